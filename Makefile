@@ -1,0 +1,26 @@
+PYTHON ?= python
+
+.PHONY: check lint test soak bench docs format
+
+check: lint test                ## everything a change must pass
+
+lint:
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m pyright --pythonpath "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
+
+test:
+	$(PYTHON) -m pytest
+
+soak:                           ## the laws on many more random programs: takes hours
+	MALLEABLE_LAWS=20000 $(PYTHON) -m tests.soak
+
+bench:
+	$(PYTHON) -m benchmarks.staging
+
+docs:
+	$(PYTHON) -m mkdocs build --strict
+
+format:
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .

@@ -1,0 +1,217 @@
+"""The interpreter: run a program, asking the user's rules about each equation.
+
+This is the one loop over equations that computes values. Tags, random keys, parameters and
+whatever a user invents are all rules given to it.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.core.frame import Frame
+from malleable.core.higher import cross
+from malleable.core.marker import Marker
+from malleable.core.stage import Staged, stage
+from malleable.errors import RuleError
+
+Rules = Mapping[compat.Primitive, Callable]
+
+
+class Rulebook:
+    """Rules, and what is remembered of the bodies they were applied to.
+
+    A rulebook that lives as long as its rules makes eager calls fast: each body is entered once
+    per signature, then runs compiled. `interpret` makes one per call of `interpret`.
+    """
+
+    def __init__(self, rules: Rules, default: Callable | None = None):
+        self.rules, self.default = dict(rules), default
+        self.markers = frozenset(p for p in self.rules if isinstance(p, Marker))
+        self._memo: dict[Hashable, Any] = {}
+
+    def remember(self, key: Hashable, make: Callable[[], Any]):
+        """make(), or what it gave for this key before."""
+        if key not in self._memo:
+            if len(self._memo) >= 4096:  # forget; bodies of functions long gone are in here
+                self._memo.clear()
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def enters(self, eqn: compat.Eqn) -> bool:
+        """Whether rules apply to something inside an equation."""
+        inside = compat.bodies(eqn)
+        if not inside:
+            # an effect of ours and no body we see: a primitive that hides it in an object
+            return compat.has_marker(eqn) and not isinstance(eqn.primitive, Marker)
+        if any(self.mentions(body) for body in inside):
+            return True
+        if self.default is None:
+            return False
+        view = compat.view(eqn)  # a default rule asks for what can be entered without loss
+        return not isinstance(view, compat.Opaque) and not getattr(view, "lost", "")
+
+    def mentions(self, jaxpr: compat.Jaxpr) -> bool:
+        """Whether a body has an equation with a rule, at any depth."""
+
+        def look():
+            return any(
+                e.primitive in self.rules or any(map(self.mentions, compat.bodies(e)))
+                for e in jaxpr.eqns
+            )
+
+        return self.remember(("mentions", jaxpr), look)
+
+    def body(self, jaxpr: compat.Jaxpr, outer: tuple) -> Callable:
+        """run(frame, args) -> (outs, frame): the body under the rules, traced once."""
+
+        def run_body(frame, args):
+            frame.outer = outer
+            outs = run(jaxpr, args, self, frame)
+            return outs, frame.leave()
+
+        return self.remember(("body", jaxpr), lambda: compat.inlined(run_body))
+
+    def under(self, fun: Callable) -> Callable:
+        """fun(*args) as a function of (frame, *args), under the rules; its writes are lost."""
+
+        def ruled(frame, *args):
+            staged = stage(fun, self.markers)(*args)
+            return run_staged(staged, self, frame.enter())
+
+        return ruled
+
+
+def interpret(
+    fun: Callable,
+    rules: Rules | Rulebook,
+    *,
+    carry: Any = (),
+    feeds: Mapping | None = None,
+    shared: Mapping | None = None,
+    key: Any = None,
+    default: Callable | None = None,
+) -> Callable:
+    """Return a function that runs `fun` under `rules` and gives `(out, carry, writes)`.
+
+    rules maps a primitive to `rule(frame, *args, **params) -> out`; see `Frame` for what a rule
+    may read and change. A primitive without a rule runs as usual, or through `default`. Control
+    flow is entered where something inside has a rule, and left as it is elsewhere. Custom
+    derivatives are kept unless a rule changes a value they are about; then a note says so.
+
+    carry: initial state; feeds, shared: values to read by name, in a scan of n steps one slice
+    per step of a (n, *s) array, or the same in every step; key: the root for `frame.next_key()`.
+    writes: {name: value}; a value that may not have been written comes as `Masked`.
+
+    Raises RuleError for a rule whose result has another shape or dtype than its equation, and
+    TransformError where state cannot cross a control flow.
+
+    >>> import jax.numpy as jnp
+    >>> from jax import lax
+    >>> def double(frame, x, **params):
+    ...     frame.carry += 1
+    ...     return 2 * frame.bind(x)
+    >>> out, count, _ = interpret(jnp.sin, {lax.sin_p: double}, carry=0)(0.5)
+    >>> bool(out == 2 * jnp.sin(0.5)), count
+    (True, 1)
+    """
+    book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
+
+    def interpreted(*args, **kwargs):
+        staged = stage(fun, book.markers)(*args, **kwargs)
+        frame = Frame(carry, dict(feeds or {}), dict(shared or {}), key)
+        outs = run_staged(staged, book, frame)
+        return outs, frame.carry, {name: w.result() for name, w in frame.writes.items()}
+
+    return interpreted
+
+
+def run_staged(staged: Staged, book: Rulebook, frame: Frame):
+    """Run what `stage` gave, changing `frame` as the rules say; the output has its pytree."""
+    args = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in staged.args]
+    return staged.rebuild(run(staged.jaxpr, args, book, frame))
+
+
+def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
+    """Run a program on flat `args` under a rulebook, changing `frame` as the rules say."""
+    jaxpr, consts = compat.open_(closed)
+    env = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom):
+        return atom.val if isinstance(atom, compat.Literal) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        xs = [read(v) for v in eqn.invars]
+        rule = book.rules.get(eqn.primitive)
+        with compat.source(eqn):
+            if rule is not None:
+                outs = ask(rule, book, frame, eqn, xs)
+            elif book.enters(eqn):
+                frame.eqn = eqn
+                outs = cross(book, frame, xs)
+            elif book.default is not None and not isinstance(eqn.primitive, Marker):
+                outs = ask(book.default, book, frame, eqn, xs)
+            else:
+                outs = compat.bind(eqn, xs)
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def ask(rule: Callable, book: Rulebook, frame: Frame, eqn: compat.Eqn, args: list) -> list:
+    """What a rule makes of one equation; checked, so that a slip is found where it happens."""
+    frame.eqn, frame.args, frame.bound = eqn, tuple(args), None
+    out = rule(frame, *args, **eqn.params)
+    outs = list(out) if isinstance(out, list | tuple) else [out]
+    if not eqn.outvars and out is None:
+        outs = []
+    if len(outs) != len(eqn.outvars):
+        raise wrong_result(rule, frame, f"{len(outs)} values", f"{len(eqn.outvars)}")
+    for i, (value, var) in enumerate(zip(outs, eqn.outvars, strict=True)):
+        if not compat.is_array(value):
+            raise wrong_result(rule, frame, f"a {type(value).__name__}", str(var.aval))
+        if not compat.fits(value, var.aval):
+            raise wrong_result(rule, frame, str(compat.aval(value)), str(var.aval))
+        outs[i] = compat.match_devices(value, var.aval)
+    if not frame.changed and not keeps_value(frame, eqn, outs):
+        frame.changed = frame.where or str(eqn.primitive)
+    return outs
+
+
+def keeps_value(frame: Frame, eqn: compat.Eqn, outs: list) -> bool:
+    """Whether a rule left the value of its equation alone, as far as derivatives can tell.
+
+    It did if it handed on what the equation gives on its own operands, or, for a marker, the
+    operands. A value from nowhere, such as a key, counts if it cannot have a derivative.
+    """
+    if not eqn.invars:
+        return not any(compat.differentiable(v.aval) for v in eqn.outvars)
+    own = frame.args if isinstance(eqn.primitive, Marker) else frame.bound
+    if not eqn.outvars:
+        return True
+    return own is not None and len(own) == len(outs) and all(map(_same, own, outs))
+
+
+def _same(a, b) -> bool:
+    return a is b
+
+
+def wrong_result(rule: Callable, frame: Frame, got: str, wanted: str) -> RuleError:
+    name = getattr(rule, "__name__", "a rule")
+    return RuleError(
+        f"rule `{name}` for `{frame.eqn.primitive}` returned {got} where {wanted} belongs",
+        where=frame.where,
+        hint="return what the equation returns: `frame.bind(*args)` gives it",
+    )
+
+
+def sites(jaxpr: compat.Jaxpr, prims: Iterable[compat.Primitive]) -> Iterator[compat.Eqn]:
+    """Every equation of some primitives in a program, at any depth, in program order."""
+    wanted = frozenset(prims)
+    for eqn in jaxpr.eqns:
+        if eqn.primitive in wanted:
+            yield eqn
+        for body in compat.bodies(eqn):
+            yield from sites(body, wanted)

@@ -1,0 +1,68 @@
+"""The same rules on live values: your Python runs once, and print, pdb and branches work.
+
+Where `interpret` sees a whole program, `live` sees one operation at a time, with its value in
+hand. Inside jit, scan and their like the staged interpreter takes over: the state goes in as an
+argument and comes out as a result, so that nothing depends on when JAX traces or caches.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from malleable import compat
+from malleable.core.frame import Frame
+from malleable.core.interpret import Rulebook, Rules, run
+from malleable.core.marker import Marker, handled
+
+
+def live(
+    fun: Callable,
+    rules: Rules | Rulebook,
+    *,
+    carry: Any = (),
+    feeds: Mapping | None = None,
+    shared: Mapping | None = None,
+    key: Any = None,
+    default: Callable | None = None,
+    tracer: type[compat.LiveTracer] = compat.LiveTracer,
+) -> Callable:
+    """As `interpret`, on live values: returns a function giving `(out, carry, writes)`.
+
+    Values that are concrete outside are concrete inside: `if x > 0`, `float(x)` and print work.
+    tracer: the class of the watched values; a subclass may give them methods of its own.
+
+    >>> import jax.numpy as jnp
+    >>> from jax import lax
+    >>> def count(frame, x, **params):
+    ...     frame.carry += 1
+    ...     return frame.bind(x)
+    >>> def f(x):
+    ...     return jnp.sin(jnp.sin(x)) if x > 0 else x
+    >>> out, count, _ = live(f, {lax.sin_p: count}, carry=0)(0.5)
+    >>> count
+    2
+    """
+    book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
+
+    def watches(prim, params):
+        if prim in book.rules or (book.default is not None and not isinstance(prim, Marker)):
+            return True
+        return any(map(book.mentions, compat.bodies_in(params)))
+
+    def lived(*args, **kwargs):
+        frame = Frame(carry, dict(feeds or {}), dict(shared or {}), key)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+
+        def process(jaxpr, values):
+            return run(jaxpr, values, book, frame)
+
+        def body(leaves, trace):
+            a, k = jax.tree.unflatten(tree, leaves)
+            with handled(handled.value | book.markers):
+                return jax.tree.map(trace.lower, fun(*a, **k))
+
+        out = compat.run_live(body, leaves, process, watches, tracer)
+        return out, frame.carry, {name: w.result() for name, w in frame.writes.items()}
+
+    return lived

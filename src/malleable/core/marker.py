@@ -1,0 +1,83 @@
+"""Your own primitive: a place in a program where a transformation may act.
+
+A marker exists only while a transformation with a rule for it is around: elsewhere calling
+it is the identity, or an error that says what is missing. So a marked function costs nothing.
+"""
+
+from collections.abc import Callable
+
+from malleable import compat
+from malleable.errors import UnhandledError
+
+# The markers that some transformation around us has a rule for.
+handled = compat.user_context(frozenset())
+
+
+class Marker(compat.Primitive):
+    """A primitive that asks to be handled by a rule; made by `marker`."""
+
+    def __init__(self, name: str, missing: str, hint: str):
+        super().__init__(name)
+        self.missing, self.hint = missing, hint
+
+    @property
+    def active(self) -> bool:
+        """Whether a transformation around us has a rule for it."""
+        return self in handled.value
+
+    def __call__(self, *args, **params):
+        """Mark `args`; a single result comes alone, several as a list."""
+        if self.active:
+            outs = self.bind(*args, **params)
+        else:
+            outs = self.unhandled(*args, **params)
+        return outs[0] if len(outs) == 1 else outs
+
+    def unhandled(self, *args, **_):
+        if self.missing:
+            raise UnhandledError(self.missing, where=compat.here(), hint=self.hint)
+        return list(args)
+
+
+def marker(
+    name: str,
+    *,
+    out: Callable | None = None,
+    missing: str = "",
+    hint: str = "",
+    lanes: str = "front",
+    tangents: str = "",
+) -> Marker:
+    """A new primitive for rules to act on.
+
+    out(*avals, **params) -> the type of its result (anything with a shape and a dtype), or a
+    Python list of them; without it the marker is the identity of its operands.
+    missing: the error when no transformation around has a rule for it ("" if it may be left);
+    hint: what to do then.
+    lanes: what `vmap` makes of it. "front": the lane axis of mapped operands goes to the front;
+    "all": every operand gets it; "each": one result per lane, by its parameter `shape`;
+    "shared": one result for all lanes.
+    tangents: "pass" hands them on (default for an identity), "none" has none (default for "each"
+    and "shared"; also for a marker without results), "refuse" is an error (default otherwise).
+
+    >>> loud = marker("loud")
+    >>> float(loud(2.0))
+    2.0
+    >>> def double(frame, x):
+    ...     return 2 * x
+    >>> from malleable import interpret
+    >>> float(interpret(lambda x: loud(x) + 1, {loud: double})(2.0)[0])
+    5.0
+    """
+    new = Marker(name, missing, hint)
+    if not tangents:
+        tangents = "pass" if out is None else "none" if lanes in ("each", "shared") else "refuse"
+
+    def avals(*args, **params):
+        if out is None:
+            return args
+        given = out(*args, **params)
+        return [compat.array_type(g) for g in (given if isinstance(given, list) else [given])]
+
+    compat.define_marker(new, avals, new.unhandled, lanes, tangents)
+    return new

@@ -1,0 +1,1 @@
+"""Stateful transformations, each a client of the core: tags, random keys, parameters, arrays."""

@@ -1,0 +1,101 @@
+"""Parameters without plumbing: `param(...)` inside, `init(fun)` and `apply(fun)` outside."""
+
+import zlib
+from collections.abc import Callable, Mapping
+
+import jax
+
+from malleable import compat
+from malleable.core.frame import Frame, spell
+from malleable.core.interpret import Rulebook, run_staged, sites
+from malleable.core.marker import marker
+from malleable.core.stage import stage
+from malleable.effects.names import nest, path, unnest
+from malleable.effects.rng import own_key_p, shared_key_p, typed
+from malleable.effects.tags import fit
+from malleable.errors import TransformError
+
+param_p = marker(
+    "param",
+    out=lambda *, types, **_: list(types),
+    lanes="shared",
+    missing="param() is called, and no parameters are around",
+    hint="run the function as apply(fun)(params, ...), with params = init(fun)(key, ...)",
+)
+
+
+def param(name: str, init: Callable, *args):
+    """A named parameter: init(key, *args) when it is made, the given value afterwards.
+
+    The value may be any pytree of arrays. It is the same in every lane of a vmap and every step
+    of a loop; the same name in the same `scope` is the same parameter.
+
+    >>> net = lambda x: x @ param("w", jax.nn.initializers.ones, (3, 2))
+    >>> params = init(net)(jax.random.key(0), jax.numpy.ones(3))
+    >>> params["w"].shape, float(apply(net)(params, jax.numpy.ones(3))[0])
+    ((3, 2), 3.0)
+    """
+    if not param_p.active:
+        return param_p()  # raises
+
+    def make(key):
+        return init(key, *args)
+
+    types, tree = jax.tree.flatten(jax.eval_shape(make, jax.random.key(0)))
+    params = {"path": (*path.value, name), "types": tuple(types), "tree": tree, "make": make}
+    return jax.tree.unflatten(tree, param_p.bind(**params))
+
+
+def init(fun: Callable) -> Callable:
+    """init(fun)(key, *args) -> {name: value}; parameters in a `scope` are in a dict of its name.
+
+    `fun` is traced and not run: its parameters are read off the program, those of all branches
+    of a cond included. Each has a key of its own, fold_in(key, crc32 of its path), so adding one
+    does not change the others. Raises TransformError for one name with two types.
+    """
+
+    def inited(key, *args, **kwargs):
+        found: dict = {}
+        waiting = (param_p, own_key_p, shared_key_p)
+        for eqn in sites(stage(fun, waiting)(*args, **kwargs).jaxpr, [param_p]):
+            q, old = eqn.params["path"], found.setdefault(eqn.params["path"], eqn)
+            if any(eqn.params[k] != old.params[k] for k in ("types", "tree")):
+                both = f"{compat.where(old)} and {compat.where(eqn)}"
+                raise TransformError(
+                    f"parameter {spell(q)} is used with two types ({both})",
+                    where=compat.where(eqn),
+                    hint="give each its own name, or put one inside a `scope`",
+                )
+        root = typed(key)
+
+        def fresh(q, eqn):
+            number = zlib.crc32("/".join(q).encode())
+            return eqn.params["make"](jax.random.fold_in(root, number)), compat.where(eqn)
+
+        return nest({q: fresh(q, eqn) for q, eqn in found.items()})
+
+    return inited
+
+
+def apply(fun: Callable) -> Callable:
+    """apply(fun)(params, *args) -> out: run `fun` with the parameters that `init` made.
+
+    Raises TransformError for a parameter that is missing or has another shape; entries of
+    `params` that this call does not use are ignored.
+    """
+
+    def applied(params: Mapping, *args, **kwargs):
+        staged = stage(fun, _BOOK.markers)(*args, **kwargs)
+        known = {e.params["path"] for e in sites(staged.jaxpr, [param_p])}
+        given = unnest(params, known)
+        return run_staged(staged, _BOOK, Frame(shared=given))
+
+    return applied
+
+
+def _give(frame, *, path, types, tree, make):
+    value = fit(frame, path, frame.read(path), jax.tree.unflatten(tree, types))
+    return jax.tree.leaves(value)
+
+
+_BOOK = Rulebook({param_p: _give})

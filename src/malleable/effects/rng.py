@@ -1,0 +1,75 @@
+"""Random keys without plumbing: `next_key()` inside, `seed(fun)(key, ...)` outside."""
+
+from collections.abc import Callable
+
+import jax
+
+from malleable.core.frame import Frame
+from malleable.core.interpret import Rulebook, run_staged
+from malleable.core.marker import marker
+from malleable.core.stage import stage
+
+_MISSING = {
+    "missing": "next_key() is called, and no key is around",
+    "hint": "run the function as seed(fun)(key, ...)",
+}
+
+
+def _key(*, shape, dtype):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+own_key_p = marker("next_key", out=_key, lanes="each", **_MISSING)
+shared_key_p = marker("next_key:shared", out=_key, lanes="shared", **_MISSING)
+
+
+def next_key(*, shared: bool = False):
+    """A fresh key, supplied by the nearest enclosing `seed`.
+
+    Under `vmap` each lane gets a key of its own; with shared=True all lanes get the same one.
+
+    >>> draws = lambda: jax.vmap(lambda _: jax.random.uniform(next_key()))(jax.numpy.zeros(2))
+    >>> a, b = seed(draws)(jax.random.key(0))
+    >>> bool(a != b)
+    True
+    """
+    prim = shared_key_p if shared else own_key_p
+    if not prim.active:
+        return prim()  # raises
+    return prim(shape=(), dtype=jax.eval_shape(lambda: jax.random.key(0)).dtype)
+
+
+def seed(fun: Callable) -> Callable:
+    """fun(*args) -> out  becomes  seed(fun)(key, *args) -> out.
+
+    The n-th key of a body is fold_in(root, n), n counted while tracing; each step of a loop and
+    each device of a mesh has a root of its own. So jit, remat, grad and inlining do not change
+    the numbers: `seed(grad(fun))` and `grad(seed(fun))` draw the same.
+    """
+
+    def seeded(key, *args, **kwargs):
+        key = typed(key)
+        with jax.default_prng_impl(str(jax.random.key_impl(key))):
+            staged = stage(fun, _BOOK.markers)(*args, **kwargs)
+        return run_staged(staged, _BOOK, Frame(key=key))
+
+    return seeded
+
+
+def typed(key):
+    """A key array, also from the raw bits `jax.random.PRNGKey` gives."""
+    if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
+
+
+def _own(frame, *, shape, dtype):
+    key = frame.next_key()
+    return jax.random.split(key, shape) if shape else key
+
+
+def _shared(frame, *, shape, dtype):
+    return frame.next_key()
+
+
+_BOOK = Rulebook({own_key_p: _own, shared_key_p: _shared})

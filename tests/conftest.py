@@ -1,0 +1,31 @@
+"""How the tests run: on eight virtual CPU devices, with tracer-leak checks, without deadlines."""
+
+import os
+
+# JAX reads both variables when it is imported.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
+)
+
+import hypothesis
+import jax
+import pytest
+
+hypothesis.settings.register_profile(
+    "malleable",
+    deadline=None,  # the first example of a shape pays for its compilation
+    derandomize="CI" in os.environ,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("malleable")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a test that lets a tracer outlive its trace, unless it is marked `caches`."""
+    if item.get_closest_marker("caches"):
+        return (yield)
+    with jax.checking_leaks():
+        return (yield)
