@@ -37,10 +37,15 @@ class Adapter:
     mutable = staticmethod(mal.mutable)
 
     def collect(self, f, only=None):
-        return values_of(mal.reap(f, only=only), lambda t: getattr(t, "value", t) if isinstance(t, mal.Masked) else t)
+        return values_of(
+            mal.reap(f, only=only),
+            lambda t: getattr(t, "value", t) if isinstance(t, mal.Masked) else t,
+        )
 
     def collect_masked(self, f):
-        return values_of(mal.reap(f), lambda t: tuple(t) if isinstance(t, mal.Masked) else (t, True))
+        return values_of(
+            mal.reap(f), lambda t: tuple(t) if isinstance(t, mal.Masked) else (t, True)
+        )
 
     def as_scan(self, f, xs):
         raise NotImplementedError
@@ -51,7 +56,11 @@ class Adapter:
 
     def trace(self, f):
         def rule(frame, mean, std, *value, name, observed):
-            x = value[0] if observed else mean + std * jax.random.normal(frame.next_key(), mean.shape)
+            x = (
+                value[0]
+                if observed
+                else mean + std * jax.random.normal(frame.next_key(), mean.shape)
+            )
             frame.write(name, x)
             return x
 
@@ -67,12 +76,16 @@ class Adapter:
             frame.carry += norm.logpdf(x, mean, std).sum()
             return x
 
-        return lambda values, *args: mal.interpret(f, {normal: rule}, carry=0.0, feeds=values)(*args)[1]
+        return lambda values, *args: mal.interpret(f, {normal: rule}, carry=0.0, feeds=values)(
+            *args
+        )[1]
 
     def condition(self, f, values):
         def rule(frame, mean, std, *value, name, observed):
             if observed or name not in values:
                 return normal(mean, std, *value, name=name, observed=observed)
-            return normal(mean, std, jnp.broadcast_to(frame.read(name), mean.shape), name=name, observed=True)
+            return normal(
+                mean, std, jnp.broadcast_to(frame.read(name), mean.shape), name=name, observed=True
+            )
 
         return lambda *args: mal.interpret(f, {normal: rule}, feeds=values)(*args)[0]

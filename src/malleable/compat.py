@@ -47,34 +47,15 @@ def inlined(fun: Callable) -> Callable:
     return jax.jit(fun, inline=INLINE)
 
 
-def open_(jaxpr: Jaxpr):
-    """The container of the equations, and the constants."""
-    return jaxpr.jaxpr, jaxpr.consts
-
-
-def with_consts(jaxpr: Jaxpr, consts: list) -> Jaxpr:
-    """The same program on other constants of the same types."""
-    return jaxpr.replace(consts=consts)
-
-
 def close(jaxpr) -> Jaxpr:
     """A jaxpr found in some params, as a closed one."""
     return jaxpr if isinstance(jaxpr, Jaxpr) else pe.close_jaxpr(jaxpr)
 
 
-def bodies(eqn: Eqn) -> list[Jaxpr]:
-    """The jaxprs an equation carries in its params."""
-    return bodies_in(eqn.params)
-
-
-def bodies_in(params: dict) -> list[Jaxpr]:
+def bodies(params: dict) -> list[Jaxpr]:
     """The jaxprs among the params of an equation."""
-    found = []
-    for p in params.values():
-        for x in p if isinstance(p, tuple | list) else (p,):
-            if isinstance(x, (Jaxpr, jexc.Jaxpr)):
-                found.append(close(x))
-    return found
+    flat = (x for p in params.values() for x in (p if isinstance(p, tuple | list) else (p,)))
+    return [close(x) for x in flat if isinstance(x, (Jaxpr, jexc.Jaxpr))]
 
 
 def bind(eqn: Eqn, args: Sequence) -> list:
@@ -85,12 +66,15 @@ def bind(eqn: Eqn, args: Sequence) -> list:
 
 def same_program(eqn: Eqn):
     """A hashable key, equal for equations that compute the same function of their operands."""
+    key = eqn.primitive, frozenset((k, v) for k, v in eqn.params.items() if _has_hash(v))
+    return key if len(key[1]) == len(eqn.params) else eqn
+
+
+def _has_hash(x):
     try:
-        key = eqn.primitive, frozenset(eqn.params.items())
-        hash(key)
-    except TypeError:  # a custom_vjp with nondiff_argnums has parameters without a hash
-        return id(eqn), eqn
-    return key
+        return hash(x) is not None
+    except TypeError:  # a custom_vjp with nondiff_argnums carries an object without one
+        return False
 
 
 aval = jax.typeof
@@ -99,6 +83,11 @@ aval = jax.typeof
 def array_type(like):
     """The type of an array with the shape and dtype of `like`, as abstract evaluation wants it."""
     return jax.core.ShapedArray(like.shape, jax.dtypes.canonicalize_dtype(like.dtype, True))
+
+
+def slice_type(x):
+    """The type of one slice of an array along its leading axis."""
+    return jexc.mapped_aval(x.shape[0], 0, jax.typeof(x))
 
 
 def is_array(x) -> bool:
@@ -313,7 +302,8 @@ def _remat(eqn):
                 outs, out_tree = jax.tree.flatten(fun(*jax.tree.unflatten(tree, leaves)))
                 return outs
 
-            jaxpr, consts = open_(trace(flat, *leaves))
+            closed = trace(flat, *leaves)
+            jaxpr, consts = closed.jaxpr, closed.consts
             if consts:
                 jaxpr = pe.convert_constvars_jaxpr(jaxpr)
             params = {**p, "jaxpr": jaxpr}
@@ -492,32 +482,26 @@ INLINED = {
     "program_order": (("jaxpr", "call_jaxpr"), "the order it fixed"),
 }
 
-# name -> why its body cannot be entered
-_COMBINES = "its body says how two elements combine, which XLA runs in no fixed order"
-_KERNEL = "its body is a kernel over references"
-_HARDWARE = "its body is meant for one kind of hardware"
-OPAQUE = {
-    "custom_linear_solve": "its bodies define a linear solve and its derivatives together",
-    "remat_opt": "its body is chosen when it is differentiated",
-    "call_hi_primitive": "its body is hidden in an object",
-    "run_state": "its body updates mutable references",
-    **dict.fromkeys(
-        ["pallas_call", "core_map", "mpmd_map", "run_scoped", "jaxpr_call"]
-        + ["parallel_loop", "emit_pipeline", "pipeline_body"],
-        _KERNEL,
+# why a body cannot be entered, and whose
+_CLOSED = {
+    "its bodies define a linear solve and its derivatives together": "custom_linear_solve",
+    "its body is chosen when it is differentiated": "remat_opt",
+    "its body is hidden in an object": "call_hi_primitive",
+    "its body updates mutable references": "run_state",
+    "its body is a kernel over references": (
+        "pallas_call core_map mpmd_map run_scoped jaxpr_call parallel_loop emit_pipeline "
+        "pipeline_body"
     ),
-    **dict.fromkeys(
-        ["cudnn_fusion", "custom_fusion", "fusible", "thunky.cond", "thunky.while"]
-        + ["thunky.async_start", "thunky.collective_group"],
-        _HARDWARE,
+    "its body is meant for one kind of hardware": (
+        "cudnn_fusion custom_fusion fusible thunky.cond thunky.while thunky.async_start "
+        "thunky.collective_group"
     ),
-    **dict.fromkeys(
-        ["reduce", "reduce_window", "select_and_scatter", "scatter", "scatter-add"]
-        + ["scatter-sub", "scatter-mul", "scatter-min", "scatter-max", "scatter_add"]
-        + ["scatter_sub", "scatter_mul", "scatter_min", "scatter_max"],
-        _COMBINES,
+    "its body says how two elements combine, which XLA runs in no fixed order": (
+        "reduce reduce_window select_and_scatter scatter scatter-add scatter-sub scatter-mul "
+        "scatter-min scatter-max scatter_add scatter_sub scatter_mul scatter_min scatter_max"
     ),
 }
+OPAQUE = {name: why for why, names in _CLOSED.items() for name in names.split()}
 
 
 # ---------------------------------------------------------------- markers
@@ -701,7 +685,7 @@ class LiveTrace(jax.core.Trace):
         """What comes with callables becomes one equation first, as it would in a jaxpr."""
         with self.outside():
             jaxpr = trace(bind, *values)
-            jaxpr = with_consts(jaxpr, [self.lower(c) for c in jaxpr.consts])
+            jaxpr = jaxpr.replace(consts=[self.lower(c) for c in jaxpr.consts])
             return self.process(jaxpr, values)
 
     def stage_value(self, value):

@@ -149,10 +149,14 @@ def _branch(view: compat.Branch, book, frame, args):
         def aligned(frame, args):
             outs, inner = run(frame, args)
             blank = {q: replace(w, value=zeros(w.value), written=False) for q, w in writes.items()}
-            return outs, inner.carry, {
-                q: (w.value, w.written if writes[q].written is not True else None)
-                for q, w in (blank | inner.writes).items()
-            }
+            return (
+                outs,
+                inner.carry,
+                {
+                    q: (w.value, w.written if writes[q].written is not True else None)
+                    for q, w in (blank | inner.writes).items()
+                },
+            )
 
         return aligned
 
@@ -160,7 +164,9 @@ def _branch(view: compat.Branch, book, frame, args):
     end = Frame(carry, draws=max(end.draws for end in ends))
     end.changed = next(filter(None, (e.changed for e in ends)), "")
     for q, (value, written) in values.items():
-        end.writes[q] = replace(writes[q], value=value, written=True if written is None else written)
+        end.writes[q] = replace(
+            writes[q], value=value, written=True if written is None else written
+        )
     frame.absorb(end)
     return outs
 
@@ -206,8 +212,8 @@ def check_carry(frame, old, new, what: str) -> None:
 def _scan(view: compat.Scan, book, frame, args):
     consts, carry, xs = view.split(args)
     run = book.body(view.body, (frame.eqn, *frame.outer))
-    root = frame.next_key() if frame.key is not None else None
-    feeds, misfits = _slices(frame.feeds, view.length, "the scan runs {} steps")
+    root = None if frame.key is None else frame.next_key()
+    feeds, misfits = _slices(frame.feeds, view.length, f"the scan runs {view.length} steps")
 
     def one(mine, i, feeds, carry, xs):
         key = None if root is None else jax.random.fold_in(root, i)
@@ -215,22 +221,22 @@ def _scan(view: compat.Scan, book, frame, args):
         outs, end = run(inner, [*consts, *carry, *xs])
         return outs[: len(carry)], outs[len(carry) :], end
 
-    *_, end = jax.eval_shape(lambda *a: one(*a[:2], *map(_first, a[2:3]), a[3], _first(a[4])),
-                             frame.carry, jnp.int32(0), feeds, carry, xs)
+    slices = jax.tree.map(compat.slice_type, (feeds, xs))
+    *_, end = jax.eval_shape(one, frame.carry, jnp.int32(0), slices[0], carry, slices[1])
     check_carry(frame, frame.carry, end.carry, "changes its type inside a scan")
-    for q, w in end.writes.items():
-        if w.mode == "unique":
-            raise _in_loop(q, w, "a scan", "stack")
+    stacked = {q for q, w in end.writes.items() if w.mode not in FOLDED}
+    for q in stacked:
+        if end.writes[q].mode == "unique":
+            raise _in_loop(q, end.writes[q], "a scan", "stack")
 
     def step(state, x):
         carry, mine, folded = state
         carry, ys, end = one(mine, *x[:2], carry, x[2])
-        folded = {q: _fold_in(f, end.writes[q]) for q, f in folded.items()}
-        stacked = {q: w for q, w in end.writes.items() if w.mode not in FOLDED}
-        return (carry, _like(end.carry, mine), folded), (ys, stacked)
+        folded = {q: _fold_in(w, end.writes[q]) for q, w in folded.items()}
+        return (carry, end.carry, folded), (ys, {q: end.writes[q] for q in stacked})
 
-    folded = {q: _unwritten(w) for q, w in end.writes.items() if w.mode in FOLDED}
-    (carry, frame.carry, folded), (ys, stacked) = lax.scan(
+    folded = {q: _unwritten(w) for q, w in end.writes.items() if q not in stacked}
+    (carry, frame.carry, folded), (ys, writes) = lax.scan(
         step,
         (carry, frame.carry, folded),
         (jnp.arange(view.length), feeds, xs),
@@ -239,10 +245,8 @@ def _scan(view: compat.Scan, book, frame, args):
         unroll=view.unroll,
     )
     frame.changed = frame.changed or end.changed
-    for q, w in stacked.items():
-        frame.put(q, w)
-    for q, w in folded.items():
-        certain = end.writes[q].written is True and view.length > 0
+    for q, w in (writes | folded).items():
+        certain = q in folded and end.writes[q].written is True and view.length > 0
         frame.put(q, replace(w, written=True) if certain else w)
     return [*carry, *ys]
 
@@ -251,53 +255,42 @@ def _while(view: compat.While, book, frame, args):
     cond_consts, body_consts, carry = view.split(args)
     outer = (frame.eqn, *frame.outer)
     run_test, run_body = book.body(view.cond, outer), book.body(view.body, outer)
-    root = frame.next_key() if frame.key is not None else None
-    _, misfits = _slices(frame.feeds, None, "a while loop has no known length")
-
-    def start(mine, i):
-        key = None if root is None else jax.random.fold_in(root, i)
-        return Frame(mine, misfits, frame.shared, key)
-
-    def test(inner, carry):
-        (go,) = thread(run_test, inner, [*cond_consts, *carry])
-        return go
-
-    def first(mine, carry):
-        inner = start(mine, 0)
-        return test(inner, carry), inner.leave()
+    root = None if frame.key is None else frame.next_key()
+    _, frame.feeds = _slices(frame.feeds, None, "a while loop has no known length")
 
     def one(mine, i, carry):
-        inner = start(mine, i)
+        key = None if root is None else jax.random.fold_in(root, i)
+        inner = Frame(mine, frame.feeds, frame.shared, key)
         outs = thread(run_body, inner, [*body_consts, *carry])
-        return outs, test(inner, outs), inner.leave()
+        (go,) = thread(run_test, inner, [*cond_consts, *outs])
+        return outs, go, inner.leave()
 
-    # the test runs once before the loop, then at the end of each step: so it has state as well
-    go, begun = first(frame.carry, carry)
-    *_, end = jax.eval_shape(one, frame.carry, jnp.int32(1), carry)
-    check_carry(frame, frame.carry, end.carry, "changes its type inside a while loop")
+    # the test runs once before the loop, then at the end of each step: so it may have state too
+    before = frame.carry
+    (go,) = thread(run_test, frame, [*cond_consts, *carry])
+    *_, end = jax.eval_shape(one, before, jnp.int32(0), carry)
+    check_carry(frame, before, end.carry, "changes its type inside a while loop")
     for q, w in end.writes.items():
         if w.mode not in FOLDED:
             raise _in_loop(q, w, "a while loop, whose length is unknown", "last")
-    folded = {q: _unwritten(w, jnp.shape(go)) for q, w in end.writes.items()}
-    folded = {q: _fold_in(f, begun.writes[q]) if q in begun.writes else f for q, f in folded.items()}
 
     def step(state):
         go, i, mine, folded, old = state
         new, again, end = one(mine, i, old)
-        writes = end.writes
+        mine, writes = end.carry, end.writes
         if jnp.ndim(go):  # one lane per example: those that are done keep what they have
-            new = select(go, new, old)
-            again = jnp.logical_and(go, again)
-            end.carry = select(go, end.carry, mine)
+            new, again = select(go, new, old), jnp.logical_and(go, again)
+            mine = select(go, mine, state[2])
             writes = {q: _masked(w, go) for q, w in writes.items()}
-        folded = {q: _fold_in(f, writes[q]) for q, f in folded.items()}
-        return again, i + 1, _like(end.carry, mine), folded, new
+        folded = {q: _fold_in(w, writes[q]) for q, w in folded.items()}
+        return again, i + 1, mine, folded, new
 
-    state = (go, jnp.int32(1), _like(begun.carry, end.carry), folded, carry)
+    folded = {q: _unwritten(w, jnp.shape(go)) for q, w in end.writes.items()}
+    state = (go, jnp.int32(0), frame.carry, folded, carry)
     _, _, frame.carry, folded, carry = lax.while_loop(lambda s: jnp.any(s[0]), step, state)
-    frame.changed = frame.changed or begun.changed or end.changed
+    frame.changed = frame.changed or end.changed
     for q, w in folded.items():
-        frame.put(q, replace(w, written=True) if _certain(begun.writes.get(q)) else w)
+        frame.put(q, w)
     return list(carry)
 
 
@@ -308,16 +301,12 @@ def _slices(feeds, length, why):
         sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(value)}
         if isinstance(value, Misfit):
             misfits[name] = value
-        elif sizes == {(length,)} or not sizes:
+        elif sizes <= {(length,)}:
             fits[name] = value
         else:
             given = ", ".join(str(s[0]) if s else "no leading axis" for s in sorted(sizes))
-            misfits[name] = Misfit(f"{why.format(length)}, the feed has {given}")
+            misfits[name] = Misfit(f"{why}, the feed has {given}")
     return fits, misfits
-
-
-def _first(tree):
-    return jax.tree.map(lambda x: lax.index_in_dim(x, 0, keepdims=False), tree)
 
 
 def _in_loop(name, write, loop: str, mode: str) -> TransformError:
@@ -333,27 +322,16 @@ def _unwritten(write: Write, lanes=()) -> Write:
 
 
 def _fold_in(old: Write, new: Write) -> Write:
-    """fold, for the state of a loop: the flag stays an array."""
-    folded = fold(old, new)
-    flag = jnp.broadcast_to(jnp.asarray(folded.written), jnp.shape(old.written))
-    return replace(folded, value=_like(folded.value, old.value), written=flag, where=old.where)
+    """fold, for the state of a loop: the flag stays an array, the line the first one's."""
+    new = fold(old, new)
+    flag = jnp.broadcast_to(jnp.asarray(new.written), jnp.shape(old.written))
+    return replace(new, written=flag, where=old.where)
 
 
 def _masked(write: Write, go) -> Write:
     """A write of one step, where only some lanes are still at work."""
-    written = jnp.logical_and(go, write.written)
-    if write.mode == "sum":
-        return replace(write, value=select(go, write.value, zeros(write.value)), written=written)
-    return replace(write, written=written)
-
-
-def _certain(write: Write | None) -> bool:
-    return write is not None and write.written is True
-
-
-def _like(tree, old):
-    """The same values with the weak types of `old`, as a loop's state must have them."""
-    return jax.tree.map(lambda x, o: lax.convert_element_type(x, jnp.result_type(o)), tree, old)
+    value = select(go, write.value, zeros(write.value)) if write.mode == "sum" else write.value
+    return replace(write, value=value, written=jnp.logical_and(go, write.written))
 
 
 # ---------------------------------------------------------------- devices
@@ -363,18 +341,21 @@ def _map(view: compat.Map, book, frame, args):
     run = book.body(view.body, (frame.eqn, *frame.outer))
     root = frame.next_key() if frame.key is not None else None
     split, same = compat.mesh_specs(view.axes)
-    feeds, whole = _slices(frame.feeds, view.size, "the mesh has {} devices")
+    feeds, whole = _slices(frame.feeds, view.size, f"the mesh has {view.size} devices")
     seen: dict = {}
 
     def one(frame, feeds, *args):
         inner = frame.enter()
-        inner.feeds = frame.feeds | _first(feeds)
+        inner.feeds = frame.feeds | jax.tree.map(lambda x: x[0], feeds)
         for axis in view.axes if root is not None else ():
             inner.key = jax.random.fold_in(inner.key, lax.axis_index(axis))
         outs, end = run(inner, list(args))
         seen["specs"] = jax.tree.map(lambda x: compat.mesh_specs(view.lanes(x))[0], end.writes)
         seen["changed"] = end.changed
-        return outs, (end.carry, jax.tree.map(lambda x: x[None] if view.lanes(x) else x, end.writes))
+        return outs, (
+            end.carry,
+            jax.tree.map(lambda x: x[None] if view.lanes(x) else x, end.writes),
+        )
 
     start = replace(frame.enter(), key=root, feeds=whole, draws=0)
     probe = view.wrap(lambda *a: (one(*a)[0], ()), (same, split), ())

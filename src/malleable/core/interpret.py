@@ -42,7 +42,7 @@ class Rulebook:
 
     def enters(self, eqn: compat.Eqn) -> bool:
         """Whether rules apply to something inside an equation."""
-        inside = compat.bodies(eqn)
+        inside = compat.bodies(eqn.params)
         if not inside:
             # an effect of ours and no body we see: a primitive that hides it in an object
             return compat.has_marker(eqn) and not isinstance(eqn.primitive, Marker)
@@ -58,7 +58,7 @@ class Rulebook:
 
         def look():
             return any(
-                e.primitive in self.rules or any(map(self.mentions, compat.bodies(e)))
+                e.primitive in self.rules or any(map(self.mentions, compat.bodies(e.params)))
                 for e in jaxpr.eqns
             )
 
@@ -136,8 +136,8 @@ def run_staged(staged: Staged, book: Rulebook, frame: Frame):
 
 def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
     """Run a program on flat `args` under a rulebook, changing `frame` as the rules say."""
-    jaxpr, consts = compat.open_(closed)
-    env = dict(zip(jaxpr.constvars, consts, strict=True))
+    jaxpr = closed.jaxpr
+    env = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
 
     def read(atom):
@@ -213,5 +213,5 @@ def sites(jaxpr: compat.Jaxpr, prims: Iterable[compat.Primitive]) -> Iterator[co
     for eqn in jaxpr.eqns:
         if eqn.primitive in wanted:
             yield eqn
-        for body in compat.bodies(eqn):
+        for body in compat.bodies(eqn.params):
             yield from sites(body, wanted)

@@ -48,7 +48,7 @@ def live(
     def watches(prim, params):
         if prim in book.rules or (book.default is not None and not isinstance(prim, Marker)):
             return True
-        return any(map(book.mentions, compat.bodies_in(params)))
+        return any(map(book.mentions, compat.bodies(params)))
 
     def lived(*args, **kwargs):
         frame = Frame(carry, dict(feeds or {}), dict(shared or {}), key)

@@ -144,7 +144,9 @@ def _is_view(index) -> bool:
 
 
 def _is_int(p) -> bool:
-    return compat.is_array(p) and jnp.ndim(p) == 0 and jnp.issubdtype(jnp.result_type(p), jnp.integer)
+    return (
+        compat.is_array(p) and jnp.ndim(p) == 0 and jnp.issubdtype(jnp.result_type(p), jnp.integer)
+    )
 
 
 def _picks_one(array, index) -> bool:

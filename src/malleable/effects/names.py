@@ -21,7 +21,9 @@ def nest(flat: Mapping) -> dict:
         for i, part in enumerate(q[:-1]):
             node = node.setdefault(part, {})
             taken.setdefault(q[: i + 1], (where, "a scope"))
-        if q in taken or any(q[:i] in taken and taken[q[:i]][1] == "a value" for i in range(len(q))):
+        if q in taken or any(
+            q[:i] in taken and taken[q[:i]][1] == "a value" for i in range(len(q))
+        ):
             clash = next(q[:i] for i in range(1, len(q) + 1) if q[:i] in taken)
             raise TransformError(
                 f"{spell(clash)} names both a value and a scope ({taken[clash][0]} and {where})",

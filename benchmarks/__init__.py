@@ -1,0 +1,1 @@
+"""What malleable costs, measured as ratios in one process: `python -m benchmarks.NAME [--json]`."""
