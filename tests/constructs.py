@@ -1,4 +1,4 @@
-"""What random programs are made of: text kept as data, and one function per construct that writes it.
+"""What random programs are made of: text kept as data, and a function per construct to write it.
 
 `write_program(choose, ...)` makes one. To add a construct, write a function of (writer, scope) that
 adds one step, name it in SIMPLE or NESTED, and name the step in CONSTRUCTS.
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Function:
-    """A nested function: the line above its `def`, the `def`, the line that adds its derivative rule."""
+    """A function, with the line above its `def` and the line that adds its derivative rule."""
 
     name: str
     params: str
@@ -61,6 +61,13 @@ class Function:
         yield f"    return {self.result}"
         if self.rule:
             yield self.rule
+
+    def walk(self) -> Iterator[Step]:
+        """Every step at every depth."""
+        for step in self.steps:
+            yield step
+            for function in step.functions:
+                yield from function.walk()
 
 
 @dataclass(frozen=True)
@@ -82,10 +89,10 @@ class Count:
 
 @dataclass
 class Scope:
-    """What the next step may read, what it may do, and the steps so far.
+    """The inside of one function: what its next step may read, and the steps so far.
 
-    `loose` are the values that nobody has read: the result gathers them, so that no step is dead.
     `mode` is how tags are written here, None for nowhere; "loop" stands for "last" or "sum".
+    `loose` are the values that nobody has read: the result gathers them, so that no step is dead.
     """
 
     values: list[Value]
@@ -111,12 +118,36 @@ class Scope:
         )
 
 
+def write_program(choose, *, depth, tags, keys, whiles):
+    """(program(x, y, z, n), its tags): 3 to 8 steps, tags and noise not counted.
+
+    Every decision is `choose(n)`, an int below n, where 0 is the simplest. With `tags` or `keys`
+    there is at least one tag or noise.
+    """
+    writer = Writer(choose, left=3 + choose(6))
+    arguments = [Value("x", (3,), True), Value("y", (2, 3), True), Value("z", (), True)]
+    mode = "stack" if tags else None
+    scope = Scope(arguments, [Count("n")], depth, mode, keys, whiles)
+    while writer.left > 0:
+        writer.step(scope)
+    if keys and not writer.noisy:
+        writer.noise(scope)
+    if tags and not writer.tags:
+        writer.tag(scope)
+    results = ", ".join(v.name for v in scope.loose)
+    main = Function("program", "x, y, z, n", tuple(scope.steps), f"({results},)")
+    return main, tuple(writer.tags)
+
+
 @dataclass
 class Writer:
+    """The state of writing one program."""
+
     choose: Callable[[int], int]
     left: int  # steps still to write, at any depth
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tags: list[tuple[str, str]] = field(default_factory=list)
+    noisy: bool = False
 
     def pick(self, options):
         return options[self.choose(len(options))]
@@ -135,9 +166,7 @@ class Writer:
 
     def index(self, scope, size):
         """An index in bounds, usually known at run time only."""
-        return (
-            f"{self.pick(scope.counts[::-1]).name} % {size}" if scope.counts else "1"
-        )
+        return f"{self.pick(scope.counts[::-1]).name} % {size}" if scope.counts else "1"
 
     def predicate(self, scope):
         """(text, whether lanes of a vmap may differ in it), or None where nothing is sure."""
@@ -148,9 +177,7 @@ class Writer:
         ]
         # a caller may vmap over float arguments
         options += [
-            (f"{v.name}{[0] * len(v.shape) or ''} > 0", True)
-            for v in scope.values
-            if v.sure
+            (f"{v.name}{[0] * len(v.shape) or ''} > 0", True) for v in scope.values if v.sure
         ]
         return self.pick(options) if options else None
 
@@ -179,6 +206,7 @@ class Writer:
             self.tag(scope)
 
     def noise(self, scope):
+        self.noisy = True
         v = scope.values[-1]
         scope.loose.remove(v)
         self.add(scope, "noise", f"{v.name} + noise({v.shape})", v.shape)
@@ -297,9 +325,7 @@ def call(w, scope, construct, decorator):
     a, b = w.read(scope), w.read(scope)
     p, q = param(w, a), param(w, b)
     shape = w.pick(SHAPES)
-    f = w.function(
-        scope.inside([p, q]), "f", f"{p.name}, {q.name}", shape, decorator=decorator
-    )
+    f = w.function(scope.inside([p, q]), "f", f"{p.name}, {q.name}", shape, decorator=decorator)
     w.add(scope, construct, f"{f.name}({a.name}, {b.name})", shape, [f])
 
 
@@ -356,7 +382,7 @@ def grad(w, scope):
 
 
 def branches(w, scope, number, lanes):
-    """(operand, branches, shape). Tags are in none, one name in every, or any in one branch only."""
+    """(operand, branches, shape). Tags: in none, one name in every, or any in one branch only."""
     a, shape = w.read(scope), w.pick(SHAPES)
     # a cond on lanes becomes a select, where both branches would write
     mode = None if lanes else scope.mode
@@ -381,9 +407,7 @@ def cond(w, scope):
         return NotImplemented
     test, lanes = predicate
     a, (f, g), shape = branches(w, scope, 2, lanes)
-    w.add(
-        scope, "cond", f"lax.cond({test}, {f.name}, {g.name}, {a.name})", shape, [f, g]
-    )
+    w.add(scope, "cond", f"lax.cond({test}, {f.name}, {g.name}, {a.name})", shape, [f, g])
 
 
 def switch(w, scope):
@@ -468,21 +492,3 @@ NESTED = (
     jit, checkpoint, custom_jvp, custom_vjp, vmap, grad,
     cond, switch, scan, fori, while_loop,
 )  # fmt: skip
-
-
-def _write(choose, *, depth, tags, keys, whiles):
-    writer = Writer(choose, left=3 + choose(6))
-    arguments = [Value("x", (3,), True), Value("y", (2, 3), True), Value("z", (), True)]
-    mode = "stack" if tags else None
-    scope = Scope(arguments, [Count("n")], depth, mode, keys, whiles)
-    while writer.left > 0:
-        writer.step(scope)
-    if keys and "noise(" not in str(scope.steps):
-        writer.noise(scope)
-    if tags and not writer.tags:
-        writer.tag(scope)
-    results = ", ".join(v.name for v in scope.loose)
-    main = Function("program", "x, y, z, n", tuple(scope.steps), f"({results},)")
-    return Program(main, tuple(writer.tags))
-
-

@@ -21,7 +21,7 @@ from tests.constructs import Function, Step, write_program
 
 @dataclass(frozen=True, repr=False)
 class Program:
-    """`program(*example_args(0))` runs it, `print(program)` shows it; equal when they read the same."""
+    """`program(*example_args(0))` runs it, `print(program)` shows it; equal if they read the same."""
 
     main: Function
     tags: tuple[tuple[str, str], ...]  # (name, mode), in the order they were placed
@@ -39,18 +39,11 @@ class Program:
     @property
     def steps(self) -> tuple[Step, ...]:
         """Every step at every depth."""
-        return tuple(_all_steps(self.main))
+        return tuple(self.main.walk())
 
     @property
     def constructs(self) -> set[str]:
         return {step.construct for step in self.steps}
-
-
-def _all_steps(function):
-    for step in function.steps:
-        yield step
-        for inner in step.functions:
-            yield from _all_steps(inner)
 
 
 def build(program, tag=lambda value, name, mode: value, key=None):
@@ -58,7 +51,7 @@ def build(program, tag=lambda value, name, mode: value, key=None):
 
     Names are unique, except that the branches of one cond may share one. Modes: "stack" outside
     loops of unknown length; "last" or "sum" inside them; "masked" in one branch only of a cond.
-    With `key`, a function that returns a fresh key, noise is `0.1 * normal(key(), shape)`; else zero.
+    Noise is `0.1 * jax.random.normal(key(), shape)`, or zero without `key`.
     """
 
     def noise(shape):
@@ -74,25 +67,28 @@ def build(program, tag=lambda value, name, mode: value, key=None):
 
 
 def programs(depth=3, tags=True, keys=False, whiles=True, differentiable=False):
-    """Strategy. `differentiable` leaves out what has no reverse mode; `keys` adds noise sites."""
-    options = dict(depth=depth, tags=tags, keys=keys, whiles=whiles and not differentiable)
+    """Strategy. `keys` adds noise; `differentiable` leaves out what has no reverse mode."""
+    whiles = whiles and not differentiable
 
     @st.composite
     def drawn(draw):
-        return _write(lambda n: draw(st.integers(0, n - 1)), **options)
+        def choose(n):
+            return draw(st.integers(0, n - 1))
+
+        return Program(*write_program(choose, depth=depth, tags=tags, keys=keys, whiles=whiles))
 
     return drawn()
 
 
-def random_program(
-    seed, depth=3, tags=True, keys=False, whiles=True, differentiable=False
-):
-    """The program of a seed, as `programs` draws them but without the cost of hypothesis."""
+def random_program(seed, depth=3, tags=True, keys=False, whiles=True, differentiable=False):
+    """The program of a seed: what `programs` draws, without the cost of hypothesis."""
+    whiles = whiles and not differentiable
     rng = np.random.default_rng(seed)
-    return _write(
-        lambda n: int(rng.integers(n)),
-        depth=depth, tags=tags, keys=keys, whiles=whiles and not differentiable,
-    )  # fmt: skip
+
+    def choose(n):
+        return int(rng.integers(n))
+
+    return Program(*write_program(choose, depth=depth, tags=tags, keys=keys, whiles=whiles))
 
 
 def inputs():
@@ -101,14 +97,10 @@ def inputs():
 
 
 def example_args(seed):
-    """(x, y, z, n): float32 of shapes (3,), (2, 3), () with 0.2 <= |value| < 0.9, and an int32 in 0..3."""
+    """(x, y, z, n): float32 of shapes (3,), (2, 3), (), each |value| >= 0.2, and an int32 in 0..3."""
     rng = np.random.default_rng(seed)
 
     def signed(shape):
-        return jnp.asarray(
-            rng.uniform(0.2, 0.9, shape) * rng.choice([-1, 1], shape), jnp.float32
-        )
+        return jnp.asarray(rng.uniform(0.2, 0.9, shape) * rng.choice([-1, 1], shape), jnp.float32)
 
     return signed((3,)), signed((2, 3)), signed(()), jnp.int32(rng.integers(4))
-
-

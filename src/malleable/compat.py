@@ -10,8 +10,7 @@ In order: jaxprs, source lines, views of higher-order equations, markers, live t
 import contextlib
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,8 +26,6 @@ Jaxpr = jexc.ClosedJaxpr  # a program with its constants; from JAX 0.11 the only
 Literal = jexc.Literal
 Primitive = jexc.Primitive
 Tracer = jax.core.Tracer
-SymbolicZero = jax.custom_derivatives.SymbolicZero
-CustomVJPPrimal = jax.custom_derivatives.CustomVJPPrimal
 
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # type: ignore[attr-defined]
 
@@ -144,30 +141,26 @@ def source(eqn: Eqn) -> Iterator[None]:
         yield
 
 
-def line(source_info) -> tuple[str, int, str] | None:
-    """(file, line, function) of the innermost frame of the user's, or None."""
-    frame = source_info_util.user_frame(source_info.traceback)
-    return (frame.file_name, frame.start_line, frame.function_name) if frame else None
-
-
 def where(*eqns: Eqn) -> str:
     """`file.py:12 in fun`, of the first equation that has a line of the user's; or ""."""
-    found = next(filter(None, (line(e.source_info) for e in eqns)), None)
-    return "{}:{} in {}".format(*found) if found else ""
+    return next(filter(None, (_line(eqn.source_info) for eqn in eqns)), "")
 
 
 def here() -> str:
     """`file.py:12 in fun`: the user's line that is running now."""
-    found = line(source_info_util.current())
-    return "{}:{} in {}".format(*found) if found else ""
+    return _line(source_info_util.current())
+
+
+def _line(info) -> str:
+    frame = source_info_util.user_frame(info.traceback)
+    return f"{frame.file_name}:{frame.start_line} in {frame.function_name}" if frame else ""
 
 
 # ---------------------------------------------------------------- views
 
 
-@dataclass(frozen=True)
-class Call:
-    """One body, run once. wrap(fun) gives fun(frame, *args) -> (outs, frame) the same treatment.
+class Call(NamedTuple):
+    """One body, run once; wrap(fun) gives fun(frame, *args) -> (outs, frame) the same treatment.
 
     lost: what a body that was entered cannot keep, or "".
     """
@@ -177,32 +170,28 @@ class Call:
     lost: str = ""
 
 
-@dataclass(frozen=True)
-class CustomJvp:
+class CustomJvp(NamedTuple):
     """jvp(primals, tangents) -> (outs, tangents of outs)."""
 
     body: Jaxpr
     jvp: Callable
 
 
-@dataclass(frozen=True)
-class CustomVjp:
-    """fwd(args, perturbed) -> (outs, residuals); bwd(residuals, cotangents) -> cotangents."""
+class CustomVjp(NamedTuple):
+    """fwd(*args) -> (outs, residuals); bwd(residuals, cotangents) -> cotangents of args."""
 
     body: Jaxpr
     fwd: Callable
     bwd: Callable
 
 
-@dataclass(frozen=True)
-class Branch:
-    """cond and switch: operands are the index, then the arguments of the branches."""
+class Branch(NamedTuple):
+    """cond and switch: the operands are the index, then the arguments of the branches."""
 
     branches: tuple[Jaxpr, ...]
 
 
-@dataclass(frozen=True)
-class Scan:
+class Scan(NamedTuple):
     """split(args) -> consts, carry, xs;  body(*consts, *carry, *xs_i) -> (*carry, *ys_i)."""
 
     body: Jaxpr
@@ -212,8 +201,7 @@ class Scan:
     unroll: int
 
 
-@dataclass(frozen=True)
-class While:
+class While(NamedTuple):
     """split(args) -> cond_consts, body_consts, carry."""
 
     cond: Jaxpr
@@ -221,12 +209,11 @@ class While:
     split: Callable
 
 
-@dataclass(frozen=True)
-class Map:
-    """shard_map: one body per device along `axes` of the mesh.
+class Map(NamedTuple):
+    """shard_map: one body per device along `axes` of the mesh, `size` devices in all.
 
-    wrap(fun, in_specs, out_specs) maps fun(frame, *args) the same way; the specs are of the
-    frame. lanes(value) -> the axes along which a value inside differs.
+    wrap(fun, in_specs, out_specs) maps fun(*state, *args) -> (outs, state) the same way, given
+    the specs of the state. lanes(value) -> the axes along which a value inside differs.
     """
 
     body: Jaxpr
@@ -236,9 +223,8 @@ class Map:
     lanes: Callable
 
 
-@dataclass(frozen=True)
-class Opaque:
-    """A primitive with a body that cannot be entered, and why."""
+class Opaque(NamedTuple):
+    """A body that cannot be entered, and why."""
 
     why: str
 
@@ -293,21 +279,13 @@ def _remat(eqn):
         if not p["differentiated"]:
             return jax.checkpoint(fun, **again)
 
-        def kept(*args):  # inside a gradient: the flag keeps XLA from undoing the recomputation
-            leaves, tree = jax.tree.flatten(args)
-            out_tree = None
-
-            def flat(*leaves):
-                nonlocal out_tree
-                outs, out_tree = jax.tree.flatten(fun(*jax.tree.unflatten(tree, leaves)))
-                return outs
-
-            closed = trace(flat, *leaves)
-            jaxpr, consts = closed.jaxpr, closed.consts
-            if consts:
-                jaxpr = pe.convert_constvars_jaxpr(jaxpr)
-            params = {**p, "jaxpr": jaxpr}
-            return jax.tree.unflatten(out_tree, eqn.primitive.bind(*consts, *leaves, **params))
+        def kept(*args):  # inside a gradient a flag keeps XLA from undoing the recomputation
+            program, out = jax.make_jaxpr(jax.checkpoint(fun, **again), return_shape=True)(*args)
+            (eqn,) = program.jaxpr.eqns
+            eqn = eqn.replace(params=eqn.params | {"differentiated": True})
+            jaxpr = program.jaxpr.replace(eqns=[eqn])
+            outs = jax.core.eval_jaxpr(jaxpr, program.consts, *jax.tree.leaves(args))
+            return jax.tree.unflatten(jax.tree.structure(out), outs)
 
         return kept
 
@@ -322,22 +300,19 @@ def _custom_jvp(eqn):
     def jvp(primals, tangents):
         _, rule = _subfuns(eqn)
         flat = list(rule.call_wrapped(*primals, *tangents))
-        outs, dots = flat[: len(flat) // 2], flat[len(flat) // 2 :]
-        avals = [v.aval for v in eqn.outvars]
-        return outs, [zero_tangent(a) if _is_zero(t) else t for t, a in zip(dots, avals)]
+        n = len(eqn.outvars)
+        return flat[:n], _plain(flat[n:], eqn.outvars)
 
     return CustomJvp(close(eqn.params["call_jaxpr"]), jvp)
 
 
 def _custom_vjp(eqn):
-    out_avals = [v.aval for v in eqn.outvars]
-    in_avals = [v.aval for v in eqn.invars]
+    n = len(eqn.outvars)
 
-    def fwd(args, perturbed):
+    def fwd(*args):
         _, rule, _ = _subfuns(eqn)
-        flat = [x for pair in zip(args, perturbed, strict=True) for x in pair]
-        out = list(rule.call_wrapped(*flat))
-        res, outs = out[: len(out) - len(out_avals)], out[len(out) - len(out_avals) :]
+        flat = list(rule.call_wrapped(*(x for arg in args for x in (arg, True))))
+        res, outs = flat[: len(flat) - n], flat[len(flat) - n :]
         trees = eqn.params["out_trees"]()
         if len(trees) > 2 and trees[2] is not None:  # residuals that are inputs are left out
             rest = iter(res)
@@ -346,25 +321,21 @@ def _custom_vjp(eqn):
 
     def bwd(res, cts):
         _, _, rule = _subfuns(eqn)
-        if not eqn.params["symbolic_zeros"]:
-            cts = [zero_tangent(a) if _is_zero(c) else c for c, a in zip(cts, out_avals)]
         out = rule.call_wrapped(*res, *cts)
-        if isinstance(out, tuple) and len(out) == 2 and (out[1] is None or _is_logs(out[1])):
+        if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], dict | None):
             out = out[0]  # from JAX 0.11: (cotangents, logs)
-        return [
-            zero_tangent(a) if c is None or _is_zero(c) else c
-            for c, a in zip(out, in_avals, strict=True)
-        ]
+        return _plain(out, eqn.invars)
 
     return CustomVjp(close(eqn.params["call_jaxpr"]), fwd, bwd)
 
 
-def _is_zero(x):
-    return isinstance(x, SymbolicZero | ad.Zero)
-
-
-def _is_logs(x):
-    return isinstance(x, dict)
+def _plain(tangents, variables):
+    """Tangents or cotangents, the symbolic zeros among them as arrays."""
+    absent = (type(None), ad.Zero, jax.custom_derivatives.SymbolicZero)
+    return [
+        zero_tangent(v.aval) if isinstance(t, absent) else t
+        for t, v in zip(tangents, variables, strict=True)
+    ]
 
 
 def zero_tangent(aval):
@@ -374,31 +345,9 @@ def zero_tangent(aval):
     return np.zeros(aval.shape, jax.dtypes.float0)
 
 
-def primal_values(tree):
-    """The plain values of the arguments of a custom_vjp forward rule with symbolic zeros."""
-    kind = CustomVJPPrimal
-    return jax.tree.map(lambda p: p.value, tree, is_leaf=lambda x: isinstance(x, kind))
-
-
-def any_cotangent(tree) -> bool:
-    """Whether any cotangent is not a symbolic zero."""
-    return not all(map(_is_zero, jax.tree.leaves(tree, is_leaf=_is_zero)))
-
-
-def plain_cotangents(tree):
-    """Symbolic zeros as arrays."""
-
-    def plain(x):
-        if not _is_zero(x):
-            return x
-        return np.zeros(x.shape, x.dtype) if x.dtype == jax.dtypes.float0 else zero_tangent(x)
-
-    return jax.tree.map(plain, tree, is_leaf=_is_zero)
-
-
-def add_cotangents(a, b):
-    """The sum, where the type has cotangents at all."""
-    return a if getattr(a, "dtype", None) == jax.dtypes.float0 else a + b
+def add_tangents(a, b):
+    """The sum, where the type has tangents at all."""
+    return a if a.dtype == jax.dtypes.float0 else a + b
 
 
 def _cond(eqn):
@@ -529,17 +478,10 @@ def has_marker(eqn: Eqn) -> bool:
 
 
 def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tangents: str) -> None:
-    """Tell JAX about a primitive of ours, which a transformation is to remove.
+    """Tell JAX about a primitive of ours, which some transformation is to remove.
 
-    out(*avals, **params) -> avals of the results; run(*args, **params) -> results, when no
-    transformation removed it.
-
-    lanes says what `vmap` makes of it: "front" moves the lane axis of mapped operands to the
-    front, "all" gives it to every operand, "each" asks for one result per lane (params must
-    have a `shape`), "shared" for one result in all.
-
-    tangents: "pass" hands them through, "none" has none: such a marker is also kept inside the
-    loop it is written in, where JAX would hoist what does not change (jax#16637); "refuse".
+    out(*avals, **params) -> avals of the results; run(*args, **params) -> results, should it be
+    left. For lanes and tangents see `malleable.marker`.
     """
     prim.multiple_results = True
     prim.def_impl(run)
@@ -550,31 +492,26 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
         mapped = [isinstance(d, int) for d in dims]
         args = [jnp.moveaxis(x, d, 0) if m else x for x, d, m in zip(args, dims, mapped)]
         if lanes == "each":
-            params = {**params, "shape": (axis.size, *params["shape"])}
-            mapped = [True]
-        elif lanes == "all":
-            args = [
-                x if m else jnp.broadcast_to(x, (axis.size, *jnp.shape(x)))
-                for x, m in zip(args, mapped)
-            ]
-            mapped = [True]
+            params |= {"shape": (axis.size, *params["shape"])}
+        if lanes == "all":
+            wide = [(axis.size, *jnp.shape(x)) for x in args]
+            args = [x if m else jnp.broadcast_to(x, w) for x, m, w in zip(args, mapped, wide)]
         outs = prim.bind(*args, **params)
-        if lanes == "shared" or not outs:
-            return outs, [NOT_MAPPED] * len(outs)
-        if len(mapped) != len(outs):
-            mapped = [any(mapped)] * len(outs)
+        if lanes != "front" or len(mapped) != len(outs):
+            mapped = [lanes in ("each", "all") or any(mapped)] * len(outs)
         return outs, [0 if m else NOT_MAPPED for m in mapped]
 
+    def jvp(args, dots, **params):
+        outs = prim.bind(*args, **params)
+        return outs, list(dots) if tangents == "pass" else list(
+            map(ad.Zero.from_primal_value, outs)
+        )
+
     batching.fancy_primitive_batchers[prim] = batch
-    if tangents == "pass":
-        ad.primitive_jvps[prim] = lambda xs, ts, **params: (prim.bind(*xs, **params), list(ts))
-    elif tangents == "none":
-        ad.primitive_jvps[prim] = lambda xs, ts, **params: _no_tangents(prim.bind(*xs, **params))
+    if tangents != "refuse":
+        ad.primitive_jvps[prim] = jvp
+    if tangents == "none":  # JAX hoists what a loop does not change, effects and all: jax#16637
         pe.custom_partial_eval_rules[prim] = _stay_in_loop(prim)
-
-
-def _no_tangents(outs):
-    return outs, [ad.Zero.from_primal_value(x) for x in outs]
 
 
 def _stay_in_loop(prim):
@@ -621,10 +558,10 @@ class LiveTracer(Tracer):
 
 
 class LiveTrace(jax.core.Trace):
-    """Runs each primitive at once, on the values its tracers hold, through `process`.
+    """Runs each primitive at once, on the values its tracers hold.
 
-    process(jaxpr, values) -> results runs a program of one equation; `watches(prim, params)`
-    says which primitives go there. The others go straight to the trace outside.
+    process(jaxpr, values) -> results runs a program of one equation; watches(prim, params) says
+    which primitives go there. The others go straight to the trace outside.
     """
 
     def __init__(self, parent, process, watches, tracer):
@@ -632,7 +569,7 @@ class LiveTrace(jax.core.Trace):
         self.parent, self.process, self.watches, self.tracer = parent, process, watches, tracer
         self.requires_low = False
 
-    def raise_(self, value):
+    def lift(self, value):
         """A watched value; what is no array (a mutable reference, say) is left as it is."""
         return value if is_ref(jax.typeof(value)) else self.tracer(self, value)
 
@@ -648,56 +585,45 @@ class LiveTrace(jax.core.Trace):
             return now is self
 
     def process_primitive(self, prim, tracers, params, /):
-        values = [self.lower(t) for t in tracers]
-        if self.watches(prim, params):
-            outs = self._staged(lambda *xs: prim.bind(*xs, **params), values)
-            outs = outs if prim.multiple_results else outs[0]
-        else:
-            with self.outside():
+        values, tree = [self.lower(t) for t in tracers], None
+
+        def bind(*xs):  # shard_map answers with a tree of its own
+            nonlocal tree
+            tree = prim.bind(*xs, **params)
+            return list(tree.vals) if hasattr(tree, "vals") else tree
+
+        with self.outside():
+            if "subfuns" in params or self.watches(prim, params):
+                one = trace(bind, *values)  # what comes with functions is one equation first
+                one = one.replace(consts=[self.lower(c) for c in one.consts])
+                outs = self.process(one, values)
+                outs = outs if prim.multiple_results else outs[0]
+            else:
                 outs = prim.bind(*values, **params)
-        if prim.multiple_results:
-            return [self.raise_(x) for x in outs]
-        return self.raise_(outs)
+        if not prim.multiple_results:
+            return self.lift(outs)
+        outs = [self.lift(x) for x in outs]
+        return tree.update(outs) if hasattr(tree, "vals") else outs
 
     def process_custom_jvp_call(self, prim, fun, jvp, tracers, /, **params):
-        return self._call(prim, (fun, jvp), tracers, params)
+        return self.process_primitive(prim, tracers, params | {"subfuns": (fun, jvp)})
 
     def process_custom_vjp_call(self, prim, fun, fwd, bwd, tracers, /, **params):
-        return self._call(prim, (fun, fwd, bwd), tracers, params)
+        return self.process_primitive(prim, tracers, params | {"subfuns": (fun, fwd, bwd)})
 
     def process_shard_map(self, prim, fun, tracers, /, **params):
-        tree = None
-
-        def one(*xs):
-            nonlocal tree
-            tree = prim.bind(*xs, subfuns=(fun,), **params)
-            return list(tree.vals)
-
-        outs = self._staged(one, [self.lower(t) for t in tracers])
-        return tree.update([self.raise_(x) for x in outs])
-
-    def _call(self, prim, subfuns, tracers, params):
-        values = [self.lower(t) for t in tracers]
-        outs = self._staged(lambda *xs: prim.bind(*xs, subfuns=subfuns, **params), values)
-        return [self.raise_(x) for x in outs]
-
-    def _staged(self, bind, values):
-        """What comes with callables becomes one equation first, as it would in a jaxpr."""
-        with self.outside():
-            jaxpr = trace(bind, *values)
-            jaxpr = jaxpr.replace(consts=[self.lower(c) for c in jaxpr.consts])
-            return self.process(jaxpr, values)
+        return self.process_primitive(prim, tracers, params | {"subfuns": (fun,)})
 
     def stage_value(self, value):
-        return self.raise_(value)
+        return self.lift(value)
 
     def to_jaxpr_tracer(self, x, *_):
         return x
 
 
 def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTracer) -> Any:
-    """fun(raise_(leaves), trace), with every primitive of it run by a new LiveTrace."""
+    """fun(lifted leaves, trace), with every primitive of it run by a new LiveTrace."""
     with jexc.take_current_trace() as parent:
         live = LiveTrace(parent, process, watches, tracer)
         with jexc.set_current_trace(live):
-            return fun([live.raise_(x) if is_array(x) else x for x in leaves], live)
+            return fun([live.lift(x) if is_array(x) else x for x in leaves], live)

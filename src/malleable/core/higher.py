@@ -107,21 +107,16 @@ def _custom_vjp(view: compat.CustomVjp, book, frame, args):
     call = jax.custom_vjp(lambda frame, args: run(frame, args))
 
     def fwd(frame, args):
-        perturbed = [p.perturbed for p in args]
-        frame, args = compat.primal_values((frame, args))
-        outs, res = book.under(lambda *xs: view.fwd(xs, perturbed))(frame, *args)
+        outs, res = book.under(view.fwd)(frame, *args)
         left, pull = jax.vjp(lambda frame, args: run(frame, args)[1], frame, args)
         return (outs, left), (res, pull)
 
     def bwd(kept, cts):
         (res, pull), (couts, cleft) = kept, cts
-        cargs = view.bwd(res, couts)
-        if not compat.any_cotangent(cleft):  # nothing written inside is differentiated
-            return None, cargs
-        cframe, more = pull(compat.plain_cotangents(cleft))
-        return cframe, [compat.add_cotangents(a, b) for a, b in zip(cargs, more, strict=True)]
+        cframe, cargs = pull(cleft)  # what is written inside is differentiated as it is computed
+        return cframe, list(map(compat.add_tangents, view.bwd(res, couts), cargs))
 
-    call.defvjp(fwd, bwd, symbolic_zeros=True)
+    call.defvjp(fwd, bwd)
     return thread(call, frame, args)
 
 
