@@ -8,7 +8,20 @@ from jax import lax
 
 import malleable as mal
 
-ONE_EACH = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "exp", "log", "tanh", "logistic"}
+ONE_EACH = {
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "max",
+    "min",
+    "neg",
+    "abs",
+    "exp",
+    "log",
+    "tanh",
+    "logistic",
+}
 
 
 def count_flops(fun):

@@ -74,14 +74,6 @@ def _has_hash(x):
         return False
 
 
-aval = jax.typeof
-
-
-def array_type(like):
-    """The type of an array with the shape and dtype of `like`, as abstract evaluation wants it."""
-    return jax.core.ShapedArray(like.shape, jax.dtypes.canonicalize_dtype(like.dtype, True))
-
-
 def slice_type(x):
     """The type of one slice of an array along its leading axis."""
     return jexc.mapped_aval(x.shape[0], 0, jax.typeof(x))
@@ -102,18 +94,6 @@ def differentiable(aval) -> bool:
 def is_ref(aval) -> bool:
     """Whether this is the type of a mutable reference (`jax.new_ref`)."""
     return hasattr(aval, "inner_aval")
-
-
-def fits(value, aval) -> bool:
-    """Whether a value has the shape and dtype of `aval`; weak types are not compared."""
-    have = jax.typeof(value)
-    return have.shape == aval.shape and have.dtype == aval.dtype
-
-
-def converts(value, aval) -> bool:
-    """Whether a value has the shape of `aval` and converts to its dtype without loss of kind."""
-    same = jnp.shape(value) == jnp.shape(aval)
-    return same and jnp.promote_types(jax.typeof(value).dtype, aval.dtype) == aval.dtype
 
 
 def match_devices(value, aval):
@@ -396,12 +376,6 @@ def _shard_map(eqn):
     return Map(close(p["jaxpr"]), axes, size, wrap, lanes)
 
 
-def mesh_specs(axes):
-    """The specs of a leading axis split over mesh axes, and of a value equal on all devices."""
-    spec = jax.sharding.PartitionSpec
-    return (spec(tuple(axes)) if axes else spec()), spec()
-
-
 VIEWS: dict[str, Callable[[Eqn], View]] = {
     "jit": _jit,
     "pjit": _jit,
@@ -477,6 +451,12 @@ def has_marker(eqn: Eqn) -> bool:
     return EFFECT in eqn.effects
 
 
+def _shaped(t):
+    if isinstance(t, jax.core.ShapedArray):
+        return t
+    return jax.core.ShapedArray(t.shape, jax.dtypes.canonicalize_dtype(t.dtype, True))
+
+
 def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tangents: str) -> None:
     """Tell JAX about a primitive of ours, which some transformation is to remove.
 
@@ -486,7 +466,11 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
     prim.multiple_results = True
     prim.def_impl(run)
     mlir.register_lowering(prim, mlir.lower_fun(run, multiple_results=True))
-    prim.def_effectful_abstract_eval(lambda *a, **k: (list(out(*a, **k)), {EFFECT}))
+
+    def abstract(*avals, **params):
+        return [_shaped(t) for t in out(*avals, **params)], {EFFECT}
+
+    prim.def_effectful_abstract_eval(abstract)
 
     def batch(axis, args, dims, **params):
         mapped = [isinstance(d, int) for d in dims]

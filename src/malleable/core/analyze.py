@@ -5,6 +5,7 @@ those of one analysis must form a lattice of finite height, or loops would not c
 """
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 from malleable import compat
@@ -36,109 +37,86 @@ def analyze(
     >>> [sorted(names) for names in outs]
     [['x'], ['x', 'y']]
     """
-    go = _backward if backward else _forward
-    return go(jaxpr, list(facts), transfer, join, bottom)
+    env: dict = {}
 
+    def meet(atoms, facts):
+        for atom, fact in zip(atoms, facts, strict=True):
+            if not isinstance(atom, compat.Literal):
+                env[atom] = join(env[atom], fact) if atom in env else fact
 
-def _forward(jaxpr, facts, transfer, join, bottom):
-    env = dict(zip(jaxpr.jaxpr.invars, facts, strict=True))
-
-    def read(atom):
-        return bottom if isinstance(atom, compat.Literal) else env.get(atom, bottom)
+    def read(atoms):
+        return [bottom if isinstance(a, compat.Literal) else env.get(a, bottom) for a in atoms]
 
     def go(body, facts):
-        return _forward(body, list(facts), transfer, join, bottom)[0]
+        return analyze(body, list(facts), transfer, join, bottom, backward=backward)[0]
 
-    def through(eqn, ins):
+    def joined(*rows):
+        return [reduce(join, column) for column in zip(*rows, strict=True)]
+
+    def settle(carry, once):  # go round a loop until its carry is at rest
+        while True:
+            outs = once(carry)
+            new = joined(carry, outs[: len(carry)])
+            if new == carry:
+                return [*carry, *outs[len(carry) :]]
+            carry = new
+
+    def forward_through(eqn, ins):
         match compat.view(eqn) if compat.bodies(eqn.params) else None:
             case compat.Branch(branches):
-                outs = [go(b, ins[1:]) for b in branches]
-                return [join(ins[0], f) for f in _join_all(join, outs)]
+                outs = joined(*(go(b, ins[1:]) for b in branches))
+                return [join(ins[0], f) for f in outs]
             case compat.Scan(body, split):
                 consts, carry, xs = split(ins)
-                return _settle(carry, join, lambda c: go(body, [*consts, *c, *xs]))
+                return settle(carry, lambda c: go(body, [*consts, *c, *xs]))
             case compat.While(cond, body, split):
-                cond_consts, body_consts, carry = split(ins)
+                tests, consts, carry = split(ins)
 
                 def once(c):
-                    (test,) = go(cond, [*cond_consts, *c])
-                    return [join(test, f) for f in go(body, [*body_consts, *c])]
+                    (test,) = go(cond, [*tests, *c])
+                    return [join(test, f) for f in go(body, [*consts, *c])]
 
-                return _settle(carry, join, once)
+                return settle(carry, once)
             case compat.Opaque() | None:
                 return transfer(eqn, ins)
             case view:
                 return go(view.body, ins)
 
-    for eqn in jaxpr.jaxpr.eqns:
-        env.update(zip(eqn.outvars, through(eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in jaxpr.jaxpr.outvars], env
-
-
-def _backward(jaxpr, facts, transfer, join, bottom):
-    env: dict = {}
-
-    def meet(atom, fact):
-        if not isinstance(atom, compat.Literal):
-            env[atom] = join(env[atom], fact) if atom in env else fact
-
-    def go(body, facts):
-        return _backward(body, list(facts), transfer, join, bottom)[0]
-
-    def through(eqn, outs):
+    def backward_through(eqn, outs):
         match compat.view(eqn) if compat.bodies(eqn.params) else None:
             case compat.Branch(branches):
-                decides = _join_all(join, [[f] for f in outs] or [[bottom]])
-                return [*decides, *_join_all(join, [go(b, outs) for b in branches])]
+                return [reduce(join, outs, bottom), *joined(*(go(b, outs) for b in branches))]
             case compat.Scan(body, split):
-                n = len(split(eqn.invars)[1])
-                ys = outs[n:]
+                n, k = (len(part) for part in split(eqn.invars)[1::-1])
 
-                def once(c):
-                    consts, carry, xs = split(go(body, [*c, *ys]))
+                def step(c):
+                    consts, carry, xs = split(go(body, [*c, *outs[n:]]))
                     return [*carry, *consts, *xs]
 
-                facts, k = _settle(outs[:n], join, once), n + len(split(eqn.invars)[0])
-                return [*facts[n:k], *facts[:n], *facts[k:]]
+                facts = settle(outs[:n], step)
+                return [*facts[n : n + k], *facts[:n], *facts[n + k :]]
             case compat.While(cond, body, split):
-                tests, consts, _ = split(eqn.invars)
+                m, k, n = (len(part) for part in split(eqn.invars))
 
                 def once(c):
-                    test = _join_all(join, [[f] for f in c] or [[bottom]])
-                    ins, by_test = go(body, c), go(cond, test)
-                    k, m = len(consts), len(tests)
-                    carry = _join_all(join, [ins[k:], by_test[m:]])
-                    return [*carry, *by_test[:m], *ins[:k]]
+                    by_test, ins = go(cond, [reduce(join, c, bottom)]), go(body, c)
+                    return [*joined(ins[k:], by_test[m:]), *by_test[:m], *ins[:k]]
 
-                facts = _settle(outs, join, once)
-                n = len(outs)
+                facts = settle(outs, once)
                 return [*facts[n:], *facts[:n]]
             case compat.Opaque() | None:
                 return transfer(eqn, outs)
             case view:
                 return go(view.body, outs)
 
-    for atom, fact in zip(jaxpr.jaxpr.outvars, facts, strict=True):
-        meet(atom, fact)
-    for eqn in reversed(jaxpr.jaxpr.eqns):
-        ins = through(eqn, [env.get(v, bottom) for v in eqn.outvars])
-        for atom, fact in zip(eqn.invars, ins, strict=True):
-            meet(atom, fact)
-    return [env.get(v, bottom) for v in jaxpr.jaxpr.invars], env
-
-
-def _join_all(join, rows):
-    first, *rest = rows
-    for row in rest:
-        first = [join(a, b) for a, b in zip(first, row, strict=True)]
-    return list(first)
-
-
-def _settle(carry, join, once):
-    """Go round a loop until the facts of its carry are at rest; then all facts it gives."""
-    while True:
-        outs = once(carry)
-        new = _join_all(join, [carry, outs[: len(carry)]])
-        if new == carry:
-            return [*carry, *outs[len(carry) :]]
-        carry = new
+    program = jaxpr.jaxpr
+    start, end = program.invars, program.outvars
+    if backward:
+        meet(end, facts)
+        for eqn in reversed(program.eqns):
+            meet(eqn.invars, backward_through(eqn, read(eqn.outvars)))
+        return read(start), env
+    meet(start, facts)
+    for eqn in program.eqns:
+        meet(eqn.outvars, forward_through(eqn, read(eqn.invars)))
+    return read(end), env

@@ -24,7 +24,7 @@ class Masked(NamedTuple):
 
 @dataclass(frozen=True)
 class Write:
-    """One value on its way out. written is True where that is certain, else an array of bool."""
+    """One value on its way out; written is an array of bool, or None where that is certain."""
 
     value: Any
     written: Any
@@ -32,7 +32,7 @@ class Write:
     where: str
 
     def result(self):
-        return self.value if self.written is True else Masked(self.value, self.written)
+        return self.value if self.written is None else Masked(self.value, self.written)
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Frame:
     shared: values handed in by name; the same everywhere.
     key: the root of the random keys of this body, or None; draws: how many it has given.
     writes: values handed out by name; after a scan, stacked over its steps or folded.
-    eqn, args: the equation at hand and its operands; outer: the equations around it.
     changed: the line of the first rule that put another value in the place of an equation's.
+    eqn, args: the equation at hand and its operands; outer: the equations around it.
     """
 
     carry: Any = ()
@@ -74,16 +74,15 @@ class Frame:
         """The value fed in under `name`, or `otherwise`."""
         value = self.feeds.get(name, self.shared.get(name, otherwise))
         if value is _REQUIRED:
-            raise TransformError(
-                f"{spell(name)} is read here, and nothing is fed in under that name",
-                where=self.where,
-                hint=f"known names: {', '.join(map(spell, self.names)) or 'none'}",
+            known = ", ".join(map(spell, [*self.feeds, *self.shared])) or "none"
+            raise self.error(
+                f"{spell(name)} is read, and nothing is fed in under that name",
+                f"known names: {known}",
             )
         if isinstance(value, Misfit):
-            raise TransformError(
+            raise self.error(
                 f"{spell(name)} cannot be fed here: {value.why}",
-                where=self.where,
-                hint="feed one slice per step, or hand it in as `shared` (the same in every step)",
+                "feed one slice per step, or what all steps share as `shared`",
             )
         return value
 
@@ -94,14 +93,12 @@ class Frame:
         as "stack" but on some paths only; "last" and "sum" combine all that is written.
         """
         if mode not in MODES:
-            raise TransformError(
+            raise self.error(
                 f"{spell(name)} is written with the unknown mode {mode!r}",
-                where=self.where,
-                hint=f"the modes are {', '.join(MODES)}",
+                f"the modes are {', '.join(MODES)}",
             )
-        value = jax.tree.map(jnp.asarray, value)
         self.before[name] = self.writes.get(name)
-        self.put(name, Write(value, True, mode, self.where))
+        self.put(name, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
 
     def rewrite(self, name: Hashable, value: Any) -> None:
         """Put `value` in the place of what this body wrote last under `name`, if anything."""
@@ -112,16 +109,14 @@ class Frame:
             self.put(name, replace(last, value=value))
 
     def next_key(self):
-        """A fresh random key: `fold_in(root, static counter)`.
+        """A fresh random key: fold_in(root, n), n counted while tracing.
 
-        The counter runs through every body that is run once, and loops start a new root per
-        step; so inlining, rematerialisation and differentiation do not change the keys.
+        The count runs through every body that runs once, and each step of a loop has a root of
+        its own; so inlining, rematerialisation and differentiation do not change the keys.
         """
         if self.key is None:
-            raise TransformError(
-                "a random key is asked for, and none was given",
-                where=self.where,
-                hint="pass `key=` to interpret",
+            raise self.error(
+                "a random key is asked for, and none was given", "pass `key=` to interpret"
             )
         self.draws += 1
         return jax.random.fold_in(self.key, self.draws - 1)
@@ -136,16 +131,12 @@ class Frame:
     @property
     def where(self) -> str:
         """`file.py:12 in fun`: the user's line behind the equation at hand."""
-        return compat.where(self.eqn, *self.outer) if self.eqn is not None else ""
+        return "" if self.eqn is None else compat.where(self.eqn, *self.outer)
 
     # ------------------------------------------------------------ for control flow
 
-    @property
-    def names(self):
-        return [*self.feeds, *self.shared]
-
     def enter(self) -> "Frame":
-        """The frame a body run once starts from."""
+        """The frame that a body run once starts from."""
         return replace(self, writes={}, before={})
 
     def leave(self) -> "Frame":
@@ -160,41 +151,47 @@ class Frame:
             self.put(name, write)
 
     def put(self, name: Hashable, new: Write) -> None:
-        old = self.writes.get(name)
-        if old is None:
-            self.writes[name] = new
-            return
-        if new.mode not in FOLDED or new.mode != old.mode:
-            raise TransformError(
-                f"{spell(name)} is written twice ({lines(old, new)})",
-                where=new.where,
-                hint='give each its own name, put one inside a `scope`, or use mode="last" or "sum"',
-            )
+        old = self.writes.get(name, new)
         check_same(name, old, new)
-        self.writes[name] = fold(old, new)
+        if old is new:
+            self.writes[name] = new
+        elif new.mode in FOLDED:
+            self.writes[name] = fold(old, new)
+        else:
+            raise clash(name, old, new, "twice", "give each its own name, or use a `scope`")
+
+    def error(self, what: str, hint: str) -> TransformError:
+        return TransformError(what, where=self.where, hint=hint)
+
+
+jax.tree_util.register_static(Misfit)
+jax.tree_util.register_dataclass(Write, ["value", "written"], ["mode", "where"])
+jax.tree_util.register_dataclass(
+    Frame,
+    ["carry", "feeds", "shared", "key", "writes"],
+    ["draws", "changed"],
+    ["eqn", "args", "outer", "bound", "before"],
+)
 
 
 def fold(old: Write, new: Write) -> Write:
     """What is left of two writes of one name and mode, the second after the first."""
     if new.mode == "sum":
         value = jax.tree.map(jnp.add, old.value, new.value)
-    elif new.written is True:
-        value = new.value
     else:
-        value = select(new.written, new.value, old.value)
-    certain = old.written is True or new.written is True
-    return replace(new, value=value, written=certain or jnp.logical_or(old.written, new.written))
+        value = new.value if new.written is None else select(new.written, new.value, old.value)
+    certain = old.written is None or new.written is None
+    return replace(new, value=value, written=None if certain else old.written | new.written)
 
 
 def select(mask, new, old):
     """`new` where the mask holds, else `old`; the mask's axes are the leading ones."""
 
     def one(n, o):
-        n, o = jnp.asarray(n), jnp.asarray(o)
-        shape = jnp.shape(mask)
-        if n.shape[: len(shape)] != shape:  # shared by all lanes: new if any lane is at work
-            return jnp.where(jnp.any(mask), n, o)
-        return jnp.where(jnp.reshape(mask, shape + (1,) * (n.ndim - len(shape))), n, o)
+        lanes = jnp.shape(n)[: jnp.ndim(mask)] == jnp.shape(mask)
+        # what the lanes share changes while any of them is at work
+        m = jnp.expand_dims(mask, range(jnp.ndim(mask), jnp.ndim(n))) if lanes else jnp.any(mask)
+        return jnp.where(m, n, o)
 
     return jax.tree.map(one, new, old)
 
@@ -205,14 +202,18 @@ def zeros(tree):
 
 
 def check_same(name: Hashable, old: Write, new: Write) -> None:
-    """Raise unless two writes of one name have the same structure, shapes and dtypes."""
+    """Raise unless two writes of one name have the same mode, structure, shapes and dtypes."""
+    if old.mode != new.mode:
+        how = f"with mode {old.mode!r} and with {new.mode!r}"
+        raise clash(name, old, new, how, "use one mode for one name, or two names")
     if signature(old.value) != signature(new.value):
-        raise TransformError(
-            f"{spell(name)} is written as {spell_type(old.value)} and as "
-            f"{spell_type(new.value)} ({lines(old, new)})",
-            where=new.where,
-            hint="write the same shapes and dtypes, or use two names",
-        )
+        how = f"as {spell_type(old.value)} and as {spell_type(new.value)}"
+        raise clash(name, old, new, how, "write the same shapes and dtypes, or use two names")
+
+
+def clash(name: Hashable, old: Write, new: Write, how: str, hint: str) -> TransformError:
+    both = f"{old.where or 'a line unknown'} and {new.where or 'a line unknown'}"
+    return TransformError(f"{spell(name)} is written {how} ({both})", where=new.where, hint=hint)
 
 
 def signature(tree):
@@ -222,7 +223,7 @@ def signature(tree):
 
 
 def spell(name: Hashable) -> str:
-    """A name as the user wrote it: scopes and all."""
+    """A name as the user wrote it, scopes and all."""
     return repr("/".join(map(str, name)) if isinstance(name, tuple) else name)
 
 
@@ -233,31 +234,3 @@ def spell_type(tree) -> str:
         return f"{jnp.result_type(x)}[{','.join(map(str, jnp.shape(x)))}]"
 
     return str(jax.tree.map(one, tree)).replace("'", "")
-
-
-def lines(old: Write, new: Write) -> str:
-    return f"{old.where or 'unknown line'} and {new.where or 'unknown line'}"
-
-
-def _flatten_frame(f: Frame):
-    return (f.carry, f.feeds, f.shared, f.key, f.writes), (f.draws, f.changed)
-
-
-def _unflatten_frame(static, parts) -> Frame:
-    return Frame(*parts, *static)
-
-
-def _flatten_write(w: Write):
-    if w.written is True:
-        return (w.value,), (True, w.mode, w.where)
-    return (w.value, w.written), (False, w.mode, w.where)
-
-
-def _unflatten_write(static, parts) -> Write:
-    certain, mode, where = static
-    return Write(parts[0], True if certain else parts[1], mode, where)
-
-
-jax.tree_util.register_pytree_node(Frame, _flatten_frame, _unflatten_frame)
-jax.tree_util.register_pytree_node(Write, _flatten_write, _unflatten_write)
-jax.tree_util.register_static(Misfit)

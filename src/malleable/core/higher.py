@@ -1,9 +1,9 @@
 """How a frame crosses control flow. Written once, for every transformation.
 
               carry             feeds             shared  key                  writes
-  Call        in, out           in                in      counter threaded     out
-  Custom*     in, out           in                in      counter threaded     out
-  Branch      in, out           in                in      counter, the most    out; masked where a
+  Call        in, out           in                in      count threaded       out
+  Custom*     in, out           in                in      count threaded       out
+  Branch      in, out           in                in      count, the most      out; masked where a
                                                           any branch drew      branch has none
   Scan        around the loop   one slice a step  in      a root per step      stacked or folded
   While       around the loop   none              in      a root per step      folded
@@ -17,51 +17,40 @@ primitives: the functions keep their signature when the params change.
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 from jax import lax
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec
 
 from malleable import compat
-from malleable.core.frame import (
-    FOLDED,
-    Frame,
-    Misfit,
-    Write,
-    check_same,
-    fold,
-    lines,
-    select,
-    signature,
-    spell,
-    spell_type,
-    zeros,
-)
+from malleable.core import frame as frames
+from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, select, spell, zeros
 from malleable.errors import TransformError
 from malleable.notes import note
 
 
 def cross(book, frame: Frame, args: list) -> list:
     """Run the higher-order equation `frame.eqn` with the frame threaded through its bodies."""
-    eqn, outer = frame.eqn, (frame.eqn, *frame.outer)
+    eqn, outer = frame.eqn, frame.outer
 
     def make():
         view = compat.view(eqn)
-        enter = _CROSSINGS.get(type(view))
-        if enter is None:
-            raise cannot_enter(frame, view.why)
+        if isinstance(view, compat.Opaque):
+            raise frame.error(
+                f"a rule applies inside `{eqn.primitive}`, which cannot be entered: {view.why}",
+                "move the marked calls outside of it, or give the primitive itself a rule",
+            )
 
         def crossing(inner, args):
-            inner.eqn, inner.outer = eqn, outer[1:]
-            outs = enter(view, book, inner, args)
-            return outs, inner.leave()
+            inner.eqn, inner.outer = eqn, outer
+            return _CROSSINGS[type(view)](view, book, inner, args), inner.leave()
 
         return compat.inlined(crossing)
 
     for leaf in jax.tree.leaves(frame.carry):
         if not compat.is_array(leaf):
-            raise TransformError(
+            raise frame.error(
                 f"the carry holds a {type(leaf).__name__}, which cannot enter `{eqn.primitive}`",
-                where=frame.where,
-                hint="keep arrays, numbers and pytrees of them in the carry",
+                "keep arrays, numbers and pytrees of them in the carry",
             )
     return thread(book.remember(compat.same_program(eqn), make), frame, args)
 
@@ -76,7 +65,7 @@ def thread(run, frame: Frame, args: list) -> list:
 def _call(view: compat.Call, book, frame, args):
     if view.lost:
         note(f"entered `{frame.eqn.primitive}`", frame.where, f"it lost {view.lost}")
-    run = book.body(view.body, (frame.eqn, *frame.outer))
+    run = book.body(view.body, frame)
     wrapped = view.wrap(lambda frame, *args: run(frame, list(args)))
     return thread(lambda frame, args: wrapped(frame, *args), frame, args)
 
@@ -85,7 +74,7 @@ def _call(view: compat.Call, book, frame, args):
 
 
 def _custom_jvp(view: compat.CustomJvp, book, frame, args):
-    run = book.body(view.body, (frame.eqn, *frame.outer))
+    run = book.body(view.body, frame)
     if _changed(run, frame, args):
         return thread(run, frame, args)
     call = jax.custom_jvp(lambda frame, args: run(frame, args))
@@ -101,7 +90,7 @@ def _custom_jvp(view: compat.CustomJvp, book, frame, args):
 
 
 def _custom_vjp(view: compat.CustomVjp, book, frame, args):
-    run = book.body(view.body, (frame.eqn, *frame.outer))
+    run = book.body(view.body, frame)
     if _changed(run, frame, args):
         return thread(run, frame, args)
     call = jax.custom_vjp(lambda frame, args: run(frame, args))
@@ -124,8 +113,8 @@ def _changed(run, frame, args) -> bool:
     """Whether a rule changes a value inside, so that the derivative rule no longer applies."""
     changed = jax.eval_shape(run, frame.enter(), args)[1].changed
     if changed:
-        what = f"its derivative rule is about the value a transformation changed at {changed}"
-        note(f"entered `{frame.eqn.primitive}` without its derivative rule", frame.where, what)
+        why = f"the rule is about a value that a transformation changed at {changed}"
+        note(f"entered `{frame.eqn.primitive}` without its derivative rule", frame.where, why)
     return bool(changed)
 
 
@@ -134,70 +123,61 @@ def _changed(run, frame, args) -> bool:
 
 def _branch(view: compat.Branch, book, frame, args):
     index, *args = args
-    runs = [book.body(b, (frame.eqn, *frame.outer)) for b in view.branches]
+    runs = [book.body(b, frame) for b in view.branches]
     ends = [jax.eval_shape(run, frame.enter(), args)[1] for run in runs]
     for end in ends[1:]:
-        check_carry(frame, ends[0].carry, end.carry, "differs between the branches of a cond")
-    writes = _union(frame, [end.writes for end in ends])
+        _check_carry(frame, ends[0].carry, end.carry, "differs between the branches of a cond")
+    union = _union([end.writes for end in ends])
 
-    def branch(run):
-        def aligned(frame, args):
+    def aligned(run):
+        def branch(frame, args):
             outs, inner = run(frame, args)
-            blank = {q: replace(w, value=zeros(w.value), written=False) for q, w in writes.items()}
-            return (
-                outs,
-                inner.carry,
-                {
-                    q: (w.value, w.written if writes[q].written is not True else None)
-                    for q, w in (blank | inner.writes).items()
-                },
-            )
+            blank = {q: replace(w, value=zeros(w.value), written=False) for q, w in union.items()}
+            writes = {q: (w.value, _flag(w, union[q])) for q, w in (blank | inner.writes).items()}
+            return outs, inner.carry, writes
 
-        return aligned
+        return branch
 
-    outs, carry, values = lax.switch(index, [branch(run) for run in runs], frame.enter(), args)
-    end = Frame(carry, draws=max(end.draws for end in ends))
-    end.changed = next(filter(None, (e.changed for e in ends)), "")
-    for q, (value, written) in values.items():
-        end.writes[q] = replace(
-            writes[q], value=value, written=True if written is None else written
-        )
+    outs, carry, writes = lax.switch(index, list(map(aligned, runs)), frame.enter(), args)
+    changed = next(filter(None, (end.changed for end in ends)), "")
+    end = Frame(carry, draws=max(end.draws for end in ends), changed=changed)
+    for q, (value, written) in writes.items():
+        end.writes[q] = replace(union[q], value=value, written=written)
     frame.absorb(end)
     return outs
 
 
-def _union(frame, branches: list[dict]) -> dict[str, Write]:
-    """The writes of all branches, as types; `written` is True where every branch is certain."""
+def _union(branches: list[dict]) -> dict:
+    """The writes of all branches, as types; `written` is None where every branch is certain."""
     union: dict = {}
     for writes in branches:
         for q, w in writes.items():
-            old = union.setdefault(q, w)
-            check_same(q, old, w)
-            if old.mode != w.mode:
-                raise TransformError(
-                    f"{spell(q)} is written with two modes ({lines(old, w)})",
-                    where=w.where,
-                    hint="use one mode for one name",
-                )
+            frames.check_same(q, union.setdefault(q, w), w)
     for q, w in union.items():
-        certain = all(q in writes and writes[q].written is True for writes in branches)
-        if not certain and w.mode in ("stack", "unique"):
+        if all(q in writes and writes[q].written is None for writes in branches):
+            continue
+        if w.mode in ("stack", "unique"):
             raise TransformError(
                 f"{spell(q)} is written in some branches of a cond but not in all",
                 where=w.where,
                 hint='write it in every branch, or with mode="masked" to get (value, written)',
             )
-        union[q] = replace(w, written=certain or w.written)
+        union[q] = replace(w, written=True)
     return union
 
 
-def check_carry(frame, old, new, what: str) -> None:
-    """Raise unless two carries have the same structure, shapes and dtypes."""
-    if signature(old) != signature(new):
-        raise TransformError(
-            f"the carry {what}: {spell_type(old)} and {spell_type(new)}",
-            where=frame.where,
-            hint="keep its structure, shapes and dtypes; start it with the type it ends with",
+def _flag(write: Write, like: Write):
+    """Whether a value was written, in the form all branches agree on."""
+    if like.written is None:
+        return None
+    return jnp.asarray(True if write.written is None else write.written)
+
+
+def _check_carry(frame, old, new, what: str) -> None:
+    if frames.signature(old) != frames.signature(new):
+        raise frame.error(
+            f"the carry {what}: {frames.spell_type(old)} and {frames.spell_type(new)}",
+            "keep its structure, shapes and dtypes; start it with the type it ends with",
         )
 
 
@@ -206,23 +186,20 @@ def check_carry(frame, old, new, what: str) -> None:
 
 def _scan(view: compat.Scan, book, frame, args):
     consts, carry, xs = view.split(args)
-    run = book.body(view.body, (frame.eqn, *frame.outer))
+    run = book.body(view.body, frame)
     root = None if frame.key is None else frame.next_key()
     feeds, misfits = _slices(frame.feeds, view.length, f"the scan runs {view.length} steps")
 
     def one(mine, i, feeds, carry, xs):
-        key = None if root is None else jax.random.fold_in(root, i)
-        inner = Frame(mine, feeds | misfits, frame.shared, key)
+        inner = Frame(mine, feeds | misfits, frame.shared, _fold_key(root, i))
         outs, end = run(inner, [*consts, *carry, *xs])
         return outs[: len(carry)], outs[len(carry) :], end
 
     slices = jax.tree.map(compat.slice_type, (feeds, xs))
     *_, end = jax.eval_shape(one, frame.carry, jnp.int32(0), slices[0], carry, slices[1])
-    check_carry(frame, frame.carry, end.carry, "changes its type inside a scan")
-    stacked = {q for q, w in end.writes.items() if w.mode not in FOLDED}
-    for q in stacked:
-        if end.writes[q].mode == "unique":
-            raise _in_loop(q, end.writes[q], "a scan", "stack")
+    _check_carry(frame, frame.carry, end.carry, "changes its type inside a scan")
+    _check_modes(end.writes, "unique", "a scan", "stack")
+    stacked = [q for q, w in end.writes.items() if w.mode not in FOLDED]
 
     def step(state, x):
         carry, mine, folded = state
@@ -241,33 +218,30 @@ def _scan(view: compat.Scan, book, frame, args):
     )
     frame.changed = frame.changed or end.changed
     for q, w in (writes | folded).items():
-        certain = q in folded and end.writes[q].written is True and view.length > 0
-        frame.put(q, replace(w, written=True) if certain else w)
+        certain = q in folded and end.writes[q].written is None and view.length > 0
+        frame.put(q, replace(w, written=None) if certain else w)
     return [*carry, *ys]
 
 
 def _while(view: compat.While, book, frame, args):
-    cond_consts, body_consts, carry = view.split(args)
-    outer = (frame.eqn, *frame.outer)
-    run_test, run_body = book.body(view.cond, outer), book.body(view.body, outer)
+    tests, consts, carry = view.split(args)
+    run_test, run_body = book.body(view.cond, frame), book.body(view.body, frame)
     root = None if frame.key is None else frame.next_key()
     _, frame.feeds = _slices(frame.feeds, None, "a while loop has no known length")
 
     def one(mine, i, carry):
-        key = None if root is None else jax.random.fold_in(root, i)
-        inner = Frame(mine, frame.feeds, frame.shared, key)
-        outs = thread(run_body, inner, [*body_consts, *carry])
-        (go,) = thread(run_test, inner, [*cond_consts, *outs])
+        inner = Frame(mine, frame.feeds, frame.shared, _fold_key(root, i))
+        outs = thread(run_body, inner, [*consts, *carry])
+        (go,) = thread(run_test, inner, [*tests, *outs])
         return outs, go, inner.leave()
 
     # the test runs once before the loop, then at the end of each step: so it may have state too
     before = frame.carry
-    (go,) = thread(run_test, frame, [*cond_consts, *carry])
+    (go,) = thread(run_test, frame, [*tests, *carry])
     *_, end = jax.eval_shape(one, before, jnp.int32(0), carry)
-    check_carry(frame, before, end.carry, "changes its type inside a while loop")
-    for q, w in end.writes.items():
-        if w.mode not in FOLDED:
-            raise _in_loop(q, w, "a while loop, whose length is unknown", "last")
+    _check_carry(frame, before, end.carry, "changes its type inside a while loop")
+    for mode in ("stack", "unique", "masked"):
+        _check_modes(end.writes, mode, "a while loop, whose length is unknown", "last")
 
     def step(state):
         go, i, mine, folded, old = state
@@ -304,12 +278,18 @@ def _slices(feeds, length, why):
     return fits, misfits
 
 
-def _in_loop(name, write, loop: str, mode: str) -> TransformError:
-    return TransformError(
-        f"{spell(name)} is written with mode {write.mode!r} inside {loop}",
-        where=write.where,
-        hint=f'write it with mode="{mode}", or outside of the loop',
-    )
+def _fold_key(root, i):
+    return None if root is None else jax.random.fold_in(root, i)
+
+
+def _check_modes(writes, mode: str, loop: str, better: str) -> None:
+    for q, w in writes.items():
+        if w.mode == mode:
+            raise TransformError(
+                f"{spell(q)} is written with mode {mode!r} inside {loop}",
+                where=w.where,
+                hint=f'write it with mode="{better}", or outside of the loop',
+            )
 
 
 def _unwritten(write: Write, lanes=()) -> Write:
@@ -319,34 +299,36 @@ def _unwritten(write: Write, lanes=()) -> Write:
 def _fold_in(old: Write, new: Write) -> Write:
     """fold, for the state of a loop: the flag stays an array, the line the first one's."""
     new = fold(old, new)
-    flag = jnp.broadcast_to(jnp.asarray(new.written), jnp.shape(old.written))
-    return replace(new, written=flag, where=old.where)
+    written = True if new.written is None else new.written
+    return replace(new, written=jnp.broadcast_to(written, old.written.shape), where=old.where)
 
 
 def _masked(write: Write, go) -> Write:
     """A write of one step, where only some lanes are still at work."""
     value = select(go, write.value, zeros(write.value)) if write.mode == "sum" else write.value
-    return replace(write, value=value, written=jnp.logical_and(go, write.written))
+    return replace(write, value=value, written=go if write.written is None else go & write.written)
 
 
 # ---------------------------------------------------------------- devices
 
 
 def _map(view: compat.Map, book, frame, args):
-    run = book.body(view.body, (frame.eqn, *frame.outer))
-    root = frame.next_key() if frame.key is not None else None
-    split, same = compat.mesh_specs(view.axes)
+    run = book.body(view.body, frame)
+    root = None if frame.key is None else frame.next_key()
     feeds, whole = _slices(frame.feeds, view.size, f"the mesh has {view.size} devices")
+    same, split = PartitionSpec(), PartitionSpec(view.axes)
     seen: dict = {}
 
     def one(frame, feeds, *args):
         inner = frame.enter()
         inner.feeds = frame.feeds | jax.tree.map(lambda x: x[0], feeds)
-        for axis in view.axes if root is not None else ():
-            inner.key = jax.random.fold_in(inner.key, lax.axis_index(axis))
+        for axis in view.axes:
+            inner.key = _fold_key(inner.key, lax.axis_index(axis))
         outs, end = run(inner, list(args))
-        seen["specs"] = jax.tree.map(lambda x: compat.mesh_specs(view.lanes(x))[0], end.writes)
         seen["changed"] = end.changed
+        seen["specs"] = jax.tree.map(
+            lambda x: PartitionSpec(view.lanes(x)) if view.lanes(x) else same, end.writes
+        )
         return outs, (
             end.carry,
             jax.tree.map(lambda x: x[None] if view.lanes(x) else x, end.writes),
@@ -361,14 +343,6 @@ def _map(view: compat.Map, book, frame, args):
     for q, w in writes.items():
         frame.put(q, w)
     return outs
-
-
-def cannot_enter(frame: Frame, why: str) -> TransformError:
-    return TransformError(
-        f"a rule applies to something inside `{frame.eqn.primitive}`, which cannot be entered: {why}",
-        where=frame.where,
-        hint="move the marked calls outside of it, or give the primitive itself a rule",
-    )
 
 
 _CROSSINGS = {

@@ -11,7 +11,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.frame import Frame
+from malleable.core.frame import Frame, signature, spell_type
 from malleable.core.higher import cross
 from malleable.core.marker import Marker
 from malleable.core.stage import Staged, stage
@@ -64,8 +64,9 @@ class Rulebook:
 
         return self.remember(("mentions", jaxpr), look)
 
-    def body(self, jaxpr: compat.Jaxpr, outer: tuple) -> Callable:
+    def body(self, jaxpr: compat.Jaxpr, around: Frame) -> Callable:
         """run(frame, args) -> (outs, frame): the body under the rules, traced once."""
+        outer = (around.eqn, *around.outer)
 
         def run_body(frame, args):
             frame.outer = outer
@@ -148,63 +149,47 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
         rule = book.rules.get(eqn.primitive)
         with compat.source(eqn):
             if rule is not None:
-                outs = ask(rule, book, frame, eqn, xs)
+                outs = ask(rule, frame, eqn, xs)
             elif book.enters(eqn):
                 frame.eqn = eqn
                 outs = cross(book, frame, xs)
             elif book.default is not None and not isinstance(eqn.primitive, Marker):
-                outs = ask(book.default, book, frame, eqn, xs)
+                outs = ask(book.default, frame, eqn, xs)
             else:
                 outs = compat.bind(eqn, xs)
         env.update(zip(eqn.outvars, outs, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def ask(rule: Callable, book: Rulebook, frame: Frame, eqn: compat.Eqn, args: list) -> list:
+def ask(rule: Callable, frame: Frame, eqn: compat.Eqn, args: list) -> list:
     """What a rule makes of one equation; checked, so that a slip is found where it happens."""
     frame.eqn, frame.args, frame.bound = eqn, tuple(args), None
     out = rule(frame, *args, **eqn.params)
-    outs = list(out) if isinstance(out, list | tuple) else [out]
-    if not eqn.outvars and out is None:
-        outs = []
-    if len(outs) != len(eqn.outvars):
-        raise wrong_result(rule, frame, f"{len(outs)} values", f"{len(eqn.outvars)}")
-    for i, (value, var) in enumerate(zip(outs, eqn.outvars, strict=True)):
-        if not compat.is_array(value):
-            raise wrong_result(rule, frame, f"a {type(value).__name__}", str(var.aval))
-        if not compat.fits(value, var.aval):
-            raise wrong_result(rule, frame, str(compat.aval(value)), str(var.aval))
-        outs[i] = compat.match_devices(value, var.aval)
-    if not frame.changed and not keeps_value(frame, eqn, outs):
+    outs = list(out) if isinstance(out, list | tuple) else [] if out is None else [out]
+    wanted = [v.aval for v in eqn.outvars]
+    if not all(map(compat.is_array, outs)) or signature(outs) != signature(wanted):
+        got = spell_type(outs) if all(map(compat.is_array, outs)) else repr(out)
+        raise RuleError(
+            f"rule `{getattr(rule, '__name__', rule)}` for `{eqn.primitive}` returned {got} "
+            f"where {spell_type(wanted)} belongs",
+            where=frame.where,
+            hint="return what the equation returns: `frame.bind(*args)` gives it",
+        )
+    if not frame.changed and not keeps_value(frame, outs):
         frame.changed = frame.where or str(eqn.primitive)
-    return outs
+    return list(map(compat.match_devices, outs, wanted))
 
 
-def keeps_value(frame: Frame, eqn: compat.Eqn, outs: list) -> bool:
+def keeps_value(frame: Frame, outs: list) -> bool:
     """Whether a rule left the value of its equation alone, as far as derivatives can tell.
 
     It did if it handed on what the equation gives on its own operands, or, for a marker, the
     operands. A value from nowhere, such as a key, counts if it cannot have a derivative.
     """
-    if not eqn.invars:
-        return not any(compat.differentiable(v.aval) for v in eqn.outvars)
-    own = frame.args if isinstance(eqn.primitive, Marker) else frame.bound
-    if not eqn.outvars:
-        return True
-    return own is not None and len(own) == len(outs) and all(map(_same, own, outs))
-
-
-def _same(a, b) -> bool:
-    return a is b
-
-
-def wrong_result(rule: Callable, frame: Frame, got: str, wanted: str) -> RuleError:
-    name = getattr(rule, "__name__", "a rule")
-    return RuleError(
-        f"rule `{name}` for `{frame.eqn.primitive}` returned {got} where {wanted} belongs",
-        where=frame.where,
-        hint="return what the equation returns: `frame.bind(*args)` gives it",
-    )
+    if not frame.args:
+        return not any(compat.differentiable(v.aval) for v in frame.eqn.outvars)
+    own = frame.args if isinstance(frame.eqn.primitive, Marker) else frame.bound
+    return not outs or (own is not None and all(a is b for a, b in zip(own, outs, strict=False)))
 
 
 def sites(jaxpr: compat.Jaxpr, prims: Iterable[compat.Primitive]) -> Iterator[compat.Eqn]:

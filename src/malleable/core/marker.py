@@ -51,7 +51,7 @@ def marker(
     """A new primitive for rules to act on.
 
     out(*avals, **params) -> the type of its result (anything with a shape and a dtype), or a
-    Python list of them; without it the marker is the identity of its operands.
+    list of them; without it the marker is the identity of its operands.
     missing: the error when no transformation around has a rule for it ("" if it may be left);
     hint: what to do then.
     lanes: what `vmap` makes of it. "front": the lane axis of mapped operands goes to the front;
@@ -73,11 +73,9 @@ def marker(
     if not tangents:
         tangents = "pass" if out is None else "none" if lanes in ("each", "shared") else "refuse"
 
-    def avals(*args, **params):
-        if out is None:
-            return args
-        given = out(*args, **params)
-        return [compat.array_type(g) for g in (given if isinstance(given, list) else [given])]
+    def types(*avals, **params):
+        given = avals if out is None else out(*avals, **params)
+        return given if isinstance(given, list | tuple) else [given]
 
-    compat.define_marker(new, avals, new.unhandled, lanes, tangents)
+    compat.define_marker(new, types, new.unhandled, lanes, tangents)
     return new

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 from jax import numpy as jnp
 
-from malleable import compat
 from malleable.core.frame import Frame, Masked, select, spell, spell_type
 from malleable.core.interpret import Rulebook, run_staged, sites
 from malleable.core.marker import marker
@@ -159,8 +158,9 @@ def fit(frame: Frame, name, given, wanted):
     """`given` with the dtypes of `wanted`; raises TransformError where it has another type."""
     given = jax.tree.map(jnp.asarray, given)
     same = jax.tree.structure(given) == jax.tree.structure(wanted)
-    if not same or not all(
-        compat.converts(a, b) for a, b in zip(*map(jax.tree.leaves, (given, wanted)), strict=True)
+    pairs = list(zip(jax.tree.leaves(given), jax.tree.leaves(wanted), strict=False))
+    if not same or any(
+        a.shape != b.shape or jnp.promote_types(a.dtype, b.dtype) != b.dtype for a, b in pairs
     ):
         raise TransformError(
             f"{spell(name)} is given as {spell_type(given)}, and {spell_type(wanted)} belongs here",
