@@ -6,50 +6,40 @@ from jax.scipy.stats import norm
 
 import malleable as mal
 
-sample_p = mal.marker(
-    "sample",
-    out=lambda loc, *_, **__: loc,
-    lanes="all",
-    missing="sample() is called, and nothing around says what it means",
-    hint="run the model as trace(model)(key, ...) or log_prob(model)(values, ...)",
-)
+draw = mal.marker("draw", out=lambda loc, *_, **__: loc, lanes="all", missing="needs `trace`")
 
 
-def sample(name, loc, scale, seen=None):
-    """A draw from normal(loc, scale), or the value `seen` if there is one."""
-    return sample_p(*jnp.broadcast_arrays(loc, scale, *([] if seen is None else [seen])), name=name)
+def sample(name, *loc_scale_seen):
+    """A draw from normal(loc, scale), or the value `seen` if one is given."""
+    return draw(*jnp.broadcast_arrays(*loc_scale_seen), name=name)
 
 
 def trace(model):
-    """trace(model)(key, *args) -> (out, {name: drawn}, log density of what was seen)."""
+    """trace(model)(key, *args) -> (out, log density of what was seen, {name: drawn})."""
 
-    def draw(frame, loc, scale, *seen, name):
+    def rule(frame, loc, scale, *seen, name):
         if seen:
             frame.carry += norm.logpdf(*seen, loc, scale).sum()
             return seen[0]
-        x = loc + scale * jax.random.normal(frame.next_key(), loc.shape)
-        frame.write(name, x)
-        return x
+        drawn = loc + scale * jax.random.normal(frame.next_key(), loc.shape)
+        frame.write(name, drawn)
+        return drawn
 
-    def traced(key, *args):
-        out, weight, drawn = mal.interpret(model, {sample_p: draw}, key=key, carry=0.0)(*args)
-        return out, drawn, weight
-
-    return traced
+    return lambda key, *args: mal.interpret(model, {draw: rule}, key=key, carry=0.0)(*args)
 
 
 def condition(model, values):
-    """`model`, having seen `values`."""
+    """`model`, having seen `values`; a draw in a scan of n steps has seen n of them."""
 
-    def see(frame, loc, scale, *seen, name):
-        return sample(name, loc, scale, *seen or [frame.read(name, None)])
+    def rule(frame, loc, scale, *seen, name):
+        return sample(name, loc, scale, *([frame.read(name)] if name in values else seen))
 
-    return lambda *args: mal.interpret(model, {sample_p: see}, feeds=values)(*args)[0]
+    return lambda *args: mal.interpret(model, {draw: rule}, feeds=values)(*args)[0]
 
 
 def log_prob(model):
-    """log_prob(model)(values, *args) -> log density of the values of all draws together."""
-    return lambda values, *args: trace(condition(model, values))(None, *args)[2]
+    """log_prob(model)(values, *args): the log density of all draws having these values."""
+    return lambda values, *args: trace(condition(model, values))(None, *args)[1]
 
 
 def line(xs):
@@ -59,17 +49,13 @@ def line(xs):
 
 def main():
     xs, ys = jnp.array([1.0, 2.0, 3.0]), jnp.array([0.9, 2.4, 2.8])
-    draws = jax.vmap(trace(condition(line, {"y": ys})), (0, None))
-    _, drawn, weight = jax.jit(draws)(jax.random.split(jax.random.key(0), 20_000), xs)
+    particles = jax.jit(jax.vmap(lambda key: trace(condition(line, {"y": ys}))(key, xs)))
+    _, weight, drawn = particles(jax.random.split(jax.random.key(0), 20_000))
     density = lambda slope: log_prob(line)({"slope": slope, "y": ys}, xs)
-    found = {
-        "slope, by importance sampling": jax.nn.softmax(weight) @ drawn["slope"],
-        "by a Newton step on log_prob": -jax.grad(density)(0.0) / jax.hessian(density)(0.0),
-        "by the formula for normals": (xs @ ys) / (xs @ xs + 0.5**2),
-    }
-    for how, slope in found.items():
-        print(f"{how:>30}: {slope:.3f}")
-    return found
+    newton = -jax.grad(density)(0.0) / jax.hessian(density)(0.0)
+    slopes = jax.nn.softmax(weight) @ drawn["slope"], newton, xs @ ys / (xs @ xs + 0.25)
+    print("slope: {:.3f} sampled, {:.3f} by Newton on log_prob, {:.3f} exactly".format(*slopes))
+    return slopes
 
 
 if __name__ == "__main__":

@@ -23,3 +23,5 @@ from malleable.effects.tags import (
     tag as tag,
 )
 from malleable.effects.arrays import mutable as mutable
+from malleable.inspection.text import show as show
+from malleable.core.analyze import analyze as analyze

@@ -121,19 +121,28 @@ def source(eqn: Eqn) -> Iterator[None]:
         yield
 
 
+def place(*eqns: Eqn) -> tuple[str, int, str] | None:
+    """(file, line, function) of the first equation that has a line of the user's."""
+    return next(filter(None, (_user_line(eqn.source_info) for eqn in eqns)), None)
+
+
 def where(*eqns: Eqn) -> str:
     """`file.py:12 in fun`, of the first equation that has a line of the user's; or ""."""
-    return next(filter(None, (_line(eqn.source_info) for eqn in eqns)), "")
+    return _spell_line(place(*eqns))
 
 
 def here() -> str:
     """`file.py:12 in fun`: the user's line that is running now."""
-    return _line(source_info_util.current())
+    return _spell_line(_user_line(source_info_util.current()))
 
 
-def _line(info) -> str:
+def _user_line(info):
     frame = source_info_util.user_frame(info.traceback)
-    return f"{frame.file_name}:{frame.start_line} in {frame.function_name}" if frame else ""
+    return (frame.file_name, frame.start_line, frame.function_name) if frame else None
+
+
+def _spell_line(found) -> str:
+    return "{}:{} in {}".format(*found) if found else ""
 
 
 # ---------------------------------------------------------------- views

@@ -1,0 +1,1 @@
+"""See what a program is and what became of it."""
