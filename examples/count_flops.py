@@ -51,7 +51,6 @@ def main():
     }
     for what, count in counts.items():
         print(f"{what:>14}: {count:>7,} operations")
-    return counts
 
 
 if __name__ == "__main__":

@@ -426,7 +426,7 @@ _CLOSED = {
     ),
     "its body is meant for one kind of hardware": (
         "cudnn_fusion custom_fusion fusible thunky.cond thunky.while thunky.async_start "
-        "thunky.collective_group"
+        "thunky.collective_group thunky.call_thunky_nested"
     ),
     "its body says how two elements combine, which XLA runs in no fixed order": (
         "reduce reduce_window select_and_scatter scatter scatter-add scatter-sub scatter-mul "

@@ -1,0 +1,24 @@
+"""Every law on random programs: 200 each, of which some run eagerly, the rest compiled."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.laws.laws import LAWS, check
+from tests.programs import inputs, programs
+
+TRIES = int(os.environ.get("MALLEABLE_LAWS", "200"))
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_law(name):
+    law, options = LAWS[name]
+
+    @settings(max_examples=TRIES)
+    @given(programs(depth=2, **options), inputs(), st.sampled_from([True] * 7 + [False]))
+    def holds(program, args, compiled):
+        check(law, program, args, compiled=compiled)
+
+    holds()
