@@ -25,7 +25,7 @@ def check_units(fun, *args):
 
     def compare(frame, *args, **params):
         if frame.eqn.primitive.name in ALIKE and args[-1].dtype.kind == "f":
-            a, b = (jax.lax.all_gather(abs(x).sum(), "runs") for x in args[-2:])
+            a, b = (jax.lax.all_gather(jnp.abs(x).sum(), "runs") for x in args[-2:])
             clash = jnp.ptp(jnp.log2(a / b)) > 0.01  # never true of nan, which a 0 gives
             lines.append(frame.where)
             new, first = (len(lines) - 1, a, b), clash & (frame.carry[0] < 0)

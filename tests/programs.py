@@ -2,8 +2,8 @@
 
 A program is data that prints as the Python it runs, so a failing example can be read and pasted.
 All take the same arguments, `inputs()` or `example_args(seed)`. Values stay near [-1, 1]. Branches,
-trip counts and indices depend only on integers and on signs of arguments, which keep away from zero:
-rounding never changes a path.
+trip counts and indices depend only on integers and on signs of arguments, which keep away from
+zero: rounding never changes a path.
 """
 
 import functools
@@ -16,12 +16,13 @@ import numpy as np
 from hypothesis import strategies as st
 from jax import lax
 
-from tests.constructs import Function, Step, write_program
+from tests.program_constructs import write_program
+from tests.program_writer import Function, Step
 
 
 @dataclass(frozen=True, repr=False)
 class Program:
-    """`program(*example_args(0))` runs it, `print(program)` shows it; equal if they read the same."""
+    """`program(*example_args(0))` runs it, `print(program)` shows it; equal by text."""
 
     main: Function
     tags: tuple[tuple[str, str], ...]  # (name, mode), in the order they were placed
@@ -97,7 +98,7 @@ def inputs():
 
 
 def example_args(seed):
-    """(x, y, z, n): float32 of shapes (3,), (2, 3), (), each |value| >= 0.2, and an int32 in 0..3."""
+    """(x, y, z, n): float32 of shapes (3,), (2, 3), (), none within 0.2 of 0; int32 in 0..3."""
     rng = np.random.default_rng(seed)
 
     def signed(shape):

@@ -34,7 +34,9 @@ def primitives_that_carry_programs():
             r"(\w+)\s*(?::[^=\n]+)?=\s*(?:\w+\.)*(?:\w*Primitive)\(\s*['\"]([^'\"]+)['\"]", text
         )
         for variable, name in (m.groups() for m in made):
-            binds = re.findall(re.escape(variable) + r"\.bind\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text)
+            binds = re.findall(
+                re.escape(variable) + r"\.bind\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text
+            )
             if any(CARRIES.search(b) for b in binds):
                 names.add(name)
     return names

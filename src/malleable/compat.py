@@ -21,6 +21,8 @@ from jax._src.interpreters import partial_eval as pe
 from jax.extend import core as jexc
 from jax.interpreters import ad, batching, mlir
 
+from malleable.errors import TransformError
+
 Eqn = jexc.JaxprEqn
 Jaxpr = jexc.ClosedJaxpr  # a program with its constants; from JAX 0.11 the only kind there is
 Literal = jexc.Literal
@@ -96,13 +98,14 @@ def is_ref(aval) -> bool:
     return hasattr(aval, "inner_aval")
 
 
-def match_devices(value, aval):
-    """`value`, typed as varying over the mesh axes `aval` varies over (inside shard_map)."""
-    missing = tuple(set(_varying(aval)) - set(_varying(jax.typeof(value))))
-    return lax.pcast(value, missing, to="varying") if missing else value
+def match_devices(value, *likes):
+    """`value`, typed as varying over the mesh axes that `likes` vary over (inside shard_map)."""
+    missing = frozenset().union(*map(_varying, likes)) - _varying(value)
+    return lax.pcast(value, tuple(missing), to="varying") if missing else value
 
 
-def _varying(aval) -> frozenset:
+def _varying(x) -> frozenset:
+    aval = jax.typeof(x) if is_array(x) else x
     kind = getattr(aval, "manual_axis_type", None)
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
@@ -199,15 +202,14 @@ class While(NamedTuple):
 
 
 class Map(NamedTuple):
-    """shard_map: one body per device along `axes` of the mesh, `size` devices in all.
+    """shard_map: one body per device along `axes` of the mesh, {name: size}.
 
     wrap(fun, in_specs, out_specs) maps fun(*state, *args) -> (outs, state) the same way, given
     the specs of the state. lanes(value) -> the axes along which a value inside differs.
     """
 
     body: Jaxpr
-    axes: tuple[str, ...]
-    size: int
+    axes: dict[str, int]
     wrap: Callable
     lanes: Callable
 
@@ -368,8 +370,7 @@ def _shard_map(eqn):
     p = eqn.params
     mesh, checked = p["mesh"], p["check_vma"]
     manual = p.get("newly_manual_axes", p.get("manual_axes"))
-    axes = tuple(a for a in mesh.axis_names if a in manual)
-    size = int(np.prod([mesh.shape[a] for a in axes]))
+    axes = {a: mesh.shape[a] for a in mesh.axis_names if a in manual}
     options = {"mesh": mesh, "check_vma": checked}
     if len(axes) < len(mesh.axis_names):
         options["axis_names"] = set(axes)
@@ -380,9 +381,9 @@ def _shard_map(eqn):
         return jax.shard_map(fun, in_specs=ins, out_specs=outs, **options)
 
     def lanes(value):
-        return tuple(a for a in axes if a in _varying(jax.typeof(value))) if checked else axes
+        return tuple(a for a in axes if a in _varying(value)) if checked else tuple(axes)
 
-    return Map(close(p["jaxpr"]), axes, size, wrap, lanes)
+    return Map(close(p["jaxpr"]), axes, wrap, lanes)
 
 
 VIEWS: dict[str, Callable[[Eqn], View]] = {
@@ -451,13 +452,13 @@ class MarkerEffect(type(next(iter(jax.make_jaxpr(lambda: jax.debug.print(""))().
     __str__ = __repr__
 
 
-EFFECT = MarkerEffect()
+SOURCE, OPERATION = MarkerEffect(), MarkerEffect()  # of markers that only supply a value; others
 user_context = jax.make_user_context  # its value is part of the key of every trace cache of JAX
 
 
 def has_marker(eqn: Eqn) -> bool:
     """Whether a marker is this equation, or is somewhere inside it."""
-    return EFFECT in eqn.effects
+    return SOURCE in eqn.effects or OPERATION in eqn.effects
 
 
 def _shaped(t):
@@ -472,23 +473,29 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
     out(*avals, **params) -> avals of the results; run(*args, **params) -> results, should it be
     left. For lanes and tangents see `malleable.marker`.
     """
+    effect = SOURCE if lanes in ("each", "shared") else OPERATION
     prim.multiple_results = True
     prim.def_impl(run)
     mlir.register_lowering(prim, mlir.lower_fun(run, multiple_results=True))
 
     def abstract(*avals, **params):
-        return [_shaped(t) for t in out(*avals, **params)], {EFFECT}
+        return [_shaped(t) for t in out(*avals, **params)], {effect}
 
     prim.def_effectful_abstract_eval(abstract)
 
     def batch(axis, args, dims, **params):
         mapped = [isinstance(d, int) for d in dims]
-        args = [jnp.moveaxis(x, d, 0) if m else x for x, d, m in zip(args, dims, mapped)]
+        args = [
+            jnp.moveaxis(x, d, 0) if m else x for x, d, m in zip(args, dims, mapped, strict=True)
+        ]
         if lanes == "each":
             params |= {"shape": (axis.size, *params["shape"])}
         if lanes == "all":
             wide = [(axis.size, *jnp.shape(x)) for x in args]
-            args = [x if m else jnp.broadcast_to(x, w) for x, m, w in zip(args, mapped, wide)]
+            args = [
+                x if m else jnp.broadcast_to(x, w)
+                for x, m, w in zip(args, mapped, wide, strict=True)
+            ]
         outs = prim.bind(*args, **params)
         if lanes != "front" or len(mapped) != len(outs):
             mapped = [lanes in ("each", "all") or any(mapped)] * len(outs)
@@ -503,8 +510,27 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
     batching.fancy_primitive_batchers[prim] = batch
     if tangents != "refuse":
         ad.primitive_jvps[prim] = jvp
+        ad.primitive_transposes[prim] = lambda cts, *args, **_: list(cts) or [None] * len(args)
     if tangents == "none":  # JAX hoists what a loop does not change, effects and all: jax#16637
         pe.custom_partial_eval_rules[prim] = _stay_in_loop(prim)
+
+
+_batch_cond = batching.fancy_primitive_batchers[jexc.primitives.cond_p]
+
+
+def _batch_marked_cond(axis, args, dims, *, branches, **params):
+    """vmap makes a select of a cond whose lanes part ways; what one branch marks, all would."""
+    if dims[0] is not NOT_MAPPED and any(OPERATION in body.effects for body in branches):
+        marked = next(e for body in branches for e in body.eqns if OPERATION in e.effects)
+        raise TransformError(
+            "a marked value is inside a cond whose predicate differs between the lanes of a vmap",
+            where=where(marked),
+            hint="put the transformation inside the vmap: vmap(reap(f)), not reap(vmap(f))",
+        )
+    return _batch_cond(axis, args, dims, branches=branches, **params)
+
+
+batching.fancy_primitive_batchers[jexc.primitives.cond_p] = _batch_marked_cond
 
 
 def _stay_in_loop(prim):
@@ -543,11 +569,14 @@ class LiveTracer(Tracer):
     def full_lower(self):
         return self
 
-    def __repr__(self):
-        return repr(self.value)
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.value, dtype)
 
-    def __format__(self, spec):
-        return format(self.value, spec)
+    __float__ = lambda self: float(self.value)
+    __complex__ = lambda self: complex(self.value)
+    __repr__ = lambda self: repr(self.value)
+    __format__ = lambda self, spec: format(self.value, spec)
+    tolist = lambda self: self.value.tolist()
 
 
 class LiveTrace(jax.core.Trace):
@@ -578,12 +607,16 @@ class LiveTrace(jax.core.Trace):
             return now is self
 
     def process_primitive(self, prim, tracers, params, /):
-        values, tree = [self.lower(t) for t in tracers], None
+        values, tree, here = [self.lower(t) for t in tracers], None, source_info_util.current()
 
-        def bind(*xs):  # shard_map answers with a tree of its own
+        def bind(*xs):
             nonlocal tree
-            tree = prim.bind(*xs, **params)
-            return list(tree.vals) if hasattr(tree, "vals") else tree
+            with source_info_util.user_context(here.traceback):
+                out = prim.bind(*xs, **params)
+            if not hasattr(out, "vals"):
+                return out
+            tree = out.update([None] * len(out.vals))  # shard_map answers with a tree of its own
+            return list(out.vals)
 
         with self.outside():
             if "subfuns" in params or self.watches(prim, params):
@@ -591,12 +624,13 @@ class LiveTrace(jax.core.Trace):
                 one = one.replace(consts=[self.lower(c) for c in one.consts])
                 outs = self.process(one, values)
                 outs = outs if prim.multiple_results else outs[0]
+                _forget_first_run(*params.get("subfuns", ()))
             else:
                 outs = prim.bind(*values, **params)
         if not prim.multiple_results:
             return self.lift(outs)
         outs = [self.lift(x) for x in outs]
-        return tree.update(outs) if hasattr(tree, "vals") else outs
+        return outs if tree is None else tree.update(outs)
 
     def process_custom_jvp_call(self, prim, fun, jvp, tracers, /, **params):
         return self.process_primitive(prim, tracers, params | {"subfuns": (fun, jvp)})
@@ -612,6 +646,13 @@ class LiveTrace(jax.core.Trace):
 
     def to_jaxpr_tracer(self, x, *_):
         return x
+
+
+def _forget_first_run(fun=None, rule=None, *_):
+    """JAX wants to be told that a custom function ran, or its derivative rule, but not both."""
+    if rule is not None and all(getattr(s, "_store", s) for s in rule.stores if s is not None):
+        for store in filter(None, fun.stores):
+            store.reset()
 
 
 def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTracer) -> Any:

@@ -38,6 +38,11 @@ def analyze(
     [['x'], ['x', 'y']]
     """
     env: dict = {}
+    program = jaxpr.jaxpr
+    start, end = program.invars, program.outvars
+    near, far, eqns = "invars", "outvars", program.eqns
+    if backward:
+        start, end, near, far, eqns = end, start, far, near, reversed(eqns)
 
     def meet(atoms, facts):
         for atom, fact in zip(atoms, facts, strict=True):
@@ -50,73 +55,59 @@ def analyze(
     def go(body, facts):
         return analyze(body, list(facts), transfer, join, bottom, backward=backward)[0]
 
+    def through(eqn, facts):
+        match compat.view(eqn) if compat.bodies(eqn.params) else None:
+            case compat.Opaque() | None:
+                return transfer(eqn, facts)
+            case compat.Branch(branches) if backward:
+                return [reduce(join, facts, bottom), *joined(*(go(b, facts) for b in branches))]
+            case compat.Branch(branches):
+                outs = joined(*(go(b, facts[1:]) for b in branches))
+                return [join(facts[0], f) for f in outs]
+            case compat.Scan(body, split) if backward:
+                n, k = (len(part) for part in split(eqn.invars)[1::-1])
+
+                def undo(c):
+                    consts, carry, xs = split(go(body, [*c, *facts[n:]]))
+                    return [*carry, *consts, *xs]
+
+                ins = settle(facts[:n], undo)
+                return [*ins[n : n + k], *ins[:n], *ins[n + k :]]
+            case compat.Scan(body, split):
+                consts, carry, xs = split(facts)
+                return settle(carry, lambda c: go(body, [*consts, *c, *xs]))
+            case compat.While(cond, body, split) if backward:
+                m, k, n = (len(part) for part in split(eqn.invars))
+
+                def undo(c):
+                    by_test, ins = go(cond, [reduce(join, c, bottom)]), go(body, c)
+                    return [*joined(ins[k:], by_test[m:]), *by_test[:m], *ins[:k]]
+
+                ins = settle(facts, undo)
+                return [*ins[n:], *ins[:n]]
+            case compat.While(cond, body, split):
+                tests, consts, carry = split(facts)
+
+                def step(c):
+                    (test,) = go(cond, [*tests, *c])
+                    return [join(test, f) for f in go(body, [*consts, *c])]
+
+                return settle(carry, step)
+            case view:
+                return go(view.body, facts)
+
     def joined(*rows):
         return [reduce(join, column) for column in zip(*rows, strict=True)]
 
-    def settle(carry, once):  # go round a loop until its carry is at rest
+    def settle(carry, step):  # go round a loop until its carry is at rest
         while True:
-            outs = once(carry)
+            outs = step(carry)
             new = joined(carry, outs[: len(carry)])
             if new == carry:
                 return [*carry, *outs[len(carry) :]]
             carry = new
 
-    def forward_through(eqn, ins):
-        match compat.view(eqn) if compat.bodies(eqn.params) else None:
-            case compat.Branch(branches):
-                outs = joined(*(go(b, ins[1:]) for b in branches))
-                return [join(ins[0], f) for f in outs]
-            case compat.Scan(body, split):
-                consts, carry, xs = split(ins)
-                return settle(carry, lambda c: go(body, [*consts, *c, *xs]))
-            case compat.While(cond, body, split):
-                tests, consts, carry = split(ins)
-
-                def once(c):
-                    (test,) = go(cond, [*tests, *c])
-                    return [join(test, f) for f in go(body, [*consts, *c])]
-
-                return settle(carry, once)
-            case compat.Opaque() | None:
-                return transfer(eqn, ins)
-            case view:
-                return go(view.body, ins)
-
-    def backward_through(eqn, outs):
-        match compat.view(eqn) if compat.bodies(eqn.params) else None:
-            case compat.Branch(branches):
-                return [reduce(join, outs, bottom), *joined(*(go(b, outs) for b in branches))]
-            case compat.Scan(body, split):
-                n, k = (len(part) for part in split(eqn.invars)[1::-1])
-
-                def step(c):
-                    consts, carry, xs = split(go(body, [*c, *outs[n:]]))
-                    return [*carry, *consts, *xs]
-
-                facts = settle(outs[:n], step)
-                return [*facts[n : n + k], *facts[:n], *facts[n + k :]]
-            case compat.While(cond, body, split):
-                m, k, n = (len(part) for part in split(eqn.invars))
-
-                def once(c):
-                    by_test, ins = go(cond, [reduce(join, c, bottom)]), go(body, c)
-                    return [*joined(ins[k:], by_test[m:]), *by_test[:m], *ins[:k]]
-
-                facts = settle(outs, once)
-                return [*facts[n:], *facts[:n]]
-            case compat.Opaque() | None:
-                return transfer(eqn, outs)
-            case view:
-                return go(view.body, outs)
-
-    program = jaxpr.jaxpr
-    start, end = program.invars, program.outvars
-    if backward:
-        meet(end, facts)
-        for eqn in reversed(program.eqns):
-            meet(eqn.invars, backward_through(eqn, read(eqn.outvars)))
-        return read(start), env
     meet(start, facts)
-    for eqn in program.eqns:
-        meet(eqn.outvars, forward_through(eqn, read(eqn.invars)))
+    for eqn in eqns:
+        meet(getattr(eqn, far), through(eqn, read(getattr(eqn, near))))
     return read(end), env

@@ -1,6 +1,6 @@
 """What a rule may see and change while one body runs, and how values written twice combine."""
 
-from collections.abc import Hashable
+import operator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ from malleable.errors import TransformError
 MODES = ("stack", "unique", "masked", "last", "sum")
 FOLDED = ("last", "sum")  # these combine over the steps of a loop; the others stack
 _REQUIRED: Any = object()
+Path = tuple[str, ...]
+Name = str | Path  # "x", or ("scope", "x")
 
 
 class Masked(NamedTuple):
@@ -40,6 +42,7 @@ class Misfit:
     """Stands for a feed that cannot be cut into steps, until somebody reads it."""
 
     why: str
+    hint: str
 
 
 @dataclass
@@ -56,57 +59,57 @@ class Frame:
     """
 
     carry: Any = ()
-    feeds: dict[Hashable, Any] = field(default_factory=dict)
-    shared: dict[Hashable, Any] = field(default_factory=dict)
+    feeds: dict[Path, Any] = field(default_factory=dict)
+    shared: dict[Path, Any] = field(default_factory=dict)
     key: Any = None
-    writes: dict[Hashable, Write] = field(default_factory=dict)
+    writes: dict[Path, Write] = field(default_factory=dict)
     draws: int = 0
     changed: str = ""
     eqn: Any = None
     args: tuple[Any, ...] = ()
     outer: tuple[Any, ...] = ()
     bound: Any = None  # what `bind` gave on the equation's own operands
-    before: dict[Hashable, Any] = field(default_factory=dict)  # writes, as they were before each
+    before: dict[Path, Any] = field(default_factory=dict)  # writes, as they were before each
 
     # ------------------------------------------------------------ for rules
 
-    def read(self, name: Hashable, otherwise: Any = _REQUIRED):
+    def read(self, name: Name, otherwise: Any = _REQUIRED):
         """The value fed in under `name`, or `otherwise`."""
-        value = self.feeds.get(name, self.shared.get(name, otherwise))
+        q = path_of(name)
+        value = self.feeds.get(q, self.shared.get(q, otherwise))
         if value is _REQUIRED:
             known = ", ".join(map(spell, [*self.feeds, *self.shared])) or "none"
             raise self.error(
-                f"{spell(name)} is read, and nothing is fed in under that name",
-                f"known names: {known}",
+                f"{spell(q)} is read, and nothing is fed in under that name",
+                f"feed it; the names fed in are: {known}",
             )
         if isinstance(value, Misfit):
-            raise self.error(
-                f"{spell(name)} cannot be fed here: {value.why}",
-                "feed one slice per step, or what all steps share as `shared`",
-            )
+            raise self.error(f"{spell(q)} cannot be fed here: {value.why}", value.hint)
         return value
 
-    def write(self, name: Hashable, value: Any, mode: str = "stack") -> None:
+    def write(self, name: Name, value: Any, mode: str = "stack") -> None:
         """Hand `value` out under `name`.
 
         mode: "stack" once per body, stacked by scans; "unique" once, never in a loop; "masked"
         as "stack" but on some paths only; "last" and "sum" combine all that is written.
         """
+        q = path_of(name)
         if mode not in MODES:
             raise self.error(
-                f"{spell(name)} is written with the unknown mode {mode!r}",
+                f"{spell(q)} is written with the unknown mode {mode!r}",
                 f"the modes are {', '.join(MODES)}",
             )
-        self.before[name] = self.writes.get(name)
-        self.put(name, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
+        self.before[q] = self.writes.get(q)
+        self.put(q, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
 
-    def rewrite(self, name: Hashable, value: Any) -> None:
+    def rewrite(self, name: Name, value: Any) -> None:
         """Put `value` in the place of what this body wrote last under `name`, if anything."""
-        if name in self.before:
-            before, last = self.before.pop(name), self.writes.pop(name)
+        q = path_of(name)
+        if q in self.before:
+            before, last = self.before.pop(q), self.writes.pop(q)
             if before is not None:
-                self.writes[name] = before
-            self.put(name, replace(last, value=value))
+                self.writes[q] = before
+            self.put(q, replace(last, value=jax.tree.map(jnp.asarray, value)))
 
     def next_key(self):
         """A fresh random key: fold_in(root, n), n counted while tracing.
@@ -124,7 +127,7 @@ class Frame:
     def bind(self, *args):
         """The equation at hand, on `args`: what happens where no rule interferes."""
         outs = compat.bind(self.eqn, args)
-        own = len(args) == len(self.args) and all(a is b for a, b in zip(args, self.args))
+        own = len(args) == len(self.args) and all(map(operator.is_, args, self.args))
         self.bound = outs if own else None
         return outs if self.eqn.primitive.multiple_results else outs[0]
 
@@ -137,10 +140,12 @@ class Frame:
 
     def enter(self) -> "Frame":
         """The frame that a body run once starts from."""
-        return replace(self, writes={}, before={})
+        self._check_carry()
+        return replace(self, writes={}, before={}, changed="")
 
     def leave(self) -> "Frame":
         """What a body hands back."""
+        self._check_carry()
         return replace(self, feeds={}, shared={}, key=None)
 
     def absorb(self, inner: "Frame") -> None:
@@ -150,7 +155,7 @@ class Frame:
         for name, write in inner.writes.items():
             self.put(name, write)
 
-    def put(self, name: Hashable, new: Write) -> None:
+    def put(self, name: Path, new: Write) -> None:
         old = self.writes.get(name, new)
         check_same(name, old, new)
         if old is new:
@@ -158,7 +163,16 @@ class Frame:
         elif new.mode in FOLDED:
             self.writes[name] = fold(old, new)
         else:
-            raise clash(name, old, new, "twice", "give each its own name, or use a `scope`")
+            hint = 'give each its own name or `scope`, or combine them: mode="last" or "sum"'
+            raise clash(name, old, new, "twice", hint)
+
+    def _check_carry(self) -> None:
+        for leaf in jax.tree.leaves(self.carry):
+            if not compat.is_array(leaf):
+                raise self.error(
+                    f"the carry holds a {type(leaf).__name__}, which cannot cross control flow",
+                    "keep arrays, numbers and pytrees of them in the carry",
+                )
 
     def error(self, what: str, hint: str) -> TransformError:
         return TransformError(what, where=self.where, hint=hint)
@@ -180,8 +194,18 @@ def fold(old: Write, new: Write) -> Write:
         value = jax.tree.map(jnp.add, old.value, new.value)
     else:
         value = new.value if new.written is None else select(new.written, new.value, old.value)
-    certain = old.written is None or new.written is None
-    return replace(new, value=value, written=None if certain else old.written | new.written)
+    if old.written is None or new.written is None:
+        return replace(new, value=value, written=None)
+    shape = max(old.written.shape, new.written.shape, key=len)
+    return replace(
+        new, value=value, written=spread(old.written, shape) | spread(new.written, shape)
+    )
+
+
+def spread(flag, shape):
+    """A flag, or None for certainty, as an array of `shape`; its axes are the leading ones."""
+    flag = jnp.asarray(True if flag is None else flag)
+    return jnp.broadcast_to(jnp.expand_dims(flag, tuple(range(flag.ndim, len(shape)))), shape)
 
 
 def select(mask, new, old):
@@ -190,7 +214,7 @@ def select(mask, new, old):
     def one(n, o):
         lanes = jnp.shape(n)[: jnp.ndim(mask)] == jnp.shape(mask)
         # what the lanes share changes while any of them is at work
-        m = jnp.expand_dims(mask, range(jnp.ndim(mask), jnp.ndim(n))) if lanes else jnp.any(mask)
+        m = spread(mask, jnp.shape(n)) if lanes else jnp.any(mask)
         return jnp.where(m, n, o)
 
     return jax.tree.map(one, new, old)
@@ -198,10 +222,10 @@ def select(mask, new, old):
 
 def zeros(tree):
     """Zeros of the same types."""
-    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), tree)
+    return jax.tree.map(lambda a: compat.match_devices(jnp.zeros(a.shape, a.dtype), a), tree)
 
 
-def check_same(name: Hashable, old: Write, new: Write) -> None:
+def check_same(name: Path, old: Write, new: Write) -> None:
     """Raise unless two writes of one name have the same mode, structure, shapes and dtypes."""
     if old.mode != new.mode:
         how = f"with mode {old.mode!r} and with {new.mode!r}"
@@ -211,8 +235,9 @@ def check_same(name: Hashable, old: Write, new: Write) -> None:
         raise clash(name, old, new, how, "write the same shapes and dtypes, or use two names")
 
 
-def clash(name: Hashable, old: Write, new: Write, how: str, hint: str) -> TransformError:
+def clash(name: Path, old: Write, new: Write, how: str, hint: str) -> TransformError:
     both = f"{old.where or 'a line unknown'} and {new.where or 'a line unknown'}"
+    both = f"both times by {new.where}" if old.where == new.where and new.where else both
     return TransformError(f"{spell(name)} is written {how} ({both})", where=new.where, hint=hint)
 
 
@@ -222,9 +247,22 @@ def signature(tree):
     return structure, [(jnp.shape(x), jnp.result_type(x)) for x in leaves]
 
 
-def spell(name: Hashable) -> str:
-    """A name as the user wrote it, scopes and all."""
-    return repr("/".join(map(str, name)) if isinstance(name, tuple) else name)
+def path_of(name: Name) -> Path:
+    """A name as a path; raises TypeError for what is neither str nor a tuple of them."""
+    path = name if isinstance(name, tuple) else (name,)
+    if not all(isinstance(part, str) for part in path):
+        raise TypeError(f"a name is a string or a tuple of strings, not {name!r}")
+    return path
+
+
+def named(flat: dict[Path, Any]) -> dict[Name, Any]:
+    """{path: value} as {name: value}."""
+    return {q[0] if len(q) == 1 else q: x for q, x in flat.items()}
+
+
+def spell(path: Path) -> str:
+    """A path as the user wrote it, scopes and all."""
+    return repr("/".join(path))
 
 
 def spell_type(tree) -> str:

@@ -14,6 +14,7 @@ Control flow is rebuilt with the public functions of JAX, never by filling in th
 primitives: the functions keep their signature when the params change.
 """
 
+import math
 from dataclasses import replace
 
 import jax
@@ -23,7 +24,7 @@ from jax.sharding import PartitionSpec
 
 from malleable import compat
 from malleable.core import frame as frames
-from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, select, spell, zeros
+from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, select, spell, spread, zeros
 from malleable.errors import TransformError
 from malleable.notes import note
 
@@ -37,21 +38,19 @@ def cross(book, frame: Frame, args: list) -> list:
         if isinstance(view, compat.Opaque):
             raise frame.error(
                 f"a rule applies inside `{eqn.primitive}`, which cannot be entered: {view.why}",
-                "move the marked calls outside of it, or give the primitive itself a rule",
+                "move what the rule is about outside of it, or give the primitive itself a rule",
             )
+        if isinstance(view, compat.Call):
+            return _call(view, book, frame)
 
         def crossing(inner, args):
             inner.eqn, inner.outer = eqn, outer
             return _CROSSINGS[type(view)](view, book, inner, args), inner.leave()
 
-        return compat.inlined(crossing)
+        # the rules of a custom derivative may close over values of the trace around
+        custom = isinstance(view, compat.CustomJvp | compat.CustomVjp)
+        return crossing if custom else compat.inlined(crossing)
 
-    for leaf in jax.tree.leaves(frame.carry):
-        if not compat.is_array(leaf):
-            raise frame.error(
-                f"the carry holds a {type(leaf).__name__}, which cannot enter `{eqn.primitive}`",
-                "keep arrays, numbers and pytrees of them in the carry",
-            )
     return thread(book.remember(compat.same_program(eqn), make), frame, args)
 
 
@@ -62,12 +61,12 @@ def thread(run, frame: Frame, args: list) -> list:
     return outs
 
 
-def _call(view: compat.Call, book, frame, args):
+def _call(view: compat.Call, book, frame):
     if view.lost:
         note(f"entered `{frame.eqn.primitive}`", frame.where, f"it lost {view.lost}")
     run = book.body(view.body, frame)
     wrapped = view.wrap(lambda frame, *args: run(frame, list(args)))
-    return thread(lambda frame, args: wrapped(frame, *args), frame, args)
+    return lambda frame, args: wrapped(frame, *args)
 
 
 # ---------------------------------------------------------------- custom derivatives
@@ -129,12 +128,19 @@ def _branch(view: compat.Branch, book, frame, args):
         _check_carry(frame, ends[0].carry, end.carry, "differs between the branches of a cond")
     union = _union([end.writes for end in ends])
 
+    def vary(tree, *likes):  # on devices that part ways, values differ
+        return jax.tree.map(lambda x, *ls: compat.match_devices(x, index, *ls), tree, *likes)
+
     def aligned(run):
         def branch(frame, args):
             outs, inner = run(frame, args)
             blank = {q: replace(w, value=zeros(w.value), written=False) for q, w in union.items()}
-            writes = {q: (w.value, _flag(w, union[q])) for q, w in (blank | inner.writes).items()}
-            return outs, inner.carry, writes
+            writes = {}
+            for q, w in (blank | inner.writes).items():
+                value = vary(w.value, *(e.writes[q].value for e in ends if q in e.writes))
+                certain = union[q].written is None
+                writes[q] = value, None if certain else vary(spread(w.written, union[q].written))
+            return outs, vary(inner.carry, *(e.carry for e in ends)), writes
 
         return branch
 
@@ -148,13 +154,14 @@ def _branch(view: compat.Branch, book, frame, args):
 
 
 def _union(branches: list[dict]) -> dict:
-    """The writes of all branches, as types; `written` is None where every branch is certain."""
+    """The writes of all branches, as types; `written` is the shape of the flag, None if certain."""
     union: dict = {}
     for writes in branches:
         for q, w in writes.items():
             frames.check_same(q, union.setdefault(q, w), w)
     for q, w in union.items():
-        if all(q in writes and writes[q].written is None for writes in branches):
+        flags = [writes[q].written if q in writes else False for writes in branches]
+        if all(flag is None for flag in flags):
             continue
         if w.mode in ("stack", "unique"):
             raise TransformError(
@@ -162,15 +169,9 @@ def _union(branches: list[dict]) -> dict:
                 where=w.where,
                 hint='write it in every branch, or with mode="masked" to get (value, written)',
             )
-        union[q] = replace(w, written=True)
+        shapes = [f.shape for f in flags if hasattr(f, "shape")]
+        union[q] = replace(w, written=max(shapes, default=(), key=len))
     return union
-
-
-def _flag(write: Write, like: Write):
-    """Whether a value was written, in the form all branches agree on."""
-    if like.written is None:
-        return None
-    return jnp.asarray(True if write.written is None else write.written)
 
 
 def _check_carry(frame, old, new, what: str) -> None:
@@ -197,8 +198,8 @@ def _scan(view: compat.Scan, book, frame, args):
 
     slices = jax.tree.map(compat.slice_type, (feeds, xs))
     *_, end = jax.eval_shape(one, frame.carry, jnp.int32(0), slices[0], carry, slices[1])
-    _check_carry(frame, frame.carry, end.carry, "changes its type inside a scan")
-    _check_modes(end.writes, "unique", "a scan", "stack")
+    mine = _carry_into(frame, end.carry, "a scan")
+    _check_modes(end.writes, ["unique"], "a scan", "stack")
     stacked = [q for q, w in end.writes.items() if w.mode not in FOLDED]
 
     def step(state, x):
@@ -210,7 +211,7 @@ def _scan(view: compat.Scan, book, frame, args):
     folded = {q: _unwritten(w) for q, w in end.writes.items() if q not in stacked}
     (carry, frame.carry, folded), (ys, writes) = lax.scan(
         step,
-        (carry, frame.carry, folded),
+        (carry, mine, folded),
         (jnp.arange(view.length), feeds, xs),
         length=view.length,
         reverse=view.reverse,
@@ -229,33 +230,37 @@ def _while(view: compat.While, book, frame, args):
     root = None if frame.key is None else frame.next_key()
     _, frame.feeds = _slices(frame.feeds, None, "a while loop has no known length")
 
-    def one(mine, i, carry):
+    def one(mine, i, carry, go):
         inner = Frame(mine, frame.feeds, frame.shared, _fold_key(root, i))
         outs = thread(run_body, inner, [*consts, *carry])
-        (go,) = thread(run_test, inner, [*tests, *outs])
-        return outs, go, inner.leave()
+        (again,) = thread(run_test, inner, [*tests, *outs])
+        end = inner.leave()
+        end.carry, end.writes = jax.tree.map(  # devices that part ways end with other values
+            lambda x: compat.match_devices(x, go), (end.carry, end.writes)
+        )
+        if jnp.ndim(go):  # one lane per example: those that are done keep what they have
+            outs, again = select(go, outs, carry), jnp.logical_and(go, again)
+            end.carry = select(go, end.carry, mine)
+            end.writes = {q: _masked(w, go) for q, w in end.writes.items()}
+        return outs, again, end
 
     # the test runs once before the loop, then at the end of each step: so it may have state too
     before = frame.carry
     (go,) = thread(run_test, frame, [*tests, *carry])
-    *_, end = jax.eval_shape(one, before, jnp.int32(0), carry)
-    _check_carry(frame, before, end.carry, "changes its type inside a while loop")
-    for mode in ("stack", "unique", "masked"):
-        _check_modes(end.writes, mode, "a while loop, whose length is unknown", "last")
+    *_, end = jax.eval_shape(one, before, jnp.int32(0), carry, go)
+    mine = _carry_into(frame, end.carry, "a while loop")
+    _check_modes(
+        end.writes, ["stack", "unique", "masked"], "a while loop of unknown length", "last"
+    )
 
     def step(state):
-        go, i, mine, folded, old = state
-        new, again, end = one(mine, i, old)
-        mine, writes = end.carry, end.writes
-        if jnp.ndim(go):  # one lane per example: those that are done keep what they have
-            new, again = select(go, new, old), jnp.logical_and(go, again)
-            mine = select(go, mine, state[2])
-            writes = {q: _masked(w, go) for q, w in writes.items()}
-        folded = {q: _fold_in(w, writes[q]) for q, w in folded.items()}
-        return again, i + 1, mine, folded, new
+        go, i, mine, folded, carry = state
+        carry, go, end = one(mine, i, carry, go)
+        folded = {q: _fold_in(w, end.writes[q]) for q, w in folded.items()}
+        return go, i + 1, end.carry, folded, carry
 
-    folded = {q: _unwritten(w, jnp.shape(go)) for q, w in end.writes.items()}
-    state = (go, jnp.int32(0), frame.carry, folded, carry)
+    folded = {q: _unwritten(w) for q, w in end.writes.items()}
+    state = (go, jnp.int32(0), mine, folded, carry)
     _, _, frame.carry, folded, carry = lax.while_loop(lambda s: jnp.any(s[0]), step, state)
     frame.changed = frame.changed or end.changed
     for q, w in folded.items():
@@ -266,6 +271,9 @@ def _while(view: compat.While, book, frame, args):
 def _slices(feeds, length, why):
     """The feeds that fit a loop of some length, and stand-ins for those that do not."""
     fits, misfits = {}, {}
+    hint = "feed one value per step, each of the shape read here"
+    if length is None:
+        hint = 'hand it in as `shared`; to plant into every pass, tag it with mode="last"'
     for name, value in feeds.items():
         sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(value)}
         if isinstance(value, Misfit):
@@ -274,7 +282,7 @@ def _slices(feeds, length, why):
             fits[name] = value
         else:
             given = ", ".join(str(s[0]) if s else "no leading axis" for s in sorted(sizes))
-            misfits[name] = Misfit(f"{why}, the feed has {given}")
+            misfits[name] = Misfit(f"{why}, the feed has {given}", hint)
     return fits, misfits
 
 
@@ -282,31 +290,54 @@ def _fold_key(root, i):
     return None if root is None else jax.random.fold_in(root, i)
 
 
-def _check_modes(writes, mode: str, loop: str, better: str) -> None:
+def _carry_into(frame, end, loop: str):
+    """The carry a loop starts with: a weakly typed number, such as 0.0, takes the type it gets."""
+
+    def join(x, after):
+        weak = jax.typeof(x).weak_type and jnp.shape(x) == after.shape
+        return compat.match_devices(x.astype(after.dtype) if weak else x, after)
+
+    start = frame.carry
+    if jax.tree.structure(start) == jax.tree.structure(end):
+        start = jax.tree.map(join, start, end)
+    _check_carry(frame, start, end, f"changes its type inside {loop}")
+    return start
+
+
+def _check_modes(writes, modes: list[str], loop: str, better: str) -> None:
     for q, w in writes.items():
-        if w.mode == mode:
+        if w.mode in modes:
             raise TransformError(
-                f"{spell(q)} is written with mode {mode!r} inside {loop}",
+                f"{spell(q)} is written with mode {w.mode!r} inside {loop}",
                 where=w.where,
                 hint=f'write it with mode="{better}", or outside of the loop',
             )
 
 
-def _unwritten(write: Write, lanes=()) -> Write:
-    return replace(write, value=zeros(write.value), written=jnp.zeros(lanes, bool))
+def _unwritten(write: Write) -> Write:
+    """The start of a fold: nothing yet, of the types it will have."""
+    flag = jnp.zeros(() if write.written is None else write.written.shape, bool)
+    flag = compat.match_devices(flag, write.written, *jax.tree.leaves(write.value))
+    return replace(write, value=zeros(write.value), written=flag)
 
 
 def _fold_in(old: Write, new: Write) -> Write:
     """fold, for the state of a loop: the flag stays an array, the line the first one's."""
     new = fold(old, new)
-    written = True if new.written is None else new.written
-    return replace(new, written=jnp.broadcast_to(written, old.written.shape), where=old.where)
+    flag = compat.match_devices(spread(new.written, old.written.shape), old.written)
+    return replace(new, written=flag, where=old.where)
 
 
 def _masked(write: Write, go) -> Write:
     """A write of one step, where only some lanes are still at work."""
-    value = select(go, write.value, zeros(write.value)) if write.mode == "sum" else write.value
-    return replace(write, value=value, written=go if write.written is None else go & write.written)
+
+    def wide(x):
+        return x if x.shape[: go.ndim] == go.shape else jnp.broadcast_to(x, go.shape + x.shape)
+
+    value = jax.tree.map(wide, write.value)
+    value = select(go, value, zeros(value)) if write.mode == "sum" else value
+    shape = max(go.shape, jnp.shape(write.written) if write.written is not None else (), key=len)
+    return replace(write, value=value, written=spread(go, shape) & spread(write.written, shape))
 
 
 # ---------------------------------------------------------------- devices
@@ -315,16 +346,23 @@ def _masked(write: Write, go) -> Write:
 def _map(view: compat.Map, book, frame, args):
     run = book.body(view.body, frame)
     root = None if frame.key is None else frame.next_key()
-    feeds, whole = _slices(frame.feeds, view.size, f"the mesh has {view.size} devices")
-    same, split = PartitionSpec(), PartitionSpec(view.axes)
+    same = PartitionSpec()
+    split = {q: _spec_of(value, view.axes) for q, value in frame.feeds.items()}
     seen: dict = {}
 
     def one(frame, feeds, *args):
         inner = frame.enter()
-        inner.feeds = frame.feeds | jax.tree.map(lambda x: x[0], feeds)
+        inner.feeds = {
+            q: x if split[q] == same else jax.tree.map(lambda x: x[0], x) for q, x in feeds.items()
+        }
         for axis in view.axes:
             inner.key = _fold_key(inner.key, lax.axis_index(axis))
         outs, end = run(inner, list(args))
+        if any(map(view.lanes, jax.tree.leaves(end.carry))):
+            raise end.error(
+                "the carry differs between the devices of a shard_map",
+                "lax.psum what goes into it, or write it with mode='sum' instead",
+            )
         seen["changed"] = end.changed
         seen["specs"] = jax.tree.map(
             lambda x: PartitionSpec(view.lanes(x)) if view.lanes(x) else same, end.writes
@@ -334,19 +372,28 @@ def _map(view: compat.Map, book, frame, args):
             jax.tree.map(lambda x: x[None] if view.lanes(x) else x, end.writes),
         )
 
-    start = replace(frame.enter(), key=root, feeds=whole, draws=0)
+    start = replace(frame.enter(), key=root, feeds={}, draws=0)
     probe = view.wrap(lambda *a: (one(*a)[0], ()), (same, split), ())
-    jax.eval_shape(probe, start, feeds, *args)
+    jax.eval_shape(probe, start, frame.feeds, *args)
     mapped = view.wrap(one, (same, split), (same, seen["specs"]))
-    outs, (frame.carry, writes) = mapped(start, feeds, *args)
+    outs, (frame.carry, writes) = mapped(start, frame.feeds, *args)
     frame.changed = frame.changed or seen["changed"]
     for q, w in writes.items():
         frame.put(q, w)
     return outs
 
 
+def _spec_of(value, axes: dict) -> PartitionSpec:
+    """How a feed is cut: along the mesh axes that have the size of its leading axis, if any."""
+    sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(value)}
+    choices = [tuple(axes), *((axis,) for axis in axes)]
+    for choice in choices:
+        if sizes == {(math.prod(axes[a] for a in choice),)}:
+            return PartitionSpec(choice)
+    return PartitionSpec()
+
+
 _CROSSINGS = {
-    compat.Call: _call,
     compat.CustomJvp: _custom_jvp,
     compat.CustomVjp: _custom_vjp,
     compat.Branch: _branch,

@@ -11,7 +11,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.frame import Frame, signature, spell_type
+from malleable.core.frame import Frame, named, path_of, signature, spell_type
 from malleable.core.higher import cross
 from malleable.core.marker import Marker
 from malleable.core.stage import Staged, stage
@@ -29,6 +29,9 @@ class Rulebook:
 
     def __init__(self, rules: Rules, default: Callable | None = None):
         self.rules, self.default = dict(rules), default
+        for prim in self.rules:
+            if not isinstance(prim, compat.Primitive):
+                raise TypeError(f"rules are given by primitive, such as lax.sin_p, not by {prim!r}")
         self.markers = frozenset(p for p in self.rules if isinstance(p, Marker))
         self._memo: dict[Hashable, Any] = {}
 
@@ -101,6 +104,7 @@ def interpret(
     may read and change. A primitive without a rule runs as usual, or through `default`. Control
     flow is entered where something inside has a rule, and left as it is elsewhere. Custom
     derivatives are kept unless a rule changes a value they are about; then a note says so.
+    Rules must be pure: a body is traced once per signature, and then remembered.
 
     carry: initial state; feeds, shared: values to read by name, in a scan of n steps one slice
     per step of a (n, *s) array, or the same in every step; key: the root for `frame.next_key()`.
@@ -122,17 +126,28 @@ def interpret(
 
     def interpreted(*args, **kwargs):
         staged = stage(fun, book.markers)(*args, **kwargs)
-        frame = Frame(carry, dict(feeds or {}), dict(shared or {}), key)
-        outs = run_staged(staged, book, frame)
-        return outs, frame.carry, {name: w.result() for name, w in frame.writes.items()}
+        frame = start(carry, feeds, shared, key)
+        out = run_staged(staged, book, frame)
+        return out, frame.carry, results(frame)
 
     return interpreted
+
+
+def start(carry=(), feeds=None, shared=None, key=None) -> Frame:
+    """The frame of a whole program."""
+    fed, same = ({path_of(name): x for name, x in (d or {}).items()} for d in (feeds, shared))
+    return Frame(carry, fed, same, key)
+
+
+def results(frame: Frame) -> dict:
+    """{name: value} of all that was written."""
+    return named({q: w.result() for q, w in frame.writes.items()})
 
 
 def run_staged(staged: Staged, book: Rulebook, frame: Frame):
     """Run what `stage` gave, changing `frame` as the rules say; the output has its pytree."""
     args = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in staged.args]
-    return staged.rebuild(run(staged.jaxpr, args, book, frame))
+    return staged.rebuild(list(map(jnp.asarray, run(staged.jaxpr, args, book, frame))))
 
 
 def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
@@ -177,7 +192,7 @@ def ask(rule: Callable, frame: Frame, eqn: compat.Eqn, args: list) -> list:
         )
     if not frame.changed and not keeps_value(frame, outs):
         frame.changed = frame.where or str(eqn.primitive)
-    return list(map(compat.match_devices, outs, wanted))
+    return [compat.match_devices(jnp.asarray(x), a) for x, a in zip(outs, wanted, strict=True)]
 
 
 def keeps_value(frame: Frame, outs: list) -> bool:

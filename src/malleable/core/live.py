@@ -11,8 +11,7 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.core.frame import Frame
-from malleable.core.interpret import Rulebook, Rules, run
+from malleable.core.interpret import Rulebook, Rules, results, run, start
 from malleable.core.marker import Marker, handled
 
 
@@ -51,7 +50,7 @@ def live(
         return any(map(book.mentions, compat.bodies(params)))
 
     def lived(*args, **kwargs):
-        frame = Frame(carry, dict(feeds or {}), dict(shared or {}), key)
+        frame = start(carry, feeds, shared, key)
         leaves, tree = jax.tree.flatten((args, kwargs))
 
         def process(jaxpr, values):
@@ -63,6 +62,6 @@ def live(
                 return jax.tree.map(trace.lower, fun(*a, **k))
 
         out = compat.run_live(body, leaves, process, watches, tracer)
-        return out, frame.carry, {name: w.result() for name, w in frame.writes.items()}
+        return out, frame.carry, results(frame)
 
     return lived

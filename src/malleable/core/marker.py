@@ -69,6 +69,13 @@ def marker(
     >>> float(interpret(lambda x: loud(x) + 1, {loud: double})(2.0)[0])
     5.0
     """
+    if lanes not in ("front", "all", "each", "shared") or tangents not in (
+        "",
+        "pass",
+        "none",
+        "refuse",
+    ):
+        raise ValueError(f"unknown lanes={lanes!r} or tangents={tangents!r}")
     new = Marker(name, missing, hint)
     if not tangents:
         tangents = "pass" if out is None else "none" if lanes in ("each", "shared") else "refuse"

@@ -1,12 +1,30 @@
 """Names in scopes: nested dicts outside, paths inside."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
 from malleable import compat
-from malleable.core.frame import spell
+from malleable.core.frame import path_of, spell
 from malleable.errors import TransformError
 
-path = compat.user_context(())  # the scopes around us; part of the key of every trace cache
+_scopes = compat.user_context(())  # those around us; part of the key of every trace cache
+
+
+@contextlib.contextmanager
+def scope(name: str):
+    """Put the names inside under `name`: `with scope("layer1"): ...`, or `scope("layer1")(fun)`.
+
+    >>> from malleable import reap, tag
+    >>> reap(scope("outer")(lambda x: tag(x, "y")))(1.0)[1]["outer"].keys()
+    dict_keys(['y'])
+    """
+    with _scopes(full_path(name)):
+        yield
+
+
+def full_path(name: str) -> tuple[str, ...]:
+    """The path of a name in the scopes around us."""
+    return (*_scopes.value, *path_of(name))
 
 
 def nest(flat: Mapping) -> dict:
@@ -15,22 +33,17 @@ def nest(flat: Mapping) -> dict:
     Raises TransformError where one name is both a scope and a value.
     """
     tree: dict = {}
-    taken: dict = {}
     for q, (value, where) in flat.items():
+        for i in range(1, len(q)):
+            if q[:i] in flat:
+                raise TransformError(
+                    f"{spell(q[:i])} names both a value and a scope ({flat[q[:i]][1]} and {where})",
+                    where=where,
+                    hint="rename one of them",
+                )
         node = tree
-        for i, part in enumerate(q[:-1]):
+        for part in q[:-1]:
             node = node.setdefault(part, {})
-            taken.setdefault(q[: i + 1], (where, "a scope"))
-        if q in taken or any(
-            q[:i] in taken and taken[q[:i]][1] == "a value" for i in range(len(q))
-        ):
-            clash = next(q[:i] for i in range(1, len(q) + 1) if q[:i] in taken)
-            raise TransformError(
-                f"{spell(clash)} names both a value and a scope ({taken[clash][0]} and {where})",
-                where=where,
-                hint="rename one of them",
-            )
-        taken[q] = (where, "a value")
         node[q[-1]] = value
     return tree
 
@@ -40,8 +53,7 @@ def unnest(values: Mapping, known: Iterable, what: str = "") -> dict:
 
     Raises TransformError for a name that leads to none of them, if `what` says what it names.
     """
-    known = set(known)
-    flat = {}
+    known, flat = set(known), {}
 
     def walk(q, node):
         if q in known:
@@ -50,10 +62,14 @@ def unnest(values: Mapping, known: Iterable, what: str = "") -> dict:
             for part, child in node.items():
                 walk((*q, part), child)
         elif what:
-            raise TransformError(
-                f"there is no {what} named {spell(q)}",
-                hint=f"known names: {', '.join(sorted(map(spell, known))) or 'none'}",
-            )
+            raise no_such_name(q, known, what)
 
+    if not isinstance(values, Mapping):
+        raise TypeError(f"values are given as a dict by name, not as {type(values).__name__}")
     walk((), values)
     return flat
+
+
+def no_such_name(path, known: Iterable, what: str) -> TransformError:
+    names = ", ".join(sorted(map(spell, known))) or "none"
+    return TransformError(f"there is no {what} named {spell(path)}", hint=f"known names: {names}")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 import jax
 
 from malleable import compat
-from malleable.core.frame import Frame, spell
+from malleable.core.frame import Frame, spell, spell_type
 from malleable.core.interpret import Rulebook, run_staged, sites
 from malleable.core.marker import marker
 from malleable.core.stage import stage
-from malleable.effects.names import nest, path, unnest
+from malleable.effects.names import full_path, nest, unnest
 from malleable.effects.rng import own_key_p, shared_key_p, typed
 from malleable.effects.tags import fit
 from malleable.errors import TransformError
@@ -37,12 +37,20 @@ def param(name: str, init: Callable, *args):
     """
     if not param_p.active:
         return param_p()  # raises
+    path = full_path(name)
 
     def make(key):
         return init(key, *args)
 
-    types, tree = jax.tree.flatten(jax.eval_shape(make, jax.random.key(0)))
-    params = {"path": (*path.value, name), "types": tuple(types), "tree": tree, "make": make}
+    made, types = jax.make_jaxpr(make, return_shape=True)(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(types)
+    if any(isinstance(c, compat.Tracer) for c in (*made.consts, *jax.tree.leaves(args))):
+        raise TransformError(
+            f"the initializer of {spell(path)} uses a value that is traced",
+            where=compat.here(),
+            hint="make a parameter from its key, shapes and constants only",
+        )
+    params = {"path": path, "types": tuple(leaves), "tree": tree, "make": make}
     return jax.tree.unflatten(tree, param_p.bind(**params))
 
 
@@ -69,7 +77,7 @@ def init(fun: Callable) -> Callable:
         root = typed(key)
 
         def fresh(q, eqn):
-            number = zlib.crc32("/".join(q).encode())
+            number = zlib.crc32(repr(q).encode())
             return eqn.params["make"](jax.random.fold_in(root, number)), compat.where(eqn)
 
         return nest({q: fresh(q, eqn) for q, eqn in found.items()})
@@ -94,8 +102,18 @@ def apply(fun: Callable) -> Callable:
 
 
 def _give(frame, *, path, types, tree, make):
-    value = fit(frame, path, frame.read(path), jax.tree.unflatten(tree, types))
-    return jax.tree.leaves(value)
+    wanted = jax.tree.unflatten(tree, types)
+    given = frame.read(path, None)
+    if given is None:
+        raise frame.error(
+            f"there is no parameter {spell(path)}, of type {spell_type(wanted)}",
+            f"make it with init(fun)(key, ...); given are: {_names(frame)}",
+        )
+    return jax.tree.leaves(fit(frame, path, given, wanted, "parameters come from init(fun)"))
+
+
+def _names(frame) -> str:
+    return ", ".join(map(spell, frame.shared)) or "none"
 
 
 _BOOK = Rulebook({param_p: _give})

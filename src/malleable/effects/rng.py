@@ -8,6 +8,7 @@ from malleable.core.frame import Frame
 from malleable.core.interpret import Rulebook, run_staged
 from malleable.core.marker import marker
 from malleable.core.stage import stage
+from malleable.errors import TransformError
 
 _MISSING = {
     "missing": "next_key() is called, and no key is around",
@@ -27,6 +28,7 @@ def next_key(*, shared: bool = False):
     """A fresh key, supplied by the nearest enclosing `seed`.
 
     Under `vmap` each lane gets a key of its own; with shared=True all lanes get the same one.
+    (jacfwd and hessian are a vmap too: write jacfwd(seed(f)), or share the key.)
 
     >>> draws = lambda: jax.vmap(lambda _: jax.random.uniform(next_key()))(jax.numpy.zeros(2))
     >>> a, b = seed(draws)(jax.random.key(0))
@@ -57,10 +59,17 @@ def seed(fun: Callable) -> Callable:
 
 
 def typed(key):
-    """A key array, also from the raw bits `jax.random.PRNGKey` gives."""
-    if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+    """A key array, also from the raw bits that `jax.random.PRNGKey` gives."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0:
         return key
-    return jax.random.wrap_key_data(key)
+    if dtype == "uint32" and key.shape in [(2,), (4,)]:
+        impl = "threefry2x32" if key.shape == (2,) else "rbg"
+        return jax.random.wrap_key_data(key, impl=impl)
+    raise TransformError(
+        f"a single random key is needed, not {getattr(key, 'aval', None) or repr(key)}",
+        hint="pass jax.random.key(0); for several keys, vmap over them",
+    )
 
 
 def _own(frame, *, shape, dtype):

@@ -1,6 +1,5 @@
 """Name values inside a function; read them out (`reap`), replace them (`plant`), or both."""
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,8 +10,10 @@ from malleable.core.frame import Frame, Masked, select, spell, spell_type
 from malleable.core.interpret import Rulebook, run_staged, sites
 from malleable.core.marker import marker
 from malleable.core.stage import stage
-from malleable.effects.names import nest, path, unnest
+from malleable.effects.names import full_path, nest, no_such_name, unnest
 from malleable.errors import TransformError
+
+_NONE = object()
 
 
 @functools.cache
@@ -22,8 +23,8 @@ def markers(kind: str):
     The record has no result and no derivative, so JAX leaves it in the loop it is written in,
     also where differentiation moves or drops the value.
     """
-    record = marker(f"record:{kind}", out=lambda *_, **__: [], tangents="none")
-    return marker(f"tag:{kind}"), record
+    record = marker(f"record:{kind}", out=lambda *_, **__: [], lanes="all", tangents="none")
+    return marker(f"tag:{kind}", lanes="all"), record
 
 
 def tag(value, name: str, *, kind: str = "tag", mode: str = "stack"):
@@ -41,7 +42,7 @@ def tag(value, name: str, *, kind: str = "tag", mode: str = "stack"):
         return value
     leaves, tree = jax.tree.flatten(value)
     leaves = [jnp.asarray(x) for x in leaves]
-    params = {"path": (*path.value, name), "mode": mode, "tree": tree}
+    params = {"path": full_path(name), "mode": mode, "tree": tree}
     record.bind(*map(jax.lax.stop_gradient, leaves), **params)
     return jax.tree.unflatten(tree, seen.bind(*leaves, **params))
 
@@ -52,14 +53,16 @@ def reap(fun: Callable, *, kind: str = "tag", only: Sequence[str] | None = None)
     Inside a scan of n steps, a tagged value of shape s comes back as (n, *s); under a vmap of n
     lanes likewise; tags in a `scope` come in a dict of its name. A value that may not have been
     written (in a while loop, or in some branches) comes as `Masked(value, written)`.
-    only: take these names, leave the others. Raises TransformError for a name written twice.
+    only: take these names, leave the others to a transformation around this one.
+    Raises TransformError for a name written twice, or asked for and not there.
 
     >>> out, tags = reap(lambda x: tag(x + 1, "y") * 2)(1.0)
     >>> float(out), float(tags["y"])
     (4.0, 2.0)
     """
-    harvested = _harvest(fun, kind, None if only is None else frozenset(only), reads=False)
-    return lambda *args, **kwargs: harvested({}, *args, **kwargs)
+    names = None if only is None else frozenset([only] if isinstance(only, str) else only)
+    harvested = flat_harvest(fun, kind, rules(kind, names, plants=False))
+    return lambda *args, **kwargs: _nested(harvested({}, *args, **kwargs))
 
 
 def plant(fun: Callable, *, kind: str = "tag") -> Callable:
@@ -72,7 +75,7 @@ def plant(fun: Callable, *, kind: str = "tag") -> Callable:
     >>> float(plant(lambda x: tag(x + 1, "y") * 2)({"y": 10.0}, 1.0))
     20.0
     """
-    harvested = _harvest(fun, kind, frozenset(), reads=True)
+    harvested = flat_harvest(fun, kind, rules(kind, frozenset(), plants=True))
     return lambda values, *args, **kwargs: harvested(values, *args, **kwargs)[0]
 
 
@@ -84,98 +87,92 @@ def harvest(fun: Callable, *, kind: str = "tag") -> Callable:
     >>> float(out), sorted(tags)
     (6.0, ['b'])
     """
-    return _harvest(fun, kind, None, reads=True)
+    harvested = flat_harvest(fun, kind, rules(kind, None, plants=True))
+    return lambda values, *args, **kwargs: _nested(harvested(values, *args, **kwargs))
 
 
-def cotangents(fun: Callable, *, kind: str = "tag") -> Callable:
-    """cotangents(fun)(*args) -> (out, {name: d out / d tagged value}), in one backward pass.
-
-    out must be a scalar. A tag inside a scan of n steps has one cotangent per step.
-
-    >>> out, bars = cotangents(lambda x: tag(2 * x, "h") ** 2)(3.0)
-    >>> float(out), float(bars["h"])
-    (36.0, 12.0)
-    """
-
-    def differentiated(*args, **kwargs):
-        _, tags = jax.eval_shape(lambda: reap(fun, kind=kind)(*args, **kwargs))
-        tags = jax.tree.map(
-            lambda t: t.value if isinstance(t, Masked) else t,
-            tags,
-            is_leaf=lambda t: isinstance(t, Masked),
-        )
-        nudges = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), tags)
-        nudged = _harvest(fun, kind, frozenset(), reads=True, nudge=True)
-        return jax.value_and_grad(lambda n: nudged(n, *args, **kwargs)[0])(nudges)
-
-    return differentiated
+def _nested(harvested):
+    out, writes = harvested
+    return out, nest({q: (w.result(), w.where) for q, w in writes.items()})
 
 
-def _harvest(fun, kind, only, *, reads, nudge=False):
-    book = _rules(kind, only, reads, nudge)
+def flat_harvest(fun: Callable, kind: str, book: Rulebook) -> Callable:
+    """harvested(values, *args) -> (out, {path: Write}), under rules that plant and reap."""
     seen, _ = markers(kind)
 
     def harvested(values: Mapping, *args, **kwargs):
         staged = stage(fun, book.markers)(*args, **kwargs)
-        found = {e.params["path"]: e for e in sites(staged.jaxpr, [seen])}
+        found = {e.params["path"]: e.params["mode"] for e in sites(staged.jaxpr, [seen])}
+        for name in book.only - {q[-1] for q in found}:
+            raise no_such_name((name,), found, "tag")
         given = unnest(values, found, "tag")
-        same = {q: v for q, v in given.items() if found[q].params["mode"] in ("last", "sum")}
-        feeds = {q: v for q, v in given.items() if q not in same}
-        frame = Frame(feeds=feeds, shared=same)
-        out = run_staged(staged, book, frame)
-        return out, nest({q: (w.result(), w.where) for q, w in frame.writes.items()})
+        same = {q: v for q, v in given.items() if found[q] in ("last", "sum")}
+        frame = Frame(feeds={q: v for q, v in given.items() if q not in same}, shared=same)
+        return run_staged(staged, book, frame), frame.writes
 
     return harvested
 
 
-@functools.cache
-def _rules(kind: str, only: frozenset | None, reads: bool, nudge: bool) -> Rulebook:
-    def wanted(frame, q):
-        return (only is None or q[-1] in only) and frame.read(q, None) is None
+class TagRules(Rulebook):
+    """Rules for one kind of tag; only: the names asked for, which must be there."""
 
-    def on_record(frame, *leaves, path, mode, tree):
+    only: frozenset = frozenset()
+
+
+@functools.cache
+def rules(kind: str, only: frozenset | None, plants: bool, put=None) -> TagRules:
+    """Rules that reap `only` some names (None: all) and plant what is fed in.
+
+    put(frame, path, planted, value) -> the value that takes the place of the tagged one.
+    """
+    seen, record = markers(kind)
+    put = put or _replace
+
+    def wanted(frame, q):
+        return (only is None or q[-1] in only) and frame.read(q, _NONE) is _NONE
+
+    def on_record(frame, *leaves, path, tree, mode):
         if wanted(frame, path):
             frame.write(path, jax.tree.unflatten(tree, leaves), mode)
+        elif frame.read(path, _NONE) is _NONE:
+            record(*leaves, path=path, tree=tree, mode=mode)  # for who is around
 
-    def on_tag(frame, *leaves, path, mode, tree):
-        if wanted(frame, path):  # the record has no derivative; the value has
-            frame.rewrite(path, jax.tree.unflatten(tree, leaves))
-        planted = frame.read(path, None) if reads else None
-        if planted is None:
-            return list(leaves)
+    def on_tag(frame, *leaves, path, tree, mode):
         value = jax.tree.unflatten(tree, leaves)
-        if nudge:
-            return [a + b for a, b in zip(leaves, jax.tree.leaves(planted), strict=True)]
-        if isinstance(planted, Masked):
-            planted = select(planted.written, fit(frame, path, planted.value, value), value)
-        return jax.tree.leaves(fit(frame, path, planted, value))
+        if plants and (planted := frame.read(path, _NONE)) is not _NONE:
+            return jax.tree.leaves(put(frame, path, planted, value))
+        if wanted(frame, path):
+            frame.rewrite(path, value)  # the record has no derivative; the value has
+            return list(leaves)
+        return seen.bind(*leaves, path=path, tree=tree, mode=mode) if seen.active else list(leaves)
 
-    seen, record = markers(kind)
-    return Rulebook({record: on_record, seen: on_tag})
+    book = TagRules({record: on_record, seen: on_tag})
+    book.only = only or frozenset()
+    return book
 
 
-def fit(frame: Frame, name, given, wanted):
+def _replace(frame, path, planted, value):
+    if isinstance(planted, Masked):
+        return select(planted.written, fit(frame, path, planted.value, value), value)
+    return fit(frame, path, planted, value)
+
+
+def fit(frame: Frame, path, given, wanted, hint="give the shape and dtype it has at this line"):
     """`given` with the dtypes of `wanted`; raises TransformError where it has another type."""
     given = jax.tree.map(jnp.asarray, given)
+
+    def fits(a, b):
+        kind = a.dtype == b.dtype or (
+            not jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended)
+            and jnp.promote_types(a.dtype, b.dtype) == b.dtype
+        )
+        return kind and a.shape == b.shape
+
     same = jax.tree.structure(given) == jax.tree.structure(wanted)
-    pairs = list(zip(jax.tree.leaves(given), jax.tree.leaves(wanted), strict=False))
-    if not same or any(
-        a.shape != b.shape or jnp.promote_types(a.dtype, b.dtype) != b.dtype for a, b in pairs
-    ):
+    if not same or not all(map(fits, jax.tree.leaves(given), jax.tree.leaves(wanted))):
         raise TransformError(
-            f"{spell(name)} is given as {spell_type(given)}, and {spell_type(wanted)} belongs here",
+            f"{spell(path)} is given as {spell_type(given)}, and {spell_type(wanted)} belongs here",
             where=frame.where,
-            hint="give the shape it has at this line; inside a scan, one such value per step",
+            hint=hint,
         )
     return jax.tree.map(lambda a, b: a.astype(b.dtype), given, wanted)
-
-
-@contextlib.contextmanager
-def scope(name: str):
-    """Put the names inside under `name`: `with scope("layer1"): ...`, or `scope("layer1")(fun)`.
-
-    >>> reap(scope("outer")(lambda x: tag(x, "y")))(1.0)[1]["outer"].keys()
-    dict_keys(['y'])
-    """
-    with path((*path.value, name)):
-        yield

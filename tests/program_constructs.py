@@ -1,14 +1,13 @@
-"""What random programs are made of: text kept as data, and a function per construct to write it.
+"""What random programs are made of: one function per construct, which writes one step.
 
-`write_program(choose, ...)` makes one. To add a construct, write a function of (writer, scope) that
-adds one step, name it in SIMPLE or NESTED, and name the step in CONSTRUCTS.
+To add a construct, write a function of (writer, scope), name it in SIMPLE or NESTED, and name its
+steps in CONSTRUCTS. It returns NotImplemented where it does not apply.
 """
 
-import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-SHAPES = ((), (3,), (2, 3))
+from tests.program_writer import SHAPES, Count, Function, Scope, Step, Value, Writer, fit
+
 ARRAYS = SHAPES[1:]
 # No pair of equal or tied operands gives a constant, or a gradient that rounding decides.
 ARITHMETIC = {
@@ -24,227 +23,6 @@ CONSTRUCTS = {
     "cond", "switch", "scan", "scan_reverse", "fori", "fori_dynamic", "while",
     "tag", "noise",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Step:
-    """One assignment, `out = text`, after the functions that `text` mentions."""
-
-    construct: str
-    out: str
-    text: str
-    functions: tuple["Function", ...] = ()
-
-    def lines(self) -> Iterator[str]:
-        for function in self.functions:
-            yield from function.lines()
-        yield f"{self.out} = {self.text}"
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function, with the line above its `def` and the line that adds its derivative rule."""
-
-    name: str
-    params: str
-    steps: tuple[Step, ...]
-    result: str
-    decorator: str = ""
-    rule: str = ""
-
-    def lines(self) -> Iterator[str]:
-        if self.decorator:
-            yield self.decorator
-        yield f"def {self.name}({self.params}):"
-        for step in self.steps:
-            yield from (f"    {line}" for line in step.lines())
-        yield f"    return {self.result}"
-        if self.rule:
-            yield self.rule
-
-    def walk(self) -> Iterator[Step]:
-        """Every step at every depth."""
-        for step in self.steps:
-            yield step
-            for function in step.functions:
-                yield from function.walk()
-
-
-@dataclass(frozen=True)
-class Value:
-    """A float32 variable. `sure`: an argument or a slice of one, so its sign is beyond rounding."""
-
-    name: str
-    shape: tuple[int, ...]
-    sure: bool = False
-
-
-@dataclass(frozen=True)
-class Count:
-    """An int32 scalar variable. `lanes`: it may differ between the lanes of a vmap."""
-
-    name: str
-    lanes: bool = False
-
-
-@dataclass
-class Scope:
-    """The inside of one function: what its next step may read, and the steps so far.
-
-    `mode` is how tags are written here, None for nowhere; "loop" stands for "last" or "sum".
-    `loose` are the values that nobody has read: the result gathers them, so that no step is dead.
-    """
-
-    values: list[Value]
-    counts: list[Count]
-    depth: int
-    mode: str | None
-    keys: bool
-    whiles: bool
-    vmapped: bool = False
-    loose: list[Value] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-
-    def inside(self, values, counts=(), closed=False, **changes):
-        """The scope of a nested function; a closed one reads nothing but its parameters."""
-        return replace(
-            self,
-            values=list(values) if closed else [*self.values, *values],
-            counts=list(counts) if closed else [*self.counts, *counts],
-            depth=self.depth - 1,
-            loose=list(values),
-            steps=[],
-            **changes,
-        )
-
-
-def write_program(choose, *, depth, tags, keys, whiles):
-    """(program(x, y, z, n), its tags): 3 to 8 steps, tags and noise not counted.
-
-    Every decision is `choose(n)`, an int below n, where 0 is the simplest. With `tags` or `keys`
-    there is at least one tag or noise.
-    """
-    writer = Writer(choose, left=3 + choose(6))
-    arguments = [Value("x", (3,), True), Value("y", (2, 3), True), Value("z", (), True)]
-    mode = "stack" if tags else None
-    scope = Scope(arguments, [Count("n")], depth, mode, keys, whiles)
-    while writer.left > 0:
-        writer.step(scope)
-    if keys and not writer.noisy:
-        writer.noise(scope)
-    if tags and not writer.tags:
-        writer.tag(scope)
-    results = ", ".join(v.name for v in scope.loose)
-    main = Function("program", "x, y, z, n", tuple(scope.steps), f"({results},)")
-    return main, tuple(writer.tags)
-
-
-@dataclass
-class Writer:
-    """The state of writing one program."""
-
-    choose: Callable[[int], int]
-    left: int  # steps still to write, at any depth
-    ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    tags: list[tuple[str, str]] = field(default_factory=list)
-    noisy: bool = False
-
-    def pick(self, options):
-        return options[self.choose(len(options))]
-
-    def name(self, prefix):
-        return f"{prefix}{next(self.ids)}"
-
-    def read(self, scope, shapes=SHAPES):
-        """A value of one of the `shapes`, or None; the newest comes first."""
-        found = [v for v in reversed(scope.values) if v.shape in shapes]
-        if not found:
-            return None
-        value = self.pick(found)
-        scope.loose = [v for v in scope.loose if v != value]
-        return value
-
-    def index(self, scope, size):
-        """An index in bounds, usually known at run time only."""
-        return f"{self.pick(scope.counts[::-1]).name} % {size}" if scope.counts else "1"
-
-    def predicate(self, scope):
-        """(text, whether lanes of a vmap may differ in it), or None where nothing is sure."""
-        options = [
-            (f"{c.name} {test}", c.lanes)
-            for c in reversed(scope.counts)
-            for test in ("> 1", "% 2 == 0")
-        ]
-        # a caller may vmap over float arguments
-        options += [
-            (f"{v.name}{[0] * len(v.shape) or ''} > 0", True) for v in scope.values if v.sure
-        ]
-        return self.pick(options) if options else None
-
-    def add(self, scope, construct, text, shape, functions=(), sure=False):
-        value = Value(self.name("v"), shape, sure)
-        scope.steps.append(Step(construct, value.name, text, tuple(functions)))
-        scope.values.append(value)
-        scope.loose.append(value)
-
-    def function(self, scope, prefix, params, shape, result="{}", **extra):
-        """A nested function of up to two steps, whose `result` mentions a value of `shape`."""
-        for _ in range(1 + self.choose(2)):
-            if self.left > 0:
-                self.step(scope)
-        text = result.format(gather_loose(scope, shape))
-        return Function(self.name(prefix), params, tuple(scope.steps), text, **extra)
-
-    def step(self, scope):
-        self.left -= 1
-        construct = self.pick(SIMPLE if scope.depth == 0 else SIMPLE + NESTED)
-        if construct(self, scope) is NotImplemented:
-            arithmetic(self, scope)
-        if scope.keys and self.choose(3) == 2:
-            self.noise(scope)
-        if scope.mode and self.choose(2):
-            self.tag(scope)
-
-    def noise(self, scope):
-        self.noisy = True
-        v = scope.values[-1]
-        scope.loose.remove(v)
-        self.add(scope, "noise", f"{v.name} + noise({v.shape})", v.shape)
-
-    def tag(self, scope):
-        """Name the newest value; one time in four nobody uses the tag's result."""
-        v = scope.values[-1]
-        text = self.tagged(v.name, scope.mode)
-        if self.choose(4) == 3:
-            scope.steps.append(Step("tag", "_", text))
-            return
-        scope.loose.remove(v)
-        self.add(scope, "tag", text, v.shape)
-
-    def tagged(self, text, mode):
-        mode = self.pick(("last", "sum")) if mode == "loop" else mode
-        self.tags.append((self.name("t"), mode))
-        return "tag({}, {!r}, {!r})".format(text, *self.tags[-1]).replace("'", '"')
-
-
-def fit(value, shape):
-    """Text of `value` made to have `shape`."""
-    if value.shape == shape:
-        return value.name
-    if len(value.shape) < len(shape):
-        return f"jnp.broadcast_to({value.name}, {shape})"
-    return f"{value.name}.mean({'' if shape == () else 0})"
-
-
-def gather_loose(scope, shape):
-    """Text of `shape` made from every value of the scope that nobody has read."""
-    if not scope.loose:
-        return f"jnp.sin({fit(scope.values[-1], shape)})"
-    texts = [fit(v, shape) for v in scope.loose]
-    return texts[0] if len(texts) == 1 else f"jnp.tanh({' + '.join(texts)})"
-
-
-# Constructs: each writes one step, or returns NotImplemented where it does not apply.
 
 
 def arithmetic(w, scope):
@@ -268,12 +46,13 @@ def reduce(w, scope):
     if a is None:
         return NotImplemented
     construct = w.pick(("mean", "sum", "max"))
-    # the slope breaks ties, which would leave the gradient to rounding
-    slope = "jnp.arange(6.).reshape(2, 3)" if len(a.shape) == 2 else "jnp.arange(3.)"
+    # The gradient of max looks for the elements that equal it. XLA may compute an operand twice and
+    # round it differently, and then finds none: let it look among arguments only.
+    operand = a.name if a.sure else f"lax.stop_gradient({a.name})"
     text = {
         "mean": f"jnp.mean({a.name}, axis=0)",
         "sum": f"0.4 * jnp.sum({a.name}, axis=0)",
-        "max": f"jnp.max({a.name} + 0.1 * {slope}, axis=0)",
+        "max": f"jnp.max({operand}, axis=0)",
     }[construct]
     w.add(scope, construct, text, a.shape[1:])
 
@@ -492,3 +271,24 @@ NESTED = (
     jit, checkpoint, custom_jvp, custom_vjp, vmap, grad,
     cond, switch, scan, fori, while_loop,
 )  # fmt: skip
+
+
+def write_program(choose, *, depth, tags, keys, whiles):
+    """(program(x, y, z, n), its tags): 3 to 8 steps, tags and noise not counted.
+
+    Every decision is `choose(n)`, an int below n, where 0 is the simplest. With `tags` or `keys`
+    there is at least one tag or noise.
+    """
+    writer = Writer(choose, left=3 + choose(6), simple=SIMPLE, nested=NESTED)
+    arguments = [Value("x", (3,), True), Value("y", (2, 3), True), Value("z", (), True)]
+    mode = "stack" if tags else None
+    scope = Scope(arguments, [Count("n")], depth, mode, keys, whiles)
+    while writer.left > 0:
+        writer.step(scope)
+    if keys and not writer.noisy:
+        writer.noise(scope)
+    if tags and not writer.tags:
+        writer.tag(scope)
+    results = ", ".join(v.name for v in scope.loose)
+    main = Function("program", "x, y, z, n", tuple(scope.steps), f"({results},)")
+    return main, tuple(writer.tags)

@@ -1,0 +1,296 @@
+"""The pages of docs/ tell the truth: their code runs, and the table of modes is what happens."""
+
+import itertools
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import malleable as mal
+
+DOCS = pathlib.Path(__file__).parent.parent / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+
+def blocks(path):
+    """The python blocks of a page, after empty lines that make its line numbers right."""
+    text = path.read_text()
+    for found in re.finditer(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
+        yield "\n" * text[: found.start(1)].count("\n") + found[1]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_code_of_a_page_runs(path):
+    namespace = {"__name__": path.stem}
+    for block in blocks(path):
+        exec(compile(block, str(path), "exec"), namespace)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_between_pages_lead_somewhere(path):
+    for page, anchor in re.findall(r"\]\(([\w-]*(?:\.md)?)(?:#([\w-]+))?\)", path.read_text()):
+        target = DOCS / page if page else path
+        assert target.exists(), page
+        titles = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+        assert not anchor or anchor in anchors, f"{page}#{anchor}"
+
+
+# ------------------------------------------------------------ the table of modes
+
+MODES = ["stack", "unique", "masked", "last", "sum"]
+X = jnp.array([1.0, 2.0])
+
+# name of a column -> (a program that writes, what it writes in order)
+COLUMNS = {
+    "in a scan of n steps": (
+        lambda t: lax.scan(lambda c, i: (c, t(i * X)), 0.0, jnp.arange(3.0)),
+        [0 * X, X, 2 * X],
+    ),
+    "in a while loop": (
+        lambda t: lax.while_loop(lambda c: c < 4, lambda c: c + t(c * X)[0] / c, 1.0),
+        [X, 2 * X, 3 * X],
+    ),
+    "in one branch of a cond": (lambda t: lax.cond(X[0] > 0, lambda: t(X), lambda: X), [X]),
+    "twice in a row": (lambda t: (t(X), t(2 * X)), [X, 2 * X]),
+}
+
+# what a cell says -> what `reap` gives for these writes
+CELLS = {
+    "`(n, *s)`": lambda writes: jnp.stack(writes),
+    "the last": lambda writes: writes[-1],
+    "the sum": lambda writes: sum(writes),
+    "`Masked`": lambda writes: mal.Masked(writes[-1], True),
+    "`Masked`, the last": lambda writes: mal.Masked(writes[-1], True),
+    "`Masked`, the sum": lambda writes: mal.Masked(sum(writes), True),
+}
+
+
+def cells():
+    """(mode, column, cell) for every cell of the table."""
+    lines = (DOCS / "effects.md").read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("| mode |"))
+    _, *columns = [cell.strip() for cell in lines[at].strip("|").split("|")]
+    for line in lines[at + 2 :]:
+        if not line.startswith("|"):
+            return
+        mode, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        yield from ((mode.strip('`"'), column, cell) for column, cell in zip(columns, cells))
+
+
+@pytest.mark.parametrize(("mode", "column", "cell"), [*cells()])
+def test_a_mode_does_what_its_cell_says(mode, column, cell):
+    program, writes = COLUMNS[column]
+    reaped = mal.reap(lambda: program(lambda x: mal.tag(x, "x", mode=mode)))
+    if cell == "refused":
+        with pytest.raises(mal.TransformError, match=r"at .*test_docs\.py:\d+"):
+            reaped()
+        return
+    got, expected = reaped()[1]["x"], CELLS[cell](writes)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    assert all(map(jnp.array_equal, jax.tree.leaves(got), jax.tree.leaves(expected)))
+
+
+def test_the_table_has_every_mode_and_column():
+    pairs = {(mode, column) for mode, column, _ in cells()}
+    assert pairs == set(itertools.product(MODES, COLUMNS))
+
+
+# ------------------------------------------------------------ what the pages say in prose
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tag_in_every_branch_is_there_in_every_mode(mode):
+    tag = lambda x: mal.tag(x, "x", mode=mode)
+    program = lambda x: lax.cond(x > 0, lambda: tag(x), lambda: tag(-x))
+    assert mal.reap(program)(-2.0)[1] == {"x": 2.0}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lanes_come_in_front_in_every_mode(mode):
+    _, tags = mal.reap(jax.vmap(lambda x: mal.tag(x, "x", mode=mode)))(jnp.ones((4, 2)))
+    assert tags["x"].shape == (4, 2)
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("stack", (3, 4)), ("last", (4,)), ("sum", (4,))])
+def test_steps_come_before_lanes(mode, shape):
+    step = lambda c, _: (mal.tag(c, "c", mode=mode), None)
+    _, tags = mal.reap(jax.vmap(lambda x: lax.scan(step, x, length=3)[0]))(jnp.ones(4))
+    assert tags["c"].shape == shape
+
+
+def test_a_tag_in_a_cond_in_a_vmap_is_refused_and_a_vmap_of_a_reap_is_right():
+    tag = lambda x: mal.tag(x, "x", mode="masked")
+    program = lambda x: lax.cond(x > 0, tag, lambda x: x, x)
+    xs = jnp.array([-1.0, 1.0])
+    with pytest.raises(mal.TransformError, match=r"at .*test_docs\.py:\d+"):
+        mal.reap(jax.vmap(program))(xs)
+    assert jax.vmap(mal.reap(program))(xs)[1]["x"].written.tolist() == [False, True]
+
+
+def test_a_rule_for_an_operation_sees_both_branches_of_a_cond_in_a_vmap():
+    def rule(frame, x, **params):
+        frame.carry += x.size
+        return frame.bind(x)
+
+    program = lambda x: lax.cond(x > 0, jnp.sin, lambda x: jnp.sin(-x), x)
+    count = lambda *fun: mal.interpret(*fun, {lax.sin_p: rule}, carry=0)
+    assert count(jax.vmap(program))(jnp.ones(2))[1] == 4
+    assert jax.vmap(count(program))(jnp.ones(2))[1].tolist() == [1, 1]
+
+
+def test_a_planted_or_nudged_sum_stands_at_every_write():
+    tag = lambda x: mal.tag(x, "x", mode="sum")
+    both = lambda x: tag(x) + 10 * tag(x)
+    assert mal.plant(both)({"x": 2.0}, 1.0) == 22.0
+    assert mal.cotangents(both)(1.0)[1] == {"x": 11.0}
+
+
+def test_cotangents_leave_out_what_has_none():
+    program = lambda x: mal.tag(x, "x") * mal.tag(jnp.int32(2), "n")
+    assert mal.cotangents(program)(3.0) == (6.0, {"x": 2.0})
+
+
+def test_a_plant_around_a_grad_changes_the_value_only():
+    square = lambda x: mal.tag(x, "x") ** 2
+    assert mal.plant(jax.grad(square))({"x": 5.0}, 1.0) == 10.0
+    assert jax.grad(mal.plant(square), argnums=1)({"x": 5.0}, 1.0) == 0.0
+
+
+def test_calls_share_the_count_of_keys_and_a_cond_takes_the_most_of_its_branches():
+    draw = lambda: jax.random.uniform(mal.next_key())
+    program = lambda x: (jax.jit(draw)(), lax.cond(x > 0, draw, lambda: draw() * draw()), draw())
+    first, inside, last = mal.seed(program)(jax.random.key(0), 1.0)
+    key = [jax.random.fold_in(jax.random.key(0), n) for n in range(4)]
+    assert (first, inside, last) == tuple(jax.random.uniform(key[n]) for n in (0, 1, 3))
+
+
+def test_one_key_for_a_loop_and_one_for_what_follows():
+    draw = lambda: jax.random.uniform(mal.next_key())
+    loop = lambda: (lax.while_loop(lambda c: c < 0, lambda c: draw(), 1.0), draw())
+    expected = jax.random.uniform(jax.random.fold_in(jax.random.key(0), 1))
+    assert mal.seed(loop)(jax.random.key(0))[1] == expected
+
+
+def test_init_finds_the_parameters_of_all_branches():
+    param = lambda name: mal.param(name, jax.nn.initializers.ones, (2,))
+    program = lambda x: lax.cond(x > 0, lambda: param("a"), lambda: param("b"))
+    assert mal.init(program)(jax.random.key(0), 1.0).keys() == {"a", "b"}
+
+
+def test_a_missing_parameter_names_its_line():
+    program = lambda: mal.param("a", jax.nn.initializers.ones, (2,))
+    with pytest.raises(mal.TransformError, match=r"'a' .*\n  at .*test_docs\.py:\d+"):
+        mal.apply(program)({})
+    with pytest.raises(mal.TransformError, match=r"'a' .*\n  at .*test_docs\.py:\d+"):
+        mal.apply(program)({"a": jnp.ones(3)})
+    assert mal.apply(program)({"a": jnp.ones(2), "b": 1.0}).shape == (2,)
+
+
+@pytest.mark.parametrize("change", [lambda x: x.ravel(), lambda x: x.swapaxes(0, 1)])
+def test_other_views_are_copies(change):
+    def program(x):
+        change(x)[0] = 1.0
+        return x
+
+    assert not mal.mutable(program)(jnp.zeros((2, 2))).any()
+
+
+def test_a_write_out_of_bounds_is_dropped_and_a_read_is_clamped():
+    def program(x):
+        x[7] = 1.0
+        return x, x[7]
+
+    x, read = mal.mutable(program)(jnp.arange(2.0))
+    assert x.tolist() == [0.0, 1.0] and read == 1.0
+
+
+def test_a_mask_known_only_at_run_time_takes_one_value_for_all():
+    def program(x):
+        x[x > 0] = jnp.array([5.0, 6.0])
+        return x
+
+    with pytest.raises(mal.TransformError, match="a mask known only at run time"):
+        jax.jit(mal.mutable(program))(jnp.ones(2))
+    assert mal.mutable(program)(jnp.ones(2)).tolist() == [5.0, 6.0]
+
+
+def test_an_array_of_an_enclosing_function_is_not_written_to():
+    @mal.mutable
+    def program(x):
+        @jax.jit
+        def inner():
+            x[0] = 1.0
+
+        inner()
+
+    with pytest.raises(mal.TransformError, match="an array of an enclosing function"):
+        program(jnp.ones(2))
+
+
+# ------------------------------------------------------------ bodies that cannot be entered
+
+
+def twice(frame, x, **params):
+    return 2 * frame.bind(x)
+
+
+def solve(x):
+    divide = lambda product, b: b / product(jnp.ones_like(b))
+    return lax.custom_linear_solve(lambda v: v * jnp.sin(x), x, divide)
+
+
+def update(x):
+    ref = jax.new_ref(x)
+
+    def step(c, _):
+        ref[...] = jnp.sin(ref[...])
+        return c, None
+
+    lax.scan(step, 0.0, length=2)
+    return ref[...]
+
+
+@pytest.mark.parametrize("program", [solve, update])
+def test_a_rule_inside_a_body_that_cannot_be_entered_is_an_error(program):
+    with pytest.raises(mal.TransformError, match=r"cannot be entered.*\n  at .*test_docs\.py:\d+"):
+        mal.interpret(program, {lax.sin_p: twice})(1.0)
+
+
+# ------------------------------------------------------------ markers inside vmap and grad
+
+
+@pytest.mark.parametrize(("lanes", "shapes"), [("front", ((3, 2), ())), ("all", ((3, 2), (3,)))])
+def test_lanes_say_which_operands_get_the_axis(lanes, shapes):
+    mark, seen = mal.marker("mark", lanes=lanes), []
+
+    def rule(frame, x, y):
+        seen.append((x.shape, y.shape))
+        return x, y
+
+    program = jax.vmap(lambda x: mark(x, jnp.zeros(()))[0], in_axes=1)
+    mal.interpret(program, {mark: rule})(jnp.ones((2, 3)))
+    assert seen == [shapes]
+
+
+def slope_of(tangents):
+    mark = mal.marker("mark", out=lambda x: x, tangents=tangents)
+    program = jax.grad(lambda x: mark(x) * x)
+    return mal.interpret(program, {mark: lambda frame, x: 2 * x})(3.0)[0]
+
+
+def test_tangents_pass_a_marker_whatever_its_rule_does():
+    assert slope_of("pass") == 9.0  # 6 for the value of the marker, 3 for its tangent
+
+
+@pytest.mark.xfail(raises=AttributeError, reason="compat._no_tangents: Zero.from_primal_value")
+def test_tangents_may_stop_at_a_marker():
+    assert slope_of("none") == 6.0
+
+
+def test_tangents_may_be_refused():
+    with pytest.raises(NotImplementedError, match="mark"):
+        slope_of("refuse")

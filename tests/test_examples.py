@@ -1,0 +1,196 @@
+"""Every example fits on a page, runs, and prints what is true."""
+
+import importlib
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import malleable as mal
+from examples import count_flops, intermediate_gradients, probabilistic, units
+
+EXAMPLES = sorted((pathlib.Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.fixture
+def printed(capsys):
+    def run(example):
+        example.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_has_under_sixty_lines_and_a_main(path):
+    assert len(path.read_text().splitlines()) < 60
+    assert callable(importlib.import_module(f"examples.{path.stem}").main)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_uses_public_names_only(path):
+    assert re.findall(r"import malleable\b.*|from malleable\b.*", path.read_text()) == [
+        "import malleable as mal"
+    ]
+
+
+# ------------------------------------------------------------ count_flops
+
+
+def test_flop_are_those_counted_by_hand(printed):
+    found = re.findall(r"(\S.*): +([\d,]+) operations", printed(count_flops))
+    found = {what: int(number.replace(",", "")) for what, number in found}
+    step = 2 * 4 * 32 * 32 + 4 * 32 + 4 * 32
+    assert found["rnn, one step"] == step
+    assert found["rnn, ten steps"] == 10 * step
+    assert 0 <= found["its gradient"] - 3 * 10 * 2 * 4 * 32 * 32 < 10 * step // 10
+
+    def steps(a):
+        x, n = a, 0
+        while abs(x * x - a) > 1e-4 * a:
+            x, n = 0.5 * (x + a / x), n + 1
+        return n
+
+    assert found["root of 2"] == 4 + 7 * steps(2.0)  # the test runs once more than the body
+    assert found["root of 2e6"] == 4 + 7 * steps(2e6)
+
+
+def test_flop_of_the_branch_taken_count():
+    branch = lambda x: lax.cond(x.sum() > 0, lambda x: jnp.tanh(jnp.tanh(x)), lambda x: x, x)
+    assert count_flops.count_flops(branch)(jnp.ones(3))[1] == 6
+    assert count_flops.count_flops(branch)(-jnp.ones(3))[1] == 0
+
+
+def test_flop_of_a_vmap_are_those_of_all_lanes():
+    dot = jax.vmap(lambda a, b: a @ b)
+    assert (
+        count_flops.count_flops(dot)(jnp.ones((5, 2, 3)), jnp.ones((5, 3, 4)))[1]
+        == 5 * 2 * 2 * 3 * 4
+    )
+
+
+# ------------------------------------------------------------ units
+
+
+def test_units_clash_in_a_loop_and_the_line_is_named(printed):
+    speed, clash, line = printed(units).splitlines()
+    assert speed == "12.799999 m^1 s^-1"  # 3 m/s + 10 * 0.1 s * 9.8 m/s^2
+    assert clash == "m^1 s^-1 meets m^1 s^-2"
+    source = pathlib.Path(units.__file__).read_text().splitlines()
+    at = int(re.search(r"units\.py:(\d+) in", line)[1])
+    assert "v + dt * unit(9.8, m=1, s=-2)" in source[at - 1]
+
+
+@pytest.mark.parametrize(
+    ("program", "unit"),
+    [
+        (lambda m, s: m * m / s, "m^2 s^-1"),
+        (lambda m, s: jnp.sqrt(m) + jnp.sqrt(m), "m^0.5"),
+        (lambda m, s: jax.grad(lambda s: m / s)(s), "m^1 s^-2"),
+        (lambda m, s: jax.jit(lambda m: jnp.maximum(m, 0.0))(m), "m^1"),
+        (lambda m, s: lax.cond(m > 2 * m, lambda: m + m, lambda: m), "m^1"),
+        (lambda m, s: lax.while_loop(lambda x: x < 9 * m, lambda x: x + m, m) / s, "m^1 s^-1"),
+        (lambda m, s: jax.vmap(lambda x: x * s)(jnp.ones(3)) @ jnp.ones(3), "s^1"),
+        (lambda m, s: m / m, "a number"),
+    ],
+)
+def test_units_follow_programs(program, unit):
+    assert units.check_units(lambda: program(units.unit(2.0, m=1), units.unit(3.0, s=1)))[1] == unit
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda m, s: m + s,
+        lambda m, s: m < s,
+        lambda m, s: m + 1.0,
+        lambda m, s: jnp.where(m > 0, m, s),
+        lambda m, s: jax.jit(jnp.subtract)(m, s),
+        lambda m, s: lax.cond(m > 0, lambda: m - s, lambda: m),
+        lambda m, s: lax.while_loop(lambda x: x < 9.0, lambda x: 2 * x, m),
+        lambda m, s: jax.vmap(lambda x: x * m + s)(jnp.ones(3)),
+        lambda m, s: jax.grad(lambda m: (m * m + m * s) / s)(m),
+    ],
+)
+def test_units_that_clash_are_refused(program):
+    with pytest.raises(mal.TransformError, match=r"meets .*\n  at .*test_examples\.py:\d+"):
+        units.check_units(lambda: program(units.unit(2.0, m=1), units.unit(3.0, s=1)))
+
+
+def test_the_first_clash_is_the_one_reported():
+    def twice():
+        m, s = units.unit(2.0, m=1), units.unit(3.0, s=1)
+        both = m + s
+        return both + units.unit(1.0, kg=1)
+
+    with pytest.raises(mal.TransformError, match=r"^m\^1 meets s\^1\n"):
+        units.check_units(twice)
+
+
+# ------------------------------------------------------------ probabilistic
+
+
+def test_sampling_and_gradient_find_the_slope(printed):
+    sampled, best = map(float, re.findall(r"\d\.\d+", printed(probabilistic)))
+    exact = (0.9 + 2 * 2.4 + 3 * 2.8) / (1 + 4 + 9 + 0.5**2)
+    assert best == pytest.approx(exact, abs=1e-3)
+    assert sampled == pytest.approx(exact, abs=1e-2)
+
+
+def normal(x, loc, scale):
+    return -0.5 * ((x - loc) / scale) ** 2 - jnp.log(scale * jnp.sqrt(2 * jnp.pi))
+
+
+def walk(start):
+    step = lambda x, _: (probabilistic.sample("x", x, 2.0),) * 2
+    return lax.scan(step, start, length=3)[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_log_prob_of_a_walk_is_the_sum_over_its_steps(wrap):
+    x = jnp.array([1.0, -1.0, 2.0])
+    expected = normal(x, jnp.array([0.5, 1.0, -1.0]), 2.0).sum()
+    got = wrap(probabilistic.log_prob(walk))({"x": x}, 0.5)
+    assert jnp.allclose(got, expected)
+
+
+def test_a_trace_has_what_its_log_prob_is_asked_for():
+    path, _, drawn = probabilistic.trace(walk)(jax.random.key(0), 0.5)
+    assert jnp.allclose(drawn["x"], path)
+    seen, weight, nothing = probabilistic.trace(probabilistic.condition(walk, drawn))(None, 0.5)
+    assert jnp.allclose(seen, path)
+    assert jnp.allclose(weight, probabilistic.log_prob(walk)(drawn, 0.5))
+    assert nothing == {}
+
+
+def test_the_lanes_of_a_vmap_are_drawn_one_by_one():
+    plate = lambda xs: jax.vmap(lambda x: probabilistic.sample("y", x, 1.0))(xs)
+    ys, _, _ = probabilistic.trace(plate)(jax.random.key(0), jnp.zeros(4))
+    assert len(set(ys.tolist())) == 4
+    density = probabilistic.log_prob(plate)({"y": ys}, jnp.zeros(4))
+    assert jnp.allclose(density, normal(ys, 0.0, 1.0).sum())
+
+
+def test_a_model_needs_a_trace():
+    with pytest.raises(mal.UnhandledError, match="needs `trace`"):
+        probabilistic.line(jnp.ones(3))
+
+
+# ------------------------------------------------------------ intermediate_gradients
+
+
+def test_gradients_inside_a_flax_model_are_those_of_its_second_half(printed):
+    found = re.findall(
+        r"(\w+): +(\d+)% dead units, gradient norm ([\d.]+)", printed(intermediate_gradients)
+    )
+    net = intermediate_gradients.Net(intermediate_gradients.nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (64, 8))
+    y = jnp.sin(x.sum(1, keepdims=True))
+    second = jax.nn.relu(net.second(jax.nn.relu(net.first(x))))
+    slope = jax.grad(lambda h: jnp.mean((net.last(h) - y) ** 2))(second)
+    assert [layer for layer, _, _ in found] == ["first", "second"]
+    assert float(found[1][2]) == pytest.approx(float(jnp.linalg.norm(slope)), abs=1e-4)
+    assert int(found[1][1]) == round(100 * float(jnp.mean(jnp.all(second == 0, axis=0))))

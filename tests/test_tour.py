@@ -1,0 +1,71 @@
+"""The tour agrees with the code written by hand, says so, and notices where it does not."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from malleable import __main__ as command
+from malleable import tour
+
+WRONG = tour.Row("the answer", "41", "42", False)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return tour.digits(5, Console(quiet=True))
+
+
+def test_all_that_does_not_need_training_agrees(rows):
+    accuracy, *others = rows
+    assert [row.what for row in others if not row.ok] == []
+    assert not accuracy.ok  # five steps are not enough
+
+
+def test_flop_are_printed_in_full(rows):
+    assert (rows[-2].got, rows[-1].got) == ("19,038,208", "57,114,624")
+
+
+def test_another_key_is_noticed():
+    data = np.random.default_rng(0).uniform(size=(3, 8, 8)), np.array([1, 2, 3])
+    params = tour.mal.init(tour.loss)(jax.random.key(0), *data)
+    ours = jax.jit(tour.observe)(jax.random.key(1), params, *data)
+    theirs = jax.jit(tour.observe_by_hand)(jax.random.key(2), params, *data)
+    hidden, kept, slopes, grads = zip(ours, theirs)
+    assert not any(tour.close("", *pair).ok for pair in (hidden, slopes, grads))
+    assert not tour.equal("", *kept).ok
+
+
+@pytest.mark.parametrize("got", [[1.0, 2.001], [1.0, np.nan]])
+def test_a_figure_that_is_off_is_noticed(got):
+    assert not tour.close("", [np.ones(1), np.array(got)], [np.ones(1), np.array([1.0, 2.0])]).ok
+
+
+def test_a_wrong_figure_ends_the_tour_with_one(monkeypatch, capsys):
+    monkeypatch.setattr(tour, "CHAPTERS", [lambda *_: [WRONG]])
+    assert command.main(["tour", "--steps", "1"]) == 1
+    assert "differs" in capsys.readouterr().out
+
+
+def test_right_figures_end_the_tour_with_zero(monkeypatch, capsys):
+    monkeypatch.setattr(tour, "CHAPTERS", [lambda *_: [WRONG._replace(got="42", ok=True)]])
+    assert command.main(["tour"]) == 0
+    assert "Every figure is as expected." in capsys.readouterr().out
+
+
+def test_an_unknown_command_prints_the_usage():
+    ran = subprocess.run(
+        [sys.executable, "-m", "malleable", "nonsense"], capture_output=True, text=True
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("usage: malleable")
+
+
+def test_without_the_extra_the_tour_names_it():
+    code = "import sys; sys.modules['sklearn'] = None; import malleable.__main__ as m; m.main()"
+    ran = subprocess.run([sys.executable, "-c", code, "tour"], capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert "pip install 'malleable[tour]'" in ran.stderr
