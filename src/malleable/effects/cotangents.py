@@ -6,8 +6,8 @@ import jax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.effects.harvest import flat_harvest, rules
 from malleable.effects.names import nest
-from malleable.effects.tags import flat_harvest, rules
 
 
 def cotangents(fun: Callable, *, kind: str = "tag") -> Callable:

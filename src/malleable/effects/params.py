@@ -10,9 +10,9 @@ from malleable.core.frame import Frame, spell, spell_type
 from malleable.core.interpret import Rulebook, run_staged, sites
 from malleable.core.marker import marker
 from malleable.core.stage import stage
+from malleable.effects.harvest import fit
 from malleable.effects.names import full_path, nest, unnest
 from malleable.effects.rng import own_key_p, shared_key_p, typed
-from malleable.effects.tags import fit
 from malleable.errors import TransformError
 
 param_p = marker(

@@ -1,0 +1,109 @@
+"""How tags are read out and replaced: the rules behind `reap`, `plant` and `cotangents`."""
+
+import functools
+from collections.abc import Callable, Mapping
+
+import jax
+from jax import numpy as jnp
+
+from malleable.core.frame import Frame, Masked, select, spell, spell_type
+from malleable.core.interpret import Rulebook, run_staged, sites
+from malleable.core.marker import marker
+from malleable.core.stage import stage
+from malleable.effects.names import no_such_name, unnest
+from malleable.errors import TransformError
+
+_NONE = object()
+
+
+@functools.cache
+def markers(kind: str):
+    """The two primitives of a kind of tag: its value, and a record of it.
+
+    The record has no result and no derivative, so JAX leaves it in the loop it is written in,
+    also where differentiation moves or drops the value.
+    """
+    record = marker(f"record:{kind}", out=lambda *_, **__: [], lanes="all", tangents="none")
+    return marker(f"tag:{kind}", lanes="all"), record
+
+
+def flat_harvest(fun: Callable, kind: str, book: Rulebook) -> Callable:
+    """harvested(values, *args) -> (out, {path: Write}), under rules that plant and reap."""
+    seen, _ = markers(kind)
+
+    def harvested(values: Mapping, *args, **kwargs):
+        staged = stage(fun, book.markers)(*args, **kwargs)
+        found = {e.params["path"]: e.params["mode"] for e in sites(staged.jaxpr, [seen])}
+        for name in book.only - {q[-1] for q in found}:
+            raise no_such_name((name,), found, "tag")
+        given = unnest(values, found, "tag")
+        same = {q: v for q, v in given.items() if found[q] in ("last", "sum")}
+        frame = Frame(feeds={q: v for q, v in given.items() if q not in same}, shared=same)
+        return run_staged(staged, book, frame), frame.writes
+
+    return harvested
+
+
+class TagRules(Rulebook):
+    """Rules for one kind of tag; only: the names asked for, which must be there."""
+
+    only: frozenset = frozenset()
+
+
+@functools.cache
+def rules(kind: str, only: frozenset | None, plants: bool, put=None) -> TagRules:
+    """Rules that reap `only` some names (None: all) and plant what is fed in.
+
+    put(frame, path, planted, value) -> the value that takes the place of the tagged one.
+    """
+    seen, record = markers(kind)
+    put = put or _replace
+
+    def wanted(frame, q):
+        return (only is None or q[-1] in only) and frame.read(q, _NONE) is _NONE
+
+    def on_record(frame, *leaves, path, tree, mode):
+        if wanted(frame, path):
+            frame.write(path, jax.tree.unflatten(tree, leaves), mode)
+        elif frame.read(path, _NONE) is _NONE:
+            record(*leaves, path=path, tree=tree, mode=mode)  # for who is around
+
+    def on_tag(frame, *leaves, path, tree, mode):
+        value = jax.tree.unflatten(tree, leaves)
+        if plants and (planted := frame.read(path, _NONE)) is not _NONE:
+            return jax.tree.leaves(put(frame, path, planted, value))
+        if wanted(frame, path):
+            frame.rewrite(path, value)  # the record has no derivative; the value has
+            return list(leaves)
+        return seen.bind(*leaves, path=path, tree=tree, mode=mode) if seen.active else list(leaves)
+
+    book = TagRules({record: on_record, seen: on_tag})
+    book.only = only or frozenset()
+    return book
+
+
+def _replace(frame, path, planted, value):
+    if isinstance(planted, Masked):
+        return select(planted.written, fit(frame, path, planted.value, value), value)
+    return fit(frame, path, planted, value)
+
+
+def fit(frame: Frame, path, given, wanted, hint="give the shape and dtype it has at this line"):
+    """`given` with the dtypes of `wanted`; raises TransformError where it has another type."""
+    given = jax.tree.map(jnp.asarray, given)
+
+    def fits(a, b):
+        kind = a.dtype == b.dtype or (
+            not jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended)
+            and jnp.promote_types(a.dtype, b.dtype) == b.dtype
+        )
+        return kind and a.shape == b.shape
+
+    same = jax.tree.structure(given) == jax.tree.structure(wanted)
+    if not same or not all(map(fits, jax.tree.leaves(given), jax.tree.leaves(wanted))):
+        raise TransformError(
+            f"{spell(path)} is given as {spell_type(given)}, and {spell_type(wanted)} belongs here",
+            where=frame.where,
+            hint=hint,
+        )
+    return jax.tree.map(lambda a, b: a.astype(b.dtype), given, wanted)
