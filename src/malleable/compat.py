@@ -9,8 +9,9 @@ In order: jaxprs, source lines, views of higher-order equations, markers, live t
 
 import contextlib
 import pathlib
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -52,8 +53,10 @@ def close(jaxpr) -> Jaxpr:
 
 
 def bodies(params: dict) -> list[Jaxpr]:
-    """The jaxprs among the params of an equation."""
-    flat = (x for p in params.values() for x in (p if isinstance(p, tuple | list) else (p,)))
+    """The jaxprs among the params of an equation, those that an object hides included."""
+    hidden = vars(params["_prim"]) if "_prim" in params else {}
+    every = (*params.values(), *hidden.values())
+    flat = (x for p in every for x in (p if isinstance(p, tuple | list) else (p,)))
     return [close(x) for x in flat if isinstance(x, (Jaxpr, jexc.Jaxpr))]
 
 
@@ -65,15 +68,11 @@ def bind(eqn: Eqn, args: Sequence) -> list:
 
 def same_program(eqn: Eqn):
     """A hashable key, equal for equations that compute the same function of their operands."""
-    key = eqn.primitive, frozenset((k, v) for k, v in eqn.params.items() if _has_hash(v))
-    return key if len(key[1]) == len(eqn.params) else eqn
-
-
-def _has_hash(x):
     try:
-        return hash(x) is not None
-    except TypeError:  # a custom_vjp with nondiff_argnums carries an object without one
-        return False
+        key = eqn.primitive, frozenset(eqn.params.items())
+    except TypeError:  # a custom_vjp with nondiff_argnums carries an object without a hash
+        return eqn
+    return key
 
 
 def slice_type(x):
@@ -125,118 +124,60 @@ def source(eqn: Eqn) -> Iterator[None]:
 
 
 def place(*eqns: Eqn) -> tuple[str, int, str] | None:
-    """(file, line, function) of the first equation that has a line of the user's."""
-    return next(filter(None, (_user_line(eqn.source_info) for eqn in eqns)), None)
-
-
-def where(*eqns: Eqn) -> str:
-    """`file.py:12 in fun`, of the first equation that has a line of the user's; or ""."""
-    return _spell_line(place(*eqns))
-
-
-def here() -> str:
-    """`file.py:12 in fun`: the user's line that is running now."""
-    return _spell_line(_user_line(source_info_util.current()))
-
-
-def _user_line(info):
-    frame = source_info_util.user_frame(info.traceback)
+    """(file, line, function) of the first equation with a line of the user's; of now, for none."""
+    infos = [eqn.source_info for eqn in eqns] or [source_info_util.current()]
+    frames = (source_info_util.user_frame(info.traceback) for info in infos)
+    frame = next(filter(None, frames), None)
     return (frame.file_name, frame.start_line, frame.function_name) if frame else None
 
 
-def _spell_line(found) -> str:
+def where(*eqns: Eqn) -> str:
+    """`file.py:12 in fun`: what `place` gives, in words; "" for nothing."""
+    found = place(*eqns)
     return "{}:{} in {}".format(*found) if found else ""
 
 
 # ---------------------------------------------------------------- views
 
 
-class Call(NamedTuple):
-    """One body, run once; wrap(fun) gives fun(frame, *args) -> (outs, frame) the same treatment.
+# One body, run once. wrap(fun) gives fun(frame, *args) -> (outs, frame) the same treatment;
+# lost: what a body that was entered cannot keep, or "".
+Call = namedtuple("Call", "body wrap lost", defaults=[""])
 
-    lost: what a body that was entered cannot keep, or "".
-    """
+# jvp(primals, tangents) -> (outs, tangents of outs)
+CustomJvp = namedtuple("CustomJvp", "body jvp")
 
-    body: Jaxpr
-    wrap: Callable
-    lost: str = ""
+# fwd(*args) -> (outs, residuals); bwd(residuals, cotangents) -> cotangents of args
+CustomVjp = namedtuple("CustomVjp", "body fwd bwd")
 
+# cond and switch: the operands are the index, then the arguments of the branches
+Branch = namedtuple("Branch", "branches")
 
-class CustomJvp(NamedTuple):
-    """jvp(primals, tangents) -> (outs, tangents of outs)."""
+# split(args) -> consts, carry, xs; body(*consts, *carry, *xs_i) -> (*carry, *ys_i)
+Scan = namedtuple("Scan", "body split length reverse unroll")
 
-    body: Jaxpr
-    jvp: Callable
+# split(args) -> consts of the test, consts of the body, carry
+While = namedtuple("While", "cond body split")
 
+# shard_map: one body per device along `axes` of the mesh, {name: size}. wrap(fun, in_specs,
+# out_specs) maps fun(*state, *args) -> (outs, state) the same way, given the specs of the
+# state; lanes(value) -> the axes along which a value inside differs.
+Map = namedtuple("Map", "body axes wrap lanes")
 
-class CustomVjp(NamedTuple):
-    """fwd(*args) -> (outs, residuals); bwd(residuals, cotangents) -> cotangents of args."""
-
-    body: Jaxpr
-    fwd: Callable
-    bwd: Callable
-
-
-class Branch(NamedTuple):
-    """cond and switch: the operands are the index, then the arguments of the branches."""
-
-    branches: tuple[Jaxpr, ...]
+# a body that cannot be entered, and why
+Opaque = namedtuple("Opaque", "why")
 
 
-class Scan(NamedTuple):
-    """split(args) -> consts, carry, xs;  body(*consts, *carry, *xs_i) -> (*carry, *ys_i)."""
-
-    body: Jaxpr
-    split: Callable
-    length: int
-    reverse: bool
-    unroll: int
-
-
-class While(NamedTuple):
-    """split(args) -> cond_consts, body_consts, carry."""
-
-    cond: Jaxpr
-    body: Jaxpr
-    split: Callable
-
-
-class Map(NamedTuple):
-    """shard_map: one body per device along `axes` of the mesh, {name: size}.
-
-    wrap(fun, in_specs, out_specs) maps fun(*state, *args) -> (outs, state) the same way, given
-    the specs of the state. lanes(value) -> the axes along which a value inside differs.
-    """
-
-    body: Jaxpr
-    axes: dict[str, int]
-    wrap: Callable
-    lanes: Callable
-
-
-class Opaque(NamedTuple):
-    """A body that cannot be entered, and why."""
-
-    why: str
-
-
-View = Call | CustomJvp | CustomVjp | Branch | Scan | While | Map | Opaque
-
-
-def view(eqn: Eqn) -> View:
-    """The shape of an equation that carries jaxprs; Opaque for a primitive in no table."""
+def view(eqn: Eqn):
+    """One of the above, for an equation that carries jaxprs; Opaque for one in no table."""
     name = eqn.primitive.name
     if any(is_ref(v.aval) for v in eqn.invars):
         return Opaque("it updates a mutable reference (jax.new_ref)")
     if name in OPAQUE:
         return Opaque(OPAQUE[name])
     if name in INLINED:
-        body, lost = INLINED[name]
-        inner = close(eqn.params[next(k for k in body if k in eqn.params)])
-        return Call(inner, lambda fun: fun, lost)
-    if name not in VIEWS:
-        return Opaque("malleable does not know this primitive")
-    return VIEWS[name](eqn)
+        return Call(bodies(eqn.params)[0], lambda fun: fun, INLINED[name])
+    return VIEWS[name](eqn) if name in VIEWS else Opaque("malleable does not know it")
 
 
 def _jit(eqn):
@@ -245,10 +186,13 @@ def _jit(eqn):
     options = {"inline": p["inline"], "keep_unused": p["keep_unused"]}
     if p["compiler_options_kvs"]:
         options["compiler_options"] = dict(p["compiler_options_kvs"])
-    ins, outs = map(_shardings, (p["in_shardings"], p["out_shardings"]))
-    if any(s is not None for s in ins):
+    ins, outs = (
+        [s if isinstance(s, jax.sharding.Sharding) else None for s in p[side]]
+        for side in ("in_shardings", "out_shardings")
+    )
+    if any(ins):
         options["in_shardings"] = (None, *ins)
-    if any(s is not None for s in outs):
+    if any(outs):
         options["out_shardings"] = (outs, None)
 
     def wrap(fun):
@@ -256,10 +200,6 @@ def _jit(eqn):
         return jax.jit(fun, donate_argnums=donated, **options)
 
     return Call(p["jaxpr"], wrap)
-
-
-def _shardings(given):
-    return [s if isinstance(s, jax.sharding.Sharding) else None for s in given]
 
 
 def _remat(eqn):
@@ -341,10 +281,6 @@ def add_tangents(a, b):
     return a if a.dtype == jax.dtypes.float0 else a + b
 
 
-def _cond(eqn):
-    return Branch(tuple(eqn.params["branches"]))
-
-
 def _scan(eqn):
     p = eqn.params
 
@@ -386,7 +322,7 @@ def _shard_map(eqn):
     return Map(close(p["jaxpr"]), axes, wrap, lanes)
 
 
-VIEWS: dict[str, Callable[[Eqn], View]] = {
+VIEWS = {
     "jit": _jit,
     "pjit": _jit,
     "remat": _remat,
@@ -394,25 +330,25 @@ VIEWS: dict[str, Callable[[Eqn], View]] = {
     "checkpoint": _remat,
     "custom_jvp_call": _custom_jvp,
     "custom_vjp_call": _custom_vjp,
-    "cond": _cond,
+    "cond": lambda eqn: Branch(tuple(eqn.params["branches"])),
     "scan": _scan,
     "while": _while,
     "shard_map": _shard_map,  # pmap is jit of shard_map
 }
 
-# name -> (where its body is, what is lost when the body is entered)
+# what is run in place, and what is lost by it
 INLINED = {
-    "closed_call": (("call_jaxpr",), ""),
-    "core_call": (("call_jaxpr",), ""),
-    "eval_jaxpr": (("call_jaxpr", "jaxpr"), ""),
-    "composite": (("call_jaxpr", "jaxpr"), "its name as one operation"),
-    "custom_vmap_call": (("call",), "its batching rule"),
-    "custom_transpose_call": (("call",), "its transposition rule"),
-    "linear_call": (("callee",), "its transposition rule"),
-    "custom_partitioning": (("call",), "its partitioning rule"),
-    "compute_on": (("jaxpr", "call_jaxpr"), "where it runs"),
-    "xla_metadata_call": (("jaxpr", "call_jaxpr"), "its XLA metadata"),
-    "program_order": (("jaxpr", "call_jaxpr"), "the order it fixed"),
+    "closed_call": "",
+    "core_call": "",
+    "eval_jaxpr": "",
+    "composite": "its name as one operation",
+    "custom_vmap_call": "its batching rule",
+    "custom_transpose_call": "its transposition rule",
+    "linear_call": "its transposition rule",
+    "custom_partitioning": "its partitioning rule",
+    "compute_on": "where it runs",
+    "xla_metadata_call": "its XLA metadata",
+    "program_order": "the order it fixed",
 }
 
 # why a body cannot be entered, and whose
@@ -572,11 +508,9 @@ class LiveTracer(Tracer):
     def __array__(self, dtype=None, copy=None):
         return np.asarray(self.value, dtype)
 
-    __float__ = lambda self: float(self.value)
-    __complex__ = lambda self: complex(self.value)
-    __repr__ = lambda self: repr(self.value)
-    __format__ = lambda self, spec: format(self.value, spec)
-    tolist = lambda self: self.value.tolist()
+
+for _name in ("__float__", "__complex__", "__repr__", "__format__", "tolist"):
+    setattr(LiveTracer, _name, lambda self, *a, _name=_name: getattr(self.value, _name)(*a))
 
 
 class LiveTrace(jax.core.Trace):

@@ -167,8 +167,8 @@ def adam(params, grads, mean, square, t):
 
 def digits(steps, console):
     """A recurrent digit classifier, without plumbing"""
-    data = load_digits()
-    images, labels = jnp.asarray(data.images / 16, jnp.float32), jnp.asarray(data.target)
+    pixels, labels = map(jnp.asarray, load_digits(return_X_y=True))
+    images = pixels.reshape(-1, 8, 8) / 16
     unseen = np.arange(len(images)) % 5 == 0
     params = train(images[~unseen], labels[~unseen], steps, console)
 

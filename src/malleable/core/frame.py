@@ -79,10 +79,8 @@ class Frame:
         value = self.feeds.get(q, self.shared.get(q, otherwise))
         if value is _REQUIRED:
             known = ", ".join(map(spell, [*self.feeds, *self.shared])) or "none"
-            raise self.error(
-                f"{spell(q)} is read, and nothing is fed in under that name",
-                f"feed it; the names fed in are: {known}",
-            )
+            what = f"{spell(q)} is read, and nothing is fed in under that name"
+            raise self.error(what, f"feed it; the names fed in are: {known}")
         if isinstance(value, Misfit):
             raise self.error(f"{spell(q)} cannot be fed here: {value.why}", value.hint)
         return value
@@ -95,10 +93,8 @@ class Frame:
         """
         q = path_of(name)
         if mode not in MODES:
-            raise self.error(
-                f"{spell(q)} is written with the unknown mode {mode!r}",
-                f"the modes are {', '.join(MODES)}",
-            )
+            what = f"{spell(q)} is written with the unknown mode {mode!r}"
+            raise self.error(what, f"the modes are {', '.join(MODES)}")
         self.before[q] = self.writes.get(q)
         self.put(q, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
 
@@ -169,10 +165,8 @@ class Frame:
     def _check_carry(self) -> None:
         for leaf in jax.tree.leaves(self.carry):
             if not compat.is_array(leaf):
-                raise self.error(
-                    f"the carry holds a {type(leaf).__name__}, which cannot cross control flow",
-                    "keep arrays, numbers and pytrees of them in the carry",
-                )
+                what = f"the carry holds a {type(leaf).__name__}, which cannot cross control flow"
+                raise self.error(what, "keep arrays, numbers and pytrees of them in the carry")
 
     def error(self, what: str, hint: str) -> TransformError:
         return TransformError(what, where=self.where, hint=hint)
@@ -225,20 +219,19 @@ def zeros(tree):
     return jax.tree.map(lambda a: compat.match_devices(jnp.zeros(a.shape, a.dtype), a), tree)
 
 
-def check_same(name: Path, old: Write, new: Write) -> None:
+def check_same(path: Path, old: Write, new: Write) -> None:
     """Raise unless two writes of one name have the same mode, structure, shapes and dtypes."""
     if old.mode != new.mode:
-        how = f"with mode {old.mode!r} and with {new.mode!r}"
-        raise clash(name, old, new, how, "use one mode for one name, or two names")
+        raise clash(path, old, new, f"with mode {old.mode!r} and with {new.mode!r}", "use one mode")
     if signature(old.value) != signature(new.value):
         how = f"as {spell_type(old.value)} and as {spell_type(new.value)}"
-        raise clash(name, old, new, how, "write the same shapes and dtypes, or use two names")
+        raise clash(path, old, new, how, "write the same shapes and dtypes, or use two names")
 
 
-def clash(name: Path, old: Write, new: Write, how: str, hint: str) -> TransformError:
+def clash(path: Path, old: Write, new: Write, how: str, hint: str) -> TransformError:
     both = f"{old.where or 'a line unknown'} and {new.where or 'a line unknown'}"
     both = f"both times by {new.where}" if old.where == new.where and new.where else both
-    return TransformError(f"{spell(name)} is written {how} ({both})", where=new.where, hint=hint)
+    return TransformError(f"{spell(path)} is written {how} ({both})", where=new.where, hint=hint)
 
 
 def signature(tree):
@@ -255,11 +248,6 @@ def path_of(name: Name) -> Path:
     return path
 
 
-def named(flat: dict[Path, Any]) -> dict[Name, Any]:
-    """{path: value} as {name: value}."""
-    return {q[0] if len(q) == 1 else q: x for q, x in flat.items()}
-
-
 def spell(path: Path) -> str:
     """A path as the user wrote it, scopes and all."""
     return repr("/".join(path))
@@ -267,8 +255,5 @@ def spell(path: Path) -> str:
 
 def spell_type(tree) -> str:
     """`float32[3]`, or a pytree of such."""
-
-    def one(x):
-        return f"{jnp.result_type(x)}[{','.join(map(str, jnp.shape(x)))}]"
-
+    one = lambda x: f"{jnp.result_type(x)}[{','.join(map(str, jnp.shape(x)))}]"  # noqa: E731
     return str(jax.tree.map(one, tree)).replace("'", "")

@@ -36,10 +36,8 @@ def cross(book, frame: Frame, args: list) -> list:
     def make():
         view = compat.view(eqn)
         if isinstance(view, compat.Opaque):
-            raise frame.error(
-                f"a rule applies inside `{eqn.primitive}`, which cannot be entered: {view.why}",
-                "move what the rule is about outside of it, or give the primitive itself a rule",
-            )
+            what = f"a rule applies inside `{eqn.primitive}`, which cannot be entered: {view.why}"
+            raise frame.error(what, "move it outside, or give the primitive itself a rule")
         if isinstance(view, compat.Call):
             return _call(view, book, frame)
 
@@ -164,11 +162,9 @@ def _union(branches: list[dict]) -> dict:
         if all(flag is None for flag in flags):
             continue
         if w.mode in ("stack", "unique"):
-            raise TransformError(
-                f"{spell(q)} is written in some branches of a cond but not in all",
-                where=w.where,
-                hint='write it in every branch, or with mode="masked" to get (value, written)',
-            )
+            what = f"{spell(q)} is written in some branches of a cond but not in all"
+            hint = 'write it in every branch, or with mode="masked" to get (value, written)'
+            raise TransformError(what, where=w.where, hint=hint)
         shapes = [f.shape for f in flags if hasattr(f, "shape")]
         union[q] = replace(w, written=max(shapes, default=(), key=len))
     return union
@@ -176,10 +172,8 @@ def _union(branches: list[dict]) -> dict:
 
 def _check_carry(frame, old, new, what: str) -> None:
     if frames.signature(old) != frames.signature(new):
-        raise frame.error(
-            f"the carry {what}: {frames.spell_type(old)} and {frames.spell_type(new)}",
-            "keep its structure, shapes and dtypes; start it with the type it ends with",
-        )
+        what = f"the carry {what}: {frames.spell_type(old)} and {frames.spell_type(new)}"
+        raise frame.error(what, "keep its shapes and dtypes; start it with the type it ends with")
 
 
 # ---------------------------------------------------------------- loops
@@ -307,11 +301,9 @@ def _carry_into(frame, end, loop: str):
 def _check_modes(writes, modes: list[str], loop: str, better: str) -> None:
     for q, w in writes.items():
         if w.mode in modes:
-            raise TransformError(
-                f"{spell(q)} is written with mode {w.mode!r} inside {loop}",
-                where=w.where,
-                hint=f'write it with mode="{better}", or outside of the loop',
-            )
+            what = f"{spell(q)} is written with mode {w.mode!r} inside {loop}"
+            hint = f'write it with mode="{better}", or outside of the loop'
+            raise TransformError(what, where=w.where, hint=hint)
 
 
 def _unwritten(write: Write) -> Write:
@@ -347,10 +339,12 @@ def _map(view: compat.Map, book, frame, args):
     run = book.body(view.body, frame)
     root = None if frame.key is None else frame.next_key()
     same = PartitionSpec()
+    eqn, outer = frame.eqn, frame.outer
     split = {q: _spec_of(value, view.axes) for q, value in frame.feeds.items()}
     seen: dict = {}
 
     def one(frame, feeds, *args):
+        frame.eqn, frame.outer = eqn, outer
         inner = frame.enter()
         inner.feeds = {
             q: x if split[q] == same else jax.tree.map(lambda x: x[0], x) for q, x in feeds.items()
@@ -359,10 +353,8 @@ def _map(view: compat.Map, book, frame, args):
             inner.key = _fold_key(inner.key, lax.axis_index(axis))
         outs, end = run(inner, list(args))
         if any(map(view.lanes, jax.tree.leaves(end.carry))):
-            raise end.error(
-                "the carry differs between the devices of a shard_map",
-                "lax.psum what goes into it, or write it with mode='sum' instead",
-            )
+            what = "the carry differs between the devices of a shard_map"
+            raise inner.error(what, "lax.psum what goes into it, or write it instead")
         seen["changed"] = end.changed
         seen["specs"] = jax.tree.map(
             lambda x: PartitionSpec(view.lanes(x)) if view.lanes(x) else same, end.writes
@@ -372,7 +364,7 @@ def _map(view: compat.Map, book, frame, args):
             jax.tree.map(lambda x: x[None] if view.lanes(x) else x, end.writes),
         )
 
-    start = replace(frame.enter(), key=root, feeds={}, draws=0)
+    start = Frame(frame.carry, shared=frame.shared, key=root)
     probe = view.wrap(lambda *a: (one(*a)[0], ()), (same, split), ())
     jax.eval_shape(probe, start, frame.feeds, *args)
     mapped = view.wrap(one, (same, split), (same, seen["specs"]))

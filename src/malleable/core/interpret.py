@@ -4,18 +4,19 @@ This is the one loop over equations that computes values. Tags, random keys, par
 whatever a user invents are all rules given to it.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.frame import Frame, named, path_of, signature, spell_type
+from malleable.core.frame import Frame, path_of, signature, spell_type
 from malleable.core.higher import cross
 from malleable.core.marker import Marker
 from malleable.core.stage import Staged, stage
 from malleable.errors import RuleError
+from malleable.notes import note
 
 Rules = Mapping[compat.Primitive, Callable]
 
@@ -46,26 +47,24 @@ class Rulebook:
     def enters(self, eqn: compat.Eqn) -> bool:
         """Whether rules apply to something inside an equation."""
         inside = compat.bodies(eqn.params)
-        if not inside:
-            # an effect of ours and no body we see: a primitive that hides it in an object
+        if not inside:  # an effect of ours and no body in sight: something hides it
             return compat.has_marker(eqn) and not isinstance(eqn.primitive, Marker)
-        if any(self.mentions(body) for body in inside):
+        if any(map(self.mentions, inside)):
             return True
-        if self.default is None:
-            return False
-        view = compat.view(eqn)  # a default rule asks for what can be entered without loss
-        return not isinstance(view, compat.Opaque) and not getattr(view, "lost", "")
+        view = None if self.default is None else compat.view(eqn)
+        if isinstance(view, compat.Opaque):
+            note(f"took `{eqn.primitive}` as one operation", compat.where(eqn), view.why)
+        # a default rule asks for what can be entered without loss
+        return (
+            view is not None
+            and not isinstance(view, compat.Opaque)
+            and not getattr(view, "lost", "")
+        )
 
     def mentions(self, jaxpr: compat.Jaxpr) -> bool:
         """Whether a body has an equation with a rule, at any depth."""
-
-        def look():
-            return any(
-                e.primitive in self.rules or any(map(self.mentions, compat.bodies(e.params)))
-                for e in jaxpr.eqns
-            )
-
-        return self.remember(("mentions", jaxpr), look)
+        found = lambda: any(True for _ in sites(jaxpr, self.rules))  # noqa: E731
+        return self.remember(("mentions", jaxpr), found)
 
     def body(self, jaxpr: compat.Jaxpr, around: Frame) -> Callable:
         """run(frame, args) -> (outs, frame): the body under the rules, traced once."""
@@ -140,8 +139,8 @@ def start(carry=(), feeds=None, shared=None, key=None) -> Frame:
 
 
 def results(frame: Frame) -> dict:
-    """{name: value} of all that was written."""
-    return named({q: w.result() for q, w in frame.writes.items()})
+    """{name: value} of all that was written; a path of one part is a plain name."""
+    return {q[0] if len(q) == 1 else q: w.result() for q, w in frame.writes.items()}
 
 
 def run_staged(staged: Staged, book: Rulebook, frame: Frame):
@@ -207,11 +206,10 @@ def keeps_value(frame: Frame, outs: list) -> bool:
     return not outs or (own is not None and all(a is b for a, b in zip(own, outs, strict=False)))
 
 
-def sites(jaxpr: compat.Jaxpr, prims: Iterable[compat.Primitive]) -> Iterator[compat.Eqn]:
+def sites(jaxpr: compat.Jaxpr, prims: Container[compat.Primitive]) -> Iterator[compat.Eqn]:
     """Every equation of some primitives in a program, at any depth, in program order."""
-    wanted = frozenset(prims)
     for eqn in jaxpr.eqns:
-        if eqn.primitive in wanted:
+        if eqn.primitive in prims:
             yield eqn
         for body in compat.bodies(eqn.params):
-            yield from sites(body, wanted)
+            yield from sites(body, prims)

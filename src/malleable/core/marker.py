@@ -35,7 +35,7 @@ class Marker(compat.Primitive):
 
     def unhandled(self, *args, **_):
         if self.missing:
-            raise UnhandledError(self.missing, where=compat.here(), hint=self.hint)
+            raise UnhandledError(self.missing, where=compat.where(), hint=self.hint)
         return list(args)
 
 

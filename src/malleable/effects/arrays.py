@@ -75,7 +75,7 @@ class MutableTracer(compat.LiveTracer):
         if not self._trace.is_current():
             raise TransformError(
                 "x[i] = y on an array of an enclosing function",
-                where=compat.here(),
+                where=compat.where(),
                 hint="hand the array to the jit, loop or grad body, and return the new one",
             )
         lower = self._trace.lower

@@ -118,6 +118,6 @@ def write_masked(old, mask, new):
 def unknown_size(what: str) -> TransformError:
     return TransformError(
         f"{what}, and a mask known only at run time: its size is unknown",
-        where=compat.here(),
+        where=compat.where(),
         hint="work on all elements: jnp.where(mask, new, x), jnp.sum(x, where=mask)",
     )

@@ -47,7 +47,7 @@ def param(name: str, init: Callable, *args):
     if any(isinstance(c, compat.Tracer) for c in (*made.consts, *jax.tree.leaves(args))):
         raise TransformError(
             f"the initializer of {spell(path)} uses a value that is traced",
-            where=compat.here(),
+            where=compat.where(),
             hint="make a parameter from its key, shapes and constants only",
         )
     params = {"path": path, "types": tuple(leaves), "tree": tree, "make": make}
