@@ -1,14 +1,10 @@
 """The door to JAX: every primitive of the installed JAX that carries a program is in a table."""
 
-import importlib
 import pkgutil
 import re
 
 import jax
 import jax._src
-import jax.numpy as jnp
-import pytest
-from jax import lax
 
 from malleable import compat
 

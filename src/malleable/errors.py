@@ -4,9 +4,8 @@
 class MalleableError(Exception):
     """Base of every error this library raises on purpose.
 
-    what: one sentence, in the user's words.
-    where: `file.py:12 in fun`, or "" when no line of the user's is known.
-    hint: one sentence telling what to do next.
+    what: one sentence, in the user's words; where: `file.py:12 in fun`, or "" when no line of
+    the user's is known; hint: one sentence telling what to do next.
 
     >>> print(MalleableError("'x' is fed nothing", where="model.py:3 in net", hint="feed it"))
     'x' is fed nothing
@@ -16,8 +15,7 @@ class MalleableError(Exception):
 
     def __init__(self, what: str, *, where: str = "", hint: str = ""):
         self.what, self.where, self.hint = what, where, hint
-        at = f"\n  at {where}" if where else ""
-        todo = f"\n  hint: {hint}" if hint else ""
+        at, todo = f"\n  at {where}" * bool(where), f"\n  hint: {hint}" * bool(hint)
         super().__init__(what + at + todo)
 
 

@@ -59,7 +59,7 @@ def reaping_keeps_the_value(program):
 
 def planting_what_was_reaped(program):
     def planted(*args):
-        out, tags = mal.reap(tagged(program))(*args)
+        _, tags = mal.reap(tagged(program))(*args)
         per_step = {name: tags[name] for name, mode in program.tags if mode in ALWAYS}
         return mal.plant(tagged(program))(per_step, *args)
 

@@ -129,8 +129,9 @@ class Frame:
 
     @property
     def where(self) -> str:
-        """`file.py:12 in fun`: the user's line behind the equation at hand."""
-        return "" if self.eqn is None else compat.where(self.eqn, *self.outer)
+        """`file.py:12 in fun`: the user's line behind the equation at hand, or that runs it."""
+        here = "" if self.eqn is None else compat.where(self.eqn, *self.outer)
+        return here or compat.where()
 
     # ------------------------------------------------------------ for control flow
 

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from malleable import compat
 from malleable.errors import UnhandledError
 
+LANES = ("front", "all", "each", "shared")
+TANGENTS = ("pass", "none", "refuse")
+
 # The markers that some transformation around us has a rule for.
 handled = compat.user_context(frozenset())
 
@@ -69,16 +72,11 @@ def marker(
     >>> float(interpret(lambda x: loud(x) + 1, {loud: double})(2.0)[0])
     5.0
     """
-    if lanes not in ("front", "all", "each", "shared") or tangents not in (
-        "",
-        "pass",
-        "none",
-        "refuse",
-    ):
-        raise ValueError(f"unknown lanes={lanes!r} or tangents={tangents!r}")
-    new = Marker(name, missing, hint)
     if not tangents:
         tangents = "pass" if out is None else "none" if lanes in ("each", "shared") else "refuse"
+    if lanes not in LANES or tangents not in TANGENTS:
+        raise ValueError(f"lanes is one of {LANES}, tangents one of {TANGENTS}")
+    new = Marker(name, missing, hint)
 
     def types(*avals, **params):
         given = avals if out is None else out(*avals, **params)

@@ -10,7 +10,21 @@ from malleable.core.live import live
 from malleable.effects.indexing import Selection, is_traced_mask, is_view, plain_index, write
 from malleable.errors import TransformError
 
-_IN_PLACE = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift".split()
+_IN_PLACE = [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and_",
+    "or_",
+    "xor",
+    "lshift",
+    "rshift",
+]
 
 
 def mutable(fun: Callable) -> Callable:

@@ -1,0 +1,51 @@
+"""Rules that many tests use, and what they compare programs and results with."""
+
+import jax
+import numpy as np
+
+from malleable import compat
+
+
+def again(frame, *args, **params):
+    """Changes nothing."""
+    return frame.bind(*args)
+
+
+def count(frame, *args, **params):
+    """Counts in the carry, and changes nothing."""
+    frame.carry += 1
+    return frame.bind(*args)
+
+
+def twice(frame, *args, **params):
+    """Doubles the result."""
+    return 2 * frame.bind(*args)
+
+
+def hand_out(mode, name="x"):
+    """A rule that writes the operand of its equation."""
+
+    def rule(frame, x, **params):
+        frame.write(name, x, mode)
+        return frame.bind(x)
+
+    return rule
+
+
+def prims(jaxpr):
+    """The names of the primitives of a program, without those of its bodies."""
+    return [eqn.primitive.name for eqn in jaxpr.eqns]
+
+
+def prims_deep(jaxpr):
+    """The names of the primitives of a program, each with those of its bodies: a nested list."""
+    return [(e.primitive.name, *map(prims_deep, compat.bodies(e.params))) for e in jaxpr.eqns]
+
+
+def assert_same(got, wanted, rtol=1e-5):
+    """Raise AssertionError unless two pytrees have one structure, shapes, dtypes and values."""
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted)):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6)
