@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.core
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
@@ -238,11 +239,12 @@ def _custom_jvp(eqn):
 
 
 def _custom_vjp(eqn):
-    n = len(eqn.outvars)
+    n, consts = len(eqn.outvars), eqn.params["num_consts"]
 
     def fwd(*args):
         _, rule, _ = _subfuns(eqn)
-        flat = list(rule.call_wrapped(*(x for arg in args for x in (arg, True))))
+        pairs = ((x, i >= consts) for i, x in enumerate(args))  # (value, is it differentiated)
+        flat = list(rule.call_wrapped(*(x for pair in pairs for x in pair)))
         res, outs = flat[: len(flat) - n], flat[len(flat) - n :]
         trees = eqn.params["out_trees"]()
         if len(trees) > 2 and trees[2] is not None:  # residuals that are inputs are left out
@@ -439,14 +441,15 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
 
     def jvp(args, dots, **params):
         outs = prim.bind(*args, **params)
-        return outs, list(dots) if tangents == "pass" else list(
-            map(ad.Zero.from_primal_value, outs)
-        )
+        zeros = (ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs)
+        return outs, list(dots[: len(outs)] if tangents == "pass" else zeros)
 
     batching.fancy_primitive_batchers[prim] = batch
     if tangents != "refuse":
         ad.primitive_jvps[prim] = jvp
-        ad.primitive_transposes[prim] = lambda cts, *args, **_: list(cts) or [None] * len(args)
+        ad.primitive_transposes[prim] = lambda cts, *args, **_: [*cts, *[None] * len(args)][
+            : len(args)
+        ]
     if tangents == "none":  # JAX hoists what a loop does not change, effects and all: jax#16637
         pe.custom_partial_eval_rules[prim] = _stay_in_loop(prim)
 
@@ -585,7 +588,7 @@ class LiveTrace(jax.core.Trace):
 def _forget_first_run(fun=None, rule=None, *_):
     """JAX wants to be told that a custom function ran, or its derivative rule, but not both."""
     if rule is not None and all(getattr(s, "_store", s) for s in rule.stores if s is not None):
-        for store in filter(None, fun.stores):
+        for store in filter(None, fun.stores if fun else ()):
             store.reset()
 
 

@@ -61,19 +61,25 @@ custom_vmap = jax.custom_batching.custom_vmap(plain)
 custom_vmap.def_vmap(lambda size, mapped, x, y: (plain(x, y), (True, True)))
 
 
-@pytest.mark.parametrize(
+once = pytest.mark.parametrize(
     "fun",
     [plain, jax.jit(plain), jax.checkpoint(plain), by_jvp(), by_vjp(), sharded, custom_vmap],
     ids=["plain", "jit", "checkpoint", "custom_jvp", "custom_vjp", "shard_map", "custom_vmap"],
-)  # fmt: skip
-class TestABodyThatRunsOnce:
-    def test_is_passed_forward(self, fun):
-        assert sources(lambda x, y: fun(x, y), x=1.0, y=2.0) == [{"x"}, {"x", "y"}]
+)
 
-    def test_is_passed_backward(self, fun):
-        assert needed(lambda x, y: fun(x, y), True, False, x=1.0, y=2.0) == {"x"}
-        assert needed(lambda x, y: fun(x, y), False, True, x=1.0, y=2.0) == {"x", "y"}
-        assert needed(lambda x, y: fun(x, y), False, False, x=1.0, y=2.0) == set()
+
+@once
+def test_facts_pass_through_a_body_that_runs_once(fun):
+    assert sources(lambda x, y: fun(x, y), x=1.0, y=2.0) == [{"x"}, {"x", "y"}]
+
+
+@once
+@pytest.mark.parametrize(
+    ("outs", "names"),
+    [((True, False), {"x"}), ((False, True), {"x", "y"}), ((False, False), set())],
+)
+def test_needs_pass_back_through_a_body_that_runs_once(fun, outs, names):
+    assert needed(lambda x, y: fun(x, y), *outs, x=1.0, y=2.0) == names
 
 
 # ------------------------------------------------------------ branches

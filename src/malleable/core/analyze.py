@@ -79,11 +79,11 @@ def analyze(
             case compat.While(cond, body, split) if backward:
                 m, k, n = (len(part) for part in split(eqn.invars))
 
-                def undo(c):
+                def unstep(c):
                     by_test, ins = go(cond, [reduce(join, c, bottom)]), go(body, c)
                     return [*joined(ins[k:], by_test[m:]), *by_test[:m], *ins[:k]]
 
-                ins = settle(facts, undo)
+                ins = settle(facts, unstep)
                 return [*ins[n:], *ins[:n]]
             case compat.While(cond, body, split):
                 tests, consts, carry = split(facts)

@@ -69,7 +69,6 @@ class Frame:
     args: tuple[Any, ...] = ()
     outer: tuple[Any, ...] = ()
     bound: Any = None  # what `bind` gave on the equation's own operands
-    before: dict[Path, Any] = field(default_factory=dict)  # writes, as they were before each
 
     # ------------------------------------------------------------ for rules
 
@@ -95,17 +94,7 @@ class Frame:
         if mode not in MODES:
             what = f"{spell(q)} is written with the unknown mode {mode!r}"
             raise self.error(what, f"the modes are {', '.join(MODES)}")
-        self.before[q] = self.writes.get(q)
         self.put(q, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
-
-    def rewrite(self, name: Name, value: Any) -> None:
-        """Put `value` in the place of what this body wrote last under `name`, if anything."""
-        q = path_of(name)
-        if q in self.before:
-            before, last = self.before.pop(q), self.writes.pop(q)
-            if before is not None:
-                self.writes[q] = before
-            self.put(q, replace(last, value=jax.tree.map(jnp.asarray, value)))
 
     def next_key(self):
         """A fresh random key: fold_in(root, n), n counted while tracing.
@@ -138,7 +127,7 @@ class Frame:
     def enter(self) -> "Frame":
         """The frame that a body run once starts from."""
         self._check_carry()
-        return replace(self, writes={}, before={}, changed="")
+        return replace(self, writes={}, changed="")
 
     def leave(self) -> "Frame":
         """What a body hands back."""
@@ -179,7 +168,7 @@ jax.tree_util.register_dataclass(
     Frame,
     ["carry", "feeds", "shared", "key", "writes"],
     ["draws", "changed"],
-    ["eqn", "args", "outer", "bound", "before"],
+    ["eqn", "args", "outer", "bound"],
 )
 
 
@@ -241,7 +230,7 @@ def signature(tree):
     return structure, [(jnp.shape(x), jnp.result_type(x)) for x in leaves]
 
 
-def path_of(name: Name) -> Path:
+def path_of(name: Any) -> Path:
     """A name as a path; raises TypeError for what is neither str nor a tuple of them."""
     path = name if isinstance(name, tuple) else (name,)
     if not all(isinstance(part, str) for part in path):

@@ -7,8 +7,8 @@
                                                           any branch drew      branch has none
   Scan        around the loop   one slice a step  in      a root per step      stacked or folded
   While       around the loop   none              in      a root per step      folded
-  Map         in, out (same     one slice a       in      a root per device    stacked over the axes
-              on each device)   device                                         along which they differ
+  Map         in, out (same     one slice a       in      a root per device    stacked over axes
+              on each device)   device                                         where they differ
 
 Control flow is rebuilt with the public functions of JAX, never by filling in the params of its
 primitives: the functions keep their signature when the params change.
@@ -151,14 +151,14 @@ def _branch(view: compat.Branch, book, frame, args):
     return outs
 
 
-def _union(branches: list[dict]) -> dict:
+def _union(branches: list) -> dict:
     """The writes of all branches, as types; `written` is the shape of the flag, None if certain."""
     union: dict = {}
     for writes in branches:
         for q, w in writes.items():
             frames.check_same(q, union.setdefault(q, w), w)
     for q, w in union.items():
-        flags = [writes[q].written if q in writes else False for writes in branches]
+        flags: list = [writes[q].written if q in writes else False for writes in branches]
         if all(flag is None for flag in flags):
             continue
         if w.mode in ("stack", "unique"):
@@ -190,15 +190,16 @@ def _scan(view: compat.Scan, book, frame, args):
         outs, end = run(inner, [*consts, *carry, *xs])
         return outs[: len(carry)], outs[len(carry) :], end
 
-    slices = jax.tree.map(compat.slice_type, (feeds, xs))
-    *_, end = jax.eval_shape(one, frame.carry, jnp.int32(0), slices[0], carry, slices[1])
+    feed, x = jax.tree.map(compat.slice_type, (feeds, xs))
+    *_, end = jax.eval_shape(one, frame.carry, jnp.int32(0), feed, carry, x)
     mine = _carry_into(frame, end.carry, "a scan")
     _check_modes(end.writes, ["unique"], "a scan", "stack")
     stacked = [q for q, w in end.writes.items() if w.mode not in FOLDED]
 
     def step(state, x):
         carry, mine, folded = state
-        carry, ys, end = one(mine, *x[:2], carry, x[2])
+        i, feeds, xs = x
+        carry, ys, end = one(mine, i, feeds, carry, xs)
         folded = {q: _fold_in(w, end.writes[q]) for q, w in folded.items()}
         return (carry, end.carry, folded), (ys, {q: end.writes[q] for q in stacked})
 

@@ -18,7 +18,7 @@ from malleable.core.stage import Staged, stage
 from malleable.errors import RuleError
 from malleable.notes import note
 
-Rules = Mapping[compat.Primitive, Callable]
+Rules = Mapping[Any, Callable]  # by primitive
 
 
 class Rulebook:

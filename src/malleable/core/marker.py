@@ -5,6 +5,7 @@ it is the identity, or an error that says what is missing. So a marked function 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from malleable import compat
 from malleable.errors import UnhandledError
@@ -19,16 +20,16 @@ handled = compat.user_context(frozenset())
 class Marker(compat.Primitive):
     """A primitive that asks to be handled by a rule; made by `marker`."""
 
-    def __init__(self, name: str, missing: str, hint: str):
+    def __init__(self, name: str, missing: str, hint: str, out: Callable | None):
         super().__init__(name)
-        self.missing, self.hint = missing, hint
+        self.missing, self.hint, self.out = missing, hint, out
 
     @property
     def active(self) -> bool:
         """Whether a transformation around us has a rule for it."""
         return self in handled.value
 
-    def __call__(self, *args, **params):
+    def __call__(self, *args, **params) -> Any:
         """Mark `args`; a single result comes alone, several as a list."""
         if self.active:
             outs = self.bind(*args, **params)
@@ -36,10 +37,11 @@ class Marker(compat.Primitive):
             outs = self.unhandled(*args, **params)
         return outs[0] if len(outs) == 1 else outs
 
-    def unhandled(self, *args, **_):
+    def unhandled(self, *args, **params):
+        """What it is to JAX: the operands that `out` lets through, or an error."""
         if self.missing:
             raise UnhandledError(self.missing, where=compat.where(), hint=self.hint)
-        return list(args)
+        return list(args if self.out is None else self.out(*args, **params))
 
 
 def marker(
@@ -76,7 +78,7 @@ def marker(
         tangents = "pass" if out is None else "none" if lanes in ("each", "shared") else "refuse"
     if lanes not in LANES or tangents not in TANGENTS:
         raise ValueError(f"lanes is one of {LANES}, tangents one of {TANGENTS}")
-    new = Marker(name, missing, hint)
+    new = Marker(name, missing, hint, out)
 
     def types(*avals, **params):
         given = avals if out is None else out(*avals, **params)

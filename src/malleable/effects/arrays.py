@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,21 +11,10 @@ from malleable.core.live import live
 from malleable.effects.indexing import Selection, is_traced_mask, is_view, plain_index, write
 from malleable.errors import TransformError
 
-_IN_PLACE = [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and_",
-    "or_",
-    "xor",
-    "lshift",
-    "rshift",
-]
+_IN_PLACE = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+    *("and_", "or_", "xor", "lshift", "rshift"),
+)
 
 
 def mutable(fun: Callable) -> Callable:
@@ -52,12 +42,13 @@ class MutableTracer(compat.LiveTracer):
 
     __slots__ = ("base", "get", "own", "put")
 
-    def __init__(self, trace, value, base=None, get=None, put=None):
-        self.base, self.get, self.put, self.own = base, get, put, None
+    def __init__(self, trace, value, base: Any = None, get: Any = None, put: Any = None):
+        self.base, self.get, self.put = base, get, put
+        self.own: Any = None
         super().__init__(trace, value)
 
     @property
-    def value(self):
+    def value(self) -> Any:
         if self.base is None:
             return self.own
         with self._trace.outside():
@@ -142,7 +133,10 @@ class MutableTracer(compat.LiveTracer):
         return self
 
 
+def _in_place(op):
+    return lambda self, other: self._update(op, other)
+
+
 for _name in _IN_PLACE:
-    _op = getattr(operator, _name)
-    _method = lambda self, other, op=_op: self._update(op, other)
-    setattr(MutableTracer, f"__i{_name.strip('_')}__", _method)
+    _op = _in_place(getattr(operator, _name))
+    setattr(MutableTracer, f"__i{_name.strip('_')}__", _op)

@@ -18,16 +18,17 @@ _NONE = object()
 
 @functools.cache
 def markers(kind: str):
-    """The two primitives of a kind of tag: its value, and a record of it.
+    """The two primitives of a kind of tag: its value, and the place where it is.
 
-    The record has no result and no derivative, so JAX leaves it in the loop it is written in,
-    also where differentiation moves or drops the value.
+    The value depends on the place, and the place stays in the loop it is written in: so JAX
+    moves neither out when it differentiates a loop, as it does with what a loop does not change.
     """
-    record = marker(f"record:{kind}", out=lambda *_, **__: [], lanes="all", tangents="none")
-    return marker(f"tag:{kind}", lanes="all"), record
+    place = marker(f"place:{kind}", out=lambda **_: jax.ShapeDtypeStruct((), bool), lanes="shared")
+    value = marker(f"tag:{kind}", out=lambda *x, **_: x[:-1], lanes="all", tangents="pass")
+    return value, place
 
 
-def flat_harvest(fun: Callable, kind: str, book: Rulebook) -> Callable:
+def flat_harvest(fun: Callable, kind: str, book: "TagRules") -> Callable:
     """harvested(values, *args) -> (out, {path: Write}), under rules that plant and reap."""
     seen, _ = markers(kind)
 
@@ -56,28 +57,24 @@ def rules(kind: str, only: frozenset | None, plants: bool, put=None) -> TagRules
 
     put(frame, path, planted, value) -> the value that takes the place of the tagged one.
     """
-    seen, record = markers(kind)
+    seen, place = markers(kind)
     put = put or _replace
 
-    def wanted(frame, q):
-        return (only is None or q[-1] in only) and frame.read(q, _NONE) is _NONE
+    def on_place(frame):
+        return place.bind()[0] if place.active else False
 
-    def on_record(frame, *leaves, path, tree, mode):
-        if wanted(frame, path):
-            frame.write(path, jax.tree.unflatten(tree, leaves), mode)
-        elif frame.read(path, _NONE) is _NONE:
-            record(*leaves, path=path, tree=tree, mode=mode)  # for who is around
-
-    def on_tag(frame, *leaves, path, tree, mode):
+    def on_tag(frame, *leaves_at, path, tree, mode):
+        *leaves, _ = leaves_at
         value = jax.tree.unflatten(tree, leaves)
         if plants and (planted := frame.read(path, _NONE)) is not _NONE:
             return jax.tree.leaves(put(frame, path, planted, value))
-        if wanted(frame, path):
-            frame.rewrite(path, value)  # the record has no derivative; the value has
-            return list(leaves)
-        return seen.bind(*leaves, path=path, tree=tree, mode=mode) if seen.active else list(leaves)
+        if only is None or path[-1] in only:
+            frame.write(path, value, mode)
+        elif seen.active:  # for a transformation around this one
+            return seen.bind(*leaves_at, path=path, tree=tree, mode=mode)
+        return leaves
 
-    book = TagRules({record: on_record, seen: on_tag})
+    book = TagRules({place: on_place, seen: on_tag})
     book.only = only or frozenset()
     return book
 
@@ -94,7 +91,7 @@ def fit(frame: Frame, path, given, wanted, hint="give the shape and dtype it has
 
     def fits(a, b):
         kind = a.dtype == b.dtype or (
-            not jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended)
+            not jnp.issubdtype(a.dtype, jax.dtypes.extended)
             and jnp.promote_types(a.dtype, b.dtype) == b.dtype
         )
         return kind and a.shape == b.shape

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+from jax import numpy as jnp
 
 from malleable.core.frame import Frame
 from malleable.core.interpret import Rulebook, run_staged
@@ -24,7 +25,7 @@ own_key_p = marker("next_key", out=_key, lanes="each", **_MISSING)
 shared_key_p = marker("next_key:shared", out=_key, lanes="shared", **_MISSING)
 
 
-def next_key(*, shared: bool = False):
+def next_key(*, shared: bool = False) -> jax.Array:
     """A fresh key, supplied by the nearest enclosing `seed`.
 
     Under `vmap` each lane gets a key of its own; with shared=True all lanes get the same one.
@@ -61,7 +62,7 @@ def seed(fun: Callable) -> Callable:
 def typed(key):
     """A key array, also from the raw bits that `jax.random.PRNGKey` gives."""
     dtype = getattr(key, "dtype", None)
-    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0:
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0:
         return key
     if dtype == "uint32" and key.shape in [(2,), (4,)]:
         impl = "threefry2x32" if key.shape == (2,) else "rbg"

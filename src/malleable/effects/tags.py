@@ -19,14 +19,13 @@ def tag(value, name: str, *, kind: str = "tag", mode: str = "stack"):
     >>> float(tag(3.0, "x"))
     3.0
     """
-    seen, record = markers(kind)
+    seen, place = markers(kind)
     if not seen.active:
         return value
     leaves, tree = jax.tree.flatten(value)
     leaves = [jnp.asarray(x) for x in leaves]
     params = {"path": full_path(name), "mode": mode, "tree": tree}
-    record.bind(*map(jax.lax.stop_gradient, leaves), **params)
-    return jax.tree.unflatten(tree, seen.bind(*leaves, **params))
+    return jax.tree.unflatten(tree, seen.bind(*leaves, *place.bind(), **params))
 
 
 def reap(fun: Callable, *, kind: str = "tag", only: Sequence[str] | None = None) -> Callable:

@@ -1,4 +1,5 @@
 """Print a staged program under the source lines it comes from: `show(fun)(*args)`."""
+# pyright: reportOptionalCall=false
 
 import itertools
 import linecache
