@@ -18,7 +18,7 @@ import jax.core
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax._src import source_info_util
+from jax._src import core, source_info_util
 from jax._src.interpreters import partial_eval as pe
 from jax.extend import core as jexc
 from jax.interpreters import ad, batching, mlir
@@ -44,8 +44,28 @@ def trace(fun: Callable, *avals) -> Jaxpr:
 
 
 def inlined(fun: Callable) -> Callable:
-    """`fun`, traced once per signature and trace context; leaves no call in the program."""
-    return jax.jit(fun, inline=INLINE)
+    """`fun`, traced once per signature and trace context; leaves no call in the program.
+
+    Compiled where values are at hand; put in place, each equation with its own line, elsewhere.
+    """
+    jitted = jax.jit(fun, inline=INLINE)
+
+    def call(*args):
+        if not isinstance(core.trace_ctx.trace, pe.DynamicJaxprTrace):
+            return jitted(*args)
+        traced = jitted.trace(*args)
+        program, leaves = traced.jaxpr.jaxpr, jax.tree.leaves(args)
+        if len(program.invars) != len(leaves):  # it closes over a value that is being traced
+            return jitted(*args)
+        env = dict(zip(program.constvars, traced.jaxpr.consts, strict=True))
+        env.update(zip(program.invars, leaves, strict=True))
+        read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]  # noqa: E731
+        for eqn in program.eqns:
+            env.update(zip(eqn.outvars, copy(eqn, [read(v) for v in eqn.invars]), strict=True))
+        tree = jax.tree.structure(traced.out_info)
+        return jax.tree.unflatten(tree, [read(v) for v in program.outvars])
+
+    return call
 
 
 def close(jaxpr) -> Jaxpr:
@@ -65,6 +85,28 @@ def bind(eqn: Eqn, args: Sequence) -> list:
     """Run one equation on `args`, unchanged. Always returns a list."""
     out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def copy(eqn: Eqn, args: Sequence) -> list:
+    """As `bind`, and under the user's line of the equation.
+
+    While a program is being staged, an equation on operands of its own types is put into it as
+    it stands, without evaluating it abstractly again: as JAX does where it inlines a jit.
+    """
+    trace = core.trace_ctx.trace
+    if (
+        isinstance(trace, pe.DynamicJaxprTrace)
+        and not eqn.effects
+        and eqn.primitive.name != "call_hi_primitive"
+        and all(jax.typeof(x) == v.aval for x, v in zip(args, eqn.invars, strict=True))
+    ):
+        info = eqn.source_info
+        info = info.replace(name_stack=source_info_util.current_name_stack() + info.name_stack)
+        tracers = [trace.to_jaxpr_tracer(x, info) for x in args]
+        avals = [v.aval for v in eqn.outvars]
+        return trace.emit_eqn(tracers, avals, eqn.primitive, eqn.params, eqn.effects, info, eqn.ctx)
+    with source(eqn):
+        return bind(eqn, args)
 
 
 def same_program(eqn: Eqn):

@@ -25,7 +25,9 @@ def needs(eqn, facts):
 def sources(program, **args):
     """For each output, the names of the arguments it depends on."""
     jaxpr = stage(lambda **args: program(**args))(**args).jaxpr
-    outs, _ = analyze(jaxpr, [frozenset([n]) for n in sorted(args)], depends, frozenset.union, frozenset())
+    outs, _ = analyze(
+        jaxpr, [frozenset([n]) for n in sorted(args)], depends, frozenset.union, frozenset()
+    )
     return [set(names) for names in outs]
 
 

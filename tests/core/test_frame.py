@@ -102,18 +102,6 @@ def test_a_name_has_one_type(other):
         writing("last", 1.0, other)
 
 
-def test_a_rewrite_takes_the_place_of_the_last_write():
-    def rule(frame, x, **params):
-        frame.write("v", 1.0, "sum")
-        frame.write("v", 2.0, "sum")
-        frame.rewrite("v", 5.0)
-        frame.rewrite("v", 7.0)  # once per write
-        frame.rewrite("other", 7.0)
-        return frame.bind(x)
-
-    assert under(rule)[2] == {"v": 6.0}
-
-
 # ------------------------------------------------------------ keys, and the equation at hand
 
 

@@ -16,7 +16,9 @@ asked = marker(
     missing="a value is asked for, and nobody gives it",
     hint="give it",
 )
-fixed = marker("fixed", out=lambda *, shape: jax.ShapeDtypeStruct(shape, jnp.float32), lanes="shared")
+fixed = marker(
+    "fixed", out=lambda *, shape: jax.ShapeDtypeStruct(shape, jnp.float32), lanes="shared"
+)
 
 
 def shapes(program, prim, *args):
@@ -35,7 +37,9 @@ def test_a_marked_function_costs_nothing():
 
 
 def test_without_a_rule_a_marker_that_needs_one_names_the_line():
-    with pytest.raises(UnhandledError, match=r"nobody gives it\n  at .*test_marker\.py:\d+ in test"):
+    with pytest.raises(
+        UnhandledError, match=r"nobody gives it\n  at .*test_marker\.py:\d+ in test"
+    ):
         asked(shape=())
 
 

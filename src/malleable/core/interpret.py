@@ -161,23 +161,22 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
     for eqn in jaxpr.eqns:
         xs = [read(v) for v in eqn.invars]
         rule = book.rules.get(eqn.primitive)
-        with compat.source(eqn):
-            if rule is not None:
-                outs = ask(rule, frame, eqn, xs)
-            elif book.enters(eqn):
+        enters = rule is None and book.enters(eqn)
+        if rule is None and not enters and not isinstance(eqn.primitive, Marker):
+            rule = book.default
+        if rule is None and not enters:
+            outs = compat.copy(eqn, xs)
+        else:
+            with compat.source(eqn):
                 frame.eqn = eqn
-                outs = cross(book, frame, xs)
-            elif book.default is not None and not isinstance(eqn.primitive, Marker):
-                outs = ask(book.default, frame, eqn, xs)
-            else:
-                outs = compat.bind(eqn, xs)
+                outs = ask(rule, frame, xs) if rule is not None else cross(book, frame, xs)
         env.update(zip(eqn.outvars, outs, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def ask(rule: Callable, frame: Frame, eqn: compat.Eqn, args: list) -> list:
-    """What a rule makes of one equation; checked, so that a slip is found where it happens."""
-    frame.eqn, frame.args, frame.bound = eqn, tuple(args), None
+def ask(rule: Callable, frame: Frame, args: list) -> list:
+    """What a rule makes of `frame.eqn`; checked, so that a slip is found where it happens."""
+    eqn, frame.args, frame.bound = frame.eqn, tuple(args), None
     out = rule(frame, *args, **eqn.params)
     outs = list(out) if isinstance(out, list | tuple) else [] if out is None else [out]
     wanted = [v.aval for v in eqn.outvars]
