@@ -327,23 +327,21 @@ def add_tangents(a, b):
 
 def _scan(eqn):
     p = eqn.params
-
-    def split(args):
-        if "ft_in" in p:  # from JAX 0.11
-            return [list(part.vals) for part in p["ft_in"].update(list(args)).unpack()]
-        a, b = p["num_consts"], p["num_consts"] + p["num_carry"]
-        return list(args[:a]), list(args[a:b]), list(args[b:])
-
+    if "ft_in" in p:  # from JAX 0.11
+        split = lambda args: [list(part.vals) for part in p["ft_in"].update(list(args)).unpack()]  # noqa: E731
+    else:
+        split = _split_at(p["num_consts"], p["num_carry"])
     return Scan(p["jaxpr"], split, p["length"], p["reverse"], p["unroll"])
 
 
 def _while(eqn):
-    a, b = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    p = eqn.params
+    split = _split_at(p["cond_nconsts"], p["body_nconsts"])
+    return While(p["cond_jaxpr"], p["body_jaxpr"], split)
 
-    def split(args):
-        return list(args[:a]), list(args[a : a + b]), list(args[a + b :])
 
-    return While(eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"], split)
+def _split_at(a, b):
+    return lambda args: (list(args[:a]), list(args[a : a + b]), list(args[a + b :]))
 
 
 def _shard_map(eqn):
@@ -367,11 +365,8 @@ def _shard_map(eqn):
 
 
 VIEWS = {
-    "jit": _jit,
-    "pjit": _jit,
-    "remat": _remat,
-    "remat2": _remat,
-    "checkpoint": _remat,
+    **dict.fromkeys(("jit", "pjit"), _jit),
+    **dict.fromkeys(("remat", "remat2", "checkpoint"), _remat),
     "custom_jvp_call": _custom_jvp,
     "custom_vjp_call": _custom_vjp,
     "cond": lambda eqn: Branch(tuple(eqn.params["branches"])),
@@ -401,18 +396,13 @@ _CLOSED = {
     "its body is chosen when it is differentiated": "remat_opt",
     "its body is hidden in an object": "call_hi_primitive",
     "its body updates mutable references": "run_state",
-    "its body is a kernel over references": (
-        "pallas_call core_map mpmd_map run_scoped jaxpr_call parallel_loop emit_pipeline "
-        "pipeline_body"
-    ),
-    "its body is meant for one kind of hardware": (
-        "cudnn_fusion custom_fusion fusible thunky.cond thunky.while thunky.async_start "
-        "thunky.collective_group thunky.call_thunky_nested"
-    ),
-    "its body says how two elements combine, which XLA runs in no fixed order": (
-        "reduce reduce_window select_and_scatter scatter scatter-add scatter-sub scatter-mul "
-        "scatter-min scatter-max scatter_add scatter_sub scatter_mul scatter_min scatter_max"
-    ),
+    "its body is a kernel over references": "pallas_call core_map mpmd_map run_scoped jaxpr_call "
+    "parallel_loop emit_pipeline pipeline_body",
+    "its body is meant for one kind of hardware": "cudnn_fusion custom_fusion fusible thunky.cond "
+    "thunky.while thunky.async_start thunky.collective_group thunky.call_thunky_nested",
+    "its body says how two elements combine, which XLA runs in no fixed order": "reduce "
+    "reduce_window select_and_scatter scatter scatter-add scatter-sub scatter-mul scatter-min "
+    "scatter-max scatter_add scatter_sub scatter_mul scatter_min scatter_max",
 }
 OPAQUE = {name: why for why, names in _CLOSED.items() for name in names.split()}
 
@@ -441,12 +431,6 @@ def has_marker(eqn: Eqn) -> bool:
     return SOURCE in eqn.effects or OPERATION in eqn.effects
 
 
-def _shaped(t):
-    if isinstance(t, jax.core.ShapedArray):
-        return t
-    return jax.core.ShapedArray(t.shape, jax.dtypes.canonicalize_dtype(t.dtype, True))
-
-
 def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tangents: str) -> None:
     """Tell JAX about a primitive of ours, which some transformation is to remove.
 
@@ -459,7 +443,11 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
     mlir.register_lowering(prim, mlir.lower_fun(run, multiple_results=True))
 
     def abstract(*avals, **params):
-        return [_shaped(t) for t in out(*avals, **params)], {effect}
+        types = [
+            t if isinstance(t, jax.core.ShapedArray) else jax.core.ShapedArray(t.shape, t.dtype)
+            for t in out(*avals, **params)
+        ]
+        return types, {effect}
 
     prim.def_effectful_abstract_eval(abstract)
 
@@ -489,8 +477,9 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
     batching.fancy_primitive_batchers[prim] = batch
     if tangents != "refuse":
         ad.primitive_jvps[prim] = jvp
-        ad.primitive_transposes[prim] = lambda cts, *args, **_: [*cts, *[None] * len(args)][
-            : len(args)
+        ad.primitive_transposes[prim] = lambda cts, *xs, **_: [
+            *cts,
+            *(None for _ in xs[len(cts) :]),
         ]
     if tangents == "none":  # JAX hoists what a loop does not change, effects and all: jax#16637
         pe.custom_partial_eval_rules[prim] = _stay_in_loop(prim)
@@ -611,14 +600,11 @@ class LiveTrace(jax.core.Trace):
         outs = [self.lift(x) for x in outs]
         return outs if tree is None else tree.update(outs)
 
-    def process_custom_jvp_call(self, prim, fun, jvp, tracers, /, **params):
-        return self.process_primitive(prim, tracers, params | {"subfuns": (fun, jvp)})
+    def _with_functions(self, prim, *functions_tracers, **params):
+        *functions, tracers = functions_tracers
+        return self.process_primitive(prim, tracers, params | {"subfuns": tuple(functions)})
 
-    def process_custom_vjp_call(self, prim, fun, fwd, bwd, tracers, /, **params):
-        return self.process_primitive(prim, tracers, params | {"subfuns": (fun, fwd, bwd)})
-
-    def process_shard_map(self, prim, fun, tracers, /, **params):
-        return self.process_primitive(prim, tracers, params | {"subfuns": (fun,)})
+    process_custom_jvp_call = process_custom_vjp_call = process_shard_map = _with_functions
 
     def stage_value(self, value):
         return self.lift(value)

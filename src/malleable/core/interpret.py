@@ -4,6 +4,7 @@ This is the one loop over equations that computes values. Tags, random keys, par
 whatever a user invents are all rules given to it.
 """
 
+import operator
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -176,9 +177,12 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
 
 def ask(rule: Callable, frame: Frame, args: list) -> list:
     """What a rule makes of `frame.eqn`; checked, so that a slip is found where it happens."""
+    args = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in args]
     eqn, frame.args, frame.bound = frame.eqn, tuple(args), None
     out = rule(frame, *args, **eqn.params)
     outs = list(out) if isinstance(out, list | tuple) else [] if out is None else [out]
+    if frame.bound and len(outs) == len(frame.bound) and all(map(operator.is_, outs, frame.bound)):
+        return outs
     wanted = [v.aval for v in eqn.outvars]
     if not all(map(compat.is_array, outs)) or signature(outs) != signature(wanted):
         got = spell_type(outs) if all(map(compat.is_array, outs)) else repr(out)
@@ -201,8 +205,8 @@ def keeps_value(frame: Frame, outs: list) -> bool:
     """
     if not frame.args:
         return not any(compat.differentiable(v.aval) for v in frame.eqn.outvars)
-    own = frame.args if isinstance(frame.eqn.primitive, Marker) else frame.bound
-    return not outs or (own is not None and all(a is b for a, b in zip(own, outs, strict=False)))
+    own = isinstance(frame.eqn.primitive, Marker) and len(outs) <= len(frame.args)
+    return not outs or (own and all(map(operator.is_, outs, frame.args)))
 
 
 def sites(jaxpr: compat.Jaxpr, prims: Container[compat.Primitive]) -> Iterator[compat.Eqn]:
