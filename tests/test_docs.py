@@ -298,7 +298,6 @@ def test_tangents_pass_a_marker_whatever_its_rule_does():
     assert slope_of("pass") == 9.0  # 6 for the value of the marker, 3 for its tangent
 
 
-@pytest.mark.xfail(raises=AttributeError, reason="compat._no_tangents: Zero.from_primal_value")
 def test_tangents_may_stop_at_a_marker():
     assert slope_of("none") == 6.0
 
