@@ -54,7 +54,7 @@ def inlined(fun: Callable) -> Callable:
         if not isinstance(core.trace_ctx.trace, pe.DynamicJaxprTrace):
             return jitted(*args)
         traced = jitted.trace(*args)
-        program, leaves = traced.jaxpr.jaxpr, jax.tree.leaves(args)
+        program, leaves = traced.jaxpr.jaxpr, list(map(as_array, jax.tree.leaves(args)))
         if len(program.invars) != len(leaves):  # it closes over a value that is being traced
             return jitted(*args)
         env = dict(zip(program.constvars, traced.jaxpr.consts, strict=True))
@@ -121,6 +121,11 @@ def same_program(eqn: Eqn):
 def slice_type(x):
     """The type of one slice of an array along its leading axis."""
     return jexc.mapped_aval(x.shape[0], 0, jax.typeof(x))
+
+
+def as_array(x):
+    """A number or a NumPy array as an array of JAX."""
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def is_array(x) -> bool:
@@ -481,7 +486,7 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
             *cts,
             *(None for _ in xs[len(cts) :]),
         ]
-    if tangents == "none":  # JAX hoists what a loop does not change, effects and all: jax#16637
+    if effect is SOURCE:  # JAX hoists what a loop does not change, effects and all: jax#16637
         pe.custom_partial_eval_rules[prim] = _stay_in_loop(prim)
 
 

@@ -8,9 +8,6 @@ import operator
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from typing import Any
 
-import jax
-from jax import numpy as jnp
-
 from malleable import compat
 from malleable.core.frame import Frame, path_of, signature, spell_type
 from malleable.core.higher import cross
@@ -146,8 +143,8 @@ def results(frame: Frame) -> dict:
 
 def run_staged(staged: Staged, book: Rulebook, frame: Frame):
     """Run what `stage` gave, changing `frame` as the rules say; the output has its pytree."""
-    args = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in staged.args]
-    return staged.rebuild(list(map(jnp.asarray, run(staged.jaxpr, args, book, frame))))
+    args = list(map(compat.as_array, staged.args))
+    return staged.rebuild(list(map(compat.as_array, run(staged.jaxpr, args, book, frame))))
 
 
 def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
@@ -177,7 +174,7 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
 
 def ask(rule: Callable, frame: Frame, args: list) -> list:
     """What a rule makes of `frame.eqn`; checked, so that a slip is found where it happens."""
-    args = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in args]
+    args = list(map(compat.as_array, args))
     eqn, frame.args, frame.bound = frame.eqn, tuple(args), None
     out = rule(frame, *args, **eqn.params)
     outs = list(out) if isinstance(out, list | tuple) else [] if out is None else [out]
@@ -194,7 +191,7 @@ def ask(rule: Callable, frame: Frame, args: list) -> list:
         )
     if not frame.changed and not keeps_value(frame, outs):
         frame.changed = frame.where or str(eqn.primitive)
-    return [compat.match_devices(jnp.asarray(x), a) for x, a in zip(outs, wanted, strict=True)]
+    return [compat.match_devices(compat.as_array(x), a) for x, a in zip(outs, wanted, strict=True)]
 
 
 def keeps_value(frame: Frame, outs: list) -> bool:

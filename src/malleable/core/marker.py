@@ -62,8 +62,8 @@ def marker(
     lanes: what `vmap` makes of it. "front": the lane axis of mapped operands goes to the front;
     "all": every operand gets it; "each": one result per lane, by its parameter `shape`;
     "shared": one result for all lanes.
-    tangents: "pass" hands them on (default for an identity), "none" has none, and keeps the
-    marker in its loop (default for "each", "shared"), "refuse" is an error (default otherwise).
+    tangents: "pass" hands them on (default for an identity), "none" has none (default for "each"
+    and "shared"), "refuse" is an error (default otherwise).
 
     >>> loud = marker("loud")
     >>> float(loud(2.0))

@@ -1,0 +1,221 @@
+"""Keys without plumbing: the same numbers whatever JAX does around them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from malleable import TransformError, UnhandledError, next_key, reap, seed, tag
+from tests.rules import assert_same
+
+ROOT = jax.random.key(0)
+
+
+def draw(*_, shared=False):
+    return jax.random.uniform(next_key(shared=shared))
+
+
+def noisy(x):
+    return jnp.sin(x * draw()) * draw() + x
+
+
+def number(*path):
+    """The number drawn by the key at a path of fold_ins."""
+    key = ROOT
+    for n in path:
+        key = jax.random.fold_in(key, n)
+    return jax.random.uniform(key)
+
+
+def loop(f):
+    return lambda x: lax.scan(lambda c, _: (f(c), None), x, length=3)[0]
+
+
+def while_loop(f):
+    return lambda x: lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, f(s[1])), (0, x))[1]
+
+
+def custom(f):
+    fun = jax.custom_vjp(f)
+    fun.defvjp(lambda x: (f(x), None), lambda _, ct: (10 * ct,))
+    return fun
+
+
+PROGRAMS = {
+    "plain": noisy,
+    "jit": lambda x: jax.jit(noisy)(x) * draw(),
+    "checkpoint": lambda x: jax.checkpoint(noisy)(x) * draw(),
+    "scan": lambda x: loop(noisy)(x) * draw(),
+    "scan of checkpoint": loop(jax.checkpoint(noisy)),
+    "cond": lambda x: lax.cond(x > 0, noisy, lambda x: x, x) * draw(),
+    "custom_vjp": custom(noisy),
+}
+programs = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+
+
+# ------------------------------------------------------------ which key
+
+
+def test_keys_are_counted_from_the_root():
+    assert seed(lambda: (draw(), draw()))(ROOT) == (number(0), number(1))
+
+
+def test_a_key_depends_on_what_came_before_and_not_on_what_comes_after():
+    assert seed(lambda: (draw(), draw(), draw())[:2])(ROOT) == seed(lambda: (draw(), draw()))(ROOT)
+
+
+@pytest.mark.parametrize(
+    "around", [jax.jit, jax.checkpoint, lambda f: lambda: lax.cond(True, f, f)]
+)
+def test_a_body_that_runs_once_shares_the_count(around):
+    assert seed(lambda: (draw(), around(draw)(), draw()))(ROOT) == tuple(map(number, range(3)))
+
+
+def test_each_step_of_a_loop_has_a_root_of_its_own():
+    program = lambda: (lax.scan(lambda c, _: (c, draw()), 0, length=3)[1], draw())
+    numbers, after = seed(program)(ROOT)
+    assert_same(numbers, jnp.stack([number(0, i, 0) for i in range(3)]))
+    assert after == number(1)
+
+
+@pytest.mark.caches  # a jitted function is found in the cache the second time
+def test_a_jitted_function_draws_anew_each_time():
+    jitted = jax.jit(draw)
+    assert seed(lambda: (jitted(), jitted()))(ROOT) == (number(0), number(1))
+
+
+def test_lanes_have_keys_of_their_own():
+    drawn = seed(lambda: jax.vmap(draw)(jnp.zeros(3)))(ROOT)
+    keys = jax.random.split(jax.random.fold_in(ROOT, 0), 3)
+    assert_same(drawn, jax.vmap(jax.random.uniform)(keys))
+
+
+def test_lanes_of_lanes_have_keys_of_their_own():
+    drawn = seed(lambda: jax.vmap(jax.vmap(draw))(jnp.zeros((2, 3))))(ROOT)
+    assert len(set(drawn.ravel().tolist())) == 6
+
+
+def test_lanes_may_share_a_key():
+    program = lambda: jax.vmap(lambda _: draw(shared=True))(jnp.zeros(3))
+    assert seed(program)(ROOT).tolist() == [number(0)] * 3
+
+
+def test_a_vmap_of_a_seed_maps_over_keys():
+    keys = jax.random.split(ROOT, 3)
+    drawn = jax.vmap(seed(noisy), (0, None))(keys, 0.5)
+    assert_same(drawn, jnp.stack([seed(noisy)(key, 0.5) for key in keys]), rtol=1e-4)
+
+
+def test_the_nearest_seed_supplies_the_key():
+    inner = lambda: seed(draw)(jax.random.key(7))
+    drawn = seed(lambda: (draw(), inner(), draw()))(ROOT)
+    assert drawn == (
+        number(0),
+        jax.random.uniform(jax.random.fold_in(jax.random.key(7), 0)),
+        number(1),
+    )
+
+
+# ------------------------------------------------------------ laws
+
+
+@programs
+def test_a_seed_under_jit_draws_the_same(program):
+    assert_same(jax.jit(seed(program))(ROOT, 0.5), seed(program)(ROOT, 0.5))
+
+
+@programs
+def test_seed_and_grad_commute(program):
+    inside = seed(jax.grad(program))(ROOT, 0.5)
+    assert_same(inside, jax.grad(lambda x: seed(program)(ROOT, x))(0.5), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["plain", "checkpoint", "scan", "scan of checkpoint"])
+def test_a_checkpoint_around_draws_the_same(name):
+    program = PROGRAMS[name]
+    again = jax.checkpoint(program)
+    for derive in (lambda f: f, jax.grad):
+        assert_same(seed(derive(again))(ROOT, 0.5), seed(derive(program))(ROOT, 0.5))
+
+
+def test_seed_and_jvp_commute_through_a_while_loop():
+    program = while_loop(noisy)
+    inside = seed(lambda x: jax.jvp(program, (x,), (1.0,)))(ROOT, 0.5)
+    assert_same(inside, jax.jvp(lambda x: seed(program)(ROOT, x), (0.5,), (1.0,)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("program", [noisy, jax.checkpoint(noisy), loop(jax.checkpoint(noisy))])
+def test_seed_and_jacrev_commute(program):
+    x = jnp.array([0.1, 0.2])
+    inside = seed(jax.jacrev(program))(ROOT, x)
+    assert_same(inside, jax.jacrev(lambda x: seed(program)(ROOT, x))(x), rtol=1e-4)
+
+
+def test_seed_and_jacfwd_commute_where_lanes_share_the_key():
+    program = lambda x: jnp.sin(x * draw(shared=True))
+    x = jnp.array([0.1, 0.2])
+    inside = seed(jax.jacfwd(program))(ROOT, x)
+    assert_same(inside, jax.jacfwd(lambda x: seed(program)(ROOT, x))(x), rtol=1e-4)
+
+
+def test_seed_and_reap_commute():
+    program = lambda x: tag(noisy(x), "y")
+    assert_same(seed(reap(program))(ROOT, 0.5), reap(seed(program))(ROOT, 0.5))
+
+
+def test_a_derivative_rule_may_reuse_the_noise_of_its_value():
+    fun = jax.custom_vjp(lambda x: x * draw())
+    fun.defvjp(lambda x: (lambda u: (x * u, u))(draw()), lambda u, ct: (ct * u,))
+    value, slope = seed(jax.value_and_grad(fun))(ROOT, 2.0)
+    assert value == 2 * slope == 2 * number(0)
+
+
+# ------------------------------------------------------------ keys of every kind
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_every_generator_will_do(impl):
+    root = jax.random.key(0, impl=impl)
+    drawn, key = seed(lambda: (draw(), next_key()))(root)
+    assert drawn == jax.random.uniform(jax.random.fold_in(root, 0))
+    assert key.dtype == root.dtype
+
+
+@pytest.mark.parametrize(
+    "raw", [jax.random.PRNGKey(0), np.zeros(2, np.uint32), jax.random.PRNGKey(0, impl="rbg")]
+)
+def test_raw_keys_will_do(raw):
+    impl = "threefry2x32" if raw.shape == (2,) else "rbg"
+    assert seed(draw)(raw) == seed(draw)(jax.random.key(0, impl=impl))
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (0, "0"),
+        (None, "None"),
+        (jnp.ones(2), r"float32\[2\]"),
+        (jax.random.split(ROOT, 3), r"key<fry>\[3\]"),
+        (jnp.zeros((3, 2), jnp.uint32), r"uint32\[3,2\]"),
+    ],
+)
+def test_what_is_no_single_key_is_refused(key, text):
+    with pytest.raises(
+        TransformError, match=f"a single random key is needed, not {text}\n  hint: "
+    ):
+        seed(draw)(key)
+
+
+@pytest.mark.parametrize("program", [draw, jax.jit(draw), lambda: draw(shared=True)])
+def test_without_a_seed_the_line_is_named(program):
+    with pytest.raises(UnhandledError, match=r"no key is around\n  at .*test_rng\.py:\d+ in draw"):
+        program()
+
+
+@pytest.mark.caches  # the trace with a key must not be found in the cache
+def test_a_function_that_had_a_key_misses_it_afterwards():
+    jitted = jax.jit(draw)
+    seed(jitted)(ROOT)
+    with pytest.raises(UnhandledError, match="no key is around"):
+        jitted()
