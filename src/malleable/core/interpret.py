@@ -37,7 +37,7 @@ class Rulebook:
     def remember(self, key: Hashable, make: Callable[[], Any]):
         """make(), or what it gave for this key before."""
         if key not in self._memo:
-            if len(self._memo) >= 4096:  # forget; bodies of functions long gone are in here
+            if len(self._memo) >= 512:  # forget; bodies of functions long gone are in here
                 self._memo.clear()
             self._memo[key] = make()
         return self._memo[key]
