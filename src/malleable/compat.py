@@ -9,6 +9,7 @@ In order: jaxprs, source lines, views of higher-order equations, markers, live t
 
 import contextlib
 import pathlib
+import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -509,11 +510,13 @@ batching.fancy_primitive_batchers[jexc.primitives.cond_p] = _batch_marked_cond
 
 
 def _stay_in_loop(prim):
-    """A rule that makes partial evaluation treat the marker as unknown, whatever its operands."""
+    """A rule that makes partial evaluation treat the marker as unknown, though it is not."""
 
     def rule(trace, *tracers, **params):
-        tracers = [trace.instantiate_const(t) for t in tracers]
-        avals, effects = prim.abstract_eval(*[t.aval for t in tracers], **params)
+        if not _is_hoisting():
+            with jexc.set_current_trace(trace.parent_trace):
+                return prim.bind(**params)
+        avals, effects = prim.abstract_eval(**params)
         outs = [pe.JaxprTracer(trace, pe.PartialVal.unknown(a), None) for a in avals]
         now = source_info_util.current()
         eqn = pe.new_eqn_recipe(trace, tracers, outs, prim, params, effects, now)
@@ -523,6 +526,34 @@ def _stay_in_loop(prim):
         return outs
 
     return rule
+
+
+def _is_hoisting() -> bool:
+    """Whether JAX is splitting a program, and not linearizing a derivative rule, just now."""
+    frame = sys._getframe()
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "linearize_from_jvp" or "partial_eval_jaxpr" in name:
+            return name != "linearize_from_jvp"
+        frame = frame.f_back
+    return True
+
+
+def _keep_marked_calls(process):
+    """JAX moves a call with a custom derivative out of a loop whole; one with a marker may not."""
+
+    def wrapped(self, prim, fun, *rules_tracers, **params):
+        *rules, tracers = rules_tracers
+        inside = [a for a in getattr(fun.f, "args", ()) if isinstance(a, Jaxpr)]
+        if any({SOURCE, OPERATION} & body.effects for body in inside) and _is_hoisting():
+            tracers = [self.instantiate_const(self.to_jaxpr_tracer(t)) for t in tracers]
+        return process(self, prim, fun, *rules, tracers, **params)
+
+    return wrapped
+
+
+for _name in ("process_custom_jvp_call", "process_custom_vjp_call"):
+    setattr(pe.JaxprTrace, _name, _keep_marked_calls(getattr(pe.JaxprTrace, _name)))
 
 
 # ---------------------------------------------------------------- live tracers

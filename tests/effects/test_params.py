@@ -136,7 +136,8 @@ def test_apply_has_the_gradient_of_the_function():
 
 
 def test_a_shared_parameter_has_the_sum_of_its_gradients():
-    twice = lambda x: lax.scan(jax.checkpoint(lambda c, _: (jnp.sin(linear(c, 3)), None)), x, length=2)[0]  # fmt: skip
+    step = jax.checkpoint(lambda c, _: (jnp.sin(linear(c, 3)), None))
+    twice = lambda x: lax.scan(step, x, length=2)[0]
     by_hand = lambda p: jnp.sum(jnp.sin(jnp.sin(X @ p["w"]) @ p["w"]))
     params = {"w": jnp.eye(3) * 2}
     assert_same(jax.grad(lambda p: jnp.sum(apply(twice)(p, X)))(params), jax.grad(by_hand)(params))
@@ -219,7 +220,11 @@ def test_one_name_with_two_types_is_refused_with_both_lines():
         init(program)(KEY, X)
 
 
-@pytest.mark.parametrize("make", [lambda x: param("w", lambda key: x + 1), lambda x: param("w", lambda key, x: x, x)])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: param("w", lambda key: x + 1), lambda x: param("w", lambda key, x: x, x)],
+    ids=["closed over", "an argument"],
+)
 def test_an_initializer_may_not_use_what_is_traced(make):
     with pytest.raises(
         TransformError, match=r"'w' uses a value that is traced\n  at .*test_params"

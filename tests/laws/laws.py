@@ -129,13 +129,6 @@ def seeding_is_the_same_under_jit_and_remat(program):
     )
 
 
-def no_custom_rule_in_a_loop(program):
-    """JAX moves a custom_vjp that its own forward rule calls out of a loop, tags and all."""
-    loops = [s for s in program.steps if s.construct in ("scan", "scan_reverse", "fori")]
-    inside = {t.construct for s in loops for f in s.functions for t in f.walk()}
-    return not inside & {"custom_vjp", "custom_jvp"}
-
-
 # name -> (law, what its programs may contain)
 ANY = {"tags": True}
 SMOOTH = {"tags": True, "differentiable": True}
@@ -156,14 +149,6 @@ LAWS = {
         (seeding_is_the_same_under_jit_and_remat, NOISY),
     ]
 }
-
-
-EXCEPT = {"tags_survive_grad": no_custom_rule_in_a_loop}
-
-
-def applies(name, program) -> bool:
-    """Whether a law holds for a program: the known limits are here, and nowhere else."""
-    return name not in EXCEPT or EXCEPT[name](program)
 
 
 def check(law, program, args, *, compiled):
