@@ -465,15 +465,15 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
         if lanes == "each":
             params |= {"shape": (axis.size, *params["shape"])}
         if lanes == "all":
-            wide = [(axis.size, *jnp.shape(x)) for x in args]
-            args = [
+            wide = [(axis.size, *jnp.shape(x)) for x in args[:-1]]
+            args[:-1] = [
                 x if m else jnp.broadcast_to(x, w)
-                for x, m, w in zip(args, mapped, wide, strict=True)
+                for x, m, w in zip(args[:-1], mapped, wide, strict=False)
             ]
         outs = prim.bind(*args, **params)
-        if lanes != "front" or len(mapped) != len(outs):
+        if lanes != "front" or len(outs) != len(args) - 1:
             mapped = [lanes in ("each", "all") or any(mapped)] * len(outs)
-        return outs, [0 if m else NOT_MAPPED for m in mapped]
+        return outs, [0 if m else NOT_MAPPED for m in mapped[: len(outs)]]
 
     def jvp(args, dots, **params):
         outs = prim.bind(*args, **params)

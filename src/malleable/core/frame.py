@@ -68,6 +68,7 @@ class Frame:
     eqn: Any = None
     args: tuple[Any, ...] = ()
     outer: tuple[Any, ...] = ()
+    place: tuple[Any, ...] = ()  # the operand of a marker that rules do not see
     bound: Any = None  # what `bind` gave on the equation's own operands
 
     # ------------------------------------------------------------ for rules
@@ -111,7 +112,7 @@ class Frame:
 
     def bind(self, *args):
         """The equation at hand, on `args`: what happens where no rule interferes."""
-        outs = compat.copy(self.eqn, args)
+        outs = compat.copy(self.eqn, (*args, *self.place))
         own = len(args) == len(self.args) and all(map(operator.is_, args, self.args))
         self.bound = outs if own else None
         return outs if self.eqn.primitive.multiple_results else outs[0]
@@ -168,7 +169,7 @@ jax.tree_util.register_dataclass(
     Frame,
     ["carry", "feeds", "shared", "key", "writes"],
     ["draws", "changed"],
-    ["eqn", "args", "outer", "bound"],
+    ["eqn", "args", "outer", "place", "bound"],
 )
 
 

@@ -77,10 +77,13 @@ def _custom_jvp(view: compat.CustomJvp, book, frame, args):
     call = jax.custom_jvp(lambda frame, args: run(frame, args))
 
     @call.defjvp
-    def rule(primals, tangents):
-        (frame, args), (_, dargs) = primals, tangents
+    def rule(primals, tangents):  # the rule is about the arguments; the state, as it is computed
+        (frame, args), (dframe, dargs) = primals, tangents
         outs, douts = book.under(view.jvp)(frame, args, dargs)
         left, dleft = jax.jvp(lambda frame, args: run(frame, args)[1], primals, tangents)
+        if _is_smooth(frame):
+            _, more = jax.jvp(lambda frame: run(frame, args)[0], (frame,), (dframe,))
+            douts = list(map(compat.add_tangents, douts, more))
         return (outs, left), (douts, dleft)
 
     return thread(call, frame, args)
@@ -95,15 +98,25 @@ def _custom_vjp(view: compat.CustomVjp, book, frame, args):
     def fwd(frame, args):
         outs, res = book.under(view.fwd)(frame, *args)
         left, pull = jax.vjp(lambda frame, args: run(frame, args)[1], frame, args)
-        return (outs, left), (res, pull)
+        through = None
+        if _is_smooth(frame):
+            _, through = jax.vjp(lambda frame: run(frame, args)[0], frame)
+        return (outs, left), (res, pull, through)
 
     def bwd(kept, cts):
-        (res, pull), (couts, cleft) = kept, cts
-        cframe, cargs = pull(cleft)  # what is written inside is differentiated as it is computed
+        (res, pull, through), (couts, cleft) = kept, cts
+        cframe, cargs = pull(cleft)
+        if through is not None:
+            cframe = jax.tree.map(compat.add_tangents, cframe, *through(couts))
         return cframe, list(map(compat.add_tangents, view.bwd(res, couts), cargs))
 
     call.defvjp(fwd, bwd)
     return thread(call, frame, args)
+
+
+def _is_smooth(frame) -> bool:
+    """Whether anything that enters with a frame can have a derivative."""
+    return any(map(compat.differentiable, jax.tree.leaves(frame)))
 
 
 def _changed(run, frame, args) -> bool:

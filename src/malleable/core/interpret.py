@@ -11,7 +11,7 @@ from typing import Any
 from malleable import compat
 from malleable.core.frame import Frame, path_of, signature, spell_type
 from malleable.core.higher import cross
-from malleable.core.marker import Marker
+from malleable.core.marker import Marker, place
 from malleable.core.stage import Staged, stage
 from malleable.errors import RuleError
 from malleable.notes import note
@@ -32,6 +32,9 @@ class Rulebook:
             if not isinstance(prim, compat.Primitive):
                 raise TypeError(f"rules are given by primitive, such as lax.sin_p, not by {prim!r}")
         self.markers = frozenset(p for p in self.rules if isinstance(p, Marker))
+        if any(p.placed for p in self.markers):
+            self.rules[place] = at_place
+            self.markers |= {place}
         self._memo: dict[Hashable, Any] = {}
 
     def remember(self, key: Hashable, make: Callable[[], Any]):
@@ -174,9 +177,10 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
 
 def ask(rule: Callable, frame: Frame, args: list) -> list:
     """What a rule makes of `frame.eqn`; checked, so that a slip is found where it happens."""
-    args = list(map(compat.as_array, args))
-    eqn, frame.args, frame.bound = frame.eqn, tuple(args), None
-    out = rule(frame, *args, **eqn.params)
+    eqn, frame.bound = frame.eqn, None
+    seen = len(args) - getattr(eqn.primitive, "placed", False)
+    frame.args, frame.place = tuple(map(compat.as_array, args[:seen])), tuple(args[seen:])
+    out = rule(frame, *frame.args, **eqn.params)
     outs = list(out) if isinstance(out, list | tuple) else [] if out is None else [out]
     if frame.bound and len(outs) == len(frame.bound) and all(map(operator.is_, outs, frame.bound)):
         return outs
@@ -198,12 +202,15 @@ def keeps_value(frame: Frame, outs: list) -> bool:
     """Whether a rule left the value of its equation alone, as far as derivatives can tell.
 
     It did if it handed on what the equation gives on its own operands, or, for a marker, the
-    operands. A value from nowhere, such as a key, counts if it cannot have a derivative.
+    operands; and where there are none, as for a key or a parameter.
     """
-    if not frame.args:
-        return not any(compat.differentiable(v.aval) for v in frame.eqn.outvars)
     own = isinstance(frame.eqn.primitive, Marker) and len(outs) <= len(frame.args)
-    return not outs or (own and all(map(operator.is_, outs, frame.args)))
+    return not outs or not frame.args or (own and all(map(operator.is_, outs, frame.args)))
+
+
+def at_place(frame):
+    """The rule for places: they are needed as long as a transformation around this one waits."""
+    return place.bind()[0] if place.active else False
 
 
 def sites(jaxpr: compat.Jaxpr, prims: Container[compat.Primitive]) -> Iterator[compat.Eqn]:

@@ -7,6 +7,8 @@ it is the identity, or an error that says what is missing. So a marked function 
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from malleable import compat
 from malleable.errors import UnhandledError
 
@@ -18,11 +20,15 @@ handled = compat.user_context(frozenset())
 
 
 class Marker(compat.Primitive):
-    """A primitive that asks to be handled by a rule; made by `marker`."""
+    """A primitive that asks to be handled by a rule; made by `marker`.
 
-    def __init__(self, name: str, missing: str, hint: str, out: Callable | None):
+    Unless it only supplies a value, its last operand is the `place` it is at, which rules do not
+    see: JAX moves a place out of no loop, and so nothing that depends on one (jax#16637).
+    """
+
+    def __init__(self, name: str, missing: str, hint: str, out: Callable | None, placed: bool):
         super().__init__(name)
-        self.missing, self.hint, self.out = missing, hint, out
+        self.missing, self.hint, self.out, self.placed = missing, hint, out, placed
 
     @property
     def active(self) -> bool:
@@ -31,14 +37,17 @@ class Marker(compat.Primitive):
 
     def __call__(self, *args, **params) -> Any:
         """Mark `args`; a single result comes alone, several as a list."""
-        if self.active:
-            outs = self.bind(*args, **params)
-        else:
-            outs = self.unhandled(*args, **params)
+        outs = self.mark(*args, **params)
         return outs[0] if len(outs) == 1 else outs
 
-    def unhandled(self, *args, **params):
-        """What it is to JAX: the operands that `out` lets through, or an error."""
+    def mark(self, *args, **params) -> list:
+        """Mark `args`; the results as a list."""
+        if not self.active:
+            return self.unhandled(*args, **params)
+        return self.bind(*args, *(place.bind() if self.placed else ()), **params)
+
+    def unhandled(self, *args, **params) -> list:
+        """What it is where no rule waits for it: the identity, or an error."""
         if self.missing:
             raise UnhandledError(self.missing, where=compat.where(), hint=self.hint)
         return list(args if self.out is None else self.out(*args, **params))
@@ -78,11 +87,19 @@ def marker(
         tangents = "pass" if out is None else "none" if lanes in ("each", "shared") else "refuse"
     if lanes not in LANES or tangents not in TANGENTS:
         raise ValueError(f"lanes is one of {LANES}, tangents one of {TANGENTS}")
-    new = Marker(name, missing, hint, out)
+    placed = lanes not in ("each", "shared")
+    new = Marker(name, missing, hint, out, placed)
 
     def types(*avals, **params):
-        given = avals if out is None else out(*avals, **params)
+        operands = avals[:-1] if placed else avals
+        given = operands if out is None else out(*operands, **params)
         return given if isinstance(given, list | tuple) else [given]
 
-    compat.define_marker(new, types, new.unhandled, lanes, tangents)
+    def run(*args, **params):
+        return new.unhandled(*(args[:-1] if placed else args), **params)
+
+    compat.define_marker(new, types, run, lanes, tangents)
     return new
+
+
+place = marker("place", out=lambda **_: jax.ShapeDtypeStruct((), bool), lanes="shared")

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from malleable.core.frame import Frame, Masked, select, spell, spell_type
 from malleable.core.interpret import Rulebook, run_staged, sites
-from malleable.core.marker import marker
+from malleable.core.marker import Marker, marker
 from malleable.core.stage import stage
 from malleable.effects.names import no_such_name, unnest
 from malleable.errors import TransformError
@@ -17,20 +17,14 @@ _NONE = object()
 
 
 @functools.cache
-def markers(kind: str):
-    """The two primitives of a kind of tag: its value, and the place where it is.
-
-    The value depends on the place, and the place stays in the loop it is written in: so JAX
-    moves neither out when it differentiates a loop, as it does with what a loop does not change.
-    """
-    place = marker(f"place:{kind}", out=lambda **_: jax.ShapeDtypeStruct((), bool), lanes="shared")
-    value = marker(f"tag:{kind}", out=lambda *x, **_: x[:-1], lanes="all", tangents="pass")
-    return value, place
+def tag_marker(kind: str) -> Marker:
+    """The primitive of a kind of tag, so that two kinds do not see each other."""
+    return marker(f"tag:{kind}")
 
 
 def flat_harvest(fun: Callable, kind: str, book: "TagRules") -> Callable:
     """harvested(values, *args) -> (out, {path: Write}), under rules that plant and reap."""
-    seen, _ = markers(kind)
+    seen = tag_marker(kind)
 
     def harvested(values: Mapping, *args, **kwargs):
         staged = stage(fun, book.markers)(*args, **kwargs)
@@ -57,24 +51,19 @@ def rules(kind: str, only: frozenset | None, plants: bool, put=None) -> TagRules
 
     put(frame, path, planted, value) -> the value that takes the place of the tagged one.
     """
-    seen, place = markers(kind)
+    seen = tag_marker(kind)
     put = put or _replace
 
-    def on_place(frame):
-        return place.bind()[0] if place.active else False
-
-    def on_tag(frame, *leaves_at, path, tree, mode):
-        *leaves, _ = leaves_at
+    def on_tag(frame, *leaves, path, tree, mode):
         value = jax.tree.unflatten(tree, leaves)
         if plants and (planted := frame.read(path, _NONE)) is not _NONE:
             return jax.tree.leaves(put(frame, path, planted, value))
-        if only is None or path[-1] in only:
-            frame.write(path, value, mode)
-        elif seen.active:  # for a transformation around this one
-            return seen.bind(*leaves_at, path=path, tree=tree, mode=mode)
-        return leaves
+        if only is not None and path[-1] not in only:  # for a transformation around this one
+            return seen.mark(*leaves, path=path, tree=tree, mode=mode)
+        frame.write(path, value, mode)
+        return list(leaves)
 
-    book = TagRules({place: on_place, seen: on_tag})
+    book = TagRules({seen: on_tag})
     book.only = only or frozenset()
     return book
 

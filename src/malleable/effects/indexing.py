@@ -50,9 +50,10 @@ def write(old, index, new):
         raise TypeError(f"cannot write {new.dtype} into an array of {old.dtype}")
     parts = index if isinstance(index, tuple) else (index,)
     if not any(isinstance(p, compat.Tracer) for p in jax.tree.leaves(parts)):
-        room = len(selected_shape(old.shape, parts))
-        while new.ndim > room and new.shape[0] == 1:  # NumPy drops leading axes of size one
+        room = selected_shape(old.shape, parts)
+        while new.ndim > len(room) and new.shape[0] == 1:  # NumPy drops leading axes of size one
             new = new[0]
+        np.broadcast_to(np.broadcast_to(np.int8(0), new.shape), room)  # raises ValueError
     new = new.astype(old.dtype)
     return jnp.broadcast_to(new, old.shape) if index is ... else old.at[index].set(new)
 

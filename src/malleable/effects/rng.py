@@ -47,7 +47,8 @@ def seed(fun: Callable) -> Callable:
 
     The n-th key of a body is fold_in(root, n), n counted while tracing; each step of a loop and
     each device of a mesh has a root of its own. So jit, remat, grad and inlining do not change
-    the numbers: `seed(grad(fun))` and `grad(seed(fun))` draw the same.
+    the numbers: `seed(grad(fun))` and `grad(seed(fun))` draw the same, as long as the rule of a
+    custom derivative draws as many keys as its function.
     """
 
     def seeded(key, *args, **kwargs):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import numpy as jnp
 
-from malleable.effects.harvest import flat_harvest, markers, rules
+from malleable.effects.harvest import flat_harvest, rules, tag_marker
 from malleable.effects.names import full_path, nest
 
 
@@ -19,21 +19,22 @@ def tag(value, name: str, *, kind: str = "tag", mode: str = "stack"):
     >>> float(tag(3.0, "x"))
     3.0
     """
-    seen, place = markers(kind)
+    seen = tag_marker(kind)
     if not seen.active:
         return value
     leaves, tree = jax.tree.flatten(value)
     leaves = [jnp.asarray(x) for x in leaves]
-    params = {"path": full_path(name), "mode": mode, "tree": tree}
-    return jax.tree.unflatten(tree, seen.bind(*leaves, *place.bind(), **params))
+    outs = seen.mark(*leaves, path=full_path(name), tree=tree, mode=mode)
+    return jax.tree.unflatten(tree, outs)
 
 
 def reap(fun: Callable, *, kind: str = "tag", only: Sequence[str] | None = None) -> Callable:
     """fun(*args) -> out  becomes  reap(fun)(*args) -> (out, {name: value}).
 
     Inside a scan of n steps, a tagged value of shape s comes back as (n, *s); under a vmap of n
-    lanes likewise; tags in a `scope` come in a dict of its name. A value that may not have been
-    written (in a while loop, or in some branches) comes as `Masked(value, written)`.
+    lanes likewise, unless the lanes share it; tags in a `scope` come in a dict of its name. A
+    value that may not have been written (in a while loop, or in some branches) comes as
+    `Masked(value, written)`.
     only: take these names, leave the others to a transformation around this one.
     Raises TransformError for a name written twice, or asked for and not there.
 
