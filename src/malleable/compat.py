@@ -88,8 +88,8 @@ def bind(eqn: Eqn, args: Sequence) -> list:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
-def copy(eqn: Eqn, args: Sequence) -> list:
-    """As `bind`, and under the user's line of the equation.
+def copy(eqn: Eqn, args: Sequence, *, inside: bool = False) -> list:
+    """As `bind`, and under the user's line of the equation; inside: we are in `source` already.
 
     While a program is being staged, an equation on operands of its own types is put into it as
     it stands, without evaluating it abstractly again: as JAX does where it inlines a jit.
@@ -101,12 +101,12 @@ def copy(eqn: Eqn, args: Sequence) -> list:
         and eqn.primitive.name != "call_hi_primitive"
         and all(jax.typeof(x) == v.aval for x, v in zip(args, eqn.invars, strict=True))
     ):
-        info = eqn.source_info
-        info = info.replace(name_stack=source_info_util.current_name_stack() + info.name_stack)
+        info, stack = eqn.source_info, source_info_util.current_name_stack()
+        info = info.replace(name_stack=stack if inside else stack + info.name_stack)
         tracers = [trace.to_jaxpr_tracer(x, info) for x in args]
         avals = [v.aval for v in eqn.outvars]
         return trace.emit_eqn(tracers, avals, eqn.primitive, eqn.params, eqn.effects, info, eqn.ctx)
-    with source(eqn):
+    with contextlib.nullcontext() if inside else source(eqn):
         return bind(eqn, args)
 
 
@@ -522,7 +522,7 @@ def _stay_in_loop(prim):
         eqn = pe.new_eqn_recipe(trace, tracers, outs, prim, params, effects, now)
         for out in outs:
             out.recipe = eqn
-        trace.effect_handles.append(pe.EffectHandle(tracers, eqn))
+        trace.effect_handles.append(pe.EffectHandle(list(tracers), eqn))
         return outs
 
     return rule
@@ -635,6 +635,9 @@ class LiveTrace(jax.core.Trace):
             return self.lift(outs)
         outs = [self.lift(x) for x in outs]
         return outs if tree is None else tree.update(outs)
+
+    def process_call(self, prim, fun, tracers, params, /):  # up to JAX 0.10
+        return self.process_primitive(prim, tracers, params | {"subfuns": (fun,)})
 
     def _with_functions(self, prim, *functions_tracers, **params):
         *functions, tracers = functions_tracers

@@ -112,7 +112,7 @@ class Frame:
 
     def bind(self, *args):
         """The equation at hand, on `args`: what happens where no rule interferes."""
-        outs = compat.copy(self.eqn, (*args, *self.place))
+        outs = compat.copy(self.eqn, (*args, *self.place), inside=True)
         own = len(args) == len(self.args) and all(map(operator.is_, args, self.args))
         self.bound = outs if own else None
         return outs if self.eqn.primitive.multiple_results else outs[0]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import UnhandledError
@@ -26,7 +27,7 @@ class Marker(compat.Primitive):
     see: JAX moves a place out of no loop, and so nothing that depends on one (jax#16637).
     """
 
-    def __init__(self, name: str, missing: str, hint: str, out: Callable | None, placed: bool):
+    def __init__(self, name: str, missing: str, hint: str, out: Any, placed: bool):
         super().__init__(name)
         self.missing, self.hint, self.out, self.placed = missing, hint, out, placed
 
@@ -50,6 +51,8 @@ class Marker(compat.Primitive):
         """What it is where no rule waits for it: the identity, or an error."""
         if self.missing:
             raise UnhandledError(self.missing, where=compat.where(), hint=self.hint)
+        if not self.placed:
+            return [jnp.zeros(t.shape, t.dtype) for t in jax.tree.leaves(self.out(**params))]
         return list(args if self.out is None else self.out(*args, **params))
 
 

@@ -21,8 +21,9 @@ def mutable(fun: Callable) -> Callable:
     """Run `fun` with arrays that can be written to: x[i] = y, x[i] += y, x += y, masks, views.
 
     Names, slices, rows, `.T`, `.reshape` and their like are the same memory, as in NumPy (where
-    `.reshape` may also have to copy); what jnp functions return is new. The caller's arrays never change. Works under jit, grad and
-    vmap; a jit, scan or grad body inside `fun` has JAX's own values, unless it is `mutable`.
+    `.reshape` may also have to copy); what jnp functions return is new. The caller's arrays never
+    change. Works under jit, grad and vmap; a jit, scan or grad body inside `fun` has JAX's own
+    values, unless it is `mutable`.
     Raises TransformError for a write to an array of an enclosing function.
 
     >>> import jax
