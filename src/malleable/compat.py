@@ -552,6 +552,19 @@ def _keep_marked_calls(process):
     return wrapped
 
 
+def _keep_marked_remat(split):
+    """So may a checkpointed body: what does not depend on its operands would be moved out."""
+
+    def rule(trace, *tracers, **params):
+        if {SOURCE, OPERATION} & params["jaxpr"].effects and _is_hoisting():
+            return trace.default_process_primitive(jexc.primitives.remat_p, tracers, params)
+        return split(trace, *tracers, **params)
+
+    return rule
+
+
+_rules = pe.custom_partial_eval_rules
+_rules[jexc.primitives.remat_p] = _keep_marked_remat(_rules[jexc.primitives.remat_p])
 for _name in ("process_custom_jvp_call", "process_custom_vjp_call"):
     setattr(pe.JaxprTrace, _name, _keep_marked_calls(getattr(pe.JaxprTrace, _name)))
 
