@@ -1,9 +1,13 @@
 """Rules that many tests use, and what they compare programs and results with."""
 
+import pathlib
+import re
+
 import jax
 import numpy as np
+import pytest
 
-from malleable import compat
+from malleable import MalleableError, compat
 
 
 def again(frame, *args, **params):
@@ -53,3 +57,21 @@ def assert_same(got, wanted, rtol=1e-5):
         a, b = np.asarray(a), np.asarray(b)
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6)
+
+
+def refusal(cls, do, line=None, *, fun=None):
+    """The error of `do`, which is of this class, names the file of `do`, and has a hint.
+
+    line: the one it names, counted from the `def` of `fun`; any line of the file without it.
+    """
+    with pytest.raises(MalleableError) as caught:
+        do()
+    error, file = caught.value, re.escape(pathlib.Path(do.__code__.co_filename).name)
+    assert type(error) is cls
+    assert re.search(rf"{file}:\d+", error.where)
+    if fun is not None:
+        number = fun.__code__.co_firstlineno + line
+        assert re.search(rf"{file}:{number} in {fun.__name__}", error.where)
+    assert error.hint
+    assert str(error) == f"{error.what}\n  at {error.where}\n  hint: {error.hint}"
+    return error

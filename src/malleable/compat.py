@@ -160,7 +160,8 @@ def _varying(x) -> frozenset:
 
 # ---------------------------------------------------------------- where am I
 
-source_info_util.register_exclusion(str(pathlib.Path(__file__).parent))
+for _module in (__file__, np.__file__):
+    source_info_util.register_exclusion(str(pathlib.Path(_module).parent))
 
 
 @contextlib.contextmanager
@@ -592,7 +593,7 @@ class LiveTracer(Tracer):
         return np.asarray(self.value, dtype)
 
 
-for _name in ("__float__", "__complex__", "__repr__", "__format__", "tolist"):
+for _name in ("__float__", "__complex__", "__repr__", "__str__", "__format__", "tolist"):
     setattr(LiveTracer, _name, lambda self, *a, _name=_name: getattr(self.value, _name)(*a))
 
 
@@ -610,7 +611,12 @@ class LiveTrace(jax.core.Trace):
 
     def lift(self, value):
         """A watched value; what is no array (a mutable reference, say) is left as it is."""
-        return value if is_ref(jax.typeof(value)) else self.tracer(self, value)
+        if is_ref(jax.typeof(value)):
+            return value
+        if not isinstance(value, jax.Array):  # a number stays known under a jit around us
+            with jexc.set_current_trace(core.eval_trace):
+                value = as_array(value)
+        return self.tracer(self, value)
 
     def lower(self, x):
         return x.value if isinstance(x, LiveTracer) and x._trace is self else x

@@ -130,7 +130,6 @@ def test_a_carry_that_differs_between_devices_is_refused(options):
     assert "psum" in caught.value.hint
 
 
-@pytest.mark.xfail(reason="a carry cannot cross an unchecked shard_map, even if nothing touches it")
 @pytest.mark.parametrize("program", [sharded(jnp.sin, check_vma=False), jax.pmap(jnp.sin)])
 def test_a_carry_that_no_rule_touches_crosses_any_map(program):
     assert interpret(program, {SIN: twice}, carry=1)(X)[1] == 1

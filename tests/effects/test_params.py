@@ -178,7 +178,6 @@ def test_tags_go_through_apply():
     assert reap(apply(program))(params, X)[1]["s"]["h"].tolist() == [3.0, 3.0]
 
 
-@pytest.mark.xfail(raises=NotImplementedError, reason="astype of a key array")
 def test_a_parameter_may_be_a_key():
     program = lambda: param("key", lambda key: key)
     assert apply(program)({"key": KEY}) == KEY

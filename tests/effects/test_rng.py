@@ -141,7 +141,6 @@ def test_a_checkpoint_around_draws_the_same(name, derive):
     agree(seed(derive(jax.checkpoint(PROGRAMS[name]))), seed(derive(PROGRAMS[name])))
 
 
-@pytest.mark.xfail(reason="recomputing the scan draws other keys")
 def test_a_checkpoint_around_a_scan_of_checkpoints_draws_the_same():
     program = PROGRAMS["scan of checkpoint"]
     agree(seed(jax.grad(jax.checkpoint(program))), seed(jax.grad(program)))

@@ -255,6 +255,7 @@ def _while(view: compat.While, book, frame, args):
     # the test runs once before the loop, then at the end of each step: so it may have state too
     before = frame.carry
     (go,) = thread(run_test, frame, [*tests, *carry])
+    _check_carry(frame, before, frame.carry, "changes its type inside a while loop")
     *_, end = jax.eval_shape(one, before, jnp.int32(0), carry, go)
     mine = _carry_into(frame, end.carry, "a while loop")
     _check_modes(
@@ -366,7 +367,8 @@ def _map(view: compat.Map, book, frame, args):
         for axis in view.axes:
             inner.key = _fold_key(inner.key, lax.axis_index(axis))
         outs, end = run(inner, list(args))
-        if any(map(view.lanes, jax.tree.leaves(end.carry))):
+        carries = zip(*map(jax.tree.leaves, (end.carry, inner.carry)), strict=False)
+        if any(new is not old and view.lanes(new) for new, old in carries):
             what = "the carry differs between the devices of a shard_map"
             raise inner.error(what, "lax.psum what goes into it, or write it instead")
         seen["changed"] = end.changed

@@ -4,11 +4,19 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from malleable import compat
 from malleable.core.live import live
-from malleable.effects.indexing import Selection, is_traced_mask, is_view, plain_index, write
+from malleable.effects.indexing import (
+    Selection,
+    is_traced_mask,
+    is_view,
+    plain_index,
+    unknown_size,
+    write,
+)
 from malleable.errors import TransformError
 
 _IN_PLACE = (
@@ -35,7 +43,14 @@ def mutable(fun: Callable) -> Callable:
     [[0.0, 0.0], [7.0, 0.0]]
     """
     run = live(fun, {}, tracer=MutableTracer)
-    return lambda *args, **kwargs: run(*args, **kwargs)[0]
+
+    def mutated(*args, **kwargs):
+        out, *_ = run(*args, **kwargs)
+        if any(isinstance(x, Selection) for x in jax.tree.leaves(out)):
+            raise unknown_size("x[mask] as a result")
+        return out
+
+    return mutated
 
 
 class MutableTracer(compat.LiveTracer):

@@ -92,4 +92,4 @@ def fit(frame: Frame, path, given, wanted, hint="give the shape and dtype it has
             where=frame.where,
             hint=hint,
         )
-    return jax.tree.map(lambda a, b: a.astype(b.dtype), given, wanted)
+    return jax.tree.map(lambda a, b: a if a.dtype == b.dtype else a.astype(b.dtype), given, wanted)
