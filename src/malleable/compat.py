@@ -125,8 +125,10 @@ def slice_type(x):
 
 
 def as_array(x):
-    """A number or a NumPy array as an array of JAX."""
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+    """A number or a NumPy array as an array of JAX; anything else as it is."""
+    if isinstance(x, jax.Array) or is_ref(jax.typeof(x)):
+        return x
+    return jnp.asarray(x)
 
 
 def is_array(x) -> bool:
