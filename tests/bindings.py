@@ -6,21 +6,34 @@ from jax.scipy.stats import norm
 
 import malleable as mal
 
-normal = mal.marker(
-    "normal",
-    out=lambda mean, *_, name, observed: mean,
-    missing="sample() needs trace or log_prob around",
-    lanes="all",
-)
+normal = mal.marker("normal", out=lambda mean, *_, **__: mean, missing="no handler", lanes="all")
 
 
-def values_of(fun, keep):
+def is_masked(x):
+    return isinstance(x, mal.Masked)
+
+
+def tags_as(keep, reaped):
     def collected(*args):
-        out, tags = fun(*args)
-        is_masked = lambda t: isinstance(t, mal.Masked)
+        out, tags = reaped(*args)
         return out, jax.tree.map(keep, tags, is_leaf=is_masked)
 
     return collected
+
+
+def handle(fun, value, **state):
+    """Run a model; value(frame, mean, std, name) gives the value of a site that has none yet."""
+
+    def rule(frame, mean, std, *given, name):
+        x = given[0] if given else value(frame, mean, std, name)
+        if x is None:
+            return normal(mean, std, name=name)
+        x = jnp.broadcast_to(x, mean.shape)
+        frame.carry += norm.logpdf(x, mean, std).sum()
+        frame.write(name, x)
+        return normal(mean, std, x, name=name) if normal.active else x
+
+    return mal.interpret(fun, {normal: rule}, carry=0.0, **state)
 
 
 class Adapter:
@@ -37,55 +50,25 @@ class Adapter:
     mutable = staticmethod(mal.mutable)
 
     def collect(self, f, only=None):
-        return values_of(
-            mal.reap(f, only=only),
-            lambda t: getattr(t, "value", t) if isinstance(t, mal.Masked) else t,
-        )
+        return tags_as(lambda t: t.value if is_masked(t) else t, mal.reap(f, only=only))
 
     def collect_masked(self, f):
-        return values_of(
-            mal.reap(f), lambda t: tuple(t) if isinstance(t, mal.Masked) else (t, True)
-        )
+        return tags_as(lambda t: tuple(t) if is_masked(t) else (t, True), mal.reap(f))
 
     def as_scan(self, f, xs):
         raise NotImplementedError
 
     def sample(self, name, dist, *args):
-        args = jnp.broadcast_arrays(*(jnp.asarray(a, jnp.float32) for a in args))
-        return normal(*args, name=name, observed=False)
+        return normal(*jnp.broadcast_arrays(*map(jnp.float32, args)), name=name)
 
     def trace(self, f):
-        def rule(frame, mean, std, *value, name, observed):
-            x = (
-                value[0]
-                if observed
-                else mean + std * jax.random.normal(frame.next_key(), mean.shape)
-            )
-            frame.write(name, x)
-            return x
-
-        def traced(key, *args):
-            out, _, sites = mal.interpret(f, {normal: rule}, key=key)(*args)
-            return out, sites
-
-        return traced
+        draw = lambda frame, m, std, _: m + std * jax.random.normal(frame.next_key(), m.shape)
+        return lambda key, *a: handle(f, draw, key=key)(*a)[::2]
 
     def log_prob(self, f):
-        def rule(frame, mean, std, *value, name, observed):
-            x = value[0] if observed else jnp.broadcast_to(frame.read(name), mean.shape)
-            frame.carry += norm.logpdf(x, mean, std).sum()
-            return x
-
-        return lambda values, *args: mal.interpret(f, {normal: rule}, carry=0.0, feeds=values)(
-            *args
-        )[1]
+        given = lambda frame, mean, std, name: frame.read(name)
+        return lambda values, *a: handle(f, given, feeds=values)(*a)[1]
 
     def condition(self, f, values):
-        def rule(frame, mean, std, *value, name, observed):
-            if observed or name not in values:
-                return normal(mean, std, *value, name=name, observed=observed)
-            return normal(
-                mean, std, jnp.broadcast_to(frame.read(name), mean.shape), name=name, observed=True
-            )
-
-        return lambda *args: mal.interpret(f, {normal: rule}, feeds=values)(*args)[0]
+        given = lambda frame, mean, std, name: frame.read(name, None)
+        return lambda *a: handle(f, given, feeds=values)(*a)[0]
