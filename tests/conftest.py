@@ -1,5 +1,6 @@
 """How the tests run: on eight virtual CPU devices, with tracer-leak checks, without deadlines."""
 
+import gc
 import os
 
 # JAX reads both variables when it is imported.
@@ -31,5 +32,6 @@ def pytest_runtest_call(item):
     """Fail a test that lets a tracer outlive its trace, unless it is marked `caches`."""
     if item.get_closest_marker("caches"):
         return (yield)
+    gc.freeze()  # the check collects garbage after each trace: let it look at this test's only
     with jax.checking_leaks():
         return (yield)
