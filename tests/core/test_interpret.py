@@ -239,7 +239,6 @@ def test_a_transformed_function_may_be_transformed_by_jax(around):
     assert jnp.allclose(got, through_everything(0.9))
 
 
-@pytest.mark.xfail(reason="the carry stays a Python number where nothing makes it an array")
 def test_it_works_where_jit_is_disabled():
     counted = interpret(through_everything, {lax.sin_p: count}, carry=0)
     wanted = counted(0.9)

@@ -303,6 +303,7 @@ def _carry_into(frame, end, loop: str):
     """The carry a loop starts with: a weakly typed number, such as 0.0, takes the type it gets."""
 
     def join(x, after):
+        x = compat.as_array(x)  # a number, where jit is disabled
         weak = jax.typeof(x).weak_type and jnp.shape(x) == after.shape
         return compat.match_devices(x.astype(after.dtype) if weak else x, after)
 
