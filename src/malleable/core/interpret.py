@@ -52,15 +52,13 @@ class Rulebook:
             return compat.has_marker(eqn) and not isinstance(eqn.primitive, Marker)
         if any(map(self.mentions, inside)):
             return True
-        view = None if self.default is None else compat.view(eqn)
+        if self.default is None:
+            return False
+        view = compat.view(eqn)  # a default rule asks for what can be entered without loss
         if isinstance(view, compat.Opaque):
             note(f"took `{eqn.primitive}` as one operation", compat.where(eqn), view.why)
-        # a default rule asks for what can be entered without loss
-        return (
-            view is not None
-            and not isinstance(view, compat.Opaque)
-            and not getattr(view, "lost", "")
-        )
+            return False
+        return not getattr(view, "lost", "")
 
     def mentions(self, jaxpr: compat.Jaxpr) -> bool:
         """Whether a body has an equation with a rule, at any depth."""

@@ -86,11 +86,11 @@ def marker(
     >>> float(interpret(lambda x: loud(x) + 1, {loud: double})(2.0)[0])
     5.0
     """
+    placed = lanes not in ("each", "shared")
     if not tangents:
-        tangents = "pass" if out is None else "none" if lanes in ("each", "shared") else "refuse"
+        tangents = "pass" if out is None else "refuse" if placed else "none"
     if lanes not in LANES or tangents not in TANGENTS:
         raise ValueError(f"lanes is one of {LANES}, tangents one of {TANGENTS}")
-    placed = lanes not in ("each", "shared")
     new = Marker(name, missing, hint, out, placed)
 
     def types(*avals, **params):
