@@ -41,6 +41,13 @@ from malleable.errors import (
 from malleable.errors import (
     UnhandledError as UnhandledError,
 )
+from malleable.frontend.convert import autograph as autograph
+from malleable.frontend.hints import inline_cond as inline_cond
+from malleable.frontend.hints import inline_scan as inline_scan
+from malleable.frontend.hints import inline_stack as inline_stack
+from malleable.frontend.hints import inline_while as inline_while
+from malleable.frontend.hints import loop as loop
+from malleable.frontend.hints import skip as skip
 from malleable.inspection.text import show as show
 from malleable.notes import Note as Note
 from malleable.notes import listen as listen

@@ -4,12 +4,14 @@ Every name from `jax.core`, `jax.extend`, `jax.interpreters` or `jax._src` enter
 nowhere else. Two dialects are spoken: up to JAX 0.10 and from 0.11 on. When a release breaks
 us, this file changes, and `tests/test_compat.py` says which line.
 
-In order: jaxprs, source lines, views of higher-order equations, markers, live tracers.
+In order: jaxprs, source lines, views of higher-order equations, markers, live tracers,
+derivatives in one direction.
 """
 
 import contextlib
 import pathlib
 import sys
+import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,8 +21,9 @@ import jax.core
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax._src import core, source_info_util
+from jax._src import core, dtypes, source_info_util, traceback_util
 from jax._src.interpreters import partial_eval as pe
+from jax._src.lax import lax as lax_internal
 from jax.extend import core as jexc
 from jax.interpreters import ad, batching, mlir
 
@@ -55,18 +58,24 @@ def inlined(fun: Callable) -> Callable:
         if not isinstance(core.trace_ctx.trace, pe.DynamicJaxprTrace):
             return jitted(*args)
         traced = jitted.trace(*args)
-        program, leaves = traced.jaxpr.jaxpr, list(map(as_array, jax.tree.leaves(args)))
-        if len(program.invars) != len(leaves):  # it closes over a value that is being traced
+        leaves = list(map(as_array, jax.tree.leaves(args)))
+        if len(traced.jaxpr.jaxpr.invars) != len(leaves):  # it closes over a value being traced
             return jitted(*args)
-        env = dict(zip(program.constvars, traced.jaxpr.consts, strict=True))
-        env.update(zip(program.invars, leaves, strict=True))
-        read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]  # noqa: E731
-        for eqn in program.eqns:
-            env.update(zip(eqn.outvars, copy(eqn, [read(v) for v in eqn.invars]), strict=True))
         tree = jax.tree.structure(traced.out_info)
-        return jax.tree.unflatten(tree, [read(v) for v in program.outvars])
+        return jax.tree.unflatten(tree, replay(traced.jaxpr, leaves))
 
     return call
+
+
+def replay(closed: Jaxpr, args: Sequence = (), consts: Sequence | None = None) -> list:
+    """Put the equations of a program here, each under its own line."""
+    program = closed.jaxpr
+    consts = closed.consts if consts is None else consts
+    env = dict(zip((*program.constvars, *program.invars), (*consts, *args), strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]  # noqa: E731
+    for eqn in program.eqns:
+        env.update(zip(eqn.outvars, copy(eqn, [read(v) for v in eqn.invars]), strict=True))
+    return [read(v) for v in program.outvars]
 
 
 def close(jaxpr) -> Jaxpr:
@@ -131,6 +140,29 @@ def as_array(x):
     return jnp.asarray(x)
 
 
+def promote(one, weak_one: bool, other, weak_other: bool):
+    """(dtype, weak) that hold values of both, as NumPy promotes; weak: of a Python number."""
+    weak = weak_one and weak_other
+    types = ((one, weak_one and not weak), (other, weak_other and not weak))
+    avals = [core.ShapedArray((), dtype, weak_type=w) for dtype, w in types]
+    return dtypes.lattice_result_type(*avals)[0], weak
+
+
+def convert(x, dtype, weak: bool):
+    """An array as one of another dtype or weakness."""
+    return lax_internal._convert_element_type(x, dtype, weak)
+
+
+def is_idle() -> bool:
+    """Whether nothing is being traced."""
+    return core.trace_state_clean()
+
+
+def is_inner(x) -> bool:
+    """Whether a value exists only in the innermost program being traced."""
+    return isinstance(x, Tracer) and x._trace is core.trace_ctx.trace
+
+
 def is_array(x) -> bool:
     """Whether JAX can trace `x`: an array, a tracer or a Python number."""
     if isinstance(x, np.ndarray | np.generic):
@@ -164,6 +196,21 @@ def _varying(x) -> frozenset:
 
 for _module in (__file__, np.__file__):
     source_info_util.register_exclusion(str(pathlib.Path(_module).parent))
+traceback_util.register_exclusion(str(pathlib.Path(__file__).parent))
+
+
+def without_our_frames(e: BaseException) -> BaseException:
+    """An exception whose traceback shows the user's frames only."""
+    ours, kept = str(pathlib.Path(__file__).parent), []
+    frame = e.__traceback__
+    while frame is not None:
+        if not frame.tb_frame.f_code.co_filename.startswith(ours):
+            kept.append(frame)
+        frame = frame.tb_next
+    last = None
+    for frame in reversed(kept):
+        last = types.TracebackType(last, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return e.with_traceback(last)
 
 
 @contextlib.contextmanager
@@ -686,3 +733,24 @@ def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTrace
         live = LiveTrace(parent, process, watches, tracer)
         with jexc.set_current_trace(live):
             return fun([live.lift(x) if is_array(x) else x for x in leaves], live)
+
+
+# ---------------------------------------------------------------- derivatives in one direction
+
+
+def define_linear_identity(prim: Primitive, transpose: Callable) -> None:
+    """Tell JAX about a primitive of ours: the identity on one array, with this rule in reverse.
+
+    transpose(cotangent, operand, **params) -> [cotangent of the operand], or raises.
+    """
+    prim.def_impl(lambda x, **_: x)
+    prim.def_abstract_eval(lambda x, **_: x)
+    mlir.register_lowering(prim, mlir.lower_fun(lambda x, **_: x, multiple_results=False))
+    ad.deflinear2(prim, transpose)
+    batching.defvectorized(prim)
+
+
+# vmap of a cond stops the gradient of operands in the branch not taken (jax#1052): tangents too,
+# where the cond is that of a derivative rule; JAX forgot what that is in reverse.
+_stop = jax.make_jaxpr(lax.stop_gradient)(1.0).eqns[0].primitive
+ad.primitive_transposes.setdefault(_stop, lambda _, x: [ad.Zero(x.aval)])

@@ -1,0 +1,1 @@
+"""Arrays that can be written to, and the journal that undoes what was written."""

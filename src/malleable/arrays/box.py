@@ -1,0 +1,138 @@
+"""Arrays of NumPy that may be traced: what converted code computes with.
+
+A `Box` holds an array of NumPy or of JAX and behaves as NumPy's ndarray does, writes and views
+included. `unbox` takes the values out of a tree of boxes, `rebox` puts them back in.
+"""
+
+import operator
+
+import numpy as np
+
+from malleable.arrays import functions, journal
+from malleable.arrays.content import (
+    NUMBERS,
+    Box,
+    any_jax,
+    any_traced,
+    frozen,
+    is_traced,
+    rebox,
+    unbox,
+    wrap,
+)
+from malleable.arrays.items import get_item, set_item
+from malleable.arrays.masked import Masked
+from malleable.arrays.places import belongs_to_jax, is_jax, own
+from malleable.arrays.protocols import put_out, run_function, run_ufunc
+
+__all__ = ["Box", "Masked", "any_jax", "any_traced", "frozen"]
+__all__ += ["is_traced", "rebox", "unbox", "wrap"]
+
+_empty = object.__new__
+
+
+def _operand(x):
+    """The other side of an operator as a plain value, or NotImplemented."""
+    if isinstance(x, np.ndarray | np.generic) and type(x) is not Masked:
+        return x
+    if isinstance(x, list | tuple):
+        return functions.stacked(unbox(x))
+    return NotImplemented
+
+
+def _binary(fun, swapped=False):
+    def method(self, other):
+        a = self._value
+        if a is None:
+            a = self.value
+        kind = type(other)
+        scalar = self.scalar
+        if issubclass(kind, Box):
+            b = other._value
+            if b is None:
+                b = other.value
+            scalar = scalar and other.scalar
+        elif kind in NUMBERS or belongs_to_jax(kind):
+            b = other
+            scalar = scalar and kind in NUMBERS
+        else:
+            b = _operand(other)
+            if b is NotImplemented:
+                return b
+            scalar = False
+        if type(a) is np.ndarray and belongs_to_jax(type(b)):
+            a = own(a)
+        elif type(b) is np.ndarray and belongs_to_jax(type(a)):
+            b = own(b)
+        out = fun(b, a) if swapped else fun(a, b)
+        if belongs_to_jax(type(out)):
+            new = _empty(Box)
+            new._value = out
+            new._base = new._index = None
+            new.scalar = scalar or out.ndim == 0
+            return new
+        return Box(out, False) if type(out) is np.ndarray else out
+
+    return method
+
+
+def _in_place(fun, ufunc):
+    def method(self, other):
+        if self.scalar:
+            return NotImplemented
+        kind = type(other)
+        if kind is Masked:
+            return NotImplemented
+        a = self.value
+        b = other.value if issubclass(kind, Box) else other
+        b = functions.stacked(unbox(b)) if isinstance(b, list | tuple) else b
+        if not is_jax(a) and not is_jax(b):
+            if journal.depth() == 0 and self._in_memory(a):
+                fun(a, b)
+            else:
+                self.write(fun(a.copy(), b))
+            return self
+        out = functions.run_ufunc(ufunc, "__call__", (a, b), {})
+        return put_out(self, out, True, ufunc)
+
+    return method
+
+
+def _unary(fun):
+    def method(self):
+        return wrap(fun(self.value))
+
+    return method
+
+
+_UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide}
+_UFUNCS |= {
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "pow": np.power,
+    "xor": np.bitwise_xor,
+}
+_UFUNCS |= {"and": np.bitwise_and, "or": np.bitwise_or, "lshift": np.left_shift}
+_UFUNCS |= {"rshift": np.right_shift, "matmul": np.matmul}
+
+for _name, _ufunc in _UFUNCS.items():
+    _fun = getattr(operator, f"__{_name}__")
+    if _name == "pow":
+        _fun = functions.raised
+    setattr(Box, f"__{_name}__", _binary(_fun))
+    setattr(Box, f"__r{_name}__", _binary(_fun, swapped=True))
+    setattr(Box, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__"), _ufunc))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Box, f"__{_name}__", _binary(getattr(operator, _name)))
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(Box, f"__{_name}__", _unary(getattr(operator, _name)))
+Box.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[attr-defined]
+Box.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[attr-defined]
+
+Box.__getitem__, Box.__setitem__ = get_item, set_item  # type: ignore[attr-defined]
+Box.__array_ufunc__ = (  # type: ignore[attr-defined]
+    lambda self, ufunc, method, *inputs, **kwargs: run_ufunc(ufunc, method, inputs, kwargs)
+)
+Box.__array_function__ = (  # type: ignore[attr-defined]
+    lambda self, func, types, args, kwargs: run_function(func, args, kwargs)
+)

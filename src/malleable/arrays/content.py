@@ -1,0 +1,389 @@
+"""The content of an array that may be traced: reading it, writing it, views of it.
+
+`unbox` takes the values out of a tree of boxes, `rebox` puts them back in. Operators and items
+are given to `Box` in `malleable.arrays.box`: import it from there.
+"""
+
+import functools
+import operator
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable.arrays import journal, places
+from malleable.arrays.masked import Masked
+from malleable.arrays.methods import Methods
+from malleable.arrays.places import belongs_to_jax, is_jax, traces
+
+NUMBERS = frozenset((int, float, complex, bool))
+PYTHON_TYPES = {"f": float, "i": int, "b": bool, "c": complex}
+
+
+class Box(Methods):
+    """An array that can be written to, or a NumPy scalar (`scalar`), whose value may be traced.
+
+    >>> a = Box(np.zeros((2, 2)))
+    >>> row = a[1]
+    >>> row[0] = 7.0
+    >>> a.tolist()
+    [[0.0, 0.0], [7.0, 0.0]]
+    """
+
+    __slots__ = ("__weakref__", "_base", "_index", "_value", "scalar")
+    __array_priority__ = 1000.0
+
+    def __init__(self, value, scalar=None):
+        self._value, self._base, self._index = value, None, None
+        self.scalar = np.ndim(value) == 0 if scalar is None else scalar
+
+    # ---- the content
+
+    @property
+    def value(self) -> Any:
+        """The content now: of NumPy, a number, or of JAX."""
+        value = self._value
+        return self._index.read(self._base.value) if value is None else value
+
+    @property
+    def traced(self) -> bool:
+        box = self
+        while box._base is not None:
+            if not box._index.static:
+                return True
+            box = box._base
+        return traces(type(box._value))
+
+    def write(self, new) -> None:
+        """Replace the whole content; shape and dtype fit already."""
+        if self._base is not None:
+            self._base._assign(self._index, new)
+            return
+        journal.before_write(self)
+        old = self._value
+        if is_jax(new) or type(old) is not np.ndarray:
+            self._value = new
+        elif journal.depth() == 0:
+            old[...] = new
+        else:
+            self._value = np.array(np.broadcast_to(new, old.shape), old.dtype)
+
+    def fill_with(self, new) -> None:
+        """Write an array as NumPy does: broadcast, and cast to the type it has."""
+        self[...] = new
+
+    def _assign(self, step, new) -> None:
+        whole = self.value
+        if is_jax(new) or is_jax(whole) or not step.static:
+            self.write(step.put(places.to_jax(whole), new))
+        elif journal.depth() == 0 and self._in_memory(whole):
+            step.fill(whole, new)
+        else:
+            whole = np.array(whole)
+            step.fill(whole, new)
+            self.write(whole)
+
+    def _in_memory(self, whole) -> bool:
+        """Whether the NumPy array `whole`, our value, is the memory of the array we belong to."""
+        root = self
+        while root._base is not None:
+            root = root._base
+        return root is self or np.may_share_memory(whole, root._value)
+
+    def _view(self, step) -> "Box":
+        new = _empty(Box)
+        new._value, new._base, new._index, new.scalar = None, self, step, False
+        return new
+
+    def _model(self, dtype=np.int8) -> np.ndarray:
+        """An array of NumPy with our memory layout and no meaning."""
+        if self._base is not None:
+            return self._index.model(self._base._model(dtype))
+        value = self._value
+        return value if type(value) is np.ndarray else np.empty(np.shape(value), dtype)
+
+    def _new(self, value, scalar) -> "Box":
+        return Box(value, scalar)
+
+    def _done(self, value):
+        return wrap(value)
+
+    def _index_of(self, x):
+        return x.__index__() if isinstance(x, Box) else operator.index(x)
+
+    # ---- what it looks like
+
+    @property
+    def __class__(self):
+        if not self.scalar:
+            return np.ndarray
+        value = self._value
+        if not is_jax(value):
+            return type(value)
+        kind = value.dtype
+        if value.weak_type and kind.kind in PYTHON_TYPES:
+            return PYTHON_TYPES[kind.kind]
+        return kind.type
+
+    @property
+    def shape(self):
+        if self._value is None:
+            return self._model().shape
+        return np.shape(self._value)
+
+    @shape.setter
+    def shape(self, new):
+        changed = self.reshape(new)
+        base, step = self.copy(), changed._index
+        self._value, self._base, self._index = None, base, step
+
+    ndim = property(lambda self: len(self.shape))
+    size = property(lambda self: int(np.prod(self.shape, dtype=np.intp)))
+
+    @property
+    def dtype(self):
+        root = self
+        while root._base is not None:
+            if isinstance(root._index, places.Part):
+                return np.dtype(self.value.dtype)
+            root = root._base
+        value = root._value
+        return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+
+    def __repr__(self):
+        value = self.value
+        if traces(type(value)):
+            return f"<{self.dtype.name}{list(self.shape)}>"
+        return repr(np.asarray(value) if is_jax(value) and not self.scalar else value)
+
+    def __str__(self):
+        value = self.value
+        return repr(self) if traces(type(value)) else str(value)
+
+    def __format__(self, spec):
+        value = self.value
+        return repr(self) if traces(type(value)) else format(value, spec)
+
+    def __reduce__(self):
+        return Box, (self.value, self.scalar)
+
+    def __array__(self, dtype=None, copy=None):
+        value = self.value
+        if is_jax(value):
+            return value.__array__(dtype)
+        return np.array(value, dtype) if copy else np.asarray(value, dtype)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = self.value
+        if self.scalar and not is_jax(value):
+            return getattr(value, name)
+        if name == "at":
+            return _At(places.to_jax(value))
+        found = getattr(value, name)
+        return _boxed_call(found) if callable(found) else wrap(found)
+
+    # ---- one number
+
+    def __bool__(self):
+        return bool(self._one())
+
+    def __int__(self):
+        return int(self._one())
+
+    def __float__(self):
+        return float(self._one())
+
+    def __complex__(self):
+        return complex(self._one())
+
+    def __index__(self):
+        return operator.index(self._one())
+
+    def _one(self):
+        value = self.value
+        if is_jax(value) and value.ndim and value.size == 1:
+            return value.reshape(())
+        return value
+
+    def __hash__(self):
+        if not self.scalar:
+            raise TypeError("unhashable type: 'numpy.ndarray'")
+        return hash(self.value)
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("len() of unsized object")
+        return self.shape[0]
+
+    def __iter__(self):
+        if not self.shape:
+            raise TypeError("iteration over a 0-d array")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __contains__(self, x):
+        return bool(np.any(self == x))
+
+    def __round__(self, digits=None):
+        out = np.round(self, digits or 0)
+        if digits is None and isinstance(out, Box):
+            return wrap(out.value.astype(int))
+        return out if digits is not None else round(out)
+
+    def __trunc__(self):
+        return wrap(jnp.trunc(self.value).astype(int)) if is_jax(self.value) else int(self.value)
+
+    def __floor__(self):
+        return wrap(jnp.floor(self.value).astype(int)) if is_jax(self.value) else int(self // 1)
+
+    def __ceil__(self):
+        return wrap(jnp.ceil(self.value).astype(int)) if is_jax(self.value) else -int(-self // 1)
+
+
+_empty = object.__new__
+
+
+def wrap(value):
+    """A result: in a box if it is an array; a number of NumPy as it is."""
+    if belongs_to_jax(type(value)):
+        new = _empty(Box)
+        new._value, new._base, new._index, new.scalar = value, None, None, value.ndim == 0
+        return new
+    return Box(value, False) if type(value) is np.ndarray else value
+
+
+def rebox(tree):
+    """The tree with every array in a Box."""
+    if tree is None or type(tree) in NUMBERS:
+        return tree
+    if belongs_to_jax(type(tree)) or type(tree) is np.ndarray:
+        return wrap(tree)
+    return jax.tree.map(wrap, tree, is_leaf=lambda x: x is None)
+
+
+def unbox(tree):
+    """The tree with the value of every Box in its place; the tree itself if there is none."""
+    kind = type(tree)
+    if kind is Box:
+        return tree.value
+    if kind in NUMBERS or kind is str or tree is None or belongs_to_jax(kind):
+        return tree
+    if kind is tuple or kind is list:
+        new = [unbox(x) for x in tree]
+        if all(a is b for a, b in zip(new, tree, strict=True)):
+            return tree
+        return tuple(new) if kind is tuple else new
+    if kind is dict:
+        new = {k: unbox(v) for k, v in tree.items()}
+        return new if any(new[k] is not v for k, v in tree.items()) else tree
+    if kind is slice:
+        new = slice(unbox(tree.start), unbox(tree.stop), unbox(tree.step))
+        return tree if _same_slice(new, tree) else new
+    if issubclass(kind, Box):
+        return tree.value
+    if kind is Masked or not _is_node(kind, tree):
+        return tree
+    leaves, form = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
+    new = [unbox(x) for x in leaves]
+    if all(a is b for a, b in zip(new, leaves, strict=True)):
+        return tree
+    return jax.tree.unflatten(form, new)
+
+
+def frozen(tree):
+    """As `unbox`, for values that JAX may keep: arrays of NumPy are copied.
+
+    JAX holds on to the memory of an array of NumPy that meets a traced value; a write to the box
+    afterwards would change what was computed before.
+    """
+    return jax.tree.map(places.own, unbox(tree), is_leaf=lambda x: x is None)
+
+
+def _same_slice(a, b):
+    return a.start is b.start and a.stop is b.stop and a.step is b.step
+
+
+_NODES: dict[type, bool] = {np.ndarray: False}
+
+
+def _is_node(kind, tree) -> bool:
+    """Whether JAX looks into values of this type."""
+    known = _NODES.get(kind)
+    if known is None:
+        form = jax.tree.structure(tree, is_leaf=lambda x: x is not tree)
+        known = _NODES[kind] = not jax.tree_util.treedef_is_leaf(form)
+    return known
+
+
+def is_traced(x) -> bool:
+    """Whether this one value is being traced: in a box or not, or waiting for its mask."""
+    kind = type(x)
+    return x.traced if issubclass(kind, Box) else _always_traced(kind)
+
+
+@functools.lru_cache(4096)
+def _always_traced(kind) -> bool:
+    return traces(kind) or getattr(kind, "traced", None) is True
+
+
+def any_traced(tree) -> bool:
+    """Whether something in a tree of arguments is traced."""
+    kind = type(tree)
+    if issubclass(kind, Box):
+        return tree.traced
+    if kind is tuple or kind is list:
+        return any(map(any_traced, tree))
+    if kind is dict:
+        return any(map(any_traced, tree.values()))
+    if kind is slice:
+        return any_traced((tree.start, tree.stop, tree.step))
+    return _always_traced(kind)
+
+
+def any_jax(tree) -> bool:
+    """Whether an unboxed tree of arguments holds an array of JAX."""
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        return any(map(any_jax, tree))
+    if kind is dict:
+        return any(map(any_jax, tree.values()))
+    return belongs_to_jax(kind)
+
+
+def any_box(tree) -> bool:
+    """Whether something in a tree of arguments is a Box."""
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        return any(map(any_box, tree))
+    if kind is dict:
+        return any(map(any_box, tree.values()))
+    return issubclass(kind, Box)
+
+
+def _boxed_call(fun):
+    @functools.wraps(fun, updated=())
+    def call(*args, **kwargs):
+        return rebox(fun(*unbox(args), **unbox(kwargs)))
+
+    return call
+
+
+class _At:
+    """`box.at[index].set(value)` and its like: JAX's way of writing, which returns a new array."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def __getitem__(self, index):
+        found = self._value.at[unbox(index)]
+        return _AtItem(found)
+
+
+class _AtItem:
+    def __init__(self, found):
+        self._found = found
+
+    def __getattr__(self, name):
+        return _boxed_call(getattr(self._found, name))

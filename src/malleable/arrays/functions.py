@@ -1,0 +1,326 @@
+"""NumPy's functions and ufuncs on values of JAX: which jax.numpy function, and with what.
+
+Works on plain values (no boxes). Arguments that jax.numpy lacks are dropped where they only say
+how memory is laid out; lists become arrays, as NumPy takes them.
+"""
+
+import functools
+import inspect
+from typing import Any
+
+import jax
+import jax.scipy.special
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.places import own
+from malleable.errors import TransformError
+
+NO_VALUE = np._NoValue
+MEMORY = frozenset(
+    (
+        "order",
+        "subok",
+        "like",
+        "casting",
+        "overwrite_input",
+        "kind",
+        "device",
+        "copy",
+        "out",
+        "sorted",
+    )
+)
+SHAPED = frozenset(  # a list of integers is a shape or axes here, no data
+    (
+        "reshape",
+        "transpose",
+        "broadcast_to",
+        "tile",
+        "full",
+        "zeros",
+        "ones",
+        "empty",
+        "moveaxis",
+        "expand_dims",
+        "squeeze",
+        "split",
+        "array_split",
+        "rot90",
+        "roll",
+        "flip",
+        "permute_dims",
+        "pad",
+        "unravel_index",
+        "ravel_multi_index",
+        "indices",
+        "full_like",
+        "zeros_like",
+        "vsplit",
+        "hsplit",
+        "tensordot",
+        "einsum",
+        "fftn",
+        "ifftn",
+        "fft2",
+        "ifft2",
+        "fftshift",
+    )
+)
+SEQUENCES = frozenset(  # the first argument is a sequence of arrays
+    (
+        "concatenate",
+        "concat",
+        "stack",
+        "vstack",
+        "hstack",
+        "dstack",
+        "column_stack",
+        "row_stack",
+        "select",
+        "multi_dot",
+        "lexsort",
+        "broadcast_shapes",
+    )
+)
+COUNTS = frozenset(  # the result is an index or a number of elements: NumPy's int
+    (
+        "argmin",
+        "argmax",
+        "argsort",
+        "searchsorted",
+        "count_nonzero",
+        "digitize",
+        "argpartition",
+        "nanargmin",
+        "nanargmax",
+        "lexsort",
+    )
+)
+SPACES: dict[str, Any] = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
+OTHER_NAMES = {
+    "asanyarray": "asarray",
+    "ascontiguousarray": "asarray",
+    "asfortranarray": "asarray",
+    "asarray_chkfinite": "asarray",
+    "trapz": "trapezoid",
+    "fix": "trunc",
+    "row_stack": "vstack",
+    "product": "prod",
+    "cumproduct": "cumprod",
+    "alltrue": "all",
+    "sometrue": "any",
+    "in1d": "isin",
+    "round_": "round",
+    "real_if_close": "asarray",
+}
+REDUCED = {"add": jnp.sum, "multiply": jnp.prod, "maximum": jnp.max, "minimum": jnp.min}
+REDUCED |= {"logical_and": jnp.all, "logical_or": jnp.any}
+
+
+@functools.lru_cache(None)
+def jax_ufunc(ufunc):
+    """The jax function that does what a ufunc does, or None."""
+    name = ufunc.__name__
+    if name == "power":
+        return power
+    found = getattr(jnp, name, None)
+    if found is None or isinstance(found, type):
+        found = getattr(jax.scipy.special, name, None)
+    return found
+
+
+def raised(x, y):
+    """x ** y, for values of NumPy or JAX."""
+    return power(x, y) if type(y) is int and y < 0 else x**y
+
+
+def power(x, y):
+    """x ** y; a Python integer to the power of a negative one is a float."""
+    if not isinstance(x, jax.Array) and not isinstance(y, jax.Array):
+        return x**y
+    if isinstance(y, int) and y < 0 and np.issubdtype(x.dtype, np.integer):
+        if not getattr(x, "weak_type", False):
+            raise ValueError("Integers to negative integer powers are not allowed.")
+        x = x.astype(float)
+    return x**y
+
+
+def run_ufunc(ufunc, method, args, kwargs):
+    """ufunc(*args), .reduce, .accumulate, .outer or .reduceat, on JAX values."""
+    fun = jax_ufunc(ufunc)
+    if fun is None:
+        raise TransformError(
+            f"np.{ufunc.__name__} has no counterpart in JAX",
+            where=compat.where(),
+            hint="call it outside, or write it with other functions",
+        )
+    kwargs = {k: v for k, v in kwargs.items() if v is not NO_VALUE and v is not None}
+    dtype = canonical(kwargs.pop("dtype", None))
+    for name in ("order", "subok", "casting", "signature", "sig"):
+        kwargs.pop(name, None)
+    args = [as_operand(a) for a in args]
+    match method:
+        case "__call__":
+            if dtype is not None:
+                args = [jnp.asarray(a, dtype) for a in args]
+            return fun(*args, **kwargs)
+        case "reduce":
+            rest: dict[str, Any] = dict(zip(("axis", "dtype"), args[1:], strict=False))
+            axis = rest.get("axis", kwargs.pop("axis", 0))
+            if ufunc.__name__ in REDUCED:
+                if dtype is not None and ufunc.__name__ in ("add", "multiply"):
+                    kwargs["dtype"] = dtype
+                return REDUCED[ufunc.__name__](args[0], axis=axis, **kwargs)
+            return getattr(jnp, ufunc.__name__).reduce(args[0], axis=axis, **kwargs)
+        case "accumulate":
+            return getattr(jnp, ufunc.__name__).accumulate(*args, **kwargs)
+        case "outer":
+            a, b = map(jnp.asarray, args)
+            return fun(a.reshape(a.shape + (1,) * b.ndim), b)
+        case "reduceat":
+            return getattr(jnp, ufunc.__name__).reduceat(*args, **kwargs)
+    raise TypeError(f"ufunc method {method}")
+
+
+def as_operand(x):
+    return stacked(x) if isinstance(x, list | tuple) else own(x)
+
+
+def stacked(xs):
+    """The array that NumPy makes of a nested sequence with traced numbers or arrays in it."""
+    if not isinstance(xs, list | tuple | range):
+        return xs if isinstance(xs, jax.Array) else own(np.asarray(xs))
+    leaves: list[Any] = []
+    shape = _collect(xs, leaves)
+    if not any(isinstance(x, jax.Array) for x in leaves):
+        return np.asarray(xs)
+    if shape is None or any(np.ndim(x) for x in leaves):  # arrays, or arrays among lists
+        parts = [stacked(x) for x in xs]
+        if len({np.shape(x) for x in parts}) > 1:
+            raise ValueError(
+                "setting an array element with a sequence. The requested array has an "
+                "inhomogeneous shape"
+            )
+        return jnp.stack(parts)
+    dtype = np.dtype(jnp.result_type(*leaves))
+    parts = []
+    for known, run in _runs(leaves):
+        if known:
+            parts.append(np.array(run, dtype))
+        else:
+            parts.extend(jnp.asarray(x, dtype).reshape((1,)) for x in run)
+    out = parts[0] if len(parts) == 1 else jax.lax.concatenate(parts, 0)
+    return out if out.shape == shape else out.reshape(shape)
+
+
+def _runs(leaves):
+    """Neighbours that are known, together: they become one constant."""
+    run: list[Any] = []
+    kind = None
+    for x in leaves:
+        known = not isinstance(x, jax.Array)
+        if known != kind and run:
+            yield kind, run
+            run = []
+        kind = known
+        run.append(x)
+    yield kind, run
+
+
+def _collect(xs, leaves):
+    """Appends what is no sequence to `leaves`; the shape of the nesting, None if uneven."""
+    if not isinstance(xs, list | tuple | range):
+        leaves.append(xs)
+        return ()
+    shapes = {_collect(x, leaves) for x in xs}
+    if len(shapes) > 1 or None in shapes:
+        return None
+    return (len(xs), *(shapes.pop() if shapes else ()))
+
+
+@functools.lru_cache(None)
+def jax_function(func):
+    """The jax.numpy function of the same name, taking NumPy's arguments, or None."""
+    module = getattr(func, "__module__", None) or ""
+    space = SPACES.get(module)
+    if space is None and module.startswith("numpy.linalg"):
+        space = jnp.linalg
+    if space is None and module.startswith("numpy.fft"):
+        space = jnp.fft
+    if space is None and module.startswith(("numpy.core", "numpy._core", "numpy.lib")):
+        space = None if "scimath" in module else jnp  # np.emath gives other results
+    name = getattr(func, "__name__", "")
+    found = getattr(space, OTHER_NAMES.get(name, name), None)
+    if found is None or not callable(found) or isinstance(found, type):
+        return None
+    return _adapted(found, name)
+
+
+def _adapted(fun, name):
+    try:
+        known = set(inspect.signature(fun).parameters)
+    except (TypeError, ValueError):
+        known = None
+    sequence, shaped, counts = name in SEQUENCES, name in SHAPED, name in COUNTS
+
+    def call(*args, **kwargs):
+        if name != "block":
+            args = [_argument(a, i, sequence, shaped) for i, a in enumerate(args)]
+        if kwargs:
+            kwargs = {k: _option(k, v) for k, v in kwargs.items() if _kept(k, v, known, name)}
+        out = fun(*args, **kwargs)
+        if name == "histogram" and not (kwargs.get("density") or kwargs.get("weights") is not None):
+            return out[0].astype(canonical(int)), out[1]
+        return out.astype(canonical(int)) if counts else out
+
+    return functools.update_wrapper(call, fun)
+
+
+def _kept(key, value, known, name) -> bool:
+    if value is NO_VALUE or (key in ("order", "kind") and value in ("K", "A", None)):
+        return False
+    if key in ("out", "device", "kind", "copy", "casting", "like", "subok"):
+        return False
+    if known is None or key in known:
+        return not (key == "mode" and value == "raise")
+    if key in MEMORY or value is None or value is False:
+        return False
+    raise TransformError(
+        f"np.{name}({key}={value!r}) cannot be traced: JAX has no such argument",
+        where=compat.where(),
+        hint="leave the argument out, or call the function on known values",
+    )
+
+
+def canonical(dtype):
+    """The type JAX has for one of NumPy's: 32 bits where 64 are off; None stays None."""
+    return None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
+
+
+def _option(key, value):
+    if key == "dtype":
+        return canonical(value)
+    return stacked(value) if isinstance(value, list) and _has_array(value) else own(value)
+
+
+def _argument(value, position, sequence, shaped):
+    if not isinstance(value, list | tuple):
+        return own(value)
+    if (sequence and position == 0) or (sequence and isinstance(value, list)):
+        return [as_operand(x) for x in value]
+    if _has_array(value):
+        return stacked(value)
+    if shaped:
+        value = type(value)(map(own, value)) if type(value) in (list, tuple) else value
+        return tuple(value) if isinstance(value, list) and position else value
+    if isinstance(value, list) or position == 0:
+        return np.array(value)
+    return value
+
+
+def _has_array(value) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_array, value))
+    return isinstance(value, jax.Array)

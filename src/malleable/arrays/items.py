@@ -1,0 +1,194 @@
+"""`box[index]` and `box[index] = new`, with masks and indices that may be traced."""
+
+import numpy as np
+from jax import numpy as jnp
+
+from malleable.arrays import functions, journal, places
+from malleable.arrays.content import Box, unbox, wrap
+from malleable.arrays.masked import Masked, unknown_size
+from malleable.arrays.places import is_jax, traces
+
+
+def get_item(self, index):
+    """box[index]: a view, a copy, a scalar or, for a traced mask, what waits for its size."""
+    value = self.value
+    index = plain(index)
+    if type(value) is np.ndarray and not is_unknown(index):
+        part = value[index]
+        if type(part) is not np.ndarray:
+            return part
+        return self._view(places.Item(index)) if places.is_basic(index) else Box(part, False)
+    if has_masked(index):
+        return _masked_gather(value, index)
+    part = _split_mask(self, index)
+    if part is not None:
+        sub, mask, axis, key = part
+        if axis:
+            raise unknown_size("x[:, mask]")
+        return Masked(sub.value, mask, Box, key)
+    if places.is_basic(index):
+        ndim = np.ndim(value)
+        if places.is_element(index, ndim) or (type(index) is tuple and not index and not ndim):
+            return wrap(places.read(value, index))
+        places.selected_shape(np.shape(value), places.modelled(index))
+        return self._view(places.Item(index))
+    return Box(places.read(value, index), False)
+
+
+def set_item(self, index, new):
+    """box[index] = new, cast and broadcast as NumPy does."""
+    if self.scalar:
+        name = self.__class__.__name__
+        raise TypeError(f"{name!r} object does not support item assignment")
+    index = plain(index)
+    if isinstance(new, Box):
+        if new._base is self and getattr(new._index, "index", None) is index:
+            return  # x[i] += 1: written already
+        new = new.value
+    elif isinstance(new, list | tuple):
+        new = functions.stacked(unbox(new))
+    whole = self.value
+    masked = type(new) is Masked
+    if not masked and not is_jax(new) and type(whole) is np.ndarray and not is_unknown(index):
+        if journal.depth() == 0 and self._in_memory(whole):
+            whole[index] = new
+        else:
+            whole = whole.copy()
+            whole[index] = new
+            self.write(whole)
+        return
+    whole = places.to_jax(whole)
+    if has_masked(index):
+        self.write(_masked_scatter(whole, index, new))
+        return
+    part = _split_mask(self, index)
+    if part is not None:
+        _write_where(*part, new)
+    elif masked:
+        raise unknown_size("x[mask], written where there is no mask,")
+    else:
+        self.write(places.written(whole, index, new))
+
+
+def plain(index):
+    """The index without boxes."""
+    kind = type(index)
+    return index if kind is int or kind is str else unbox(index)
+
+
+def is_unknown(index) -> bool:
+    return has_masked(index) or _any_jax_index(index)
+
+
+def _any_jax_index(index) -> bool:
+    kind = type(index)
+    if kind is tuple or kind is list:
+        return any(map(_any_jax_index, index))
+    if kind is slice:
+        return _any_jax_index((index.start, index.stop, index.step))
+    return traces(kind)
+
+
+def has_masked(index) -> bool:
+    return type(index) is Masked or (type(index) is tuple and any(type(p) is Masked for p in index))
+
+
+def _split_mask(box, index):
+    """For an index with a traced mask, or a slice with a traced bound, which is one too:
+
+    (the part of the box, the mask of its axes, the first of them, what the mask was made of).
+    """
+    parts = index if type(index) is tuple else (index,)
+    found = [i for i, p in enumerate(parts) if places.is_mask(p) or _is_open(p)]
+    if not found:
+        return None
+    if len(found) > 1 or not all(places.is_basic(p) for p in parts if not places.is_mask(p)):
+        raise unknown_size("x[start:stop, start:stop] or x[mask, other]")
+    (at,) = found
+    mask, before = parts[at], parts[:at]
+    width = 1 if isinstance(mask, slice) else mask.ndim
+    rest = sum(p is not None and p is not ... for p in parts) - 1 + width
+    if any(p is ... for p in before):
+        fill = (slice(None),) * (box.ndim - rest)
+        before = tuple(q for p in before for q in (fill if p is ... else (p,)))
+    axis = sum(not places.is_int(p) for p in before)
+    sub = box if len(parts) == 1 else box[(*before, *[slice(None)] * width, *parts[at + 1 :])]
+    key = None
+    if isinstance(mask, slice):
+        key = (sub.shape[axis], mask.start, mask.stop)
+        mask = _positions(mask, sub.shape[axis])
+    if sub.shape[axis : axis + mask.ndim] != mask.shape:
+        raise IndexError(
+            f"boolean index did not match indexed array: shape {mask.shape} "
+            f"does not fit {box.shape}"
+        )
+    return sub, mask, axis, key
+
+
+def _is_open(part) -> bool:
+    return isinstance(part, slice) and places.has_tracer(part)
+
+
+def _positions(part, size):
+    """The positions on an axis that a slice with traced bounds selects."""
+    if part.step is not None and not (isinstance(part.step, int) and part.step > 0):
+        raise unknown_size("x[start:stop:step] backwards, with traced bounds,")
+    at = np.arange(size)
+    start, stop = (jnp.where(p < 0, p + size, p) if p is not None else None for p in _bounds(part))
+    mask = at < (size if stop is None else stop)
+    if start is not None:
+        start = jnp.maximum(start, 0)
+        mask &= at >= start
+    if part.step not in (None, 1):
+        mask &= (at - (0 if start is None else start)) % part.step == 0
+    return jnp.asarray(mask)
+
+
+def _bounds(part):
+    return part.start, part.stop
+
+
+def _write_where(sub, mask, axis, key, new) -> None:
+    """sub[mask] = new, where the mask stands for the axes from `axis` on."""
+    whole = places.to_jax(sub.value)
+    if type(new) is Masked:
+        if axis:
+            raise unknown_size("x[:, mask]")
+        sub.write(new.place_in(whole, mask, key))
+        return
+    new = places.to_jax(new)
+    rest = whole.shape[axis + mask.ndim :]
+    if new.ndim > len(rest) and new.shape != whole.shape:
+        if axis or new.ndim > len(rest) + 1:
+            raise unknown_size("x[mask] = y: x[mask]")
+        rank = jnp.cumsum(mask.ravel()) - 1  # the k-th true place takes the k-th value
+        spread = new[jnp.clip(rank, 0, max(len(new) - 1, 0))]
+        new = spread.reshape((*mask.shape, *spread.shape[1:]))
+    mask = mask.reshape(mask.shape + (1,) * len(rest))
+    sub.write(jnp.where(mask, places.cast(new, whole.dtype), whole))
+
+
+def _mask_of(index):
+    """The index with whole arrays in place of masked ones, and their mask."""
+    parts = index if type(index) is tuple else (index,)
+    if type(parts[0]) is not Masked:
+        raise unknown_size("an index x[:, np.nonzero(m)]")
+    first = parts[0]
+    if first.dtype == bool:
+        raise unknown_size("x[mask], used as an index of another array,")
+    return tuple(first._operand(p) if type(p) is Masked else p for p in parts), first.mask
+
+
+def _masked_gather(value, index):
+    parts, mask = _mask_of(index)
+    return Masked(places.read(places.to_jax(value), parts), mask, Box)
+
+
+def _masked_scatter(whole, index, new):
+    parts, mask = _mask_of(index)
+    out = np.iinfo(np.int32).max
+    parts = (jnp.where(mask, parts[0], out), *parts[1:])
+    if type(new) is Masked:
+        new = Masked._operand(Masked(parts[0], mask, Box), new)
+    new = places.cast(jnp.asarray(new), whole.dtype)
+    return whole.at[parts].set(new, mode="drop")

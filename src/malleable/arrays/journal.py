@@ -1,0 +1,200 @@
+"""What a block of code changed on the heap: kept while the block is traced, undone, joined.
+
+Whoever changes a list, a dict, an attribute, a closure cell, a global or the content of an array
+says so first (`touch_list(xs)`, ...). Where no block is being traced, that costs one test.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+ABSENT: Any = type(
+    "Absent", (), {"__repr__": lambda self: "ABSENT"}
+)()  # no such variable, no such key
+
+
+class Place:
+    """One thing that can be changed: a kind, its owner, and a name where the owner has several."""
+
+    __slots__ = ("key", "kind", "name", "owner")
+
+    def __init__(self, kind: str, owner, name: str = ""):
+        self.kind, self.owner, self.name = kind, owner, name
+        self.key = (kind, id(owner), name if kind in ("attr", "global") else "")
+
+    def read(self) -> Any:
+        return _READ[self.kind](self.owner, self.name)
+
+    def write(self, new) -> None:
+        _WRITE[self.kind](self.owner, self.name, new)
+
+
+class Journal:
+    """The places changed since it was opened, each with its content before."""
+
+    def __init__(self, base: bool = False):
+        self.base = base  # of a whole call: nothing in it is undone
+        self.places: dict[Any, Place] = {}
+        self.before: dict[Any, Any] = {}
+        self.undefined: set = set()  # variables that were joined with nothing
+        self.unread: set = set()  # names that a branch found undefined
+
+    def record(self, place: Place) -> None:
+        if place.key not in self.places:
+            self.places[place.key] = place
+            self.before[place.key] = place.read()
+
+    def undo(self) -> None:
+        """Put everything back as it was."""
+        for key, place in self.places.items():
+            place.write(self.before[key])
+
+
+_open: contextvars.ContextVar[tuple[Journal, ...]] = contextvars.ContextVar("journals", default=())
+
+
+def depth() -> int:
+    """How many staged blocks are being traced around us."""
+    journals = _open.get()
+    return len(journals) - (bool(journals) and journals[0].base)
+
+
+def current() -> Journal | None:
+    journals = _open.get()
+    return journals[-1] if journals else None
+
+
+def all_open() -> tuple[Journal, ...]:
+    return _open.get()
+
+
+@contextlib.contextmanager
+def opened(base: bool = False) -> Iterator[Journal]:
+    """A journal for the block."""
+    journal = Journal(base)
+    token = _open.set((*_open.get(), journal))
+    try:
+        yield journal
+    finally:
+        _open.reset(token)
+
+
+def _touch(kind, owner, name="") -> None:
+    journals = _open.get()
+    if journals:
+        journals[-1].record(Place(kind, owner, name))
+
+
+def before_write(box) -> None:
+    """The content of a box (anything with `_value`) is about to change."""
+    _touch("box", box)
+
+
+def touch_list(xs: list) -> None:
+    _touch("list", xs)
+
+
+def touch_dict(d: dict) -> None:
+    _touch("dict", d)
+
+
+def touch_set(s) -> None:
+    _touch("set", s)
+
+
+def touch_attr(obj, name: str) -> None:
+    _touch("attr", obj, name)
+
+
+def touch_cell(cell, name: str = "") -> None:
+    _touch("cell", cell, name)
+
+
+def touch_global(variables: dict, name: str) -> None:
+    _touch("global", variables, name)
+
+
+def touch_object(obj) -> None:
+    """Another mutable: what has clear() and extend/update, or a NumPy array of the user's."""
+    _touch("ndarray" if isinstance(obj, np.ndarray) else "object", obj)
+
+
+def _read_attr(obj, name):
+    fields = getattr(obj, "__dict__", {})
+    return fields[name] if name in fields else _read_slot(obj, name)
+
+
+def _read_slot(obj, name):
+    slot = getattr(type(obj), name, None)  # of __slots__, or a property, or a class attribute
+    readable = hasattr(slot, "__set__") and hasattr(slot, "__get__") and hasattr(obj, name)
+    return slot.__get__(obj) if readable else ABSENT
+
+
+def _write_attr(obj, name, new):
+    fields = getattr(obj, "__dict__", None)
+    if fields is None or hasattr(getattr(type(obj), name, None), "__set__"):
+        if new is not ABSENT:
+            setattr(obj, name, new)
+        elif _read_attr(obj, name) is not ABSENT:
+            delattr(obj, name)
+    elif new is not ABSENT:  # past any __setattr__ of the user's: this is not their statement
+        fields[name] = new
+    else:
+        fields.pop(name, None)
+
+
+def _read_cell(cell, name):
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ABSENT
+
+
+def _write_cell(cell, name, new):
+    if new is not ABSENT:
+        cell.cell_contents = new
+    elif _read_cell(cell, name) is not ABSENT:
+        del cell.cell_contents
+
+
+def _write_global(variables, name, new):
+    if new is ABSENT:
+        variables.pop(name, None)
+    else:
+        variables[name] = new
+
+
+def _refill(obj, name, new):
+    obj.clear()
+    getattr(obj, "extend", getattr(obj, "update", None))(new)
+
+
+def _write_all(xs, name, new):
+    xs[...] = new
+
+
+_READ: dict[str, Any] = {
+    "box": lambda box, name: box._value,
+    "list": lambda xs, name: list(xs),
+    "dict": lambda d, name: dict(d),
+    "set": lambda s, name: set(s),
+    "attr": _read_attr,
+    "cell": _read_cell,
+    "global": lambda variables, name: variables.get(name, ABSENT),
+    "ndarray": lambda xs, name: xs.copy(),
+    "object": lambda obj, name: type(obj)(obj),
+}
+_WRITE: dict[str, Any] = {
+    "box": lambda box, name, new: setattr(box, "_value", new),
+    "list": lambda xs, name, new: xs.__setitem__(slice(None), new),
+    "dict": _refill,
+    "set": _refill,
+    "attr": _write_attr,
+    "cell": _write_cell,
+    "global": _write_global,
+    "ndarray": _write_all,
+    "object": _refill,
+}

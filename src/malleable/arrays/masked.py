@@ -1,0 +1,287 @@
+"""`x[mask]` for a mask known only at run time: the whole array and the mask, until it is used.
+
+It can be computed with element by element, reduced, indexed by one integer, and written back:
+`x[m] = f(y[m])`. `np.nonzero(m)` gives such values too. Whatever needs its length as a number
+raises TransformError.
+"""
+
+import operator
+
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import places
+from malleable.arrays.functions import jax_ufunc
+from malleable.errors import TransformError
+
+
+def unknown_size(what: str) -> TransformError:
+    return TransformError(
+        f"{what} has a size that is known only at run time",
+        where=compat.where(),
+        hint="work on all elements: np.where(mask, new, x), np.sum(x, where=mask)",
+    )
+
+
+def aligned(whole, mask, target, key=None, wanted=None):
+    """The selected elements, moved from the true places of one mask to those of another."""
+    if mask is target or (key and wanted and all(map(_same, key, wanted))):
+        return whole
+    size = target.size
+    order = jnp.nonzero(mask.ravel(), size=mask.size, fill_value=0)[0]
+    rank = jnp.clip(jnp.cumsum(target.ravel()) - 1, 0, max(mask.size - 1, 0))
+    flat = whole.reshape((mask.size, *whole.shape[mask.ndim :]))
+    picked = flat[order[rank]] if size else flat
+    return picked.reshape((*target.shape, *whole.shape[mask.ndim :]))
+
+
+def _same(a, b) -> bool:
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
+
+
+class Masked:
+    """The elements of `whole` (*m, *rest) where `mask` (*m) is true, as an array (count, *rest)."""
+
+    __slots__ = ("_box", "key", "mask", "whole")
+    traced = True
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, whole, mask, box, key=None):
+        self.whole, self.mask, self._box = places.to_jax(whole), mask, box
+        self.key = key  # what the mask was made of: equal keys, equal masks
+
+    dtype = property(lambda self: np.dtype(self.whole.dtype))
+    ndim = property(lambda self: 1 + self.whole.ndim - self.mask.ndim)
+    T = property(lambda self: self if self.ndim == 1 else self._refuse("the transpose"))
+    real = property(lambda self: self._like(self.whole.real))
+    imag = property(lambda self: self._like(self.whole.imag))
+    flat = property(lambda self: self.ravel())
+
+    @property
+    def __class__(self):
+        return np.ndarray
+
+    @property
+    def count(self):
+        return self._box(jnp.sum(self.mask))
+
+    @property
+    def shape(self):
+        return (self.count, *self.whole.shape[self.mask.ndim :])
+
+    @property
+    def size(self):
+        return self._box(jnp.sum(self.mask) * int(np.prod(self.whole.shape[self.mask.ndim :])))
+
+    def _like(self, whole):
+        return Masked(whole, self.mask, self._box, self.key)
+
+    def _refuse(self, what):
+        raise unknown_size(f"{what} of x[mask]" if what else "x[mask]")
+
+    def _operand(self, x):
+        """The other side of an elementwise operation, as an array that fits `whole`."""
+        if isinstance(x, self._box):
+            x = x.value
+        if type(x) is Masked:
+            return aligned(x.whole, x.mask, self.mask, x.key, self.key)
+        x = np.asarray(x) if isinstance(x, list | tuple) else places.own(x)
+        if np.ndim(x) > self.whole.ndim - self.mask.ndim:
+            if np.size(x) == 1 and np.ndim(x) == 1:
+                return x.reshape(())
+            raise unknown_size("x[mask], met by an array,")
+        return x
+
+    def _map(self, fun, *args, **kwargs):
+        return self._like(fun(*map(self._operand, args), **kwargs))
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, where=True, **kwargs):
+        if method == "reduce":
+            return self._reduce(ufunc, **kwargs)
+        fun = jax_ufunc(ufunc)
+        if method != "__call__" or fun is None or where is not True:
+            self._refuse(f"{ufunc.__name__}.{method}")
+        first = next(x for x in inputs if type(x) is Masked)
+        result = fun(*map(first._operand, inputs))
+        if out is not None and type(out[0]) is Masked:
+            out[0].whole = result
+            return out[0]
+        if isinstance(result, tuple):
+            return tuple(map(first._like, result))
+        return first._like(result)
+
+    def _reduce(self, ufunc, axis=0, **kwargs):
+        name = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+        name |= {"logical_and": "all", "logical_or": "any"}
+        if ufunc.__name__ not in name:
+            self._refuse(f"{ufunc.__name__}.reduce")
+        return getattr(self, name[ufunc.__name__])(axis=axis)
+
+    def __array_function__(self, func, types, args, kwargs):
+        name = func.__name__
+        if name in ("dot", "inner", "vdot") and self.ndim == 1:
+            return (args[0] * args[1]).sum()
+        if args and args[0] is self:
+            if name in _PLAIN:
+                return self._map(getattr(jnp, name), *args, **kwargs)
+            if name in ("amax", "amin"):
+                name = name[1:]
+            if name in ("size", "shape", "ndim"):
+                return getattr(self, name)
+            if hasattr(Masked, name) and not name.startswith("_"):
+                return getattr(self, name)(*args[1:], **kwargs)
+        if name == "where" and len(args) == 3:
+            first = next(x for x in args if type(x) is Masked)
+            return first._map(jnp.where, *args)
+        return self._refuse(f"np.{name}")
+
+    def _over(self, fun, neutral, axis=None, keepdims=False, dtype=None, out=None, **kwargs):
+        if axis not in (None, 0) or out is not None or keepdims is True:
+            self._refuse("this reduction")
+        mask = self.mask.reshape(self.mask.shape + (1,) * (self.ndim - 1))
+        axes = None if axis is None else tuple(range(self.mask.ndim))
+        filled = jnp.where(mask, self.whole, jnp.asarray(neutral, self.whole.dtype))
+        extra = {} if dtype is None else {"dtype": dtype}
+        return self._box(fun(filled, axis=axes, **extra))
+
+    def sum(self, axis=None, dtype=None, out=None, **kwargs):
+        return self._over(jnp.sum, 0, axis, dtype=dtype, out=out, **kwargs)
+
+    def prod(self, axis=None, dtype=None, out=None, **kwargs):
+        return self._over(jnp.prod, 1, axis, dtype=dtype, out=out, **kwargs)
+
+    def any(self, axis=None, out=None, **kwargs):
+        return self._over(jnp.any, 0, axis, out=out, **kwargs)
+
+    def all(self, axis=None, out=None, **kwargs):
+        return self._over(jnp.all, 1, axis, out=out, **kwargs)
+
+    def max(self, axis=None, out=None, **kwargs):
+        return self._over(jnp.max, _lowest(self.dtype), axis, out=out, **kwargs)
+
+    def min(self, axis=None, out=None, **kwargs):
+        return self._over(jnp.min, _highest(self.dtype), axis, out=out, **kwargs)
+
+    def mean(self, axis=None, **kwargs):
+        total = self.sum(axis, **kwargs)
+        return total / (self.count if axis == 0 else self.size)
+
+    def var(self, axis=None, ddof=0, **kwargs):
+        if axis is not None and self.ndim > 1:
+            self._refuse("the variance along an axis")
+        off = self - self.mean()
+        return (off * off.conj()).real.sum() / (self.size - ddof)
+
+    def std(self, axis=None, ddof=0, **kwargs):
+        return np.sqrt(self.var(axis, ddof))
+
+    def dot(self, other):
+        return (self * other).sum() if self.ndim == 1 else self._refuse("the product")
+
+    __matmul__ = dot
+
+    def copy(self, order="C"):
+        return self._like(self.whole)
+
+    def astype(self, dtype, **kwargs):
+        return self._like(self.whole.astype(dtype))
+
+    def ravel(self, order="C"):
+        if self.ndim == 1:
+            return self
+        mask = self.mask.reshape(self.mask.shape + (1,) * (self.ndim - 1))
+        return Masked(self.whole, jnp.broadcast_to(mask, self.whole.shape), self._box)
+
+    flatten = ravel
+
+    def conj(self):
+        return self._like(self.whole.conj())
+
+    conjugate = conj
+
+    def compact(self, fill=0):
+        """The selected elements first, then `fill`: an array as long as the mask."""
+        n = self.mask.size
+        order = jnp.nonzero(self.mask.ravel(), size=n, fill_value=0)[0]
+        flat = self.whole.reshape((n, *self.whole.shape[self.mask.ndim :]))[order]
+        held = (jnp.arange(n) < jnp.sum(self.mask)).reshape((n,) + (1,) * (flat.ndim - 1))
+        return jnp.where(held, flat, jnp.asarray(fill, flat.dtype))
+
+    def __getitem__(self, index):
+        if isinstance(index, self._box):
+            index = index.value
+        if isinstance(index, int | np.integer) or getattr(index, "ndim", 1) == 0:
+            at = jnp.where(index < 0, jnp.sum(self.mask) + index, index)
+            return self._box(self.compact()[at])
+        return self._refuse("a part")
+
+    def __setitem__(self, index, new):
+        if isinstance(index, slice) and index == slice(None):
+            self.whole = jnp.broadcast_to(self._operand(new), self.whole.shape)
+            return
+        self._refuse("an element")
+
+    def place_in(self, whole, mask, key=None):
+        """whole[mask] = self"""
+        values = aligned(self.whole, self.mask, mask, self.key, key)
+        mask = mask.reshape(mask.shape + (1,) * (whole.ndim - mask.ndim))
+        return jnp.where(mask, values.astype(whole.dtype), whole)
+
+    def __len__(self):
+        return self._refuse("the length")
+
+    def __iter__(self):
+        return self._refuse("a loop over the elements")
+
+    def __bool__(self):
+        return self._refuse("the truth value")
+
+    def __array__(self, dtype=None, copy=None):
+        return self._refuse("the content")
+
+    def __repr__(self):
+        return f"<{self.dtype.name}[?]>"
+
+    def __getattr__(self, name):
+        if name.startswith("__") or not hasattr(np.ndarray, name):
+            raise AttributeError(name)
+        return self._refuse(f".{name}")
+
+
+_PLAIN = {"round", "around", "real", "imag", "clip", "nan_to_num", "angle", "sinc", "i0", "isclose"}
+_PLAIN |= {"zeros_like", "ones_like", "full_like", "iscomplex", "isreal", "interp", "polyval"}
+
+
+def _lowest(dtype):
+    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def _highest(dtype):
+    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
+def _operator(name):
+    fun = getattr(operator, name)
+
+    def forward(self, other):
+        return self._like(fun(self.whole, self._operand(other)))
+
+    def backward(self, other):
+        return self._like(fun(self._operand(other), self.whole))
+
+    return forward, backward
+
+
+def _unary(fun):
+    return lambda self: self._like(fun(self.whole))
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor"):
+    _forward, _backward = _operator(_name)
+    setattr(Masked, f"__{_name.strip('_')}__", _forward)
+    setattr(Masked, f"__r{_name.strip('_')}__", _backward)
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Masked, f"__{_name}__", _operator(_name)[0])
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(Masked, f"__{_name}__", _unary(getattr(operator, _name)))

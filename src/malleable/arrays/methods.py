@@ -1,0 +1,233 @@
+"""The methods and attributes of an ndarray, for a class that has `value` and `_view`."""
+
+import functools
+
+import numpy as np
+from jax import lax
+
+from malleable.arrays import places
+from malleable.arrays.functions import canonical, jax_function
+
+
+class Methods:
+    """What an ndarray answers besides operators, on the content of a box."""
+
+    __slots__ = ()
+
+    # ---- attributes
+
+    @property
+    def T(self):
+        return self.transpose()
+
+    mT = property(lambda self: self.swapaxes(-1, -2))
+    real = property(lambda self: self._part("real"), lambda self, new: self._set_part("real", new))
+    imag = property(lambda self: self._part("imag"), lambda self, new: self._set_part("imag", new))
+    itemsize = property(lambda self: self.dtype.itemsize)
+    nbytes = property(lambda self: self.size * self.itemsize)
+    flags = property(lambda self: self._model().flags)
+    strides = property(lambda self: self._model(self.dtype).strides)
+    base = property(lambda self: self._base)
+
+    @property
+    def flat(self):
+        return self._view(places.reshaped(self.shape, (self.size,)))
+
+    @flat.setter
+    def flat(self, new):
+        self.flat[...] = new
+
+    def _part(self, name):
+        if self.scalar or (name == "imag" and self.dtype.kind != "c"):
+            value = self.value
+            return self._done(getattr(value if places.is_jax(value) else np.asarray(value), name))
+        return self._view(places.Part(name)) if self.dtype.kind == "c" else self
+
+    def _set_part(self, name, new):
+        if name == "real" or self.dtype.kind == "c":
+            self._part(name)[...] = new
+        else:
+            raise TypeError("array does not have imaginary part to set")
+
+    # ---- views
+
+    def transpose(self, *axes):
+        if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], tuple | list)):
+            axes = axes[0] or ()
+        axes = axes or range(self.ndim)[::-1]
+        return self if self.scalar else self._view(places.permuted(a % self.ndim for a in axes))
+
+    def swapaxes(self, a, b):
+        axes = list(range(self.ndim))
+        axes[a], axes[b] = axes[b], axes[a]
+        return self.transpose(axes)
+
+    def reshape(self, *shape, order="C", copy=None):
+        if len(shape) == 1 and np.ndim(shape[0]):
+            shape = tuple(shape[0])
+        shape = tuple(map(self._index_of, shape))
+        model = self._model()
+        new = model.reshape(shape, order=order)
+        if self.scalar or copy or not np.may_share_memory(new, model):
+            return self._new(_reshape(self.value, new.shape, order), False)
+        return self._view(places.reshaped(self.shape, new.shape, order))
+
+    def ravel(self, order="C"):
+        return self.reshape(-1, order="C" if order in ("K", "A") else order)
+
+    def squeeze(self, axis=None):
+        return self.reshape(np.squeeze(self._model(), axis).shape)
+
+    def diagonal(self, offset=0, axis1=0, axis2=1):
+        return self._call("diagonal", offset, axis1, axis2)
+
+    def view(self, dtype=None, type=None):
+        if dtype is None or (isinstance(dtype, builtin_type) and issubclass(dtype, np.ndarray)):
+            return self[...]
+        if np.dtype(dtype) == self.dtype:
+            return self[...]
+        if places.is_jax(self.value):
+            return self._new(self.value.view(dtype), False)
+        return self._new(self.value.view(dtype), False)
+
+    # ---- copies
+
+    def copy(self, order="C"):
+        value = self.value
+        return self._new(value.copy() if isinstance(value, np.ndarray) else value, self.scalar)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo):
+        return self.copy()
+
+    def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
+        value = self.value
+        if not np.can_cast(self.dtype, dtype, casting):
+            raise TypeError(
+                f"Cannot cast array data from {self.dtype!r} to {np.dtype(dtype)!r} "
+                f"according to the rule {casting!r}"
+            )
+        if not copy and np.dtype(dtype) == self.dtype:
+            return self
+        if places.is_jax(value):
+            if self.dtype.kind == "c" and np.dtype(dtype).kind not in "cb":
+                value = value.real
+            new = lax.convert_element_type(value, canonical(dtype))
+            return self._new(new, self.scalar)
+        return self._done(np.asarray(value).astype(dtype))
+
+    def flatten(self, order="C"):
+        return self._new(_reshape(self.copy().value, (self.size,), order), False)
+
+    def tolist(self):
+        if not places.is_jax(self.value):
+            return np.asarray(self.value).tolist()
+        return [x.tolist() for x in self] if self.ndim else self._new(self.value, True)
+
+    def item(self, *index):
+        if not places.is_jax(self.value):
+            return np.asarray(self.value).item(*index)
+        if not index and self.size != 1:
+            raise ValueError("can only convert an array of size 1 to a Python scalar")
+        if len(index) == self.ndim and self.ndim != 1:
+            return self[index] if index else self._new(self.value, True)
+        return self.reshape(-1)[index[0] if index else 0]
+
+    def compress(self, condition, axis=None):
+        return self.ravel()[condition] if axis is None else self._call("compress", condition, axis)
+
+    def take(self, indices, axis=None, out=None, mode="raise"):
+        part = self.ravel()[indices] if axis is None else self._taken(indices, axis)
+        if out is None:
+            return part
+        out[...] = part
+        return out
+
+    def _taken(self, indices, axis):
+        indices = np.asarray(indices) if isinstance(indices, list | tuple) else indices
+        return self[(slice(None),) * (axis % self.ndim) + (indices,)]
+
+    # ---- writes
+
+    def fill(self, value):
+        self[...] = value
+
+    def itemset(self, *args):
+        *index, value = args
+        if len(index) == self.ndim:
+            self[tuple(index)] = value
+        else:
+            self.flat[index[0]] = value
+
+    def put(self, indices, values, mode="raise"):
+        self.flat[indices] = values
+
+    def sort(self, axis=-1, kind=None, order=None):
+        self[...] = self._call_on(np.sort, axis)
+
+    def partition(self, kth, axis=-1, kind="introselect", order=None):
+        self[...] = self._call_on(np.sort, axis)
+
+    def resize(self, *shape, refcheck=True):
+        shape = shape[0] if len(shape) == 1 and np.ndim(shape[0]) else shape
+        if tuple(np.atleast_1d(shape)) != self.shape:
+            raise ValueError("cannot resize this array: it does not own its data")
+
+    def setflags(self, **kwargs):
+        pass
+
+    # ---- numbers
+
+    def conj(self):
+        return self if self.dtype.kind != "c" else np.conjugate(self)
+
+    conjugate = conj
+
+    def nonzero(self):
+        return np.nonzero(self)
+
+    def dot(self, other, out=None):
+        return np.dot(self, other) if out is None else np.dot(self, other, out=out)
+
+    def round(self, decimals=0, out=None):
+        return self._call("round", decimals, out=out)
+
+    def is_integer(self):
+        return self == np.floor(self)
+
+    def searchsorted(self, v, side="left", sorter=None):
+        return np.searchsorted(self, v, side=side, sorter=sorter)
+
+    def clip(self, min=None, max=None, out=None, **kwargs):
+        return np.clip(self, min, max, out=out, **kwargs)
+
+    def _call(self, name, *args, **kwargs):
+        return self._call_on(getattr(np, name), *args, **kwargs)
+
+    def _call_on(self, func, *args, **kwargs):
+        return self.__array_function__(func, (), (self, *args), kwargs)
+
+
+builtin_type = type
+
+
+def _reshape(value, shape, order):
+    if places.is_jax(value):
+        return jax_function(np.reshape)(value, shape, order=order)
+    return np.reshape(np.asarray(value), shape, order=order)
+
+
+def _delegated(name):
+    func = getattr(np, name)
+
+    def method(self, *args, **kwargs):
+        return self._call_on(func, *args, **kwargs)
+
+    return functools.wraps(func)(method)
+
+
+for _name in ("sum", "mean", "min", "max", "prod", "all", "any", "argmin", "argmax", "argsort"):
+    setattr(Methods, _name, _delegated(_name))
+for _name in ("cumsum", "cumprod", "trace", "repeat", "std", "var", "ptp", "choose"):
+    setattr(Methods, _name, _delegated(_name))

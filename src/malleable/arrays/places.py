@@ -1,0 +1,325 @@
+"""Where in an array something lies: what an index, a transpose or a reshape reads and writes.
+
+Everything here works on plain values of NumPy and JAX. A step leads from an array to a part of
+it that shares its memory: `read` gives the part, `put` the whole array with another part.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+
+INTEGERS = (int, np.integer)
+
+
+@functools.lru_cache(4096)
+def traces(kind: type) -> bool:
+    """Whether values of this type are being traced."""
+    return issubclass(kind, compat.Tracer)
+
+
+@functools.lru_cache(4096)
+def belongs_to_jax(kind: type) -> bool:
+    """Whether values of this type are arrays of JAX."""
+    return issubclass(kind, compat.Tracer | jax.Array)
+
+
+def is_jax(x) -> bool:
+    return belongs_to_jax(type(x))
+
+
+def is_tracer(x) -> bool:
+    return traces(type(x))
+
+
+def own(x):
+    """A value JAX may keep: it holds on to NumPy's memory, which may be written to later."""
+    return x.copy() if type(x) is np.ndarray and x.flags.writeable else x
+
+
+def to_jax(x):
+    """An array of JAX that later writes to `x` do not change."""
+    return x if is_jax(x) else compat.as_array(own(x))
+
+
+def has_tracer(index) -> bool:
+    """Whether an index (no boxes in it) holds a value that is being traced."""
+    match index:
+        case tuple() | list():
+            return any(map(has_tracer, index))
+        case slice():
+            return has_tracer((index.start, index.stop, index.step))
+    return is_tracer(index)
+
+
+def is_basic(index) -> bool:
+    """Whether NumPy answers this index with a view: integers, slices, None and Ellipsis."""
+    if isinstance(index, tuple):
+        return all(map(is_basic, index))
+    return index is None or index is ... or isinstance(index, slice) or is_int(index)
+
+
+def is_int(x) -> bool:
+    if isinstance(x, INTEGERS):
+        return not isinstance(x, bool)
+    return is_array(x) and x.ndim == 0 and np.issubdtype(x.dtype, np.integer)
+
+
+def is_array(x) -> bool:
+    return isinstance(x, np.ndarray | np.generic | jax.Array)
+
+
+def is_element(index, ndim: int) -> bool:
+    """Whether the index names one element, which is a scalar and no view."""
+    if isinstance(index, tuple):
+        return len(index) == ndim and all(map(is_int, index))
+    return ndim == 1 and is_int(index)
+
+
+def is_mask(index) -> bool:
+    """Whether this is a boolean array that is being traced: what it selects has no size yet."""
+    return is_tracer(index) and index.dtype == bool
+
+
+def selected_shape(shape, index) -> tuple:
+    """The shape of what an index without tracers selects; raises IndexError where NumPy does."""
+    return np.broadcast_to(np.int8(0), shape)[index].shape
+
+
+def modelled(index):
+    """The index with 0 in place of each traced integer: it selects something of the same shape."""
+    match index:
+        case tuple():
+            return tuple(map(modelled, index))
+        case list():
+            return [modelled(i) for i in index]
+    if is_tracer(index):
+        return np.zeros(index.shape, np.intp) if index.ndim else 0
+    return index
+
+
+def _plan(index, shape):
+    """Per axis (start, size, step), and the shape of the part; None if slices do not do it."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not is_basic(parts):
+        return None
+    used = sum(p is not None and p is not ... for p in parts)
+    if used > len(shape) or sum(p is ... for p in parts) > 1:
+        raise IndexError(
+            f"too many indices for array: array is {len(shape)}-dimensional, "
+            f"but {used} were indexed"
+        )
+    if ... not in [p for p in parts if p is ...]:
+        parts = (*parts, ...)
+    axes: list[Any] = []
+    out: list[int] = []
+    for part in parts:
+        if part is ...:
+            for n in shape[len(axes) : len(axes) + len(shape) - used]:
+                axes.append((0, n, 1))
+                out.append(n)
+        elif part is None:
+            out.append(1)
+        elif isinstance(part, slice):
+            if has_tracer(part):
+                return None
+            r = range(*part.indices(shape[len(axes)]))
+            axes.append((r.start, len(r), r.step))
+            out.append(len(r))
+        elif is_tracer(part):
+            axes.append((part, 1, 1))
+        else:
+            at, n = int(part), shape[len(axes)]
+            if not -n <= at < n:
+                raise IndexError(f"index {at} is out of bounds for axis {len(axes)} with size {n}")
+            axes.append((at % n, 1, 1))
+    return axes, tuple(out)
+
+
+def read(whole, index):
+    """whole[index], as NumPy raises and as JAX traces."""
+    if isinstance(whole, np.ndarray) and not has_tracer(index):
+        return whole[index]
+    whole = to_jax(whole)
+    plan = _plan(index, whole.shape)
+    if plan is None:
+        if not has_tracer(index):
+            selected_shape(whole.shape, index)
+        return whole[as_arrays(index)]
+    axes, shape = plan
+    if any(is_tracer(at) for at, _, _ in axes):
+        if any(step != 1 for _, _, step in axes):
+            return whole[index]
+        sizes = [n for _, n, _ in axes]
+        return lax.dynamic_slice(whole, [at for at, _, _ in axes], sizes).reshape(shape)
+    if not all(shape):
+        return jnp.zeros(shape, whole.dtype)
+    ends = [(at, at + (n - 1) * step) for at, n, step in axes]
+    back = [i for i, (_, _, step) in enumerate(axes) if step < 0]
+    if ends != [(0, n - 1) for n in whole.shape]:
+        starts = [min(e) for e in ends]
+        stops = [max(e) + 1 for e in ends]
+        whole_part = lax.slice(whole, starts, stops, [abs(step) for _, _, step in axes])
+    else:
+        steps = [abs(step) for _, _, step in axes]
+        whole_part = (
+            whole
+            if max(steps, default=1) == 1
+            else lax.slice(whole, [0] * whole.ndim, whole.shape, steps)
+        )
+    if back:
+        whole_part = lax.rev(whole_part, back)
+    return whole_part if whole_part.shape == shape else whole_part.reshape(shape)
+
+
+def written(whole, index, new):
+    """The array of JAX that results from whole[index] = new, broadcast and cast as NumPy does."""
+    whole = to_jax(whole)
+    new = to_jax(new)
+    if new.dtype != whole.dtype:
+        new = cast(new, whole.dtype)
+    if is_mask(index):
+        return written_where(whole, index, new)
+    plan = _plan(index, whole.shape)
+    if plan is None:
+        room = None if has_tracer(index) else selected_shape(whole.shape, index)
+    else:
+        room = plan[1]
+    if room is not None:
+        new = fitted(new, room)
+    if plan is None or any(step != 1 for _, _, step in plan[0]):
+        return whole.at[as_arrays(index)].set(new)
+    axes = plan[0]
+    if new.size == 0:
+        return whole
+    sizes = tuple(n for _, n, _ in axes)
+    new = jnp.broadcast_to(new, plan[1]).reshape(sizes)
+    if sizes == whole.shape and not any(is_tracer(at) for at, _, _ in axes):
+        return new
+    return lax.dynamic_update_slice(whole, new, [at for at, _, _ in axes])
+
+
+def written_where(whole, mask, new):
+    """whole[mask] = new for a traced mask: `new` is one value per position, or one for all."""
+    mask = mask.reshape(mask.shape + (1,) * (whole.ndim - mask.ndim))
+    return jnp.where(mask, new, whole)
+
+
+def fitted(new, room):
+    """The new content without NumPy's superfluous leading axes; ValueError if it does not fit."""
+    shape = new.shape
+    while len(shape) > len(room) and shape[0] == 1:
+        shape = shape[1:]
+    fits = all(a in (1, b) for a, b in zip(shape[::-1], room[::-1], strict=False))
+    if len(shape) > len(room) or not fits:
+        raise ValueError(
+            f"could not broadcast input array from shape {new.shape} into shape {room}"
+        )
+    return new if shape == new.shape else new.reshape(shape)
+
+
+def cast(new, dtype):
+    """`new` as the type of the array it is written to; a complex number does not fit a real one."""
+    if new.dtype.kind == "c" and np.dtype(dtype).kind != "c":
+        raise TypeError(
+            f"cannot write {new.dtype} into an array of {np.dtype(dtype)}: take its real part"
+        )
+    return new.astype(dtype)
+
+
+def as_arrays(index):
+    """The index in the form JAX wants: arrays in place of lists."""
+    if isinstance(index, tuple):
+        return tuple(map(as_arrays, index))
+    if isinstance(index, list | range):
+        index = list(index)
+        if not index:
+            return np.zeros(0, np.intp)
+        return jnp.stack(list(map(jnp.asarray, index))) if has_tracer(index) else np.asarray(index)
+    return own(index)
+
+
+class Item:
+    """The part that a basic index selects."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index):
+        self.index = index
+
+    def read(self, whole):
+        return read(whole, self.index)
+
+    def put(self, whole, part):
+        return written(whole, self.index, part)
+
+    def fill(self, whole: np.ndarray, part) -> None:
+        whole[self.index] = part
+
+    @property
+    def static(self) -> bool:
+        return not has_tracer(self.index)
+
+    def model(self, whole: np.ndarray):
+        return whole[modelled(self.index)]
+
+
+class Shape:
+    """The same elements in another order or shape; `there` and `back` lead to it and from it."""
+
+    __slots__ = ("back", "there")
+    static = True
+
+    def __init__(self, there, back):
+        self.there, self.back = there, back
+
+    def read(self, whole):
+        return self.there(whole)
+
+    def put(self, whole, part):
+        part = jnp.broadcast_to(cast(to_jax(part), whole.dtype), self.there(whole).shape)
+        return self.back(part)
+
+    def fill(self, whole: np.ndarray, part) -> None:
+        whole[...] = self.back(np.broadcast_to(part, self.there(whole).shape))
+
+    def model(self, whole: np.ndarray):
+        return self.there(whole)
+
+
+def permuted(axes) -> Shape:
+    axes = tuple(axes)
+    return Shape(lambda x: x.transpose(axes), lambda x: x.transpose(tuple(np.argsort(axes))))
+
+
+def reshaped(old, new, order="C") -> Shape:
+    return Shape(lambda x: x.reshape(new, order=order), lambda x: x.reshape(old, order=order))
+
+
+class Part:
+    """The real or the imaginary part of a complex array."""
+
+    __slots__ = ("name",)
+    static = True
+
+    def __init__(self, name):
+        self.name = name
+
+    def read(self, whole):
+        return getattr(whole, self.name)
+
+    def put(self, whole, part):
+        part = jnp.broadcast_to(cast(to_jax(part), whole.real.dtype), whole.shape)
+        real, imag = (part, whole.imag) if self.name == "real" else (whole.real, part)
+        return lax.complex(real, imag) if whole.dtype.kind == "c" else part
+
+    def fill(self, whole: np.ndarray, part) -> None:
+        getattr(whole, self.name)[...] = part
+
+    def model(self, whole: np.ndarray):
+        return whole

@@ -1,0 +1,162 @@
+"""NumPy functions and ufuncs on boxes: by NumPy where nothing is of JAX, else by JAX."""
+
+import functools
+import inspect
+
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import functions, journal, places
+from malleable.arrays.content import Box, any_box, any_jax, any_traced, rebox, unbox, wrap
+from malleable.arrays.items import has_masked, is_unknown, plain
+from malleable.arrays.masked import Masked, unknown_size
+from malleable.arrays.places import is_jax
+from malleable.arrays.specials import DEFAULT, SPECIAL
+from malleable.errors import TransformError
+
+
+def run_ufunc(ufunc, method, inputs, kwargs):
+    """A ufunc on boxes and others: by NumPy where nothing is of JAX, else by JAX."""
+    for x in inputs:
+        if type(x) is Masked:
+            return x.__array_ufunc__(ufunc, method, *inputs, **kwargs)
+    if method == "at":
+        return _ufunc_at(ufunc, *inputs)
+    out = kwargs.pop("out", None)
+    raw = [unbox(x) for x in inputs]
+    kwargs = {k: unbox(v) for k, v in kwargs.items()}
+    if not any_jax(raw) and not any_jax(kwargs) and not any_traced(out):
+        if out is None:
+            return rebox_numpy(getattr(ufunc, method)(*raw, **kwargs))
+        if not any_box(out):
+            return getattr(ufunc, method)(*raw, out=out, **kwargs)
+        targets = tuple(None if o is None else np.array(unbox(o)) for o in out)
+        if journal.depth() == 0:
+            targets = unbox(out)
+        getattr(ufunc, method)(*raw, out=targets, **kwargs)
+        for box, new in zip(out, targets, strict=True):
+            if isinstance(box, Box) and (journal.depth() or not box._in_memory(new)):
+                box.write(new)
+        return out[0] if len(out) == 1 else out
+    where = kwargs.pop("where", True) if method == "__call__" else True
+    result = functions.run_ufunc(ufunc, method, raw, kwargs)
+    if out is None:
+        if where is not True:
+            result = jnp.where(where, result, jnp.zeros((), result.dtype))
+        return tuple(map(wrap, result)) if isinstance(result, tuple | list) else wrap(result)
+    results = result if isinstance(result, tuple) else (result,)
+    written = tuple(
+        wrap(r) if o is None else put_out(o, r, where, ufunc)
+        for o, r in zip(out, results, strict=True)
+    )
+    return written[0] if len(written) == 1 else written
+
+
+def rebox_numpy(out):
+    """What NumPy returned, with its arrays in boxes."""
+    if type(out) is np.ndarray:
+        return Box(out, False)
+    if type(out) is tuple or type(out) is list:
+        return type(out)(rebox_numpy(x) for x in out)
+    return rebox(out) if hasattr(out, "_fields") else out
+
+
+def put_out(out, result, where=True, ufunc=np.positive):
+    """Write a result into the `out` argument; returns it."""
+    if not isinstance(out, Box):
+        raise TransformError(
+            "a traced value is written into an array that was made outside",
+            where=compat.where(),
+            hint="make the array inside the function",
+        )
+    if not np.can_cast(result.dtype, out.dtype, "same_kind"):
+        refuse_cast(ufunc, result.dtype, out.dtype)
+    if where is not True:
+        result = jnp.where(where, result, out.value)
+    if result.shape != out.shape:
+        np.empty(out.shape, np.int8)[...] = np.broadcast_to(np.int8(0), result.shape)
+        result = jnp.broadcast_to(result, out.shape)
+    out.write(result.astype(functions.canonical(out.dtype)))
+    return out
+
+
+def refuse_cast(ufunc, given, wanted):
+    """Let NumPy raise its own error."""
+    empty = np.zeros(0, given)
+    np.positive(empty, out=np.zeros(0, wanted)) if ufunc.nin != 2 else ufunc(
+        empty, empty, out=np.zeros(0, wanted)
+    )
+    raise TypeError(f"Cannot cast {given} to {wanted}")
+
+
+def _ufunc_at(ufunc, box, index, *values):
+    raw = [functions.as_operand(unbox(v)) for v in values]
+    index = plain(index)
+    if not isinstance(box, Box):
+        if any_jax(raw) or is_unknown(index):
+            put_out(box, None)
+        return ufunc.at(box, index, *raw)
+    if not any_jax(raw) and not is_jax(box.value) and not is_unknown(index):
+        whole = box.value if journal.depth() == 0 else np.array(box.value)
+        ufunc.at(whole, index, *raw)
+        return box.write(whole)
+    whole = places.to_jax(box.value)
+    if has_masked(index):
+        raise unknown_size("the index of ufunc.at")
+    at = whole.at[places.as_arrays(index)]
+    names = {"add": "add", "multiply": "mul", "maximum": "max", "minimum": "min"}
+    names |= {"subtract": "subtract", "divide": "divide", "true_divide": "divide"}
+    if ufunc.__name__ in names:
+        value = jnp.asarray(raw[0])
+        return box.write(getattr(at, names[ufunc.__name__])(places.cast(value, whole.dtype)))
+    fun = functions.jax_ufunc(ufunc)
+    if len(raw) == 0:
+        return box.write(at.apply(fun))
+    return box.write(at.set(fun(whole[places.as_arrays(index)], raw[0])))
+
+
+def run_function(func, args, kwargs):
+    """A NumPy function on boxes and others: by NumPy where nothing is of JAX, else by JAX."""
+    for x in args:
+        if type(x) is Masked:
+            return x.__array_function__(func, (), args, kwargs)
+    special = SPECIAL.get(func)
+    if special is not None:
+        result = special(*args, **kwargs)
+        if result is not DEFAULT:
+            return result
+    at = _out_position(func)
+    if at is not None and len(args) == at + 1:
+        args, kwargs = args[:at], {**kwargs, "out": args[at]}
+    out = kwargs.get("out")
+    raw, options = unbox(args), unbox(kwargs)
+    if not any_jax(raw) and not any_jax(options):
+        if not isinstance(out, Box):
+            return rebox_numpy(func(*raw, **options))
+        options["out"] = np.array(out.value)
+        func(*raw, **options)
+        out.write(options["out"])
+        return out
+    target = functions.jax_function(func)
+    if target is None:
+        inner = getattr(func, "_implementation", None)
+        if inner is None:
+            return NotImplemented
+        return inner(*args, **kwargs)
+    if out is not None:
+        options.pop("out")
+        return put_out(out, target(*raw, **options))
+    return rebox(target(*raw, **options))
+
+
+@functools.lru_cache(None)
+def _out_position(func) -> int | None:
+    """Which positional argument of a NumPy function is the array to write to."""
+    if func is np.dot:
+        return 2
+    try:
+        names = list(inspect.signature(func).parameters)
+    except (TypeError, ValueError):
+        return None
+    return names.index("out") if "out" in names else None

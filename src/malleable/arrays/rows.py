@@ -1,0 +1,41 @@
+"""The items of a list that a compiled loop filled: rows of one array, read when somebody asks."""
+
+from collections.abc import Sequence
+
+from malleable.arrays.content import Box
+
+
+class Row(Box):
+    """stack[at] as a value of its own. Nothing is computed before it is used."""
+
+    __slots__ = ("_at", "_own", "_stack")
+
+    def __init__(self, stack, at: int, scalar: bool):
+        self._stack, self._at, self._own = stack, at, None
+        self._base = self._index = None
+        self.scalar = scalar
+
+    @property
+    def _value(self):  # anew each time: a cache would keep values of a branch being traced
+        return self._stack[self._at] if self._own is None else self._own
+
+    @_value.setter
+    def _value(self, new):
+        self._own = new
+
+    @property
+    def shape(self):
+        return self._stack.shape[1:]
+
+
+def whole(items: Sequence):
+    """The array of which these are all rows, in order; None if they are not."""
+    if not items or type(items[0]) is not Row:
+        return None
+    stack = items[0]._stack
+    if len(items) != stack.shape[0]:
+        return None
+    for i, x in enumerate(items):
+        if type(x) is not Row or x._stack is not stack or x._at != i or x._own is not None:
+            return None
+    return stack

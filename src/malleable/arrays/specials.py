@@ -1,0 +1,404 @@
+"""NumPy functions that write, that return views, or whose result has no size while traced."""
+
+from typing import Any
+
+import numpy as np
+from jax import numpy as jnp
+
+from malleable.arrays import functions, places
+from malleable.arrays.content import Box, any_jax, any_traced, rebox, unbox, wrap
+from malleable.arrays.masked import Masked, unknown_size
+from malleable.arrays.places import is_jax
+
+DEFAULT: Any = type(
+    "Default", (), {"__repr__": lambda self: "DEFAULT"}
+)()  # do as other functions do
+
+
+def shape(a):
+    return a.shape if type(a) in (Box, Masked) else np.shape(unbox(a))
+
+
+def ndim(a):
+    return a.ndim if type(a) in (Box, Masked) else np.ndim(unbox(a))
+
+
+def size(a, axis=None):
+    if type(a) in (Box, Masked) and axis is None:
+        return a.size
+    return DEFAULT if axis is None else shape(a)[axis]
+
+
+# ---------------------------------------------------------------- sizes known at run time
+
+
+def nonzero(a):
+    if not any_traced(a):
+        return DEFAULT
+    value = functions.stacked(unbox(a))
+    mask = value if value.dtype == np.bool_ else value != 0
+    if not mask.ndim:
+        raise ValueError("Calling nonzero on 0d arrays is not allowed.")
+    places_of = np.indices(mask.shape)
+    return tuple(Masked(p, mask, Box) for p in places_of)
+
+
+def where(condition, *xs):
+    return nonzero(condition) if not xs else DEFAULT
+
+
+def flatnonzero(a):
+    return nonzero(np.ravel(a))[0] if any_traced(a) else DEFAULT
+
+
+def extract(condition, arr):
+    if not any_traced((condition, arr)):
+        return DEFAULT
+    mask = unbox(np.asarray(condition) if isinstance(condition, list) else condition)
+    return Box(functions.stacked(unbox(arr)), False).ravel()[Box(mask, False).ravel() != 0]
+
+
+def compress(condition, a, axis=None, out=None):
+    if not any_traced(condition) or out is not None:
+        return DEFAULT
+    box = a if isinstance(a, Box) else Box(functions.stacked(unbox(a)), False)
+    mask = Box(functions.stacked(unbox(condition)), False) != 0
+    box = box.ravel() if axis is None else box
+    if axis not in (None, 0):
+        raise unknown_size("np.compress along this axis")
+    return box[: mask.size][mask]
+
+
+def _unsized(func):
+    def refuse(*args, **kwargs):
+        if any_jax(unbox(args)) and any_traced((args, kwargs)):
+            raise unknown_size(f"np.{func.__name__}")
+        return DEFAULT
+
+    return refuse
+
+
+# ---------------------------------------------------------------- writing
+
+
+def copyto(dst, src, casting="same_kind", where=True):
+    if not isinstance(dst, Box):
+        return DEFAULT
+    number = type(src) in (bool, int, float)
+    kind = (
+        np.dtype(type(src)) if number else src.dtype if isinstance(src, Box) else np.asarray(src).dtype
+    )
+    if not number and not np.can_cast(kind, dst.dtype, casting):
+        raise TypeError(
+            f"Cannot cast array data from {kind!r} to {dst.dtype!r} according to the rule "
+            f"{casting!r}"
+        )
+    if where is True:
+        dst[...] = src
+    else:
+        dst[...] = np.where(where, src, dst)
+    return None
+
+
+def fill_diagonal(a, val, wrap=False):
+    if not isinstance(a, Box):
+        return DEFAULT
+    if a.ndim != 2 and len(set(a.shape)) != 1:
+        raise ValueError("All dimensions of input must be of equal length")
+    n = a.shape[1] if a.ndim == 2 else a.shape[0]
+    step = n + 1 if a.ndim == 2 else 1 + int(np.cumprod(a.shape[:-1]).sum())
+    end = None if wrap or a.ndim != 2 else n * n
+    spots = np.arange(a.size)[:end:step]
+    value = functions.stacked(unbox(val))
+    if np.ndim(value):
+        value = np.resize(value, len(spots)) if not is_jax(value) else jnp.resize(value, len(spots))
+    a.flat[spots] = wrap_value(value)
+    return None
+
+
+def wrap_value(value):
+    return Box(value, False) if is_jax(value) else value
+
+
+def putmask(a, mask, values):
+    if not isinstance(a, Box):
+        return DEFAULT
+    full = np.resize(values, a.shape) if np.ndim(values) else values
+    a[...] = np.where(mask, full, a).astype(a.dtype)
+    return None
+
+
+def place(arr, mask, vals):
+    if not isinstance(arr, Box):
+        return DEFAULT
+    raw = unbox((mask, vals))
+    if not any_jax((arr.value, *raw)):
+        new = np.array(arr.value)
+        np.place(new, *raw)
+        arr[...] = new
+        return None
+    values = jnp.ravel(functions.stacked(raw[1]))
+    mask = jnp.asarray(raw[0]).reshape(arr.shape).astype(bool)
+    rank = jnp.cumsum(mask.ravel()) - 1  # the k-th true place takes the k-th value, round and round
+    picked = values[rank % values.size].reshape(arr.shape)
+    whole = places.to_jax(arr.value)
+    arr.write(jnp.where(mask, places.cast(picked, whole.dtype), whole))
+    return None
+
+
+def put(a, ind, v, mode="raise"):
+    if not isinstance(a, Box):
+        return DEFAULT
+    spots, values = np.ravel(ind), v
+    if np.ndim(v):
+        values = np.resize(v, np.size(ind))
+    a.flat[spots] = values
+    return None
+
+
+def put_along_axis(arr, indices, values, axis=-1):
+    if not isinstance(arr, Box):
+        return DEFAULT
+    grid = list(np.ogrid[tuple(slice(n) for n in np.shape(indices))])
+    grid[axis] = indices
+    arr[tuple(grid)] = values
+    return None
+
+
+def nan_to_num(x, copy=True, **kwargs):
+    if copy or not isinstance(x, Box):
+        return DEFAULT
+    x[...] = np.nan_to_num(x, **kwargs)
+    return x
+
+
+# ---------------------------------------------------------------- views
+
+
+def _method(name):
+    def call(a, *args, **kwargs):
+        return getattr(a, name)(*args, **kwargs) if isinstance(a, Box) else DEFAULT
+
+    return call
+
+
+def reshape(a, /, shape=None, order="C", *, newshape=None, copy=None):
+    if not isinstance(a, Box):
+        return DEFAULT
+    return a.reshape(shape if newshape is None else newshape, order=order, copy=copy)
+
+
+def _permuting(func):
+    def call(a, *args, **kwargs):
+        if not isinstance(a, Box):
+            return DEFAULT
+        model = np.empty(tuple(range(2, 2 + a.ndim)), np.int8)
+        return a.transpose([model.shape.index(n) for n in func(model, *args, **kwargs).shape])
+
+    return call
+
+
+def _reshaping(func):
+    def call(a, *args, **kwargs):
+        if not isinstance(a, Box) or args[1:]:
+            return DEFAULT
+        new = func(np.empty(a.shape, np.int8), *args, **kwargs).shape
+        return a if new == a.shape and not a.scalar else a.reshape(new)
+
+    return call
+
+
+def _at_least(func):
+    def call(*arrays):
+        out = tuple(_at_least_one(func, a) for a in arrays)
+        return out[0] if len(out) == 1 else out
+
+    return call
+
+
+def _at_least_one(func, a):
+    if not isinstance(a, Box):
+        a = rebox(functions.stacked(unbox(a)))
+        a = a if isinstance(a, Box) else Box(np.asarray(a), False)
+    new = func(np.empty(a.shape, np.int8)).shape
+    return a if new == a.shape and not a.scalar else a.reshape(new)
+
+
+def real(val):
+    return val.real if isinstance(val, Box) else DEFAULT
+
+
+def imag(val):
+    return val.imag if isinstance(val, Box) else DEFAULT
+
+
+# ---------------------------------------------------------------- types and others
+
+
+def _types(x):
+    """What NumPy's type functions look at: a type, or a number of Python's."""
+    if not isinstance(x, Box) and not is_jax(x):
+        return x
+    value = unbox(x)
+    if is_jax(value) and value.weak_type and not value.ndim:
+        return value.dtype.type(0).item()
+    return np.asarray(value).dtype if not is_jax(value) else np.dtype(value.dtype)
+
+
+def _on_types(func):
+    def call(*args, **kwargs):
+        return func(*map(_types, args), **kwargs)
+
+    return call
+
+
+def _on_models(func):
+    def call(*args, **kwargs):
+        return func(*(np.empty(0, a.dtype) if isinstance(a, Box) else a for a in args), **kwargs)
+
+    return call
+
+
+def _scalar_kind(func):
+    def call(x):
+        return func(np.empty(0, x.dtype)) if isinstance(x, Box) else DEFAULT
+
+    return call
+
+
+def piecewise(x, condlist, funclist, *args, **kw):
+    if not any_traced((x, condlist, funclist, args, kw)):
+        return DEFAULT
+    x = x if isinstance(x, Box) else Box(functions.stacked(unbox(x)), None)
+    single = not isinstance(condlist, list | tuple) and np.ndim(condlist) == x.ndim
+    conditions = [condlist] if single else list(condlist)
+    values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
+    default = values.pop() if len(values) > len(conditions) else 0
+    out = np.zeros_like(x) + default
+    for condition, value in zip(conditions, values, strict=True):
+        out = np.where(condition, value, out)
+    return out.astype(x.dtype)
+
+
+def apply_along_axis(func1d, axis, arr, *args, **kwargs):
+    if not any_traced((arr, args, kwargs)):
+        return DEFAULT
+
+    def row(r):
+        out = unbox(func1d(Box(r, False), *args, **kwargs))
+        return functions.stacked(out)
+
+    return rebox(jnp.apply_along_axis(row, axis, functions.stacked(unbox(arr))))
+
+
+def clip(a, a_min=None, a_max=None, out=None, *, min=None, max=None, **kwargs):
+    low = a_min if min is None else min
+    high = a_max if max is None else max
+    if not any_jax(unbox((a, low, high))):
+        return DEFAULT
+    result = a
+    if low is not None:
+        result = np.maximum(result, low)
+    if high is not None:
+        result = np.minimum(result, high)
+    if low is None and high is None:
+        result = +a
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+def choose(a, choices, out=None, mode="raise"):
+    if not any_traced((a, choices)) or out is not None:
+        return DEFAULT
+    choices = [functions.as_operand(c) for c in unbox(choices)]
+    return wrap(jnp.choose(unbox(a), choices, mode="clip" if mode == "raise" else mode))
+
+
+def copy(a, order="K", subok=False):
+    return Box(a.copy().value, False) if isinstance(a, Box) else DEFAULT
+
+
+def array_str(a, *args, **kwargs):
+    return str(a) if any_traced(a) else DEFAULT
+
+
+def shares_memory(a, b, max_work=None):
+    if not isinstance(a, Box) or not isinstance(b, Box):
+        return DEFAULT
+    return _root(a) is _root(b)
+
+
+def _root(box):
+    while box._base is not None:
+        box = box._base
+    return box
+
+
+def broadcast_arrays(*args, subok=False):
+    if not any_jax(unbox(args)):
+        return DEFAULT
+    arrays = [functions.stacked(unbox(a)) for a in args]
+    return tuple(Box(x, False) for x in jnp.broadcast_arrays(*arrays))
+
+
+def einsum(*operands, out=None, optimize=False, **kwargs):
+    if out is None or not isinstance(out, Box):
+        return DEFAULT
+    out[...] = np.einsum(*operands, **kwargs)
+    return out
+
+
+SPECIAL: dict[Any, Any] = {
+    np.shape: shape,
+    np.ndim: ndim,
+    np.size: size,
+    np.nonzero: nonzero,
+    np.where: where,
+    np.flatnonzero: flatnonzero,
+    np.extract: extract,
+    np.compress: compress,
+    np.copyto: copyto,
+    np.fill_diagonal: fill_diagonal,
+    np.putmask: putmask,
+    np.place: place,
+    np.put: put,
+    np.put_along_axis: put_along_axis,
+    np.nan_to_num: nan_to_num,
+    np.transpose: _method("transpose"),
+    np.ravel: _method("ravel"),
+    np.swapaxes: _method("swapaxes"),
+    np.reshape: reshape,
+    np.moveaxis: _permuting(np.moveaxis),
+    np.rollaxis: _permuting(np.rollaxis),
+    np.squeeze: _reshaping(np.squeeze),
+    np.expand_dims: _reshaping(np.expand_dims),
+    np.atleast_1d: _at_least(np.atleast_1d),
+    np.atleast_2d: _at_least(np.atleast_2d),
+    np.atleast_3d: _at_least(np.atleast_3d),
+    np.real: real,
+    np.imag: imag,
+    np.result_type: _on_types(np.result_type),
+    np.can_cast: _on_types(np.can_cast),
+    np.min_scalar_type: _on_types(np.min_scalar_type),
+    np.common_type: _on_models(np.common_type),
+    np.iscomplexobj: _scalar_kind(np.iscomplexobj),
+    np.isrealobj: _scalar_kind(np.isrealobj),
+    np.piecewise: piecewise,
+    np.apply_along_axis: apply_along_axis,
+    np.clip: clip,
+    np.choose: choose,
+    np.copy: copy,
+    np.array_str: array_str,
+    np.array_repr: array_str,
+    np.array2string: array_str,
+    np.shares_memory: shares_memory,
+    np.may_share_memory: shares_memory,
+    np.broadcast_arrays: broadcast_arrays,
+    np.einsum: einsum,
+}
+for _func in (np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d):
+    SPECIAL[_func] = _unsized(_func)
+for _func in (np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all, np.trim_zeros):
+    SPECIAL[_func] = _unsized(_func)

@@ -1,0 +1,1 @@
+"""Ordinary Python and NumPy code, compiled."""

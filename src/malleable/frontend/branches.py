@@ -1,0 +1,91 @@
+"""if, ternary, and/or/not, comparison and assert as operator calls."""
+
+import ast
+
+from malleable.frontend.nodes import constant, hook, load, naming, placed, store, strings, thunk
+
+IDENTITY = {ast.Is: "is_", ast.IsNot: "is_not", ast.In: "in_", ast.NotIn: "not_in"}
+
+
+def if_(writer, stmt):
+    """`ag__.if_(test, body, orelse, state, live)`, after the two functions."""
+    live = writer.liveness
+    after = live.after[id(stmt)]
+    body, orelse = live.summary(stmt.body), live.summary(stmt.orelse)
+    leaving = after | body.needs | orelse.needs | live.captured
+    state = sorted((body.binds | orelse.binds) & leaving)
+    like = stmt.test
+    test = writer.expression(like)
+    then_name, then = writer.block_function("if", stmt.body, state, like)
+    defs, otherwise = [then], constant(None)
+    if stmt.orelse:
+        else_name, other = writer.block_function("else", stmt.orelse, state, like)
+        defs.append(other)
+        otherwise = load(else_name)
+    kept = [name for name in state if name in after or name in live.captured]
+    call = hook("if_", test, load(then_name), otherwise, naming(state), strings(kept))
+    return [*defs, placed(ast.Expr(value=call), like)]
+
+
+def assert_(writer, stmt):
+    if stmt.msg is not None and not writer.can_wait(stmt.msg):
+        return writer.native(stmt)
+    message = constant(None) if stmt.msg is None else thunk(writer.expression(stmt.msg))
+    call = hook("assert_", writer.expression(stmt.test), message)
+    return [placed(ast.Expr(value=call), stmt.test)]
+
+
+def ifexp(writer, node):
+    if not (writer.can_wait(node.body) and writer.can_wait(node.orelse)):
+        return writer.inside(node)
+    test, body, orelse = map(writer.expression, (node.test, node.body, node.orelse))
+    return placed(hook("ifexp", test, thunk(body), thunk(orelse)), node)
+
+
+def boolop(writer, node):
+    first, *later = node.values
+    if not all(map(writer.can_wait, later)):
+        return writer.inside(node)
+    values = [thunk(writer.expression(value)) for value in later]
+    name = "and_" if isinstance(node.op, ast.And) else "or_"
+    return placed(hook(name, writer.expression(first), *values), node)
+
+
+def unary(writer, node):
+    if not isinstance(node.op, ast.Not):
+        return writer.inside(node)
+    return placed(hook("not_", writer.expression(node.operand)), node)
+
+
+def compare(writer, node):
+    if len(node.ops) == 1:
+        name = IDENTITY.get(type(node.ops[0]))
+        if name is None:
+            return writer.inside(node)
+        left, right = map(writer.expression, (node.left, node.comparators[0]))
+        return placed(hook(name, left, right), node)
+    if not all(map(writer.can_wait, node.comparators)) or not writer.may_name:
+        return writer.inside(node)
+    return _chain(writer, node, writer.expression(node.left), node.ops, node.comparators)
+
+
+def _chain(writer, node, left, ops, comparators):
+    """`a < b < c`: and_(a < (t := b), lambda: t < c), each operand evaluated once."""
+    op, right = ops[0], writer.expression(comparators[0])
+    if len(ops) > 1 and not isinstance(right, (ast.Constant, ast.Name)):
+        name = writer.temporary()
+        right, again = ast.NamedExpr(target=store(name), value=right), load(name)
+    else:
+        again = right
+    hooked = IDENTITY.get(type(op))
+    if hooked:
+        one = hook(hooked, left, right)
+    else:
+        one = ast.Compare(left=left, ops=[op], comparators=[right])
+    placed(one, node)
+    if len(ops) == 1:
+        return one
+    placed(again, comparators[0])
+    return placed(
+        hook("and_", one, thunk(_chain(writer, node, again, ops[1:], comparators[1:]))), node
+    )

@@ -1,0 +1,412 @@
+"""Python's builtins on traced values; with nothing traced among their arguments, themselves.
+
+`range(n)` of a traced n is a `TracedRange`; `enumerate`, `zip`, `reversed` and `map` of arrays
+are `Steps`: a length, and the item for an index that may be traced. Loops know what to do.
+"""
+
+import builtins
+import collections
+import functools
+import itertools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box, is_traced, unbox
+from malleable.errors import TransformError
+from malleable.frontend import scalars, values
+from malleable.frontend.scalars import content, python_scalar, truth, when_traced
+from malleable.frontend.session import active
+from malleable.notes import note
+
+
+def _no_length(what: str):
+    raise TransformError(
+        f"{what} has a length that is known only at run time",
+        where=compat.where(),
+        hint="go over it in a `for` loop, or give it a length that is a Python number",
+    )
+
+
+@dataclass(frozen=True)
+class TracedRange:
+    """`range` of which a bound or the step is a traced integer."""
+
+    start: Any
+    stop: Any
+    step: Any = 1
+
+    @property
+    def length(self) -> Box:
+        """How many items, as a traced integer."""
+        start, stop, step = map(unbox, (self.start, self.stop, self.step))
+        up = (stop - start + step - 1) // step if is_traced(step) or step > 0 else 0
+        down = (stop - start + step + 1) // step if is_traced(step) or step < 0 else 0
+        count = jnp.where(step > 0, up, down) if is_traced(step) else (up if step > 0 else down)
+        return Box(jnp.maximum(count, 0), True)
+
+    def item(self, i):
+        """The item at an index from 0, not checked against the length."""
+        return self.start + i * self.step
+
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            _no_length("a range with a traced bound")
+        return self.item(i + self.length if not is_traced(i) and i < 0 else i)
+
+    def __reversed__(self) -> "TracedRange":
+        last = self.item(self.length - 1)
+        return TracedRange(last, self.start - self.step, -self.step)
+
+    def __len__(self):
+        _no_length("a range with a traced bound")
+
+    def __iter__(self):
+        _no_length("a range with a traced bound")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a loop goes over: get(i) -> item for i in 0..length, both perhaps traced.
+
+    arrays: the arrays of which the items are rows, where they are nothing else.
+    """
+
+    length: Any
+    get: Callable
+    arrays: tuple = ()
+
+    def __iter__(self) -> Iterator:
+        if is_traced(self.length):
+            _no_length("this iterable")
+        return map(self.get, builtins.range(self.length))
+
+    def __reversed__(self) -> "Steps":
+        return Steps(self.length, lambda i: self.get(self.length - 1 - i))
+
+
+def as_steps(x) -> Steps | None:
+    """The steps over something traced; None for anything else."""
+    if isinstance(x, Steps):
+        return x
+    if isinstance(x, TracedRange):
+        return Steps(x.length, x.item)
+    if isinstance(x, Box) and is_traced(x) and x.ndim:
+        return Steps(x.shape[0], x.__getitem__, (x,))
+    return None
+
+
+def _along(x) -> Steps | None:
+    """The steps over something that stands beside a traced one in `zip` or `map`."""
+    found = as_steps(x)
+    if found is not None:
+        return found
+    if isinstance(x, builtins.range):
+        return Steps(len(x), lambda i: x.start + i * x.step)
+    if isinstance(x, np.ndarray | jax.Array | Box) and np.ndim(unbox(x)):
+        box = x if isinstance(x, Box) else Box(x)
+        return Steps(len(x), box.__getitem__, (box,))
+    if isinstance(x, list | tuple) and _alike(x):
+        return Steps(len(x), lambda i: pick(x, i) if is_traced(i) else x[i])
+    return None
+
+
+def _alike(xs) -> bool:
+    """Whether these are numbers, or arrays of one shape."""
+    return all(map(values.is_number, xs)) and len({np.shape(unbox(x)) for x in xs}) <= 1
+
+
+def pick(xs, i):
+    """xs[i] of a list or tuple, for a traced i; beyond the ends the first or last item."""
+    if len(xs) == 0:
+        raise IndexError("list index out of range")
+    if not jnp.issubdtype(unbox(i).dtype, jnp.integer):
+        raise TypeError(f"list indices must be integers or slices, not {unbox(i).dtype.name}")
+    at = content(i)
+    at = jnp.clip(jnp.where(at < 0, at + len(xs), at), 0, len(xs) - 1)
+    if _alike(xs):
+        rows = jnp.stack([jnp.asarray(unbox(x)) for x in xs])
+        return Box(rows[at], all(not isinstance(x, np.ndarray) for x in xs) and rows.ndim == 1)
+    return values.select(at, list(xs), compat.where())
+
+
+def choose(pred, yes, no):
+    """`yes if pred else no` for a traced pred and two values that are at hand."""
+    if values.is_number(yes) and values.is_number(no):
+        return Box(jnp.where(pred, unbox(yes), unbox(no)), np.ndim(unbox(yes)) == 0)
+    return values.select(pred.astype(np.int32), [no, yes], compat.where())
+
+
+# ---------------------------------------------------------------- iteration
+
+
+def range_(*args):
+    if not any(map(is_traced, args)):
+        return builtins.range(*args)
+    if len(args) > 3:
+        raise TypeError(f"range expected at most 3 arguments, got {len(args)}")
+    start, stop, step = {1: (0, *args, 1), 2: (*args, 1), 3: args}[len(args)]
+    for x in args:
+        if not jnp.issubdtype(jnp.result_type(unbox(x)), jnp.integer):
+            kind = getattr(x, "__class__", type(x)).__name__
+            raise TypeError(f"{kind!r} object cannot be interpreted as an integer")
+    if not is_traced(step) and step == 0:
+        raise ValueError("range() arg 3 must not be zero")
+    return TracedRange(start, stop, step)
+
+
+def enumerate_(iterable, start=0):
+    steps = as_steps(iterable)
+    if steps is None:
+        return builtins.enumerate(iterable, start)
+    return Steps(steps.length, lambda i: (start + i, steps.get(i)), steps.arrays)
+
+
+def _together(iterables) -> list[Steps] | None:
+    if not any(as_steps(x) is not None for x in iterables):
+        return None
+    parts = [_along(x) for x in iterables]
+    return None if any(p is None for p in parts) else parts  # type: ignore[return-value]
+
+
+def _shortest(parts: list[Steps]):
+    static = [p.length for p in parts if not is_traced(p.length)]
+    traced = [unbox(p.length) for p in parts if is_traced(p.length)]
+    if not traced:
+        return builtins.min(static)
+    return Box(functools.reduce(jnp.minimum, [*traced, *static]), True)
+
+
+def zip_(*iterables, strict=False):
+    parts = _together(iterables)
+    if parts is None:
+        return builtins.zip(*iterables, strict=strict)
+    lengths = {p.length for p in parts if not is_traced(p.length)}
+    if strict and len(lengths) > 1:
+        raise ValueError("zip() arguments have different lengths")
+    arrays = tuple(a for p in parts for a in p.arrays)
+    return Steps(_shortest(parts), lambda i: tuple(p.get(i) for p in parts), arrays)
+
+
+def map_(fun, *iterables):
+    parts = _together(iterables)
+    if parts is None:
+        return builtins.map(fun, *iterables)
+    return Steps(_shortest(parts), lambda i: fun(*(p.get(i) for p in parts)))
+
+
+def reversed_(iterable):
+    if isinstance(iterable, TracedRange | Steps):
+        return iterable.__reversed__()
+    steps = as_steps(iterable)
+    return builtins.reversed(iterable) if steps is None else steps.__reversed__()
+
+
+# ---------------------------------------------------------------- reductions
+
+_MISSING: Any = object()
+
+
+def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
+    def extreme(*args, key=None, default=_MISSING):
+        items = args if len(args) > 1 else args[0]
+        if key is None and is_traced(items) and items.ndim == 1 and items.shape[0]:
+            return Box(whole(unbox(items)), True)
+        items = items if isinstance(items, tuple | list) else list(items)
+        options = {} if default is _MISSING or len(args) > 1 else {"default": default}
+        keys = items if key is None else [key(x) for x in items]
+        if not any(map(is_traced, keys)):
+            if key is None or not items:
+                return plain(items, **options)
+            return items[plain(builtins.range(len(items)), key=keys.__getitem__)]
+        best, best_key = items[0], keys[0]
+        for item, k in builtins.zip(items[1:], keys[1:], strict=True):
+            pred = truth(better(jnp.asarray(unbox(k)), jnp.asarray(unbox(best_key))))
+            best, best_key = choose(pred, item, best), choose(pred, k, best_key)
+        return best
+
+    return extreme
+
+
+min_ = _extreme(builtins.min, jnp.less, jnp.min)
+max_ = _extreme(builtins.max, jnp.greater, jnp.max)
+
+
+def sum_(iterable, /, start=0):
+    if is_traced(iterable) and iterable.ndim:
+        rows = unbox(iterable)
+        return start + Box(jnp.sum(rows, axis=0), rows.ndim == 1)
+    return builtins.sum(iterable, start)
+
+
+def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable) -> Callable:
+    def quantifier(iterable):
+        if is_traced(iterable) and iterable.ndim == 1:
+            return Box(whole(unbox(iterable)), True)
+        found = None
+        for x in iterable:
+            if is_traced(x):
+                found = truth(x) if found is None else combine(found, truth(x))
+            elif bool(x) is stops:
+                return stops
+        return plain(()) if found is None else Box(found, True)
+
+    return quantifier
+
+
+any_ = _quantifier(builtins.any, True, jnp.logical_or, jnp.any)
+all_ = _quantifier(builtins.all, False, jnp.logical_and, jnp.all)
+
+
+def sorted_(iterable, /, *, key=None, reverse=False):
+    if key is None and is_traced(iterable) and iterable.ndim == 1:
+        items = list(iterable)
+    else:
+        items = iterable if isinstance(iterable, list) else list(iterable)
+    keys = items if key is None else [key(x) for x in items]
+    if not any(map(is_traced, keys)):
+        if key is None:
+            return builtins.sorted(items, reverse=reverse)
+        order = builtins.sorted(builtins.range(len(items)), key=keys.__getitem__, reverse=reverse)
+        return [items[i] for i in order]
+    if not all(values.is_number(k) and np.ndim(unbox(k)) == 0 for k in keys):
+        raise TransformError(
+            "sorting compares traced values that are no single numbers",
+            where=compat.where(),
+            hint="sort by one number: `key=lambda item: item[0]`, or use np.argsort and np.lexsort",
+        )
+    column = jnp.stack([jnp.asarray(unbox(k)) for k in keys])
+    if key is None:
+        column = jnp.sort(column, descending=bool(reverse))
+        return [Box(x, True) for x in column]
+    order = jnp.argsort(column, stable=True, descending=bool(reverse))
+    return [pick(items, Box(i, True)) for i in order]
+
+
+# ---------------------------------------------------------------- conversions and the rest
+
+
+def round_(number, ndigits=None):
+    if not is_traced(number):
+        return builtins.round(number, ndigits)
+    raw = unbox(number)
+    if ndigits is None and raw.ndim == 0:
+        return python_scalar(jnp.round(raw), int)
+    return Box(jnp.round(raw, int(ndigits or 0)), number.scalar)
+
+
+def pow_(base, exp, mod=None):
+    if mod is None:
+        return base**exp
+    if any(map(is_traced, (base, exp, mod))):
+        raise TransformError(
+            "pow() with a modulus is given a traced value",
+            where=compat.where(),
+            hint="write the loop of multiplications and `%` yourself",
+        )
+    return builtins.pow(base, exp, mod)
+
+
+def type_(*args, **kwargs):
+    if len(args) == 1 and not kwargs and isinstance(args[0], Box):
+        return args[0].__class__
+    return type(*args, **kwargs)
+
+
+def print_(*args, sep=" ", end="\n", file=None, flush=False):
+    """Printed when the program runs, in order; JAX refuses that under vmap.
+
+    Text that is known beforehand, too: else it would come before all that is not.
+    """
+    leaves, tree = jax.tree.flatten(args, is_leaf=is_traced)
+    traced = [k for k, x in builtins.enumerate(leaves) if is_traced(x)]
+    if not traced and (not active() or file not in (None, sys.stdout)):
+        return builtins.print(*args, sep=sep, end=end, file=file, flush=flush)
+    choices = {k: leaves[k].options for k in traced if type(leaves[k]) is values.Choice}
+
+    def show(*arrays):
+        shown = list(leaves)
+        for k, x in builtins.zip(traced, arrays, strict=True):
+            shown[k] = choices[k][int(x)] if k in choices else np.asarray(x)[()]
+        builtins.print(*tree.unflatten(shown), sep=sep, end=end, file=file, flush=flush)
+
+    arrays = [leaves[k].index if k in choices else unbox(leaves[k]) for k in traced]
+    leaves = [None if is_traced(x) else x for x in leaves]
+    jax.debug.callback(show, *arrays, ordered=True)
+
+
+def warn(message, category=None, stacklevel=1, source=None, **options):
+    if journal.depth() and not isinstance(message, DeprecationWarning):
+        what = f"dropped a warning inside of a staged block: {message}"
+        return note(what, compat.where(), "a program on the device cannot warn")
+    return warnings.warn(message, category, stacklevel + 2, source, **options)
+
+
+def _to(kind: type) -> Callable:
+    def convert(x=_MISSING, *args, **kwargs):
+        if args or kwargs or not is_traced(x):
+            return kind(*(() if x is _MISSING else (x,)), *args, **kwargs)
+        return python_scalar(content(x), kind)
+
+    return convert
+
+
+def _bool(*args):
+    return Box(truth(args[0]), True) if args and is_traced(args[0]) else bool(*args)
+
+
+def _complex(*args, **kwargs):
+    if not any(map(is_traced, args)):
+        return complex(*args, **kwargs)
+    parts = [python_scalar(content(x), complex).value for x in args]
+    return python_scalar(parts[0] + (1j * parts[1] if len(parts) > 1 else 0), complex)
+
+
+TABLE: dict[Any, Callable] = {
+    **scalars.SCALARS,
+    builtins.range: range_,
+    builtins.enumerate: enumerate_,
+    builtins.zip: zip_,
+    builtins.map: map_,
+    builtins.reversed: reversed_,
+    builtins.min: min_,
+    builtins.max: max_,
+    builtins.sum: sum_,
+    builtins.any: any_,
+    builtins.all: all_,
+    builtins.sorted: sorted_,
+    builtins.round: round_,
+    builtins.pow: pow_,
+    builtins.divmod: when_traced(builtins.divmod, lambda x, y: (x // y, x % y)),
+    builtins.int: _to(int),
+    builtins.float: _to(float),
+    builtins.complex: _complex,
+    builtins.bool: _bool,
+    builtins.type: type_,
+    builtins.print: print_,
+    warnings.warn: warn,
+}
+# C functions and classes that handle boxes well by themselves
+PLAIN = {
+    *(builtins.len, builtins.abs, builtins.isinstance, builtins.issubclass, builtins.repr),
+    *(builtins.str, builtins.format, builtins.hash, builtins.id, builtins.callable),
+    *(builtins.iter, builtins.next, builtins.list, builtins.tuple, builtins.dict, builtins.slice),
+    *(builtins.object, builtins.chr, builtins.ord, builtins.vars, builtins.dir, builtins.super),
+    *(builtins.set, builtins.frozenset, collections.deque, collections.OrderedDict),
+    *(collections.defaultdict, collections.Counter, builtins.BaseException, builtins.Exception),
+    *(itertools.chain, itertools.product, itertools.count, itertools.repeat, itertools.cycle),
+}
+# those that call the functions they are given: these are to be converted
+HIGHER = {
+    *(builtins.map, builtins.filter, builtins.sorted, builtins.min, builtins.max),
+    *(functools.reduce, itertools.accumulate, itertools.starmap, itertools.takewhile),
+    *(itertools.dropwhile, itertools.filterfalse, itertools.groupby, builtins.iter),
+}

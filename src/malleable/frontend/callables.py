@@ -1,0 +1,466 @@
+"""Calls in converted code: who is converted, who is replaced, who is called as it is.
+
+`make_call(convert, enter)` gives the operator `call`, which `Items` takes. What is injected:
+
+convert(fun) -> the converted clone of a Python function; raises NoSource or returns None for
+one without source. Asked once per function object and caller, and only where `convertible(fun)`.
+enter(fun) -> a function for JAX to call back: it takes plain arrays, boxes them, runs the
+converted `fun` and returns plain arrays. None: callbacks are handed over as they are.
+"""
+
+import dataclasses
+import dis
+import functools
+import operator
+import types
+import weakref
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
+from malleable.errors import TransformError
+from malleable.frontend import builtins, items, kinds, numpy, scipy
+from malleable.frontend.source import NoSource
+from malleable.frontend.values import Choice
+from malleable.notes import note
+
+_Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
+_Descriptors = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_CHANGES = """append extend insert pop remove sort reverse clear update setdefault popitem add
+    discard appendleft extendleft popleft rotate move_to_end intersection_update fill resize put
+    difference_update symmetric_difference_update itemset __setitem__ __delitem__ __iadd__ __ior__
+    __iand__ __isub__ __ixor__ __imul__"""
+_MUTATORS = frozenset(_CHANGES.split())
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement
+_TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+
+
+class Plan:
+    """How a caller calls one function, kept among its attributes. A copy elsewhere is void."""
+
+    __slots__ = ("caller", "code", "fun", "run")
+
+    def __init__(self, caller=None, fun=None, run=None):
+        self.caller, self.run = caller, run
+        self.fun, self.code = fun and weakref.ref(fun), fun and fun.__code__
+
+    def fits(self, caller, fun) -> bool:
+        return self.caller is caller and self.fun() is fun and self.code is fun.__code__
+
+    def __reduce__(self):
+        return Plan, ()
+
+
+def convertible(fun) -> bool:
+    """Whether a Python function is of the kind that is converted: not JAX's, not Python's own."""
+    if type(fun) is not _Function or "__malleable_skip__" in fun.__dict__:
+        return False
+    if _replacement(fun) is numpy.CONVERT:
+        return True
+    return kind_of(fun) == kinds.CONVERT
+
+
+def kind_of(fun) -> str:
+    """The kind of a Python function; one that a context manager decorates is as what it wraps."""
+    kind = kinds.of_file(fun.__code__.co_filename)
+    wrapped = fun.__dict__.get("__wrapped__")
+    decorated = fun.__code__.co_qualname.startswith("ContextDecorator.")
+    return kind_of(wrapped) if decorated and type(wrapped) is _Function else kind
+
+
+def _replacement(fun):
+    """What a function of NumPy or SciPy becomes: a function, CONVERT, or None."""
+    module = getattr(fun, "__module__", None) or type(fun).__module__
+    if not str(module).startswith(("numpy", "scipy")) and type(fun).__name__ != "fortran":
+        return (
+            None if type(fun) is not np.ufunc else scipy.replacement(fun) or numpy.replacement(fun)
+        )
+    found = scipy.replacement(fun)
+    return numpy.replacement(fun) if found is None else found
+
+
+def _name(f) -> str:
+    module = getattr(f, "__module__", None)
+    name = getattr(f, "__qualname__", None) or type(f).__qualname__
+    return f"{module}.{name}" if module and module != "builtins" else name
+
+
+class Caller:
+    """`call` and what it needs to know: one per front end."""
+
+    def __init__(self, convert: Callable, enter: Callable | None = None):
+        self.convert, self.enter = convert, enter
+        self.items = items.Items(self.call)
+        self.classes: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        own = self.items
+        self.table = builtins.TABLE | {
+            getattr: own.getattr,
+            setattr: own.setattr,
+            delattr: own.delattr_,
+            hasattr: own.hasattr,
+            object.__setattr__: _set_plainly,
+            operator.getitem: own.getitem,
+            operator.setitem: lambda x, i, value: own.setitem(value, x, i),
+            operator.delitem: own.delitem,
+            operator.contains: lambda xs, x: own.in_(x, xs),
+            operator.truth: builtins.TABLE[bool],
+            **{
+                getattr(operator, name.strip("_")): functools.partial(own.aug, sign)
+                for sign, name in items._DUNDERS.items()
+            },
+        }
+
+    # ------------------------------------------------------------ call
+
+    def call(self, f, /, *args, **kwargs):
+        """f(*args, **kwargs), converted where that is possible and of use."""
+        kind = type(f)
+        if kind is _Function:
+            plan = f.__dict__.get("__malleable_plan__")
+            if plan is None or not plan.fits(self, f):
+                plan = self._plan(f)
+            return plan.run(*args, **kwargs)
+        if kind is _Method:
+            if type(f.__self__).__module__.startswith("scipy.stats"):
+                replaced = scipy.replacement(f)
+                if replaced is not None and replaced is not numpy.CONVERT:
+                    return self._instead(f, replaced, args, kwargs)
+            return self.call(f.__func__, f.__self__, *args, **kwargs)
+        if kind is _Builtin:
+            if isinstance(f.__self__, types.ModuleType) or f.__self__ is None:
+                return self._builtin(f, args, kwargs)
+            return self._method(f, f.__self__, args, kwargs)
+        if isinstance(f, type):
+            return self._class(f, args, kwargs)
+        return self._object(f, kind, args, kwargs)
+
+    def bound(self, f):
+        """An argument of a builtin, if a function then one that Python may call back with boxes."""
+        if not callable(f) or hasattr(type(f), "__iter__"):
+            return f
+        plain = isinstance(f, type | _Builtin) and f in builtins.PLAIN
+        return f if plain else functools.partial(self.call, f)
+
+    def _is_plain_function(self, f) -> bool:
+        if isinstance(f, functools.partial):
+            return self._is_plain_function(f.func)
+        fun = f.__func__ if type(f) is _Method else f
+        return convertible(fun)
+
+    # ------------------------------------------------------------ Python functions
+
+    def _plan(self, f) -> Plan:
+        plan = f.__dict__["__malleable_plan__"] = Plan(self, f, self._run(f))
+        return plan
+
+    def _run(self, f) -> Callable:
+        """What to call in place of a Python function; it does not keep f alive."""
+        if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
+            return _weakly(lambda f, *args, **kwargs: f(*args, **kwargs), f)
+        original = f.__dict__.get("__malleable_converted__")
+        if original is not None and f.__dict__.get("__wrapped__", original) is original:
+            return functools.partial(self.call, original)
+        replaced = _replacement(f)
+        if isinstance(replaced, scipy.Instead):
+            return functools.partial(self.call, replaced.fun)
+        if replaced is not None and replaced is not numpy.CONVERT:
+            return replaced
+        kind = kind_of(f) if replaced is None else kinds.CONVERT
+        if kind == kinds.JAX:
+            return _weakly(self._jax, f)
+        if kind == kinds.CONVERT:
+            return self._clone(f)
+        if hasattr(f, "dispatch") and hasattr(f, "registry"):  # functools.singledispatch
+            return _weakly(self._dispatched, f)
+        return _weakly(self._as_it_is, f)
+
+    def _clone(self, f) -> Callable:
+        try:
+            clone = self.convert(f)
+        except NoSource as e:
+            f.__dict__["__malleable_reason__"], clone = str(e), None
+        return _weakly(self._unconverted, f) if clone is None else clone
+
+    def _reaching(self, f):
+        """A function without source as it is, but what it calls by a global name converted."""
+        used = {name: f.__globals__.get(name) for name in f.__code__.co_names}
+        of_type = lambda g: getattr(type(g), "__call__", None)  # noqa: B004, E731
+        calls = {k: g for k, g in used.items() if convertible(g) or convertible(of_type(g))}
+        if not calls or any(i.opname == "STORE_GLOBAL" for i in dis.get_instructions(f)):
+            return f
+        known = f.__globals__ | {k: functools.partial(self.call, g) for k, g in calls.items()}
+        new = types.FunctionType(f.__code__, known, f.__name__, f.__defaults__, f.__closure__)
+        new.__kwdefaults__ = f.__kwdefaults__
+        return new
+
+    def _dispatched(self, f, /, *args, **kwargs):
+        return self.call(f.dispatch(args[0].__class__), *args, **kwargs)
+
+    def _unconverted(self, f, /, *args, **kwargs):
+        """Call as it is what cannot be converted; say so, should it be given something traced."""
+        if any_traced((args, kwargs)):
+            note(f"`{_name(f)}` is not converted", compat.where(), _reason(f))
+            f = self._reaching(f) if type(f) is _Function else f
+        return self._as_it_is(f, *args, **kwargs)
+
+    def _as_it_is(self, f, /, *args, **kwargs):
+        try:
+            return f(*args, **kwargs)
+        except _TRIPPED as e:
+            if any_traced((args, kwargs)):
+                e.add_note(
+                    f"`{_name(f)}` is not converted, since {_reason(f)}, and is given a traced "
+                    "value\n  hint: write it with NumPy or jax.numpy, or use jax.pure_callback"
+                )
+            raise
+
+    def _compiled(self, f, /, *args, **kwargs):
+        """Call a compiled function of a library: it takes arrays, and makes new ones."""
+        if isinstance(f, np.ufunc) or type(f) is type(np.sum):  # these ask a Box themselves
+            out = self._as_it_is(f, *args, **kwargs)
+        elif any_traced((args, kwargs)):
+            out = self._unconverted(f, *args, **kwargs)
+        else:
+            out = f(*unbox(args), **unbox(kwargs))
+        return Box(out) if type(out) is np.ndarray and out.flags.owndata else out
+
+    # ------------------------------------------------------------ JAX
+
+    def _jax(self, f, /, *args, **kwargs):
+        """Call what works on plain arrays only: unbox what goes in, box what comes out."""
+        args, kwargs = unbox(args), unbox(kwargs)
+        if self.enter is not None:
+            args = tuple(map(self._callback, args))
+            kwargs = {name: self._callback(x) for name, x in kwargs.items()}
+        return _boxed(f(*args, **kwargs))
+
+    def _callback(self, x):
+        if type(x) in (list, tuple) and any(map(self._is_plain_function, x)):
+            return type(x)(map(self._callback, x))
+        return self.enter(x) if self._is_plain_function(x) else x  # type: ignore[misc]
+
+    # ------------------------------------------------------------ C functions and methods
+
+    def _builtin(self, f, args, kwargs):
+        if f in builtins.HIGHER:
+            args = list(map(self.bound, args))
+            kwargs = {name: self.bound(x) for name, x in kwargs.items()}
+        replaced = self.table.get(f)
+        if replaced is not None:
+            return replaced(*args, **kwargs)
+        if f in builtins.PLAIN:
+            return f(*args, **kwargs)
+        replaced = _replacement(f)
+        if replaced is not None and not isinstance(f, type):
+            return self._instead(f, replaced, args, kwargs)
+        plain = isinstance(f, type) or kinds.is_standard(f)
+        return (self._unconverted if plain else self._compiled)(f, *args, **kwargs)
+
+    def _instead(self, f, replaced, args, kwargs):
+        """Call what NumPy's or SciPy's table has for f, something compiled."""
+        if isinstance(replaced, scipy.Instead):
+            return self.call(replaced.fun, *args, **kwargs)
+        if replaced is not numpy.CONVERT:
+            return replaced(*args, **kwargs)
+        written = numpy.implementation(f)
+        if type(written) is not _Function:
+            return self._compiled(f, *args, **kwargs)
+        plan = written.__dict__.get("__malleable_plan__")
+        if plan is None or not plan.fits(self, written):
+            plan = Plan(self, written, self._clone(written))
+            written.__dict__["__malleable_plan__"] = plan
+        return plan.run(*args, **kwargs)
+
+    def _method(self, f, owner, args, kwargs):
+        """A method written in C, bound to its owner."""
+        name = f.__name__
+        if isinstance(owner, Box):
+            return f(*args, **kwargs)
+        if kinds.of_type(type(owner)):
+            return self._jax(f, *args, **kwargs)
+        if name in _MUTATORS:
+            if isinstance(owner, np.ndarray):
+                items._check_array(owner, args, False)
+            items.touch(owner)
+        if name == "__setattr__" and args:
+            journal.touch_attr(owner, args[0])
+        if isinstance(owner, list):
+            if name == "sort":
+                owner[:] = self.call(sorted, owner, **kwargs)
+                return None
+            if name in ("index", "count", "remove") and any(map(is_traced, (*args, *owner))):
+                return self._search(owner, name, *args)
+        elif isinstance(owner, dict) and args and name in ("get", "pop", "setdefault"):
+            items._refuse_key(args[0])
+        elif isinstance(owner, type):
+            return self._builtin(f, args, kwargs)
+        if kinds.is_standard(f):
+            holds = name in _MUTATORS or isinstance(owner, list | tuple | dict | set)
+            return (self._as_it_is if holds else self._unconverted)(f, *args, **kwargs)
+        return self._compiled(f, *args, **kwargs)
+
+    def _search(self, owner, name, x):
+        if name == "count":
+            return self.call(sum, [self.items.in_(x, [item]) + 0 for item in owner])
+        raise TransformError(
+            f"list.{name} compares traced values",
+            where=compat.where(),
+            hint="put them in an array: np.argmax(np.array(xs) == x) is the first index",
+        )
+
+    # ------------------------------------------------------------ classes
+
+    def _class(self, cls, args, kwargs):
+        if cls in self.table or cls in builtins.PLAIN or cls in builtins.HIGHER:
+            return self._builtin(cls, args, kwargs)
+        make = self.classes.get(cls)
+        if make is None:
+            make = self.classes[cls] = self._maker(cls)
+        return make(cls, *args, **kwargs)
+
+    def _maker(self, cls) -> Callable:
+        """How instances of a class are made: make(cls, *args, **kwargs)."""
+        if "__malleable_skip__" in vars(cls):
+            return _instantiate
+        if type(cls).__call__ is not type.__call__:
+            return self._jax if kinds.of_type(cls) else _instantiate
+        if kinds.of_type(cls):
+            return self._jax
+        replaced = _replacement(cls)
+        if replaced is not None and replaced is not numpy.CONVERT:
+            return lambda _, /, *args, **kwargs: self._instead(cls, replaced, args, kwargs)
+        own = [m for m in (cls.__new__, cls.__init__) if type(m) is _Function]
+        if any(m.__code__.co_filename == "<string>" for m in own):  # a namedtuple or a dataclass
+            post = getattr(cls, "__post_init__", None)
+            converts = dataclasses.is_dataclass(cls) and convertible(post) and cls.__dictoffset__
+            return self._make_dataclass if converts else _instantiate
+        if any(map(convertible, own)):
+            return self._make
+        if cls.__flags__ & _HEAP:
+            return _instantiate
+        return self._as_it_is if kinds.is_standard(cls) else self._unconverted
+
+    def _make(self, cls, /, *args, **kwargs):
+        """As type.__call__, with `__new__` and `__init__` converted."""
+        new = cls.__new__
+        if type(new) is _Function:
+            made = self.call(new, cls, *args, **kwargs)
+        elif new is object.__new__:
+            made = new(cls)
+        else:
+            made = new(cls, *args, **kwargs)
+        if isinstance(made, cls):
+            init = type(made).__init__
+            if type(init) is _Function:
+                self.call(init, made, *args, **kwargs)
+            else:
+                init(made, *args, **kwargs)
+        return made
+
+    def _make_dataclass(self, cls, /, *args, **kwargs):
+        """Run the `__init__` that dataclasses wrote, with `__post_init__` converted."""
+
+        def post(*values):
+            del vars(made)["__post_init__"]
+            return self.call(cls.__post_init__, made, *values)
+
+        made = cls.__new__(cls)
+        vars(made)["__post_init__"] = post
+        cls.__init__(made, *args, **kwargs)
+        return made
+
+    # ------------------------------------------------------------ other callable objects
+
+    def _object(self, f, kind, args, kwargs):
+        if isinstance(f, functools.partial):
+            return self.call(f.func, *f.args, *args, **{**f.keywords, **kwargs})
+        if kind is Choice:
+            return f.each(lambda option: self.call(option, *args, **kwargs))
+        if isinstance(f, functools._lru_cache_wrapper):
+            return self._cached(f, args, kwargs)
+        if kind in _Descriptors:
+            if f in self.table:
+                return self.table[f](*args, **kwargs)
+            return self._descriptor(f, *args, **kwargs)
+        if kind is types.MethodWrapperType:
+            return self._method(f, f.__self__, args, kwargs)
+        if isinstance(f, staticmethod):
+            return self.call(f.__func__, *args, **kwargs)
+        if getattr(f, "__malleable_skip__", False):
+            return f(*args, **kwargs)
+        original = getattr(f, "__malleable_converted__", None)
+        if original is not None:
+            return self.call(original, *args, **kwargs)
+        if isinstance(f, np.vectorize):
+            return numpy.vectorized(f, functools.partial(self.call, f.pyfunc))(*args, **kwargs)
+        if hasattr(f, "__func__") and hasattr(f, "__self__"):  # a bound method of equinox
+            return self.call(f.__func__, f.__self__, *args, **kwargs)
+        method = getattr(kind, "__call__", None)  # noqa: B004
+        if type(method) is _Function:
+            return self.call(method, f, *args, **kwargs)
+        replaced = _replacement(f)
+        if replaced is not None:
+            return self._instead(f, replaced, args, kwargs)
+        if kinds.of_type(kind):
+            return self._jax(f, *args, **kwargs)
+        plain = kinds.is_standard(f)
+        return (self._unconverted if plain else self._compiled)(f, *args, **kwargs)
+
+    def _descriptor(self, f, owner, /, *args, **kwargs):
+        """`list.append(xs, x)`: told to the journal as `xs.append(x)` is."""
+        if isinstance(owner, Box):  # `np.ndarray.sum(x)`
+            return getattr(owner, f.__name__)(*args, **kwargs)
+        if f.__name__ in _MUTATORS:
+            items.touch(owner)
+        return self._as_it_is(f, owner, *args, **kwargs)
+
+    def _cached(self, f, args, kwargs):
+        """A cache must not keep what is traced, nor be asked for it."""
+        if any_traced((args, kwargs)):
+            return self.call(f.__wrapped__, *args, **kwargs)
+        out = f(*args, **kwargs)
+        if any_traced((out,)):
+            f.cache_clear()
+        return out
+
+
+def _set_plainly(o, name, value):
+    journal.touch_attr(o, name)
+    object.__setattr__(o, name, value)
+
+
+def _instantiate(cls, /, *args, **kwargs):
+    return cls(*args, **kwargs)
+
+
+def _boxed(out):
+    """The arrays in a result boxed; an object that holds arrays stays the very object."""
+    if isinstance(out, jax.Array) or type(out) is np.ndarray:
+        return rebox(out)
+    if isinstance(out, tuple | list):
+        new = map(_boxed, out)
+        return type(out)(*new) if hasattr(out, "_fields") else type(out)(new)
+    return {k: _boxed(x) for k, x in out.items()} if type(out) is dict else out
+
+
+def _weakly(method: Callable, f) -> Callable:
+    """method(f, ...), without keeping f alive: the result is kept among the attributes of f."""
+    ref = weakref.ref(f)
+    return lambda *args, **kwargs: method(ref(), *args, **kwargs)
+
+
+def _reason(f) -> str:
+    if type(f) is not _Function:
+        return "it is compiled code"
+    if kinds.of_file(f.__code__.co_filename) == kinds.CONVERT:
+        return f.__dict__.get("__malleable_reason__", "it has no Python source")
+    return f"its module, {f.__module__}, is left alone"
+
+
+def make_call(convert: Callable, enter: Callable | None = None) -> Callable:
+    """The operator for calls: call(f, *args, **kwargs)."""
+    return Caller(convert, enter).call

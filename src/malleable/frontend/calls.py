@@ -1,0 +1,74 @@
+"""Calls, attributes, items, super(), raise and lambdas as operator calls."""
+
+import ast
+
+from malleable.frontend import loops
+from malleable.frontend.jumps import looks_at_scope
+from malleable.frontend.nodes import HOOKS, constant, hook, load, placed
+
+NATIVE = frozenset(["locals", "globals", "eval", "exec"])
+
+
+def call(writer, node):
+    name = node.func.id if isinstance(node.func, ast.Name) else None
+    if name == "super" and "super" not in writer.liveness.locals:
+        if not node.args and not node.keywords:
+            return _super(writer, node)
+        return writer.inside(node)
+    if looks_at_scope(node) and name not in ("eval", "exec"):
+        return loops.user_names(node)
+    if name in NATIVE and name not in writer.liveness.locals:
+        return writer.inside(node)
+    keywords = node.keywords
+    for keyword in keywords:
+        keyword.value = writer.expression(keyword.value)
+    args = [writer.expression(arg) for arg in node.args]
+    func = writer.expression(node.func)
+    return placed(hook("call", func, *args, keywords=keywords), node)
+
+
+def _super(writer, node):
+    """`super(__class__, self)`: without arguments it would look into the block's frame."""
+    if not (writer.first_argument and writer.in_class):
+        return node
+    names = ("__class__", writer.first_argument)
+    node.args = [placed(load(name), node) for name in names]
+    return node
+
+
+def attribute(writer, node):
+    if not isinstance(node.ctx, ast.Load):
+        node.value = writer.expression(node.value)
+        return node
+    if isinstance(node.value, ast.Name) and node.value.id == HOOKS:
+        return node
+    return placed(hook("attr", writer.expression(node.value), constant(node.attr)), node)
+
+
+def subscript(writer, node):
+    value = writer.expression(node.value)
+    if not isinstance(node.ctx, ast.Load) or _fixed(node.slice):
+        node.value, node.slice = value, writer.expression(node.slice)
+        return node
+    return placed(hook("getitem", value, writer.index(node.slice)), node)
+
+
+def _fixed(index):
+    """Whether an index is built of constants only."""
+    if isinstance(index, ast.Constant):
+        return True
+    if isinstance(index, ast.UnaryOp):
+        return isinstance(index.operand, ast.Constant)
+    if isinstance(index, ast.Tuple):
+        return all(map(_fixed, index.elts))
+    if isinstance(index, ast.Slice):
+        return all(_fixed(part) for part in (index.lower, index.upper, index.step) if part)
+    return False
+
+
+def raise_(writer, stmt):
+    if stmt.exc is not None:
+        stmt.exc = placed(hook("raising", writer.expression(stmt.exc)), stmt.exc)
+    if stmt.cause is not None:
+        stmt.cause = writer.expression(stmt.cause)
+    return [stmt]

@@ -1,0 +1,238 @@
+"""What goes around a loop: found by tracing its body, widened until one type holds every step."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box
+from malleable.arrays.journal import ABSENT, Place
+from malleable.arrays.rows import Row
+from malleable.frontend.operators import places_of
+from malleable.frontend.session import session
+from malleable.frontend.staging import Block, is_dead, origins, promoted, raise_place
+from malleable.frontend.trees import (
+    UNSET,
+    Either,
+    Leaf,
+    Node,
+    Static,
+    Tree,
+    abstract,
+    count,
+    free,
+    join,
+    spell,
+)
+from malleable.frontend.values import STALE, CannotStage, flatten, inject, rebuild
+
+CONTAINERS = ("list", "dict", "set", "object", "ndarray")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The parts of a loop, as the source gives them."""
+
+    body: Callable
+    state: Callable | None
+    live: tuple
+    rebound: tuple
+    exits: Callable | None
+    where: str
+    test: Callable | None = None
+
+
+class Slot(NamedTuple):
+    """What a compiled step needs to know of one carried place. No values: JAX keeps it."""
+
+    key: tuple
+    tree: Tree
+    traced: int  # how many leaves the traced body takes
+    pinned: bool
+    grows: bool
+
+
+@dataclass
+class Carried:
+    """A place that goes around: its tree, and what it holds when the loop begins."""
+
+    place: Place
+    tree: Tree
+    first: tuple  # (tree, leaves) before the loop
+    pinned: bool = False  # a flag that is known to be False whenever a step begins
+    traced: Tree = Static(None)  # the tree under which the body was traced last
+    prefix: tuple | None = None  # of a list that grows by some items per step: how it began
+
+    def slot(self) -> Slot:
+        grows = self.prefix is not None
+        return Slot(self.place.key, self.tree, count(self.traced), self.pinned, grows)
+
+
+def start(loop: Loop) -> dict:
+    """The local variables that go around, each with its type before the loop."""
+    carried = {}
+    exits = loop.exits.__code__.co_freevars if loop.exits is not None else ()
+    for place in places_of(loop.state):
+        if place.name not in loop.live:
+            continue
+        leaves: list = []
+        value = place.read()
+        tree = flatten(value, leaves)
+        goal = free(abstract(tree))
+        pinned = place.name in exits
+        if isinstance(value, Box) and not value.scalar and place.name not in loop.rebound:
+            tree = goal = Static(value)  # the box stays, its content moves
+            leaves = []
+        if pinned and value is False:
+            goal = Static(False)
+        carried[place.key] = Carried(place, goal, (tree, leaves), pinned)
+    raised = raise_place()
+    if isinstance(raised.read(), compat.Tracer):
+        leaf = flatten(raised.read(), leaves := [])
+        carried[raised.key] = Carried(raised, free(leaf), (leaf, leaves), True)
+    return carried
+
+
+def begin(carried: dict, leaves: Iterator, where: str) -> None:
+    """Put the values of one step into their places."""
+    for c in carried.values():
+        value = rebuild(c.tree, leaves, where)
+        if c.pinned:
+            value = False
+        if c.place.kind == "box":
+            value = value.value if isinstance(value, Box) else value
+        c.place.write(value)
+
+
+def settle(loop: Loop, carried: dict, block: Block) -> bool:
+    """Widen what goes around to hold what the body leaves; whether to trace the body again."""
+    again = find_places(loop, carried, block)
+    for key, c in carried.items():
+        if key not in block.after or c.traced is not c.tree:
+            continue
+        after = block.after[key][0]
+        if c.prefix is not None:
+            again = settle_growing(c, after) or again
+            continue
+        both = join(c.tree, after)
+        if both == c.tree:
+            continue
+        both = free(both)
+        check_type(c, both)
+        if isinstance(c.tree, Static) and c.tree.value is ABSENT:
+            again = again or key in block.undefined or c.place.name in block.unread
+        elif not (c.pinned or (isinstance(c.tree, Static) and c.tree.value is UNSET)):
+            again = True
+            promoted(c.place.name, c.tree, after, both, loop.where)
+        c.tree = both
+    return again
+
+
+def find_places(loop: Loop, carried: dict, block: Block) -> bool:
+    """Let the places on the heap go around that the body changes; whether there are new ones."""
+    held: dict = {}
+    for tree, _ in block.after.values():
+        origins(tree, held)
+    local, again = {p.key for p in places_of(loop.state)}, False
+    for key, place in block.places.items():
+        if key in carried or key in local or is_dead(place, [block], held):
+            continue
+        leaves: list = []
+        first, after = flatten(block.before[key], leaves), block.after[key][0]
+        if isinstance(first, Static) and first == after:
+            continue
+        flag = place.owner is session().raised
+        if place.kind == "list" and grows(first, after):
+            carried[key] = growing(place, block.before[key], after)
+            again = True
+            continue
+        goal = Static(False) if flag and first == Static(False) else free(abstract(first))
+        carried[key] = Carried(place, goal, (first, leaves), flag)
+        if flag:
+            carried[key].traced = goal  # it is False in the body, as it was
+        again = again or not flag
+    return again
+
+
+def check_type(c: Carried, tree: Tree) -> None:
+    """Refuse what has no one type: an array that changes its shape, a list that changes its length."""
+    options = tree.options if isinstance(tree, Either) else ()
+    kinds = [o for o in options if isinstance(o, Leaf)]
+    if len(kinds) > 1 or (options and c.place.kind in CONTAINERS):
+        before, after = kinds[:2] if len(kinds) > 1 else options[:2]
+        raise CannotStage(
+            f"`{c.place.name or 'a ' + c.place.kind}` is {spell(before)} before a step "
+            f"and {spell(after)} after it"
+        )
+
+
+# ---------------------------------------------------------------- lists that grow
+
+
+def grows(before: Tree, after: Tree) -> bool:
+    """Whether a list kept what it had, and has more behind it."""
+    if not (isinstance(before, Node) and isinstance(after, Node)):
+        return False
+    n = len(before.children)
+    return len(after.children) > n and all(
+        a == b and getattr(a, "origin", None) is getattr(b, "origin", None)
+        for a, b in zip(before.children, after.children, strict=False)
+    )
+
+
+def growing(place: Place, before: list, after: Node) -> Carried:
+    """A list that grows: its last items go around, the others are not to be read."""
+    more = len(after.children) - len(before)
+    last = list(before[-more:]) if len(before) >= more else []
+    leaves: list = []
+    first = flatten([STALE, *last], leaves)
+    children = (Static(STALE), *(free(abstract(t)) for t in first.children[1:]))
+    return Carried(place, Node(list, None, children), (first, leaves), prefix=tuple(before))
+
+
+def settle_growing(c: Carried, after: Node) -> bool:
+    """Widen the items that go around to hold those that are appended."""
+    new = after.children[len(c.tree.children) :]
+    last = c.tree.children[1:]
+    if not new or (last and len(last) != len(new)):
+        raise CannotStage("a list grows in some steps only")
+    joined = tuple(free(join(a, b)) for a, b in zip(last, new, strict=True)) if last else ()
+    if any(isinstance(t, Either) for t in joined):
+        raise CannotStage("a list gets items of several types")
+    c.tree = Node(list, None, (Static(STALE), *joined))
+    return joined != last
+
+
+def appended(slot: Slot, after: tuple, outs: list) -> list:
+    """(tree, leaves) of each item that one step appends to a list."""
+    tree, ids = after
+    rest = iter([outs[k] for k in ids])
+    items = [(t, [next(rest) for _ in range(count(t))]) for t in tree.children]
+    return items[len(slot.tree.children) :]
+
+
+def extend(c: Carried, after: Tree, rows: Iterator, length: int) -> None:
+    """Give a list the items of all steps: rows of the stacked arrays."""
+    trees = [free(abstract(t)) for t in after.children[len(c.tree.children) :]]
+    stacks = [[next(rows) for _ in range(count(t))] for t in trees]
+    items = list(c.prefix or ())
+    for i in range(length):
+        for tree, arrays in zip(trees, stacks, strict=True):
+            items.append(row(tree, arrays, i))
+    now = journal.current()
+    if now is not None:
+        now.record(c.place)
+    c.place.write(items)
+
+
+def row(tree: Tree, arrays: list, i: int):
+    if isinstance(tree, Leaf):
+        return Row(arrays[0], i, tree.scalar)
+    return rebuild(tree, iter([a[i] for a in arrays]), "")
+
+
+def stacked(slot: Slot, after: tuple, outs: list) -> list:
+    """The leaves of the items that one step appends."""
+    items = appended(slot, after, outs)
+    return [x for t, leaves in items for x in inject(t, iter(leaves), free(abstract(t)))]

@@ -1,0 +1,270 @@
+"""One compiled loop: its body traced once, then a scan or a while_loop of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box
+from malleable.errors import TransformError
+from malleable.frontend.builtins import Steps
+from malleable.frontend.carry import Loop, appended, begin, extend, settle, stacked, start
+from malleable.frontend.hints import Hinted
+from malleable.frontend.operators import if_, places_of, truth
+from malleable.frontend.reverse import while_loop
+from malleable.frontend.staging import Block, put, trace_block
+from malleable.frontend.trees import avals, count, spell
+from malleable.frontend.values import CannotStage, inject, rebuild
+
+GIVE_ONE_TYPE = (
+    "give each variable one type and shape before the loop: a buffer of its largest size"
+)
+ROUNDS = 12  # times a loop body is traced before its types must have settled
+
+
+class TestChanges(Exception):
+    """The test of a `while` changes something besides giving an answer."""
+
+
+@dataclass(frozen=True)
+class Slices(Steps):
+    """Steps of which make(i, slices) gives the item from the slices of the arrays."""
+
+    make: Callable | None = None
+
+
+def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
+    """Leave behind what the loop would, compiled. steps: what a `for` goes over.
+
+    Raises CannotStage for a body that only plain Python can follow.
+    """
+    carried = start(loop)
+    index = counter_type() if steps is not None else None
+    for _ in range(ROUNDS):
+        block = trace_step(loop, steps, carried, index)
+        if not settle(loop, carried, block):
+            break
+    else:
+        kinds = ", ".join(f"`{c.place.name}`: {spell(c.tree)}" for c in carried.values())
+        raise TransformError(
+            f"the variables of this loop change their type in every step: {kinds}",
+            where=loop.where,
+            hint=GIVE_ONE_TYPE,
+        )
+    if block.error is not None:
+        raise block.error
+    for name in block.unread - {c.place.name for c in carried.values()}:
+        text = f"cannot access local variable {name!r} where it is not associated with a value"
+        raise UnboundLocalError(text, name=name)
+    run(loop, steps, bound, carried, block, index)
+
+
+def counter_type():
+    """Of the number of a step: an integer that promotes as Python's do."""
+    return jax.typeof(compat.convert(0, jnp.asarray(0).dtype, True))
+
+
+def arrays_of(steps: Steps | None) -> list:
+    return list(steps.arrays) if isinstance(steps, Slices) else []
+
+
+def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
+    """The body, traced once on fresh values for all that goes around."""
+    extra, arrays = [index] if index is not None else [], arrays_of(steps)
+    slices = [compat.slice_type(a) for a in arrays]
+    types = [a for c in carried.values() for a in avals(c.tree)]
+    for c in carried.values():
+        c.traced = c.tree
+
+    def body(*xs):
+        rest = iter(xs)
+        i = Box(next(rest), True) if extra else None
+        parts = [next(rest) for _ in slices]
+        begin(carried, rest, loop.where)
+        if steps is None:
+            loop.body()
+        else:
+            loop.body(steps.make(i, parts) if isinstance(steps, Slices) else steps.get(i))
+
+    local = [p for p in places_of(loop.state) if p.key not in carried]
+    places = [c.place for c in carried.values()] + local
+    return trace_block(body, places, [*extra, *slices, *types])
+
+
+# ---------------------------------------------------------------- what JAX runs
+
+
+@dataclass(frozen=True)
+class Step:
+    """A traced body as a function of arrays. It holds no values: JAX keeps it in its caches."""
+
+    block: Block
+    slots: tuple
+    counts: bool
+
+    def __call__(self, consts, i, parts, carry) -> tuple[list, list]:
+        held = split(self.slots, carry)
+        inputs = [x for slot, mine in held for x in mine[: slot.traced]]
+        outs = self.block.outs([*([i] if self.counts else []), *parts, *inputs], consts)
+        new, ys = [], []
+        for slot, mine in held:
+            after = self.block.after.get(slot.key)
+            if slot.grows:
+                ys += stacked(slot, after, outs)
+                last = slot.tree.children[1:]
+                if last:
+                    items = zip(appended(slot, after, outs), last, strict=True)
+                    mine = [x for (t, xs), goal in items for x in inject(t, iter(xs), goal)]
+            elif after is not None:
+                mine = inject(after[0], iter([outs[k] for k in after[1]]), slot.tree)
+            new += mine
+        return new, ys
+
+
+def split(slots: Sequence, leaves: Sequence) -> list:
+    """Each slot with its own leaves."""
+    rest = iter(leaves)
+    return [(slot, [next(rest) for _ in range(count(slot.tree))]) for slot in slots]
+
+
+def slim(block: Block) -> Block:
+    """A block without the values it was traced among."""
+    nothing = [None] * len(block.closed.consts)
+    return replace(block, closed=block.closed.replace(consts=nothing), places={}, before={})
+
+
+def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
+    """Build the loop, run it, and write what it leaves."""
+    init = [x for c in carried.values() for x in inject(c.first[0], iter(c.first[1]), c.tree)]
+    consts, arrays = list(block.closed.consts), arrays_of(steps)
+    slots = tuple(c.slot() for c in carried.values())
+    step = Step(slim(block), slots, index is not None)
+    if steps is not None and not init and not block.closed.effects:
+        if not any(slot.grows for slot in slots):
+            return  # there is nothing to do in any step
+    flagged = any(slot.pinned and count(slot.tree) for slot in slots)
+    if steps is not None and type(steps.length) is int and not flagged:
+
+        def scan_step(carry, xs):
+            return step(consts, xs[0], xs[1], carry)
+
+        numbers = compat.convert(jnp.arange(steps.length), index.dtype, True)
+        outs, ys = lax.scan(scan_step, init, (numbers, arrays), length=steps.length)
+    else:
+        if any(slot.grows for slot in slots):
+            raise CannotStage("a list grows, and how often is known only at run time")
+        types = [a for c in carried.values() for a in avals(c.tree)]
+        tests = test_block(loop, carried, types) if loop.test is not None else None
+        outs, ys = run_while(step, steps, bound, tests, init, consts, arrays, index, loop.where), []
+    rest, rows = iter(outs), iter(ys)
+    for c in carried.values():
+        if c.prefix is None:
+            put(c.place, c.tree, rest, loop.where)
+        else:
+            for _ in range(count(c.tree)):
+                next(rest)
+            extend(c, block.after[c.place.key][0], rows, steps.length)
+
+
+def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, where) -> list:
+    """As a while_loop: the exits that were taken, then the end of the items, then the test."""
+    length = [] if steps is None else [steps.length]
+    length = [x.value if isinstance(x, Box) else x for x in length]
+    test_consts, asked = (tests.closed.consts, slim(tests)) if tests is not None else ((), None)
+    every = list(map(compat.as_array, (*consts, *arrays, *test_consts, *length)))
+    a, b, end = len(consts), len(consts) + len(arrays), len(every) - len(length)
+
+    def cond(consts, carry):
+        tests = []
+        if length:
+            i, *carry = carry
+            tests.append(i < consts[-1])
+        for slot, mine in split(step.slots, carry):
+            if slot.pinned and mine:
+                tests.append(~mine[0])
+        if asked is not None:
+            tree, ids = asked.result
+            outs = asked.outs(carry, consts[b:end])
+            go = rebuild(tree, iter([outs[k] for k in ids]), where)
+            tests.append(jnp.asarray(go.value if isinstance(go, Box) else go))
+        go = tests[0]
+        for test in tests[1:]:
+            go = go & test
+        return go
+
+    def body(consts, carry):
+        if not length:
+            return step(consts[:a], None, [], carry)[0]
+        i, *carry = carry
+        parts = [lax.dynamic_index_in_dim(x, i, keepdims=False) for x in consts[a:b]]
+        return [i + 1, *step(consts[:a], i, parts, carry)[0]]
+
+    first = [compat.convert(0, index.dtype, True)] if length else []
+    return while_loop(cond, body, [*first, *init], every, bound=bound, where=where)[len(first) :]
+
+
+# ---------------------------------------------------------------- the test of a while
+
+
+def test_block(loop: Loop, carried: dict, types: list) -> Block:
+    """The test, traced on what goes around."""
+
+    def test(*xs):
+        begin(carried, iter(xs), loop.where)
+        go = answer(loop)
+        return Box(go, True) if isinstance(go, compat.Tracer) else go
+
+    block = trace_block(test, [c.place for c in carried.values()], types)
+    if block.error is not None:
+        raise block.error
+    kept = (block.after[key][0] == c.tree for key, c in carried.items() if not c.pinned)
+    if any(k not in carried for k in block.places) or not all(kept):
+        raise TestChanges
+    return block
+
+
+def answer(loop: Loop):
+    """What the test says now: a bool or a traced one."""
+    go = loop.test()
+    return truth(go.value if type(go) is Hinted else go)
+
+
+def stopped(exits: Callable | None):
+    """Whether a break or return has happened: True, False, or a traced boolean."""
+    traced = None
+    for flag in exits() if exits is not None else ():
+        flag = truth(flag)
+        if flag is True:
+            return True
+        if flag is not False:
+            traced = flag if traced is None else jnp.logical_or(traced, flag)
+    return False if traced is None else traced
+
+
+def rotated(loop: Loop, go) -> Loop:
+    """The loop with its test, and what that changes, at the end of each step.
+
+    go: what the test has just answered; None if it has not been asked.
+    """
+    flag = Box(False if go is None else go, True)
+
+    def ask():
+        flag.write(answer(loop))
+
+    def ask_if_going():
+        done = stopped(loop.exits)
+        if done is False:
+            ask()
+        elif done is not True:
+            if_(Box(~done, True), ask, None, loop.state, loop.live)
+
+    def body():
+        loop.body()
+        ask_if_going()
+
+    if go is None:
+        ask_if_going()
+    return replace(loop, body=body, test=lambda: flag)

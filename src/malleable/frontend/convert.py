@@ -1,0 +1,278 @@
+"""`autograph(fun)`: ordinary Python and NumPy code as a JAX function, by an explicit decorator."""
+
+import contextlib
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box, unbox
+from malleable.errors import TransformError
+from malleable.frontend import callables, items, iteration, operators
+from malleable.frontend.rewrite import NoSource, rewrite, source_of
+from malleable.frontend.session import Options, Session, active, session, within
+from malleable.frontend.trees import UNSET
+from malleable.frontend.values import Choice, holds_new, is_object
+from malleable.notes import note
+
+_SHALLOW = (bool, int, float, complex, str, bytes, type(None), np.ndarray, np.generic)
+
+
+def autograph(fun: Callable | None = None, **options) -> Callable:
+    """`fun`, with Python control flow, in-place updates and NumPy calls on traced values.
+
+    if, for, while, break, continue, return, and, or, not, assert, x[i] = y and xs.append(y) become
+    cond, scan, while_loop and functional updates where a traced value decides, and stay Python
+    elsewhere. What `fun` calls is converted as well. Where nothing is traced, `fun` itself runs.
+
+    checked: a dropped `raise` or `assert` becomes a `jax.experimental.checkify` check.
+    max_steps: how many steps a `while` takes at most, which reverse-mode gradients need to know.
+    mode: "explicit" converts only what is marked by inline_cond, inline_scan, inline_while.
+    See docs/frontend.md for what is converted, and how.
+
+    >>> @autograph
+    ... def collatz(n):
+    ...     steps = 0
+    ...     while n != 1:
+    ...         n = n // 2 if n % 2 == 0 else 3 * n + 1
+    ...         steps += 1
+    ...     return steps
+    >>> collatz(6), int(jax.jit(collatz)(6)), jax.vmap(collatz)(jnp.arange(1, 5)).tolist()
+    (8, 8, [0, 1, 7, 2])
+    """
+    if fun is None:
+        return functools.partial(autograph, **options)
+    if isinstance(fun, type):
+        return autograph_class(fun, **options)
+    chosen = Options(**options)
+    if not callable(fun):
+        raise TypeError(f"autograph converts functions, not {fun!r}")
+
+    @functools.wraps(fun)
+    def autographed(*args, **kwargs):
+        if compat.is_idle():
+            return fun(*args, **kwargs)
+        try:
+            return enter(fun, chosen, args, kwargs)
+        except Exception as e:
+            failed = compat.without_our_frames(e)
+        try:
+            raise failed
+        finally:
+            del failed  # its traceback knows this frame: a circle
+
+    autographed.__malleable_converted__ = fun  # type: ignore[attr-defined]
+    autographed.source = Source(fun, chosen.mode)  # type: ignore[attr-defined]
+    return autographed
+
+
+class Source:
+    """The rewritten source, made when somebody asks."""
+
+    def __init__(self, fun, mode):
+        self.fun, self.mode = fun, mode
+
+    def __str__(self):
+        return source_of(inspect.unwrap(self.fun, stop=lambda f: hasattr(f, "__code__")))
+
+    __repr__ = __str__
+
+
+def autograph_class(cls: type, **options) -> type:
+    """A class whose instances are called as converted functions."""
+    if "__call__" not in vars(cls):
+        raise TransformError(
+            f"`{cls.__name__}` has no `__call__` of its own to convert",
+            hint="decorate the methods that are to be converted",
+        )
+    cls.__call__ = autograph(cls.__call__, **options)  # type: ignore[method-assign]
+    return cls
+
+
+def enter(fun: Callable, options: Options, args: tuple, kwargs: dict) -> Any:
+    """Run `fun` converted, on boxes; its result holds arrays of JAX."""
+    if active():
+        if not any_traced((args, kwargs), fun):
+            return fun(*args, **kwargs)
+        return run_boxed(fun, args, kwargs)
+    if not any_traced((args, kwargs), fun):
+        return fun(*args, **kwargs)
+    return within(Session(options), run_boxed, fun, args, kwargs)
+
+
+def run_boxed(fun, args, kwargs):
+    args, kwargs = box_all((args, kwargs))
+    if journal.current() is not None:
+        return finish(OPERATORS.call(fun, *args, **kwargs))
+    with journal.opened(base=True) as book:
+        try:
+            return finish(OPERATORS.call(fun, *args, **kwargs))
+        finally:
+            for place in book.places.values():
+                if place.kind != "box":
+                    leave_plain(place)
+
+
+def leave_plain(place) -> None:
+    """What converted code left in an object, list or variable, without boxes."""
+    value = place.read()
+    if any_traced(value, None, 0) or isinstance(value, Box):
+        with contextlib.suppress(TransformError):  # a choice, which only its use makes an error
+            place.write(unbox(value))
+
+
+def any_traced(x, fun=None, depth: int = 4) -> bool:
+    """Whether a value is traced, or holds such a one, in its attributes too."""
+    if issubclass(type(x), compat.Tracer | Box):
+        return True
+    if isinstance(x, _SHALLOW):
+        return False
+    if isinstance(x, list | tuple | set):
+        found = any(any_traced(y, None, depth) for y in x)
+    elif isinstance(x, dict):
+        found = any(any_traced(y, None, depth) for y in x.values())
+    elif isinstance(x, functools.partial):
+        found = any_traced((x.args, x.keywords), x.func, depth)
+    elif isinstance(x, types.MethodType):
+        found = any_traced(x.__self__, x.__func__, depth)
+    elif isinstance(x, types.FunctionType):
+        found = depth > 2 and any_traced(cells_of(x), None, depth - 1)
+    elif is_object(x) and depth > 0:
+        found = any_traced(vars(x), None, depth - 1)
+    else:
+        found = False
+    return found or (fun is not None and any_traced(fun, None, depth))
+
+
+def cells_of(fun) -> list:
+    values = []
+    for cell in fun.__closure__ or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:
+            continue
+    return values
+
+
+def box_all(tree):
+    """Arrays become boxes; containers become new ones, objects stay."""
+    return jax.tree.map(
+        lambda x: Box(x) if isinstance(x, jax.Array | np.ndarray) else x,
+        tree,
+        is_leaf=lambda x: isinstance(x, Box),
+    )
+
+
+def finish(out) -> Any:
+    """The result as JAX wants it: arrays instead of boxes, NaN where a dropped `raise` happened."""
+    failed = session().raised._value
+    failed = failed if isinstance(failed, compat.Tracer) else None
+    return jax.tree.map(
+        functools.partial(finish_leaf, failed, {}), out, is_leaf=lambda x: isinstance(x, Box)
+    )
+
+
+def finish_leaf(failed, seen: dict, x) -> Any:
+    """One leaf of the result; an object of the user's keeps its identity."""
+    if isinstance(x, Choice):
+        x = result_of_choice(x)
+    value = x.value if isinstance(x, Box) else x
+    if isinstance(value, jax.Array | float | np.ndarray):
+        return value if failed is None else nan_where(failed, value)
+    if id(value) in seen or not (isinstance(value, dict) or is_object(value)):
+        return value
+    seen[id(value)] = value
+    fields = value if isinstance(value, dict) else vars(value)
+    for name, inside in list(fields.items()):
+        new = jax.tree.map(
+            functools.partial(finish_leaf, failed, seen),
+            inside,
+            is_leaf=lambda x: isinstance(x, Box),
+        )
+        if new is not inside and any_traced(inside):
+            fields[name] = new
+    return value
+
+
+def nan_where(failed, value):
+    if not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+        return value
+    return jnp.where(failed, jnp.asarray(jnp.nan, jnp.result_type(value)), value)
+
+
+def result_of_choice(x: Choice):
+    """The one number a choice may be, NaN where it is None."""
+    value = x.value
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        raise TransformError(
+            "the result is None or a number, depending on a traced condition",
+            where=x.where,
+            hint="return a number on every path",
+        )
+    missing = jnp.asarray([o is None for o in x.options])[x.index]
+    return Box(nan_where(missing, value), x.scalar)
+
+
+# ---------------------------------------------------------------- the operators, as one namespace
+
+
+def convert(fun: types.FunctionType) -> types.FunctionType | None:
+    """The converted clone of a Python function; None, with a note, for one without source."""
+    try:
+        return rewrite(fun, OPERATORS, session().options.mode)
+    except NoSource as e:
+        note(f"`{fun.__qualname__}` is not converted", "", str(e))
+        return None
+
+
+def enter_callback(fun: Callable) -> Callable:
+    """A function that JAX or a library on it calls back: it runs converted, on boxed values.
+
+    Raises TransformError if it changes something outside of itself: JAX would not see it.
+    """
+
+    @functools.wraps(fun)
+    def called_back(*args, **kwargs):
+        with journal.opened() as book:
+            args, kwargs = box_all((args, kwargs))
+            out = unbox(OPERATORS.call(fun, *args, **kwargs))
+            changed = [p for p in book.places.values() if holds_new(p.read(), {})]
+            held: dict = {}
+            leaked = [p for p in changed if sys.getrefcount(p.owner) > 3 + held.get(p.key, 0)]
+            names = [p.name for p in leaked if p.kind in ("attr", "cell", "global")]
+            book.undo()
+        if names:
+            raise TransformError(
+                f"`{getattr(fun, '__name__', fun)}` changes `{names[0]}`, which is outside of it",
+                where=compat.where(),
+                hint="return the new value instead: JAX runs this function by its own rules",
+            )
+        return out
+
+    return called_back
+
+
+_caller = callables.Caller(convert, enter_callback)
+_of_items = "attr setattr_ delattr_ getitem setitem delitem aug aug_item aug_attr in_ not_in iter_"
+_of_operators = "if_ ifexp and_ or_ not_ is_ is_not assert_"
+
+OPERATORS = types.SimpleNamespace(
+    UNSET=UNSET,
+    slice_=slice,
+    call=_caller.call,
+    while_=iteration.while_,
+    for_=iteration.for_,
+    raising=items.raising,
+    writes_cell=items.writes_cell,
+    writes_global=items.writes_global,
+    **{name: getattr(_caller.items, name) for name in _of_items.split()},
+    **{name: getattr(operators, name) for name in _of_operators.split()},
+)

@@ -1,0 +1,407 @@
+"""The operators for attributes, items, `in`, `is` and augmented assignment.
+
+Each does what Python does, tells the journal first what it is about to change, and knows what a
+traced index, key or element means. Methods of the user's own (`__getitem__`, a property, ...) go
+through `call`, so they are converted.
+"""
+
+import collections
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box, is_traced, rebox, unbox
+from malleable.errors import TransformError
+from malleable.frontend.builtins import TracedRange, pick
+from malleable.frontend.scalars import truth
+from malleable.frontend.values import Choice, is_number
+
+_Function = types.FunctionType
+_SETS = (dict, set)
+_OTHERS = (collections.deque, bytearray)
+_IN_PLACE: dict[str, Callable] = {
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "@=": operator.imatmul,
+    "&=": operator.iand,
+    "|=": operator.ior,
+    "^=": operator.ixor,
+    "<<=": operator.ilshift,
+    ">>=": operator.irshift,
+}
+_DUNDERS = {sign: f"__{fun.__name__}__" for sign, fun in _IN_PLACE.items()}
+
+
+def touch(x) -> None:
+    """Tell the journal that a container or a NumPy array of the user's is about to change."""
+    if not journal.depth():
+        return
+    if isinstance(x, list):
+        journal.touch_list(x)
+    elif isinstance(x, dict):
+        journal.touch_dict(x)
+    elif isinstance(x, set):
+        journal.touch_set(x)
+    elif _is_raw(x) or isinstance(x, _OTHERS):
+        journal.touch_object(x)
+
+
+def has_traced(index) -> bool:
+    """Whether an index, a key or a tuple of them holds something traced."""
+    if isinstance(index, tuple):
+        return any(map(has_traced, index))
+    if isinstance(index, slice):
+        return has_traced((index.start, index.stop, index.step))
+    return is_traced(index) or (isinstance(index, list) and any(map(has_traced, index)))
+
+
+def _is_raw(x) -> bool:
+    """Whether this is an array of NumPy itself: a Box says that it is one, too."""
+    return issubclass(type(x), np.ndarray)
+
+
+def _of_jax(x) -> bool:
+    return isinstance(x, jax.Array) or type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def _refuse_key(key) -> None:
+    if has_traced(key):
+        raise TransformError(
+            "a dict or set is asked for a traced key",
+            where=compat.where(),
+            hint="keep the values in an array and index that, or make the key a static argument",
+        )
+
+
+def _refuse_index(x, index) -> None:
+    if isinstance(index, slice) and has_traced(index):
+        raise TransformError(
+            f"a {type(x).__name__} is sliced with a traced bound, so its length would be traced",
+            where=compat.where(),
+            hint="keep the length: use np.roll, np.where with np.arange, or lax.dynamic_slice",
+        )
+
+
+# ---------------------------------------------------------------- is and in
+
+
+def is_(a, b):
+    return a is b
+
+
+def is_not(a, b):
+    return a is not b
+
+
+def writes_cell(reader: Callable) -> None:
+    """A nonlocal variable, the one that `reader` returns, is about to be assigned."""
+    if journal.depth() and reader.__closure__:
+        journal.touch_cell(reader.__closure__[0], reader.__code__.co_freevars[0])
+
+
+def writes_global(variables: dict, name: str) -> None:
+    journal.touch_global(variables, name)
+
+
+def raising(exc):
+    """What `raise exc` raises, marked as raised on purpose."""
+    if isinstance(exc, type) and issubclass(exc, BaseException):
+        exc = exc()
+    if isinstance(exc, BaseException):
+        try:
+            exc.__malleable_raised__ = True
+            code = sys._getframe(1)
+            name = code.f_code.co_name
+            exc.__malleable_where__ = f"{code.f_code.co_filename}:{code.f_lineno} in {name}"
+        except AttributeError:  # a class that says which attributes there are
+            return exc
+    return exc
+
+
+def _equal(a, b):
+    """`a == b` as a boolean, traced or not; identical things are equal, as in `in`."""
+    if a is b:
+        return True
+    if (is_traced(a) and not is_number(b)) or (is_traced(b) and not is_number(a)):
+        return False
+    same = a == b
+    return truth(same) if is_traced(same) else bool(same)
+
+
+def _found(x, items):
+    """Whether one of the items equals x: a bool, or a traced boolean scalar."""
+    found = None
+    for item in items:
+        same = _equal(item, x)
+        if same is True:
+            return True
+        if same is not False:
+            found = same if found is None else found | same
+    return False if found is None else Box(found, True)
+
+
+def _in_range(x, items):
+    start, stop, step, x = map(unbox, (items.start, items.stop, items.step, x))
+    up = (x >= start) & (x < stop)
+    down = (x <= start) & (x > stop)
+    inside = jnp.where(step > 0, up, down) & ((x - start) % step == 0)
+    return Box(inside, True)
+
+
+class Items:
+    """The operators that may run code of the user's, each a method; call(f, *args) runs it."""
+
+    def __init__(self, call: Callable):
+        self.call = call
+
+    def _method(self, x, name: str):
+        """The method of a class written in Python, None for any other."""
+        method = getattr(type(x), name, None)
+        return method if type(method) is _Function else None
+
+    # ------------------------------------------------------------ attributes
+
+    def attr(self, o, name: str):
+        kind = type(o)
+        if kind is Box or kind is types.ModuleType:
+            return getattr(o, name)
+        if kind is Choice:
+            return o.attribute(name) if o.number is None else getattr(o, name)
+        member = getattr(kind, name, None)
+        if type(member) is _Function:
+            return getattr(o, name)
+        if member is None:
+            return self._boxed(o, name, getattr(o, name))
+        if isinstance(member, property) and type(member.fget) is _Function:
+            return self._property(o, name, member)
+        if isinstance(member, functools.cached_property) and name not in vars(o):
+            value = self.call(member.func, o)
+            journal.touch_attr(o, name)
+            vars(o)[name] = value
+            return value
+        return self._boxed(o, name, getattr(o, name))
+
+    def _boxed(self, o, name, value):
+        """An array in an attribute becomes a box there, so that writes to it stay; see `leave`."""
+        if type(value) is np.ndarray or issubclass(type(value), jax.Array):
+            fields = getattr(o, "__dict__", None)
+            if type(fields) is dict and fields.get(name) is value and journal.current() is not None:
+                journal.touch_attr(o, name)
+                fields[name] = value = Box(value)
+        return value
+
+    def _property(self, o, name, member):
+        try:
+            return self.call(member.fget, o)
+        except AttributeError:
+            fallback = self._method(o, "__getattr__")
+            if fallback is None:
+                raise
+            return self.call(fallback, o, name)
+
+    def getattr(self, o, name: str, *default):
+        """The builtin."""
+        if not default:
+            return self.attr(o, name)
+        try:
+            return self.attr(o, name)
+        except AttributeError:
+            return default[0]
+
+    def hasattr(self, o, name: str) -> bool:
+        try:
+            self.attr(o, name)
+        except AttributeError:
+            return False
+        return True
+
+    def setattr_(self, value, o, name: str) -> None:
+        member = getattr(type(o), name, None)
+        own = self._method(o, "__setattr__")
+        if own is not None:
+            if not isinstance(member, property):
+                journal.touch_attr(o, name)
+            self.call(own, o, name, value)
+        elif isinstance(member, property) and type(member.fset) is _Function:
+            self.call(member.fset, o, value)
+        else:
+            if not isinstance(o, Box):
+                journal.touch_attr(o, name)
+            setattr(o, name, value)
+
+    def setattr(self, o, name: str, value) -> None:
+        """The builtin."""
+        self.setattr_(value, o, name)
+
+    def delattr_(self, o, name: str) -> None:
+        member = getattr(type(o), name, None)
+        if isinstance(member, property) and type(member.fdel) is _Function:
+            self.call(member.fdel, o)
+        else:
+            journal.touch_attr(o, name)
+            delattr(o, name)
+
+    # ------------------------------------------------------------ items
+
+    def getitem(self, x, i):
+        kind = type(x)
+        if kind is Box or isinstance(x, Box):
+            return x[i]
+        if kind is list or kind is tuple or isinstance(x, list | tuple | range):
+            if is_traced(i):
+                if isinstance(x, range):
+                    return x.start + pick_index(i, len(x)) * x.step
+                return pick(x, i)
+            _refuse_index(x, i)
+        elif kind is dict:
+            _refuse_key(i)
+        elif _is_raw(x):
+            return Box(x)[i] if has_traced(i) else x[unbox(i)]
+        elif isinstance(x, type):
+            return x[i]
+        elif _of_jax(x):
+            return rebox(x[unbox(i)])
+        own = self._method(x, "__getitem__")
+        if own is not None:
+            return self.call(own, x, i)
+        if isinstance(x, dict):
+            _refuse_key(i)
+            if hasattr(x, "default_factory") and i not in x:
+                journal.touch_dict(x)
+        return x[i]
+
+    def setitem(self, value, x, i) -> None:
+        if isinstance(x, Box):
+            x[i] = value
+            return
+        own = self._method(x, "__setitem__")
+        if own is not None:
+            touch(x)
+            self.call(own, x, i, value)
+            return
+        if isinstance(x, list) and is_traced(i):
+            journal.touch_list(x)
+            at = pick_index(i, len(x))
+            x[:] = [_replace(at == k, value, old) for k, old in enumerate(x)]
+            return
+        if isinstance(x, list):
+            _refuse_index(x, i)
+        elif isinstance(x, dict):
+            _refuse_key(i)
+        elif _is_raw(x):
+            _check_array(x, value, has_traced(i))
+            i, value = unbox(i), unbox(value)
+        touch(x)
+        x[i] = value
+
+    def delitem(self, x, i) -> None:
+        own = self._method(x, "__delitem__")
+        touch(x)
+        if own is not None:
+            return self.call(own, x, i)
+        if isinstance(x, dict):
+            _refuse_key(i)
+        elif isinstance(x, list) and has_traced(i):
+            raise TransformError(
+                "a list is shortened at a traced index",
+                where=compat.where(),
+                hint="keep a boolean array that says which items count",
+            )
+        del x[i]
+
+    # ------------------------------------------------------------ augmented assignment
+
+    def aug(self, op: str, x, value):
+        if _is_raw(x):
+            _check_array(x, value, False)
+            value = unbox(value)
+            touch(x)
+        elif isinstance(x, (list, *_SETS, *_OTHERS)):
+            touch(x)
+        elif isinstance(x, jax.Array):
+            return rebox(_IN_PLACE[op](x, unbox(value)))
+        own = self._method(x, _DUNDERS[op])
+        if own is not None and not isinstance(x, Box):
+            out = self.call(own, x, value)
+            if out is not NotImplemented:
+                return out
+        return _IN_PLACE[op](x, value)
+
+    def aug_item(self, op: str, x, i, value: Callable) -> None:
+        old = self.getitem(x, i)
+        new = self.aug(op, old, value())
+        if new is old and isinstance(x, Box) and isinstance(old, Box) and old._base is not None:
+            return  # a view: what was written to it is in x
+        self.setitem(new, x, i)
+
+    def aug_attr(self, op: str, o, name: str, value: Callable) -> None:
+        old = self.attr(o, name)
+        self.setattr_(self.aug(op, old, value()), o, name)
+
+    # ------------------------------------------------------------ in
+
+    def in_(self, x, items):
+        if isinstance(items, Box):
+            if not (is_traced(items) or is_traced(x)):
+                return x in items
+            return Box(jnp.any(unbox(items == x)), True)
+        own = self._method(items, "__contains__")
+        if own is not None:
+            found = self.call(own, items, x)
+            return Box(truth(found), True) if is_traced(found) else bool(found)
+        if isinstance(items, list | tuple | collections.deque | type({}.values())):
+            return _found(x, items) if is_traced(x) or any(map(is_traced, items)) else x in items
+        if isinstance(items, TracedRange) or (isinstance(items, range) and is_traced(x)):
+            return _in_range(x, items)
+        if (_is_raw(items) or isinstance(items, jax.Array)) and (is_traced(x) or _of_jax(items)):
+            return Box(jnp.any(unbox(items) == unbox(x)), True)
+        if is_traced(x):
+            if isinstance(items, set | frozenset):
+                return _found(x, items)
+            _refuse_key(x)
+        return x in items
+
+    def not_in(self, x, items):
+        found = self.in_(x, items)
+        return Box(~unbox(found), True) if is_traced(found) else not found
+
+    # ------------------------------------------------------------ iteration
+
+    def iter_(self, iterable):
+        """What a comprehension goes over."""
+        return Box(iterable) if isinstance(iterable, jax.Array) else iterable
+
+
+def pick_index(i, length: int) -> Any:
+    """A traced index into something of that length, wrapped as Python does and clipped."""
+    at = unbox(i)
+    at = jnp.where(at < 0, at + length, at)
+    return Box(jnp.clip(at, 0, length - 1), True)
+
+
+def _replace(pred: Box, new, old):
+    """`new if pred else old`, as an item of a list."""
+    return pick([old, new], Box(unbox(pred).astype(np.int32), True))
+
+
+def _check_array(x, value, traced_index: bool) -> None:
+    if traced_index or has_traced(value):
+        raise TransformError(
+            "a traced value is written into an array made outside of the converted function",
+            where=compat.where(),
+            hint="pass the array as an argument, or copy it inside with np.array(...)",
+        )

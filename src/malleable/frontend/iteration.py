@@ -1,0 +1,220 @@
+"""What `while` and `for` do: Python, until a test, an exit or the items are traced."""
+
+from collections.abc import Iterable
+
+import jax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box
+from malleable.errors import TransformError
+from malleable.frontend.builtins import Steps, TracedRange
+from malleable.frontend.carry import Loop
+from malleable.frontend.compiled import (
+    GIVE_ONE_TYPE,
+    Slices,
+    TestChanges,
+    rotated,
+    stage,
+    stopped,
+)
+from malleable.frontend.hints import Hinted
+from malleable.frontend.operators import as_local, if_, line_of, truth
+from malleable.frontend.session import session
+from malleable.frontend.trees import abstract, count, free
+from malleable.frontend.values import CannotStage, flatten, inject, rebuild
+from malleable.notes import note
+
+MANY = 8  # items from which roll="auto" makes one loop of them
+
+# what a loop body may do that only plain Python can follow
+UNSTAGEABLE = (
+    CannotStage,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+def while_(test, body, state, live, rebound, exits) -> None:
+    """`while test(): body()`, in Python as long as the test is known, then as one while_loop."""
+    loop = Loop(body, state, live, rebound, exits, line_of(body), test)
+    most = session().options.max_steps
+    while True:
+        done = stopped(exits)
+        if done is True:
+            return
+        if done is not False:
+            return stage_while(loop, most, None)
+        go = test()
+        if type(go) is Hinted:
+            go, most = go.value, go.max_steps or most
+        go = truth(go)
+        if isinstance(go, compat.Tracer):
+            return stage_while(loop, most, go)
+        if not go:
+            return
+        step(loop)
+
+
+def step(loop: Loop, *item) -> None:
+    """One step of a loop in Python."""
+    try:
+        loop.body(*item)
+    except NameError as e:
+        raise as_local(e, loop.state) from None
+
+
+def stage_while(loop: Loop, most: int | None, go) -> None:
+    try:
+        try:
+            stage(loop, None, most)
+        except TestChanges:
+            stage(rotated(loop, go), None, most)
+    except CannotStage as e:
+        raise refused(loop, e) from None
+
+
+def refused(loop: Loop, e: CannotStage) -> TransformError:
+    return TransformError(f"in this loop {e.why}", where=loop.where, hint=GIVE_ONE_TYPE)
+
+
+def for_(items, body, state, live, rebound, exits) -> None:
+    """`for item in items: body(item)`: a scan over arrays; Python over what Python knows.
+
+    Once it is unknown whether a loop in Python goes on, the rest of it is compiled.
+    """
+    loop, options = Loop(body, state, live, rebound, exits, line_of(body)), session().options
+    most, roll = options.max_steps, options.roll
+    if type(items) is Hinted:
+        most, roll = items.max_steps or most, roll if items.roll is None else items.roll
+        items = items.value
+    steps = steps_of(items)
+    if steps is not None:
+        return stage_or_unroll(loop, steps, most)
+    if roll:
+        items = items if isinstance(items, range) else list(items)
+        if rolled(loop, items, roll):
+            return
+    rest = iter(items)
+    for taken, item in enumerate(rest):
+        done = stopped(exits)
+        if done is True:
+            return
+        if done is not False:
+            return go_on(loop, items, item, rest, taken)
+        step(loop, item)
+
+
+def go_on(loop: Loop, items, item, rest, taken: int) -> None:
+    """The items of a Python loop that are left once it is unknown whether it goes on."""
+    if isinstance(items, range):
+        left: Iterable = items[taken:]
+        return stage_or_unroll(loop, range_steps(left), None, left)
+    left = [item, *rest]
+    steps = stack(left)
+    if steps is None:
+        return unroll(loop, left)
+    stage_or_unroll(loop, steps, None, left)
+
+
+def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = None) -> None:
+    """As one compiled loop; item by item, with a note, where the body does not allow it."""
+    if type(steps.length) is not int:
+        try:
+            return stage(loop, steps, most)
+        except CannotStage as e:
+            raise refused(loop, e) from None
+    if steps.length == 0:
+        return
+    try:
+        stage(loop, steps, steps.length)
+    except UNSTAGEABLE as e:
+        note(f"the loop is unrolled, {steps.length} times", loop.where, reason_of(e))
+        unroll(loop, items if items is not None else map(steps.get, range(steps.length)))
+
+
+def reason_of(e: Exception) -> str:
+    return e.why if isinstance(e, CannotStage) else str(e).partition("\n")[0]
+
+
+def unroll(loop: Loop, items: Iterable) -> None:
+    """Each item in turn, skipped where the loop has stopped."""
+    for item in items:
+        done = stopped(loop.exits)
+        if done is True:
+            return
+        if done is False:
+            step(loop, item)
+        else:
+            if_(Box(~done, True), lambda item=item: loop.body(item), None, loop.state, loop.live)
+
+
+def rolled(loop: Loop, items, roll) -> bool:
+    """Make one compiled loop of the items of a Python loop, if they are alike; whether it was."""
+    if len(items) < (MANY if roll == "auto" else 2):
+        return False
+    steps = range_steps(items) if isinstance(items, range) else stack(items)
+    if steps is None:
+        note("the loop is not rolled", loop.where, "its items differ in type or shape")
+        return False
+    try:
+        stage(loop, steps, len(items))
+    except UNSTAGEABLE as e:
+        note("the loop is not rolled", loop.where, reason_of(e))
+        return False
+    note(f"{len(items)} steps are rolled into one loop", loop.where)
+    return True
+
+
+# ---------------------------------------------------------------- items
+
+
+def steps_of(items) -> Steps | None:
+    """The items of a loop that is staged at once; None for one that starts in Python."""
+    if isinstance(items, Steps):
+        return items
+    if isinstance(items, TracedRange):
+        return Steps(items.length, items.item)
+    if isinstance(items, jax.Array):
+        items = Box(items)
+    if isinstance(items, Box) and items.traced:
+        if items.ndim == 0:
+            raise TypeError("iteration over a 0-d array")
+        return array_steps(items)
+    return None
+
+
+def array_steps(box: Box) -> Steps:
+    array = box.value
+    return Slices(array.shape[0], box.__getitem__, (array,), lambda i, parts: Box(parts[0]))
+
+
+def range_steps(items: range) -> Steps:
+    start, step = items.start, items.step
+
+    def get(i):
+        if not isinstance(i, Box):
+            return items[i]
+        i = i.value if step == 1 else i.value * step
+        return Box(i if start == 0 else i + start, True)
+
+    return Steps(len(items), get)
+
+
+def stack(items: list) -> Steps | None:
+    """Items of one type, as slices of arrays; None if they differ, or are too few to matter."""
+    if len(items) < 4:
+        return None
+    parts = []
+    for item in items:
+        leaves: list = []
+        parts.append((flatten(item, leaves, deep=True), leaves))
+    tree = free(abstract(parts[0][0]))
+    if not count(tree) or any(free(abstract(t)) != tree for t, _ in parts[1:]):
+        return None
+    columns = [inject(t, iter(leaves), tree) for t, leaves in parts]
+    arrays = tuple(jnp.stack(column) for column in zip(*columns, strict=True))
+    make = lambda i, slices: rebuild(tree, iter(slices), "")  # noqa: E731
+    return Slices(len(items), lambda i: items[i], arrays, make)

@@ -1,0 +1,218 @@
+"""What `if`, `and`, `or`, `not`, `assert` and `x if c else y` do: Python, unless a test is traced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.experimental.checkify
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box
+from malleable.arrays.journal import Place
+from malleable.frontend.session import session
+from malleable.frontend.staging import Block, merge, trace_block
+from malleable.frontend.trees import Leaf, Static
+from malleable.frontend.values import Choice, rebuild, select
+from malleable.notes import note
+
+
+def truth(x) -> Any:
+    """bool(x) as Python knows it, or a traced boolean scalar.
+
+    Raises ValueError for an array of several elements, as NumPy does.
+    """
+    if x is True or x is False:
+        return x
+    if isinstance(x, Choice):
+        return truth_of_choice(x)
+    content = x.value if isinstance(x, Box) else x
+    if not isinstance(content, compat.Tracer):
+        return bool(content) if isinstance(x, Box) else bool(x)
+    if content.size != 1:
+        raise ValueError(
+            "The truth value of an array with more than one element is ambiguous. "
+            "Use a.any() or a.all()"
+            if content.size
+            else "The truth value of an empty array is ambiguous. Use `array.size > 0`"
+        )
+    if content.dtype != bool:
+        content = content != 0
+    return content.reshape(()) if content.ndim else content
+
+
+def truth_of_choice(x: Choice):
+    options = [truth(option) for option in x.options]
+    if all(option is options[0] for option in options):
+        return options[0]
+    return truth(select(x.index, [Box(o) for o in options], x.where))
+
+
+def line_of(fun: Callable) -> str:
+    """`file.py:12 in f`, of a function of the converted program."""
+    code = fun.__code__
+    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+
+
+def places_of(state: Callable | None) -> list[Place]:
+    """The local variables that a block may leave changed."""
+    if state is None:
+        return []
+    names, cells = state.__code__.co_freevars, state.__closure__ or ()
+    return [Place("cell", cell, name) for name, cell in zip(names, cells, strict=True)]
+
+
+def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
+    """`if test: body() else: orelse()`."""
+    test = truth(test)
+    if not isinstance(test, compat.Tracer):
+        run = body if test else orelse
+        if run is not None:
+            try:
+                run()
+            except NameError as e:
+                raise as_local(e, state) from None
+        return
+    places = places_of(state)
+    yes = trace_block(body, places)
+    no = trace_block(orelse or nothing, places)
+    if live is not None:
+        forget_dead(places, live, yes, no)
+    merge(test, yes, no, line_of(body))
+
+
+def as_local(e: NameError, state) -> NameError:
+    """The error CPython has for an unbound local variable, which to us is one of a closure."""
+    if state is None or e.name not in state.__code__.co_freevars or "free variable" not in str(e):
+        return e
+    text = f"cannot access local variable {e.name!r} where it is not associated with a value"
+    return UnboundLocalError(text, name=e.name).with_traceback(e.__traceback__)
+
+
+def nothing() -> None:
+    pass
+
+
+def forget_dead(places, live, *blocks: Block) -> None:
+    """Variables that nobody reads afterwards keep what they had."""
+    dead = {p.key for p in places if p.name not in live}
+    for block in blocks:
+        for key in dead:
+            block.after.pop(key, None)
+            block.places.pop(key, None)
+
+
+def ifexp(test, body: Callable, orelse: Callable) -> Any:
+    """`body() if test else orelse()`."""
+    test = truth(test)
+    if not isinstance(test, compat.Tracer):
+        return body() if test else orelse()
+    yes, no = trace_block(body, []), trace_block(orelse, [])
+    return merge(test, yes, no, line_of(body))
+
+
+def and_(first, *rest: Callable) -> Any:
+    """`first and rest[0]() and ...`: an operand, not a boolean, as in Python."""
+    for i, thunk in enumerate(rest):
+        test = truth(first)
+        if isinstance(test, compat.Tracer):
+            return short_circuit(first, test, lambda: and_(thunk(), *rest[i + 1 :]), thunk, True)
+        if not test:
+            return first
+        first = thunk()
+    return first
+
+
+def or_(first, *rest: Callable) -> Any:
+    """`first or rest[0]() or ...`."""
+    for i, thunk in enumerate(rest):
+        test = truth(first)
+        if isinstance(test, compat.Tracer):
+            return short_circuit(first, test, lambda: or_(thunk(), *rest[i + 1 :]), thunk, False)
+        if test:
+            return first
+        first = thunk()
+    return first
+
+
+def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) -> Any:
+    """Cheap booleans are computed at once; anything else only where it is needed."""
+    other = trace_block(second, [])
+    if other.error is None and not other.places and is_flag(first) and is_cheap(other):
+        tree, ids = other.result
+        outs = other.outs()
+        value = rebuild(tree, iter([outs[i] for i in ids]), line_of(thunk))
+        if is_flag(value):
+            combine = jnp.logical_and if both else jnp.logical_or
+            return Box(combine(test, value.value if isinstance(value, Box) else value), True)
+    leave = trace_block(lambda: first, [])
+    yes, no = (other, leave) if both else (leave, other)
+    return merge(test, yes, no, line_of(thunk))
+
+
+def is_flag(x) -> bool:
+    if isinstance(x, Choice):
+        return False
+    return isinstance(x, bool | np.bool_) or (
+        isinstance(x, Box) and x.scalar and x.value.dtype == bool
+    )
+
+
+def is_cheap(block: Block) -> bool:
+    """A block that may as well run where its result is not needed: a few plain operations."""
+    tree, _ = block.result
+    if isinstance(tree, Leaf):
+        if tree.dtype != bool or tree.shape:
+            return False
+    elif not (isinstance(tree, Static) and isinstance(tree.value, bool)):
+        return False
+    if block.closed is None or block.closed.effects:
+        return False
+    eqns = block.closed.jaxpr.eqns
+    small = all(v.aval.size <= 4096 for e in eqns for v in e.outvars)
+    return len(eqns) <= 24 and small and not any(_loops(e) for e in eqns)
+
+
+def _loops(eqn) -> bool:
+    return eqn.primitive.name in ("while", "scan", "cond") or any(
+        _loops(e) for body in compat.bodies(eqn.params) for e in body.jaxpr.eqns
+    )
+
+
+def not_(x) -> Any:
+    test = truth(x)
+    return Box(jnp.logical_not(test), True) if isinstance(test, compat.Tracer) else not test
+
+
+def is_(a, b) -> Any:
+    """`a is b`; a traced boolean if one of them is a choice."""
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Choice):
+            hits = [x is other or (is_plain(x) and x == other) for x in one.options]
+            return False if not any(hits) else Box(jnp.asarray(hits)[one.index], True)
+    return a is b
+
+
+def is_plain(x) -> bool:
+    return isinstance(x, bool | str | bytes | int)
+
+
+def is_not(a, b) -> Any:
+    return not_(is_(a, b))
+
+
+def assert_(test, message: Callable | None = None) -> None:
+    """`assert test, message()`; dropped where the test is traced, an error with checked=True."""
+    test = truth(test)
+    if not isinstance(test, compat.Tracer):
+        if not test:
+            error = AssertionError() if message is None else AssertionError(message())
+            error.__malleable_raised__ = True  # type: ignore[attr-defined]
+            raise error
+        return
+    if session().options.checked:
+        text = "assertion failed" if message is None else f"AssertionError: {message()}"
+        jax.experimental.checkify.check(test, text.replace("{", "{{").replace("}", "}}"))
+    else:
+        note("an assertion is not checked", compat.where(), "checked=True makes it an error")

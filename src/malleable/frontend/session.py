@@ -1,0 +1,50 @@
+"""What holds for one call of a converted function: its options, and what was raised on the way."""
+
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from malleable.arrays.box import Box
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to convert. See `autograph` and `loop`."""
+
+    mode: str = "full"
+    checked: bool = False
+    strict: bool = False
+    max_steps: int | None = None
+    roll: bool | str = False
+
+
+@dataclass
+class Session:
+    """raised: whether a dropped `raise` would have happened; a loop stops there."""
+
+    options: Options
+    raised: Box = field(default_factory=lambda: Box(False, True))
+    reasons: list = field(default_factory=list)  # (exception, where) of the dropped raises
+    boxed: list = field(default_factory=list)  # (object, name): attributes that hold boxes now
+
+
+_session: contextvars.ContextVar[Session | None] = contextvars.ContextVar("session", default=None)
+
+
+def session() -> Session:
+    found = _session.get()
+    return found if found is not None else Session(Options())
+
+
+def active() -> bool:
+    return _session.get() is not None
+
+
+def within(new: Session, fun: Callable, *args, **kwargs) -> Any:
+    """fun(*args), in a session."""
+    token = _session.set(new)
+    try:
+        return fun(*args, **kwargs)
+    finally:
+        _session.reset(token)

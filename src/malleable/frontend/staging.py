@@ -1,0 +1,285 @@
+"""A block of Python, traced once: what it would leave behind, and how two paths become one."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.journal import ABSENT, Place
+from malleable.errors import TransformError
+from malleable.frontend.session import session
+from malleable.frontend.trees import UNSET, Either, Leaf, Node, Static, Tree, count, join, spell
+from malleable.frontend.values import flatten, holds_new, inject, rebuild
+from malleable.notes import note
+
+
+@dataclass
+class Block:
+    """A traced block. after: what each changed place holds in the end, as (tree, its leaves)."""
+
+    closed: compat.Jaxpr | None
+    result: tuple
+    after: dict[Any, tuple]
+    places: dict[Any, Place]
+    before: dict[Any, Any]
+    error: BaseException | None = None
+    undefined: set = field(default_factory=set)  # places joined with nothing on the way
+    unread: set = field(default_factory=set)  # names that a branch found undefined
+
+    def outs(self, args: Sequence = (), consts: Sequence | None = None) -> list:
+        """The leaves of all trees, computed here."""
+        return compat.replay(self.closed, args, consts) if self.closed is not None else []
+
+    def value_of(self, key, outs: list) -> tuple:
+        """(tree, leaves) of a place in the end; the content before, if the block left it alone."""
+        if key in self.after:
+            tree, ids = self.after[key]
+            return tree, [outs[i] for i in ids]
+        return Static(UNSET), []
+
+
+def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -> Block:
+    """Trace run(*inputs) and undo what it did. A deliberate `raise` in it is kept as the error."""
+    result: tuple = (Static(None), ())
+    after: dict[Any, tuple] = {}
+
+    def traced(*xs):
+        nonlocal result
+        leaves: list = []
+
+        def split(value):
+            start = len(leaves)
+            tree = flatten(value, leaves)
+            return tree, range(start, len(leaves))
+
+        try:
+            result = split(run(*xs))
+            for key, place in book.places.items():
+                after[key] = split(place.read())
+        finally:
+            book.undo()
+            forget_new(book)
+        result = (outer(result[0]), result[1])
+        for key in list(after):
+            if key in book.places:
+                after[key] = (outer(after[key][0]), after[key][1])
+            else:
+                del after[key]
+        return leaves
+
+    closed, error = None, None
+    with journal.opened() as book:
+        for place in places:
+            book.record(place)
+        try:
+            closed = compat.trace(traced, *inputs)
+        except NameError as e:
+            if not any(j is not book for j in journal.all_open()):
+                raise
+            error = e  # a loop around us may define it: then we are traced again
+            for other in journal.all_open():
+                other.unread.add(e.name)
+        except Exception as e:
+            if not is_raised(e):
+                raise
+            error = e.with_traceback(None)
+            error.__context__ = None
+    found = book.undefined, book.unread
+    return Block(closed, result, after, book.places, book.before, error, *found)
+
+
+def forget_new(book: journal.Journal) -> None:
+    """Drop the places that only the block knows: they held its values from the start."""
+    for key, place in list(book.places.items()):
+        if holds_new(book.before[key], {}) or (place.kind != "cell" and holds_new(place.owner, {})):
+            del book.places[key], book.before[key]
+
+
+def outer(tree: Tree) -> Tree:
+    """The tree without memories of what exists only in the block being traced."""
+    origin = getattr(tree, "origin", None)
+    if origin is not None and holds_new(origin, {}):
+        tree = replace(tree, origin=None)
+    if isinstance(tree, Node):
+        return replace(tree, children=tuple(map(outer, tree.children)))
+    return Either(tuple(map(outer, tree.options))) if isinstance(tree, Either) else tree
+
+
+def is_raised(e: BaseException) -> bool:
+    """Whether an exception comes from a `raise` in converted code."""
+    return getattr(e, "__malleable_raised__", False)
+
+
+# ---------------------------------------------------------------- what nobody else can see
+
+
+def origins(tree: Tree, found: dict) -> None:
+    """Count the objects that a tree remembers as its origins."""
+    origin = getattr(tree, "origin", None)
+    if origin is not None:
+        found[id(origin)] = found.get(id(origin), 0) + 1
+    for child in getattr(tree, "children", ()) or getattr(tree, "options", ()):
+        origins(child, found)
+
+
+def is_dead(place: Place, blocks: Sequence[Block], held: dict) -> bool:
+    """Whether what a place belongs to was made in a block, and nobody else knows of it."""
+    if place.kind == "global":
+        return False
+    places = {id(p) for b in blocks for p in b.places.values() if p.owner is place.owner}
+    return sys.getrefcount(place.owner) - 1 <= len(places) + held.get(id(place.owner), 0)
+
+
+# ---------------------------------------------------------------- two paths become one
+
+
+def merge(pred, yes: Block, no: Block, where: str) -> Any:
+    """Leave behind what the block chosen by `pred` would; return its result."""
+    if yes.error is not None and no.error is not None:
+        raise yes.error
+    blocks = (yes, no)
+    raised = raise_place()
+    for block in blocks:
+        if block.error is not None:
+            block.after, block.places = {}, {}
+            if not isinstance(block.error, NameError) or is_raised(block.error):
+                drop_raise(block.error, where)
+                block.after = {raised.key: (Static(True), ())}
+                block.places = {raised.key: raised}
+    held: dict = {}
+    for block in blocks:
+        for tree, _ in (*block.after.values(), block.result):
+            origins(tree, held)
+    places = {**yes.places, **no.places}
+    places = {k: p for k, p in places.items() if not is_dead(p, blocks, held)}
+    old = {}
+    for key, place in places.items():
+        leaves: list = []
+        old[key] = (flatten(place.read(), leaves), leaves)
+
+    def tree_of(block, key):
+        if key in block.after:
+            return block.after[key][0]
+        return Static(UNSET) if block.error is not None else old[key][0]
+
+    targets = {key: join(tree_of(yes, key), tree_of(no, key)) for key in places}
+    for key, target in targets.items():
+        if isinstance(target, Either) and places[key].kind in ("list", "dict", "set", "object"):
+            raise TransformError(
+                f"a {places[key].kind} is {spell(target.options[0])} after one branch of this "
+                f"`if`, and {spell(target.options[1])} after the other",
+                where=where,
+                hint="keep its length the same on both paths: append np.where(test, x, y)",
+            )
+    results = [Static(UNSET) if b.error is not None else b.result[0] for b in blocks]
+    result = join(*results)
+    report_joins(targets, places, yes, no, tree_of, where)
+
+    def branch(block):
+        def run():
+            outs = block.outs()
+            out = []
+            for key, target in targets.items():
+                if key in block.after:
+                    tree, ids = block.after[key]
+                    leaves = [outs[i] for i in ids]
+                else:
+                    tree, leaves = old[key] if block.error is None else (Static(UNSET), [])
+                out += inject(tree, iter(leaves), target)
+            tree, ids = block.result if block.error is None else (Static(UNSET), ())
+            check_dropped(block)
+            return out + inject(tree, iter([outs[i] for i in ids]), result)
+
+        return run
+
+    effects = any(b.closed is not None and b.closed.effects for b in blocks)
+    wanted = sum(map(count, targets.values())) + count(result)
+    checks = session().options.checked and any(b.error is not None for b in blocks)
+    outs: Sequence = ()
+    if wanted or effects or checks:
+        if all(is_idle(b) for b in blocks):
+            columns = zip(branch(yes)(), branch(no)(), strict=True)
+            outs = [choose(pred, one, other) for one, other in columns]
+        else:
+            outs = lax.cond(pred, branch(yes), branch(no))
+    rest = iter(outs)
+    for key, target in targets.items():
+        put(places[key], target, rest, where)
+    return rebuild(result, rest, where)
+
+
+def is_idle(block: Block) -> bool:
+    """Whether a block computes nothing: it only chooses among what there is."""
+    if block.error is not None:
+        return not session().options.checked
+    return not block.closed.jaxpr.eqns
+
+
+def choose(pred, one, other):
+    """`one if pred else other`, for two values that are there already."""
+    known = [x.item() if isinstance(x, np.ndarray | np.generic) else x for x in (one, other)]
+    if all(isinstance(x, bool) for x in known):
+        return known[0] if known[0] is known[1] else pred if known[0] else ~pred
+    return lax.select(pred, jnp.asarray(one), jnp.asarray(other))
+
+
+def put(place: Place, target: Tree, leaves, where: str) -> None:
+    """Write a place, for whoever traces a block around us to see."""
+    now = journal.current()
+    if now is not None:
+        now.record(place)
+    if place.kind == "box":
+        place.write(next(leaves) if isinstance(target, Leaf) else target.value)  # type: ignore
+    else:
+        place.write(rebuild(target, leaves, where))
+
+
+def report_joins(targets, places, yes, no, tree_of, where) -> None:
+    for key, target in targets.items():
+        one, other = tree_of(yes, key), tree_of(no, key)
+        name = places[key].name
+        for a, b in ((one, other), (other, one)):
+            if isinstance(a, Static) and a.value is ABSENT and b != a:
+                for open_ in journal.all_open():
+                    open_.undefined.add(key)
+                note(f"`{name}` may be undefined", where, "it is set in one branch only")
+        if isinstance(one, Leaf) and isinstance(other, Leaf) and isinstance(target, Leaf):
+            if one.dtype != other.dtype and not (one.weak or other.weak):
+                promoted(name, one, other, target, where)
+
+
+def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:
+    """Two types became one: a note, or with strict=True an error."""
+    if session().options.strict:
+        raise TransformError(
+            f"`{name}` is {spell(one)} on one path and {spell(other)} on the other",
+            where=where,
+            hint="convert it on one of the paths, or leave strict=True away to promote",
+        )
+    note(f"`{name}`: {spell(one)} and {spell(other)} became {spell(target)}", where)
+
+
+def raise_place() -> Place:
+    return Place("box", session().raised)
+
+
+def drop_raise(error, where: str) -> None:
+    session().reasons.append((error, where))
+    note(
+        f"`raise {type(error).__name__}` does not happen in a compiled program",
+        getattr(error, "__malleable_where__", where),
+        "floating-point results are NaN there; checked=True makes it an error",
+    )
+
+
+def check_dropped(block: Block) -> None:
+    if block.error is not None and session().options.checked:
+        message = f"{type(block.error).__name__}: {block.error}".replace("{", "{{")
+        jax.experimental.checkify.check(jnp.asarray(False), message.replace("}", "}}"))

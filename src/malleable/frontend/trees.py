@@ -1,0 +1,244 @@
+"""Trees of values without the arrays: of which types, and what two of them have in common."""
+
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box
+from malleable.arrays.journal import ABSENT
+from malleable.frontend.session import session
+
+UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()  # of ours, never read
+
+PLAIN = (int, float, complex, str, bytes, type(None), type(Ellipsis))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An array; scalar: NumPy would have a scalar there. `origin` is the very box."""
+
+    shape: tuple
+    dtype: Any
+    weak: bool
+    scalar: bool
+    origin: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Static:
+    """Anything that is no array: the same on every path."""
+
+    value: Any
+
+    def __eq__(self, other):
+        return isinstance(other, Static) and same(self.value, other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A list, tuple, dict or object; keys: None, the dict's keys, or the names of attributes."""
+
+    cls: type
+    keys: tuple | None
+    children: tuple
+    origin: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several; an index comes before the leaves of all of them."""
+
+    options: tuple
+
+
+Tree = Leaf | Static | Node | Either
+
+
+def raw(x):
+    """The array of a box; anything else as it is."""
+    return x.value if isinstance(x, Box) else x
+
+
+def spell(x) -> str:
+    """What a value is, in a few words."""
+    if x is ABSENT or x is UNSET:
+        return "undefined"
+    if isinstance(x, Leaf):
+        return f"{np.dtype(x.dtype).name}[{','.join(map(str, x.shape))}]"
+    if isinstance(x, Static):
+        return spell(x.value)
+    if isinstance(x, Node):
+        return f"a {x.cls.__name__} of {len(x.children)}"
+    if isinstance(x, Either):
+        return " or ".join(map(spell, x.options))
+    if isinstance(x, Box | jax.Array | np.ndarray):
+        aval = raw(x)
+        return f"{np.dtype(aval.dtype).name}[{','.join(map(str, aval.shape))}]"
+    return repr(x) if isinstance(x, PLAIN) else f"a {type(x).__name__}"
+
+
+def same(a, b) -> bool:
+    """Whether two values are one, as far as a program can tell."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, PLAIN) or isinstance(a, np.generic):
+        return bool(a == b) or (a != a and b != b)
+    if isinstance(a, np.ndarray):
+        return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if isinstance(a, slice | range | frozenset):
+        return a == b
+    if isinstance(a, types.MethodType):
+        return a.__func__ is b.__func__ and a.__self__ is b.__self__
+    return False
+
+
+def leaf_of(x, scalar: bool, origin=None) -> Leaf:
+    aval = jax.typeof(jnp.asarray(x)) if not isinstance(x, jax.Array) else jax.typeof(x)
+    return Leaf(aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False)), scalar, origin)
+
+
+def number_leaf(value) -> Leaf | None:
+    """The leaf a number would be; None for anything else."""
+    if isinstance(value, Box):
+        return None if hasattr(value, "options") else leaf_of(raw(value), value.scalar)
+    if isinstance(value, bool | int | float | complex) or isinstance(value, np.generic):
+        if isinstance(value, np.generic) and value.dtype.kind not in "biufc":
+            return None
+        return leaf_of(value, True)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return leaf_of(value, False)
+    return None
+
+
+def abstract(tree: Tree) -> Tree:
+    """The tree where each number is a leaf: what a loop may change."""
+    if isinstance(tree, Static):
+        return number_leaf(tree.value) or tree
+    if isinstance(tree, Node):
+        return Node(tree.cls, tree.keys, tuple(map(abstract, tree.children)), tree.origin)
+    return tree
+
+
+def count(tree: Tree) -> int:
+    if isinstance(tree, Leaf):
+        return 1
+    if isinstance(tree, Node):
+        return sum(map(count, tree.children))
+    if isinstance(tree, Either):
+        return 1 + sum(map(count, tree.options))
+    return 0
+
+
+def avals(tree: Tree) -> list:
+    """The types of the leaves."""
+    if isinstance(tree, Leaf):
+        return [
+            jax.typeof(fill(tree)[0]) if tree.weak else jax.ShapeDtypeStruct(tree.shape, tree.dtype)
+        ]
+    if isinstance(tree, Node):
+        return [a for child in tree.children for a in avals(child)]
+    if isinstance(tree, Either):
+        first = jax.ShapeDtypeStruct((), np.int32)
+        return [first, *(a for option in tree.options for a in avals(option))]
+    return []
+
+
+def fill(tree: Tree) -> list:
+    """Leaves for a value that is not there: zeros."""
+    if isinstance(tree, Leaf):
+        return [compat.convert(jnp.zeros(tree.shape, tree.dtype), tree.dtype, tree.weak)]
+    if isinstance(tree, Node):
+        return [x for child in tree.children for x in fill(child)]
+    if isinstance(tree, Either):
+        return [np.int32(0), *(x for option in tree.options for x in fill(option))]
+    return []
+
+
+# ---------------------------------------------------------------- join
+
+
+def join(a: Tree, b: Tree) -> Tree:
+    """The smallest tree that both fit into."""
+    if a == b and getattr(a, "origin", None) is getattr(b, "origin", None):
+        return a
+    origin = getattr(a, "origin", None)
+    if origin is not None and origin is getattr(b, "origin", None):
+        return Static(origin)
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Static) and one.value is UNSET:
+            return free(other)
+        if isinstance(one, Static) and one.value is ABSENT and not session().options.checked:
+            return free(other)
+    if isinstance(a, Either) or isinstance(b, Either):
+        options = a.options if isinstance(a, Either) else (a,)
+        for option in b.options if isinstance(b, Either) else (b,):
+            options = add_option(options, option)
+        return Either(options)
+    both = join_alike(a, b)
+    return Either((free(a), free(b))) if both is None else both
+
+
+def free(tree: Tree) -> Tree:
+    """The tree as that of a new value: no longer this very list or box."""
+    if isinstance(tree, Leaf):
+        return Leaf(tree.shape, tree.dtype, tree.weak, tree.scalar)
+    if isinstance(tree, Node):
+        return Node(tree.cls, tree.keys, tuple(map(free, tree.children)))
+    if isinstance(tree, Either):
+        return Either(tuple(map(free, tree.options)))
+    return tree
+
+
+def join_alike(a: Tree, b: Tree) -> Tree | None:
+    """The join of two values of one kind; None if they are of two."""
+    if a == b:
+        return free(a)
+    one = number_leaf(a.value) if isinstance(a, Static) else a
+    other = number_leaf(b.value) if isinstance(b, Static) else b
+    if isinstance(one, Leaf) and isinstance(other, Leaf):
+        return join_leaves(one, other)
+    if isinstance(a, Node) and isinstance(b, Node) and a.cls is b.cls:
+        if a.keys is None:
+            if len(a.children) == len(b.children):
+                return Node(a.cls, None, tuple(map(join, a.children, b.children)))
+            return None
+        left, right = dict(zip(a.keys, a.children)), dict(zip(b.keys, b.children))  # type: ignore
+        missing = Static(ABSENT)
+        keys = tuple(dict.fromkeys((*left, *right)))
+        children = (join(left.get(k, missing), right.get(k, missing)) for k in keys)
+        return Node(a.cls, keys, tuple(children))
+    return None
+
+
+def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
+    shape = a.shape
+    if a.shape != b.shape:
+        if a.shape == () and a.weak:
+            shape = b.shape
+        elif not (b.shape == () and b.weak):
+            return None
+    if jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended) or a.dtype == b.dtype:
+        if a.dtype != b.dtype:
+            return None
+        return Leaf(shape, a.dtype, a.weak and b.weak, a.scalar and b.scalar)
+    dtype, weak = compat.promote(a.dtype, a.weak, b.dtype, b.weak)
+    return Leaf(shape, dtype, weak, a.scalar and b.scalar)
+
+
+def add_option(options: tuple, new: Tree) -> tuple:
+    """The options with one more, unless it joins one that is there."""
+    new = free(new)
+    for i, option in enumerate(options):
+        both = join_alike(option, new)
+        if both is not None:
+            return (*options[:i], both, *options[i + 1 :])
+    return (*options, new)

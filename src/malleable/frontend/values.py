@@ -1,0 +1,338 @@
+"""Python values as trees of arrays: what may differ between two paths, and what must not.
+
+A value is split into a tree and its leaves, the arrays in it. Two trees join into one that holds
+either value; what differs and is no number becomes a `Choice`, which fails only where it is used.
+"""
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.experimental.checkify
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box
+from malleable.arrays.journal import ABSENT
+from malleable.errors import TransformError
+from malleable.frontend.session import session
+from malleable.frontend.trees import (
+    PLAIN,
+    UNSET,
+    Either,
+    Leaf,
+    Node,
+    Static,
+    Tree,
+    count,
+    fill,
+    join,
+    join_alike,
+    leaf_of,
+    raw,
+    spell,
+)
+
+
+class CannotStage(Exception):
+    """This loop has no compiled form; `why` says what stands in the way."""
+
+    def __init__(self, why: str):
+        self.why = why
+        super().__init__(why)
+
+
+class Choice(Box):
+    """One of several values, known only at run time: good for `is`, `==`, and as its one number.
+
+    Other uses apply to each value for which Python allows them.
+    """
+
+    __slots__ = ("index", "number", "options", "where")
+
+    def __init__(self, index, options: list, where: str):
+        self.index, self.options, self.where = index, options, where
+        self._base = self._index = None
+        numbers = [i for i, x in enumerate(options) if is_number(x)]
+        rest = [x for x in options if x is not None and x is not ABSENT and not is_number(x)]
+        self.number = numbers[0] if len(numbers) == 1 and not rest else None
+        self.scalar = self.number is None or bool(getattr(options[self.number], "scalar", True))
+
+    @property
+    def _value(self):
+        return self.value
+
+    @_value.setter
+    def _value(self, new):
+        self.options[self.number] = Box(new, self.scalar)
+
+    @property
+    def value(self):
+        """The one number among the options: whoever uses it has made sure that it is there."""
+        if self.number is None:
+            raise self.mixed("used as one value")
+        if session().options.checked:
+            kinds = " or ".join(map(spell, self.options))
+            check = jax.experimental.checkify.check
+            check(jnp.asarray(self.index) == self.number, f"{kinds} used as a number, {self.where}")
+        return raw(self.options[self.number])
+
+    def mixed(self, what: str) -> TransformError:
+        kinds = " or ".join(dict.fromkeys(map(spell, self.options)))
+        return TransformError(
+            f"this value is {kinds}, depending on a traced condition, and {what}",
+            where=compat.where() or self.where,
+            hint=f"give it one type and shape on every path (see {self.where})",
+        )
+
+    @property
+    def __class__(self):
+        if self.number is not None:
+            return Box.__class__.fget(self)
+        kinds = {type(x) for x in self.options}
+        if len(kinds) == 1 and Box not in kinds:
+            return kinds.pop()
+        raise self.mixed("asked for its type")
+
+    traced = True
+
+    def __eq__(self, other):
+        return self.each(lambda x: x == other)
+
+    def __ne__(self, other):
+        return self.each(lambda x: x != other)
+
+    __hash__ = Box.__hash__
+
+    def __getitem__(self, index):
+        if self.number is not None:
+            return Box(self.value, self.scalar)[index]
+        return self.each(lambda x: x[index])
+
+    def attribute(self, name):
+        return self.each(lambda x: getattr(x, name))
+
+    def each(self, fun: Callable) -> Any:
+        """fun of each option for which Python has one, put together again."""
+        outs, failed = [], None
+        for option in self.options:
+            try:
+                outs.append(fun(option))
+            except (AttributeError, TypeError, IndexError, KeyError) as e:
+                outs.append(UNSET)
+                failed = e
+        if failed and all(x is UNSET for x in outs):
+            raise failed
+        return select(self.index, outs, self.where)
+
+
+class Stale(Box):
+    """An item of a list that grows in the loop being traced: its place holds another next time."""
+
+    __slots__ = ()
+
+    def __init__(self):
+        super().__init__(np.nan)
+        self._value = None
+
+    @property
+    def value(self):
+        raise CannotStage("a list is read that grows in every step, other than at its end")
+
+    traced = True
+
+    def __bool__(self):
+        return bool(self.value)
+
+
+STALE = Stale()
+
+
+def is_number(x) -> bool:
+    return isinstance(x, (Box, jax.Array)) or isinstance(
+        x, bool | int | float | complex | np.generic
+    )
+
+
+# ---------------------------------------------------------------- value -> tree and leaves
+
+
+def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -> Tree:
+    """The tree of a value; its arrays are appended to `leaves`.
+
+    deep: look into every object, not only into those that were made in the block being traced.
+    """
+    seen = {} if seen is None else seen
+    if isinstance(value, Choice):
+        leaves.append(value.index)
+        return Either(tuple(flatten(x, leaves, seen, deep) for x in value.options))
+    if isinstance(value, Stale):
+        return Static(value)
+    if isinstance(value, Box):
+        content = raw(value)
+        leaves.append(content)
+        return leaf_of(content, value.scalar, value)
+    if isinstance(value, jax.Array):
+        leaves.append(value)
+        return leaf_of(value, value.ndim == 0, value)
+    kind = type(value)
+    if kind in PLAIN or isinstance(value, type) or id(value) in seen:
+        return Static(value)
+    if isinstance(value, list | tuple):
+        seen[id(value)] = value
+        return Node(kind, None, tuple(flatten(x, leaves, seen, deep) for x in value), value)
+    if isinstance(value, dict):
+        seen[id(value)] = value
+        fields = dict(value)
+        children = tuple(flatten(x, leaves, seen, deep) for x in fields.values())
+        return Node(kind, tuple(fields), children, value)
+    if is_object(value) and (deep or holds_new(value, {})):
+        seen[id(value)] = value
+        fields = dict(vars(value))
+        children = tuple(flatten(x, leaves, seen, deep) for x in fields.values())
+        return Node(kind, tuple(fields), children, value)
+    return Static(value)
+
+
+_OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+
+
+def is_object(value) -> bool:
+    """Whether a value is an instance of a Python class, known by its attributes."""
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, _OPAQUE)
+        and not isinstance(value, np.ndarray | BaseException)
+        and type(value).__module__.partition(".")[0] not in ("jax", "jaxlib", "builtins")
+    )
+
+
+def holds_new(value, seen: dict) -> bool:
+    """Whether an object reaches an array that exists only in the block being traced."""
+    if isinstance(value, Choice):
+        return compat.is_inner(value.index) or any(holds_new(x, seen) for x in value.options)
+    if isinstance(value, Box):
+        root = value
+        while root._base is not None:
+            root = root._base
+        return not isinstance(root, Stale) and compat.is_inner(root._value)
+    if isinstance(value, jax.Array):
+        return compat.is_inner(value)
+    if id(value) in seen or type(value) in PLAIN:
+        return False
+    seen[id(value)] = value
+    if isinstance(value, list | tuple | set):
+        return any(holds_new(x, seen) for x in value)
+    if isinstance(value, dict):
+        return any(holds_new(x, seen) for x in value.values())
+    return is_object(value) and any(holds_new(x, seen) for x in vars(value).values())
+
+
+# ---------------------------------------------------------------- a value as one of a wider tree
+
+
+def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
+    """The leaves of a value of `tree`, as those of one of `target`."""
+    if isinstance(target, Static):
+        drop(tree, leaves)
+        return []
+    if isinstance(target, Either):
+        if isinstance(tree, Either):
+            index, parts = next(leaves), []
+            found = [option_of(option, target) for option in tree.options]
+            parts = {k: inject(o, leaves, target.options[k]) for o, k in zip(tree.options, found)}
+            if found != list(range(len(found))):
+                index = jnp.asarray(found, np.int32)[index]
+        else:
+            k = option_of(tree, target)
+            index, parts = np.int32(k), {k: inject(tree, leaves, target.options[k])}
+        rest = [parts.get(i) or fill(option) for i, option in enumerate(target.options)]
+        return [jnp.asarray(index, np.int32), *(x for part in rest for x in part)]
+    if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
+        return fill(target)
+    if isinstance(target, Leaf):
+        x = next(leaves) if isinstance(tree, Leaf) else tree.value  # type: ignore[union-attr]
+        return [fit(x, target)]
+    if tree.keys is None:  # type: ignore[union-attr]
+        pairs = zip(tree.children, target.children, strict=True)  # type: ignore[union-attr]
+        return [x for t, goal in pairs for x in inject(t, leaves, goal)]
+    goals = dict(zip(target.keys, target.children, strict=True))  # type: ignore[arg-type]
+    found = {
+        k: inject(t, leaves, goals[k])
+        for k, t in zip(tree.keys, tree.children, strict=True)  # type: ignore[union-attr]
+    }
+    return [x for k, goal in goals.items() for x in found.get(k) or fill_missing(k, found, goal)]
+
+
+def fill_missing(key, found, goal) -> list:
+    return found[key] if key in found else fill(goal)
+
+
+def option_of(tree: Tree, target: Either) -> int:
+    for i, option in enumerate(target.options):
+        both = join_alike(option, tree)
+        if both is not None and both == option:
+            return i
+    if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
+        return 0
+    raise AssertionError(f"{tree} is no option of {target}")
+
+
+def drop(tree: Tree, leaves: Iterator) -> None:
+    """Skip the leaves of a tree."""
+    for _ in range(count(tree)):
+        next(leaves)
+
+
+def fit(x, target: Leaf):
+    """An array or number, as one of the target's type."""
+    if isinstance(x, bool | np.bool_) and target.dtype == bool and target.shape == ():
+        return bool(x)
+    x = compat.as_array(raw(x))
+    if x.shape != target.shape:
+        x = jnp.broadcast_to(x, target.shape)
+    if x.dtype != target.dtype or bool(x.weak_type) != target.weak:
+        x = compat.convert(x, target.dtype, target.weak)
+    return x
+
+
+def rebuild(tree: Tree, leaves: Iterator, where: str, into: dict | None = None) -> Any:
+    """A value of the tree with these leaves."""
+    if isinstance(tree, Static):
+        return tree.value
+    if isinstance(tree, Leaf):
+        return Box(next(leaves), tree.scalar)
+    if isinstance(tree, Either):
+        index = next(leaves)
+        return Choice(index, [rebuild(option, leaves, where) for option in tree.options], where)
+    children = [rebuild(child, leaves, where) for child in tree.children]
+    if tree.keys is None:
+        if tree.cls in (list, tuple):
+            return tree.cls(children)
+        return tree.cls(*children) if hasattr(tree.cls, "_fields") else tree.cls(children)
+    fields = {k: x for k, x in zip(tree.keys, children, strict=True) if x is not ABSENT}
+    if issubclass(tree.cls, dict):
+        if tree.cls is dict:
+            return fields
+        new = tree.cls.__new__(tree.cls)
+        dict.update(new, fields)
+        return new
+    new = object.__new__(tree.cls)
+    vars(new).update(fields)
+    return new
+
+
+def select(index, values: list, where: str) -> Any:
+    """The value that a traced index chooses among several."""
+    parts = []
+    for value in values:
+        leaves: list = []
+        parts.append((flatten(value, leaves), leaves))
+    target = parts[0][0]
+    for tree, _ in parts[1:]:
+        target = join(target, tree)
+    columns = [inject(tree, iter(leaves), target) for tree, leaves in parts]
+    outs = [jax.lax.select_n(jnp.asarray(index, np.int32), *column) for column in zip(*columns)]
+    return rebuild(target, iter(outs), where)

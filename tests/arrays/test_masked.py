@@ -1,0 +1,167 @@
+"""x[mask] with a traced mask: computed with, reduced, written back as NumPy does."""
+
+import jax
+import numpy as np
+import pytest
+
+from malleable.arrays.box import Box, rebox
+from malleable.errors import TransformError
+from tests.arrays.test_box import same_everywhere
+
+
+def data():
+    return np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0]), np.array([2.0, 7.0, 1.0, 8.0, 2.0, 8.0])
+
+
+def reductions(x, y):
+    m = x > 0
+    s = x[m]
+    return (
+        (s.sum(), s.mean(), s.max(), s.min(), s.prod(), s.any(), s.all(), s.size, s.std(), s.var()),
+        (np.sum(s), np.max(y[m]), np.mean(s * y[m]), np.dot(s, y[m]), s @ y[m], np.add.reduce(s)),
+        (np.sqrt(s).sum(), s[0], s[-1], x[x < -100].sum(), (s > 2).sum(), np.sum(np.abs(x[~m]))),
+        np.count_nonzero(m),
+    )
+
+
+def test_reductions():
+    same_everywhere(reductions, *data())
+
+
+def elementwise(x, y):
+    m = y > 1.5
+    z = x * 0
+    z[m] = (np.sin(x[m]) + 2 * y[m] - x[m] ** 2) / (1 + abs(x[m]))
+    z[m] += 1
+    z[m] *= y[m]
+    z[x > 3] = -z[x > 3]
+    z[~m] = 4
+    z[m] = np.maximum(z[m], 0.5)
+    z[m] = np.where(x[m] > 0, z[m], -1)
+    return z
+
+
+def test_elementwise():
+    same_everywhere(elementwise, *data(), exact=True)
+
+
+def between_masks(x, y):
+    """As many elements here as there, in other places."""
+    x[x > 2] = y[y > 6] + 1
+    y[y > 7] = [3, 4]
+    y[y == 2] = x[:2]
+    return x, y, (x[x > 2] * y[x > 2]).sum()
+
+
+def test_masks_with_as_many_elements_in_other_places():
+    same_everywhere(between_masks, *data(), exact=True)
+
+
+def rows(a, x):
+    m = x[:3] > 0
+    a[m] = a[m] * 2 + np.arange(2.0)
+    a[m, 0] = -1
+    a[:, x[:2] > 0] = 7
+    b = a > 3
+    a[b] += a[b] / 2
+    return a, a[m].sum(axis=0), a[m].mean(), a[b].max()
+
+
+def test_rows_and_whole_matrices():
+    same_everywhere(rows, np.arange(6.0).reshape(3, 2), data()[0], exact=True)
+
+
+def by_nonzero(x, y):
+    (i,) = np.nonzero(x > 2)
+    y[i] = x[i] ** 2
+    j = np.flatnonzero(x < 0)
+    y[j] += 1
+    k = np.where(y > 7)[0]
+    y[k] = 0
+    return y, x[i].sum(), i.sum(), i.size, np.extract(x > 2, y).sum(), np.compress(x > 2, y).max()
+
+
+def test_indices_of_nonzero():
+    same_everywhere(by_nonzero, *data())
+
+
+def by_nonzero_2d(a):
+    i, j = np.nonzero(a > 2)
+    a[i, j] = a[i, j] * 10
+    return a, (i * j).sum()
+
+
+def test_indices_of_nonzero_in_a_matrix():
+    same_everywhere(by_nonzero_2d, np.arange(6.0).reshape(3, 2))
+
+
+def test_gradients_are_those_of_where():
+    def program(x):
+        box = Box(x)
+        box[box > 2] = np.sqrt(box[box > 2])
+        return (box[box > 1.8] * 3).sum().value
+
+    got = jax.grad(program)(np.array([1.0, 4.0, 9.0]))
+    np.testing.assert_allclose(got, [0, 0.75, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda s, x: len(s),
+        lambda s, x: list(s),
+        lambda s, x: np.sort(s),
+        lambda s, x: s + x,
+        lambda s, x: x[s > 0],
+        lambda s, x: np.concatenate([s, x]),
+        lambda s, x: s[1:],
+        lambda s, x: bool(s),
+        lambda s, x: np.unique(x),
+        lambda s, x: np.argwhere(x),
+        lambda s, x: x[: x[0].astype(int)].reshape(-1, 1),
+        lambda s, x: s.reshape(-1, 1),
+        lambda s, x: np.asarray(s).tolist(),
+    ],
+)
+def test_what_needs_the_size_names_the_line(use):
+    def program(x):
+        (x,) = rebox((x,))
+        return use(x[x > 0], x)
+
+    with pytest.raises(TransformError, match=r"(?s)run time.*test_masked.py:\d+.*hint"):
+        jax.jit(program)(data()[0])
+
+
+def open_slices(x, y, i):
+    k = i[0]
+    y[:k] = x[:k] * 2
+    y[k:] += 1
+    x[1:k] -= x[1:k].mean()
+    y[-k:] *= 3
+    y[k - 2 : k] = y[:2]
+    return (
+        x,
+        y,
+        x[:k].sum(),
+        x[1:k] @ y[1:k],
+        np.dot(x[: k - 1], y[1:k]),
+        x[k:].max(),
+        x[::1][k:].size,
+    )
+
+
+def test_slices_with_traced_bounds_are_masks():
+    same_everywhere(open_slices, *data(), np.array([4]), exact=True)
+
+
+def columns(a, i):
+    k = i[0]
+    a[k:, 1] = 0
+    a[1, :k] = a[2, :k] + 1
+    a[k:] *= 2
+    a[:, k:] = 7
+    return a, a[1, :k] @ a[2, :k], a[k:].sum(0)
+
+
+def test_part_of_a_row_or_column():
+    same_everywhere(columns, np.arange(12.0).reshape(3, 4), np.array([1]), exact=True)

@@ -1,0 +1,150 @@
+"""The operators with the meaning that Python gives them: what rewriting must not change."""
+
+import operator
+
+UNSET = object()
+slice_ = slice
+AUGMENTED = {
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "@=": operator.imatmul,
+    "<<=": operator.ilshift,
+    ">>=": operator.irshift,
+    "&=": operator.iand,
+    "|=": operator.ior,
+    "^=": operator.ixor,
+}
+
+
+def if_(test, body, orelse, state, live):
+    check_names(state, live)
+    if test:
+        body()
+    elif orelse is not None:
+        orelse()
+
+
+def while_(test, body, state, live, rebound, exits):
+    check_names(state, live, rebound)
+    while not stopped(exits) and test():
+        body()
+
+
+def for_(iterable, body, state, live, rebound, exits):
+    check_names(state, live, rebound)
+    for item in iterable:
+        body(item)
+        if stopped(exits):
+            break
+
+
+def check_names(state, *names):
+    known = () if state is None else state.__code__.co_freevars
+    for some in names:
+        assert set(some) <= set(known), (some, known)
+
+
+def stopped(exits):
+    return exits is not None and any(exits())
+
+
+def assert_(test, message):
+    if not test:
+        raise AssertionError() if message is None else AssertionError(message())
+
+
+def raising(error):
+    return error
+
+
+def setitem(value, whole, index):
+    whole[index] = value
+
+
+def delitem(whole, index):
+    del whole[index]
+
+
+def setattr_(value, whole, name):
+    setattr(whole, name, value)
+
+
+def delattr_(whole, name):
+    delattr(whole, name)
+
+
+def aug(symbol, left, right):
+    return AUGMENTED[symbol](left, right)
+
+
+def aug_item(symbol, whole, index, value):
+    whole[index] = AUGMENTED[symbol](whole[index], value())
+
+
+def aug_attr(symbol, whole, name, value):
+    setattr(whole, name, AUGMENTED[symbol](getattr(whole, name), value()))
+
+
+def writes_cell(cell):
+    assert len(cell.__closure__) == 1
+
+
+def writes_global(names, name):
+    assert isinstance(names, dict) and isinstance(name, str)
+
+
+def ifexp(test, body, orelse):
+    return body() if test else orelse()
+
+
+def and_(value, *later):
+    for thunk in later:
+        if not value:
+            return value
+        value = thunk()
+    return value
+
+
+def or_(value, *later):
+    for thunk in later:
+        if value:
+            return value
+        value = thunk()
+    return value
+
+
+def not_(value):
+    return not value
+
+
+def is_(a, b):
+    return a is b
+
+
+def is_not(a, b):
+    return a is not b
+
+
+def in_(a, b):
+    return a in b
+
+
+def not_in(a, b):
+    return a not in b
+
+
+def call(fun, *args, **kwargs):
+    return fun(*args, **kwargs)
+
+
+attr = getattr
+getitem = operator.getitem
+
+
+def iter_(iterable):
+    return iterable

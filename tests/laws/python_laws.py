@@ -1,0 +1,181 @@
+"""What must hold for `autograph` of any Python program: traced, it does what Python does.
+
+`outcomes(programs, ...)` compiles several programs at once, because compiling takes longer than all
+the rest; `shrunk(program, fails)` drops what a failing program does not need.
+"""
+
+import ast
+import copy
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+import malleable as mal
+from tests.python_programs import PythonProgram
+
+TRIES = 3  # inputs per program
+
+SAME, REFUSED = "same", "refused"
+
+
+def run_plain(program, args):
+    """The result of plain Python; or the exception."""
+    try:
+        return program(*copy.deepcopy(args))
+    except Exception as error:
+        return error
+
+
+def traced(program):
+    return mal.autograph(program.function)
+
+
+def over_lanes(program):
+    return jax.vmap(mal.autograph(program.function))
+
+
+def outcomes(programs: Sequence[PythonProgram], inputs: Sequence[list], lanes=False) -> list[str]:
+    """For each program "same", "refused: why", or what is wrong, on its `TRIES` inputs.
+
+    lanes: all inputs at once, under vmap.
+    """
+    plain = [[run_plain(p, args) for args in some] for p, some in zip(programs, inputs)]
+    failed: dict[int, Exception] = {}
+
+    def all_of_them(batch):
+        outs = []
+        for k, (program, args) in enumerate(zip(programs, batch)):
+            try:
+                fun = over_lanes(program) if lanes else traced(program)
+                outs.append(fun(*args))
+            except Exception as error:
+                failed[k] = error
+                outs.append(None)
+        return outs
+
+    compiled = jax.jit(all_of_them)
+    if lanes:
+        stacked = [[np.stack(column) for column in zip(*some)] for some in inputs]
+        result = jax.device_get(compiled(stacked))
+        per_try = [[jax.tree.map(lambda x, t=t: x[t], out) for out in result] for t in range(TRIES)]
+    else:
+        per_try = [jax.device_get(compiled([some[t] for some in inputs])) for t in range(TRIES)]
+    return [
+        judge_error(failed[k], plain[k])
+        if k in failed
+        else judge([outs[k] for outs in per_try], plain[k], inputs[k])
+        for k in range(len(programs))
+    ]
+
+
+def judge_error(error, plain) -> str:
+    if any(type(error) is type(wanted) for wanted in plain):
+        return SAME
+    if isinstance(error, mal.TransformError):
+        return f"{REFUSED}: {error}"
+    return f"{type(error).__name__}: {error}"
+
+
+def judge(got, plain, inputs) -> str:
+    for out, wanted, args in zip(got, plain, inputs):
+        difference = compare(out, wanted)
+        if difference:
+            return f"{difference}\n  inputs {args}\n  wanted {show(wanted)}\n  got    {show(out)}"
+    return SAME
+
+
+def compare(got, wanted) -> str:
+    """What differs, in a few words; "" for nothing."""
+    leaves, structure = jax.tree.flatten(got)
+    if isinstance(wanted, Exception):
+        floats = [x for x in leaves if np.asarray(x).dtype.kind == "f"]
+        return "" if floats and np.isnan(floats[0]).all() else f"does not raise {wanted!r}"
+    expected, structure_wanted = jax.tree.flatten(wanted)
+    if structure != structure_wanted:
+        return f"structure {structure}, not {structure_wanted}"
+    for k, (a, b) in enumerate(zip(leaves, expected, strict=True)):
+        if np.shape(a) != np.shape(b):
+            return f"leaf {k} has shape {np.shape(a)}, not {np.shape(b)}"
+        if not np.array_equal(a, b):
+            return f"leaf {k} differs"
+    return ""
+
+
+def show(value) -> str:
+    if isinstance(value, Exception):
+        return repr(value)
+    return str(jax.tree.map(lambda x: np.asarray(x).tolist(), value))
+
+
+# ---------------------------------------------------------------- smaller programs
+
+
+def shrunk(program: PythonProgram, fails: Callable[[PythonProgram], bool]) -> PythonProgram:
+    """A program as small as dropping statements and expressions makes it, that still fails."""
+    seen: set[str] = set()
+    start = 0
+    while True:
+        found = False
+        for k, source in enumerate(smaller_sources(program.source)):
+            if k < start or source in seen or len(source) >= len(program.source):
+                continue
+            seen.add(source)
+            candidate = PythonProgram(source)
+            if fails(candidate):
+                program, found, start = candidate, True, k
+                break
+        if not found:
+            if start == 0:
+                return program
+            start = 0
+
+
+def smaller_sources(source: str) -> Iterator[str]:
+    """Sources with one part less; large parts first."""
+    tree = ast.parse(source)
+    blocks = [
+        (parent, name, block)
+        for parent in ast.walk(tree)
+        for name in ("body", "orelse", "finalbody", "handlers")
+        if isinstance(block := getattr(parent, name, None), list) and block
+    ]
+    for parent, name, block in blocks:
+        for k, statement in enumerate(block):
+            rest = block[:k] + block[k + 1 :]
+            inside = getattr(statement, "body", [])
+            for new in (rest, block[:k] + inside + block[k + 1 :] if inside else rest):
+                if not new and name == "body" and not isinstance(parent, ast.Module):
+                    new = [] if isinstance(statement, ast.Pass) else [ast.Pass()]
+                setattr(parent, name, new)
+                try:
+                    yield ast.unparse(tree)
+                except Exception:  # no such program
+                    pass
+            setattr(parent, name, block)
+    yield from smaller_expressions(tree)
+
+
+def smaller_expressions(tree) -> Iterator[str]:
+    for parent in ast.walk(tree):
+        for name, value in ast.iter_fields(parent):
+            values = value if isinstance(value, list) else [value]
+            for k, old in enumerate(values):
+                if not isinstance(old, ast.expr) or isinstance(getattr(old, "ctx", None), ast.Store):
+                    continue
+                parts = [p for p in ast.iter_child_nodes(old) if isinstance(p, ast.expr)]
+                constants = [ast.Constant(0), ast.Constant(1.0), ast.Constant(True)]
+                for new in [*parts, *([] if isinstance(old, ast.Constant) else constants)]:
+                    put(parent, name, value, k, new)
+                    try:
+                        yield ast.unparse(tree)
+                    except Exception:
+                        pass
+                put(parent, name, value, k, old)
+
+
+def put(parent, name, value, k, new):
+    if isinstance(value, list):
+        value[k] = new
+    else:
+        setattr(parent, name, new)
