@@ -6,6 +6,7 @@ are given to `Box` in `malleable.arrays.box`: import it from there.
 
 import functools
 import operator
+import sys
 from typing import Any
 
 import jax
@@ -173,6 +174,18 @@ class Box(Methods):
         if is_jax(value):
             return value.__array__(dtype)
         return np.array(value, dtype) if copy else np.asarray(value, dtype)
+
+    def __array_wrap__(self, array, context=None, return_scalar=False):
+        return array if isinstance(array, Box) else Box(array, False)
+
+    def __jax_array__(self):
+        """For a function of JAX the value; for an operator of JAX's arrays nothing, so that
+
+        Python asks our own, and a box comes out.
+        """
+        if sys._getframe(1).f_code.co_name.startswith("_operator_"):
+            return None
+        return places.own(self.value)
 
     def __getattr__(self, name):
         if name.startswith("__"):

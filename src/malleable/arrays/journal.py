@@ -185,7 +185,7 @@ _READ: dict[str, Any] = {
     "cell": _read_cell,
     "global": lambda variables, name: variables.get(name, ABSENT),
     "ndarray": lambda xs, name: xs.copy(),
-    "object": lambda obj, name: type(obj)(obj),
+    "object": lambda obj, name: list(obj),
 }
 _WRITE: dict[str, Any] = {
     "box": lambda box, name, new: setattr(box, "_value", new),

@@ -25,6 +25,7 @@ from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend import builtins, items, kinds, numpy, scipy
 from malleable.frontend.source import NoSource
+from malleable.frontend.operators import by_case
 from malleable.frontend.values import Choice
 from malleable.notes import note
 
@@ -159,11 +160,11 @@ class Caller:
 
     def _run(self, f) -> Callable:
         """What to call in place of a Python function; it does not keep f alive."""
-        if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
-            return _weakly(lambda f, *args, **kwargs: f(*args, **kwargs), f)
         original = f.__dict__.get("__malleable_converted__")
         if original is not None and f.__dict__.get("__wrapped__", original) is original:
             return functools.partial(self.call, original)
+        if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
+            return _weakly(lambda f, *args, **kwargs: f(*args, **kwargs), f)
         replaced = _replacement(f)
         if isinstance(replaced, scipy.Instead):
             return functools.partial(self.call, replaced.fun)
@@ -379,7 +380,7 @@ class Caller:
         if isinstance(f, functools.partial):
             return self.call(f.func, *f.args, *args, **{**f.keywords, **kwargs})
         if kind is Choice:
-            return f.each(lambda option: self.call(option, *args, **kwargs))
+            return by_case(f, lambda option: self.call(option, *args, **kwargs))
         if isinstance(f, functools._lru_cache_wrapper):
             return self._cached(f, args, kwargs)
         if kind in _Descriptors:

@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from jax import numpy as jnp
+
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
+from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
 from malleable.frontend.operators import places_of
@@ -63,6 +66,8 @@ class Carried:
     pinned: bool = False  # a flag that is known to be False whenever a step begins
     traced: Tree = Static(None)  # the tree under which the body was traced last
     prefix: tuple | None = None  # of a list that grows by some items per step: how it began
+    array: Box | None = None  # what a step begins with, in a variable that is bound anew
+    same: Box | None = None  # whether that is still the array from before the loop
 
     def slot(self) -> Slot:
         grows = self.prefix is not None
@@ -96,13 +101,39 @@ def start(loop: Loop) -> dict:
 
 def begin(carried: dict, leaves: Iterator, where: str) -> None:
     """Put the values of one step into their places."""
-    for c in carried.values():
-        value = rebuild(c.tree, leaves, where)
+    values = [(c, rebuild(c.tree, leaves, where)) for c in carried.values()]
+    for c, value in sorted(values, key=lambda pair: pair[0].place.kind != "box"):
         if c.pinned:
             value = False
         if c.place.kind == "box":
             value = value.value if isinstance(value, Box) else value
+        elif c.same is not None:
+            value = linked(value, c.first[0].origin, None, c.same.value)
+        c.array = value if isinstance(value, Box) and not value.scalar else None
         c.place.write(value)
+
+
+def note_aliases(carried: dict) -> bool:
+    """What a step did to arrays from before the loop; whether that was not foreseen.
+
+    A variable that is bound anew in the loop may be written to before: then the write is one to
+    the array that it was before the loop, as long as it is that array.
+    """
+    again, book = False, journal.current()
+    for c in carried.values():
+        array, c.array = c.array, None
+        origin = getattr(c.first[0], "origin", None)
+        if array is None or c.place.kind == "box" or not isinstance(origin, Box):
+            continue
+        if c.same is None:
+            again = again or ("box", id(array), "") in book.places
+            c.same = Box(True, True) if ("box", id(array), "") in book.places else None
+            continue
+        now = c.place.read()
+        still = now is array or (isinstance(now, Joined) and now.condition_of(array))
+        if still is not True:
+            c.same.write(jnp.logical_and(c.same.value, still))
+    return again
 
 
 def settle(loop: Loop, carried: dict, block: Block) -> bool:

@@ -11,7 +11,16 @@ from malleable import compat
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
 from malleable.frontend.builtins import Steps
-from malleable.frontend.carry import Loop, appended, begin, extend, settle, stacked, start
+from malleable.frontend.carry import (
+    Loop,
+    appended,
+    begin,
+    extend,
+    note_aliases,
+    settle,
+    stacked,
+    start,
+)
 from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import if_, places_of, truth
 from malleable.frontend.reverse import while_loop
@@ -44,8 +53,8 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
     index = counter_type() if steps is not None else None
     for _ in range(ROUNDS):
-        block = trace_step(loop, steps, carried, index)
-        if not settle(loop, carried, block):
+        block, again = trace_step(loop, steps, carried, index)
+        if not settle(loop, carried, block) and not again:
             break
     else:
         kinds = ", ".join(f"`{c.place.name}`: {spell(c.tree)}" for c in carried.values())
@@ -71,8 +80,9 @@ def arrays_of(steps: Steps | None) -> list:
     return list(steps.arrays) if isinstance(steps, Slices) else []
 
 
-def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
-    """The body, traced once on fresh values for all that goes around."""
+def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
+    """The body, traced once on fresh values for all that goes around; whether to trace it again."""
+    again = False
     extra, arrays = [index] if index is not None else [], arrays_of(steps)
     slices = [compat.slice_type(a) for a in arrays]
     types = [a for c in carried.values() for a in avals(c.tree)]
@@ -80,6 +90,7 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
         c.traced = c.tree
 
     def body(*xs):
+        nonlocal again
         rest = iter(xs)
         i = Box(next(rest), True) if extra else None
         parts = [next(rest) for _ in slices]
@@ -88,10 +99,11 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
             loop.body()
         else:
             loop.body(steps.make(i, parts) if isinstance(steps, Slices) else steps.get(i))
+        again = note_aliases(carried)
 
     local = [p for p in places_of(loop.state) if p.key not in carried]
     places = [c.place for c in carried.values()] + local
-    return trace_block(body, places, [*extra, *slices, *types])
+    return trace_block(body, places, [*extra, *slices, *types]), again
 
 
 # ---------------------------------------------------------------- what JAX runs
@@ -220,10 +232,21 @@ def test_block(loop: Loop, carried: dict, types: list) -> Block:
     block = trace_block(test, [c.place for c in carried.values()], types)
     if block.error is not None:
         raise block.error
-    kept = (block.after[key][0] == c.tree for key, c in carried.items() if not c.pinned)
-    if any(k not in carried for k in block.places) or not all(kept):
+    if any(k not in carried for k in block.places) or not leaves_alone(block, carried):
         raise TestChanges
     return block
+
+
+def leaves_alone(block: Block, carried: dict) -> bool:
+    """Whether what goes around is after the test what it was before, value by value."""
+    program = block.closed.jaxpr
+    given = split([c.slot() for c in carried.values()], program.invars)
+    for c, (_, inputs) in zip(carried.values(), given, strict=True):
+        tree, ids = block.after[c.place.key]
+        outs = [program.outvars[i] for i in ids]
+        if not c.pinned and (tree != c.tree or any(a is not b for a, b in zip(outs, inputs, strict=True))):
+            return False
+    return True
 
 
 def answer(loop: Loop):

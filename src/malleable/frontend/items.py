@@ -22,6 +22,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend.builtins import TracedRange, pick
+from malleable.frontend.operators import by_case
 from malleable.frontend.scalars import truth
 from malleable.frontend.values import Choice, is_number
 
@@ -180,7 +181,7 @@ class Items:
         if kind is Box or kind is types.ModuleType:
             return getattr(o, name)
         if kind is Choice:
-            return o.attribute(name) if o.number is None else getattr(o, name)
+            return self._of_choice(o, name) if o.number is None else getattr(o, name)
         member = getattr(kind, name, None)
         if type(member) is _Function:
             return getattr(o, name)
@@ -194,6 +195,11 @@ class Items:
             vars(o)[name] = value
             return value
         return self._boxed(o, name, getattr(o, name))
+
+    def _of_choice(self, o, name):
+        if all(name in getattr(x, "__dict__", ()) for x in o.options):
+            return o.each(lambda x: self.attr(x, name))
+        return by_case(o, lambda x: self.attr(x, name))
 
     def _boxed(self, o, name, value):
         """An array in an attribute becomes a box there, so that writes to it stay; see `leave`."""
@@ -230,6 +236,8 @@ class Items:
         return True
 
     def setattr_(self, value, o, name: str) -> None:
+        if type(o) is Choice:
+            return by_case(o, lambda x: self.setattr_(value, x, name))
         member = getattr(type(o), name, None)
         own = self._method(o, "__setattr__")
         if own is not None:

@@ -26,6 +26,7 @@ from malleable.frontend.values import CannotStage, flatten, inject, rebuild
 from malleable.notes import note
 
 MANY = 8  # items from which roll="auto" makes one loop of them
+LONG = 500  # steps from which unrolling leaves a note
 
 # what a loop body may do that only plain Python can follow
 UNSTAGEABLE = (
@@ -97,22 +98,29 @@ def for_(items, body, state, live, rebound, exits) -> None:
         items = items if isinstance(items, range) else list(items)
         if rolled(loop, items, roll):
             return
-    rest = iter(items)
-    for taken, item in enumerate(rest):
+    rest, taken = iter(items), 0
+    while True:
         done = stopped(exits)
         if done is True:
             return
         if done is not False:
-            return go_on(loop, items, item, rest, taken)
+            return go_on(loop, items, rest, taken)
+        try:
+            item = next(rest)
+        except StopIteration:
+            break
         step(loop, item)
+        taken += 1
+    if taken >= LONG:
+        note(f"{taken} steps are unrolled", loop.where, "loop(..., roll=True) makes them one loop")
 
 
-def go_on(loop: Loop, items, item, rest, taken: int) -> None:
+def go_on(loop: Loop, items, rest, taken: int) -> None:
     """The items of a Python loop that are left once it is unknown whether it goes on."""
     if isinstance(items, range):
         left: Iterable = items[taken:]
         return stage_or_unroll(loop, range_steps(left), None, left)
-    left = [item, *rest]
+    left = list(rest)
     steps = stack(left)
     if steps is None:
         return unroll(loop, left)

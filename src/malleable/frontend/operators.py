@@ -1,5 +1,6 @@
 """What `if`, `and`, `or`, `not`, `assert` and `x if c else y` do: Python, unless a test is traced."""
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from malleable.arrays.journal import Place
 from malleable.frontend.session import session
 from malleable.frontend.staging import Block, merge, trace_block
 from malleable.frontend.trees import Leaf, Static
-from malleable.frontend.values import Choice, rebuild, select
+from malleable.frontend.values import Choice, is_number, rebuild, select
 from malleable.notes import note
 
 
@@ -29,7 +30,8 @@ def truth(x) -> Any:
         return truth_of_choice(x)
     content = x.value if isinstance(x, Box) else x
     if not isinstance(content, compat.Tracer):
-        return bool(content) if isinstance(x, Box) else bool(x)
+        own = getattr(type(x), "__bool__", None)  # of the user's, it may give a traced answer
+        return truth(own(x)) if type(own) is types.FunctionType else bool(x)
     if content.size != 1:
         raise ValueError(
             "The truth value of an array with more than one element is ambiguous. "
@@ -112,6 +114,27 @@ def ifexp(test, body: Callable, orelse: Callable) -> Any:
     return merge(test, yes, no, line_of(body))
 
 
+def by_case(choice: Choice, fun: Callable, k: int = 0) -> Any:
+    """fun(option) for the option that it is at run time, with the effects of that one only.
+
+    An option for which Python has no `fun` (an attribute of None, say) counts as a `raise`.
+    """
+
+    def now():
+        try:
+            return fun(choice.options[k])
+        except (AttributeError, TypeError) as e:
+            if is_number(choice.options[k]) or len(choice.options) == 1:
+                raise
+            e.__malleable_raised__ = True  # type: ignore[attr-defined]
+            raise
+
+    if k == len(choice.options) - 1:
+        return now()
+    here = Box(jnp.asarray(choice.index) == k, True)
+    return ifexp(here, now, lambda: by_case(choice, fun, k + 1))
+
+
 def and_(first, *rest: Callable) -> Any:
     """`first and rest[0]() and ...`: an operand, not a boolean, as in Python."""
     for i, thunk in enumerate(rest):
@@ -139,6 +162,8 @@ def or_(first, *rest: Callable) -> Any:
 def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) -> Any:
     """Cheap booleans are computed at once; anything else only where it is needed."""
     other = trace_block(second, [])
+    if is_flag(first) and other.result[0] == Static(not both) and not other.after:
+        return not both  # `test and False`, `test or True`
     if other.error is None and not other.places and is_flag(first) and is_cheap(other):
         tree, ids = other.result
         outs = other.outs()

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
+from malleable.arrays.joined import linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
 from malleable.frontend.session import session
@@ -211,8 +212,16 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             outs = lax.cond(pred, branch(yes), branch(no))
     rest = iter(outs)
     for key, target in targets.items():
-        put(places[key], target, rest, where)
-    return rebuild(result, rest, where)
+        place = places[key]
+        put(place, target, rest, where)
+        if place.kind != "box" and isinstance(target, Leaf) and not target.scalar:
+            one, other = (getattr(tree_of(b, key), "origin", None) for b in blocks)
+            place.write(linked(place.read(), one, other, pred))
+    out = rebuild(result, rest, where)
+    if isinstance(result, Leaf) and not result.scalar:
+        one, other = (getattr(tree, "origin", None) for tree in results)
+        out = linked(out, one, other, pred)
+    return out
 
 
 def is_idle(block: Block) -> bool:

@@ -1,5 +1,6 @@
 """Trees of values without the arrays: of which types, and what two of them have in common."""
 
+import functools
 import types
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,8 +98,30 @@ def same(a, b) -> bool:
     if isinstance(a, slice | range | frozenset):
         return a == b
     if isinstance(a, types.MethodType):
-        return a.__func__ is b.__func__ and a.__self__ is b.__self__
-    return False
+        return same(a.__func__, b.__func__) and a.__self__ is b.__self__
+    if isinstance(a, functools.partial):
+        parts = zip((a.func, a.args, a.keywords), (b.func, b.args, b.keywords), strict=True)
+        return all(same(x, y) for x, y in parts)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    return isinstance(a, types.FunctionType) and same_function(a, b)
+
+
+def same_function(a, b) -> bool:
+    """Whether two functions were made by one `def` or `lambda`, around the same values."""
+    if a.__code__ is not b.__code__ or not same(a.__defaults__, b.__defaults__):
+        return False
+    cells = zip(a.__closure__ or (), b.__closure__ or (), strict=True)
+    return all(x is y or same(held(x), held(y)) for x, y in cells)
+
+
+def held(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ABSENT
 
 
 def leaf_of(x, scalar: bool, origin=None) -> Leaf:
@@ -182,7 +205,7 @@ def join(a: Tree, b: Tree) -> Tree:
         options = a.options if isinstance(a, Either) else (a,)
         for option in b.options if isinstance(b, Either) else (b,):
             options = add_option(options, option)
-        return Either(options)
+        return Either(options) if len(options) > 1 else options[0]
     both = join_alike(a, b)
     return Either((free(a), free(b))) if both is None else both
 

@@ -111,20 +111,21 @@ class Choice(Box):
             return Box(self.value, self.scalar)[index]
         return self.each(lambda x: x[index])
 
-    def attribute(self, name):
-        return self.each(lambda x: getattr(x, name))
-
     def each(self, fun: Callable) -> Any:
-        """fun of each option for which Python has one, put together again."""
-        outs, failed = [], None
-        for option in self.options:
+        """fun of each option, put together again; one for which Python has none is a `raise`."""
+        outs, failed = [], {}
+        for k, option in enumerate(self.options):
             try:
                 outs.append(fun(option))
             except (AttributeError, TypeError, IndexError, KeyError) as e:
                 outs.append(UNSET)
-                failed = e
-        if failed and all(x is UNSET for x in outs):
-            raise failed
+                failed[k] = e
+        if len(failed) == len(outs):
+            raise failed[0]
+        raised = session().raised
+        for k, e in failed.items():
+            session().reasons.append((e, self.where))
+            raised.write(jnp.logical_or(raised.value, jnp.asarray(self.index) == k))
         return select(self.index, outs, self.where)
 
 
@@ -239,10 +240,17 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
         drop(tree, leaves)
         return []
     if isinstance(target, Either):
+        parts: dict = {}
         if isinstance(tree, Either):
-            index, parts = next(leaves), []
+            index = next(leaves)
             found = [option_of(option, target) for option in tree.options]
-            parts = {k: inject(o, leaves, target.options[k]) for o, k in zip(tree.options, found)}
+            for i, (option, k) in enumerate(zip(tree.options, found, strict=True)):
+                new = inject(option, leaves, target.options[k])
+                if k in parts:  # two options of the value are one of the wider type
+                    here = jnp.asarray(index) == i
+                    pairs = zip(new, parts[k], strict=True)
+                    new = [jnp.where(here, a, b) for a, b in pairs]
+                parts[k] = new
             if found != list(range(len(found))):
                 index = jnp.asarray(found, np.int32)[index]
         else:
@@ -252,6 +260,10 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
         return [jnp.asarray(index, np.int32), *(x for part in rest for x in part)]
     if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
         return fill(target)
+    if isinstance(tree, Either):  # all of its options are of one kind by now
+        index = jnp.asarray(next(leaves), np.int32)
+        columns = [inject(option, leaves, target) for option in tree.options]
+        return [jax.lax.select_n(index, *column) for column in zip(*columns, strict=True)]
     if isinstance(target, Leaf):
         x = next(leaves) if isinstance(tree, Leaf) else tree.value  # type: ignore[union-attr]
         return [fit(x, target)]
@@ -319,7 +331,7 @@ def rebuild(tree: Tree, leaves: Iterator, where: str, into: dict | None = None) 
         new = tree.cls.__new__(tree.cls)
         dict.update(new, fields)
         return new
-    new = object.__new__(tree.cls)
+    new = tree.cls.__new__(tree.cls)
     vars(new).update(fields)
     return new
 

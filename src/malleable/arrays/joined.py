@@ -1,0 +1,47 @@
+"""An array that may be another one: after `if c: x = y`, who writes into x writes into y, if c."""
+
+import weakref
+
+from jax import numpy as jnp
+
+from malleable.arrays.content import Box
+
+
+class Joined(Box):
+    """A value of its own, which hands on what is written to it.
+
+    links: (weak reference to a box, condition, whether the condition is to hold).
+    """
+
+    __slots__ = ("links",)
+
+    def __init__(self, value, links: list):
+        super().__init__(value, False)
+        self.links = links
+
+    def write(self, new):
+        super().write(new)
+        for ref, condition, holds in self.links:
+            box = ref()
+            if box is not None:
+                old = jnp.asarray(box.value)
+                now = jnp.asarray(self._value, old.dtype)
+                yes, no = (now, old) if holds else (old, now)
+                box.write(jnp.where(condition, yes, no))
+
+    def condition_of(self, box: Box):
+        """The condition under which this is that box: traced, or False."""
+        for ref, condition, holds in self.links:
+            if ref() is box:
+                return condition if holds else jnp.logical_not(condition)
+        return False
+
+
+def linked(box: Box, one, other, condition) -> Box:
+    """`box`, which holds the value of `one` where the condition holds, and of `other` elsewhere."""
+    links = [
+        (weakref.ref(origin), condition, holds)
+        for origin, holds in ((one, True), (other, False))
+        if isinstance(origin, Box) and not origin.scalar
+    ]
+    return Joined(box._value, links) if links else box
