@@ -46,7 +46,7 @@ def random_python_program(seed: int) -> PythonProgram:
 
 
 def python_args(seed: int) -> tuple:
-    """(x, y, n, m, v, a): two floats, two ints in 0..4, float64 arrays of shapes (3,) and (2, 3)."""
+    """(x, y, n, m, v, a): two floats, two ints in 0..4, float64 arrays (3,) and (2, 3)."""
     rng = np.random.default_rng(seed)
 
     def eighths(shape):

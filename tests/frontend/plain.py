@@ -29,6 +29,44 @@ def if_(test, body, orelse, state, live):
         orelse()
 
 
+def try_(statements, handlers, orelse, state, live):
+    check_names(state, live)
+    try:
+        for statement in statements:
+            statement()
+    except BaseException as e:
+        for kinds, handler in handlers:
+            if kinds is None or catches(kinds(), e):
+                handler(e)
+                break
+        else:
+            raise
+    else:
+        if orelse is not None:
+            orelse()
+
+
+def catches(kinds, error):
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    return any(kind in type(error).__mro__ for kind in kinds)
+
+
+def entered():
+    return 0
+
+
+def finally_(mark):
+    assert mark == 0
+
+
+def after_finally():
+    pass
+
+
+def with_(context):
+    return context
+
+
 def while_(test, body, state, live, rebound, exits):
     check_names(state, live, rebound)
     while not stopped(exits) and test():

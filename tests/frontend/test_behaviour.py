@@ -8,11 +8,13 @@ DIFFERENT = {
     5: "a variable that one path leaves undefined is zero there, as SciPy needs it",
     8: "None-or-float is NaN at the boundary where it is None; None-or-integer is refused",
     18: "floats are NaN where a dropped `raise` would have happened: a wrong number looks right",
+    23: "as row 5, for a key or an attribute: zero where it is missing",
     32: "as row 5, for a loop that never ran",
     41: "as row 8, for a loop that never ran: falling off the end returns None",
     55: "a lambda may leave a compiled loop: it is carried by what it closes over",
     61: "a long loop in Python leaves a note, not a warning: warnings are for mistakes",
     71: "as row 8, for a path without return",
+    79: "a list whose length is known only at run time is its items and their number",
     87: "traced control flow in a generator is converted, unless the block itself yields",
 }
 

@@ -210,10 +210,7 @@ OPERATORS = {
     "item": lambda x: Number(x)[0],
 }
 UNCONVERTED = {
-    "truth": "`__bool__` of the user",
-    "not": "`__bool__` of the user",
     "add": "binary operators of the user",
-    "item": "items at a constant index",
 }
 
 

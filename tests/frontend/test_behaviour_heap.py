@@ -78,6 +78,21 @@ def test_row_19_a_global_written_in_a_traced_branch_holds_the_chosen_value(x):
     assert TOTAL == 0.0
 
 
+@pytest.mark.parametrize("n", [0, 3])
+def test_row_19_an_attribute_of_a_class_is_the_state_of_a_loop(n):
+    class Config:
+        steps = 0
+
+    def f(n):
+        Config.steps = 0
+        for i in range(n):
+            Config.steps += i
+        steps, Config.steps = Config.steps, 0
+        return steps
+
+    assert_same(f, n)
+
+
 @BOTH
 def test_row_19_globals_and_cells_that_are_only_read_are_not_carried(x):
     step = 0.5
@@ -181,7 +196,6 @@ def test_row_22_an_item_of_a_dict_is_increased_in_a_traced_branch(x):
     assert_same(f, x)
 
 
-@pytest.mark.xfail(strict=True, reason="row 21: a new namespace cannot be joined")
 @BOTH
 def test_row_21_an_object_made_in_one_branch_is_joined_with_that_of_the_other(x):
     def f(x):
@@ -237,6 +251,19 @@ def test_row_23_a_key_created_in_one_branch_is_zero_where_it_is_missing(x, value
         return d["b"]
 
     assert float(jax.jit(autograph(f))(x)) == value
+
+
+@pytest.mark.xfail(strict=True, reason="row 23: no note")
+def test_row_23_a_key_that_may_be_missing_leaves_a_note():
+    def f(x):
+        d = {"a": x}
+        if x > 0:
+            d["b"] = x * 2
+        return d["b"]
+
+    with listen() as heard:
+        program(f, 1.0)
+    assert any("may be undefined" in n.what for n in heard)
 
 
 def test_row_24_a_wrong_key_is_a_key_error_at_its_line():

@@ -151,8 +151,16 @@ def test_row_05_a_variable_that_may_be_undefined_leaves_a_note():
 
 
 def test_row_05_checked_reports_the_read_of_an_undefined_variable():
-    assert "y" in error_of(created_in_else, 1.0)
+    assert "undefined" in error_of(created_in_else, 1.0)
     assert error_of(created_in_else, -1.0) is None
+
+
+@pytest.mark.xfail(strict=True, reason="row 05: neither the name nor the line of the `if` is named")
+def test_row_05_checked_names_the_variable_and_both_lines():
+    message = error_of(created_in_else, 1.0)
+    assert "`y`" in message
+    for after in (1, 5):
+        assert f"test_behaviour_if.py:{line_of(created_in_else, after)}" in message
 
 
 @BOTH
@@ -238,7 +246,6 @@ def test_row_08_a_result_that_is_none_or_an_integer_is_refused():
     assert "None" in error.what
 
 
-@pytest.mark.xfail(strict=True, reason="row 8: zero where Python raises")
 def test_row_08_a_use_of_two_kinds_of_value_is_nan_where_python_raises():
     def f(x):
         if x > 0:
@@ -342,6 +349,21 @@ def test_row_13_a_tuple_or_dict_from_both_branches_is_joined_leaf_by_leaf(x):
 
     assert_same(f, x)
     assert count(f, "cond", x) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="row 13: the error names neither `y` nor the lengths")
+def test_row_13_lists_of_two_lengths_are_refused_where_one_is_needed():
+    def f(x):
+        if x > 0:
+            y = [x, x]
+        else:
+            y = [x]
+        return y
+
+    error = refusal(TransformError, lambda: jax.jit(autograph(f))(1.0))
+    assert "`y`" in error.what
+    assert "a list of 2" in error.what
+    assert "a list of 1" in error.what
 
 
 @pytest.mark.parametrize(("x", "value"), [(2.0, 1.0), (-2.0, 2.5)])

@@ -196,6 +196,27 @@ def test_row_67_break_in_a_with_leaves_it(limit):
     assert_same(f, XS, limit)
 
 
+@pytest.mark.xfail(strict=True, reason="row 67: `__exit__` is not converted")
+def test_row_67_a_with_in_a_branch_that_is_not_taken_leaves_no_effects():
+    class Count:
+        left = 0
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            self.left += 1
+
+    def f(x):
+        count = Count()
+        if x > 0:
+            with count:
+                x = x + 1
+        return x, count.left
+
+    assert_same(f, -2.0)
+
+
 @pytest.mark.xfail(strict=True, reason="row 67: the generator behind the `with` is not converted")
 @pytest.mark.parametrize("n", [0, 3])
 def test_row_67_a_with_over_a_context_made_of_a_generator_keeps_its_writes(n):
@@ -232,15 +253,7 @@ def test_row_68_a_python_exception_in_a_branch_is_caught_around_it_and_its_write
     assert_same(f, np.float32(x))
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        pytest.param(
-            2.0, marks=pytest.mark.xfail(strict=True, reason="row 68: NaN instead of the handler")
-        ),
-        -2.0,
-    ],
-)
+@BOTH
 def test_row_68_an_exception_raised_under_a_traced_test_goes_to_its_handler(x):
     def f(x):
         y = 1.0
@@ -254,6 +267,24 @@ def test_row_68_an_exception_raised_under_a_traced_test_goes_to_its_handler(x):
         return y + x
 
     assert_same(f, x)
+
+
+def test_row_68_an_exception_raised_by_a_callee_under_a_traced_test_goes_to_its_handler():
+    def checked(x):
+        if x < 0:
+            raise ValueError("negative")
+        return x * 2
+
+    def f(x):
+        s = 0.0
+        for k in range(4):
+            try:
+                s += checked(x - k)
+            except ValueError:
+                s += 100
+        return s
+
+    assert_same(f, 1.5)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -190,7 +190,6 @@ def test_row_48_a_list_that_grows_in_a_loop_of_unknown_length_is_an_error():
     assert "list" in error.what
 
 
-@pytest.mark.xfail(strict=True, reason="row 48: refused: no bounded buffer yet")
 @pytest.mark.parametrize("n", [0, 3, 9])
 def test_row_48_a_list_that_grows_until_a_traced_break_has_its_length(n):
     def f(n):

@@ -226,7 +226,7 @@ def marked(xs, n):
 def test_explicit_style_converts_marked_statements(xs, n):
     assert outcome(rewrite(marked, plain, mode="explicit"), (xs, n)) == outcome(marked, (xs, n))
     text = source_of(marked, mode="explicit")
-    assert "ag__.for_(inline_scan(xs)" in text and "ag__.call" not in text
+    assert "ag__.for_(ag__.call(inline_scan, xs)" in text and "if x > 9" not in text
 
 
 def recording():

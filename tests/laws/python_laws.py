@@ -1,30 +1,90 @@
 """What must hold for `autograph` of any Python program: traced, it does what Python does.
 
-`outcomes(programs, ...)` compiles several programs at once, because compiling takes longer than all
-the rest; `shrunk(program, fails)` drops what a failing program does not need.
+`try_seeds(seeds)` compiles several programs at once, because compiling takes longer than all the
+rest, and shows a failing one without what it does not need to fail.
 """
 
 import ast
+import contextlib
 import copy
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
 
 import malleable as mal
-from tests.python_programs import PythonProgram
+from tests.python_programs import PythonProgram, python_args, random_python_program
 
 TRIES = 3  # inputs per program
-
 SAME, REFUSED = "same", "refused"
+SHRINK_SECONDS = 30
 
 
-def run_plain(program, args):
-    """The result of plain Python; or the exception."""
+def try_seeds(seeds: Sequence[int], shrink=False) -> dict[int, str]:
+    """{seed: outcome}; outcomes are "same", "refused: why", or all that is needed to see why not.
+
+    One batch of seeds in four runs its inputs at once, under vmap.
+    """
+    programs = [random_python_program(seed) for seed in seeds]
+    inputs = [several_args(seed) for seed in seeds]
+    lanes = seeds[0] // len(seeds) % 4 == 3
+    with jax.enable_x64(True):
+        try:
+            found = outcomes(programs, inputs, lanes)
+        except Exception:  # of compiling them, or of running: look for the one who did it
+            found = [outcome(p, some, lanes) for p, some in zip(programs, inputs)]
+        for k, text in enumerate(found):
+            if is_wrong(text):
+                program = programs[k]
+                if shrink:
+                    program = shrunk(program, fails_alike(program, inputs[k], lanes))
+                    text = outcome(program, inputs[k], lanes)
+                found[k] = f"seed {seeds[k]}, vmap {lanes}: {text}\n{program}"
+    return dict(zip(seeds, found, strict=True))
+
+
+def is_wrong(text: str) -> bool:
+    return not text.startswith((SAME, REFUSED))
+
+
+def several_args(seed: int) -> list[tuple]:
+    return [python_args(TRIES * seed + t) for t in range(TRIES)]
+
+
+def outcome(program, inputs, lanes) -> str:
+    """As `outcomes`, of one program."""
+    try:
+        return outcomes([program], [inputs], lanes)[0]
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+class Endless(Exception):
+    """A program took more steps than a random program takes."""
+
+
+def run_plain(program, args, limit=None):
+    """The result of plain Python, or the exception; limit: lines that it may execute."""
+    lines = 0
+
+    def trace(frame, event, arg):
+        nonlocal lines
+        lines += 1
+        if lines > limit:
+            raise Endless
+        return trace
+
+    before = sys.gettrace()
+    if limit:
+        sys.settrace(trace)
     try:
         return program(*copy.deepcopy(args))
     except Exception as error:
         return error
+    finally:
+        sys.settrace(before)
 
 
 def traced(program):
@@ -111,6 +171,33 @@ def show(value) -> str:
 # ---------------------------------------------------------------- smaller programs
 
 
+def fails_alike(program, inputs, lanes) -> Callable[[PythonProgram], bool]:
+    """Whether a smaller program is wrong in the same way; always False when time is up."""
+    kind = outcome(program, inputs, lanes)[:20]
+    raises = any(isinstance(run_plain(program, args), Exception) for args in inputs)
+    deadline = time.monotonic() + SHRINK_SECONDS
+
+    def fails(smaller):
+        if time.monotonic() > deadline or not runs(smaller, inputs, raises):
+            return False
+        return outcome(smaller, inputs, lanes)[:20] == kind
+
+    return fails
+
+
+def runs(program, inputs, raises) -> bool:
+    """Whether plain Python runs it, soon, with one structure of results and no None in them."""
+    outs = [run_plain(program, args, limit=10_000) for args in inputs]
+    if any(isinstance(out, Endless) for out in outs):
+        return False
+    if any(isinstance(out, Exception) for out in outs):
+        return raises
+    is_none = lambda x: x is None
+    return len({str(jax.tree.structure(out)) for out in outs}) == 1 and not any(
+        x is None for x in jax.tree.leaves(outs, is_leaf=is_none)
+    )
+
+
 def shrunk(program: PythonProgram, fails: Callable[[PythonProgram], bool]) -> PythonProgram:
     """A program as small as dropping statements and expressions makes it, that still fails."""
     seen: set[str] = set()
@@ -148,10 +235,8 @@ def smaller_sources(source: str) -> Iterator[str]:
                 if not new and name == "body" and not isinstance(parent, ast.Module):
                     new = [] if isinstance(statement, ast.Pass) else [ast.Pass()]
                 setattr(parent, name, new)
-                try:
+                with contextlib.suppress(ValueError):  # no such program
                     yield ast.unparse(tree)
-                except Exception:  # no such program
-                    pass
             setattr(parent, name, block)
     yield from smaller_expressions(tree)
 
@@ -161,16 +246,16 @@ def smaller_expressions(tree) -> Iterator[str]:
         for name, value in ast.iter_fields(parent):
             values = value if isinstance(value, list) else [value]
             for k, old in enumerate(values):
-                if not isinstance(old, ast.expr) or isinstance(getattr(old, "ctx", None), ast.Store):
+                if not isinstance(old, ast.expr) or isinstance(
+                    getattr(old, "ctx", None), ast.Store
+                ):
                     continue
                 parts = [p for p in ast.iter_child_nodes(old) if isinstance(p, ast.expr)]
                 constants = [ast.Constant(0), ast.Constant(1.0), ast.Constant(True)]
                 for new in [*parts, *([] if isinstance(old, ast.Constant) else constants)]:
                     put(parent, name, value, k, new)
-                    try:
+                    with contextlib.suppress(ValueError):
                         yield ast.unparse(tree)
-                    except Exception:
-                        pass
                 put(parent, name, value, k, old)
 
 

@@ -252,6 +252,8 @@ def jax_function(func):
     if space is None and module.startswith(("numpy.core", "numpy._core", "numpy.lib")):
         space = None if "scimath" in module else jnp  # np.emath gives other results
     name = getattr(func, "__name__", "")
+    if name.startswith("_") or "." in getattr(func, "__qualname__", ""):  # a method
+        return None
     found = getattr(space, OTHER_NAMES.get(name, name), None)
     if found is None or not callable(found) or isinstance(found, type):
         return None
@@ -260,7 +262,9 @@ def jax_function(func):
 
 def _adapted(fun, name):
     try:
-        known = set(inspect.signature(fun).parameters)
+        parameters = inspect.signature(fun).parameters
+        anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        known = None if anything else set(parameters)
     except (TypeError, ValueError):
         known = None
     sequence, shaped, counts = name in SEQUENCES, name in SHAPED, name in COUNTS

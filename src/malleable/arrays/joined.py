@@ -10,7 +10,7 @@ from malleable.arrays.content import Box
 class Joined(Box):
     """A value of its own, which hands on what is written to it.
 
-    links: (weak reference to a box, condition, whether the condition is to hold).
+    links: (reference to a box, condition, whether the condition is to hold).
     """
 
     __slots__ = ("links",)
@@ -40,8 +40,13 @@ class Joined(Box):
 def linked(box: Box, one, other, condition) -> Box:
     """`box`, which holds the value of `one` where the condition holds, and of `other` elsewhere."""
     links = [
-        (weakref.ref(origin), condition, holds)
+        (reference(origin), condition, holds)
         for origin, holds in ((one, True), (other, False))
         if isinstance(origin, Box) and not origin.scalar
     ]
     return Joined(box._value, links) if links else box
+
+
+def reference(box: Box):
+    """As long as somebody else knows the box; a view stands for the array it shows."""
+    return weakref.ref(box) if box._base is None else lambda: box

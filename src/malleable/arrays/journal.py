@@ -135,7 +135,7 @@ def _read_slot(obj, name):
 
 def _write_attr(obj, name, new):
     fields = getattr(obj, "__dict__", None)
-    if fields is None or hasattr(getattr(type(obj), name, None), "__set__"):
+    if type(fields) is not dict or hasattr(getattr(type(obj), name, None), "__set__"):
         if new is not ABSENT:
             setattr(obj, name, new)
         elif _read_attr(obj, name) is not ABSENT:

@@ -131,6 +131,8 @@ class Masked:
                 return getattr(self, name)
             if hasattr(Masked, name) and not name.startswith("_"):
                 return getattr(self, name)(*args[1:], **kwargs)
+        if name in ("result_type", "can_cast", "common_type", "iscomplexobj", "isrealobj"):
+            return func(*(np.empty(0, x.dtype) if isinstance(x, np.ndarray) else x for x in args))
         if name == "where" and len(args) == 3:
             first = next(x for x in args if type(x) is Masked)
             return first._map(jnp.where, *args)
@@ -162,6 +164,20 @@ class Masked:
 
     def min(self, axis=None, out=None, **kwargs):
         return self._over(jnp.min, _highest(self.dtype), axis, out=out, **kwargs)
+
+    def argmax(self, axis=None, out=None, **kwargs):
+        return self._rank_of(jnp.argmax, _lowest(self.dtype), axis, out)
+
+    def argmin(self, axis=None, out=None, **kwargs):
+        return self._rank_of(jnp.argmin, _highest(self.dtype), axis, out)
+
+    def _rank_of(self, fun, neutral, axis, out):
+        """The number, among the selected elements, of the one that fun finds."""
+        if self.ndim > 1 or axis not in (None, 0, -1) or out is not None:
+            self._refuse("this search")
+        filled = jnp.where(self.mask, self.whole, jnp.asarray(neutral, self.whole.dtype)).ravel()
+        found = fun(filled)
+        return self._box(jnp.cumsum(self.mask.ravel())[found] - 1)
 
     def mean(self, axis=None, **kwargs):
         total = self.sum(axis, **kwargs)

@@ -12,6 +12,7 @@ from malleable.arrays.content import Box, any_box, any_jax, any_traced, rebox, u
 from malleable.arrays.items import has_masked, is_unknown, plain
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.arrays.places import is_jax
+from malleable.arrays.rows import gathered
 from malleable.arrays.specials import DEFAULT, SPECIAL
 from malleable.errors import TransformError
 
@@ -119,8 +120,9 @@ def _ufunc_at(ufunc, box, index, *values):
 def run_function(func, args, kwargs):
     """A NumPy function on boxes and others: by NumPy where nothing is of JAX, else by JAX."""
     for x in args:
-        if type(x) is Masked:
+        if type(x) is Masked and func is not np.place:
             return x.__array_function__(func, (), args, kwargs)
+    args = gathered(args)
     special = SPECIAL.get(func)
     if special is not None:
         result = special(*args, **kwargs)

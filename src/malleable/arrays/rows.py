@@ -39,3 +39,13 @@ def whole(items: Sequence):
         if type(x) is not Row or x._stack is not stack or x._at != i or x._own is not None:
             return None
     return stack
+
+
+def gathered(args):
+    """The arguments of a function of arrays, with one array in place of each list of its rows."""
+    if not any(type(x) in (list, tuple) and x and type(x[0]) is Row for x in args):
+        return args
+    stacks = [whole(x) if isinstance(x, list | tuple) else None for x in args]
+    return tuple(
+        x if stack is None else Box(stack, False) for x, stack in zip(args, stacks, strict=True)
+    )

@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 from jax import numpy as jnp
 
+from malleable import compat
 from malleable.arrays import functions, places
 from malleable.arrays.content import Box, any_jax, any_traced, rebox, unbox, wrap
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.arrays.places import is_jax
+from malleable.notes import note
 
 DEFAULT: Any = type(
     "Default", (), {"__repr__": lambda self: "DEFAULT"}
@@ -67,6 +69,14 @@ def compress(condition, a, axis=None, out=None):
     if axis not in (None, 0):
         raise unknown_size("np.compress along this axis")
     return box[: mask.size][mask]
+
+
+def trim_zeros(filt, trim="fb", axis=None):
+    """Traced coefficients all stay: how many are zero is known only at run time."""
+    if not any_traced(filt):
+        return DEFAULT
+    note("np.trim_zeros keeps all elements", compat.where(), "which are zero is not known yet")
+    return filt if isinstance(filt, Box) else Box(functions.stacked(unbox(filt)), False)
 
 
 def _unsized(func):
@@ -131,6 +141,9 @@ def putmask(a, mask, values):
 def place(arr, mask, vals):
     if not isinstance(arr, Box):
         return DEFAULT
+    if type(vals) is Masked:
+        arr[mask] = vals
+        return None
     raw = unbox((mask, vals))
     if not any_jax((arr.value, *raw)):
         new = np.array(arr.value)
@@ -385,6 +398,7 @@ SPECIAL: dict[Any, Any] = {
     np.common_type: _on_models(np.common_type),
     np.iscomplexobj: _scalar_kind(np.iscomplexobj),
     np.isrealobj: _scalar_kind(np.isrealobj),
+    np.trim_zeros: trim_zeros,
     np.piecewise: piecewise,
     np.apply_along_axis: apply_along_axis,
     np.clip: clip,
@@ -400,5 +414,5 @@ SPECIAL: dict[Any, Any] = {
 }
 for _func in (np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d):
     SPECIAL[_func] = _unsized(_func)
-for _func in (np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all, np.trim_zeros):
+for _func in (np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all):
     SPECIAL[_func] = _unsized(_func)

@@ -34,7 +34,7 @@ OPERATORS = {
 def announced(writer, *heads):
     """Calls that tell the journal which outer cells and globals the next statement writes."""
     live = writer.liveness
-    if not writer.full or not (live.globals or live.nonlocals):
+    if not (live.globals or live.nonlocals):
         return []
     binds = scopes.uses(*heads).binds
     calls = [hook("writes_cell", naming([name])) for name in sorted(binds & live.nonlocals)]

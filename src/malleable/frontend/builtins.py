@@ -22,7 +22,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.errors import TransformError
-from malleable.frontend import scalars, values
+from malleable.frontend import bounded, scalars, values
 from malleable.frontend.scalars import content, python_scalar, truth, when_traced
 from malleable.frontend.session import active
 from malleable.notes import note
@@ -127,7 +127,9 @@ def _alike(xs) -> bool:
 def pick(xs, i):
     """xs[i] of a list or tuple, for a traced i; beyond the ends the first or last item."""
     if len(xs) == 0:
-        raise IndexError("list index out of range")
+        error = IndexError("list index out of range")
+        error.__malleable_raised__ = True  # in a branch that is not taken, as one that raises
+        raise error
     if not jnp.issubdtype(unbox(i).dtype, jnp.integer):
         raise TypeError(f"list indices must be integers or slices, not {unbox(i).dtype.name}")
     at = content(i)
@@ -161,6 +163,15 @@ def range_(*args):
     if not is_traced(step) and step == 0:
         raise ValueError("range() arg 3 must not be zero")
     return TracedRange(start, stop, step)
+
+
+def len_(x):
+    """Traced for a list that grew under a traced condition."""
+    if values.bounded(x) is not None:
+        return bounded.length_of(x[0])
+    if type(x) is list and x and x[0] is values.STALE:
+        raise values.CannotStage("the length of a list is asked for that grows in every step")
+    return builtins.len(x)
 
 
 def enumerate_(iterable, start=0):
@@ -241,6 +252,7 @@ max_ = _extreme(builtins.max, jnp.greater, jnp.max)
 
 
 def sum_(iterable, /, start=0):
+    (iterable,) = gathered((iterable,))
     if is_traced(iterable) and iterable.ndim:
         rows = unbox(iterable)
         return start + Box(jnp.sum(rows, axis=0), rows.ndim == 1)
@@ -344,8 +356,10 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
 
 
 def warn(message, category=None, stacklevel=1, source=None, **options):
-    if journal.depth() and not isinstance(message, DeprecationWarning):
-        what = f"dropped a warning inside of a staged block: {message}"
+    several = type(message) is values.Choice
+    if several or (journal.depth() and not isinstance(message, DeprecationWarning)):
+        text = " or ".join(map(str, message.options)) if several else message
+        what = f"dropped a warning inside of a staged block: {text}"
         return note(what, compat.where(), "a program on the device cannot warn")
     return warnings.warn(message, category, stacklevel + 2, source, **options)
 
@@ -372,6 +386,7 @@ def _complex(*args, **kwargs):
 
 TABLE: dict[Any, Callable] = {
     **scalars.SCALARS,
+    builtins.len: len_,
     builtins.range: range_,
     builtins.enumerate: enumerate_,
     builtins.zip: zip_,

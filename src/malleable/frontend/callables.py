@@ -22,11 +22,13 @@ import numpy as np
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
+from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
 from malleable.frontend import builtins, items, kinds, numpy, scipy
 from malleable.frontend.source import NoSource
 from malleable.frontend.operators import by_case
-from malleable.frontend.values import Choice
+from malleable.frontend.bounded import method
+from malleable.frontend.values import Choice, bounded
 from malleable.notes import note
 
 _Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
@@ -205,7 +207,7 @@ class Caller:
         """Call as it is what cannot be converted; say so, should it be given something traced."""
         if any_traced((args, kwargs)):
             note(f"`{_name(f)}` is not converted", compat.where(), _reason(f))
-            f = self._reaching(f) if type(f) is _Function else f
+        f = self._reaching(f) if type(f) is _Function else f
         return self._as_it_is(f, *args, **kwargs)
 
     def _as_it_is(self, f, /, *args, **kwargs):
@@ -233,6 +235,8 @@ class Caller:
 
     def _jax(self, f, /, *args, **kwargs):
         """Call what works on plain arrays only: unbox what goes in, box what comes out."""
+        if (getattr(f, "__module__", None) or "").startswith("jax.numpy"):
+            args = gathered(args)
         args, kwargs = unbox(args), unbox(kwargs)
         if self.enter is not None:
             args = tuple(map(self._callback, args))
@@ -290,6 +294,8 @@ class Caller:
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
         if isinstance(owner, list):
+            if bounded(owner) is not None:
+                return method(owner, name, args)
             if name == "sort":
                 owner[:] = self.call(sorted, owner, **kwargs)
                 return None

@@ -54,16 +54,12 @@ def subscript(writer, node):
 
 
 def _fixed(index):
-    """Whether an index is built of constants only."""
+    """Whether an index is built of constants only, and not one that a list may know."""
     if isinstance(index, ast.Constant):
-        return True
+        return not isinstance(index.value, int)
     if isinstance(index, ast.UnaryOp):
-        return isinstance(index.operand, ast.Constant)
-    if isinstance(index, ast.Tuple):
-        return all(map(_fixed, index.elts))
-    if isinstance(index, ast.Slice):
-        return all(_fixed(part) for part in (index.lower, index.upper, index.step) if part)
-    return False
+        return False
+    return isinstance(index, ast.Tuple) and all(isinstance(x, ast.Constant) for x in index.elts)
 
 
 def raise_(writer, stmt):

@@ -13,21 +13,23 @@ from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
 from malleable.frontend.operators import places_of
-from malleable.frontend.session import session
-from malleable.frontend.staging import Block, is_dead, origins, promoted, raise_place
+from malleable.frontend.staging import Block, is_dead, origins, promoted
 from malleable.frontend.trees import (
     UNSET,
     Either,
     Leaf,
     Node,
+    Ragged,
     Static,
     Tree,
     abstract,
     count,
     free,
     join,
+    join_ragged,
     spell,
 )
+from malleable.frontend.unwinding import flags
 from malleable.frontend.values import STALE, CannotStage, flatten, inject, rebuild
 
 CONTAINERS = ("list", "dict", "set", "object", "ndarray")
@@ -92,10 +94,10 @@ def start(loop: Loop) -> dict:
         if pinned and value is False:
             goal = Static(False)
         carried[place.key] = Carried(place, goal, (tree, leaves), pinned)
-    raised = raise_place()
-    if isinstance(raised.read(), compat.Tracer):
-        leaf = flatten(raised.read(), leaves := [])
-        carried[raised.key] = Carried(raised, free(leaf), (leaf, leaves), True)
+    for place in flags():
+        if isinstance(place.read(), compat.Tracer):
+            leaf = flatten(place.read(), leaves := [])
+            carried[place.key] = Carried(place, free(leaf), (leaf, leaves), True)
     return carried
 
 
@@ -136,9 +138,12 @@ def note_aliases(carried: dict) -> bool:
     return again
 
 
-def settle(loop: Loop, carried: dict, block: Block) -> bool:
-    """Widen what goes around to hold what the body leaves; whether to trace the body again."""
-    again = find_places(loop, carried, block)
+def settle(loop: Loop, carried: dict, block: Block, most: int | None) -> bool:
+    """Widen what goes around to hold what the body leaves; whether to trace the body again.
+
+    most: how many steps there are at most, None if that is not known.
+    """
+    again = find_places(loop, carried, block, most)
     for key, c in carried.items():
         if key not in block.after or c.traced is not c.tree:
             continue
@@ -160,12 +165,13 @@ def settle(loop: Loop, carried: dict, block: Block) -> bool:
     return again
 
 
-def find_places(loop: Loop, carried: dict, block: Block) -> bool:
+def find_places(loop: Loop, carried: dict, block: Block, most: int | None) -> bool:
     """Let the places on the heap go around that the body changes; whether there are new ones."""
     held: dict = {}
     for tree, _ in block.after.values():
         origins(tree, held)
     local, again = {p.key for p in places_of(loop.state)}, False
+    stops = {flag.key for flag in flags()}
     for key, place in block.places.items():
         if key in carried or key in local or is_dead(place, [block], held):
             continue
@@ -173,9 +179,12 @@ def find_places(loop: Loop, carried: dict, block: Block) -> bool:
         first, after = flatten(block.before[key], leaves), block.after[key][0]
         if isinstance(first, Static) and first == after:
             continue
-        flag = place.owner is session().raised
+        flag = key in stops
         if place.kind == "list" and grows(first, after):
-            carried[key] = growing(place, block.before[key], after)
+            if is_uneven(loop, carried, block):
+                carried[key] = Carried(place, bounded_tree(first, after, most), (first, leaves))
+            else:
+                carried[key] = growing(place, block.before[key], after)
             again = True
             continue
         goal = Static(False) if flag and first == Static(False) else free(abstract(first))
@@ -184,6 +193,25 @@ def find_places(loop: Loop, carried: dict, block: Block) -> bool:
             carried[key].traced = goal  # it is False in the body, as it was
         again = again or not flag
     return again
+
+
+def is_uneven(loop: Loop, carried: dict, block: Block) -> bool:
+    """Whether the loop may stop before its end is reached, as far as is known."""
+    keys = {key for key, c in carried.items() if c.pinned}
+    keys |= {flag.key for flag in flags()}
+    exits = [block.after[key][0] for key in keys if key in block.after]
+    return loop.test is not None or any(tree != Static(False) for tree in exits)
+
+
+def bounded_tree(first: Tree, after: Tree, most: int | None) -> Ragged:
+    """A list that grows by an unknown number of items, with room for those of all steps."""
+    if most is None:
+        raise CannotStage("a list grows, and how often is not known: say loop(..., max_steps=n)")
+    tree = join_ragged(first, after)
+    if tree is None:
+        raise CannotStage("a list gets items of several types")
+    size = len(first.children) if isinstance(first, Node) else first.cap  # type: ignore[union-attr]
+    return Ragged(tree.item, size + most * (tree.cap - size), fixed=True)
 
 
 def check_type(c: Carried, tree: Tree) -> None:
@@ -202,7 +230,10 @@ def check_type(c: Carried, tree: Tree) -> None:
 
 
 def grows(before: Tree, after: Tree) -> bool:
-    """Whether a list kept what it had, and has more behind it."""
+    """Whether a list kept what it had, and has more behind it, or may have."""
+    if isinstance(after, Ragged) and isinstance(before, Node | Ragged):
+        size = len(before.children) if isinstance(before, Node) else before.cap
+        return after.cap > size
     if not (isinstance(before, Node) and isinstance(after, Node)):
         return False
     n = len(before.children)

@@ -8,6 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
 from malleable.frontend.builtins import Steps
@@ -25,7 +26,8 @@ from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import if_, places_of, truth
 from malleable.frontend.reverse import while_loop
 from malleable.frontend.staging import Block, put, trace_block
-from malleable.frontend.trees import avals, count, spell
+from malleable.frontend.trees import Ragged, avals, count, spell
+from malleable.frontend.unwinding import freeze_if
 from malleable.frontend.values import CannotStage, inject, rebuild
 
 GIVE_ONE_TYPE = (
@@ -43,6 +45,11 @@ class Slices(Steps):
     """Steps of which make(i, slices) gives the item from the slices of the arrays."""
 
     make: Callable | None = None
+    views: bool = False  # whether get(i) gives the array itself, to be written to
+
+
+class WritesItem(Exception):
+    """A loop body writes to its item in place."""
 
 
 def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
@@ -50,11 +57,22 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
     Raises CannotStage for a body that only plain Python can follow.
     """
+    if isinstance(steps, Slices):
+        try:
+            return stage_once(loop, steps, bound)
+        except WritesItem:  # a row of an array is a view of it; another item is a thing of its own
+            if not steps.views:
+                raise CannotStage("an item is written in place") from None
+            steps = Steps(steps.length, steps.get)
+    stage_once(loop, steps, bound)
+
+
+def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
     index = counter_type() if steps is not None else None
     for _ in range(ROUNDS):
         block, again = trace_step(loop, steps, carried, index)
-        if not settle(loop, carried, block) and not again:
+        if not settle(loop, carried, block, bound) and not again:
             break
     else:
         kinds = ", ".join(f"`{c.place.name}`: {spell(c.tree)}" for c in carried.values())
@@ -74,6 +92,13 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 def counter_type():
     """Of the number of a step: an integer that promotes as Python's do."""
     return jax.typeof(compat.convert(0, jnp.asarray(0).dtype, True))
+
+
+def writes(item) -> bool:
+    """Whether the block being traced has written to an array among the items."""
+    if isinstance(item, tuple | list):
+        return any(map(writes, item))
+    return isinstance(item, Box) and ("box", id(item), "") in journal.current().places
 
 
 def arrays_of(steps: Steps | None) -> list:
@@ -97,8 +122,13 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
         begin(carried, rest, loop.where)
         if steps is None:
             loop.body()
+        elif isinstance(steps, Slices):
+            item = steps.make(i, parts)
+            loop.body(item)
+            if writes(item):
+                raise WritesItem
         else:
-            loop.body(steps.make(i, parts) if isinstance(steps, Slices) else steps.get(i))
+            loop.body(steps.get(i))
         again = note_aliases(carried)
 
     local = [p for p in places_of(loop.state) if p.key not in carried]
@@ -174,11 +204,13 @@ def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
     rest, rows = iter(outs), iter(ys)
     for c in carried.values():
         if c.prefix is None:
-            put(c.place, c.tree, rest, loop.where)
+            tree = replace(c.tree, fixed=False) if isinstance(c.tree, Ragged) else c.tree
+            put(c.place, tree, rest, loop.where)
         else:
             for _ in range(count(c.tree)):
                 next(rest)
             extend(c, block.after[c.place.key][0], rows, steps.length)
+    freeze_if(carried)
 
 
 def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, where) -> list:

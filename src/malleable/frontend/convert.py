@@ -14,13 +14,14 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, unbox
+from malleable.arrays.box import Box, Masked, unbox
 from malleable.errors import TransformError
-from malleable.frontend import callables, items, iteration, operators
+from malleable.frontend import callables, exceptions, items, iteration, operators, unwinding
 from malleable.frontend.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.session import Options, Session, active, session, within
 from malleable.frontend.trees import UNSET
-from malleable.frontend.values import Choice, holds_new, is_object
+from malleable.frontend.bounded import BoundedList, plain
+from malleable.frontend.values import Choice, bounded, holds_new, is_object
 from malleable.notes import note
 
 _SHALLOW = (bool, int, float, complex, str, bytes, type(None), np.ndarray, np.generic)
@@ -175,15 +176,21 @@ def finish(out) -> Any:
     """The result as JAX wants it: arrays instead of boxes, NaN where a dropped `raise` happened."""
     failed = session().raised._value
     failed = failed if isinstance(failed, compat.Tracer) else None
-    return jax.tree.map(
-        functools.partial(finish_leaf, failed, {}), out, is_leaf=lambda x: isinstance(x, Box)
-    )
+    return jax.tree.map(functools.partial(finish_leaf, failed, {}), out, is_leaf=is_whole)
+
+
+def is_whole(x) -> bool:
+    return isinstance(x, Box) or bounded(x) is not None
 
 
 def finish_leaf(failed, seen: dict, x) -> Any:
     """One leaf of the result; an object of the user's keeps its identity."""
     if isinstance(x, Choice):
         x = result_of_choice(x)
+    if bounded(x) is not None:
+        return plain(x[0])
+    if type(x) is Masked:
+        return BoundedList(x.compact(), x.count.value)
     value = x.value if isinstance(x, Box) else x
     if isinstance(value, jax.Array | float | np.ndarray):
         return value if failed is None else nan_where(failed, value)
@@ -195,7 +202,7 @@ def finish_leaf(failed, seen: dict, x) -> Any:
         new = jax.tree.map(
             functools.partial(finish_leaf, failed, seen),
             inside,
-            is_leaf=lambda x: isinstance(x, Box),
+            is_leaf=is_whole,
         )
         if new is not inside and any_traced(inside):
             fields[name] = new
@@ -271,6 +278,11 @@ OPERATORS = types.SimpleNamespace(
     while_=iteration.while_,
     for_=iteration.for_,
     raising=items.raising,
+    try_=exceptions.try_,
+    entered=unwinding.entered,
+    finally_=exceptions.finally_,
+    after_finally=exceptions.after_finally,
+    with_=functools.partial(exceptions.with_, _caller.call),
     writes_cell=items.writes_cell,
     writes_global=items.writes_global,
     **{name: getattr(_caller.items, name) for name in _of_items.split()},

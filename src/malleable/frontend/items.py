@@ -24,7 +24,8 @@ from malleable.errors import TransformError
 from malleable.frontend.builtins import TracedRange, pick
 from malleable.frontend.operators import by_case
 from malleable.frontend.scalars import truth
-from malleable.frontend.values import Choice, is_number
+from malleable.frontend.bounded import item, refuse
+from malleable.frontend.values import Choice, bounded, is_number
 
 _Function = types.FunctionType
 _SETS = (dict, set)
@@ -270,12 +271,16 @@ class Items:
         if kind is Box or isinstance(x, Box):
             return x[i]
         if kind is list or kind is tuple or isinstance(x, list | tuple | range):
+            if bounded(x) is not None:
+                return item(x[0], i) if not isinstance(i, slice) else refuse("a slice")
             if is_traced(i):
                 if isinstance(x, range):
                     return x.start + pick_index(i, len(x)) * x.step
                 return pick(x, i)
             _refuse_index(x, i)
         elif kind is dict:
+            if is_traced(i) and is_number(i):
+                return pick_key(x, i)
             _refuse_key(i)
         elif _is_raw(x):
             return Box(x)[i] if has_traced(i) else x[unbox(i)]
@@ -392,6 +397,15 @@ class Items:
     def iter_(self, iterable):
         """What a comprehension goes over."""
         return Box(iterable) if isinstance(iterable, jax.Array) else iterable
+
+
+def pick_key(x: dict, key):
+    """x[key] for a traced whole number; a key that is not there counts as a KeyError raised."""
+    keys = [k for k in x if isinstance(k, int)]
+    if len(keys) < len(x) or not keys or unbox(key).dtype.kind not in "iub" or unbox(key).ndim:
+        _refuse_key(key)
+    hits = [unbox(key) == k for k in keys]
+    return pick([x[k] for k in keys], Box(jnp.argmax(jnp.stack(hits)), True))
 
 
 def pick_index(i, length: int) -> Any:

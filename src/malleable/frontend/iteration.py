@@ -8,6 +8,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
+from malleable.frontend.bounded import over
 from malleable.frontend.builtins import Steps, TracedRange
 from malleable.frontend.carry import Loop
 from malleable.frontend.compiled import (
@@ -22,7 +23,7 @@ from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import as_local, if_, line_of, truth
 from malleable.frontend.session import session
 from malleable.frontend.trees import abstract, count, free
-from malleable.frontend.values import CannotStage, flatten, inject, rebuild
+from malleable.frontend.values import CannotStage, bounded, flatten, inject, rebuild
 from malleable.notes import note
 
 MANY = 8  # items from which roll="auto" makes one loop of them
@@ -185,6 +186,8 @@ def steps_of(items) -> Steps | None:
         return items
     if isinstance(items, TracedRange):
         return Steps(items.length, items.item)
+    if bounded(items) is not None:
+        return Steps(*over(items[0]))
     if isinstance(items, jax.Array):
         items = Box(items)
     if isinstance(items, Box) and items.traced:
@@ -196,7 +199,8 @@ def steps_of(items) -> Steps | None:
 
 def array_steps(box: Box) -> Steps:
     array = box.value
-    return Slices(array.shape[0], box.__getitem__, (array,), lambda i, parts: Box(parts[0]))
+    make = lambda i, parts: Box(parts[0])  # noqa: E731
+    return Slices(array.shape[0], box.__getitem__, (array,), make, views=True)
 
 
 def range_steps(items: range) -> Steps:

@@ -20,6 +20,7 @@ from malleable.frontend.nodes import assign, constant, load, placed
 RETURNED, RESULT = "_ag_ret", "_ag_rv"
 MARKERS = {ast.If: "inline_cond", ast.For: "inline_scan", ast.While: "inline_while"}
 LOOPS = (ast.While, ast.For, ast.AsyncFor)
+RAISES = "raise"  # in the context of a block inside a `try`: a raise ends it, as a jump does
 DEEP = 24  # levels of nesting at which the rest of a block is guarded by flags instead
 PINS = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 SCOPE_CALLS = frozenset(["locals", "vars", "dir", "eval", "exec"])
@@ -123,7 +124,10 @@ class Plan:
 
     def _choose(self, stmts):
         for stmt in stmts:
-            if isinstance(stmt, (ast.If, ast.While, ast.For)) and id(stmt) not in self.pinned:
+            catches = isinstance(stmt, ast.Try) and stmt.handlers
+            if (catches or isinstance(stmt, (ast.If, ast.While, ast.For))) and (
+                id(stmt) not in self.pinned
+            ):
                 self.converted.add(id(stmt))
             for block in nodes.blocks(stmt):
                 self._choose(block)
@@ -136,7 +140,8 @@ class Plan:
             marker = MARKERS.get(type(stmt))
             name = getattr(head, "func", None)
             name = getattr(name, "attr", getattr(name, "id", None))
-            if marker and name == marker and id(stmt) not in self.pinned:
+            fits = id(stmt) not in self.pinned and not _binds_in_test(stmt)
+            if marker and name == marker and fits:
                 self.converted.add(id(stmt))
             if isinstance(stmt, (ast.Break, ast.Continue)):
                 loop = max(i for i, one in enumerate(path) if isinstance(one, LOOPS))
@@ -185,6 +190,11 @@ class Plan:
             through = through or any(self.falls(h.body) for h in stmt.handlers)
             return through and self.falls(stmt.finalbody)
         return True
+
+
+def _binds_in_test(stmt):
+    """A walrus in the test of a `while`, which full style makes a statement first."""
+    return isinstance(stmt, ast.While) and holds(stmt.test, ast.NamedExpr)
 
 
 def _breaks(stmt):
@@ -274,7 +284,8 @@ class Lowering:
             if isinstance(stmt, (ast.Return, ast.Break, ast.Continue)) and jump in context:
                 return done + self.jump(stmt, context)
             flags = self.flags([stmt], context)
-            if isinstance(stmt, ast.If) and flags and id(stmt) in self.plan.converted:
+            leaves = flags or (RAISES in context and holds(stmt, ast.Raise))
+            if isinstance(stmt, ast.If) and leaves and id(stmt) in self.plan.converted:
                 if not self.plan.falls(stmt.body):
                     stmt.body = self.block(stmt.body, context)
                     stmt.orelse = self.block([*stmt.orelse, *rest], context)
@@ -298,7 +309,8 @@ class Lowering:
         if isinstance(stmt, (ast.Try, ast.TryStar)):
             flags = self.flags(stmt.body, context)
             late = flags and any(holds(child, (ast.With, ast.Try)) for child in stmt.body)
-            stmt.body = self.block(stmt.body, context)
+            caught = {RAISES: ""} if id(stmt) in self.plan.converted else {}
+            stmt.body = self.block(stmt.body, context | caught)
             for handler in stmt.handlers:
                 reset = [placed(assign(flag, constant(False)), handler.body[0]) for flag in flags]
                 handler.body = [*(reset if late else []), *self.block(handler.body, context)]
@@ -317,14 +329,13 @@ class Lowering:
 
     def loop(self, stmt, context):
         if id(stmt) not in self.plan.converted:
-            kept = {"return": context["return"]} if "return" in context else {}
+            kept = {jump: context[jump] for jump in ("return", RAISES) if jump in context}
             stmt.body = self.block(stmt.body, kept)
             stmt.orelse = self.block(stmt.orelse, context)
             return [stmt]
         number = next(self.numbers)
         inside = {"break": f"_ag_break{number}", "continue": f"_ag_continue{number}"}
-        if "return" in context:
-            inside["return"] = context["return"]
+        inside |= {jump: context[jump] for jump in ("return", RAISES) if jump in context}
         flags = self.flags(stmt.body, inside)
         stmt.exits = [flag for flag in flags if flag != inside["continue"]]
         self.tested.update(stmt.exits)

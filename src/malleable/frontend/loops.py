@@ -48,7 +48,7 @@ def _loop(writer, stmt, like, name, head, body, args):
 
 def native_for(writer, stmt):
     """A `for` that stays one, over `ag__.iter_(iterable)`."""
-    if isinstance(stmt, ast.For) and writer.full:
+    if isinstance(stmt, ast.For):
         stmt.iter = placed(hook("iter_", writer.expression(stmt.iter)), stmt.iter)
     else:
         stmt.iter = writer.expression(stmt.iter)

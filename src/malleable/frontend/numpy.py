@@ -16,8 +16,11 @@ from malleable.arrays import functions
 from malleable.arrays.box import Box, any_jax, any_traced, rebox, unbox, wrap
 from malleable.arrays.masked import Masked
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
+from malleable.arrays.rows import gathered
 from malleable.arrays.specials import SPECIAL
 from malleable.errors import TransformError
+from malleable.frontend.bounded import masked
+from malleable.frontend.values import bounded
 
 CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
 CALLS_BACK = frozenset(  # functions of the user's among the arguments: convert them first
@@ -94,6 +97,8 @@ def _find(fun) -> tuple[Any, bool]:
     for name, make in _CREATION.items():
         if fun is getattr(np, name, None):
             return make, True
+    if isinstance(fun, types.FunctionType) and fun in _CLASSES:
+        return _CLASSES[fun], True
     if isinstance(fun, type):
         if issubclass(fun, np.generic) and (fun.__module__ or "").startswith("numpy"):
             return _constructor(fun), True
@@ -198,8 +203,12 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
             if found.ndim >= ndmin
             else found.reshape((1,) * (ndmin - found.ndim) + found.shape)
         )
+    (object,) = gathered((object,))
     if type(object) is Masked:
         return object.copy() if dtype is None else object.astype(dtype)
+    if bounded(object) is not None:
+        found = masked(object[0])
+        return found if dtype is None else found.astype(dtype)
     raw = unbox(object)
     if not any_jax(raw):
         return Box(np.array(raw, dtype, order=order, subok=subok, ndmin=ndmin), False)
@@ -304,7 +313,7 @@ def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None):
 
 def arange(*args, dtype=None, **kwargs):
     """np.arange; the size must be known, the start may be traced if start + size is written."""
-    return _arange(*args, **({} if dtype is None else {"dtype": dtype}))
+    return _arange(*args, **kwargs, **({} if dtype is None else {"dtype": dtype}))
 
 
 _arange = _made("arange")
@@ -329,6 +338,12 @@ def roots(p):
 def polyval(p, x):
     """np.polyval, with a poly1d too."""
     return run_function(np.polyval, (p.coeffs if isinstance(p, np.poly1d) else p, x), {})
+
+
+def trimseq(seq):
+    """numpy.polynomial.polyutils.trimseq: the coefficients without zeros at the end."""
+    trim = np.polynomial.polyutils.trimseq
+    return np.trim_zeros(seq, "b") if any_traced(seq) else rebox_numpy(trim(unbox(seq)))
 
 
 def fromfunction(function, shape, *, dtype=float, like=None, **kwargs):
@@ -403,6 +418,7 @@ _CLASSES: dict[Any, Any] = {
     np.errstate: np.errstate,
     np.dtype: np.dtype,
     np.ndarray: _made("ndarray"),
+    np.polynomial.polyutils.trimseq: trimseq,
     np.ndindex: lambda *shape: np.ndindex(*unbox(shape)),
     np.ndenumerate: ndenumerate,
     np.broadcast: broadcast,

@@ -15,7 +15,7 @@ from malleable.arrays.journal import Place
 from malleable.frontend.session import session
 from malleable.frontend.staging import Block, merge, trace_block
 from malleable.frontend.trees import Leaf, Static
-from malleable.frontend.values import Choice, is_number, rebuild, select
+from malleable.frontend.values import Choice, bounded, is_number, rebuild, select
 from malleable.notes import note
 
 
@@ -28,6 +28,8 @@ def truth(x) -> Any:
         return x
     if isinstance(x, Choice):
         return truth_of_choice(x)
+    if bounded(x) is not None:
+        return x[0].length > 0
     content = x.value if isinstance(x, Box) else x
     if not isinstance(content, compat.Tracer):
         own = getattr(type(x), "__bool__", None)  # of the user's, it may give a traced answer

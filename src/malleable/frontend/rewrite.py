@@ -37,7 +37,8 @@ _lock = threading.RLock()
 def rewrite(fun, ag, mode="full"):
     """The converted clone of a Python function or lambda; `ag` supplies the operators.
 
-    mode="explicit" converts only `if inline_cond(p)`, `for x in inline_scan(xs)` and
+    mode="explicit" makes operators of no `if`, `for`, `while`, `and`, `or`, `not`, `assert` and
+    `a if c else b` but those marked: `if inline_cond(p)`, `for x in inline_scan(xs)`,
     `while inline_while(c)`. Coroutines and what is converted already come back as they are.
     Raises NoSource.
     """

@@ -24,6 +24,7 @@ import jax.scipy.stats
 import numpy as np
 
 from malleable import compat
+from malleable.arrays import functions
 from malleable.arrays.box import is_traced, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend import lapack, numpy, special
@@ -144,6 +145,11 @@ IGNORED = {
 }
 
 
+def as_data(value):
+    """A list with traced numbers in it as the array that SciPy takes it for."""
+    return functions.stacked(value) if type(value) is list and any_traced(value) else value
+
+
 def matched(original, substitute):
     """Call `substitute` with the arguments of `original`, by name where they have defaults."""
     signature = inspect.signature(original)
@@ -156,8 +162,10 @@ def matched(original, substitute):
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             parameter = theirs[name]
             if parameter.kind is parameter.VAR_POSITIONAL:
-                positional += [*value]
-            elif parameter.default is parameter.empty:
+                positional += map(as_data, value)
+                continue
+            value = as_data(value)
+            if parameter.default is parameter.empty:
                 positional.append(value)
             elif name in ours or anything:
                 named[name] = value

@@ -21,12 +21,17 @@ class Options:
 
 @dataclass
 class Session:
-    """raised: whether a dropped `raise` would have happened; a loop stops there."""
+    """raised: whether a dropped `raise` would have happened; a loop stops there.
+
+    attempts, moments: each `try` whose body runs now, and what was so when one was left.
+    """
 
     options: Options
     raised: Box = field(default_factory=lambda: Box(False, True))
     reasons: list = field(default_factory=list)  # (exception, where) of the dropped raises
     boxed: list = field(default_factory=list)  # (object, name): attributes that hold boxes now
+    attempts: list = field(default_factory=list)
+    moments: list = field(default_factory=list)
 
 
 _session: contextvars.ContextVar[Session | None] = contextvars.ContextVar("session", default=None)

@@ -15,8 +15,10 @@ from malleable.arrays import journal
 from malleable.arrays.joined import linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
+from malleable.frontend import unwinding
 from malleable.frontend.session import session
 from malleable.frontend.trees import UNSET, Either, Leaf, Node, Static, Tree, count, join, spell
+from malleable.frontend.unwinding import is_raised
 from malleable.frontend.values import flatten, holds_new, inject, rebuild
 from malleable.notes import note
 
@@ -33,6 +35,7 @@ class Block:
     error: BaseException | None = None
     undefined: set = field(default_factory=set)  # places joined with nothing on the way
     unread: set = field(default_factory=set)  # names that a branch found undefined
+    left: bool = False  # it ends in a raise, for a handler around us
 
     def outs(self, args: Sequence = (), consts: Sequence | None = None) -> list:
         """The leaves of all trees, computed here."""
@@ -47,12 +50,16 @@ class Block:
 
 
 def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -> Block:
-    """Trace run(*inputs) and undo what it did. A deliberate `raise` in it is kept as the error."""
+    """Trace run(*inputs) and undo what it did.
+
+    A deliberate `raise` in it goes to the handler around us, else is kept as the error.
+    """
     result: tuple = (Static(None), ())
     after: dict[Any, tuple] = {}
+    left, mark = False, unwinding.entered()
 
     def traced(*xs):
-        nonlocal result
+        nonlocal result, left
         leaves: list = []
 
         def split(value):
@@ -61,10 +68,18 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             return tree, range(start, len(leaves))
 
         try:
-            result = split(run(*xs))
+            try:
+                value = run(*xs)
+            except (Exception, unwinding.Leaving) as e:
+                if not unwinding.hand_over(e):
+                    raise
+                value, left = UNSET, True
+            unwinding.rewind(mark)
+            result = split(value)
             for key, place in book.places.items():
                 after[key] = split(place.read())
         finally:
+            unwinding.forget(mark)
             book.undo()
             forget_new(book)
         result = (outer(result[0]), result[1])
@@ -93,7 +108,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             error = e.with_traceback(None)
             error.__context__ = None
     found = book.undefined, book.unread
-    return Block(closed, result, after, book.places, book.before, error, *found)
+    return Block(closed, result, after, book.places, book.before, error, *found, left)
 
 
 def forget_new(book: journal.Journal) -> None:
@@ -111,11 +126,6 @@ def outer(tree: Tree) -> Tree:
     if isinstance(tree, Node):
         return replace(tree, children=tuple(map(outer, tree.children)))
     return Either(tuple(map(outer, tree.options))) if isinstance(tree, Either) else tree
-
-
-def is_raised(e: BaseException) -> bool:
-    """Whether an exception comes from a `raise` in converted code."""
-    return getattr(e, "__malleable_raised__", False)
 
 
 # ---------------------------------------------------------------- what nobody else can see
@@ -217,6 +227,9 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
         if place.kind != "box" and isinstance(target, Leaf) and not target.scalar:
             one, other = (getattr(tree_of(b, key), "origin", None) for b in blocks)
             place.write(linked(place.read(), one, other, pred))
+    if all(b.left or (b.error is not None and is_raised(b.error)) for b in blocks):
+        raise unwinding.Leaving
+    unwinding.freeze_if(targets)
     out = rebuild(result, rest, where)
     if isinstance(result, Leaf) and not result.scalar:
         one, other = (getattr(tree, "origin", None) for tree in results)

@@ -59,7 +59,19 @@ class Either:
     options: tuple
 
 
-Tree = Leaf | Static | Node | Either
+@dataclass(frozen=True)
+class Ragged:
+    """A list of at most `cap` items of one tree. The leaves: its length, and the items', stacked.
+
+    fixed: it may not get longer, for it goes around a loop.
+    """
+
+    item: "Tree"
+    cap: int
+    fixed: bool = field(default=False, compare=False)
+
+
+Tree = Leaf | Static | Node | Either | Ragged
 
 
 def raw(x):
@@ -79,6 +91,8 @@ def spell(x) -> str:
         return f"a {x.cls.__name__} of {len(x.children)}"
     if isinstance(x, Either):
         return " or ".join(map(spell, x.options))
+    if isinstance(x, Ragged):
+        return f"a list of up to {x.cap}"
     if isinstance(x, Box | jax.Array | np.ndarray):
         aval = raw(x)
         return f"{np.dtype(aval.dtype).name}[{','.join(map(str, aval.shape))}]"
@@ -158,21 +172,12 @@ def count(tree: Tree) -> int:
         return sum(map(count, tree.children))
     if isinstance(tree, Either):
         return 1 + sum(map(count, tree.options))
-    return 0
+    return 1 + count(tree.item) if isinstance(tree, Ragged) else 0
 
 
 def avals(tree: Tree) -> list:
     """The types of the leaves."""
-    if isinstance(tree, Leaf):
-        return [
-            jax.typeof(fill(tree)[0]) if tree.weak else jax.ShapeDtypeStruct(tree.shape, tree.dtype)
-        ]
-    if isinstance(tree, Node):
-        return [a for child in tree.children for a in avals(child)]
-    if isinstance(tree, Either):
-        first = jax.ShapeDtypeStruct((), np.int32)
-        return [first, *(a for option in tree.options for a in avals(option))]
-    return []
+    return [jax.typeof(compat.as_array(x)) for x in fill(tree)]
 
 
 def fill(tree: Tree) -> list:
@@ -183,7 +188,14 @@ def fill(tree: Tree) -> list:
         return [x for child in tree.children for x in fill(child)]
     if isinstance(tree, Either):
         return [np.int32(0), *(x for option in tree.options for x in fill(option))]
+    if isinstance(tree, Ragged):
+        return [np.int32(0), *(widen(x, tree.cap) for x in fill(tree.item))]
     return []
+
+
+def widen(x, cap: int):
+    """`cap` copies of an array, stacked."""
+    return jnp.broadcast_to(x, (cap, *x.shape))
 
 
 # ---------------------------------------------------------------- join
@@ -191,12 +203,16 @@ def fill(tree: Tree) -> list:
 
 def join(a: Tree, b: Tree) -> Tree:
     """The smallest tree that both fit into."""
-    if a == b and getattr(a, "origin", None) is getattr(b, "origin", None):
-        return a
     origin = getattr(a, "origin", None)
-    if origin is not None and origin is getattr(b, "origin", None):
-        return Static(origin)
+    if origin is getattr(b, "origin", None):
+        if origin is not None:
+            return Static(origin)
+        if a == b:
+            return a
     for one, other in ((a, b), (b, a)):
+        same_thing = getattr(other, "origin", None)
+        if isinstance(one, Static) and same_thing is not None and one.value is same_thing:
+            return one
         if isinstance(one, Static) and one.value is UNSET:
             return free(other)
         if isinstance(one, Static) and one.value is ABSENT and not session().options.checked:
@@ -221,6 +237,26 @@ def free(tree: Tree) -> Tree:
     return tree
 
 
+def join_ragged(a: Tree, b: Tree) -> Ragged | None:
+    """Two lists of different length as one whose length is traced, if all items are of one type."""
+    trees = [t for x in (a, b) for t in (x.children if isinstance(x, Node) else (x.item,))]
+    if not trees:
+        return None
+    item = free(abstract(trees[0]))
+    for tree in trees[1:]:
+        item = free(join(item, abstract(tree)))
+    sizes = [len(x.children) if isinstance(x, Node) else x.cap for x in (a, b)]
+    fixed = any(isinstance(x, Ragged) and x.fixed for x in (a, b))
+    return Ragged(item, max(sizes), fixed) if is_uniform(item) else None
+
+
+def is_uniform(tree: Tree) -> bool:
+    """Whether values of a tree can be stacked: arrays, and tuples, dicts and objects of them."""
+    if isinstance(tree, Node):
+        return all(map(is_uniform, tree.children))
+    return isinstance(tree, Leaf) or (isinstance(tree, Static) and tree.value is not ABSENT)
+
+
 def join_alike(a: Tree, b: Tree) -> Tree | None:
     """The join of two values of one kind; None if they are of two."""
     if a == b:
@@ -229,17 +265,22 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
     other = number_leaf(b.value) if isinstance(b, Static) else b
     if isinstance(one, Leaf) and isinstance(other, Leaf):
         return join_leaves(one, other)
+    lists = (isinstance(x, Ragged) or (isinstance(x, Node) and x.cls is list) for x in (a, b))
+    if all(lists) and not (isinstance(a, Node) and isinstance(b, Node) and same_length(a, b)):
+        return join_ragged(a, b)
     if isinstance(a, Node) and isinstance(b, Node) and a.cls is b.cls:
         if a.keys is None:
-            if len(a.children) == len(b.children):
-                return Node(a.cls, None, tuple(map(join, a.children, b.children)))
-            return None
+            return Node(a.cls, None, tuple(map(join, a.children, b.children))) if same_length(a, b) else None
         left, right = dict(zip(a.keys, a.children)), dict(zip(b.keys, b.children))  # type: ignore
         missing = Static(ABSENT)
         keys = tuple(dict.fromkeys((*left, *right)))
         children = (join(left.get(k, missing), right.get(k, missing)) for k in keys)
         return Node(a.cls, keys, tuple(children))
     return None
+
+
+def same_length(a: Node, b: Node) -> bool:
+    return len(a.children) == len(b.children)
 
 
 def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:

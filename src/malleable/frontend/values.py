@@ -24,6 +24,7 @@ from malleable.frontend.trees import (
     Either,
     Leaf,
     Node,
+    Ragged,
     Static,
     Tree,
     count,
@@ -151,6 +152,39 @@ class Stale(Box):
 STALE = Stale()
 
 
+class Bounded(Box):
+    """What a list holds whose length is traced, as its only item: all items, stacked, and how many.
+
+    Never changed: see `malleable.frontend.bounded` for what lists do with it.
+    """
+
+    __slots__ = ("arrays", "length", "tree")
+
+    def __init__(self, tree: Ragged, length, arrays: list):
+        self.tree, self.length, self.arrays = tree, length, arrays
+        self._base = self._index = None
+        self.scalar = False
+
+    traced = True
+
+    @property
+    def _value(self):
+        return self.value
+
+    @property
+    def value(self):
+        raise TransformError(
+            "a list whose length is known only at run time is used as if it were known",
+            where=compat.where(),
+            hint="index it, take its len(), go over it in a `for`, or make an array of it",
+        )
+
+
+def bounded(xs) -> Bounded | None:
+    """The content of a list whose length is traced; None for any other list or value."""
+    return xs[0] if type(xs) is list and len(xs) == 1 and type(xs[0]) is Bounded else None
+
+
 def is_number(x) -> bool:
     return isinstance(x, (Box, jax.Array)) or isinstance(
         x, bool | int | float | complex | np.generic
@@ -181,6 +215,10 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     kind = type(value)
     if kind in PLAIN or isinstance(value, type) or id(value) in seen:
         return Static(value)
+    if bounded(value) is not None:
+        (content,) = value
+        leaves += [content.length, *content.arrays]
+        return content.tree
     if isinstance(value, list | tuple):
         seen[id(value)] = value
         return Node(kind, None, tuple(flatten(x, leaves, seen, deep) for x in value), value)
@@ -212,6 +250,8 @@ def is_object(value) -> bool:
 
 def holds_new(value, seen: dict) -> bool:
     """Whether an object reaches an array that exists only in the block being traced."""
+    if isinstance(value, Bounded):
+        return any(map(compat.is_inner, (value.length, *value.arrays)))
     if isinstance(value, Choice):
         return compat.is_inner(value.index) or any(holds_new(x, seen) for x in value.options)
     if isinstance(value, Box):
@@ -260,6 +300,8 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
         return [jnp.asarray(index, np.int32), *(x for part in rest for x in part)]
     if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
         return fill(target)
+    if isinstance(target, Ragged):
+        return inject_list(tree, leaves, target)
     if isinstance(tree, Either):  # all of its options are of one kind by now
         index = jnp.asarray(next(leaves), np.int32)
         columns = [inject(option, leaves, target) for option in tree.options]
@@ -276,6 +318,32 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
         for k, t in zip(tree.keys, tree.children, strict=True)  # type: ignore[union-attr]
     }
     return [x for k, goal in goals.items() for x in found.get(k) or fill_missing(k, found, goal)]
+
+
+def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
+    """The length of a list and its items stacked, `target.cap` of them."""
+    goals = leaves_of(target.item)
+    if isinstance(tree, Ragged):
+        length = next(leaves)
+        columns = [next(leaves) for _ in range(count(tree.item))]
+    else:
+        length = np.int32(len(tree.children))
+        rows = [inject(child, leaves, target.item) for child in tree.children]
+        columns = [jnp.stack(list(map(jnp.asarray, xs))) for xs in zip(*rows, strict=True)]
+        columns = columns or [jnp.zeros((0, *g.shape), g.dtype) for g in goals]
+    out = [jnp.asarray(length, np.int32)]
+    for x, goal in zip(columns, goals, strict=True):
+        more = target.cap - x.shape[0]
+        x = jnp.concatenate([x, jnp.zeros((more, *x.shape[1:]), x.dtype)]) if more else x
+        out.append(compat.convert(x, goal.dtype, goal.weak))
+    return out
+
+
+def leaves_of(tree: Tree) -> list:
+    """The leaves of a tree of leaves and nodes, as types."""
+    if isinstance(tree, Node):
+        return [leaf for child in tree.children for leaf in leaves_of(child)]
+    return [tree] if isinstance(tree, Leaf) else []
 
 
 def fill_missing(key, found, goal) -> list:
@@ -316,6 +384,8 @@ def rebuild(tree: Tree, leaves: Iterator, where: str, into: dict | None = None) 
         return tree.value
     if isinstance(tree, Leaf):
         return Box(next(leaves), tree.scalar)
+    if isinstance(tree, Ragged):
+        return [Bounded(tree, next(leaves), [next(leaves) for _ in range(count(tree.item))])]
     if isinstance(tree, Either):
         index = next(leaves)
         return Choice(index, [rebuild(option, leaves, where) for option in tree.options], where)

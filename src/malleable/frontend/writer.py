@@ -4,7 +4,7 @@ import ast
 import contextlib
 import itertools
 
-from malleable.frontend import assign, branches, calls, jumps, loops, scopes
+from malleable.frontend import assign, branches, calls, handlers, jumps, loops, scopes
 from malleable.frontend.nodes import MARK, blocks, constant, function, hook, placed
 
 WAITS_NOT = (ast.NamedExpr, *jumps.PINS)
@@ -36,7 +36,7 @@ class Writer:
             self.liveness = scopes.Liveness(node, body, scopes.Uses())
             self.mentioned = scopes.arguments(node) | _mentioned(scopes.uses(node.body))
             self.waits_not = jumps.holds(node.body, WAITS_NOT, scope_calls=True)
-            if self.full and not jumps.holds(node.body, jumps.PINS):
+            if not jumps.holds(node.body, jumps.PINS):
                 node.body = self.expression(node.body)
             return node
         docstring, body = node.body[:1], node.body[1:]
@@ -90,7 +90,8 @@ class Writer:
     def statement(self, stmt):
         if id(stmt) in self.plan.converted:
             convert = _CONVERTED[type(stmt)]
-            before = [] if isinstance(stmt, ast.For) else assign.announced(self, stmt.test)
+            tested = isinstance(stmt, (ast.If, ast.While))
+            before = assign.announced(self, stmt.test) if tested else []
             return [*before, *convert(self, stmt)]
         kind = type(stmt)
         if kind in (ast.Global, ast.Nonlocal):
@@ -99,7 +100,7 @@ class Writer:
             name = stmt.targets[0].id
             if name.startswith(("_ag_continue", jumps.RETURNED)) and name not in self.tested:
                 return []
-        if not self.full and not _is_structure(stmt):
+        if not self.full and kind is ast.Assert:
             return self.native(stmt)
         before = [] if blocks(stmt) else assign.announced(self, stmt)
         return [*before, *_STATEMENTS.get(kind, Writer.native)(self, stmt)]
@@ -150,44 +151,12 @@ class Writer:
                 todo += block
         return [stmt]
 
-    def with_(self, stmt):
-        """Items and attributes as targets of `as` are bound at the start of the body."""
-        bindings = []
-        for item in stmt.items:
-            item.context_expr = self.expression(item.context_expr)
-            target = item.optional_vars
-            if isinstance(target, (ast.Attribute, ast.Subscript)) and item is stmt.items[-1]:
-                name = self.temporary()
-                item.optional_vars = placed(ast.Name(id=name, ctx=ast.Store()), target)
-                value = placed(ast.Name(id=name, ctx=ast.Load()), target)
-                moved = placed(ast.Assign(targets=[target], value=value), target)
-                bindings += assign.assignment(self, moved)
-            elif target is not None:
-                item.optional_vars = self.target(target)
-        before = assign.announced(self, *(i.optional_vars for i in stmt.items if i.optional_vars))
-        stmt.body = [*bindings, *self.block(stmt.body)]
-        return [*before, stmt]
-
-    def try_(self, stmt):
-        before = []
-        stmt.body = self.block(stmt.body)
-        for handler in stmt.handlers:
-            if handler.name:
-                name = placed(ast.Name(id=handler.name, ctx=ast.Store()), handler)
-                before += assign.announced(self, name)
-            if handler.type:
-                handler.type = self.expression(handler.type)
-            handler.body = self.block(handler.body)
-        stmt.orelse = self.block(stmt.orelse, empty=True)
-        stmt.finalbody = self.block(stmt.finalbody, empty=True)
-        return [*before, stmt]
-
     # expressions
 
     def expression(self, node):
-        """An expression, rewritten; comes back as is in explicit style."""
-        if not self.full:
-            return node
+        """An expression, rewritten; explicit style leaves to Python what asks for a truth value."""
+        if not self.full and _asks_for_truth(node):
+            return self.inside(node)
         return _EXPRESSIONS.get(type(node), Writer.inside)(self, node)
 
     def inside(self, node):
@@ -213,7 +182,7 @@ class Writer:
 
     def target(self, node):
         """A target that Python itself binds."""
-        return self.inside(node) if self.full else node
+        return self.inside(node)
 
     def index(self, node):
         """What stands between brackets, as a value of its own."""
@@ -255,11 +224,19 @@ def _mentioned(found):
     return found.reads | found.binds | found.captured
 
 
-def _is_structure(stmt):
-    """Definitions and local annotations, which explicit style must move with their block, too."""
-    if isinstance(stmt, ast.AnnAssign):
-        return isinstance(stmt.target, ast.Name)
-    return isinstance(stmt, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+def _asks_for_truth(node):
+    """Whether an expression of the user's, not a test of our flags, needs to know a truth value."""
+    if isinstance(node, ast.Compare):
+        return len(node.ops) > 1
+    if isinstance(node, ast.UnaryOp):
+        return not _is_flag(node.operand)
+    return isinstance(node, ast.IfExp) or (isinstance(node, ast.BoolOp) and not _is_flag(node))
+
+
+def _is_flag(node):
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_flag, node.values))
+    return isinstance(node, ast.Name) and node.id.startswith(MARK)
 
 
 def _is_text(stmt):
@@ -279,7 +256,7 @@ def _declared(global_names, nonlocal_names, like):
     return [placed(line, like) for line in lines]
 
 
-_CONVERTED = {ast.If: branches.if_, ast.While: loops.while_, ast.For: loops.for_}
+_CONVERTED = {ast.If: branches.if_, ast.While: loops.while_, ast.For: loops.for_, ast.Try: handlers.try_}
 _STATEMENTS = {
     ast.Assign: assign.assignment,
     ast.AugAssign: assign.augmented,
@@ -288,9 +265,9 @@ _STATEMENTS = {
     ast.Assert: branches.assert_,
     ast.Raise: calls.raise_,
     ast.For: loops.native_for,
-    ast.With: Writer.with_,
-    ast.Try: Writer.try_,
-    ast.TryStar: Writer.try_,
+    ast.With: handlers.with_,
+    ast.Try: handlers.native_try,
+    ast.TryStar: handlers.native_try,
     ast.FunctionDef: Writer.definition,
     ast.AsyncFunctionDef: lambda writer, stmt: [stmt],
     getattr(ast, "TypeAlias", None): lambda writer, stmt: [stmt],

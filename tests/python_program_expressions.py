@@ -1,6 +1,37 @@
 """The expressions of random Python programs: exact on small multiples of 1/8."""
 
 import random
+from dataclasses import dataclass, field, replace
+
+
+@dataclass
+class Scope:
+    """What the next statement may read and do.
+
+    names: readable names by type: f(loat), i(nt), b(ool), v(ector), a (matrix), l(ist), d(ict),
+    o(bject). grows: every path comes by here, so lists may grow. loop: break and continue allowed.
+    results: types of what the function returns, "" where no return is allowed.
+    """
+
+    names: dict[str, list[str]] = field(default_factory=dict)
+    frozen: frozenset = frozenset()
+    calls: tuple = ()
+    results: str = ""
+    rank: int = 0
+    left: int = 4
+    grows: bool = True
+    loop: bool = False
+    jumped: bool = False
+
+    def inside(self, names=(), **changes):
+        """The scope of a nested block; what it defines is not seen outside."""
+        inner = copied(self.names)
+        for kind, name in names:
+            inner.setdefault(kind, []).append(name)
+        return replace(self, names=inner, rank=self.rank + 1, **changes)
+
+    def targets(self, kind):
+        return [name for name in self.names.get(kind, ()) if name not in self.frozen]
 
 
 class Expressions:
@@ -212,3 +243,7 @@ class Expressions:
         ]
         options += [lambda a=a: f"{a}.sum(axis=0)" for a in scope.names.get("a", ())]
         return self.pick(options)()
+
+
+def copied(names):
+    return {kind: list(some) for kind, some in names.items()}
