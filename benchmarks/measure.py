@@ -21,9 +21,13 @@ def interleaved(cases, rounds=7):
 
 def report(title, rows, figures):
     """Print a table of (what, figure) rows; with --json, the figures as the last line."""
+    table(title, rows)
+    if "--json" in sys.argv:
+        print(json.dumps(figures))
+
+
+def table(title, rows):
     print(f"\n{title}\n")
     width = max(len(what) for what, _ in rows)
     for what, figure in rows:
         print(f"  {what:<{width}}  {figure}")
-    if "--json" in sys.argv:
-        print(json.dumps(figures))

@@ -738,16 +738,25 @@ def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTrace
 # ---------------------------------------------------------------- derivatives in one direction
 
 
-def define_linear_identity(prim: Primitive, transpose: Callable) -> None:
-    """Tell JAX about a primitive of ours: the identity on one array, with this rule in reverse.
+def define_linear(prim: Primitive, run: Callable, transpose: Callable, batch=None) -> None:
+    """Tell JAX about a primitive of ours that is linear in its arrays, with this rule in reverse.
 
-    transpose(cotangent, operand, **params) -> [cotangent of the operand], or raises.
+    transpose(cotangent, *operands, **params) -> cotangents of the operands, or raises; batch: the
+    rule for vmap, by default that the lane axis may be anywhere.
     """
-    prim.def_impl(lambda x, **_: x)
-    prim.def_abstract_eval(lambda x, **_: x)
-    mlir.register_lowering(prim, mlir.lower_fun(lambda x, **_: x, multiple_results=False))
+
+    def abstract(*avals, **params):
+        out = jax.eval_shape(lambda *xs: run(*xs, **params), *avals)
+        return avals[0] if out.shape == avals[0].shape else core.ShapedArray(out.shape, out.dtype)
+
+    prim.def_impl(run)
+    prim.def_abstract_eval(abstract)
+    mlir.register_lowering(prim, mlir.lower_fun(run, multiple_results=False))
     ad.deflinear2(prim, transpose)
-    batching.defvectorized(prim)
+    if batch is None:
+        batching.defvectorized(prim)
+    else:
+        batching.primitive_batchers[prim] = batch
 
 
 # vmap of a cond stops the gradient of operands in the branch not taken (jax#1052): tangents too,

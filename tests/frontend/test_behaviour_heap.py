@@ -166,6 +166,20 @@ def test_row_21_an_attribute_missing_in_one_branch_is_zero_there(x, value):
     assert float(jax.jit(autograph(f))(x)) == value
 
 
+@pytest.mark.xfail(strict=True, reason="row 21: an attribute of the class is lost, silently")
+def test_row_21_an_attribute_that_the_class_has_keeps_that_value_in_the_other_branch():
+    class Counter:
+        n = 0
+
+    def f(x):
+        counter = Counter()
+        if x > 0:
+            counter.n += 1
+        return counter.n
+
+    assert_same(f, -2.0)
+
+
 def test_row_21_an_object_of_the_caller_sees_the_write_and_gets_an_array():
     o = types.SimpleNamespace(b=1.0)
 

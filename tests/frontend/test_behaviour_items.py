@@ -173,7 +173,7 @@ def test_row_67_continue_in_a_try_runs_its_finally(n):
 
 
 @pytest.mark.parametrize("limit", [2.0, 5.0, 100.0])
-@pytest.mark.xfail(strict=True, reason="row 67: `__exit__` is not converted")
+@pytest.mark.xfail(strict=True, reason="row 21: an attribute of the class is lost")
 def test_row_67_break_in_a_with_leaves_it(limit):
     class Count:
         left = 0
@@ -196,7 +196,7 @@ def test_row_67_break_in_a_with_leaves_it(limit):
     assert_same(f, XS, limit)
 
 
-@pytest.mark.xfail(strict=True, reason="row 67: `__exit__` is not converted")
+@pytest.mark.xfail(strict=True, reason="row 21: an attribute of the class is lost")
 def test_row_67_a_with_in_a_branch_that_is_not_taken_leaves_no_effects():
     class Count:
         left = 0

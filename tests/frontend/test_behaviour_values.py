@@ -113,7 +113,6 @@ def test_row_80_all_names_of_an_array_see_a_write_through_a_view():
     assert_same(f, np.arange(12, dtype=np.float32).reshape(3, 4), 7.5)
 
 
-@pytest.mark.xfail(strict=True, reason="row 80: writes through the item get lost, silently")
 def test_row_80_a_write_to_the_row_that_a_loop_goes_over_is_one_to_the_matrix():
     def f(m, x):
         for row in m:
@@ -124,7 +123,6 @@ def test_row_80_a_write_to_the_row_that_a_loop_goes_over_is_one_to_the_matrix():
     assert_same(f, np.zeros((4, 2), np.float32), 2.0)
 
 
-@pytest.mark.xfail(strict=True, reason="row 80: an alias is lost, silently")
 @BOTH
 def test_row_80_a_view_chosen_by_a_traced_branch_is_still_a_view(x):
     def f(a, x):

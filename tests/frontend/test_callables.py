@@ -425,14 +425,26 @@ def test_an_array_from_outside_can_be_read_but_not_written(own):
 
 def test_a_traced_key_or_bound_is_refused_with_a_hint(own):
     for use in (
-        lambda i: own.getitem({1: 2}, i),
+        lambda i: own.getitem({"a": 2}, i),
         lambda i: own.setitem(1, {1: 2}, i),
         lambda i: own.getitem([1, 2], slice(i, None)),
         lambda i: own.delitem([1, 2], i),
-        lambda i: own.in_(i, {1: 2}),
+        lambda i: own.in_(i, {"a": 2}),
     ):
         with pytest.raises(TransformError, match="hint"):
             traced(use, 1)
+
+
+def test_a_dict_of_numbers_is_asked_for_a_traced_key(own):
+    table = {1: 10.0, 4: 40.0}
+
+    def run(i):
+        known = own.call(table.get, i, -1.0)
+        return own.getitem(table, i), known, own.in_(i, table), own.not_in(i, table)
+
+    assert [float(x) for x in traced(run, 4)] == [40, 40, 1, 0]
+    value, known, there, missing = traced(run, 2)
+    assert [float(known), bool(there), bool(missing)] == [-1, False, True]
 
 
 def test_a_view_is_changed_in_place_once(own):

@@ -147,6 +147,7 @@ def judge(got, plain, inputs) -> str:
 
 def compare(got, wanted) -> str:
     """What differs, in a few words; "" for nothing."""
+    got = jax.tree.map(as_list, got, is_leaf=is_bounded)
     leaves, structure = jax.tree.flatten(got)
     if isinstance(wanted, Exception):
         floats = [x for x in leaves if np.asarray(x).dtype.kind == "f"]
@@ -160,6 +161,17 @@ def compare(got, wanted) -> str:
         if not np.array_equal(a, b):
             return f"leaf {k} differs"
     return ""
+
+
+def is_bounded(x) -> bool:
+    return type(x).__name__ == "BoundedList"
+
+
+def as_list(x):
+    """The list for a list whose length was traced: stacked items, and how many of them count."""
+    if not is_bounded(x):
+        return x
+    return [jax.tree.map(lambda items, k=k: items[k], x.items) for k in range(int(x.length))]
 
 
 def show(value) -> str:

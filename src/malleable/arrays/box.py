@@ -15,6 +15,7 @@ from malleable.arrays.content import (
     any_jax,
     any_traced,
     frozen,
+    held,
     is_traced,
     rebox,
     unbox,
@@ -26,7 +27,7 @@ from malleable.arrays.places import belongs_to_jax, is_jax, own
 from malleable.arrays.protocols import put_out, run_function, run_ufunc
 
 __all__ = ["Box", "Masked", "any_jax", "any_traced", "frozen"]
-__all__ += ["is_traced", "rebox", "unbox", "wrap"]
+__all__ += ["held", "is_traced", "rebox", "unbox", "wrap"]
 
 _empty = object.__new__
 

@@ -19,6 +19,11 @@ from malleable.arrays.methods import Methods
 from malleable.arrays.places import belongs_to_jax, is_jax, traces
 
 NUMBERS = frozenset((int, float, complex, bool))
+UNCONVERTED_TEST = (
+    "this test stays Python's: the condition of a comprehension, a statement with a `yield`, a "
+    "`match` on a pattern with parts, or code without source\n"
+    "  hint: write it as a plain `if` in a function with source"
+)
 PYTHON_TYPES = {"f": float, "i": int, "b": bool, "c": complex}
 
 
@@ -201,7 +206,11 @@ class Box(Methods):
     # ---- one number
 
     def __bool__(self):
-        return bool(self._one())
+        try:
+            return bool(self._one())
+        except jax.errors.TracerBoolConversionError as e:
+            e.add_note(UNCONVERTED_TEST)
+            raise
 
     def __int__(self):
         return int(self._one())
@@ -264,7 +273,12 @@ def wrap(value):
         new = _empty(Box)
         new._value, new._base, new._index, new.scalar = value, None, None, value.ndim == 0
         return new
-    return Box(value, False) if type(value) is np.ndarray else value
+    return held(value) if type(value) is np.ndarray else value
+
+
+def held(value: np.ndarray):
+    """An array of NumPy in a box, unless its elements are objects: these are no numbers to trace."""
+    return value if value.dtype == object else Box(value, False)
 
 
 def rebox(tree):

@@ -28,6 +28,13 @@ class Place:
     def read(self) -> Any:
         return _READ[self.kind](self.owner, self.name)
 
+    def seen(self, value) -> Any:
+        """What a program sees where a content is `value`: for an attribute, the default of a class."""
+        if value is not ABSENT or self.kind != "attr":
+            return value
+        default = getattr(type(self.owner), self.name, ABSENT)
+        return ABSENT if hasattr(default, "__get__") else default
+
     def write(self, new) -> None:
         _WRITE[self.kind](self.owner, self.name, new)
 
@@ -69,6 +76,16 @@ def current() -> Journal | None:
 
 def all_open() -> tuple[Journal, ...]:
     return _open.get()
+
+
+def push(journal: Journal) -> None:
+    """Note changes there from now on, until `back_to`."""
+    _open.set((*_open.get(), journal))
+
+
+def back_to(journals: tuple[Journal, ...]) -> None:
+    """Close the journals opened since these were all that were open."""
+    _open.set(journals)
 
 
 @contextlib.contextmanager

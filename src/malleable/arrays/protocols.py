@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import functions, journal, places
-from malleable.arrays.content import Box, any_box, any_jax, any_traced, rebox, unbox, wrap
+from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, plain
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.arrays.places import is_jax
@@ -57,7 +57,7 @@ def run_ufunc(ufunc, method, inputs, kwargs):
 def rebox_numpy(out):
     """What NumPy returned, with its arrays in boxes."""
     if type(out) is np.ndarray:
-        return Box(out, False)
+        return held(out)
     if type(out) is tuple or type(out) is list:
         return type(out)(rebox_numpy(x) for x in out)
     return rebox(out) if hasattr(out, "_fields") else out

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import functions, places
-from malleable.arrays.content import Box, any_jax, any_traced, rebox, unbox, wrap
+from malleable.arrays.content import Box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.notes import note
@@ -231,8 +231,10 @@ def _at_least(func):
 
 def _at_least_one(func, a):
     if not isinstance(a, Box):
-        a = rebox(functions.stacked(unbox(a)))
-        a = a if isinstance(a, Box) else Box(np.asarray(a), False)
+        a = functions.stacked(unbox(a))
+        if not is_jax(a):
+            return held(func(a))
+        a = Box(a, None)
     new = func(np.empty(a.shape, np.int8)).shape
     return a if new == a.shape and not a.scalar else a.reshape(new)
 

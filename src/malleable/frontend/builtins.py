@@ -21,6 +21,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, unbox
+from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
 from malleable.frontend import bounded, scalars, values
 from malleable.frontend.scalars import content, python_scalar, truth, when_traced
@@ -228,7 +229,7 @@ _MISSING: Any = object()
 
 def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
     def extreme(*args, key=None, default=_MISSING):
-        items = args if len(args) > 1 else args[0]
+        items = args if len(args) > 1 else gathered(args)[0]
         if key is None and is_traced(items) and items.ndim == 1 and items.shape[0]:
             return Box(whole(unbox(items)), True)
         items = items if isinstance(items, tuple | list) else list(items)
@@ -261,6 +262,7 @@ def sum_(iterable, /, start=0):
 
 def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable) -> Callable:
     def quantifier(iterable):
+        (iterable,) = gathered((iterable,))
         if is_traced(iterable) and iterable.ndim == 1:
             return Box(whole(unbox(iterable)), True)
         found = None

@@ -8,6 +8,7 @@ enter(fun) -> a function for JAX to call back: it takes plain arrays, boxes them
 converted `fun` and returns plain arrays. None: callbacks are handed over as they are.
 """
 
+import contextlib
 import dataclasses
 import dis
 import functools
@@ -24,7 +25,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
-from malleable.frontend import builtins, items, kinds, numpy, scipy
+from malleable.frontend import builtins, items, kinds, lookups, numpy, scipy
 from malleable.frontend.source import NoSource
 from malleable.frontend.operators import by_case
 from malleable.frontend.bounded import method
@@ -39,6 +40,7 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
     __iand__ __isub__ __ixor__ __imul__"""
 _MUTATORS = frozenset(_CHANGES.split())
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement
+_MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
 _TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
@@ -167,6 +169,11 @@ class Caller:
             return functools.partial(self.call, original)
         if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
             return _weakly(lambda f, *args, **kwargs: f(*args, **kwargs), f)
+        if f.__code__ is _MANAGED:  # @contextlib.contextmanager, on a generator of the user's
+            inner = f.__wrapped__
+            if type(inner) is _Function and convertible(inner):
+                converted = self.convert(inner)
+                return contextlib.contextmanager(converted) if converted else f
         replaced = _replacement(f)
         if isinstance(replaced, scipy.Instead):
             return functools.partial(self.call, replaced.fun)
@@ -301,6 +308,8 @@ class Caller:
                 return None
             if name in ("index", "count", "remove") and any(map(is_traced, (*args, *owner))):
                 return self._search(owner, name, *args)
+        elif isinstance(owner, dict) and name == "get" and args and is_traced(args[0]):
+            return lookups.get(owner, *args)
         elif isinstance(owner, dict) and args and name in ("get", "pop", "setdefault"):
             items._refuse_key(args[0])
         elif isinstance(owner, type):

@@ -176,7 +176,8 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None) -> bo
         if key in carried or key in local or is_dead(place, [block], held):
             continue
         leaves: list = []
-        first, after = flatten(block.before[key], leaves), block.after[key][0]
+        first = flatten(place.seen(block.before[key]), leaves)
+        after = block.after[key][0]
         if isinstance(first, Static) and first == after:
             continue
         flag = key in stops

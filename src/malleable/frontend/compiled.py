@@ -26,7 +26,7 @@ from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import if_, places_of, truth
 from malleable.frontend.reverse import while_loop
 from malleable.frontend.staging import Block, put, trace_block
-from malleable.frontend.trees import Ragged, avals, count, spell
+from malleable.frontend.trees import Ragged, Static, avals, count, spell
 from malleable.frontend.unwinding import freeze_if
 from malleable.frontend.values import CannotStage, inject, rebuild
 
@@ -276,7 +276,10 @@ def leaves_alone(block: Block, carried: dict) -> bool:
     for c, (_, inputs) in zip(carried.values(), given, strict=True):
         tree, ids = block.after[c.place.key]
         outs = [program.outvars[i] for i in ids]
-        if not c.pinned and (tree != c.tree or any(a is not b for a, b in zip(outs, inputs, strict=True))):
+        thing = getattr(tree, "origin", None)
+        if c.pinned or (isinstance(c.tree, Static) and thing is not None and thing is c.tree.value):
+            continue
+        if tree != c.tree or any(a is not b for a, b in zip(outs, inputs, strict=True)):
             return False
     return True
 

@@ -24,6 +24,10 @@ from malleable.frontend.bounded import BoundedList, plain
 from malleable.frontend.values import Choice, bounded, holds_new, is_object
 from malleable.notes import note
 
+RAN_AS_IS = (
+    "nothing was traced, so the function ran as it is, and a function in it met something traced\n"
+    "  hint: call it under jax.jit, or decorate the inner function with autograph"
+)
 _SHALLOW = (bool, int, float, complex, str, bytes, type(None), np.ndarray, np.generic)
 
 
@@ -60,7 +64,11 @@ def autograph(fun: Callable | None = None, **options) -> Callable:
     @functools.wraps(fun)
     def autographed(*args, **kwargs):
         if compat.is_idle():
-            return fun(*args, **kwargs)
+            try:
+                return fun(*args, **kwargs)
+            except jax.errors.ConcretizationTypeError as e:
+                e.add_note(RAN_AS_IS)
+                raise
         try:
             return enter(fun, chosen, args, kwargs)
         except Exception as e:

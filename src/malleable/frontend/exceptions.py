@@ -36,15 +36,11 @@ def try_(statements: tuple, handlers: tuple, orelse: Callable | None, state, liv
 def run(attempt: Attempt, statements: tuple, state) -> None:
     """The statements in turn; those after a raise under a traced test where it did not happen."""
     for k, statement in enumerate(statements):
+        mark, left = unwinding.entered(), statements[k:]
         stopped = failed()
-        if stopped is True:
-            return
-        if stopped is not False:
-            rest = statements[k:]
-            unless(stopped, lambda: caught(attempt, lambda: run(attempt, rest, state)), rest, state)
-            return
-        mark = unwinding.entered()
         try:
+            if stopped is not False:
+                return unless(stopped, catching(attempt, run, attempt, left, state), left, state)
             step(statement, state)
         except Exception as e:
             stopped = failed()
@@ -53,12 +49,9 @@ def run(attempt: Attempt, statements: tuple, state) -> None:
                 raise
             rewind(mark)
             again = e.with_traceback(None)
-            unless(stopped, lambda: caught(attempt, lambda: throw(again)), statements[k:], state)
-            return
-        except Leaving:
+            return unless(stopped, catching(attempt, throw, again), left, state)
+        finally:
             rewind(mark)
-            raise
-        rewind(mark)
 
 
 def step(statement: Callable, state) -> None:
@@ -75,18 +68,24 @@ def throw(e: BaseException):
     raise e
 
 
-def caught(attempt: Attempt, body: Callable) -> None:
-    """Any exception that the `try` catches is as one under the test of this block."""
-    try:
-        body()
-    except Exception as e:
-        if not attempt.take(e):
-            raise
-        raise Leaving from None
+def catching(attempt: Attempt, body: Callable, *args) -> Callable:
+    """body(*args), where each exception that the `try` catches is one of this path only."""
+
+    def now():
+        try:
+            body(*args)
+        except Exception as e:
+            if not attempt.take(e):
+                raise
+            raise Leaving from None
+
+    return now
 
 
 def unless(stopped, body: Callable, statements: tuple, state) -> None:
     """`body()` where nothing was raised."""
+    if stopped is True:
+        return
 
     def going():
         unwinding.clear()

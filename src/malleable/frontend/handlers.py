@@ -71,6 +71,7 @@ def _named(handler):
     gone = ast.Delete(targets=[ast.Name(id=name, ctx=ast.Del())])
     end = [placed(one, handler) for one in (unbound, gone)]
     kept = ast.Try(body=handler.body, handlers=[], orelse=[], finalbody=end)
+    kept.made = True
     return [begin, placed(kept, handler)]
 
 
@@ -95,7 +96,9 @@ def native_try(writer, stmt):
             handler.type = writer.expression(handler.type)
         handler.body = writer.block(handler.body)
     stmt.orelse = writer.block(stmt.orelse, empty=True)
-    if stmt.finalbody:
+    if getattr(stmt, "made", False):
+        stmt.finalbody = writer.block(stmt.finalbody)
+    elif stmt.finalbody:
         mark, stmt.finalbody = finalbody(writer, stmt)
         before.append(mark)
     return [*before, stmt]

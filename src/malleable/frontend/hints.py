@@ -20,6 +20,12 @@ class Hinted:
     max_steps: int | None
     roll: bool | str | None
 
+    def __iter__(self):  # in code that is not converted
+        return iter(self.value)
+
+    def __bool__(self):
+        return bool(self.value)
+
 
 def loop(value, *, max_steps: int | None = None, roll: bool | str | None = None) -> Any:
     """Say something about one loop: `for x in loop(xs, roll=True)`, `while loop(test, max_steps=9)`.

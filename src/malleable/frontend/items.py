@@ -22,6 +22,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend.builtins import TracedRange, pick
+from malleable.frontend.lookups import contains, look_up, refused_key
 from malleable.frontend.operators import by_case
 from malleable.frontend.scalars import truth
 from malleable.frontend.bounded import item, refuse
@@ -82,11 +83,7 @@ def _of_jax(x) -> bool:
 
 def _refuse_key(key) -> None:
     if has_traced(key):
-        raise TransformError(
-            "a dict or set is asked for a traced key",
-            where=compat.where(),
-            hint="keep the values in an array and index that, or make the key a static argument",
-        )
+        raise refused_key()
 
 
 def _refuse_index(x, index) -> None:
@@ -204,7 +201,8 @@ class Items:
 
     def _boxed(self, o, name, value):
         """An array in an attribute becomes a box there, so that writes to it stay; see `leave`."""
-        if type(value) is np.ndarray or issubclass(type(value), jax.Array):
+        numbers = type(value) is np.ndarray and value.dtype != object
+        if numbers or issubclass(type(value), jax.Array):
             fields = getattr(o, "__dict__", None)
             if type(fields) is dict and fields.get(name) is value and journal.current() is not None:
                 journal.touch_attr(o, name)
@@ -279,8 +277,8 @@ class Items:
                 return pick(x, i)
             _refuse_index(x, i)
         elif kind is dict:
-            if is_traced(i) and is_number(i):
-                return pick_key(x, i)
+            if is_traced(i):
+                return look_up(x, i)
             _refuse_key(i)
         elif _is_raw(x):
             return Box(x)[i] if has_traced(i) else x[unbox(i)]
@@ -385,6 +383,8 @@ class Items:
         if is_traced(x):
             if isinstance(items, set | frozenset):
                 return _found(x, items)
+            if isinstance(items, dict):
+                return contains(items, x)
             _refuse_key(x)
         return x in items
 
@@ -397,15 +397,6 @@ class Items:
     def iter_(self, iterable):
         """What a comprehension goes over."""
         return Box(iterable) if isinstance(iterable, jax.Array) else iterable
-
-
-def pick_key(x: dict, key):
-    """x[key] for a traced whole number; a key that is not there counts as a KeyError raised."""
-    keys = [k for k in x if isinstance(k, int)]
-    if len(keys) < len(x) or not keys or unbox(key).dtype.kind not in "iub" or unbox(key).ndim:
-        _refuse_key(key)
-    hits = [unbox(key) == k for k in keys]
-    return pick([x[k] for k in keys], Box(jnp.argmax(jnp.stack(hits)), True))
 
 
 def pick_index(i, length: int) -> Any:

@@ -1,5 +1,6 @@
 """What `while` and `for` do: Python, until a test, an exit or the items are traced."""
 
+import functools
 from collections.abc import Iterable
 
 import jax
@@ -8,6 +9,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
+from malleable.frontend import stacking
 from malleable.frontend.bounded import over
 from malleable.frontend.builtins import Steps, TracedRange
 from malleable.frontend.carry import Loop
@@ -22,7 +24,7 @@ from malleable.frontend.compiled import (
 from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import as_local, if_, line_of, truth
 from malleable.frontend.session import session
-from malleable.frontend.trees import abstract, count, free
+from malleable.frontend.trees import abstract, count, free, join
 from malleable.frontend.values import CannotStage, bounded, flatten, inject, rebuild
 from malleable.notes import note
 
@@ -223,10 +225,13 @@ def stack(items: list) -> Steps | None:
     for item in items:
         leaves: list = []
         parts.append((flatten(item, leaves, deep=True), leaves))
-    tree = free(abstract(parts[0][0]))
-    if not count(tree) or any(free(abstract(t)) != tree for t, _ in parts[1:]):
+    kinds = [free(abstract(t)) for t, _ in parts]
+    if any(kind != kinds[0] for kind in kinds):
+        return None
+    tree = functools.reduce(join, (free(t) for t, _ in parts))  # what all share stays as it is
+    if not count(tree):
         return None
     columns = [inject(t, iter(leaves), tree) for t, leaves in parts]
-    arrays = tuple(jnp.stack(column) for column in zip(*columns, strict=True))
+    arrays = tuple(map(stacking.stack, zip(*columns, strict=True)))
     make = lambda i, slices: rebuild(tree, iter(slices), "")  # noqa: E731
     return Slices(len(items), lambda i: items[i], arrays, make)

@@ -13,12 +13,13 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import functions
-from malleable.arrays.box import Box, any_jax, any_traced, rebox, unbox, wrap
+from malleable.arrays.box import Box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.masked import Masked
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import SPECIAL
 from malleable.errors import TransformError
+from malleable.frontend import polynomials
 from malleable.frontend.bounded import masked
 from malleable.frontend.values import bounded
 
@@ -97,8 +98,8 @@ def _find(fun) -> tuple[Any, bool]:
     for name, make in _CREATION.items():
         if fun is getattr(np, name, None):
             return make, True
-    if isinstance(fun, types.FunctionType) and fun in _CLASSES:
-        return _CLASSES[fun], True
+    if isinstance(fun, types.FunctionType) and fun in polynomials.FUNCTIONS:
+        return polynomials.FUNCTIONS[fun], True
     if isinstance(fun, type):
         if issubclass(fun, np.generic) and (fun.__module__ or "").startswith("numpy"):
             return _constructor(fun), True
@@ -211,7 +212,7 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
         return found if dtype is None else found.astype(dtype)
     raw = unbox(object)
     if not any_jax(raw):
-        return Box(np.array(raw, dtype, order=order, subok=subok, ndmin=ndmin), False)
+        return held(np.array(raw, dtype, order=order, subok=subok, ndmin=ndmin))
     value = functions.stacked(raw)
     new = _typed(value, dtype)
     return Box(
@@ -240,7 +241,7 @@ def asarray(a, dtype=None, order=None, *, copy=None, **kwargs):
         )
         return a if same else a.astype(dtype)
     if isinstance(a, np.ndarray) and not isinstance(a, Box):
-        return Box(np.asarray(a, dtype), False)
+        return held(np.asarray(a, dtype))
     return array(a, dtype)
 
 
@@ -340,12 +341,6 @@ def polyval(p, x):
     return run_function(np.polyval, (p.coeffs if isinstance(p, np.poly1d) else p, x), {})
 
 
-def trimseq(seq):
-    """numpy.polynomial.polyutils.trimseq: the coefficients without zeros at the end."""
-    trim = np.polynomial.polyutils.trimseq
-    return np.trim_zeros(seq, "b") if any_traced(seq) else rebox_numpy(trim(unbox(seq)))
-
-
 def fromfunction(function, shape, *, dtype=float, like=None, **kwargs):
     grid = np.indices(tuple(map(int, shape)), dtype=dtype)
     return function(*(Box(g, False) for g in grid), **kwargs)
@@ -418,7 +413,6 @@ _CLASSES: dict[Any, Any] = {
     np.errstate: np.errstate,
     np.dtype: np.dtype,
     np.ndarray: _made("ndarray"),
-    np.polynomial.polyutils.trimseq: trimseq,
     np.ndindex: lambda *shape: np.ndindex(*unbox(shape)),
     np.ndenumerate: ndenumerate,
     np.broadcast: broadcast,

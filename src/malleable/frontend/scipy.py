@@ -28,6 +28,7 @@ from malleable.arrays import functions
 from malleable.arrays.box import is_traced, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend import lapack, numpy, special
+from malleable.notes import note
 
 
 class Instead:
@@ -331,6 +332,18 @@ def lfilter(b, a, x, axis=-1, zi=None):
     return out if zi is None else (out, jnp.moveaxis(state, 0, axis))
 
 
+def normalize(b, a):
+    """A transfer function with a leading 1 below; leading zeros above are kept."""
+    num, den = jnp.asarray(b), jnp.atleast_1d(a)
+    if den.ndim != 1:
+        raise ValueError("Denominator polynomial must be rank-1 array.")
+    if num.ndim > 2:
+        raise ValueError("Numerator polynomial must be rank-1 or rank-2 array.")
+    note("leading zeros of a transfer function are kept", compat.where(), "they are known too late")
+    num = jnp.atleast_1d(num) / den[0]
+    return num[0] if num.ndim == 2 and len(num) == 1 else num, den / den[0]
+
+
 PADDINGS = {
     **{"reflect": "symmetric", "grid-mirror": "symmetric", "mirror": "reflect", "nearest": "edge"},
     **{"constant": "constant", "grid-constant": "constant", "wrap": "wrap", "grid-wrap": "wrap"},
@@ -393,7 +406,7 @@ OWN = {
         "eig": lambda a: jnp.linalg.eig(a),
         "eigvals": lambda a: jnp.linalg.eigvals(a),
     },
-    "scipy.signal": {"lfilter": lfilter},
+    "scipy.signal": {"lfilter": lfilter, "normalize": normalize},
     "scipy.ndimage": {"correlate1d": correlate1d, "convolve1d": convolve1d},
 }
 

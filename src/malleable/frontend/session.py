@@ -23,7 +23,7 @@ class Options:
 class Session:
     """raised: whether a dropped `raise` would have happened; a loop stops there.
 
-    attempts, moments: each `try` whose body runs now, and what was so when one was left.
+    attempts: each `try` whose body runs now.
     """
 
     options: Options
@@ -31,7 +31,6 @@ class Session:
     reasons: list = field(default_factory=list)  # (exception, where) of the dropped raises
     boxed: list = field(default_factory=list)  # (object, name): attributes that hold boxes now
     attempts: list = field(default_factory=list)
-    moments: list = field(default_factory=list)
 
 
 _session: contextvars.ContextVar[Session | None] = contextvars.ContextVar("session", default=None)

@@ -19,7 +19,7 @@ from malleable.frontend import unwinding
 from malleable.frontend.session import session
 from malleable.frontend.trees import UNSET, Either, Leaf, Node, Static, Tree, count, join, spell
 from malleable.frontend.unwinding import is_raised
-from malleable.frontend.values import flatten, holds_new, inject, rebuild
+from malleable.frontend.values import Choice, flatten, holds_new, inject, rebuild
 from malleable.notes import note
 
 
@@ -56,7 +56,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     """
     result: tuple = (Static(None), ())
     after: dict[Any, tuple] = {}
-    left, mark = False, unwinding.entered()
+    left = False
 
     def traced(*xs):
         nonlocal result, left
@@ -74,12 +74,12 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
                 if not unwinding.hand_over(e):
                     raise
                 value, left = UNSET, True
-            unwinding.rewind(mark)
+            unwinding.rewind(within)
             result = split(value)
             for key, place in book.places.items():
                 after[key] = split(place.read())
         finally:
-            unwinding.forget(mark)
+            journal.back_to(within)
             book.undo()
             forget_new(book)
         result = (outer(result[0]), result[1])
@@ -92,6 +92,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
 
     closed, error = None, None
     with journal.opened() as book:
+        within = journal.all_open()
         for place in places:
             book.record(place)
         try:
@@ -173,7 +174,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     old = {}
     for key, place in places.items():
         leaves: list = []
-        old[key] = (flatten(place.read(), leaves), leaves)
+        old[key] = (flatten(place.seen(place.read()), leaves), leaves)
 
     def tree_of(block, key):
         if key in block.after:
@@ -260,7 +261,10 @@ def put(place: Place, target: Tree, leaves, where: str) -> None:
     if place.kind == "box":
         place.write(next(leaves) if isinstance(target, Leaf) else target.value)  # type: ignore
     else:
-        place.write(rebuild(target, leaves, where))
+        value = rebuild(target, leaves, where)
+        if isinstance(value, Choice):
+            value.name = place.name
+        place.write(value)
 
 
 def report_joins(targets, places, yes, no, tree_of, where) -> None:

@@ -96,6 +96,8 @@ def spell(x) -> str:
     if isinstance(x, Box | jax.Array | np.ndarray):
         aval = raw(x)
         return f"{np.dtype(aval.dtype).name}[{','.join(map(str, aval.shape))}]"
+    if isinstance(x, list | tuple | dict):
+        return f"a {type(x).__name__} of {len(x)}"
     return repr(x) if isinstance(x, PLAIN) else f"a {type(x).__name__}"
 
 

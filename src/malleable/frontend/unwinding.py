@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 from jax import lax
 from jax import numpy as jnp
 
@@ -60,7 +61,7 @@ class Attempt:
     """A `try` whose body runs. handlers: (function that gives the types, or None; handler)."""
 
     def __init__(self, handlers: tuple, places: list[Place]):
-        self.handlers, self.places, self.book = handlers, places, journal.current()
+        self.handlers, self.places, self.level = handlers, places, level()
         self.caught: dict[Any, Caught] = {}
 
     def number_of(self, e: BaseException) -> int | None:
@@ -111,10 +112,15 @@ def is_raised(e: BaseException) -> bool:
 
 
 def hand_over(e: BaseException) -> bool:
-    """Leave a deliberate exception to the innermost `try` around us that catches it, if any."""
+    """Leave an exception of one path to the innermost `try` around us that catches it, if any.
+
+    JAX's own errors say that something cannot be traced: they are of no path.
+    """
     if isinstance(e, Leaving):
         return True
-    return is_raised(e) and any(attempt.take(e) for attempt in reversed(session().attempts))
+    if isinstance(e, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+        return False
+    return any(attempt.take(e) for attempt in reversed(session().attempts))
 
 
 def flags() -> list[Place]:
@@ -147,15 +153,37 @@ def clear() -> None:
 # ---------------------------------------------------------------- what was so at the raise
 
 
+class Moment(Journal):
+    """What changes after a raise under a traced test, until the statement of its `try` ends.
+
+    pred: where it was raised, or something before it; level: the journal of the block around.
+    """
+
+    def __init__(self, pred, level: Journal):
+        super().__init__()
+        self.pred, self.level = pred, level
+        places = [p for p in level.places.values() if p.kind == "cell"]
+        for attempt in session().attempts:
+            if attempt.level is level:
+                places += attempt.places
+        for place in places:
+            self.record(place)
+        self.variables = set(self.places)
+
+
+def level() -> Journal | None:
+    """The journal of the block being traced."""
+    now = journal.current()
+    return now.level if isinstance(now, Moment) else now
+
+
 def freeze() -> None:
-    """Remember what all places hold now, on the paths that have raised."""
-    book, found = journal.current(), session()
-    if book is None or not found.attempts:
-        return
-    pred = failed()
-    if pred is not False:
-        held = {key: place.read() for key, place in watched(book).items()}
-        found.moments.append((pred, held))
+    """From now on, what changes is for the paths that have not raised."""
+    around = level()
+    if around is not None and session().attempts:
+        pred = failed()
+        if pred is not False:
+            journal.push(Moment(pred, around))
 
 
 def freeze_if(changed) -> None:
@@ -164,39 +192,30 @@ def freeze_if(changed) -> None:
         freeze()
 
 
-def watched(book: Journal) -> dict[Any, Place]:
-    """What the block has changed, and the variables of each `try` in it; what holds others last."""
-    places = dict(book.places)
-    for attempt in session().attempts:
-        if attempt.book is book:
-            places |= {place.key: place for place in attempt.places if place.key not in places}
-    order = {"box": 0, "cell": 2}
-    return dict(sorted(places.items(), key=lambda item: order.get(item[1].kind, 1)))
-
-
-def entered() -> int:
+def entered() -> tuple:
     """A mark for `rewind`."""
-    return len(session().moments)
+    return journal.all_open()
 
 
-def forget(mark: int) -> None:
-    del session().moments[mark:]
-
-
-def rewind(mark: int) -> None:
+def rewind(mark: tuple) -> None:
     """Where a path raised after the mark, let all places hold what they did then."""
-    moments = session().moments[mark:]
-    forget(mark)
-    book = journal.current()
-    if not moments or book is None:
-        return
-    for key, place in watched(book).items():
-        now = new = place.read()
-        for pred, held in reversed(moments):
-            old = held[key] if key in held else book.before.get(key, now)
-            new = chosen(pred, old, new, place)
-        if new is not now:
-            place.write(new)
+    opened = journal.all_open()
+    while len(opened) > len(mark):
+        moment, opened = opened[-1], opened[:-1]
+        for key, place in in_order(moment):
+            now, before = place.read(), moment.before[key]
+            new = chosen(moment.pred, before, now, place)
+            if new is not now:
+                place.write(new)
+            if key not in moment.variables and key not in opened[-1].places:
+                opened[-1].places[key], opened[-1].before[key] = place, before
+        journal.back_to(opened)
+
+
+def in_order(moment: Journal) -> list:
+    """The places, those last that may hold others."""
+    order = {"box": 0, "cell": 2}
+    return sorted(moment.places.items(), key=lambda item: order.get(item[1].kind, 1))
 
 
 def chosen(pred, old, new, place: Place) -> Any:

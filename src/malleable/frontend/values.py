@@ -51,10 +51,10 @@ class Choice(Box):
     Other uses apply to each value for which Python allows them.
     """
 
-    __slots__ = ("index", "number", "options", "where")
+    __slots__ = ("index", "name", "number", "options", "where")
 
     def __init__(self, index, options: list, where: str):
-        self.index, self.options, self.where = index, options, where
+        self.index, self.options, self.where, self.name = index, options, where, ""
         self._base = self._index = None
         numbers = [i for i, x in enumerate(options) if is_number(x)]
         rest = [x for x in options if x is not None and x is not ABSENT and not is_number(x)]
@@ -76,14 +76,16 @@ class Choice(Box):
             raise self.mixed("used as one value")
         if session().options.checked:
             kinds = " or ".join(map(spell, self.options))
-            check = jax.experimental.checkify.check
-            check(jnp.asarray(self.index) == self.number, f"{kinds} used as a number, {self.where}")
+            text = f"`{self.name or 'a value'}` is {kinds}, by {self.where}, and used as a number"
+            there = jnp.asarray(self.index) == self.number
+            jax.experimental.checkify.check(there, f"{text} at {compat.where()}")
         return raw(self.options[self.number])
 
     def mixed(self, what: str) -> TransformError:
         kinds = " or ".join(dict.fromkeys(map(spell, self.options)))
+        name = f"`{self.name}`" if self.name else "this value"
         return TransformError(
-            f"this value is {kinds}, depending on a traced condition, and {what}",
+            f"{name} is {kinds}, depending on a traced condition, and {what}",
             where=compat.where() or self.where,
             hint=f"give it one type and shape on every path (see {self.where})",
         )
