@@ -171,7 +171,7 @@ class Expressions:
             lambda: f"({e()} >> 1)",
             lambda: f"int(np.argmax({self.v(scope, 0)}))",
             lambda: f"({e()} or {e()})",
-            lambda: f"round({self.f(scope, 0)})",
+            lambda: f"round(float({self.f(scope, 0)}))",
             lambda: f"int(np.sum({self.v(scope, 0)} > {self.eighth()}))",
         ]
         return self.pick(options)()

@@ -48,7 +48,9 @@ def try_(statements, handlers, orelse, state, live):
 
 def catches(kinds, error):
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-    return any(kind in type(error).__mro__ for kind in kinds)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    return isinstance(error, kinds)
 
 
 def entered():
@@ -61,6 +63,11 @@ def finally_(mark):
 
 def after_finally():
     pass
+
+
+def walrus(variable, value):
+    variable.__closure__[0].cell_contents = value
+    return value
 
 
 def with_(context):
@@ -186,3 +193,15 @@ getitem = operator.getitem
 
 def iter_(iterable):
     return iterable
+
+
+def binary(sign, a, b):
+    return eval(f"a {sign} b", {"a": a, "b": b})
+
+
+def compare(sign, a, b):
+    return eval(f"a {sign} b", {"a": a, "b": b})
+
+
+def unary(sign, a):
+    return eval(f"{sign}a", {"a": a})

@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import functools
+import sys
 import types
 
 CASES = []
@@ -875,3 +876,140 @@ LONG = lambda x: (
 )  # fmt: skip
 for _fun in (*LAMBDAS, LONG):
     case(1, 0, -1)(_fun)
+
+
+@case(0, 1, 2, 3, 4)
+def handlers_see_the_exception_being_handled(x):
+    log = []
+    try:
+        log.append("begin")
+        try:
+            if x == 0:
+                raise KeyError("a")
+            if x == 1:
+                raise ValueError("b") from KeyError("c")
+            if x == 2:
+                [][x]
+            log.append("body")
+        except (KeyError, TypeError) as e:
+            log.append((sys.exc_info()[1] is e, str(e)))
+            raise
+        except ValueError as e:
+            log.append(repr(e.__cause__))
+            raise RuntimeError("d")
+        else:
+            log.append("else")
+            if x == 3:
+                raise KeyError("from else")
+        finally:
+            log.append("finally")
+        log.append("after")
+    except Exception as e:
+        return log, repr(e), repr(e.__context__), repr(e.__cause__)
+    return log, sys.exc_info()[0]
+
+
+@case(0, 1, 2)
+def the_name_of_an_exception_is_gone_after_its_handler(x):
+    e = "before"
+    try:
+        y = 1 / x
+        if x == 2:
+            raise KeyError("two")
+    except ZeroDivisionError as e:
+        y = str(e)
+    except:
+        y = sys.exc_info()[0].__name__
+    return e, y
+
+
+@case(0, 1)
+def types_of_handlers_are_evaluated_when_needed(x):
+    log = []
+
+    def kind(name, value):
+        log.append(name)
+        return value
+
+    try:
+        try:
+            if x:
+                raise ValueError
+        except kind("first", KeyError):
+            log.append("key")
+        except kind("second", (IndexError, ValueError)):
+            log.append("value")
+        except kind("third", Exception):
+            log.append("any")
+    finally:
+        log.append("end")
+    return log
+
+
+@case(0, 1, 2, 5)
+def jumps_out_of_a_try(n):
+    out = []
+    for i in range(n):
+        try:
+            try:
+                if i == 0:
+                    continue
+                if i == 1:
+                    raise LookupError
+                if i == 3:
+                    break
+                out.append(i)
+            except KeyError:
+                out.append("no")
+        except LookupError:
+            out.append("caught")
+            continue
+        finally:
+            out.append("finally")
+        out.append("end")
+    else:
+        return "all", out
+    return out
+
+
+@case(0, 1, 2)
+def variables_of_a_try(x):
+    try:
+        import math as m
+
+        a: int = m.floor(x + 0.5)
+        if (b := a) == 1:
+            c = a / 0
+        (d, *f), g = [a, b, 3], x
+        del g
+    except ZeroDivisionError:
+        return sorted(k for k in [a, b]), (lambda: b)()
+    h = [a + d for a in f]
+    return a, b, d, f, h
+
+
+class Context:
+    def __init__(self, log, swallow=False):
+        self.log, self.swallow = log, swallow
+
+    def __enter__(self):
+        self.log.append("enter")
+        if self.swallow:
+            return self
+        return self.log
+
+    def __exit__(self, kind, error, trace):
+        self.log.append(kind and kind.__name__)
+        return self.swallow
+
+
+@case(0, 1, 2)
+def contexts_of_the_users(x):
+    log = []
+    with Context(log, True) as outer, Context(log) as outer.inner:
+        if x == 0:
+            raise ValueError
+        if x == 1:
+            return outer.inner, "early"
+        log.append("body")
+    return log, outer.inner is log

@@ -2,9 +2,12 @@
 
 import os
 
+import jax
+import numpy as np
 import pytest
 
 from tests.laws.python_laws import SAME, is_wrong, try_seeds
+from tests.python_programs import python_args, random_python_program
 
 PROGRAMS = int(os.environ.get("MALLEABLE_PYTHON_PROGRAMS", "300"))
 BATCH = 15
@@ -19,3 +22,16 @@ def test_traced_programs_do_what_python_does(first):
     wrong = [text for text in found.values() if is_wrong(text)]
     assert not wrong, "\n\n".join(wrong)
     assert list(found.values()).count(SAME) > BATCH / 2, found
+
+
+def test_a_seed_gives_the_same_program():
+    assert random_python_program(7) == random_python_program(7)
+    assert len({random_python_program(seed) for seed in range(100)}) == 100
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_programs_run_and_their_numbers_are_exact(first):
+    for seed in range(first, first + 100):
+        for leaf in jax.tree.leaves(random_python_program(seed)(*python_args(seed))):
+            eighths = 8 * np.asarray(leaf, float)
+            assert np.all(eighths == np.floor(eighths)) and np.all(np.abs(eighths) < 2**40)

@@ -4,11 +4,12 @@ A `Box` holds an array of NumPy or of JAX and behaves as NumPy's ndarray does, w
 included. `unbox` takes the values out of a tree of boxes, `rebox` puts them back in.
 """
 
+import builtins
 import operator
 
 import numpy as np
 
-from malleable.arrays import functions, journal
+from malleable.arrays import functions, journal, subclasses
 from malleable.arrays.content import (
     NUMBERS,
     Box,
@@ -123,13 +124,26 @@ for _name, _ufunc in _UFUNCS.items():
     setattr(Box, f"__{_name}__", _binary(_fun))
     setattr(Box, f"__r{_name}__", _binary(_fun, swapped=True))
     setattr(Box, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__"), _ufunc))
-for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+for _name in ("eq", "ne"):
     setattr(Box, f"__{_name}__", _binary(getattr(operator, _name)))
+for _name, _fun in functions.ORDERED.items():
+    setattr(Box, f"__{_name}__", _binary(_fun))
 for _name in ("neg", "pos", "abs", "invert"):
     setattr(Box, f"__{_name}__", _unary(getattr(operator, _name)))
 Box.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[attr-defined]
 Box.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[attr-defined]
 
+_plain_view = Box.view
+
+
+def _view(self, dtype=None, type=None):
+    kind = dtype if type is None else type
+    if isinstance(kind, builtins.type) and issubclass(kind, np.ndarray) and kind is not np.ndarray:
+        return subclasses.view(self, kind)
+    return _plain_view(self, dtype, type)
+
+
+Box.view = _view  # type: ignore[method-assign]
 Box.__getitem__, Box.__setitem__ = get_item, set_item  # type: ignore[attr-defined]
 Box.__array_ufunc__ = (  # type: ignore[attr-defined]
     lambda self, ufunc, method, *inputs, **kwargs: run_ufunc(ufunc, method, inputs, kwargs)

@@ -6,6 +6,7 @@ how memory is laid out; lists become arrays, as NumPy takes them.
 
 import functools
 import inspect
+import operator
 from typing import Any
 
 import jax
@@ -125,10 +126,35 @@ def jax_ufunc(ufunc):
     name = ufunc.__name__
     if name == "power":
         return power
+    if name in _ORDERED:
+        return ORDERED[_ORDERED[name]]
     found = getattr(jnp, name, None)
     if found is None or isinstance(found, type):
         found = getattr(jax.scipy.special, name, None)
     return found
+
+
+def _ordered(strict, plain):
+    """Complex numbers are compared as NumPy does: by their real parts, then the imaginary ones."""
+
+    def compare(x, y):
+        if not np.iscomplexobj(x) and not np.iscomplexobj(y):
+            return plain(x, y)
+        if not isinstance(x, jax.Array) and not isinstance(y, jax.Array):
+            return plain(x, y)
+        a, b = jnp.real(x), jnp.real(y)
+        return strict(a, b) | ((a == b) & plain(jnp.imag(x), jnp.imag(y)))
+
+    return compare
+
+
+ORDERED = {
+    "lt": _ordered(operator.lt, operator.lt),
+    "le": _ordered(operator.lt, operator.le),
+    "gt": _ordered(operator.gt, operator.gt),
+    "ge": _ordered(operator.gt, operator.ge),
+}
+_ORDERED = {"less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
 
 
 def raised(x, y):

@@ -29,6 +29,11 @@ class Joined(Box):
                 yes, no = (now, old) if holds else (old, now)
                 box.write(jnp.where(condition, yes, no))
 
+    def conditions(self) -> list:
+        """(box, condition) for each box that it may be, as far as somebody knows that."""
+        boxes = ((ref(), condition, holds) for ref, condition, holds in self.links)
+        return [(b, c if holds else jnp.logical_not(c)) for b, c, holds in boxes if b is not None]
+
     def condition_of(self, box: Box):
         """The condition under which this is that box: traced, or False."""
         for ref, condition, holds in self.links:
@@ -37,13 +42,17 @@ class Joined(Box):
         return False
 
 
-def linked(box: Box, one, other, condition) -> Box:
-    """`box`, which holds the value of `one` where the condition holds, and of `other` elsewhere."""
+def linked(box: Box, one, other, condition, more=()) -> Box:
+    """`box`, which holds the value of `one` where the condition holds, and of `other` elsewhere.
+
+    more: (box, condition) of others that it may be.
+    """
     links = [
         (reference(origin), condition, holds)
         for origin, holds in ((one, True), (other, False))
         if isinstance(origin, Box) and not origin.scalar
     ]
+    links += [(reference(origin), test, True) for origin, test in more]
     return Joined(box._value, links) if links else box
 
 

@@ -138,6 +138,11 @@ class Methods:
         return self.ravel()[condition] if axis is None else self._call("compress", condition, axis)
 
     def take(self, indices, axis=None, out=None, mode="raise"):
+        size = self.size if axis is None else self.shape[axis]
+        if mode == "clip":
+            indices = np.clip(indices, 0, size - 1)
+        elif mode == "wrap":
+            indices = np.mod(indices, size)
         part = self.ravel()[indices] if axis is None else self._taken(indices, axis)
         if out is None:
             return part

@@ -339,6 +339,41 @@ def array_str(a, *args, **kwargs):
     return str(a) if any_traced(a) else DEFAULT
 
 
+def poly(seq_of_zeros):
+    """Of a matrix of real numbers the coefficients are real."""
+    if not any_traced(seq_of_zeros):
+        return DEFAULT
+    value = functions.stacked(unbox(seq_of_zeros))
+    out = jnp.poly(value)
+    real = value.ndim == 2 and value.dtype.kind != "c"
+    return wrap(out.real if real else out)
+
+
+def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
+    if not any_traced(x):
+        return DEFAULT
+    sizes = tuple(np.atleast_1d(window_shape))
+    axes = tuple(range(x.ndim)) if axis is None else tuple(np.atleast_1d(axis))
+    for n, along in zip(sizes, axes, strict=True):
+        at = np.arange(x.shape[along] - n + 1)[:, None] + np.arange(n)
+        x = np.moveaxis(x.take(at, along), along % x.ndim + 1, -1)
+    return x
+
+
+def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwargs):
+    """A copy, where NumPy gives a view."""
+    if not any_traced(x):
+        return np.lib.stride_tricks.as_strided(unbox(x), shape, strides)
+    shape = x.shape if shape is None else shape
+    steps = [s // x.itemsize for s in (x.strides if strides is None else strides)]
+    here = [s // x.itemsize for s in x.strides]
+    if list(np.cumprod([1, *x.shape[:0:-1]])[::-1]) != here:
+        raise unknown_size("as_strided of an array that is not contiguous")
+    at = sum(np.arange(n).reshape((-1,) + (1,) * k) * s
+             for n, s, k in zip(shape, steps, range(len(shape))[::-1], strict=True))
+    return x.ravel()[at]
+
+
 def shares_memory(a, b, max_work=None):
     if not isinstance(a, Box) or not isinstance(b, Box):
         return DEFAULT
@@ -413,6 +448,8 @@ SPECIAL: dict[Any, Any] = {
     np.may_share_memory: shares_memory,
     np.broadcast_arrays: broadcast_arrays,
     np.einsum: einsum,
+    np.poly: poly,
+    np.lib.stride_tricks.sliding_window_view: sliding_window_view,
 }
 for _func in (np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d):
     SPECIAL[_func] = _unsized(_func)

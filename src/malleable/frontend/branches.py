@@ -4,6 +4,12 @@ import ast
 
 from malleable.frontend.nodes import constant, hook, load, naming, placed, store, strings, thunk
 
+SIGNS = {
+    **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"},
+    **{ast.Pow: "**", ast.MatMult: "@", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^"},
+    **{ast.LShift: "<<", ast.RShift: ">>", ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"},
+    **{ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="},
+}
 IDENTITY = {ast.Is: "is_", ast.IsNot: "is_not", ast.In: "in_", ast.NotIn: "not_in"}
 
 
@@ -52,18 +58,33 @@ def boolop(writer, node):
 
 
 def unary(writer, node):
-    if not isinstance(node.op, ast.Not):
-        return writer.inside(node)
-    return placed(hook("not_", writer.expression(node.operand)), node)
+    operand = writer.expression(node.operand)
+    if isinstance(node.op, ast.Not):
+        return placed(hook("not_", operand), node)
+    if isinstance(operand, ast.Constant):
+        node.operand = operand
+        return node
+    return placed(hook("unary", constant(SIGNS[type(node.op)]), operand), node)
+
+
+def binary(writer, node):
+    left, right = writer.expression(node.left), writer.expression(node.right)
+    if isinstance(left, ast.Constant) and isinstance(right, ast.Constant):
+        node.left, node.right = left, right
+        return node
+    return placed(hook("binary", constant(SIGNS[type(node.op)]), left, right), node)
+
+
+def comparison(op, left, right):
+    """One comparison of two operands that are rewritten already."""
+    name = IDENTITY.get(type(op))
+    return hook(name, left, right) if name else hook("compare", constant(SIGNS[type(op)]), left, right)
 
 
 def compare(writer, node):
     if len(node.ops) == 1:
-        name = IDENTITY.get(type(node.ops[0]))
-        if name is None:
-            return writer.inside(node)
         left, right = map(writer.expression, (node.left, node.comparators[0]))
-        return placed(hook(name, left, right), node)
+        return placed(comparison(node.ops[0], left, right), node)
     if not all(map(writer.can_wait, node.comparators)) or not writer.may_name:
         return writer.inside(node)
     return _chain(writer, node, writer.expression(node.left), node.ops, node.comparators)
@@ -77,12 +98,7 @@ def _chain(writer, node, left, ops, comparators):
         right, again = ast.NamedExpr(target=store(name), value=right), load(name)
     else:
         again = right
-    hooked = IDENTITY.get(type(op))
-    if hooked:
-        one = hook(hooked, left, right)
-    else:
-        one = ast.Compare(left=left, ops=[op], comparators=[right])
-    placed(one, node)
+    one = placed(comparison(op, left, right), node)
     if len(ops) == 1:
         return one
     placed(again, comparators[0])

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.arrays import journal
+from malleable.arrays import journal, subclasses
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
@@ -108,6 +108,7 @@ class Caller:
             delattr: own.delattr_,
             hasattr: own.hasattr,
             object.__setattr__: _set_plainly,
+            np.ndarray.__new__: subclasses.new,
             operator.getitem: own.getitem,
             operator.setitem: lambda x, i, value: own.setitem(value, x, i),
             operator.delitem: own.delitem,
@@ -176,7 +177,7 @@ class Caller:
                 return contextlib.contextmanager(converted) if converted else f
         replaced = _replacement(f)
         if isinstance(replaced, scipy.Instead):
-            return functools.partial(self.call, replaced.fun)
+            return lambda *args, **kwargs: self.call(replaced.fun, *args, **replaced.kept(kwargs))
         if replaced is not None and replaced is not numpy.CONVERT:
             return replaced
         kind = kind_of(f) if replaced is None else kinds.CONVERT
@@ -275,7 +276,7 @@ class Caller:
     def _instead(self, f, replaced, args, kwargs):
         """Call what NumPy's or SciPy's table has for f, something compiled."""
         if isinstance(replaced, scipy.Instead):
-            return self.call(replaced.fun, *args, **kwargs)
+            return self.call(replaced.fun, *args, **replaced.kept(kwargs))
         if replaced is not numpy.CONVERT:
             return replaced(*args, **kwargs)
         written = numpy.implementation(f)
@@ -370,10 +371,10 @@ class Caller:
         else:
             made = new(cls, *args, **kwargs)
         if isinstance(made, cls):
-            init = type(made).__init__
+            init = made.__class__.__init__
             if type(init) is _Function:
                 self.call(init, made, *args, **kwargs)
-            else:
+            elif not isinstance(made, Box):
                 init(made, *args, **kwargs)
         return made
 

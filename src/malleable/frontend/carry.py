@@ -1,5 +1,6 @@
 """What goes around a loop: found by tracing its body, widened until one type holds every step."""
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -138,12 +139,13 @@ def note_aliases(carried: dict) -> bool:
     return again
 
 
-def settle(loop: Loop, carried: dict, block: Block, most: int | None) -> bool:
+def settle(loop: Loop, carried: dict, block: Block, most: int | None, late: bool) -> bool:
     """Widen what goes around to hold what the body leaves; whether to trace the body again.
 
-    most: how many steps there are at most, None if that is not known.
+    most: how many steps there are at most, None if that is not known; late: this is not the
+    first time, and things should have come to rest.
     """
-    again = find_places(loop, carried, block, most)
+    again = find_places(loop, carried, block, most, late)
     for key, c in carried.items():
         if key not in block.after or c.traced is not c.tree:
             continue
@@ -165,7 +167,7 @@ def settle(loop: Loop, carried: dict, block: Block, most: int | None) -> bool:
     return again
 
 
-def find_places(loop: Loop, carried: dict, block: Block, most: int | None) -> bool:
+def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late: bool) -> bool:
     """Let the places on the heap go around that the body changes; whether there are new ones."""
     held: dict = {}
     for tree, _ in block.after.values():
@@ -175,6 +177,8 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None) -> bo
     for key, place in block.places.items():
         if key in carried or key in local or is_dead(place, [block], held):
             continue
+        if late and gc.collect() >= 0 and is_dead(place, [block], held):
+            continue  # it was kept alive by a circle of references
         leaves: list = []
         first = flatten(place.seen(block.before[key]), leaves)
         after = block.after[key][0]

@@ -45,11 +45,11 @@ class Slices(Steps):
     """Steps of which make(i, slices) gives the item from the slices of the arrays."""
 
     make: Callable | None = None
-    views: bool = False  # whether get(i) gives the array itself, to be written to
+    source: Box | None = None  # of which get(i) gives a view, to be written to
 
 
 class WritesItem(Exception):
-    """A loop body writes to its item in place."""
+    """A loop body writes to its item in place, or to the array that it goes over."""
 
 
 def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
@@ -61,7 +61,7 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         try:
             return stage_once(loop, steps, bound)
         except WritesItem:  # a row of an array is a view of it; another item is a thing of its own
-            if not steps.views:
+            if steps.source is None:
                 raise CannotStage("an item is written in place") from None
             steps = Steps(steps.length, steps.get)
     stage_once(loop, steps, bound)
@@ -70,9 +70,9 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
     index = counter_type() if steps is not None else None
-    for _ in range(ROUNDS):
+    for k in range(ROUNDS):
         block, again = trace_step(loop, steps, carried, index)
-        if not settle(loop, carried, block, bound) and not again:
+        if not settle(loop, carried, block, bound, k > 2) and not again:
             break
     else:
         kinds = ", ".join(f"`{c.place.name}`: {spell(c.tree)}" for c in carried.values())
@@ -101,6 +101,11 @@ def writes(item) -> bool:
     return isinstance(item, Box) and ("box", id(item), "") in journal.current().places
 
 
+def root_of(box: Box) -> Box:
+    """The array that a view shows a part of."""
+    return box if box._base is None else root_of(box._base)
+
+
 def arrays_of(steps: Steps | None) -> list:
     return list(steps.arrays) if isinstance(steps, Slices) else []
 
@@ -125,7 +130,7 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
         elif isinstance(steps, Slices):
             item = steps.make(i, parts)
             loop.body(item)
-            if writes(item):
+            if writes(item) or (steps.source is not None and writes(root_of(steps.source))):
                 raise WritesItem
         else:
             loop.body(steps.get(i))

@@ -16,7 +16,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, unbox
 from malleable.errors import TransformError
-from malleable.frontend import callables, exceptions, items, iteration, operators, unwinding
+from malleable.frontend import callables, dunders, exceptions, items, iteration, operators, unwinding, walrus
 from malleable.frontend.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.session import Options, Session, active, session, within
 from malleable.frontend.trees import UNSET
@@ -114,7 +114,7 @@ def enter(fun: Callable, options: Options, args: tuple, kwargs: dict) -> Any:
         return run_boxed(fun, args, kwargs)
     if not any_traced((args, kwargs), fun):
         return fun(*args, **kwargs)
-    return within(Session(options), run_boxed, fun, args, kwargs)
+    return within(Session(options, OPERATORS.call), run_boxed, fun, args, kwargs)
 
 
 def run_boxed(fun, args, kwargs):
@@ -276,12 +276,16 @@ def enter_callback(fun: Callable) -> Callable:
 
 
 _caller = callables.Caller(convert, enter_callback)
+_dunders = dunders.Dunders(_caller.call)
 _of_items = "attr setattr_ delattr_ getitem setitem delitem aug aug_item aug_attr in_ not_in iter_"
 _of_operators = "if_ ifexp and_ or_ not_ is_ is_not assert_"
 
 OPERATORS = types.SimpleNamespace(
     UNSET=UNSET,
     slice_=slice,
+    binary=_dunders.binary,
+    compare=_dunders.compare,
+    unary=_dunders.unary,
     call=_caller.call,
     while_=iteration.while_,
     for_=iteration.for_,
@@ -290,6 +294,7 @@ OPERATORS = types.SimpleNamespace(
     entered=unwinding.entered,
     finally_=exceptions.finally_,
     after_finally=exceptions.after_finally,
+    walrus=walrus.walrus,
     with_=functools.partial(exceptions.with_, _caller.call),
     writes_cell=items.writes_cell,
     writes_global=items.writes_global,

@@ -59,9 +59,8 @@ class Dunders:
 
     def _learn(self, kind: type) -> bool:
         """Whether no operator of a type is written in Python."""
-        plain = issubclass(kind, Box) or not any(
-            type(getattr(kind, name, None)) is _Function for name in _NAMES
-        )
+        methods = ((getattr(kind, name, None), getattr(Box, name, None)) for name in _NAMES)
+        plain = not any(type(m) is _Function and m is not ours for m, ours in methods)
         self._learned[kind] = plain
         return plain
 

@@ -150,7 +150,6 @@ def with_(call: Callable, manager) -> Any:
     """What `with` enters: the manager itself, unless its methods are code to convert."""
     kind = type(manager)
     methods = getattr(kind, "__enter__", None), getattr(kind, "__exit__", None)
-    if all(isinstance(m, types.FunctionType) for m in methods):
-        if any(map(callables.convertible, methods)):
-            return Context(call, manager)
-    return manager
+    plain = all(isinstance(m, types.FunctionType) for m in methods)
+    convertible = plain and any(map(callables.convertible, methods))
+    return Context(call, manager) if convertible else manager

@@ -2,18 +2,8 @@
 
 import ast
 
-from malleable.frontend import assign
-from malleable.frontend.nodes import (
-    assign as assign_name,
-    constant,
-    hook,
-    load,
-    naming,
-    placed,
-    store,
-    strings,
-    thunk,
-)
+from malleable.frontend import assign, nodes
+from malleable.frontend.nodes import constant, hook, load, naming, placed, store, strings, thunk
 
 ERROR = "_ag_error"
 
@@ -29,7 +19,8 @@ def try_(writer, stmt):
     parts = [live.summary(block) for block in blocks]
     after = live.after[id(stmt)] | live.captured
     leaving = after.union(*(part.needs for part in parts))
-    binds = set().union(*(part.binds for part in parts))
+    binds = {h.name for h in stmt.handlers if h.name} & live.locals
+    binds = binds.union(*(part.binds for part in parts))
     state = sorted(binds & leaving)
     done, names = [], []
     for one in stmt.body:
@@ -52,7 +43,7 @@ def try_(writer, stmt):
         orelse = load(name)
     kept = strings([name for name in state if name in after])
     call = hook("try_", _tuple(*names), _tuple(*handlers), orelse, naming(state), kept)
-    whole = [*done, placed(ast.Expr(value=call), stmt)]
+    whole = [*done, placed(ast.Expr(value=call), first_line(stmt))]
     if not stmt.finalbody:
         return whole
     mark, final = finalbody(writer, stmt)
@@ -75,10 +66,17 @@ def _named(handler):
     return [begin, placed(kept, handler)]
 
 
+def first_line(stmt):
+    """A place for a call: Python reports one over several lines at the last of them."""
+    here = ast.copy_location(ast.Pass(), stmt)
+    here.end_lineno, here.end_col_offset = stmt.lineno, stmt.col_offset + 1
+    return here
+
+
 def finalbody(writer, stmt):
     """(a mark before the `try`, what stands under `finally`), which runs after a raise, too."""
-    like, name = stmt.finalbody[0], writer.temporary()
-    mark = placed(assign_name(name, hook("entered")), stmt)
+    like, name = first_line(stmt.finalbody[0]), writer.temporary()
+    mark = placed(nodes.assign(name, hook("entered")), first_line(stmt))
     begin = placed(ast.Expr(value=hook("finally_", load(name))), like)
     end = placed(ast.Expr(value=hook("after_finally")), like)
     return mark, [begin, *writer.block(stmt.finalbody), end]

@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.box import Box
+from malleable.arrays.box import Box, Masked
+from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend import stacking
 from malleable.frontend.bounded import over
@@ -29,6 +31,7 @@ from malleable.frontend.values import CannotStage, bounded, flatten, inject, reb
 from malleable.notes import note
 
 MANY = 8  # items from which roll="auto" makes one loop of them
+SHORT = 64  # steps up to which a loop is unrolled whose body asks for what no compiled loop has
 LONG = 500  # steps from which unrolling leaves a note
 
 # what a loop body may do that only plain Python can follow
@@ -94,6 +97,8 @@ def for_(items, body, state, live, rebound, exits) -> None:
     if type(items) is Hinted:
         most, roll = items.max_steps or most, roll if items.roll is None else items.roll
         items = items.value
+    if type(items) is Masked and items.mask.ndim == 1:
+        loop, items = over_masked(loop, items)
     steps = steps_of(items)
     if steps is not None:
         return stage_or_unroll(loop, steps, most)
@@ -141,7 +146,9 @@ def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = Non
         return
     try:
         stage(loop, steps, steps.length)
-    except UNSTAGEABLE as e:
+    except (*UNSTAGEABLE, TransformError) as e:
+        if isinstance(e, TransformError) and steps.length > SHORT:
+            raise
         note(f"the loop is unrolled, {steps.length} times", loop.where, reason_of(e))
         unroll(loop, items if items is not None else map(steps.get, range(steps.length)))
 
@@ -190,6 +197,9 @@ def steps_of(items) -> Steps | None:
         return Steps(items.length, items.item)
     if bounded(items) is not None:
         return Steps(*over(items[0]))
+    stack = whole(items) if type(items) is list else None
+    if stack is not None:  # what a compiled loop appended
+        return array_steps(Box(stack))
     if isinstance(items, jax.Array):
         items = Box(items)
     if isinstance(items, Box) and items.traced:
@@ -199,10 +209,23 @@ def steps_of(items) -> Steps | None:
     return None
 
 
+def over_masked(loop: Loop, items: Masked) -> tuple[Loop, Steps]:
+    """`for x in a[mask]`: all of a, where a step is skipped if its mask is not set."""
+
+    def body(pair):
+        held, item = pair
+        if_(held, lambda: loop.body(item), None, loop.state, loop.live)
+
+    length, arrays = items.mask.shape[0], (items.mask, items.whole)
+    get = lambda i: tuple(Box(a)[i] for a in arrays)  # noqa: E731
+    make = lambda i, parts: tuple(map(Box, parts))  # noqa: E731
+    return replace(loop, body=body), Slices(length, get, arrays, make)
+
+
 def array_steps(box: Box) -> Steps:
     array = box.value
     make = lambda i, parts: Box(parts[0])  # noqa: E731
-    return Slices(array.shape[0], box.__getitem__, (array,), make, views=True)
+    return Slices(array.shape[0], box.__getitem__, (array,), make, source=box)
 
 
 def range_steps(items: range) -> Steps:

@@ -39,6 +39,18 @@ def holds(node, kinds, *, scope_calls=False):
     return False
 
 
+def walruses(node):
+    """The assignment expressions in an expression, nested functions left out."""
+    found, todo = [], [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.NamedExpr):
+            found.append(node)
+        if not isinstance(node, nodes.FUNCTIONS):
+            todo.extend(ast.iter_child_nodes(node))
+    return found
+
+
 def looks_at_scope(node):
     """`locals()`, `vars()`, `dir()`, `eval(text)`, `exec(text)`: calls that see all variables."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):

@@ -17,7 +17,7 @@ from malleable.arrays.box import Box, any_jax, any_traced, held, rebox, unbox, w
 from malleable.arrays.masked import Masked
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
-from malleable.arrays.specials import SPECIAL
+from malleable.arrays.specials import SPECIAL, as_strided
 from malleable.errors import TransformError
 from malleable.frontend import polynomials
 from malleable.frontend.bounded import masked
@@ -98,6 +98,8 @@ def _find(fun) -> tuple[Any, bool]:
     for name, make in _CREATION.items():
         if fun is getattr(np, name, None):
             return make, True
+    if fun is np.lib.stride_tricks.as_strided:
+        return as_strided, True
     if isinstance(fun, types.FunctionType) and fun in polynomials.FUNCTIONS:
         return polynomials.FUNCTIONS[fun], True
     if isinstance(fun, type):

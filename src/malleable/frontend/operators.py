@@ -32,8 +32,11 @@ def truth(x) -> Any:
         return x[0].length > 0
     content = x.value if isinstance(x, Box) else x
     if not isinstance(content, compat.Tracer):
-        own = getattr(type(x), "__bool__", None)  # of the user's, it may give a traced answer
-        return truth(own(x)) if type(own) is types.FunctionType else bool(x)
+        kind = type(x)  # a method of the user's may give a traced answer
+        own = getattr(kind, "__bool__", None) or getattr(kind, "__len__", None)
+        if type(own) is not types.FunctionType or issubclass(kind, Box):
+            return bool(x)
+        return truth(session().call(own, x))
     if content.size != 1:
         raise ValueError(
             "The truth value of an array with more than one element is ambiguous. "

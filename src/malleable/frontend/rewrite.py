@@ -30,6 +30,11 @@ ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 FACTORY, FUNCTION = "_ag_factory", "_ag_function"
 RESERVED = re.compile(r"\b(?:ag__|_ag_\w*)")
 
+SHOWN = {
+    "binary": ("left", "right"),
+    "compare": ("left", "comparators"),
+    "unary": ("operand",),
+}
 _codes = {}
 _lock = threading.RLock()
 
@@ -70,8 +75,25 @@ def source_of(fun, mode="full"):
     node, _ = _written(fun.__code__, fun.__globals__, mode)
     if isinstance(node, ast.FunctionDef):
         node.name = fun.__code__.co_name
-    text = ast.unparse(ast.fix_missing_locations(node))
+    text = ast.unparse(ast.fix_missing_locations(Readable().visit(node)))
     return text.replace(f"lambda *{MARK}: ", "lambda: ")
+
+
+class Readable(ast.NodeTransformer):
+    """Shows `a + b` where the code calls the operator that asks a and b what that means."""
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        name = getattr(node.func, "attr", "")
+        if getattr(getattr(node.func, "value", None), "id", "") != HOOKS or name not in SHOWN:
+            return node
+        sign, *operands = node.args
+        names = [f"_{i}" for i in range(len(operands))]
+        text = f"{names[0]} {sign.value} {names[1]}" if name != "unary" else f"{sign.value}{names[0]}"
+        shown = ast.parse(text, mode="eval").body
+        for field, value in zip(SHOWN[name], operands, strict=True):
+            setattr(shown, field, [value] if field == "comparators" else value)
+        return shown
 
 
 def _converted(code, module_globals, mode):

@@ -27,18 +27,22 @@ from malleable import compat
 from malleable.arrays import functions
 from malleable.arrays.box import is_traced, rebox, unbox
 from malleable.errors import TransformError
-from malleable.frontend import lapack, numpy, special
-from malleable.notes import note
+from malleable.frontend import formulas, lapack, numpy, special
 
 
 class Instead:
     """A function to convert in place of the one asked for; called as it is, it runs as it is."""
 
-    def __init__(self, fun):
-        self.fun = fun
+    def __init__(self, fun, dropped=()):
+        self.fun, self.dropped = fun, dropped
+
+    def kept(self, kwargs):
+        """The keyword arguments for `fun`: not those for what it is wrapped in."""
+        known = parameters_of(self.fun) if self.dropped else ()
+        return {k: v for k, v in kwargs.items() if k not in self.dropped or k in known}
 
     def __call__(self, *args, **kwargs):
-        return self.fun(*args, **kwargs)
+        return self.fun(*args, **self.kept(kwargs))
 
 
 def replacement(fun):
@@ -67,7 +71,7 @@ def replacement(fun):
         return numpy.CONVERT
     if not inspect.isbuiltin(fun) and not type(fun).__name__.endswith(COMPILED):
         return None  # an object that can be called
-    in_place = IN_PLACE.get(fun.__name__)
+    in_place = formulas.IN_PLACE.get(fun.__name__)
     return writing(fun, in_place) if in_place else lifted(fun, refused(fun))
 
 
@@ -83,6 +87,8 @@ def any_traced(*trees):
 
 def lifted(original, substitute):
     """`substitute` on the content of boxes if any of it is traced, else `original`."""
+    if "output" in parameters_of(original):
+        return into_output(original, substitute)
 
     def run(*args, out: Any = None, **kwargs) -> Any:
         places: Any = out if isinstance(out, tuple) else (out,)
@@ -95,6 +101,31 @@ def lifted(original, substitute):
         for place, result in zip(places, results if len(places) > 1 else (results,), strict=True):
             place[...] = result
         return places if len(places) > 1 else places[0]
+
+    return run
+
+
+def parameters_of(fun):
+    try:
+        return inspect.signature(fun).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def into_output(original, substitute):
+    """For functions of scipy.ndimage, which write into `output` if it is an array."""
+    signature = inspect.signature(original)
+
+    def run(*args, **kwargs) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        if not any_traced(bound.args, bound.kwargs):
+            return rebox(original(*args, **kwargs))
+        output = bound.arguments.pop("output", None)
+        result = rebox(substitute(**unbox(bound.arguments)))
+        if isinstance(output, np.ndarray):
+            output[...] = result
+            return output
+        return result if output is None else result.astype(output)
 
     return run
 
@@ -147,8 +178,12 @@ IGNORED = {
 
 
 def as_data(value):
-    """A list with traced numbers in it as the array that SciPy takes it for."""
-    return functions.stacked(value) if type(value) is list and any_traced(value) else value
+    """A list of numbers as the array that SciPy takes it for."""
+    if type(value) is not list or not value:
+        return value
+    if any_traced(value):
+        return functions.stacked(value)
+    return np.asarray(value) if isinstance(value[0], int | float | complex | list) else value
 
 
 def matched(original, substitute):
@@ -236,179 +271,13 @@ NAMESAKES = {
 def namesake(fun, module):
     """The function of JAX, or of ours, that stands for a public function of SciPy."""
     package, name = ".".join(module.split(".")[:2]), getattr(fun, "__name__", "")
-    public = getattr(sys.modules.get(package), name, None)
+    home = "scipy.spatial.distance" if package == "scipy.spatial" else package
+    public = getattr(sys.modules.get(home), name, None)
     if public is not fun:
         return None
-    homes = [OWN.get(package, {}), *map(vars, NAMESAKES.get(package, []))]
+    homes = [formulas.OWN.get(package, {}), *map(vars, NAMESAKES.get(package, []))]
     found = next((home[name] for home in homes if name in home), None)
     return found if callable(found) and not inspect.isclass(found) else None
-
-
-def solve(a, b, lower=False, assume_a=None, transposed=False):
-    a = jnp.asarray(a)
-    positive = assume_a in ("pos", "positive definite")
-    a = jnp.swapaxes(a, -1, -2) if transposed else a
-    return jax.scipy.linalg.solve(a, b, lower=lower, assume_a="pos" if positive else "gen")
-
-
-def inv(a):
-    return jnp.linalg.inv(a)
-
-
-def pinv(a, atol=None, rtol=None, return_rank=False):
-    a, s = jnp.asarray(a), jnp.linalg.svd(a, compute_uv=False)
-    rtol = max(a.shape) * jnp.finfo(s.dtype).eps if rtol is None and atol is None else rtol
-    bound = (0.0 if atol is None else atol) + (0.0 if rtol is None else rtol) * s[..., 0]
-    result = jnp.linalg.pinv(a, rtol=bound / s[..., 0])
-    return (result, jnp.sum(s > bound)) if return_rank else result
-
-
-def lstsq(a, b, cond=None):
-    x, residues, rank, s = jnp.linalg.lstsq(jnp.asarray(a), jnp.asarray(b), rcond=cond)
-    tall = jnp.shape(a)[0] > jnp.shape(a)[1]
-    return x, residues if tall else residues[:0], rank, s
-
-
-def cho_solve(c_and_lower, b):
-    c, lower = c_and_lower
-    return jax.scipy.linalg.cho_solve((c, bool(lower)), b)
-
-
-def norm(a, ord=None, axis=None, keepdims=False):
-    return jnp.linalg.norm(jnp.asarray(a), ord, axis, keepdims)
-
-
-def eigvalsh(a, b=None, lower=True):
-    return jax.scipy.linalg.eigh(a, b, lower=lower, eigvals_only=True)
-
-
-def svdvals(a):
-    return jnp.linalg.svd(a, compute_uv=False)
-
-
-def solve_toeplitz(c_or_cr, b):
-    column, row = c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None)
-    return jnp.linalg.solve(jax.scipy.linalg.toeplitz(column, row), b)
-
-
-def from_bands(bands, offsets):
-    """The matrix whose element (i, j) on diagonal k = j - i is bands[k][j] for upper, else [i]."""
-    n = len(bands[0])
-    rows = zip(offsets, bands, strict=True)
-    zero = jnp.zeros((n, n), bands.dtype)
-    return sum((jnp.diag(band[max(k, 0) : n + min(k, 0)], k) for k, band in rows), zero)
-
-
-def solve_banded(l_and_u, ab, b):
-    low, up = l_and_u
-    return jnp.linalg.solve(from_bands(jnp.asarray(ab), range(up, -low - 1, -1)), b)
-
-
-def solveh_banded(ab, b, lower=False):
-    ab = jnp.asarray(ab)
-    count = len(ab)
-    offsets = range(0, -count, -1) if lower else range(count - 1, -1, -1)
-    half = from_bands(ab, offsets)
-    diagonal = ab[0 if lower else -1]
-    return jnp.linalg.solve(half + jnp.conj(half.T) - jnp.diag(diagonal), b)
-
-
-def lfilter(b, a, x, axis=-1, zi=None):
-    """Transposed direct form II, as scipy.signal.lfilter documents it."""
-    b, a, x = jnp.atleast_1d(b), jnp.atleast_1d(a), jnp.moveaxis(jnp.asarray(x), axis, 0)
-    order = max(len(a), len(b))
-    b, a = (jnp.pad(c / a[0], (0, order - len(c))) for c in (b, a))
-    x = x.astype(jnp.result_type(a, b, x))
-    start = jnp.zeros((order - 1, *x.shape[1:]), x.dtype)
-    start = start if zi is None else start + jnp.moveaxis(jnp.asarray(zi), axis, 0)
-
-    def step(state, now):
-        padded = jnp.concatenate([state, jnp.zeros((1, *now.shape), x.dtype)])
-        out = b[0] * now + padded[0]
-        return padded[1:] + jnp.multiply.outer(b[1:], now) - jnp.multiply.outer(a[1:], out), out
-
-    state, out = jax.lax.scan(step, start, x)
-    out = jnp.moveaxis(out, 0, axis)
-    return out if zi is None else (out, jnp.moveaxis(state, 0, axis))
-
-
-def normalize(b, a):
-    """A transfer function with a leading 1 below; leading zeros above are kept."""
-    num, den = jnp.asarray(b), jnp.atleast_1d(a)
-    if den.ndim != 1:
-        raise ValueError("Denominator polynomial must be rank-1 array.")
-    if num.ndim > 2:
-        raise ValueError("Numerator polynomial must be rank-1 or rank-2 array.")
-    note("leading zeros of a transfer function are kept", compat.where(), "they are known too late")
-    num = jnp.atleast_1d(num) / den[0]
-    return num[0] if num.ndim == 2 and len(num) == 1 else num, den / den[0]
-
-
-PADDINGS = {
-    **{"reflect": "symmetric", "grid-mirror": "symmetric", "mirror": "reflect", "nearest": "edge"},
-    **{"constant": "constant", "grid-constant": "constant", "wrap": "wrap", "grid-wrap": "wrap"},
-}
-
-
-def correlate1d(input, weights, axis=-1, mode="reflect", cval=0.0, origin=0):
-    x, size = jnp.moveaxis(jnp.asarray(input), axis, -1), len(weights)
-    before = size // 2 + origin
-    widths = [(0, 0)] * (x.ndim - 1) + [(before, size - 1 - before)]
-    filled = {"constant_values": cval} if PADDINGS[mode] == "constant" else {}
-    padded = jnp.pad(x, widths, mode=PADDINGS[mode], **filled)
-    shifted = [padded[..., i : i + x.shape[-1]] for i in range(size)]
-    return jnp.moveaxis(sum(w * part for w, part in zip(weights, shifted, strict=True)), -1, axis)
-
-
-def convolve1d(input, weights, axis=-1, mode="reflect", cval=0.0, origin=0):
-    turned = -origin - (1 if len(weights) % 2 == 0 else 0)
-    return correlate1d(input, weights[::-1], axis, mode, cval, turned)
-
-
-def qr_insert(Q, R, u, k, which="row"):
-    matrix = jnp.insert(jnp.asarray(Q) @ R, k, u, axis=0 if which == "row" else 1)
-    return jnp.linalg.qr(matrix, "complete" if Q.shape[0] == Q.shape[1] else "reduced")
-
-
-def zeta(x, q=None):
-    return jax.scipy.special.zeta(x, 1.0 if q is None else q)
-
-
-def evaluate_pieces(c, x, at, derivative, extrapolate):
-    """A piecewise polynomial of c (order, pieces, n), highest power first: (len(at), n).
-
-    Piece i lies between the breakpoints x[i] < x[i + 1].
-    """
-    c, x, at = jnp.asarray(c), jnp.asarray(x), jnp.asarray(at)
-    derivative = operator.index(derivative)
-    piece = jnp.clip(jnp.searchsorted(x, at, side="right") - 1, 0, c.shape[1] - 1)
-    step, total = (at - x[piece])[:, None], jnp.zeros((len(at), c.shape[2]), c.dtype)
-    for row in range(len(c) - derivative):
-        power = len(c) - 1 - row
-        factor = np.prod(np.arange(power - derivative + 1, power + 1, dtype=float))
-        total = total * step + factor * c[row][piece]
-    inside = ((at >= x[0]) & (at <= x[-1]))[:, None]
-    return total if extrapolate else jnp.where(inside, total, jnp.nan)
-
-
-IN_PLACE = {"evaluate": evaluate_pieces}
-OWN = {
-    "scipy.special": {"zeta": zeta},
-    "scipy.linalg": {
-        **{"solve": solve, "inv": inv, "pinv": pinv, "pinvh": pinv, "lstsq": lstsq, "norm": norm},
-        **{"eigvalsh": eigvalsh, "svdvals": svdvals, "solve_toeplitz": solve_toeplitz},
-        **{
-            "qr_insert": qr_insert,
-            "cho_solve": cho_solve,
-            "solve_banded": solve_banded,
-            "solveh_banded": solveh_banded,
-        },
-        "eig": lambda a: jnp.linalg.eig(a),
-        "eigvals": lambda a: jnp.linalg.eigvals(a),
-    },
-    "scipy.signal": {"lfilter": lfilter, "normalize": normalize},
-    "scipy.ndimage": {"correlate1d": correlate1d, "convolve1d": convolve1d},
-}
 
 
 # -- SciPy's scaffolding, cut short
@@ -418,13 +287,16 @@ def cut_short(fun) -> Any:
     """The replacement of a function of SciPy's array-API plumbing; None for all others."""
     module, name = fun.__module__ or "", getattr(fun, "__name__", "")
     if getattr(getattr(fun, "__code__", None), "co_name", "") == "axis_nan_policy_wrapper":
-        return Instead(fun.__wrapped__)  # along one axis, NaN propagates
+        around = ("_no_deco", "nan_policy", "keepdims", "axis")
+        return Instead(fun.__wrapped__, around)  # along one axis, NaN propagates
     if not module.startswith("scipy."):
         return None
     if ".array_api_compat." in module and not module.endswith("_helpers"):
         return Instead(getattr(np, name)) if hasattr(np, name) else None
     if name in ("get_lapack_funcs", "get_blas_funcs"):
         return lambda names, arrays=(), **kwargs: fun(names, *plain(arrays, kwargs))
+    if name == "_trim_zeros":
+        return Instead(np.trim_zeros)
     if not module.startswith(("scipy._lib", "scipy._external", "scipy.linalg._misc")):
         return as_it_is(fun) if name in AS_IT_IS else None
     return as_it_is(fun) if name in AS_IT_IS else SHORT_CUTS.get(name)

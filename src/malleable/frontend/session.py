@@ -27,6 +27,7 @@ class Session:
     """
 
     options: Options
+    call: Callable = lambda fun, *args: fun(*args)  # how the user's methods are run
     raised: Box = field(default_factory=lambda: Box(False, True))
     reasons: list = field(default_factory=list)  # (exception, where) of the dropped raises
     boxed: list = field(default_factory=list)  # (object, name): attributes that hold boxes now

@@ -91,6 +91,42 @@ def ellipe(m):
     return jnp.where(whole, 1.0, elliptic(jnp.where(whole, 0.5, 1.0 - m))[1])
 
 
+def lambertw(z, k=0, tol=1e-8):
+    """The root w of w exp(w) = z on the branch k: Halley's method (DLMF 4.13)."""
+    z = jnp.asarray(z) * (1.0 + 0.0j)
+    far = jnp.log(jnp.where(z == 0, 1.0, z)) + 2j * np.pi * k
+    p = jnp.sqrt(2 * (np.e * z + 1))  # near the branch point -1/e
+    near = -1 + p - p * p / 3 if k == 0 else -1 - p - p * p / 3
+    away = far - jnp.log(jnp.where(far == 0, 1.0, far))
+    close = jnp.abs(z + 1 / np.e) < 0.3
+    if k == 0:
+        small = jnp.where(jnp.real(z) < 0, near, jnp.log1p(z))
+        w = jnp.where(close, near, jnp.where(jnp.abs(z) < 3, small, away))
+    else:
+        w = jnp.where(close & (jnp.imag(z) == 0), near, away) if k == -1 else away
+    for _ in range(12):
+        e = jnp.exp(w)
+        f = w * e - z
+        flat = jnp.abs(w + 1) < 1e-12
+        slope = e * (w + 1) - (w + 2) * f / (2 * jnp.where(flat, 1.0, w + 1))
+        w = jnp.where(flat | (slope == 0), w, w - f / jnp.where(slope == 0, 1.0, slope))
+    return jnp.where((z == 0) & (k == 0), 0.0, w)
+
+
+def ellipj(u, m):
+    """Jacobi's elliptic functions sn, cn, dn and the amplitude: DLMF 22.20 (descending AGM)."""
+    a, b, c = jnp.ones_like(u * m * 1.0), jnp.sqrt(1.0 - m), jnp.sqrt(1.0 * m)
+    steps = [(a, c)]
+    for _ in range(8):
+        a, b, c = (a + b) / 2, jnp.sqrt(a * b), (a - b) / 2
+        steps.append((a, c))
+    phi = 2 ** (len(steps) - 1) * a * u
+    for a, c in steps[:0:-1]:
+        phi = (phi + jnp.arcsin(jnp.clip(c / a * jnp.sin(phi), -1, 1))) / 2
+    sn = jnp.sin(phi)
+    return sn, jnp.cos(phi), jnp.sqrt(1 - m * sn * sn), phi
+
+
 def agm(a, b):
     for _ in range(40):
         a, b = (a + b) / 2, jnp.sqrt(a * b)
@@ -115,6 +151,7 @@ FORMULAS = {
     **{"stdtr": stdtr, "fdtr": fdtr, "fdtrc": fdtrc, "bdtr": bdtr, "rgamma": rgamma, "agm": agm},
     **{"binom": binom, "exprel": exprel, "huber": huber, "pseudo_huber": pseudo_huber},
     **{"inv_boxcox": inv_boxcox, "kolmogorov": kolmogorov, "ellipe": ellipe},
+    **{"_lambertw": lambertw, "ellipj": ellipj},
     "ellipk": lambda m: elliptic(1.0 - m)[0],
     "ellipkm1": lambda p: elliptic(p * 1.0)[0],
     "bdtrc": lambda k, n, p: 1 - bdtr(k, n, p),

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.joined import linked
+from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
 from malleable.frontend import unwinding
@@ -36,6 +36,7 @@ class Block:
     undefined: set = field(default_factory=set)  # places joined with nothing on the way
     unread: set = field(default_factory=set)  # names that a branch found undefined
     left: bool = False  # it ends in a raise, for a handler around us
+    links: list = field(default_factory=list)  # (key, which box it may be, where the condition is)
 
     def outs(self, args: Sequence = (), consts: Sequence | None = None) -> list:
         """The leaves of all trees, computed here."""
@@ -56,6 +57,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     """
     result: tuple = (Static(None), ())
     after: dict[Any, tuple] = {}
+    links: list = []
     left = False
 
     def traced(*xs):
@@ -77,11 +79,17 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             unwinding.rewind(within)
             result = split(value)
             for key, place in book.places.items():
-                after[key] = split(place.read())
+                value = place.read()
+                after[key] = split(value)
+                if type(value) is Joined:
+                    for box, condition in value.conditions():
+                        links.append((key, box, len(leaves)))
+                        leaves.append(condition)
         finally:
             journal.back_to(within)
             book.undo()
             forget_new(book)
+        links[:] = [(key, box, i) for key, box, i in links if not holds_new(box, {})]
         result = (outer(result[0]), result[1])
         for key in list(after):
             if key in book.places:
@@ -109,7 +117,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             error = e.with_traceback(None)
             error.__context__ = None
     found = book.undefined, book.unread
-    return Block(closed, result, after, book.places, book.before, error, *found, left)
+    return Block(closed, result, after, book.places, book.before, error, *found, left, links)
 
 
 def forget_new(book: journal.Journal) -> None:
@@ -194,6 +202,8 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     result = join(*results)
     report_joins(targets, places, yes, no, tree_of, where)
 
+    links = [(b, *link) for b in blocks if b.error is None for link in b.links if link[0] in targets]
+
     def branch(block):
         def run():
             outs = block.outs()
@@ -207,7 +217,8 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
                 out += inject(tree, iter(leaves), target)
             tree, ids = block.result if block.error is None else (Static(UNSET), ())
             check_dropped(block)
-            return out + inject(tree, iter([outs[i] for i in ids]), result)
+            out += inject(tree, iter([outs[i] for i in ids]), result)
+            return out + [outs[i] if b is block else False for b, _, _, i in links]
 
         return run
 
@@ -221,13 +232,15 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             outs = [choose(pred, one, other) for one, other in columns]
         else:
             outs = lax.cond(pred, branch(yes), branch(no))
-    rest = iter(outs)
+    rest, conditions = iter(outs), outs[len(outs) - len(links) :]
     for key, target in targets.items():
         place = places[key]
         put(place, target, rest, where)
         if place.kind != "box" and isinstance(target, Leaf) and not target.scalar:
             one, other = (getattr(tree_of(b, key), "origin", None) for b in blocks)
-            place.write(linked(place.read(), one, other, pred))
+            mine = zip(links, conditions, strict=True)
+            inner = [(box, test) for (_, k, box, _), test in mine if k == key]
+            place.write(linked(place.read(), one, other, pred, inner))
     if all(b.left or (b.error is not None and is_raised(b.error)) for b in blocks):
         raise unwinding.Leaving
     unwinding.freeze_if(targets)

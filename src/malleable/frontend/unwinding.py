@@ -94,16 +94,10 @@ class Attempt:
 
 def catches(kinds, e: BaseException) -> bool:
     """Whether `except kinds` is for this exception."""
-    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
-        if isinstance(kind, tuple):
-            if catches(kind, e):
-                return True
-        elif not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            text = "catching classes that do not inherit from BaseException is not allowed"
-            raise TypeError(text)
-        elif kind in type(e).__mro__:
-            return True
-    return False
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    return any(kind in type(e).__mro__ for kind in kinds)
 
 
 def is_raised(e: BaseException) -> bool:

@@ -114,6 +114,14 @@ class Choice(Box):
             return Box(self.value, self.scalar)[index]
         return self.each(lambda x: x[index])
 
+    def __str__(self):
+        return " or ".join(map(str, self.options))
+
+    __repr__ = __str__
+
+    def __format__(self, spec):
+        return str(self)
+
     def each(self, fun: Callable) -> Any:
         """fun of each option, put together again; one for which Python has none is a `raise`."""
         outs, failed = [], {}

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 
 from malleable.frontend import assign, branches, calls, handlers, jumps, loops, scopes
-from malleable.frontend.nodes import MARK, blocks, constant, function, hook, placed
+from malleable.frontend.nodes import MARK, blocks, constant, function, hook, naming, placed
 
 WAITS_NOT = (ast.NamedExpr, *jumps.PINS)
 
@@ -206,8 +206,28 @@ class Writer:
         args.kw_defaults = [one and self.expression(one) for one in args.kw_defaults]
 
     def can_wait(self, node):
-        """Whether an expression may be put into a lambda."""
-        return not self.waits_not or not jumps.holds(node, WAITS_NOT, scope_calls=True)
+        """Whether an expression may be put into a lambda; a walrus there becomes an operator."""
+        if not self.waits_not:
+            return True
+        if jumps.holds(node, jumps.PINS, scope_calls=True):
+            return False
+        found = jumps.walruses(node)
+        if found and (isinstance(self.node, ast.Lambda) or not self._are_cells(found)):
+            return False
+        for one in found:
+            one.hooked = True
+        return True
+
+    def _are_cells(self, found):
+        cells = self.liveness.locals | self.liveness.nonlocals
+        return all(one.target.id in cells for one in found)
+
+    def walrus(self, node):
+        if not getattr(node, "hooked", False):
+            return self.inside(node)
+        name = node.target.id
+        self._inner[-1].add(name)
+        return placed(hook("walrus", naming([name]), self.expression(node.value)), node)
 
     def temporary(self):
         return f"{MARK}t{next(self.numbers)}"
@@ -256,7 +276,12 @@ def _declared(global_names, nonlocal_names, like):
     return [placed(line, like) for line in lines]
 
 
-_CONVERTED = {ast.If: branches.if_, ast.While: loops.while_, ast.For: loops.for_, ast.Try: handlers.try_}
+_CONVERTED = {
+    ast.If: branches.if_,
+    ast.While: loops.while_,
+    ast.For: loops.for_,
+    ast.Try: handlers.try_,
+}
 _STATEMENTS = {
     ast.Assign: assign.assignment,
     ast.AugAssign: assign.augmented,
@@ -279,10 +304,12 @@ _EXPRESSIONS = {
     ast.IfExp: branches.ifexp,
     ast.BoolOp: branches.boolop,
     ast.UnaryOp: branches.unary,
+    ast.BinOp: branches.binary,
     ast.Compare: branches.compare,
     ast.Call: calls.call,
     ast.Attribute: calls.attribute,
     ast.Subscript: calls.subscript,
     ast.Lambda: Writer.lambda_,
+    ast.NamedExpr: Writer.walrus,
     **dict.fromkeys(scopes.COMPREHENSIONS, loops.comprehension),
 }
