@@ -179,7 +179,8 @@ def kepler_slope(anomaly, mean, eccentricity):
 
 def anomaly_of(mean, eccentricity):
     """Where a planet is on its orbit, by SciPy's Newton iteration."""
-    return scipy.optimize.newton(kepler, mean, kepler_slope, (mean, eccentricity), tol=1e-12)
+    args = mean, eccentricity
+    return scipy.optimize.newton(kepler, mean, kepler_slope, args, tol=1e-12, disp=False)
 
 
 def swing(time, state):

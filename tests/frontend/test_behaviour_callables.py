@@ -209,20 +209,7 @@ OPERATORS = {
     "add": lambda x: (Number(x) + Number(1.0)).v,
     "item": lambda x: Number(x)[0],
 }
-UNCONVERTED = {
-    "add": "binary operators of the user",
-}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=f"row 83: {UNCONVERTED[n]}"))
-        if n in UNCONVERTED
-        else n
-        for n in OPERATORS
-    ],
-)
+@pytest.mark.parametrize("name", OPERATORS)
 @BOTH
 def test_row_83_an_operator_of_a_class_of_the_user_is_converted(name, x):
     assert_same(OPERATORS[name], x)

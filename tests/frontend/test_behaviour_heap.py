@@ -166,7 +166,6 @@ def test_row_21_an_attribute_missing_in_one_branch_is_zero_there(x, value):
     assert float(jax.jit(autograph(f))(x)) == value
 
 
-@pytest.mark.xfail(strict=True, reason="row 21: an attribute of the class is lost, silently")
 def test_row_21_an_attribute_that_the_class_has_keeps_that_value_in_the_other_branch():
     class Counter:
         n = 0
@@ -267,7 +266,6 @@ def test_row_23_a_key_created_in_one_branch_is_zero_where_it_is_missing(x, value
     assert float(jax.jit(autograph(f))(x)) == value
 
 
-@pytest.mark.xfail(strict=True, reason="row 23: no note")
 def test_row_23_a_key_that_may_be_missing_leaves_a_note():
     def f(x):
         d = {"a": x}

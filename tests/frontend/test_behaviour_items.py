@@ -173,7 +173,6 @@ def test_row_67_continue_in_a_try_runs_its_finally(n):
 
 
 @pytest.mark.parametrize("limit", [2.0, 5.0, 100.0])
-@pytest.mark.xfail(strict=True, reason="row 21: an attribute of the class is lost")
 def test_row_67_break_in_a_with_leaves_it(limit):
     class Count:
         left = 0
@@ -196,7 +195,6 @@ def test_row_67_break_in_a_with_leaves_it(limit):
     assert_same(f, XS, limit)
 
 
-@pytest.mark.xfail(strict=True, reason="row 21: an attribute of the class is lost")
 def test_row_67_a_with_in_a_branch_that_is_not_taken_leaves_no_effects():
     class Count:
         left = 0
@@ -217,7 +215,6 @@ def test_row_67_a_with_in_a_branch_that_is_not_taken_leaves_no_effects():
     assert_same(f, -2.0)
 
 
-@pytest.mark.xfail(strict=True, reason="row 67: the generator behind the `with` is not converted")
 @pytest.mark.parametrize("n", [0, 3])
 def test_row_67_a_with_over_a_context_made_of_a_generator_keeps_its_writes(n):
     @contextlib.contextmanager

@@ -235,7 +235,6 @@ def test_row_76_and_of_an_array_of_two_elements_is_ambiguous():
         jax.jit(autograph(f))(np.ones(2, np.float32))
 
 
-@pytest.mark.xfail(strict=True, reason="row 76: an operand that assigns stays Python")
 @BOTH
 def test_row_76_a_walrus_in_a_traced_operand_assigns(x):
     def f(x):
@@ -286,7 +285,6 @@ def test_row_78_conditional_expressions_nest(x):
     assert_same(f, x)
 
 
-@pytest.mark.xfail(strict=True, reason="row 78: an arm that assigns stays Python")
 @BOTH
 def test_row_78_a_walrus_in_a_traced_arm_assigns(x):
     def f(x):

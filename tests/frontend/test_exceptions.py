@@ -152,6 +152,93 @@ def test_an_exception_carries_traced_arguments(x):
 
 
 @BOTH
+def test_an_exception_carries_traced_attributes(x):
+    class ValuedError(Exception):
+        def __init__(self, value):
+            super().__init__("text")
+            self.value = value
+
+    def f(x):
+        try:
+            if x > 0:
+                raise ValuedError(x * 3)
+        except ValuedError as e:
+            x = e.value
+        return x
+
+    assert_same(f, x)
+
+
+@BOTH
+def test_a_sure_exception_after_a_raise_is_for_the_other_path(x):
+    def fails(x):
+        if x > 0:
+            raise FirstError
+        raise KeyError
+
+    def inner(x):
+        try:
+            fails(x)
+        except FirstError:
+            x = x * 2
+        return x + 1
+
+    def f(x):
+        try:
+            y = inner(x)
+        except KeyError:
+            return 2.0
+        return y
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize("x", [-1.0, 0.5, 3.0])
+def test_a_finally_runs_on_the_path_of_the_exception(x):
+    def f(x):
+        y = x
+        try:
+            try:
+                if x > 0:
+                    raise FirstError
+                y = y * 3
+            finally:
+                y = y + 1
+                if x > 2:
+                    y = y + 10
+            y = y * 5
+        except FirstError:
+            y = y * 100
+        return y
+
+    assert_same(f, x)
+
+
+@BOTH
+def test_a_callee_raises_in_its_loop(x):
+    def solve(a):
+        k = 0
+        while a < 50.0:
+            a = a * a + 1
+            k = k + 1
+            if k > 2:
+                raise RuntimeError(k)
+        return a
+
+    def f(x, xs):
+        s = 0.0
+        for t in xs:
+            try:
+                r = solve(t + x)
+            except RuntimeError as e:
+                r = -1.0 * e.args[0]
+            s = s + r
+        return s
+
+    assert_same(f, x, XS)
+
+
+@BOTH
 def test_an_exception_of_python_itself_in_one_branch_goes_to_its_handler(x):
     def f(x):
         try:

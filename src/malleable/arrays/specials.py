@@ -18,11 +18,15 @@ DEFAULT: Any = type(
 
 
 def shape(a):
-    return a.shape if type(a) in (Box, Masked) else np.shape(unbox(a))
+    return a.shape if type(a) in (Box, Masked) else np.shape(_whole(a))
 
 
 def ndim(a):
-    return a.ndim if type(a) in (Box, Masked) else np.ndim(unbox(a))
+    return a.ndim if type(a) in (Box, Masked) else np.ndim(_whole(a))
+
+
+def _whole(a):
+    return functions.stacked(unbox(a)) if any_traced(a) else unbox(a)
 
 
 def size(a, axis=None):
@@ -339,6 +343,37 @@ def array_str(a, *args, **kwargs):
     return str(a) if any_traced(a) else DEFAULT
 
 
+def _of_complex(last: bool):
+    """argmax and argmin of complex numbers, which JAX does not put in order."""
+
+    def call(a, axis=None, out=None, **kwargs):
+        if not isinstance(a, Box) or a.dtype.kind != "c" or not any_jax(a.value) or out is not None:
+            return DEFAULT
+        value = a.value.ravel() if axis is None else a.value
+        order = jnp.lexsort((value.imag, value.real), axis=-1 if axis is None else axis)
+        return wrap(jnp.take(order, -1 if last else 0, axis=axis or 0))
+
+    return call
+
+
+def apply_over_axes(func, a, axes):
+    if not any_traced(a):
+        return DEFAULT
+    for axis in np.atleast_1d(axes).tolist():
+        new = func(a, axis)
+        a = new if np.ndim(new) == np.ndim(a) else np.expand_dims(new, axis)
+    return a
+
+
+def partition(a, kth, axis=-1, kind="introselect", order=None):
+    """Sorted all through, which is one of the partitions."""
+    return np.sort(a, axis) if any_traced(a) else DEFAULT
+
+
+def argpartition(a, kth, axis=-1, kind="introselect", order=None):
+    return np.argsort(a, axis) if any_traced(a) else DEFAULT
+
+
 def poly(seq_of_zeros):
     """Of a matrix of real numbers the coefficients are real."""
     if not any_traced(seq_of_zeros):
@@ -449,6 +484,11 @@ SPECIAL: dict[Any, Any] = {
     np.broadcast_arrays: broadcast_arrays,
     np.einsum: einsum,
     np.poly: poly,
+    np.argmax: _of_complex(True),
+    np.argmin: _of_complex(False),
+    np.apply_over_axes: apply_over_axes,
+    np.partition: partition,
+    np.argpartition: argpartition,
     np.lib.stride_tricks.sliding_window_view: sliding_window_view,
 }
 for _func in (np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d):

@@ -9,7 +9,6 @@ converted `fun` and returns plain arrays. None: callbacks are handed over as the
 """
 
 import contextlib
-import dataclasses
 import dis
 import functools
 import operator
@@ -26,6 +25,8 @@ from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
 from malleable.frontend import builtins, items, kinds, lookups, numpy, scipy
+from malleable.frontend.classes import Classes
+from malleable.frontend.replaced import convertible, kind_of, replacement
 from malleable.frontend.source import NoSource
 from malleable.frontend.operators import by_case
 from malleable.frontend.bounded import method
@@ -39,7 +40,7 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
     difference_update symmetric_difference_update itemset __setitem__ __delitem__ __iadd__ __ior__
     __iand__ __isub__ __ixor__ __imul__"""
 _MUTATORS = frozenset(_CHANGES.split())
-_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement
+_DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
 _TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
@@ -60,47 +61,19 @@ class Plan:
         return Plan, ()
 
 
-def convertible(fun) -> bool:
-    """Whether a Python function is of the kind that is converted: not JAX's, not Python's own."""
-    if type(fun) is not _Function or "__malleable_skip__" in fun.__dict__:
-        return False
-    if _replacement(fun) is numpy.CONVERT:
-        return True
-    return kind_of(fun) == kinds.CONVERT
-
-
-def kind_of(fun) -> str:
-    """The kind of a Python function; one that a context manager decorates is as what it wraps."""
-    kind = kinds.of_file(fun.__code__.co_filename)
-    wrapped = fun.__dict__.get("__wrapped__")
-    decorated = fun.__code__.co_qualname.startswith("ContextDecorator.")
-    return kind_of(wrapped) if decorated and type(wrapped) is _Function else kind
-
-
-def _replacement(fun):
-    """What a function of NumPy or SciPy becomes: a function, CONVERT, or None."""
-    module = getattr(fun, "__module__", None) or type(fun).__module__
-    if not str(module).startswith(("numpy", "scipy")) and type(fun).__name__ != "fortran":
-        return (
-            None if type(fun) is not np.ufunc else scipy.replacement(fun) or numpy.replacement(fun)
-        )
-    found = scipy.replacement(fun)
-    return numpy.replacement(fun) if found is None else found
-
-
 def _name(f) -> str:
     module = getattr(f, "__module__", None)
     name = getattr(f, "__qualname__", None) or type(f).__qualname__
     return f"{module}.{name}" if module and module != "builtins" else name
 
 
-class Caller:
+class Caller(Classes):
     """`call` and what it needs to know: one per front end."""
 
     def __init__(self, convert: Callable, enter: Callable | None = None):
         self.convert, self.enter = convert, enter
         self.items = items.Items(self.call)
-        self.classes: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        super().__init__()
         own = self.items
         self.table = builtins.TABLE | {
             getattr: own.getattr,
@@ -141,7 +114,7 @@ class Caller:
                 return self._builtin(f, args, kwargs)
             return self._method(f, f.__self__, args, kwargs)
         if isinstance(f, type):
-            return self._class(f, args, kwargs)
+            return self.make(f, args, kwargs)
         return self._object(f, kind, args, kwargs)
 
     def bound(self, f):
@@ -168,6 +141,8 @@ class Caller:
         original = f.__dict__.get("__malleable_converted__")
         if original is not None and f.__dict__.get("__wrapped__", original) is original:
             return functools.partial(self.call, original)
+        if f is Box.__array__:
+            return _as_array
         if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
             return _weakly(lambda f, *args, **kwargs: f(*args, **kwargs), f)
         if f.__code__ is _MANAGED:  # @contextlib.contextmanager, on a generator of the user's
@@ -175,7 +150,7 @@ class Caller:
             if type(inner) is _Function and convertible(inner):
                 converted = self.convert(inner)
                 return contextlib.contextmanager(converted) if converted else f
-        replaced = _replacement(f)
+        replaced = replacement(f)
         if isinstance(replaced, scipy.Instead):
             return lambda *args, **kwargs: self.call(replaced.fun, *args, **replaced.kept(kwargs))
         if replaced is not None and replaced is not numpy.CONVERT:
@@ -259,6 +234,11 @@ class Caller:
     # ------------------------------------------------------------ C functions and methods
 
     def _builtin(self, f, args, kwargs):
+        name = _DUNDERS.get(f)
+        if name and args and not isinstance(args[0], Box):
+            method = getattr(type(args[0]), name, None)
+            if type(method) is _Function:
+                return self.call(method, *args, **kwargs)
         if f in builtins.HIGHER:
             args = list(map(self.bound, args))
             kwargs = {name: self.bound(x) for name, x in kwargs.items()}
@@ -267,7 +247,7 @@ class Caller:
             return replaced(*args, **kwargs)
         if f in builtins.PLAIN:
             return f(*args, **kwargs)
-        replaced = _replacement(f)
+        replaced = replacement(f)
         if replaced is not None and not isinstance(f, type):
             return self._instead(f, replaced, args, kwargs)
         plain = isinstance(f, type) or kinds.is_standard(f)
@@ -277,6 +257,8 @@ class Caller:
         """Call what NumPy's or SciPy's table has for f, something compiled."""
         if isinstance(replaced, scipy.Instead):
             return self.call(replaced.fun, *args, **replaced.kept(kwargs))
+        if type(f) is type(np.sum) and f in numpy.CALLS_BACK:
+            args = tuple(list(map(self.bound, x)) if type(x) is list else self.bound(x) for x in args)
         if replaced is not numpy.CONVERT:
             return replaced(*args, **kwargs)
         written = numpy.implementation(f)
@@ -329,67 +311,6 @@ class Caller:
             hint="put them in an array: np.argmax(np.array(xs) == x) is the first index",
         )
 
-    # ------------------------------------------------------------ classes
-
-    def _class(self, cls, args, kwargs):
-        if cls in self.table or cls in builtins.PLAIN or cls in builtins.HIGHER:
-            return self._builtin(cls, args, kwargs)
-        make = self.classes.get(cls)
-        if make is None:
-            make = self.classes[cls] = self._maker(cls)
-        return make(cls, *args, **kwargs)
-
-    def _maker(self, cls) -> Callable:
-        """How instances of a class are made: make(cls, *args, **kwargs)."""
-        if "__malleable_skip__" in vars(cls):
-            return _instantiate
-        if type(cls).__call__ is not type.__call__:
-            return self._jax if kinds.of_type(cls) else _instantiate
-        if kinds.of_type(cls):
-            return self._jax
-        replaced = _replacement(cls)
-        if replaced is not None and replaced is not numpy.CONVERT:
-            return lambda _, /, *args, **kwargs: self._instead(cls, replaced, args, kwargs)
-        own = [m for m in (cls.__new__, cls.__init__) if type(m) is _Function]
-        if any(m.__code__.co_filename == "<string>" for m in own):  # a namedtuple or a dataclass
-            post = getattr(cls, "__post_init__", None)
-            converts = dataclasses.is_dataclass(cls) and convertible(post) and cls.__dictoffset__
-            return self._make_dataclass if converts else _instantiate
-        if any(map(convertible, own)):
-            return self._make
-        if cls.__flags__ & _HEAP:
-            return _instantiate
-        return self._as_it_is if kinds.is_standard(cls) else self._unconverted
-
-    def _make(self, cls, /, *args, **kwargs):
-        """As type.__call__, with `__new__` and `__init__` converted."""
-        new = cls.__new__
-        if type(new) is _Function:
-            made = self.call(new, cls, *args, **kwargs)
-        elif new is object.__new__:
-            made = new(cls)
-        else:
-            made = new(cls, *args, **kwargs)
-        if isinstance(made, cls):
-            init = made.__class__.__init__
-            if type(init) is _Function:
-                self.call(init, made, *args, **kwargs)
-            elif not isinstance(made, Box):
-                init(made, *args, **kwargs)
-        return made
-
-    def _make_dataclass(self, cls, /, *args, **kwargs):
-        """Run the `__init__` that dataclasses wrote, with `__post_init__` converted."""
-
-        def post(*values):
-            del vars(made)["__post_init__"]
-            return self.call(cls.__post_init__, made, *values)
-
-        made = cls.__new__(cls)
-        vars(made)["__post_init__"] = post
-        cls.__init__(made, *args, **kwargs)
-        return made
-
     # ------------------------------------------------------------ other callable objects
 
     def _object(self, f, kind, args, kwargs):
@@ -404,6 +325,8 @@ class Caller:
                 return self.table[f](*args, **kwargs)
             return self._descriptor(f, *args, **kwargs)
         if kind is types.MethodWrapperType:
+            if f.__name__ == "__call__" and isinstance(f.__self__, type):
+                return self.made_by_type(f.__self__, args, kwargs)
             return self._method(f, f.__self__, args, kwargs)
         if isinstance(f, staticmethod):
             return self.call(f.__func__, *args, **kwargs)
@@ -419,7 +342,7 @@ class Caller:
         method = getattr(kind, "__call__", None)  # noqa: B004
         if type(method) is _Function:
             return self.call(method, f, *args, **kwargs)
-        replaced = _replacement(f)
+        replaced = replacement(f)
         if replaced is not None:
             return self._instead(f, replaced, args, kwargs)
         if kinds.of_type(kind):
@@ -450,8 +373,9 @@ def _set_plainly(o, name, value):
     object.__setattr__(o, name, value)
 
 
-def _instantiate(cls, /, *args, **kwargs):
-    return cls(*args, **kwargs)
+def _as_array(box, dtype=None, copy=None):
+    """`x.__array__()` as converted code calls it: what NumPy would make an array of, still a box."""
+    return box if dtype is None else box.astype(dtype)
 
 
 def _boxed(out):

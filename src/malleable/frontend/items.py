@@ -21,6 +21,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, rebox, unbox
 from malleable.errors import TransformError
+from malleable.frontend import numpy
 from malleable.frontend.builtins import TracedRange, pick
 from malleable.frontend.lookups import contains, look_up, refused_key
 from malleable.frontend.operators import by_case
@@ -288,6 +289,8 @@ class Items:
             return rebox(x[unbox(i)])
         own = self._method(x, "__getitem__")
         if own is not None:
+            if own.__module__ == numpy.GRIDS:
+                return numpy.grid_item(x, i)
             return self.call(own, x, i)
         if isinstance(x, dict):
             _refuse_key(i)

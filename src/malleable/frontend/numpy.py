@@ -27,6 +27,7 @@ CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
 CALLS_BACK = frozenset(  # functions of the user's among the arguments: convert them first
     (np.apply_along_axis, np.apply_over_axes, np.piecewise, np.fromfunction)
 )
+GRIDS = type(np.r_).__mro__[1].__module__  # where np.r_, np.c_ and np.mgrid are written
 _DISPATCHER = type(np.sum)
 _CACHE: dict[int, tuple[Any, Any]] = {}  # by identity; holds the function, so that it stays its own
 

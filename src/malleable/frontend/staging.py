@@ -289,6 +289,9 @@ def report_joins(targets, places, yes, no, tree_of, where) -> None:
                 for open_ in journal.all_open():
                     open_.undefined.add(key)
                 note(f"`{name}` may be undefined", where, "it is set in one branch only")
+        if isinstance(one, Node) and isinstance(other, Node) and one.keys and other.keys:
+            for k in {*one.keys} ^ {*other.keys}:
+                note(f"key {k!r} may be undefined", where, "it is set in one branch only")
         if isinstance(one, Leaf) and isinstance(other, Leaf) and isinstance(target, Leaf):
             if one.dtype != other.dtype and not (one.weak or other.weak):
                 promoted(name, one, other, target, where)

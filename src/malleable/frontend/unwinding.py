@@ -86,6 +86,7 @@ class Attempt:
         caught.flag._value = True
         journal.touch_cell(caught.contents)
         caught.contents.cell_contents = e.args, dict(vars(e))
+        e.with_traceback(None).__context__ = None  # these know the values of this block
         return True
 
     def taken(self) -> list[Caught]:
