@@ -6,11 +6,19 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
 import malleable as mal
-from examples import count_flops, intermediate_gradients, probabilistic, units
+from examples import (
+    adaptive_step,
+    count_flops,
+    intermediate_gradients,
+    probabilistic,
+    sudoku,
+    units,
+)
 
 EXAMPLES = sorted((pathlib.Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -194,3 +202,37 @@ def test_gradients_inside_a_flax_model_are_those_of_its_second_half(printed):
     assert [layer for layer, _, _ in found] == ["first", "second"]
     assert float(found[1][2]) == pytest.approx(float(jnp.linalg.norm(slope)), abs=1e-4)
     assert int(found[1][1]) == round(100 * float(jnp.mean(jnp.all(second == 0, axis=0))))
+
+
+# ------------------------------------------------------------ sudoku
+
+
+def test_a_solved_sudoku_has_each_digit_once_and_keeps_what_was_given(printed):
+    *boards, rest = printed(sudoku).split(" \n\n")
+    assert rest == "" and boards.pop() == "no solution"
+    every = set("123456789")
+    for puzzle, board in zip(sudoku.PUZZLES, boards, strict=False):
+        rows = np.array([list(line) for line in board.split()])
+        parts = [*rows, *rows.T, *rows.reshape(3, 3, 3, 3).swapaxes(1, 2).reshape(9, 9)]
+        assert all(set(part) == every for part in parts)
+        assert all(a in (".", b) for a, b in zip(puzzle, "".join(rows.ravel())))
+
+
+def test_the_solver_gives_the_same_without_jax_around_it():
+    board = np.array([int(c) for c in sudoku.PUZZLES[0].replace(".", "0")]).reshape(9, 9)
+    full, found = sudoku.solve(board)
+    assert found is np.True_ or found is True
+    assert type(full) is np.ndarray and np.array_equal(full, jax.jit(sudoku.solve)(board)[0])
+
+
+# ------------------------------------------------------------ adaptive_step
+
+
+def test_the_gradient_through_adaptive_steps_is_that_of_differences(printed):
+    text = printed(adaptive_step)
+    slope, apart = re.search(r"length (\S+), by differences (\S+)", text).groups()
+    assert float(slope) == pytest.approx(float(apart), abs=0.01)
+    angle, steps, rejected = re.search(r"angle (\S+) after (\d+) steps, (\d+) rej", text).groups()
+    with jax.enable_x64(True):
+        state, *counts = adaptive_step.integrate(np.array([1.0, 0.0]), 1.0, 1.5)
+    assert counts == [int(steps), int(rejected)] and float(angle) == round(state[0], 4)

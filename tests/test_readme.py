@@ -1,5 +1,6 @@
 """The README keeps its promises: the quickstart runs, and CI runs the command it gives."""
 
+import linecache
 import pathlib
 import re
 import subprocess
@@ -19,6 +20,12 @@ def fence(heading, language):
 def test_quickstart_runs():
     code = fence("## Quickstart", "python")
     exec(compile(code, "README.md", "exec"), {"__name__": "quickstart"})
+
+
+def test_the_code_of_the_front_end_runs(monkeypatch):
+    code, name = fence("<!-- frontend -->", "python"), "README.frontend.py"
+    monkeypatch.setitem(linecache.cache, name, (len(code), None, code.splitlines(True), name))
+    exec(compile(code, name, "exec"), {"__name__": "frontend"})
 
 
 def test_quickstart_fits_on_a_screen():

@@ -39,6 +39,18 @@ def test_another_key_is_noticed():
     assert not tour.equal("", *kept).ok
 
 
+def test_the_routines_of_scipy_agree_with_scipy(monkeypatch):
+    monkeypatch.setattr(tour, "STARTS", 5)
+    rows = tour.routines(0, Console(quiet=True))
+    roots, _, slopes, swings, _ = rows  # of so few starts the times say nothing
+    assert [row.ok for row in (roots, slopes, swings)] == [True] * 3
+
+
+def test_slower_than_scipy_is_noticed():
+    assert tour.faster("", 0.001, 0.1) == ("", "1.0 ms, 100 x as fast", "SciPy: 100 ms", True)
+    assert not tour.faster("", 2.0, 1.0).ok
+
+
 @pytest.mark.parametrize("got", [[1.0, 2.001], [1.0, np.nan]])
 def test_a_figure_that_is_off_is_noticed(got):
     assert not tour.close("", [np.ones(1), np.array(got)], [np.ones(1), np.array([1.0, 2.0])]).ok

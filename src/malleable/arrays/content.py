@@ -277,7 +277,7 @@ def wrap(value):
 
 
 def held(value: np.ndarray):
-    """An array of NumPy in a box, unless its elements are objects: these are no numbers to trace."""
+    """An array of NumPy in a box, unless its elements are objects, which are never traced."""
     return value if value.dtype == object else Box(value, False)
 
 

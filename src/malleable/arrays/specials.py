@@ -100,7 +100,11 @@ def copyto(dst, src, casting="same_kind", where=True):
         return DEFAULT
     number = type(src) in (bool, int, float)
     kind = (
-        np.dtype(type(src)) if number else src.dtype if isinstance(src, Box) else np.asarray(src).dtype
+        np.dtype(type(src))
+        if number
+        else src.dtype
+        if isinstance(src, Box)
+        else np.asarray(src).dtype
     )
     if not number and not np.can_cast(kind, dst.dtype, casting):
         raise TypeError(
@@ -404,8 +408,10 @@ def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwarg
     here = [s // x.itemsize for s in x.strides]
     if list(np.cumprod([1, *x.shape[:0:-1]])[::-1]) != here:
         raise unknown_size("as_strided of an array that is not contiguous")
-    at = sum(np.arange(n).reshape((-1,) + (1,) * k) * s
-             for n, s, k in zip(shape, steps, range(len(shape))[::-1], strict=True))
+    at = sum(
+        np.arange(n).reshape((-1,) + (1,) * k) * s
+        for n, s, k in zip(shape, steps, range(len(shape))[::-1], strict=True)
+    )
     return x.ravel()[at]
 
 

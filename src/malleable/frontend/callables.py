@@ -25,11 +25,11 @@ from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
 from malleable.frontend import builtins, items, kinds, lookups, numpy, scipy
+from malleable.frontend.bounded import method
 from malleable.frontend.classes import Classes
+from malleable.frontend.operators import by_case
 from malleable.frontend.replaced import convertible, kind_of, replacement
 from malleable.frontend.source import NoSource
-from malleable.frontend.operators import by_case
-from malleable.frontend.bounded import method
 from malleable.frontend.values import Choice, bounded
 from malleable.notes import note
 
@@ -258,7 +258,9 @@ class Caller(Classes):
         if isinstance(replaced, scipy.Instead):
             return self.call(replaced.fun, *args, **replaced.kept(kwargs))
         if type(f) is type(np.sum) and f in numpy.CALLS_BACK:
-            args = tuple(list(map(self.bound, x)) if type(x) is list else self.bound(x) for x in args)
+            args = tuple(
+                list(map(self.bound, x)) if type(x) is list else self.bound(x) for x in args
+            )
         if replaced is not numpy.CONVERT:
             return replaced(*args, **kwargs)
         written = numpy.implementation(f)
@@ -374,7 +376,7 @@ def _set_plainly(o, name, value):
 
 
 def _as_array(box, dtype=None, copy=None):
-    """`x.__array__()` as converted code calls it: what NumPy would make an array of, still a box."""
+    """`x.__array__()` as converted code calls it: the array, still in its box."""
     return box if dtype is None else box.astype(dtype)
 
 

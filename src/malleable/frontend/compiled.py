@@ -112,7 +112,7 @@ def arrays_of(steps: Steps | None) -> list:
 
 def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
     """The body, traced once on fresh values for all that goes around; whether to trace it again."""
-    again = False
+    again = written = False
     extra, arrays = [index] if index is not None else [], arrays_of(steps)
     slices = [compat.slice_type(a) for a in arrays]
     types = [a for c in carried.values() for a in avals(c.tree)]
@@ -120,7 +120,7 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
         c.traced = c.tree
 
     def body(*xs):
-        nonlocal again
+        nonlocal again, written
         rest = iter(xs)
         i = Box(next(rest), True) if extra else None
         parts = [next(rest) for _ in slices]
@@ -130,15 +130,18 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
         elif isinstance(steps, Slices):
             item = steps.make(i, parts)
             loop.body(item)
-            if writes(item) or (steps.source is not None and writes(root_of(steps.source))):
-                raise WritesItem
+            over = steps.source
+            written = writes(item) or (over is not None and writes(root_of(over)))
         else:
             loop.body(steps.get(i))
         again = note_aliases(carried)
 
     local = [p for p in places_of(loop.state) if p.key not in carried]
     places = [c.place for c in carried.values()] + local
-    return trace_block(body, places, [*extra, *slices, *types]), again
+    block = trace_block(body, places, [*extra, *slices, *types])
+    if written:  # not said before: an abandoned trace holds on to its values
+        raise WritesItem
+    return block, again
 
 
 # ---------------------------------------------------------------- what JAX runs

@@ -121,11 +121,15 @@ class Dunders:
     # ------------------------------------------------------------ who is asked
 
     def _either(self, a, b, forward: str, backward: str):
-        """What a says, or b if a has nothing to say; b first if it is of a class derived from a's."""
+        """What a says, else b; b first if it is of a class derived from that of a."""
         one, other = type(a), type(b)
         first, second = getattr(one, forward, None), getattr(other, backward, None)
         tries = [(first, a, b), (second, b, a)]
-        if one is not other and issubclass(other, one) and second is not getattr(one, backward, None):
+        if (
+            one is not other
+            and issubclass(other, one)
+            and second is not getattr(one, backward, None)
+        ):
             tries.reverse()
         if one is other and forward.strip("_") not in ("eq", "ne", "lt", "le", "gt", "ge"):
             tries = tries[:1]

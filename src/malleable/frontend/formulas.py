@@ -4,6 +4,7 @@ OWN[package][name] takes the arguments of SciPy's function that it knows of; IN_
 what a compiled function would write into its last argument.
 """
 
+import itertools
 import operator
 
 import jax
@@ -223,9 +224,9 @@ def evaluate_bernstein(c, x, at, derivative, extrapolate):
     u, rows = (at - x[piece])[:, None] / width, [row[piece] for row in c]
     for _ in range(operator.index(derivative)):
         degree = len(rows) - 1
-        rows = [degree * (b - a) / width for a, b in zip(rows, rows[1:], strict=False)]
+        rows = [degree * (b - a) / width for a, b in itertools.pairwise(rows)]
     while len(rows) > 1:  # de Casteljau
-        rows = [(1 - u) * a + u * b for a, b in zip(rows, rows[1:], strict=False)]
+        rows = [(1 - u) * a + u * b for a, b in itertools.pairwise(rows)]
     total = rows[0] if rows else jnp.zeros((len(at), c.shape[2]), c.dtype)
     inside = ((at >= x[0]) & (at <= x[-1]))[:, None]
     return total if extrapolate else jnp.where(inside, total, jnp.nan)

@@ -22,11 +22,11 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend import numpy
+from malleable.frontend.bounded import item, refuse
 from malleable.frontend.builtins import TracedRange, pick
 from malleable.frontend.lookups import contains, look_up, refused_key
 from malleable.frontend.operators import by_case
 from malleable.frontend.scalars import truth
-from malleable.frontend.bounded import item, refuse
 from malleable.frontend.values import Choice, bounded, is_number
 
 _Function = types.FunctionType
@@ -145,8 +145,8 @@ def _equal(a, b):
 def _found(x, items):
     """Whether one of the items equals x: a bool, or a traced boolean scalar."""
     found = None
-    for item in items:
-        same = _equal(item, x)
+    for one in items:
+        same = _equal(one, x)
         if same is True:
             return True
         if same is not False:

@@ -71,12 +71,9 @@ def ptsv(d, e, b, **_):
 def gbsv(kl, ku, ab, b, **_):
     """ab has kl rows on top that LAPACK works in."""
     n, bands = ab.shape[1], ab[kl:]
-    rows = (jnp.diag(band[max(k, 0) : n + min(k, 0)], k) for k, band in zip(_down(ku, kl), bands))
+    pairs = zip(range(ku, -kl - 1, -1), bands, strict=True)
+    rows = (jnp.diag(band[max(k, 0) : n + min(k, 0)], k) for k, band in pairs)
     return ab, jnp.arange(n), jnp.linalg.solve(sum(rows), b), 0
-
-
-def _down(up, low):
-    return range(up, -low - 1, -1)
 
 
 def gesdd(a, compute_uv=1, full_matrices=1, *_, **__):
@@ -144,7 +141,15 @@ def getrs(lu, piv, b, trans=0, **_):
 
 
 ROUTINES = {
-    **{"gesv": gesv, "getrf": getrf, "getrs": getrs, "getri": getri, "gesdd": gesdd, "gtsv": gtsv, "gbsv": gbsv},
+    **{
+        "gesv": gesv,
+        "getrf": getrf,
+        "getrs": getrs,
+        "getri": getri,
+        "gesdd": gesdd,
+        "gtsv": gtsv,
+        "gbsv": gbsv,
+    },
     **{"potrf": potrf, "potrs": potrs, "potri": potri, "posv": posv, "ptsv": ptsv, "lange": lange},
     **{"trtrs": trtrs, "trtri": trtri, "trsv": trsv, "lartg": lartg, "axpy": axpy, "dot": dot},
     **{"gemv": gemv, "gemm": gemm, "ger": ger, "geru": ger, "syrk": syrk, "trmm": trmm},

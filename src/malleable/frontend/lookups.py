@@ -31,7 +31,7 @@ def hits(table, key) -> list:
 
 
 def look_up(table: dict, key) -> Any:
-    """table[key]; a KeyError where the key is not there, as a `raise` that a traced test decides."""
+    """table[key]; where the key is not there, a KeyError: as any `raise` under a traced test."""
     found = hits(table, key)
     if not found:
         raise _missing(key)

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.polynomial import chebyshev, hermite, hermite_e, laguerre, legendre, polynomial, polyutils
+from numpy.polynomial import (
+    chebyshev,
+    hermite,
+    hermite_e,
+    laguerre,
+    legendre,
+    polynomial,
+    polyutils,
+)
 
 from malleable.arrays import functions
 from malleable.arrays.box import Box, any_traced, unbox
