@@ -122,7 +122,7 @@ def test_the_foundation_is_read_in_one_sitting():
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 2400, sizes
+    assert sum(sizes.values()) <= 2500, sizes
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def copy(eqn: Eqn, args: Sequence, *, inside: bool = False) -> list:
     if (
         isinstance(trace, pe.DynamicJaxprTrace)
         and not eqn.effects
-        and eqn.primitive.name != "call_hi_primitive"
+        and not eqn.primitive.is_high(*(v.aval for v in eqn.invars), **eqn.params)
         and all(jax.typeof(x) == v.aval for x, v in zip(args, eqn.invars, strict=True))
     ):
         info, stack = eqn.source_info, source_info_util.current_name_stack()

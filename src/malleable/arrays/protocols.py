@@ -97,6 +97,8 @@ def _ufunc_at(ufunc, box, index, *values):
     if not isinstance(box, Box):
         if any_jax(raw) or is_unknown(index):
             put_out(box, None)
+        if isinstance(box, np.ndarray):
+            journal.touch_object(box)
         return ufunc.at(box, index, *raw)
     if not any_jax(raw) and not is_jax(box.value) and not is_unknown(index):
         whole = box.value if journal.depth() == 0 else np.array(box.value)

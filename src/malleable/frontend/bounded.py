@@ -50,6 +50,17 @@ def item(content: Bounded, at) -> Any:
     return rebuild(content.tree.item, iter(rows), "")
 
 
+def put_item(xs: list, at, value) -> None:
+    """xs[at] = value."""
+    content = xs[0]
+    n, at = content.length, at.value if isinstance(at, Box) else at
+    at = jnp.where(at < 0, at + n, at) if isinstance(at, jax.Array) else at + n if at < 0 else at
+    fail_where(jnp.logical_or(at < 0, at >= n), IndexError("list assignment index out of range"))
+    tree, arrays, row = with_room(content, value, content.tree.cap)
+    arrays = [a.at[at].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
+    xs[:] = [Bounded(tree, n, arrays)]
+
+
 def fail_where(test, error: Exception) -> None:
     """A `raise` that happens where a traced test says so."""
     now = session()
@@ -60,6 +71,16 @@ def fail_where(test, error: Exception) -> None:
 def append(xs: list, value) -> None:
     """xs.append(value): one longer, or, around a loop, into the room that is left."""
     content = xs[0]
+    old, n = content.tree, content.length
+    tree, arrays, row = with_room(content, value, old.cap + (not old.fixed))
+    arrays = [a.at[n].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
+    if old.fixed:
+        fail_where(n >= old.cap, IndexError("a list grew beyond its bound"))
+    xs[:] = [Bounded(tree, n + 1, arrays)]
+
+
+def with_room(content: Bounded, value, cap: int) -> tuple:
+    """The tree that holds one more value, the arrays of that tree, and the leaves of the value."""
     leaves: list = []
     new = flatten(value, leaves)
     goal = free(join(content.tree.item, abstract(new)))
@@ -69,14 +90,9 @@ def append(xs: list, value) -> None:
             where=compat.where(),
             hint="give all items one type and shape",
         )
-    old, n = content.tree, content.length
-    tree = Ragged(goal, old.cap + (not old.fixed), old.fixed)
-    flat = inject_list(old, iter([n, *content.arrays]), tree)
-    row = inject(new, iter(leaves), goal)
-    arrays = [a.at[n].set(x, mode="drop") for a, x in zip(flat[1:], row, strict=True)]
-    if old.fixed:
-        fail_where(n >= old.cap, IndexError("a list grew beyond its bound"))
-    xs[:] = [Bounded(tree, n + 1, arrays)]
+    tree = Ragged(goal, cap, content.tree.fixed)
+    flat = inject_list(content.tree, iter([content.length, *content.arrays]), tree)
+    return tree, flat[1:], inject(new, iter(leaves), goal)
 
 
 def pop(xs: list, at=-1) -> Any:

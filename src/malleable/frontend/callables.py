@@ -27,6 +27,7 @@ from malleable.errors import TransformError
 from malleable.frontend import builtins, items, kinds, lookups, numpy, scipy
 from malleable.frontend.bounded import method
 from malleable.frontend.classes import Classes
+from malleable.frontend.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.operators import by_case
 from malleable.frontend.replaced import convertible, kind_of, replacement
 from malleable.frontend.source import NoSource
@@ -87,11 +88,31 @@ class Caller(Classes):
             operator.delitem: own.delitem,
             operator.contains: lambda xs, x: own.in_(x, xs),
             operator.truth: builtins.TABLE[bool],
+            sum: self._sum,
+            **self._operators(),
             **{
                 getattr(operator, name.strip("_")): functools.partial(own.aug, sign)
                 for sign, name in items._DUNDERS.items()
             },
         }
+
+    def _operators(self) -> dict:
+        """operator.add and its like."""
+        own = self.dunders = Dunders(self.call)
+        tables = (own.binary, BINARY), (own.compare, COMPARISONS), (own.unary, UNARY)
+        return {
+            found[-1]: functools.partial(run, sign)
+            for run, table in tables
+            for sign, found in table.items()
+        }
+
+    def _sum(self, iterable, /, start=0):
+        (iterable,) = gathered((iterable,))
+        if is_traced(iterable):
+            return builtins.sum_(iterable, start)
+        for x in iterable:
+            start = self.dunders.binary("+", start, x)
+        return start
 
     # ------------------------------------------------------------ call
 
@@ -153,6 +174,8 @@ class Caller(Classes):
         replaced = replacement(f)
         if isinstance(replaced, scipy.Instead):
             return lambda *args, **kwargs: self.call(replaced.fun, *args, **replaced.kept(kwargs))
+        if isinstance(replaced, scipy.CallsBack):
+            return lambda *args, **kwargs: replaced(*map(self.bound, args), **kwargs)
         if replaced is not None and replaced is not numpy.CONVERT:
             return replaced
         kind = kind_of(f) if replaced is None else kinds.CONVERT
@@ -277,12 +300,18 @@ class Caller(Classes):
         name = f.__name__
         if isinstance(owner, Box):
             return f(*args, **kwargs)
+        if isinstance(owner, np.ufunc):
+            return numpy.replacement(f)(*args, **kwargs)
         if kinds.of_type(type(owner)):
             return self._jax(f, *args, **kwargs)
+        if name == "shuffle" and args and isinstance(args[0], Box):
+            args[0][...] = args[0].copy()  # in a block that may be undone, shuffle a copy
         if name in _MUTATORS:
             if isinstance(owner, np.ndarray):
                 items._check_array(owner, args, False)
             items.touch(owner)
+        elif issubclass(type(owner), np.ndarray | np.generic) and any_traced((args, kwargs)):
+            return getattr(Box(owner), name)(*args, **kwargs)
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
         if isinstance(owner, list):

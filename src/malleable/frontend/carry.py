@@ -1,6 +1,7 @@
 """What goes around a loop: found by tracing its body, widened until one type holds every step."""
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from malleable.frontend.trees import (
 from malleable.frontend.unwinding import flags
 from malleable.frontend.values import STALE, CannotStage, flatten, inject, rebuild
 
+ALONE = 4  # references to an array that nobody knows but its variable and us
 CONTAINERS = ("list", "dict", "set", "object", "ndarray")
 
 
@@ -94,7 +96,12 @@ def start(loop: Loop) -> dict:
             leaves = []
         if pinned and value is False:
             goal = Static(False)
-        carried[place.key] = Carried(place, goal, (tree, leaves), pinned)
+        c = carried[place.key] = Carried(place, goal, (tree, leaves), pinned)
+        if isinstance(tree, Leaf) and not tree.scalar and sys.getrefcount(value) > ALONE:
+            c.same = Box(True, True)
+            same = Place("box", c.same)
+            goal = free(flatten(jnp.asarray(True), []))
+            carried[same.key] = Carried(same, goal, (Static(True), []))
     for place in flags():
         if isinstance(place.read(), compat.Tracer):
             leaf = flatten(place.read(), leaves := [])
@@ -116,27 +123,23 @@ def begin(carried: dict, leaves: Iterator, where: str) -> None:
         c.place.write(value)
 
 
-def note_aliases(carried: dict) -> bool:
-    """What a step did to arrays from before the loop; whether that was not foreseen.
+def note_aliases(carried: dict) -> None:
+    """Which variables hold, after a step, another array than before the loop.
 
     A variable that is bound anew in the loop may be written to before: then the write is one to
     the array that it was before the loop, as long as it is that array.
     """
-    again, book = False, journal.current()
     for c in carried.values():
         array, c.array = c.array, None
         origin = getattr(c.first[0], "origin", None)
         if array is None or c.place.kind == "box" or not isinstance(origin, Box):
             continue
         if c.same is None:
-            again = again or ("box", id(array), "") in book.places
-            c.same = Box(True, True) if ("box", id(array), "") in book.places else None
             continue
         now = c.place.read()
         still = now is array or (isinstance(now, Joined) and now.condition_of(array))
         if still is not True:
             c.same.write(jnp.logical_and(c.same.value, still))
-    return again
 
 
 def settle(loop: Loop, carried: dict, block: Block, most: int | None, late: bool) -> bool:
@@ -150,6 +153,11 @@ def settle(loop: Loop, carried: dict, block: Block, most: int | None, late: bool
         if key not in block.after or c.traced is not c.tree:
             continue
         after = block.after[key][0]
+        if c.prefix is not None and isinstance(after, Ragged):  # in some steps only, it turns out
+            c.first = (flatten(list(c.prefix), leaves := []), leaves)
+            c.tree, c.prefix = bounded_tree(c.first[0], after, most), None
+            again = True
+            continue
         if c.prefix is not None:
             again = settle_growing(c, after) or again
             continue
@@ -186,7 +194,7 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
             continue
         flag = key in stops
         if place.kind == "list" and grows(first, after):
-            if is_uneven(loop, carried, block):
+            if isinstance(after, Ragged) or is_uneven(loop, carried, block):
                 carried[key] = Carried(place, bounded_tree(first, after, most), (first, leaves))
             else:
                 carried[key] = growing(place, block.before[key], after)

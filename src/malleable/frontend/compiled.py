@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
+from malleable.arrays.joined import linked
 from malleable.errors import TransformError
 from malleable.frontend.builtins import Steps
 from malleable.frontend.carry import (
@@ -71,8 +72,8 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
     index = counter_type() if steps is not None else None
     for k in range(ROUNDS):
-        block, again = trace_step(loop, steps, carried, index)
-        if not settle(loop, carried, block, bound, k > 2) and not again:
+        block = trace_step(loop, steps, carried, index)
+        if not settle(loop, carried, block, bound, k > 2):
             break
     else:
         kinds = ", ".join(f"`{c.place.name}`: {spell(c.tree)}" for c in carried.values())
@@ -110,9 +111,9 @@ def arrays_of(steps: Steps | None) -> list:
     return list(steps.arrays) if isinstance(steps, Slices) else []
 
 
-def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
-    """The body, traced once on fresh values for all that goes around; whether to trace it again."""
-    again = written = False
+def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
+    """The body, traced once on fresh values for all that goes around."""
+    written = False
     extra, arrays = [index] if index is not None else [], arrays_of(steps)
     slices = [compat.slice_type(a) for a in arrays]
     types = [a for c in carried.values() for a in avals(c.tree)]
@@ -120,7 +121,7 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
         c.traced = c.tree
 
     def body(*xs):
-        nonlocal again, written
+        nonlocal written
         rest = iter(xs)
         i = Box(next(rest), True) if extra else None
         parts = [next(rest) for _ in slices]
@@ -134,14 +135,14 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> tuple[Block, bool]:
             written = writes(item) or (over is not None and writes(root_of(over)))
         else:
             loop.body(steps.get(i))
-        again = note_aliases(carried)
+        note_aliases(carried)
 
     local = [p for p in places_of(loop.state) if p.key not in carried]
     places = [c.place for c in carried.values()] + local
     block = trace_block(body, places, [*extra, *slices, *types])
     if written:  # not said before: an abandoned trace holds on to its values
         raise WritesItem
-    return block, again
+    return block
 
 
 # ---------------------------------------------------------------- what JAX runs
@@ -218,6 +219,10 @@ def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
             for _ in range(count(c.tree)):
                 next(rest)
             extend(c, block.after[c.place.key][0], rows, steps.length)
+    for c in carried.values():
+        now = c.place.read() if c.same is not None else None
+        if isinstance(now, Box) and not now.scalar:
+            c.place.write(linked(now, c.first[0].origin, None, c.same.value))
     freeze_if(carried)
 
 
@@ -266,6 +271,8 @@ def test_block(loop: Loop, carried: dict, types: list) -> Block:
 
     def test(*xs):
         begin(carried, iter(xs), loop.where)
+        for c in carried.values():
+            c.array = None
         go = answer(loop)
         return Box(go, True) if isinstance(go, compat.Tracer) else go
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from malleable.arrays.box import Box, any_traced
+from malleable.frontend.bounded import refuse
+from malleable.frontend.values import bounded
 
 _Function = types.FunctionType
 BINARY: dict[str, tuple[str, Callable]] = {
@@ -77,6 +79,8 @@ class Dunders:
         """a + b and its like."""
         name, plain = BINARY[sign]
         if self.is_plain(a) and self.is_plain(b):
+            if bounded(a) is not None or bounded(b) is not None:
+                refuse(f"`{sign}`")
             traced = type(a) is str and sign == "%" and any_traced(b)
             return formatted(a, b) if traced else plain(a, b)
         out = self._either(a, b, f"__{name}__", f"__r{name}__")

@@ -22,7 +22,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend import numpy
-from malleable.frontend.bounded import item, refuse
+from malleable.frontend.bounded import item, method, put_item, refuse
 from malleable.frontend.builtins import TracedRange, pick
 from malleable.frontend.lookups import contains, look_up, refused_key
 from malleable.frontend.operators import by_case
@@ -307,6 +307,8 @@ class Items:
             touch(x)
             self.call(own, x, i, value)
             return
+        if bounded(x) is not None:
+            return put_item(x, i, value) if not isinstance(i, slice) else refuse("a slice")
         if isinstance(x, list) and is_traced(i):
             journal.touch_list(x)
             at = pick_index(i, len(x))
@@ -324,6 +326,8 @@ class Items:
 
     def delitem(self, x, i) -> None:
         own = self._method(x, "__delitem__")
+        if bounded(x) is not None:
+            refuse("del")
         touch(x)
         if own is not None:
             return self.call(own, x, i)
@@ -346,6 +350,8 @@ class Items:
             touch(x)
         elif isinstance(x, (list, *_SETS, *_OTHERS)):
             touch(x)
+            if bounded(x) is not None and op == "+=":
+                return method(x, "__iadd__", (value,))
         elif isinstance(x, jax.Array):
             return rebox(_IN_PLACE[op](x, unbox(value)))
         own = self._method(x, _DUNDERS[op])

@@ -72,6 +72,7 @@ def places_of(state: Callable | None) -> list[Place]:
 
 def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
     """`if test: body() else: orelse()`."""
+    asked = test if type(test) is Question else None
     test = truth(test)
     if not isinstance(test, compat.Tracer):
         run = body if test else orelse
@@ -82,8 +83,8 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
                 raise as_local(e, state) from None
         return
     places = places_of(state)
-    yes = trace_block(body, places)
-    no = trace_block(orelse or nothing, places)
+    yes = trace_block(told(asked, True, body, places), places)
+    no = trace_block(told(asked, False, orelse or nothing, places), places)
     if live is not None:
         forget_dead(places, live, yes, no)
     merge(test, yes, no, line_of(body))
@@ -95,6 +96,42 @@ def as_local(e: NameError, state) -> NameError:
         return e
     text = f"cannot access local variable {e.name!r} where it is not associated with a value"
     return UnboundLocalError(text, name=e.name).with_traceback(e.__traceback__)
+
+
+class Question(Box):
+    """The answer to `x is None` for a choice x, and for which options it is yes."""
+
+    __slots__ = ("choice", "hits")
+
+    def __init__(self, value, choice: Choice, hits: list):
+        super().__init__(value, True)
+        self.choice, self.hits = choice, hits
+
+
+def told(asked: Question | None, answer: bool, run: Callable, places: list) -> Callable:
+    """`run`, where variables that hold the choice that was asked about hold what is left of it."""
+    if asked is None:
+        return run
+    left = narrowed(asked.choice, [hit is answer for hit in asked.hits])
+
+    def running():
+        for place in places:
+            if place.read() is asked.choice:
+                place.write(left)
+        return run()
+
+    return running
+
+
+def narrowed(choice: Choice, keep: list) -> Any:
+    """A choice among those options that are kept."""
+    options = [o for o, kept in zip(choice.options, keep, strict=True) if kept]
+    if len(options) == 1:
+        return options[0]
+    numbers = [sum(keep[:k]) for k in range(len(keep))]
+    new = Choice(jnp.asarray(numbers, np.int32)[choice.index], options, choice.where)
+    new.name = choice.name
+    return new
 
 
 def nothing() -> None:
@@ -212,6 +249,8 @@ def _loops(eqn) -> bool:
 
 def not_(x) -> Any:
     test = truth(x)
+    if type(x) is Question:
+        return Question(~test, x.choice, [not hit for hit in x.hits])
     return Box(jnp.logical_not(test), True) if isinstance(test, compat.Tracer) else not test
 
 
@@ -220,7 +259,9 @@ def is_(a, b) -> Any:
     for one, other in ((a, b), (b, a)):
         if isinstance(one, Choice):
             hits = [x is other or (is_plain(x) and x == other) for x in one.options]
-            return False if not any(hits) else Box(jnp.asarray(hits)[one.index], True)
+            if all(hits) or not any(hits):
+                return hits[0]
+            return Question(jnp.asarray(hits)[one.index], one, hits)
     return a is b
 
 

@@ -260,7 +260,7 @@ def is_object(value) -> bool:
 
 def holds_new(value, seen: dict) -> bool:
     """Whether an object reaches an array that exists only in the block being traced."""
-    if isinstance(value, Bounded):
+    if issubclass(type(value), Bounded):
         return any(map(compat.is_inner, (value.length, *value.arrays)))
     if isinstance(value, Choice):
         return compat.is_inner(value.index) or any(holds_new(x, seen) for x in value.options)
