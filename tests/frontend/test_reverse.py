@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.frontend.reverse import _sizes, while_loop
+from malleable.frontend.reverse import KEPT, while_loop
 
 
 @pytest.fixture(autouse=True)
@@ -323,8 +323,8 @@ def test_complex_and_empty_carries():
     assert np.isnan(jax.grad(size)(1 + 2j, 0.5 - 1j, 4))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_more_steps_than_the_bound_give_nan_and_the_same_value(mode):
+@pytest.mark.parametrize("mode", ["grad", "vjp"])
+def test_more_steps_than_the_bound_give_nan_in_reverse_and_the_same_value(mode):
     lanes = np.array([3.0, 4.0, 0.0, 9.0])
     short = lambda c: roots(c, 3)
     close(jax.vmap(short)(lanes), jax.vmap(lambda c: roots(c, 9))(lanes))
@@ -337,10 +337,14 @@ def test_more_steps_than_the_bound_give_nan_and_the_same_value(mode):
     assert np.isnan(jax.grad(jax.grad(short))(4.0))
 
 
-def test_the_bound_is_exact_where_blocks_are_larger():
-    assert np.prod(_sizes(33)) > 33
-    close(jax.grad(lambda c: roots(c, 33))(33.0), root_derivative(33.0, 1))
-    assert np.isnan(jax.grad(lambda c: roots(c, 33))(34.0))
+def test_forward_mode_needs_no_bound_and_heeds_none():
+    close(along(lambda c: roots(c, 3))(4.0), root_derivative(4.0, 1))
+
+
+def test_the_bound_is_exact_where_stretches_are_larger():
+    bound = KEPT + 1  # stretches of 2 steps
+    close(jax.grad(lambda c: roots(c, bound))(float(bound)), root_derivative(float(bound), 1))
+    assert np.isnan(jax.grad(lambda c: roots(c, bound))(bound + 1.0))
 
 
 def test_no_step_allowed_and_none_taken():
@@ -357,13 +361,6 @@ def test_a_constant_that_only_steps_past_the_bound_use_gets_nan_too():
     assert np.isnan(jax.grad(fun)(1.0))
 
 
-def test_blocks_cover_the_bound():
-    for bound in [0, 1, 31, 32, 33, 1000, 1024, 1025, 10**6, 2**31 - 1]:
-        sizes = _sizes(bound)
-        assert bound <= np.prod(sizes) <= 1.5 * max(bound, 1) + 32
-        assert max(sizes) <= 32
-
-
 def test_memory_grows_slowly_with_the_bound():
     x, w = np.ones(1000), np.eye(1000)
 
@@ -375,8 +372,8 @@ def test_memory_grows_slowly_with_the_bound():
         compiled = jax.jit(jax.grad(fun), static_argnums=2).lower(x, w, bound).compile()
         return compiled.memory_analysis().temp_size_in_bytes - 8 * w.size * 6
 
-    assert temp(1000) < 90 * 8 * x.size
-    assert temp(10**6) < 180 * 8 * x.size
+    assert temp(1000) < 100 * 8 * x.size
+    assert temp(10**6) < 300 * 8 * x.size
 
 
 # ---------------------------------------------------------------- without a bound
@@ -390,7 +387,7 @@ def test_reverse_mode_without_a_bound_names_the_loop():
     slope = 8 * 6**7 / 8**7  # three steps
     close(jax.jvp(fun, (6.0,), (1.0,)), (6**8 / 8**7, slope))
     close(jax.vmap(jax.jacfwd(fun))(np.array([6.0, 0.5])), np.array([slope, 1.0]))
-    lanes = lambda x: jax.vmap(fun)(x * jnp.array([1.0, 2.0]))
+    lanes = lambda x: jax.vmap(fun)(x * jnp.array([1.0, 0.5]))
     twice = lambda x: lax.scan(lambda x, _: (fun(x), None), x, None, length=2)[0]
     for inner in (fun, jax.jit(fun), jax.checkpoint(fun), lanes, twice, along(fun)):
         for derivative in (summed(inner), jax.jit(summed(inner)), jax.jacrev(inner)):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from malleable.arrays.content import Box
+from malleable.arrays.places import is_tracer
 
 
 class Row(Box):
@@ -26,6 +27,14 @@ class Row(Box):
     @property
     def shape(self):
         return self._stack.shape[1:]
+
+    @property
+    def dtype(self):
+        return self._stack.dtype
+
+    @property
+    def traced(self):
+        return is_tracer(self._stack if self._own is None else self._own)
 
 
 def whole(items: Sequence):

@@ -150,7 +150,7 @@ def place(arr, mask, vals):
     if not isinstance(arr, Box):
         return DEFAULT
     if type(vals) is Masked:
-        arr[mask] = vals
+        arr[mask != 0] = vals
         return None
     raw = unbox((mask, vals))
     if not any_jax((arr.value, *raw)):

@@ -139,6 +139,28 @@ def convolve1d(input, weights, axis=-1, mode="reflect", cval=0.0, origin=0):
     return correlate1d(input, weights[::-1], axis, mode, cval, turned)
 
 
+def correlate(input, weights, mode="reflect", cval=0.0, origin=0):
+    x, weights = jnp.asarray(input), jnp.asarray(weights)
+    origins = np.broadcast_to(origin, x.ndim)
+    before = [n // 2 + int(o) for n, o in zip(weights.shape, origins, strict=True)]
+    widths = [(b, n - 1 - b) for b, n in zip(before, weights.shape, strict=True)]
+    filled = {"constant_values": cval} if PADDINGS[mode] == "constant" else {}
+    padded, total = jnp.pad(x, widths, mode=PADDINGS[mode], **filled), jnp.zeros_like(x)
+    for at in np.ndindex(weights.shape):
+        part = tuple(slice(a, a + n) for a, n in zip(at, x.shape, strict=True))
+        total = total + weights[at] * padded[part]
+    return total
+
+
+def convolve(input, weights, mode="reflect", cval=0.0, origin=0):
+    weights = jnp.asarray(weights)
+    turned = [
+        -int(o) - (n % 2 == 0)
+        for o, n in zip(np.broadcast_to(origin, weights.ndim), weights.shape, strict=True)
+    ]
+    return correlate(input, jnp.flip(weights), mode, cval, turned)
+
+
 def qr_insert(Q, R, u, k, which="row"):
     matrix = jnp.insert(jnp.asarray(Q) @ R, k, u, axis=0 if which == "row" else 1)
     return jnp.linalg.qr(matrix, "complete" if Q.shape[0] == Q.shape[1] else "reduced")
@@ -286,7 +308,7 @@ OWN = {
     },
     "scipy.ndimage": {
         **{"correlate1d": correlate1d, "convolve1d": convolve1d},
-        "uniform_filter1d": uniform_filter1d,
+        **{"uniform_filter1d": uniform_filter1d, "correlate": correlate, "convolve": convolve},
     },
     "scipy.spatial": {"cdist": cdist, "pdist": pdist, "squareform": squareform},
 }

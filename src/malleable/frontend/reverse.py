@@ -1,8 +1,8 @@
 """A `while` loop with derivatives in every mode: `while_loop(cond, body, init, consts, bound=n)`.
 
-Forwards it is one `lax.while_loop`. Its derivative replays at most `bound` steps, in blocks of
-blocks that keep their first state only and are skipped once the loop has stopped: memory grows
-with the logarithm of the bound, time by one more replay per level of nesting.
+Forwards it is one `lax.while_loop`. In reverse the steps that were taken are taken back one by one,
+from states of which every so many-th was kept: nothing is ever computed for a step that was not
+taken, so that no derivative of such a step can spoil the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +12,12 @@ from math import ceil
 import jax
 from jax import lax
 from jax import numpy as jnp
-from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
 from malleable import compat
 from malleable.errors import TransformError
 
-BLOCK = 32  # steps, or blocks, of which all states are kept at once
-MOST = 2**31 - 1  # steps that an int32 can count
+KEPT = 64  # states that are kept of the steps of one stretch
 
 
 def while_loop(
@@ -33,186 +31,196 @@ def while_loop(
 ) -> list:
     """The carry after the last step: cond(consts, carry) -> bool, body(consts, carry) -> carry.
 
-    consts and carry are flat lists of arrays. More than `bound` steps are taken all the same,
-    but all derivatives are then NaN. Without a bound there is forward mode only; reverse mode
-    raises a TransformError that names `where`.
-    Both functions are traced more than once when the loop is differentiated.
+    consts and carry are flat lists of arrays. In reverse mode at most `bound` steps can be taken
+    back: if there were more, the gradient is NaN. Without a bound there is forward mode only, and
+    reverse mode raises a TransformError that names `where`.
+    Memory in reverse: 64 states for each of log64(bound) levels; time: every step that was taken,
+    once per level forwards and once back. The levels are those of Griewank, "Achieving logarithmic
+    growth of temporal and spatial complexity in reverse automatic differentiation", Optimization
+    Methods and Software 1, 1992.
 
     >>> halve = lambda consts, carry: [carry[0] / 2]
     >>> loop = lambda x: while_loop(lambda _, c: c[0] > 1, halve, [x], [], bound=9)[0]
     >>> float(loop(6.0)), float(jax.grad(loop)(6.0))
     (0.75, 0.125)
     """
-    consts, init = [*map(compat.as_array, consts)], [*map(compat.as_array, init)]
-    if bound is not None:
-        return _loop(cond, body, partial(_bounded_rule, cond, body, bound))(consts, init)
-    outs = _plain(cond, body)(consts, init)
-    moves = (compat.differentiable(jax.typeof(x)) for x in outs)
-    return [forward_only.bind(x, where=where) if m else x for x, m in zip(outs, moves, strict=True)]
+    loop = _differentiated(cond, body, bound, where)
+    return loop([*map(compat.as_array, consts)], [*map(compat.as_array, init)])
 
 
-def _plain(cond, body):
-    """loop(consts, init) -> carry, as one writes it by hand."""
+def _differentiated(cond, body, bound, where):
+    """loop(consts, init) -> carry: one `lax.while_loop`, and its derivative."""
 
+    @jax.custom_jvp
     def loop(consts, init):
         test, step = partial(cond, consts), lambda carry: list(body(consts, carry))
         return lax.while_loop(test, step, init)
 
-    return loop
-
-
-def _loop(cond, body, rule):
-    """loop(consts, init) -> carry: one `lax.while_loop`, differentiated as `rule` says."""
-    loop = jax.custom_jvp(_plain(cond, body))
-
     def jvp(primals, tangents):
-        dots = [[t if compat.is_array(t) else None for t in ts] for ts in tangents]
-        outs, out_dots = rule(*primals, *dots)
-        zeros = (SymbolicZero(jax.typeof(x).to_tangent_aval()) for x in outs)
-        return outs, [z if d is None else d for d, z in zip(out_dots, zeros, strict=True)]
+        (consts, init), (moved, started) = primals, tangents
+        by = _moving(consts, moved)
+        carry = _reached(body, consts, init, by, _moving(init, started))
+        steps = _Steps(cond, body, bound, where, len(consts), by, carry)
+        outs = loop(consts, init)
+        linear = [moved[i] for i in steps.consts]
+        linear += [_plain(started[i], init[i]) for i in steps.carry]
+        dots = iter(compat.linear_call(steps.forward, steps.backward, [*consts, *init], linear))
+        zero = lambda x: compat.zero_tangent(jax.typeof(x))  # noqa: E731
+        return outs, [next(dots) if i in steps.carry else zero(x) for i, x in enumerate(outs)]
 
     loop.defjvp(jvp, symbolic_zeros=True)
     return loop
 
 
-# ---------------------------------------------------------------- with a bound
+def _inexact(xs) -> tuple:
+    return tuple(i for i, x in enumerate(xs) if compat.differentiable(jax.typeof(x)))
 
 
-def _bounded_rule(cond, body, bound, consts, init, const_dots, init_dots):
-    """Replay at most `bound` steps, in a way that can be transposed, then finish the loop.
+def _moving(consts, tangents) -> tuple:
+    """The arrays that the loop is differentiated by."""
+    return tuple(i for i in _inexact(consts) if not isinstance(tangents[i], SymbolicZero))
 
-    The value is the plain loop's, whatever the bound: the rest, of no steps most often, is one.
+
+def _reached(body, consts, init, by, moving) -> tuple:
+    """The carries that depend on what the loop is differentiated by, after any number of steps."""
+    n, kinds = len(consts), _inexact(init)
+    program = compat.trace(lambda *xs: list(body(list(xs[:n]), list(xs[n:]))), *consts, *init).jaxpr
+    while True:
+        moved = {program.invars[i] for i in by} | {program.invars[n + i] for i in moving}
+        for eqn in program.eqns:
+            if any(not isinstance(v, compat.Literal) and v in moved for v in eqn.invars):
+                moved.update(eqn.outvars)
+        outs = [not isinstance(v, compat.Literal) and v in moved for v in program.outvars]
+        now = tuple(i for i in kinds if i in moving or outs[i])
+        if now == tuple(moving):
+            return now
+        moving = now
+
+
+def _plain(tangent, x):
+    return jnp.zeros_like(x) if isinstance(tangent, SymbolicZero) else tangent
+
+
+class _Steps:
+    """The derivative of a loop: forwards along its steps, and back along them.
+
+    consts, carry: the places of those constants and carries that have tangents.
     """
-    finish = _loop(cond, body, partial(_over_bound_rule, cond, body))
 
-    def run(*args):
-        consts, init = list(args[: len(const_dots)]), list(args[len(const_dots) :])
-        return finish(consts, _bounded(cond, body, bound, consts, init))
+    def __init__(self, cond, body, bound, where, n_consts, consts, carry):
+        self.cond, self.body, self.bound, self.where = cond, body, bound, where
+        self.n_consts, self.consts, self.carry = n_consts, consts, carry
 
-    return _push(run, [*consts, *init], [*const_dots, *init_dots])
+    def split(self, residuals) -> tuple[list, list]:
+        return residuals[: self.n_consts], residuals[self.n_consts :]
 
+    def moved(self, consts, carry) -> Callable:
+        """One step as a function of what has tangents: -> (its carries with tangents, all)."""
 
-def _push(fun, primals, tangents):
-    """fun(*primals) and its tangents; None is the tangent of what does not change."""
-    live = [i for i, t in enumerate(tangents) if t is not None]
-    flow = []
+        def step(some_consts, some_carry):
+            full = _replaced(consts, self.consts, some_consts)
+            outs = list(self.body(full, _replaced(carry, self.carry, some_carry)))
+            return [outs[i] for i in self.carry], outs
 
-    @jax.custom_jvp
-    def watch(outs):
-        return outs
+        return step
 
-    def note_flow(primals, tangents):
-        flow.extend(map(compat.is_array, tangents[0]))
-        return primals[0], tangents[0]
+    def at(self, consts, carry) -> tuple[list, list]:
+        return [consts[i] for i in self.consts], [carry[i] for i in self.carry]
 
-    watch.defjvp(note_flow, symbolic_zeros=True)
+    def forward(self, residuals, linear) -> list:
+        """The tangents of the carry: the loop again, with tangents beside it."""
+        consts, init = self.split(residuals)
+        n, m = len(init), len(self.consts)
 
-    def run(*moving):
-        args = list(primals)
-        for i, x in zip(live, moving, strict=True):
-            args[i] = x
-        return watch(fun(*args))
+        def cond(all_consts, both):
+            return self.cond(all_consts[: self.n_consts], both[:n])
 
-    outs, dots = jax.jvp(run, [primals[i] for i in live], [tangents[i] for i in live])
-    flow = flow or [False] * len(outs)
-    return outs, [d if f else None for d, f in zip(dots, flow, strict=True)]
+        def body(all_consts, both):
+            fixed, carry = all_consts[: self.n_consts], both[:n]
+            dots = (all_consts[self.n_consts :], both[n:])
+            step = self.moved(fixed, carry)
+            _, moved, outs = jax.jvp(step, self.at(fixed, carry), dots, has_aux=True)
+            return [*outs, *moved]
 
+        both, every = [*init, *linear[m:]], [*consts, *linear[:m]]
+        return while_loop(cond, body, both, every, bound=self.bound, where=self.where)[n:]
 
-def _bounded(cond, body, bound, consts, init):
-    """The carry after the last step, or after `bound` steps.
+    def backward(self, residuals, cotangents) -> list:
+        """The cotangents of constants and initial carry, from those of the last carry."""
+        if self.bound is None:
+            raise TransformError(
+                "the gradient of a loop needs to know how many steps it takes at most",
+                where=self.where,
+                hint="give the loop a bound: loop(max_steps=...) or a range with a known end",
+            )
+        consts, init = self.split(residuals)
+        sums = [jnp.zeros_like(consts[i]) for i in self.consts]
+        last, out = self.undo(consts, init, self.bound, [*sums, *cotangents])
+        over = self.cond(consts, last)  # there would be more: then this is not the gradient
+        return [x * jnp.where(over, jnp.nan, 1.0).astype(x.dtype) for x in out]
 
-    Blocks nested evenly, all but the outermost replayed from their first state in reverse:
-    Griewank, "Achieving logarithmic growth of temporal and spatial complexity in reverse
-    automatic differentiation", Optimization Methods and Software 1, 1992, with a fixed number
-    of parts per level (Griewank and Walther's Algorithm 799, ACM TOMS 26, 2000, is the optimum
-    for a known number of steps; here that number is not known beforehand: compare Stumm and
-    Walther, SIAM J. Sci. Comput. 32, 2010).
-    """
-    bound = min(bound, MOST)
+    def undo(self, consts, first, bound: int, ct: list, count=None) -> tuple[list, list]:
+        """Take at most `bound` steps, or `count`, and take them back: (the last state, cotangents).
 
-    def step(state):
-        count, _, *carry = state
-        count, carry = count + 1, list(body(consts, carry))
-        return [count, cond(consts, carry) & (count < bound), *carry]
+        Where that would be too many states to keep, a part of them is, and each stretch between
+        two of these is undone in the same way.
+        """
+        if bound == 0:
+            return first, ct
+        stride = ceil(bound / KEPT)
+        taken, last, kept = self.walk(consts, first, bound, stride, count)
+        n, c = len(kept), len(consts)
 
-    def run(state):
-        return _when(state[1], step, state)
+        def stretch(every, carry):
+            k, *ct = carry
+            fixed = every[:c]
+            state = [lax.dynamic_index_in_dim(x, k - 1, keepdims=False) for x in every[c : c + n]]
+            if stride == 1:
+                return [k - 1, *self.back(fixed, state, ct)]
+            left = jnp.minimum(every[-1] - (k - 1) * stride, stride)
+            return [k - 1, *self.undo(fixed, state, stride, ct, left)[1]]
 
-    run = jax.checkpoint(run, prevent_cse=False)  # else constants are kept once per step
-    *inner, outer = _sizes(bound)
-    for size in inner:
-        run = jax.checkpoint(_skippable(partial(_repeat, run, size)), prevent_cse=False)
-    count, running = jnp.int32(0), jnp.asarray(cond(consts, init)) & (bound > 0)
-    return _repeat(run, outer, [count, running, *init])[2:]
+        every, some = [*consts, *kept, taken], (taken + stride - 1) // stride
+        more = lambda _, carry: carry[0] > 0  # noqa: E731
+        most = ceil(bound / stride)
+        return last, while_loop(more, stretch, [some, *ct], every, bound=most)[1:]
 
+    def back(self, consts, state, ct) -> list:
+        """Take back one step, from the state before it."""
+        m = len(self.consts)
+        _, pull, _ = jax.vjp(self.moved(consts, state), *self.at(consts, state), has_aux=True)
+        by_consts, by_carry = pull(list(ct[m:]))
+        return [*(a + b for a, b in zip(ct[:m], by_consts, strict=True)), *by_carry]
 
-def _sizes(bound):
-    """Parts per level, from the innermost, at most BLOCK each; their product covers the bound."""
-    left, levels = max(bound, 1), 1
-    while BLOCK**levels < left:
-        levels += 1
-    sizes = []
-    for level in range(levels, 0, -1):
-        sizes.append(ceil(left ** (1 / level)))
-        left = ceil(left / sizes[-1])
-    return sizes
+    def walk(self, consts, init, most: int, stride: int, count=None) -> tuple:
+        """At most `most` steps, or `count`: (how many, the last state, every stride-th state)."""
+        room = [jnp.broadcast_to(x, (ceil(most / stride), *x.shape)) for x in init]
+        n, c, counted = len(init), len(consts), count is not None  # no arrays: JAX keeps these
 
+        def cond(every, carry):
+            i, *state = carry
+            if counted:
+                return i < every[-1]
+            return jnp.logical_and(i < most, self.cond(every[:c], state[:n]))
 
-def _repeat(fun, times, state):
-    return lax.scan(lambda s, _: (fun(s), None), state, None, length=times)[0]
+        def body(every, carry):
+            i, *state = carry
+            state, kept = state[:n], state[n:]
+            at, rows = i // stride, []
+            for old, x in zip(kept, state, strict=True):
+                if stride > 1:
+                    here = lax.dynamic_index_in_dim(old, at, keepdims=False)
+                    x = jnp.where(i % stride == 0, x, here)
+                rows.append(lax.dynamic_update_index_in_dim(old, x, at, 0))
+            return [i + 1, *self.body(every[:c], state), *rows]
 
-
-def _skippable(block):
-    return lambda state: lax.cond(_any_lane(state[1]), block, list, state)
-
-
-def _when(flag, fun, state, other=list):
-    """fun(state) if flag else other(state), which must have the same types.
-
-    A `cond`, since a `where` on the results makes NaN of 0 * inf in reverse. Under vmap, where
-    JAX makes a select on operands and results of it, it stays a cond as long as no lane is in.
-    """
-    inside = lambda state: lax.cond(flag, fun, other, state)  # noqa: E731
-    return lax.cond(_any_lane(flag), inside, other, state)
-
-
-@custom_vmap
-def _any_lane(flag):
-    """The flag; under vmap whether any lane has it: one value for all, so a cond stays a cond."""
-    return flag
-
-
-@_any_lane.def_vmap
-def _any_lane_mapped(size, mapped, flags):
-    return _any_lane(flags.any(axis=0)), False
-
-
-def _over_bound_rule(cond, body, consts, init, const_dots, init_dots):
-    """The loop after its bound: no step is left to take, or all derivatives are NaN."""
-    loop = _loop(cond, body, partial(_over_bound_rule, cond, body))
-    live = [d for d in (*init_dots, *const_dots) if d is not None]
-    spoilt = _when(cond(consts, init), _spoil, live, list)
-    dots = iter(spoilt)
-    return loop(consts, init), [None if d is None else next(dots) for d in init_dots]
-
-
-def _spoil(tangents):
-    """NaN in place of each; linear, so that in reverse each cotangent becomes NaN as well."""
-    nan = jnp.nan * sum(jnp.sum(t.real) for t in tangents)
-    return [jnp.broadcast_to(nan, t.shape).astype(t.dtype) for t in tangents]
+        every = [*consts, *([] if count is None else [count])]
+        out = while_loop(cond, body, [jnp.asarray(0), *init, *room], every, bound=most)
+        return out[0], out[1 : n + 1], out[n + 1 :]
 
 
-# ---------------------------------------------------------------- without a bound
-
-
-def _refuse(cotangent, operand, *, where):
-    raise TransformError(
-        "a loop whose number of steps is unknown has no derivatives in reverse mode",
-        where=where,
-        hint="give the loop a bound: loop(max_steps=...) or a range with a known end",
-    )
-
-
-# the identity, on results of a loop without a bound
-forward_only = compat.Primitive("forward_only")
-compat.define_linear(forward_only, lambda x, **_: x, _refuse)
+def _replaced(values, places, new) -> list:
+    values = list(values)
+    for i, x in zip(places, new, strict=True):
+        values[i] = x
+    return values
