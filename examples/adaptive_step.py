@@ -21,18 +21,18 @@ def integrate(state, length, until, tolerance=1e-5):
     """(the state at a time, accepted steps, rejected steps), by Heun's method inside of Euler's."""
     time, step, accepted, rejected = 0.0, 0.01, 0, 0
     while mal.loop(time < until, max_steps=2000):
-        step = np.minimum(step, until - time)
+        step = min(step, until - time)
         slope = swing(state, length)
         euler = state + step * slope
         heun = state + step / 2 * (slope + swing(euler, length))
-        error = np.max(np.abs(heun - euler))
+        error = np.sum(np.abs(heun - euler))
         if error <= tolerance:
             time += step
             state = heun
             accepted += 1
         else:
             rejected += 1
-        step *= np.clip(0.9 * (tolerance / (error + 1e-30)) ** 0.5, 0.2, 2.0)
+        step *= min(2.0, max(0.2, 0.9 * (tolerance / (error + 1e-30)) ** 0.5))
     return state, accepted, rejected
 
 

@@ -228,7 +228,6 @@ def test_the_solver_gives_the_same_without_jax_around_it():
 # ------------------------------------------------------------ adaptive_step
 
 
-@pytest.mark.xfail(reason="reverse.py: NaN without XLA's optimisation", strict=False)
 def test_the_gradient_through_adaptive_steps_is_that_of_differences(printed):
     text = printed(adaptive_step)
     slope, apart = re.search(r"length (\S+), by differences (\S+)", text).groups()

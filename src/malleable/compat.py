@@ -11,7 +11,6 @@ derivatives in one direction.
 import contextlib
 import pathlib
 import sys
-import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -197,20 +196,6 @@ def _varying(x) -> frozenset:
 for _module in (__file__, np.__file__):
     source_info_util.register_exclusion(str(pathlib.Path(_module).parent))
 traceback_util.register_exclusion(str(pathlib.Path(__file__).parent))
-
-
-def without_our_frames(e: BaseException) -> BaseException:
-    """An exception whose traceback shows the user's frames only."""
-    ours, kept = str(pathlib.Path(__file__).parent), []
-    frame = e.__traceback__
-    while frame is not None:
-        if not frame.tb_frame.f_code.co_filename.startswith(ours):
-            kept.append(frame)
-        frame = frame.tb_next
-    last = None
-    for frame in reversed(kept):
-        last = types.TracebackType(last, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return e.with_traceback(last)
 
 
 @contextlib.contextmanager
@@ -738,28 +723,11 @@ def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTrace
 # ---------------------------------------------------------------- derivatives in one direction
 
 
-def define_linear(prim: Primitive, run: Callable, transpose: Callable, batch: Callable) -> None:
-    """Tell JAX about a primitive of ours that is linear in its arrays, with this rule in reverse.
-
-    transpose(cotangent, *operands) -> cotangents of the operands; batch: the rule for vmap.
-    """
-
-    def abstract(*avals):
-        out = jax.eval_shape(run, *avals)
-        return core.ShapedArray(out.shape, out.dtype)
-
-    prim.def_impl(run)
-    prim.def_abstract_eval(abstract)
-    mlir.register_lowering(prim, mlir.lower_fun(run, multiple_results=False))
-    ad.deflinear2(prim, transpose)
-    batching.primitive_batchers[prim] = batch
-
-
 def linear_call(forward: Callable, transpose: Callable, residuals: list, linear: list) -> list:
     """forward(residuals, linear), which is linear in the latter and has this rule in reverse.
 
-    transpose(residuals, cotangents) -> cotangents of `linear`. As jax.custom_derivatives.linear_call,
-    and for vmap and derivatives of any order.
+    transpose(residuals, cotangents) -> cotangents of `linear`. As JAX's own linear_call, but also
+    for vmap and derivatives of any order.
     """
     params = {"forward": forward, "transpose": transpose, "count": len(residuals)}
     return _linear_call.bind(*residuals, *linear, **params)

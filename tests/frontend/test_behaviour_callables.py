@@ -209,6 +209,8 @@ OPERATORS = {
     "add": lambda x: (Number(x) + Number(1.0)).v,
     "item": lambda x: Number(x)[0],
 }
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 @BOTH
 def test_row_83_an_operator_of_a_class_of_the_user_is_converted(name, x):

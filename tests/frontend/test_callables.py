@@ -443,7 +443,7 @@ def test_a_dict_of_numbers_is_asked_for_a_traced_key(own):
         return own.getitem(table, i), known, own.in_(i, table), own.not_in(i, table)
 
     assert [float(x) for x in traced(run, 4)] == [40, 40, 1, 0]
-    value, known, there, missing = traced(run, 2)
+    _, known, there, missing = traced(run, 2)
     assert [float(known), bool(there), bool(missing)] == [-1, False, True]
 
 

@@ -82,7 +82,7 @@ def test_a_mixed_value_used_as_a_number_names_the_variable_and_its_kinds():
             y = x
         return y * 2
 
-    with pytest.raises(TransformError, match="`y` is .*'none'"):
+    with pytest.raises(TransformError, match=r"`y` is .*'none'"):
         jax.jit(autograph(f))(1.0)
 
 

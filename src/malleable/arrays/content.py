@@ -74,6 +74,7 @@ class Box(Methods):
             old[...] = new
         else:
             self._value = np.array(np.broadcast_to(new, old.shape), old.dtype)
+        journal.tell(self)
 
     def fill_with(self, new) -> None:
         """Write an array as NumPy does: broadcast, and cast to the type it has."""

@@ -4,6 +4,7 @@ import weakref
 
 from jax import numpy as jnp
 
+from malleable.arrays import journal
 from malleable.arrays.content import Box
 
 
@@ -13,14 +14,36 @@ class Joined(Box):
     links: (reference to a box, condition, whether the condition is to hold).
     """
 
-    __slots__ = ("links",)
+    __slots__ = ("links", "telling")
 
     def __init__(self, value, links: list):
         super().__init__(value, False)
-        self.links = links
+        self.links, self.telling = links, False
+        me = weakref.ref(self)
+        for ref, _, _ in links:
+            root = root_of(ref())
+            journal.follow(root, lambda changed: me() is not None and me().heed(changed))
+
+    def heed(self, changed: Box) -> None:
+        """An array that this may be, or a part of which, has another content."""
+        if self.telling:
+            return
+        for ref, condition, holds in self.links:
+            box = ref()
+            if box is not None and root_of(box) is changed:
+                now = jnp.asarray(box.value, self._value.dtype)
+                yes, no = (now, self._value) if holds else (self._value, now)
+                Box.write(self, jnp.where(condition, yes, no))
 
     def write(self, new):
         super().write(new)
+        self.telling = True
+        try:
+            self.hand_on()
+        finally:
+            self.telling = False
+
+    def hand_on(self) -> None:
         for ref, condition, holds in self.links:
             box = ref()
             if box is not None:
@@ -40,6 +63,11 @@ class Joined(Box):
             if ref() is box:
                 return condition if holds else jnp.logical_not(condition)
         return False
+
+
+def root_of(box: Box) -> Box:
+    """The array that a view shows a part of."""
+    return box if box._base is None else root_of(box._base)
 
 
 def linked(box: Box, one, other, condition, more=()) -> Box:

@@ -29,7 +29,7 @@ class Place:
         return _READ[self.kind](self.owner, self.name)
 
     def seen(self, value) -> Any:
-        """What a program sees where a content is `value`: for an attribute, the default of a class."""
+        """What a program sees where the content is `value`: it may be the default of a class."""
         if value is not ABSENT or self.kind != "attr":
             return value
         default = getattr(type(self.owner), self.name, ABSENT)
@@ -46,6 +46,7 @@ class Journal:
         self.base = base  # of a whole call: nothing in it is undone
         self.places: dict[Any, Place] = {}
         self.before: dict[Any, Any] = {}
+        self.followers: dict[int, list] = {}  # by id of an array: the arrays that may be it
         self.undefined: set = set()  # variables that were joined with nothing
         self.unread: set = set()  # names that a branch found undefined
 
@@ -103,6 +104,21 @@ def _touch(kind, owner, name="") -> None:
     journals = _open.get()
     if journals:
         journals[-1].record(Place(kind, owner, name))
+
+
+def follow(box, follower) -> None:
+    """`follower(box)` is to be called whenever the content of `box` has changed."""
+    journals = _open.get()
+    if journals:
+        journals[0].followers.setdefault(id(box), []).append(follower)
+
+
+def tell(box) -> None:
+    """The content of a box has changed."""
+    journals = _open.get()
+    if journals and journals[0].followers:
+        for follower in journals[0].followers.get(id(box), ()):
+            follower(box)
 
 
 def before_write(box) -> None:

@@ -145,6 +145,11 @@ class Masked:
         axes = None if axis is None else tuple(range(self.mask.ndim))
         filled = jnp.where(mask, self.whole, jnp.asarray(neutral, self.whole.dtype))
         extra = {} if dtype is None else {"dtype": dtype}
+        if kwargs.get("initial", np._NoValue) is not np._NoValue:
+            first = kwargs["initial"]
+            extra["initial"] = first.value if isinstance(first, self._box) else first
+        if kwargs.get("where", np._NoValue) not in (np._NoValue, True):
+            self._refuse("where= in a reduction")
         return self._box(fun(filled, axis=axes, **extra))
 
     def sum(self, axis=None, dtype=None, out=None, **kwargs):

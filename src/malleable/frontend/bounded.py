@@ -17,10 +17,11 @@ from malleable.errors import TransformError
 from malleable.frontend.session import session
 from malleable.frontend.trees import Either, Leaf, Ragged, abstract, free, join
 from malleable.frontend.values import Bounded, bounded, flatten, inject, inject_list, rebuild
+from malleable.notes import note
 
 
 class BoundedList(NamedTuple):
-    """A list of a converted function as its result: the first `length` of the stacked items count."""
+    """A list as the result of a converted function: the first `length` of the items count."""
 
     items: Any
     length: Any
@@ -63,9 +64,9 @@ def put_item(xs: list, at, value) -> None:
 
 def fail_where(test, error: Exception) -> None:
     """A `raise` that happens where a traced test says so."""
-    now = session()
-    now.reasons.append((error, compat.where()))
-    now.raised.write(jnp.logical_or(now.raised.value, test))
+    note(f"`{type(error).__name__}: {error}` does not happen in a compiled program", compat.where())
+    raised = session().raised
+    raised.write(jnp.logical_or(raised.value, test))
 
 
 def append(xs: list, value) -> None:

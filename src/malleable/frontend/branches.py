@@ -78,7 +78,9 @@ def binary(writer, node):
 def comparison(op, left, right):
     """One comparison of two operands that are rewritten already."""
     name = IDENTITY.get(type(op))
-    return hook(name, left, right) if name else hook("compare", constant(SIGNS[type(op)]), left, right)
+    return (
+        hook(name, left, right) if name else hook("compare", constant(SIGNS[type(op)]), left, right)
+    )
 
 
 def compare(writer, node):

@@ -54,9 +54,18 @@ class TracedRange:
         count = jnp.where(step > 0, up, down) if is_traced(step) else (up if step > 0 else down)
         return Box(jnp.maximum(count, 0), True)
 
+    @property
+    def end(self) -> Box:
+        """As many as there are, or a number below zero: what a loop compares its counter with."""
+        if is_traced(self.step) or self.step != 1:
+            return self.length
+        start, stop = map(unbox, (self.start, self.stop))
+        return Box(jnp.asarray(stop if not is_traced(start) and start == 0 else stop - start), True)
+
     def item(self, i):
         """The item at an index from 0, not checked against the length."""
-        return self.start + i * self.step
+        step = i if not is_traced(self.step) and self.step == 1 else i * self.step
+        return step if not is_traced(self.start) and self.start == 0 else self.start + step
 
     def __getitem__(self, i):
         if isinstance(i, slice):
@@ -170,6 +179,8 @@ def len_(x):
     """Traced for a list that grew under a traced condition."""
     if values.bounded(x) is not None:
         return bounded.length_of(x[0])
+    if isinstance(x, dict):
+        values.refuse_uncertain(x)
     if type(x) is list and x and x[0] is values.STALE:
         raise values.CannotStage("the length of a list is asked for that grows in every step")
     return builtins.len(x)
@@ -230,6 +241,8 @@ _MISSING: Any = object()
 def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
     def extreme(*args, key=None, default=_MISSING):
         items = args if len(args) > 1 else gathered(args)[0]
+        if values.bounded(items) is not None and key is None:
+            return getattr(bounded.masked(items[0]), plain.__name__)()
         if key is None and is_traced(items) and items.ndim == 1 and items.shape[0]:
             return Box(whole(unbox(items)), True)
         items = items if isinstance(items, tuple | list) else list(items)
@@ -254,6 +267,8 @@ max_ = _extreme(builtins.max, jnp.greater, jnp.max)
 
 def sum_(iterable, /, start=0):
     (iterable,) = gathered((iterable,))
+    if values.bounded(iterable) is not None:
+        return start + bounded.masked(iterable[0]).sum()
     if is_traced(iterable) and iterable.ndim:
         rows = unbox(iterable)
         return start + Box(jnp.sum(rows, axis=0), rows.ndim == 1)

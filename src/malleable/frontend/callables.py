@@ -31,7 +31,7 @@ from malleable.frontend.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.operators import by_case
 from malleable.frontend.replaced import convertible, kind_of, replacement
 from malleable.frontend.source import NoSource
-from malleable.frontend.values import Choice, bounded
+from malleable.frontend.values import Choice, bounded, refuse_uncertain
 from malleable.notes import note
 
 _Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
@@ -43,6 +43,7 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
 _MUTATORS = frozenset(_CHANGES.split())
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
+DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
 _TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
@@ -314,6 +315,8 @@ class Caller(Classes):
             return getattr(Box(owner), name)(*args, **kwargs)
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
+        if isinstance(owner, dict) and name in DICT_ASKS:
+            refuse_uncertain(owner)
         if isinstance(owner, list):
             if bounded(owner) is not None:
                 return method(owner, name, args)

@@ -69,7 +69,7 @@ class Carried:
     tree: Tree
     first: tuple  # (tree, leaves) before the loop
     pinned: bool = False  # a flag that is known to be False whenever a step begins
-    traced: Tree = Static(None)  # the tree under which the body was traced last
+    traced: Tree | None = None  # the tree under which the body was traced last
     prefix: tuple | None = None  # of a list that grows by some items per step: how it began
     array: Box | None = None  # what a step begins with, in a variable that is bound anew
     same: Box | None = None  # whether that is still the array from before the loop
@@ -129,8 +129,12 @@ def note_aliases(carried: dict) -> None:
     A variable that is bound anew in the loop may be written to before: then the write is one to
     the array that it was before the loop, as long as it is that array.
     """
+    written = journal.current().places
     for c in carried.values():
         array, c.array = c.array, None
+        now = c.place.read() if array is not None and c.place.kind == "cell" else None
+        if type(now) is Box and now._base is not None and ("box", id(array), "") in written:
+            raise CannotStage(f"`{c.place.name}` is a part of another array, and is written to")
         origin = getattr(c.first[0], "origin", None)
         if array is None or c.place.kind == "box" or not isinstance(origin, Box):
             continue
@@ -228,7 +232,7 @@ def bounded_tree(first: Tree, after: Tree, most: int | None) -> Ragged:
 
 
 def check_type(c: Carried, tree: Tree) -> None:
-    """Refuse what has no one type: an array that changes its shape, a list that changes its length."""
+    """Refuse what has no one type: an array that changes its shape, a list its length."""
     options = tree.options if isinstance(tree, Either) else ()
     kinds = [o for o in options if isinstance(o, Leaf)]
     if len(kinds) > 1 or (options and c.place.kind in CONTAINERS):

@@ -16,11 +16,21 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, unbox
 from malleable.errors import TransformError
-from malleable.frontend import callables, dunders, exceptions, items, iteration, operators, unwinding, walrus
+from malleable.frontend import (
+    callables,
+    dunders,
+    exceptions,
+    items,
+    iteration,
+    operators,
+    unwinding,
+    walrus,
+)
+from malleable.frontend.bounded import BoundedList, plain
+from malleable.frontend.frames import without_ours
 from malleable.frontend.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.session import Options, Session, active, session, within
 from malleable.frontend.trees import UNSET
-from malleable.frontend.bounded import BoundedList, plain
 from malleable.frontend.values import Choice, bounded, holds_new, is_object
 from malleable.notes import note
 
@@ -72,7 +82,7 @@ def autograph(fun: Callable | None = None, **options) -> Callable:
         try:
             return enter(fun, chosen, args, kwargs)
         except Exception as e:
-            failed = compat.without_our_frames(e)
+            failed = without_ours(e)
         try:
             raise failed
         finally:
@@ -283,6 +293,7 @@ _of_operators = "if_ ifexp and_ or_ not_ is_ is_not assert_"
 OPERATORS = types.SimpleNamespace(
     UNSET=UNSET,
     slice_=slice,
+    decorate=lambda decorator: functools.partial(_caller.call, decorator),
     binary=_dunders.binary,
     compare=_dunders.compare,
     unary=_dunders.unary,

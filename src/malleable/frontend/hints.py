@@ -28,7 +28,7 @@ class Hinted:
 
 
 def loop(value, *, max_steps: int | None = None, roll: bool | str | None = None) -> Any:
-    """Say something about one loop: `for x in loop(xs, roll=True)`, `while loop(test, max_steps=9)`.
+    """Say something about a loop: `for x in loop(xs, roll=True)`, `while loop(test, max_steps=9)`.
 
     max_steps: the most steps it can take, which reverse-mode gradients of a `while`, or of a
     range with a traced bound, need to know; beyond it they are NaN.

@@ -21,7 +21,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, rebox, unbox
 from malleable.errors import TransformError
-from malleable.frontend import numpy
+from malleable.frontend import numpy, values
 from malleable.frontend.bounded import item, method, put_item, refuse
 from malleable.frontend.builtins import TracedRange, pick
 from malleable.frontend.lookups import contains, look_up, refused_key
@@ -379,6 +379,8 @@ class Items:
             if not (is_traced(items) or is_traced(x)):
                 return x in items
             return Box(jnp.any(unbox(items == x)), True)
+        if isinstance(items, dict):
+            values.refuse_uncertain(items)
         own = self._method(items, "__contains__")
         if own is not None:
             found = self.call(own, items, x)

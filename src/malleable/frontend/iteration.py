@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import jax
-from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box, Masked
@@ -27,7 +26,14 @@ from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import as_local, if_, line_of, truth
 from malleable.frontend.session import session
 from malleable.frontend.trees import abstract, count, free, join
-from malleable.frontend.values import CannotStage, bounded, flatten, inject, rebuild
+from malleable.frontend.values import (
+    CannotStage,
+    bounded,
+    flatten,
+    inject,
+    rebuild,
+    refuse_uncertain,
+)
 from malleable.notes import note
 
 MANY = 8  # items from which roll="auto" makes one loop of them
@@ -106,6 +112,8 @@ def for_(items, body, state, live, rebound, exits) -> None:
         items = items if isinstance(items, range) else list(items)
         if rolled(loop, items, roll):
             return
+    if isinstance(items, dict):
+        refuse_uncertain(items)
     rest, taken = iter(items), 0
     while True:
         done = stopped(exits)
@@ -194,7 +202,7 @@ def steps_of(items) -> Steps | None:
     if isinstance(items, Steps):
         return items
     if isinstance(items, TracedRange):
-        return Steps(items.length, items.item)
+        return Steps(items.end, items.item)
     if bounded(items) is not None:
         return Steps(*over(items[0]))
     stack = whole(items) if type(items) is list else None

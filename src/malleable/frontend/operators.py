@@ -1,5 +1,6 @@
-"""What `if`, `and`, `or`, `not`, `assert` and `x if c else y` do: Python, unless a test is traced."""
+"""What `if`, `and`, `or`, `not`, `assert`, `x if c else y` do: Python, unless a test is traced."""
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -114,11 +115,21 @@ def told(asked: Question | None, answer: bool, run: Callable, places: list) -> C
         return run
     left = narrowed(asked.choice, [hit is answer for hit in asked.hits])
 
+    known = {place.key for place in places}
+    cells = zip(run.__code__.co_freevars, run.__closure__ or (), strict=True)
+    read = [Place("cell", cell, name) for name, cell in cells]
+    read = [place for place in read if place.key not in known]
+
     def running():
-        for place in places:
+        for place in (*places, *read):
             if place.read() is asked.choice:
                 place.write(left)
-        return run()
+        try:
+            return run()
+        finally:
+            for place in read:  # this block does not change these
+                if place.read() is left:
+                    place.write(asked.choice)
 
     return running
 
@@ -182,7 +193,8 @@ def and_(first, *rest: Callable) -> Any:
     for i, thunk in enumerate(rest):
         test = truth(first)
         if isinstance(test, compat.Tracer):
-            return short_circuit(first, test, lambda: and_(thunk(), *rest[i + 1 :]), thunk, True)
+            second = functools.partial(_rest, and_, *rest[i:])
+            return short_circuit(first, test, second, thunk, True)
         if not test:
             return first
         first = thunk()
@@ -194,11 +206,16 @@ def or_(first, *rest: Callable) -> Any:
     for i, thunk in enumerate(rest):
         test = truth(first)
         if isinstance(test, compat.Tracer):
-            return short_circuit(first, test, lambda: or_(thunk(), *rest[i + 1 :]), thunk, False)
+            second = functools.partial(_rest, or_, *rest[i:])
+            return short_circuit(first, test, second, thunk, False)
         if test:
             return first
         first = thunk()
     return first
+
+
+def _rest(operator: Callable, thunk: Callable, *more: Callable) -> Any:
+    return operator(thunk(), *more)
 
 
 def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) -> Any:

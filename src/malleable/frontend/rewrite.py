@@ -89,7 +89,9 @@ class Readable(ast.NodeTransformer):
             return node
         sign, *operands = node.args
         names = [f"_{i}" for i in range(len(operands))]
-        text = f"{names[0]} {sign.value} {names[1]}" if name != "unary" else f"{sign.value}{names[0]}"
+        text = (
+            f"{names[0]} {sign.value} {names[1]}" if name != "unary" else f"{sign.value}{names[0]}"
+        )
         shown = ast.parse(text, mode="eval").body
         for field, value in zip(SHOWN[name], operands, strict=True):
             setattr(shown, field, [value] if field == "comparators" else value)

@@ -29,9 +29,8 @@ class Session:
     options: Options
     call: Callable = lambda fun, *args: fun(*args)  # how the user's methods are run
     raised: Box = field(default_factory=lambda: Box(False, True))
-    reasons: list = field(default_factory=list)  # (exception, where) of the dropped raises
-    boxed: list = field(default_factory=list)  # (object, name): attributes that hold boxes now
     attempts: list = field(default_factory=list)
+    uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
 
 _session: contextvars.ContextVar[Session | None] = contextvars.ContextVar("session", default=None)

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
+from malleable.arrays.box import Box
 from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
@@ -58,10 +59,10 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     result: tuple = (Static(None), ())
     after: dict[Any, tuple] = {}
     links: list = []
-    left = False
+    left, error = False, None
 
     def traced(*xs):
-        nonlocal result, left
+        nonlocal result, left, error
         leaves: list = []
 
         def split(value):
@@ -74,7 +75,11 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
                 value = run(*xs)
             except (Exception, unwinding.Leaving) as e:
                 if not unwinding.hand_over(e):
-                    raise
+                    if not is_kept(e, book):
+                        raise
+                    error = e.with_traceback(None)
+                    error.__context__ = None
+                    return []  # JAX never lets go of the values of a trace that an exception ends
                 value, left = UNSET, True
             unwinding.rewind(within)
             result = split(value)
@@ -98,26 +103,26 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
                 del after[key]
         return leaves
 
-    closed, error = None, None
     with journal.opened() as book:
         within = journal.all_open()
         for place in places:
             book.record(place)
-        try:
-            closed = compat.trace(traced, *inputs)
-        except NameError as e:
-            if not any(j is not book for j in journal.all_open()):
-                raise
-            error = e  # a loop around us may define it: then we are traced again
+        closed = compat.trace(traced, *inputs)
+    if error is not None:
+        closed = None
+        if not is_raised(error):  # a name: a loop around us may define it, and trace us again
             for other in journal.all_open():
-                other.unread.add(e.name)
-        except Exception as e:
-            if not is_raised(e):
-                raise
-            error = e.with_traceback(None)
-            error.__context__ = None
+                other.unread.add(error.name)
+        elif any(holds_new(x, {}) or isinstance(x, Box) for x in error.args):
+            error.args = tuple(str(x) if isinstance(x, Box) else x for x in error.args)
     found = book.undefined, book.unread
     return Block(closed, result, after, book.places, book.before, error, *found, left, links)
+
+
+def is_kept(e: BaseException, book: journal.Journal) -> bool:
+    """Whether an exception is part of what a block does: a `raise`, or a name yet to be defined."""
+    within_others = any(j is not book for j in journal.all_open())
+    return is_raised(e) or (isinstance(e, NameError) and within_others)
 
 
 def forget_new(book: journal.Journal) -> None:
@@ -149,7 +154,7 @@ def origins(tree: Tree, found: dict) -> None:
         origins(child, found)
 
 
-def is_dead(place: Place, blocks: Sequence[Block], held: dict) -> bool:
+def is_dead(place: Place, blocks: Sequence[Block | journal.Journal], held: dict) -> bool:
     """Whether what a place belongs to was made in a block, and nobody else knows of it."""
     if place.kind == "global":
         return False
@@ -202,7 +207,9 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     result = join(*results)
     report_joins(targets, places, yes, no, tree_of, where)
 
-    links = [(b, *link) for b in blocks if b.error is None for link in b.links if link[0] in targets]
+    links = [
+        (b, *link) for b in blocks if b.error is None for link in b.links if link[0] in targets
+    ]
 
     def branch(block):
         def run():
@@ -236,6 +243,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     for key, target in targets.items():
         place = places[key]
         put(place, target, rest, where)
+        note_missing(place, [tree_of(b, key) for b in blocks], where)
         if place.kind != "box" and isinstance(target, Leaf) and not target.scalar:
             one, other = (getattr(tree_of(b, key), "origin", None) for b in blocks)
             mine = zip(links, conditions, strict=True)
@@ -292,9 +300,18 @@ def report_joins(targets, places, yes, no, tree_of, where) -> None:
         if isinstance(one, Node) and isinstance(other, Node) and one.keys and other.keys:
             for k in {*one.keys} ^ {*other.keys}:
                 note(f"key {k!r} may be undefined", where, "it is set in one branch only")
-        if isinstance(one, Leaf) and isinstance(other, Leaf) and isinstance(target, Leaf):
-            if one.dtype != other.dtype and not (one.weak or other.weak):
-                promoted(name, one, other, target, where)
+        leaves = all(isinstance(t, Leaf) for t in (one, other, target))
+        if leaves and one.dtype != other.dtype and not (one.weak or other.weak):
+            promoted(name, one, other, target, where)
+
+
+def note_missing(place: Place, trees: list, where: str) -> None:
+    """Remember a dict of which one path has a key that the other has not."""
+    one, other = ({*t.keys} if isinstance(t, Node) and t.keys is not None else None for t in trees)
+    if one is not None and other is not None and one != other:
+        thing = place.owner if place.kind == "dict" else place.read()
+        if isinstance(thing, dict):
+            session().uncertain[id(thing)] = thing, min(one ^ other, key=str), where
 
 
 def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:
@@ -313,7 +330,6 @@ def raise_place() -> Place:
 
 
 def drop_raise(error, where: str) -> None:
-    session().reasons.append((error, where))
     note(
         f"`raise {type(error).__name__}` does not happen in a compiled program",
         getattr(error, "__malleable_where__", where),

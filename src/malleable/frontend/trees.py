@@ -107,7 +107,7 @@ def same(a, b) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if isinstance(a, PLAIN) or isinstance(a, np.generic):
+    if isinstance(a, (*PLAIN, np.generic)):
         return bool(a == b) or (a != a and b != b)
     if isinstance(a, np.ndarray):
         return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
@@ -149,7 +149,7 @@ def number_leaf(value) -> Leaf | None:
     """The leaf a number would be; None for anything else."""
     if isinstance(value, Box):
         return None if hasattr(value, "options") else leaf_of(raw(value), value.scalar)
-    if isinstance(value, bool | int | float | complex) or isinstance(value, np.generic):
+    if isinstance(value, bool | int | float | complex | np.generic):
         if isinstance(value, np.generic) and value.dtype.kind not in "biufc":
             return None
         return leaf_of(value, True)
@@ -239,6 +239,27 @@ def free(tree: Tree) -> Tree:
     return tree
 
 
+def bare(tree: Tree, things: list) -> Tree:
+    """The tree without the user's objects: each is a token, one for all that are the same.
+
+    things: the (object, token) pairs so far.
+    """
+    if isinstance(tree, Static):
+        value = tree.value
+        if value is UNSET or value is ABSENT or isinstance(value, (*PLAIN, np.generic)):
+            return tree
+        for thing, token in things:
+            if same(thing, value):
+                return Static(token)
+        things.append((value, object()))
+        return Static(things[-1][1])
+    if isinstance(tree, Node):
+        return Node(tree.cls, tree.keys, tuple(bare(t, things) for t in tree.children))
+    if isinstance(tree, Either):
+        return Either(tuple(bare(t, things) for t in tree.options))
+    return free(tree)
+
+
 def join_ragged(a: Tree, b: Tree) -> Ragged | None:
     """Two lists of different length as one whose length is traced, if all items are of one type."""
     trees = [t for x in (a, b) for t in (x.children if isinstance(x, Node) else (x.item,))]
@@ -272,8 +293,9 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
         return join_ragged(a, b)
     if isinstance(a, Node) and isinstance(b, Node) and a.cls is b.cls:
         if a.keys is None:
-            return Node(a.cls, None, tuple(map(join, a.children, b.children))) if same_length(a, b) else None
-        left, right = dict(zip(a.keys, a.children)), dict(zip(b.keys, b.children))  # type: ignore
+            pairs = map(join, a.children, b.children)
+            return Node(a.cls, None, tuple(pairs)) if same_length(a, b) else None
+        left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
         missing = Static(ABSENT)
         keys = tuple(dict.fromkeys((*left, *right)))
         children = (join(left.get(k, missing), right.get(k, missing)) for k in keys)

@@ -14,6 +14,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
@@ -134,8 +135,7 @@ class Choice(Box):
         if len(failed) == len(outs):
             raise failed[0]
         raised = session().raised
-        for k, e in failed.items():
-            session().reasons.append((e, self.where))
+        for k in failed:
             raised.write(jnp.logical_or(raised.value, jnp.asarray(self.index) == k))
         return select(self.index, outs, self.where)
 
@@ -195,10 +195,19 @@ def bounded(xs) -> Bounded | None:
     return xs[0] if type(xs) is list and len(xs) == 1 and type(xs[0]) is Bounded else None
 
 
+def refuse_uncertain(d) -> None:
+    """A dict that has some key on one path only is asked which keys it has."""
+    held = session().uncertain.get(id(d))
+    if held is not None and held[0] is d:
+        raise TransformError(
+            f"this dict has the key {held[1]!r} on one path only, by {held[2]}",
+            where=compat.where(),
+            hint="give the key a value on both paths, say None or nan",
+        )
+
+
 def is_number(x) -> bool:
-    return isinstance(x, (Box, jax.Array)) or isinstance(
-        x, bool | int | float | complex | np.generic
-    )
+    return isinstance(x, Box | jax.Array | bool | int | float | complex | np.generic)
 
 
 # ---------------------------------------------------------------- value -> tree and leaves
@@ -237,7 +246,7 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
         fields = dict(value)
         children = tuple(flatten(x, leaves, seen, deep) for x in fields.values())
         return Node(kind, tuple(fields), children, value)
-    if is_object(value) and (deep or holds_new(value, {})):
+    if is_object(value) and (deep or (holds_new(value, {}) and not was_there(value))):
         seen[id(value)] = value
         fields = dict(vars(value))
         children = tuple(flatten(x, leaves, seen, deep) for x in fields.values())
@@ -256,6 +265,16 @@ def is_object(value) -> bool:
         and not isinstance(value, np.ndarray | BaseException)
         and type(value).__module__.partition(".")[0] not in ("jax", "jaxlib", "builtins")
     )
+
+
+def was_there(value) -> bool:
+    """Whether an object is older than the block being traced, which gave it what is new in it."""
+    book = journal.current()
+    if book is None or book.base:
+        return False
+    new = [("attr", id(value), name) for name, x in vars(value).items() if holds_new(x, {})]
+    before = [book.before.get(key, ABSENT) for key in new]
+    return not any(x is ABSENT or holds_new(x, {}) for x in before)
 
 
 def holds_new(value, seen: dict) -> bool:
@@ -426,5 +445,8 @@ def select(index, values: list, where: str) -> Any:
     for tree, _ in parts[1:]:
         target = join(target, tree)
     columns = [inject(tree, iter(leaves), target) for tree, leaves in parts]
-    outs = [jax.lax.select_n(jnp.asarray(index, np.int32), *column) for column in zip(*columns)]
+    outs = [
+        jax.lax.select_n(jnp.asarray(index, np.int32), *column)
+        for column in zip(*columns, strict=True)
+    ]
     return rebuild(target, iter(outs), where)

@@ -130,7 +130,9 @@ class Writer:
     def definition(self, stmt):
         """A nested def: defaults and decorators belong here, the body to a writer of its own."""
         self._signature(stmt)
-        stmt.decorator_list = [self.expression(one) for one in stmt.decorator_list]
+        stmt.decorator_list = [
+            placed(hook("decorate", self.expression(one)), one) for one in stmt.decorator_list
+        ]
         Writer(stmt, self.mode, self.numbers, self.in_class).function()
         return [stmt]
 
