@@ -69,8 +69,8 @@ def inlined(fun: Callable) -> Callable:
 def replay(closed: Jaxpr, args: Sequence = (), consts: Sequence | None = None) -> list:
     """Put the equations of a program here, each under its own line."""
     program = closed.jaxpr
-    consts = closed.consts if consts is None else consts
-    env = dict(zip((*program.constvars, *program.invars), (*consts, *args), strict=True))
+    known = closed.consts if consts is None else consts
+    env = dict(zip((*program.constvars, *program.invars), (*known, *args), strict=True))
     read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]  # noqa: E731
     for eqn in program.eqns:
         env.update(zip(eqn.outvars, copy(eqn, [read(v) for v in eqn.invars]), strict=True))

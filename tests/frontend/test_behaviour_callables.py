@@ -159,12 +159,8 @@ CALLS = {
     "chosen at trace time": lambda x: {"flip": flip, "sin": np.sin}["flip"](x),
 }
 
-FAILING = {
-    "metaclass": pytest.mark.xfail(strict=True, reason="row 83: its `__call__` is not converted"),
-}
 
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=FAILING.get(n, ())) for n in CALLS])
+@pytest.mark.parametrize("name", CALLS)
 @BOTH
 def test_row_83_a_callee_of_any_form_is_converted(name, x):
     if name == "jax function of a lambda":

@@ -181,13 +181,21 @@ def cells_of(fun) -> list:
     return values
 
 
-def box_all(tree):
-    """Arrays become boxes; containers become new ones, objects stay."""
-    return jax.tree.map(
-        lambda x: Box(x) if isinstance(x, jax.Array | np.ndarray) else x,
-        tree,
-        is_leaf=lambda x: isinstance(x, Box),
-    )
+def box_all(x):
+    """Arrays become boxes, in lists, tuples and dicts too, which are new; objects stay.
+
+    The arrays in the attributes of an object become boxes when they are read.
+    """
+    kind = type(x)
+    if issubclass(kind, Box):
+        return x
+    if isinstance(x, jax.Array | np.ndarray):
+        return Box(x)
+    if kind in (list, tuple):
+        return kind(map(box_all, x))
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return kind(*map(box_all, x))
+    return {k: box_all(v) for k, v in x.items()} if kind is dict else x
 
 
 def finish(out) -> Any:
