@@ -180,7 +180,7 @@ def kepler_slope(anomaly, mean, eccentricity):
 def anomaly_of(mean, eccentricity):
     """Where a planet is on its orbit, by SciPy's Newton iteration."""
     args = mean, eccentricity
-    return scipy.optimize.newton(kepler, mean, kepler_slope, args, tol=1e-12, disp=False)
+    return scipy.optimize.newton(kepler, mean, kepler_slope, args, tol=1e-12)
 
 
 def swing(time, state):

@@ -105,7 +105,7 @@ def same(a, b) -> bool:
     """Whether two values are one, as far as a program can tell."""
     if a is b:
         return True
-    if type(a) is not type(b):
+    if type(a) is not type(b) or isinstance(a, Box):
         return False
     if isinstance(a, (*PLAIN, np.generic)):
         return bool(a == b) or (a != a and b != b)
