@@ -117,7 +117,7 @@ def _converted(code, module_globals, mode):
         node, found = _written(code, module_globals, mode)
         new = _compiled(node, code)
         entry = linecache.cache.get(code.co_filename)
-        forget = weakref.ref(code, lambda _: _codes.pop(key, None))
+        forget = weakref.ref(code, lambda _, codes=_codes: codes.pop(key, None))
         _codes[key] = (forget, entry, found.lines, new)
         return new
 

@@ -33,17 +33,23 @@ def find(code, module_globals=None):
     """
     filename = code.co_filename
     lines = linecache.getlines(filename, module_globals)
+    absent = NoSource(f"the source of {code.co_qualname} is not at hand ({filename})")
     if not lines:
-        raise NoSource(f"the source of {code.co_qualname} is not at hand ({filename})")
+        raise absent
     with _lock:
         held = _files.get(filename)
         if held is None or held.lines is not lines:
             held = _files[filename] = _File(lines)
     if code.co_name == "<lambda>":
-        node, owner = held.function_at(code, held.lambdas())
+        try:
+            node, owner = held.function_at(code, held.lambdas())
+        except NoSource as e:
+            raise absent if filename == "<string>" else e from None
         return Found(copy.deepcopy(node), filename, code.co_firstlineno, owner, lines)
     span = held.defs.get(code.co_firstlineno)
     if span is None or span[0] not in (code.co_name, _plain(code.co_name, span[3])):
+        if filename == "<string>":  # from Python 3.13 on, that may be another text
+            raise absent
         raise NoSource(f"{filename} has changed: no {code.co_name} at line {code.co_firstlineno}")
     _, start, end, owner = span
     return Found(_cut(lines, start, end), filename, start, owner, lines)
