@@ -76,10 +76,6 @@ class Box(Methods):
             self._value = np.array(np.broadcast_to(new, old.shape), old.dtype)
         journal.tell(self)
 
-    def fill_with(self, new) -> None:
-        """Write an array as NumPy does: broadcast, and cast to the type it has."""
-        self[...] = new
-
     def _assign(self, step, new) -> None:
         whole = self.value
         if is_jax(new) or is_jax(whole) or not step.static:
@@ -93,10 +89,12 @@ class Box(Methods):
 
     def _in_memory(self, whole) -> bool:
         """Whether the NumPy array `whole`, our value, is the memory of the array we belong to."""
-        root = self
-        while root._base is not None:
-            root = root._base
-        return root is self or np.may_share_memory(whole, root._value)
+        return self.root is self or np.may_share_memory(whole, self.root._value)
+
+    @property
+    def root(self) -> "Box":
+        """The array that a view shows a part of; of no view, itself."""
+        return self if self._base is None else self._base.root
 
     def _view(self, step) -> "Box":
         new = _empty(Box)
@@ -372,22 +370,22 @@ def any_traced(tree) -> bool:
 
 def any_jax(tree) -> bool:
     """Whether an unboxed tree of arguments holds an array of JAX."""
-    kind = type(tree)
-    if kind is tuple or kind is list:
-        return any(map(any_jax, tree))
-    if kind is dict:
-        return any(map(any_jax, tree.values()))
-    return belongs_to_jax(kind)
+    return _any_of(belongs_to_jax, tree)
 
 
 def any_box(tree) -> bool:
     """Whether something in a tree of arguments is a Box."""
+    return _any_of(lambda kind: issubclass(kind, Box), tree)
+
+
+def _any_of(wanted, tree) -> bool:
+    """Whether something in tuples, lists and dicts is of a kind that is wanted."""
     kind = type(tree)
     if kind is tuple or kind is list:
-        return any(map(any_box, tree))
+        return any(_any_of(wanted, x) for x in tree)
     if kind is dict:
-        return any(map(any_box, tree.values()))
-    return issubclass(kind, Box)
+        return any(_any_of(wanted, x) for x in tree.values())
+    return wanted(kind)
 
 
 def _boxed_call(fun):

@@ -21,7 +21,7 @@ class Joined(Box):
         self.links, self.telling = links, False
         me = weakref.ref(self)
         for ref, _, _ in links:
-            root = root_of(ref())
+            root = ref().root
             journal.follow(root, lambda changed: me() is not None and me().heed(changed))
 
     def heed(self, changed: Box) -> None:
@@ -30,7 +30,7 @@ class Joined(Box):
             return
         for ref, condition, holds in self.links:
             box = ref()
-            if box is not None and root_of(box) is changed:
+            if box is not None and box.root is changed:
                 now = jnp.asarray(box.value, self._value.dtype)
                 yes, no = (now, self._value) if holds else (self._value, now)
                 Box.write(self, jnp.where(condition, yes, no))
@@ -63,11 +63,6 @@ class Joined(Box):
             if ref() is box:
                 return condition if holds else jnp.logical_not(condition)
         return False
-
-
-def root_of(box: Box) -> Box:
-    """The array that a view shows a part of."""
-    return box if box._base is None else root_of(box._base)
 
 
 def linked(box: Box, one, other, condition, more=()) -> Box:

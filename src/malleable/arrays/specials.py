@@ -418,13 +418,7 @@ def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwarg
 def shares_memory(a, b, max_work=None):
     if not isinstance(a, Box) or not isinstance(b, Box):
         return DEFAULT
-    return _root(a) is _root(b)
-
-
-def _root(box):
-    while box._base is not None:
-        box = box._base
-    return box
+    return a.root is b.root
 
 
 def broadcast_arrays(*args, subok=False):

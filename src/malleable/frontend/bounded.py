@@ -41,12 +41,17 @@ def length_of(content: Bounded) -> Box:
     return Box(compat.convert(content.length, integer, True), True)
 
 
-def item(content: Bounded, at) -> Any:
-    """content[at]: out of bounds is a `raise`."""
-    n = content.length
-    at = at.value if isinstance(at, Box) else at
+def position(content: Bounded, at, error: str) -> Any:
+    """An index from the start of the list: out of bounds is a `raise`."""
+    n, at = content.length, at.value if isinstance(at, Box) else at
     at = jnp.where(at < 0, at + n, at) if isinstance(at, jax.Array) else at + n if at < 0 else at
-    fail_where(jnp.logical_or(at < 0, at >= n), IndexError("list index out of range"))
+    fail_where(jnp.logical_or(at < 0, at >= n), IndexError(error))
+    return at
+
+
+def item(content: Bounded, at) -> Any:
+    """content[at]."""
+    at = position(content, at, "list index out of range")
     rows = [jax.lax.dynamic_index_in_dim(a, at, keepdims=False) for a in content.arrays]
     return rebuild(content.tree.item, iter(rows), "")
 
@@ -54,12 +59,10 @@ def item(content: Bounded, at) -> Any:
 def put_item(xs: list, at, value) -> None:
     """xs[at] = value."""
     content = xs[0]
-    n, at = content.length, at.value if isinstance(at, Box) else at
-    at = jnp.where(at < 0, at + n, at) if isinstance(at, jax.Array) else at + n if at < 0 else at
-    fail_where(jnp.logical_or(at < 0, at >= n), IndexError("list assignment index out of range"))
+    at = position(content, at, "list assignment index out of range")
     tree, arrays, row = with_room(content, value, content.tree.cap)
     arrays = [a.at[at].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
-    xs[:] = [Bounded(tree, n, arrays)]
+    xs[:] = [Bounded(tree, content.length, arrays)]
 
 
 def fail_where(test, error: Exception) -> None:

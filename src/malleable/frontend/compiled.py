@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
-from malleable.arrays.joined import linked, root_of
+from malleable.arrays.joined import linked
 from malleable.errors import TransformError
 from malleable.frontend.builtins import Steps
 from malleable.frontend.carry import (
@@ -127,7 +127,7 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
             item = steps.make(i, parts)
             loop.body(item)
             over = steps.source
-            written = writes(item) or (over is not None and writes(root_of(over)))
+            written = writes(item) or (over is not None and writes(over.root))
         else:
             loop.body(steps.get(i))
         note_aliases(carried)

@@ -163,22 +163,13 @@ def any_traced(x, fun=None, depth: int = 4) -> bool:
     elif isinstance(x, types.MethodType):
         found = any_traced(x.__self__, x.__func__, depth)
     elif isinstance(x, types.FunctionType):
-        found = depth > 2 and any_traced(cells_of(x), None, depth - 1)
+        held = [journal.Place("cell", cell).read() for cell in x.__closure__ or ()]
+        found = depth > 2 and any_traced(held, None, depth - 1)
     elif is_object(x) and depth > 0:
         found = any_traced(vars(x), None, depth - 1)
     else:
         found = False
     return found or (fun is not None and any_traced(fun, None, depth))
-
-
-def cells_of(fun) -> list:
-    values = []
-    for cell in fun.__closure__ or ():
-        try:
-            values.append(cell.cell_contents)
-        except ValueError:
-            continue
-    return values
 
 
 def box_all(x):
@@ -278,8 +269,7 @@ def enter_callback(fun: Callable) -> Callable:
             args, kwargs = box_all((args, kwargs))
             out = unbox(OPERATORS.call(fun, *args, **kwargs))
             changed = [p for p in book.places.values() if holds_new(p.read(), {})]
-            held: dict = {}
-            leaked = [p for p in changed if sys.getrefcount(p.owner) > 3 + held.get(p.key, 0)]
+            leaked = [p for p in changed if sys.getrefcount(p.owner) > 3]
             names = [p.name for p in leaked if p.kind in ("attr", "cell", "global")]
             book.undo()
         if names:

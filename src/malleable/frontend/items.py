@@ -24,6 +24,7 @@ from malleable.errors import TransformError
 from malleable.frontend import numpy, values
 from malleable.frontend.bounded import item, method, put_item, refuse
 from malleable.frontend.builtins import TracedRange, pick
+from malleable.frontend.dunders import BINARY
 from malleable.frontend.lookups import contains, look_up, refused_key
 from malleable.frontend.operators import by_case
 from malleable.frontend.scalars import truth
@@ -33,19 +34,7 @@ _Function = types.FunctionType
 _SETS = (dict, set)
 _OTHERS = (collections.deque, bytearray)
 _IN_PLACE: dict[str, Callable] = {
-    "+=": operator.iadd,
-    "-=": operator.isub,
-    "*=": operator.imul,
-    "/=": operator.itruediv,
-    "//=": operator.ifloordiv,
-    "%=": operator.imod,
-    "**=": operator.ipow,
-    "@=": operator.imatmul,
-    "&=": operator.iand,
-    "|=": operator.ior,
-    "^=": operator.ixor,
-    "<<=": operator.ilshift,
-    ">>=": operator.irshift,
+    f"{sign}=": getattr(operator, f"i{name}") for sign, (name, _) in BINARY.items()
 }
 _DUNDERS = {sign: f"__{fun.__name__}__" for sign, fun in _IN_PLACE.items()}
 
@@ -97,14 +86,6 @@ def _refuse_index(x, index) -> None:
 
 
 # ---------------------------------------------------------------- is and in
-
-
-def is_(a, b):
-    return a is b
-
-
-def is_not(a, b):
-    return a is not b
 
 
 def writes_cell(reader: Callable) -> None:

@@ -43,13 +43,6 @@ class Block:
         """The leaves of all trees, computed here."""
         return compat.replay(self.closed, args, consts) if self.closed is not None else []
 
-    def value_of(self, key, outs: list) -> tuple:
-        """(tree, leaves) of a place in the end; the content before, if the block left it alone."""
-        if key in self.after:
-            tree, ids = self.after[key]
-            return tree, [outs[i] for i in ids]
-        return Static(UNSET), []
-
 
 def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -> Block:
     """Trace run(*inputs) and undo what it did.

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box
-from malleable.arrays.journal import ABSENT
+from malleable.arrays.journal import ABSENT, Place
 from malleable.frontend.session import session
 
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()  # of ours, never read
@@ -130,14 +130,7 @@ def same_function(a, b) -> bool:
     if a.__code__ is not b.__code__ or not same(a.__defaults__, b.__defaults__):
         return False
     cells = zip(a.__closure__ or (), b.__closure__ or (), strict=True)
-    return all(x is y or same(held(x), held(y)) for x, y in cells)
-
-
-def held(cell):
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return ABSENT
+    return all(x is y or same(*(Place("cell", c).read() for c in (x, y))) for x, y in cells)
 
 
 def leaf_of(x, scalar: bool, origin=None) -> Leaf:

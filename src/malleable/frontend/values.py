@@ -284,9 +284,7 @@ def holds_new(value, seen: dict) -> bool:
     if isinstance(value, Choice):
         return compat.is_inner(value.index) or any(holds_new(x, seen) for x in value.options)
     if isinstance(value, Box):
-        root = value
-        while root._base is not None:
-            root = root._base
+        root = value.root
         return not isinstance(root, Stale) and compat.is_inner(root._value)
     if isinstance(value, jax.Array):
         return compat.is_inner(value)
@@ -346,7 +344,7 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
         k: inject(t, leaves, goals[k])
         for k, t in zip(tree.keys, tree.children, strict=True)  # type: ignore[union-attr]
     }
-    return [x for k, goal in goals.items() for x in found.get(k) or fill_missing(k, found, goal)]
+    return [x for k, goal in goals.items() for x in (found[k] if k in found else fill(goal))]
 
 
 def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
@@ -373,10 +371,6 @@ def leaves_of(tree: Tree) -> list:
     if isinstance(tree, Node):
         return [leaf for child in tree.children for leaf in leaves_of(child)]
     return [tree] if isinstance(tree, Leaf) else []
-
-
-def fill_missing(key, found, goal) -> list:
-    return found[key] if key in found else fill(goal)
 
 
 def option_of(tree: Tree, target: Either) -> int:
