@@ -191,6 +191,122 @@ def _varying(x) -> frozenset:
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
+# ---------------------------------------------------------------- programs put together
+
+
+def new_var(aval):
+    """A variable of a program being put together."""
+    return core.Var(aval)
+
+
+def literal(value, aval):
+    """A constant in the place of a variable."""
+    return Literal(value, aval)
+
+
+def program(like: Jaxpr, eqns: Sequence[Eqn], outs: Sequence, consts: dict) -> Jaxpr:
+    """A program of the inputs of `like`: equations, results, {variable: constant}."""
+    raw, names = like.jaxpr, list(consts)
+    effects = pe.make_jaxpr_effects(names, raw.invars, outs, eqns)
+    raw = raw.replace(constvars=names, eqns=list(eqns), outvars=list(outs), effects=effects)
+    return like.replace(jaxpr=raw, consts=list(consts.values()))
+
+
+def with_bodies(eqn: Eqn, new: Sequence[Jaxpr]) -> Eqn:
+    """The equation with other bodies of the same types, in the order of `bodies`."""
+    rest = iter(new)
+
+    def put(p):
+        if isinstance(p, Jaxpr):
+            return next(rest)
+        if isinstance(p, jexc.Jaxpr):
+            return _without_consts(next(rest))
+        return type(p)(map(put, p)) if type(p) in (tuple, list) else p
+
+    return eqn.replace(params={name: put(p) for name, p in eqn.params.items()})
+
+
+def _without_consts(closed: Jaxpr):
+    """An open jaxpr, its constants written into it as literals (up to JAX 0.10)."""
+    raw = closed.jaxpr
+    known = {v: Literal(c, v.aval) for v, c in zip(raw.constvars, closed.consts, strict=True)}
+    read = lambda atoms: [a if isinstance(a, Literal) else known.get(a, a) for a in atoms]  # noqa: E731
+    eqns = [eqn.replace(invars=read(eqn.invars)) for eqn in raw.eqns]
+    return raw.replace(constvars=[], eqns=eqns, outvars=read(raw.outvars)) if known else raw
+
+
+def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None) -> Jaxpr:
+    """Without the equations that no used result needs; of loops and calls too. Same inputs."""
+    keep = [True] * len(jaxpr.jaxpr.outvars) if used is None else list(used)
+    raw, _ = pe.dce_jaxpr(jaxpr.jaxpr, keep, instantiate=True)
+    if len(raw.eqns) == len(jaxpr.jaxpr.eqns) and all(keep):
+        same = (a is b or a.params == b.params for a, b in zip(raw.eqns, jaxpr.jaxpr.eqns))
+        if all(same):
+            return jaxpr
+    return jaxpr.replace(jaxpr=raw, consts=jaxpr.consts)
+
+
+def check(jaxpr: Jaxpr) -> None:
+    """Raise where a program is not well typed."""
+    core.check_jaxpr(jaxpr.jaxpr)
+
+
+def is_transparent(eqn: Eqn) -> bool:
+    """Whether this is a jit that says nothing but its name: its body may stand in its place."""
+    p = eqn.params
+    if eqn.primitive.name not in ("jit", "pjit"):
+        return eqn.primitive.name == "closed_call"
+    placed = [*p["in_shardings"], *p["out_shardings"], *p["in_layouts"], *p["out_layouts"]]
+    said = any(isinstance(s, jax.sharding.Sharding) for s in placed) or any(p["donated_invars"])
+    layouts = any(x is not None for x in (*p["in_layouts"], *p["out_layouts"]))
+    return not (said or layouts or p["compiler_options_kvs"])
+
+
+def is_of_jax(jaxpr: Jaxpr) -> bool:
+    """Whether the function behind a program is JAX's own."""
+    info = getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
+    return _JAX in info
+
+
+_JAX = str(pathlib.Path(jax.__file__).parent)
+
+
+def within(eqn: Eqn, call: Eqn) -> Eqn:
+    """An equation of the body of a call, as one beside it: under the call's names and line."""
+    inner, outer = eqn.source_info, call.source_info
+    stack = outer.name_stack + inner.name_stack
+    own = not is_of_jax(bodies(call.params)[0])
+    info = (inner if own else outer).replace(name_stack=stack)
+    return eqn.replace(source_info=info)
+
+
+@contextlib.contextmanager
+def stamped(eqn: Eqn, name: str) -> Iterator[None]:
+    """As `source`, with a name for who rewrites, which shows in the compiled program too."""
+    info = eqn.source_info
+    stack = info.name_stack.extend(name) if name else info.name_stack
+    with source_info_util.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
+        yield
+
+
+def moved(jaxpr: Jaxpr, eqn: Eqn, name: str) -> Jaxpr:
+    """A program as if it had been traced at the line of `eqn`, under the name of who rewrites."""
+    info = eqn.source_info
+    info = info.replace(name_stack=info.name_stack.extend(name) if name else info.name_stack)
+    eqns = [e.replace(source_info=info, ctx=eqn.ctx) for e in jaxpr.jaxpr.eqns]
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=eqns), consts=jaxpr.consts)
+
+
+def derivative_key(eqn: Eqn):
+    """What tells the rule of a custom derivative from others; for JAX's own, the same each time."""
+    body = bodies(eqn.params)[0]
+    if is_of_jax(body):
+        infos = (getattr(f, "debug_info", None) for f in eqn.params.values() if callable(f))
+        sources = tuple(getattr(info, "func_src_info", None) for info in infos)
+        return body.jaxpr.debug_info.func_src_info, sources
+    return tuple(id(f) for f in eqn.params.values() if callable(f))
+
+
 # ---------------------------------------------------------------- where am I
 
 for _module in (__file__, np.__file__):

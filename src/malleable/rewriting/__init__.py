@@ -1,0 +1,1 @@
+"""Programs as data: passes and rules from jaxpr to jaxpr."""

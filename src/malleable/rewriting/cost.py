@@ -1,0 +1,72 @@
+"""What a rewrite costs and gains: bytes that need not be, and whether that pays."""
+
+import math
+
+from malleable.rewriting.frontier import size
+from malleable.rewriting.region import Mapped, Region, axes_of
+
+CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
+ROWS = 256  # rows that a matrix product needs to run at full speed
+BLOCK = 1 << 22  # bytes of the widest value of a block
+
+
+def gains(region: Region, seeds: list[int], least: int) -> str:
+    """Why pushing up does not pay, or "" if it does.
+
+    What it gains is what was stacked and is not any more, and what was worked out from it; what
+    it costs is what has to leave stacked nevertheless.
+    """
+    graph = region.graph
+    escapes = region.escapes()
+    gone = [v for v in region.streams if v not in escapes]
+    saved = sum(size(graph, v) for v in gone if v in seeds or is_kept(graph, v))
+    lost = sum(size(graph, v) for v in escapes if v not in seeds)
+    if not any(v in gone for v in seeds):
+        return "all that the scan stacks is used as a whole elsewhere"
+    if saved - lost <= 0:
+        return f"it would stack {lost} bytes to save {saved}"
+    if saved < least:
+        return f"the scan stacks only {saved} bytes"
+    return ""
+
+
+def is_kept(graph, value) -> bool:
+    """Whether XLA would keep a value in memory, not fuse it into its only user."""
+    maker = graph.maker[value]
+    big = maker is not None and maker.name in ("dot_general", "gather", "sort", "concatenate")
+    return big or len(graph.users(value)) > 1
+
+
+WHOLE = frozenset("dot_general argmin argmax sort cumsum conv_general_dilated gather scan".split())
+
+
+def is_made_whole(graph, value) -> bool:
+    """Whether a user of a value wants it in memory."""
+    return any(user.name in WHOLE for user in graph.users(value))
+
+
+def chunk_of(region: Region) -> int:
+    """Steps per chunk: enough rows for the products with a whole matrix, else one step.
+
+    The rows of a product are those of one slice times the steps of a chunk.
+    """
+    graph, rows = region.graph, None
+    for node, action in region.actions.items():
+        if node.name != "dot_general" or not isinstance(action, Mapped):
+            continue
+        axes = axes_of(action, node)
+        if None not in axes:
+            continue
+        matrix = graph.avals[node.ins[axes.index(None)]]
+        out = graph.avals[node.outs[0]]
+        if math.prod(matrix.shape) < 1 << 14:
+            continue
+        per_step = math.prod(out.shape) // region.n
+        wide = max(matrix.shape)
+        rows = min(rows or ROWS, max(1, per_step // wide))
+    if rows is None:
+        return 1
+    k = 1
+    while k * rows < ROWS and k < region.n:
+        k *= 2
+    return min(k, region.n)

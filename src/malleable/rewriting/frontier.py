@@ -1,0 +1,152 @@
+"""Where a region had better end: what leaves it small stays, what leaves it big goes back."""
+
+import math
+
+from malleable.rewriting.axes import Flow, flow
+from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.region import (
+    Ended,
+    Fed,
+    Kept,
+    Mapped,
+    Region,
+    Stream,
+    axes_of,
+    origin_of,
+)
+
+
+def size(graph: Graph, value: int) -> int:
+    """Bytes of a value.
+
+    >>> from malleable import stage
+    >>> graph = Graph.of(stage(lambda x: x)(1.0).jaxpr)
+    >>> size(graph, graph.inputs[0])
+    4
+    """
+    aval = graph.avals[value]
+    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 4)
+
+
+def drop(region: Region, node: Node) -> None:
+    """Leave an equation outside, and all that needs its results."""
+    work = [node]
+    while work:
+        node = work.pop()
+        if region.actions.pop(node, None) is None:
+            continue
+        for v in node.outs:
+            region.streams.pop(v, None)
+            work.extend(u for u in region.graph.users(v) if u in region.actions)
+
+
+def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None = None):
+    """The equations that make values larger than `small`, to be run slice by slice as well.
+
+    streams: the values wanted, {value: Stream}; those made on the way are added. Gives the
+    actions, in order, or why there are none.
+    """
+    actions, work = {}, list(streams)
+    while work:
+        v = work.pop()
+        node = graph.maker[v]
+        if node is None or node in actions or len(node.outs) != 1:
+            streams.pop(v) if node is None else None
+            continue
+        found = flow(node.eqn, (None,) * len(node.ins), (streams[v].ax,), n, origin_of(graph, node))
+        clash = isinstance(found, Flow) and any(
+            ax is not None and u in streams and streams[u].ax != ax
+            for u, ax in zip(node.ins, found.ins, strict=True)
+        )
+        if not isinstance(found, Flow) or clash:
+            streams.pop(v)
+            continue
+        actions[node] = Mapped(found, streams[v].window, (0,) * len(node.ins))
+        for u, ax in zip(node.ins, found.ins, strict=True):
+            inside = known is not None and u in known.streams
+            if ax is not None and size(graph, u) > small and u not in streams and not inside:
+                streams[u] = Stream(ax, streams[v].window)
+                work.append(u)
+    place = {node: i for i, node in enumerate(graph.order())}
+    return dict(sorted(actions.items(), key=lambda item: place[item[0]]))
+
+
+def retreat(region: Region) -> None:
+    """Drop the last equations before an escape, where what they take is no bigger than their result.
+
+    So the axis leaves the region where it is narrowest, or already did.
+    """
+    graph, again = region.graph, True
+    while again:
+        again = False
+        for node in reversed(list(region.actions)):
+            action = region.actions.get(node)
+            if action is None or isinstance(action, Ended | Kept | Fed):
+                continue
+            users = [u for v in node.outs for u in graph.users(v)]
+            if any(u in region.actions for u in users):
+                continue
+            escaping = region.escapes()
+            fed = {v for v in node.ins if v in region.streams and v not in escaping}
+            if sum(size(graph, v) for v in node.outs) >= sum(size(graph, v) for v in fed):
+                drop(region, node)
+                again = True
+
+
+def keep_big(region: Region, small: int) -> None:
+    """Drop what only comes after the last big value: it needs no streaming any more."""
+    graph = region.graph
+    useful: set = set()
+    for node in reversed(list(region.actions)):
+        big = any(
+            size(graph, v) > small
+            for v, ax in zip(node.ins, axes_of(region.actions[node], node), strict=True)
+            if v in region.streams or ax is not None
+        )
+        onwards = any(u in useful for v in node.outs for u in graph.users(v))
+        if big or onwards or any(size(graph, v) > small for v in node.outs):
+            useful.add(node)
+    for node in list(region.actions):
+        if node not in useful:
+            drop(region, node)
+
+
+def finish(region: Region) -> Region:
+    """With the equations without the axis that its steps need, all in order."""
+    graph = region.graph
+    marks = [m.by for s in region.streams.values() for m in s.marks]
+    marks += [m.by for a in region.actions.values() for m in getattr(a, "marks", ())]
+    needed = [v for node in region.actions for v in node.ins if v not in region.streams]
+    late: dict[int, bool] = {}
+
+    def is_late(value) -> bool:
+        """Whether a value comes from a sink of the region."""
+        stack = [value]
+        while stack:
+            v = stack[-1]
+            node = graph.maker[v]
+            if v in late or node is None:
+                late.setdefault(v, False)
+                stack.pop()
+            elif node in region.actions and isinstance(region.actions[node], Ended | Kept):
+                late[v] = True
+                stack.pop()
+            else:
+                rest = [u for u in node.ins if u not in late]
+                if rest:
+                    stack.extend(rest)
+                else:
+                    late[v] = any(late[u] for u in node.ins)
+                    stack.pop()
+        return late[value]
+
+    work = [v for v in (*marks, *needed) if is_late(v)]
+    while work:
+        node = graph.maker[work.pop()]
+        if node is None or node in region.actions:
+            continue
+        region.actions[node] = Fed()
+        work.extend(v for v in node.ins if is_late(v))
+    place = {node: i for i, node in enumerate(graph.order())}
+    region.actions = dict(sorted(region.actions.items(), key=lambda item: place[item[0]]))
+    return region

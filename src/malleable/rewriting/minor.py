@@ -1,0 +1,81 @@
+"""Reductions over a few elements of what is spread out, written as sums: x[0] + x[1] + x[2].
+
+A sum of squared distances over three coordinates is scalar code where XLA reduces a last dim of
+three; as three terms it is vector code, and no value is larger than the result. In the same order,
+so the result is equal. What is spread out and how it is cut is for `axes` to say.
+"""
+
+import functools
+import operator
+
+from jax import lax
+from jax import numpy as jnp
+
+from malleable.rewriting.axes import Ax, unstack
+from malleable.rewriting.frontier import pull, size
+from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.region import Mapped, Stream, Window
+
+FEW = 8
+PLAIN = frozenset(
+    "add sub mul div neg sign abs max min exp log sqrt rsqrt square integer_pow pow tanh sin cos "
+    "broadcast_in_dim convert_element_type select_n eq ne lt le gt ge and or not log1p expm1 "
+    "logistic stop_gradient copy reshape squeeze transpose clamp iota expand_dims".split()
+)
+COMBINE = {"reduce_sum": operator.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
+
+
+def unroll_minor(graph: Graph, least: int) -> bool:
+    """Unroll the short reductions of values of `least` bytes and more; whether there were any."""
+    found = False
+    for node in graph.order():
+        if node.name in COMBINE and node in graph.nodes and size(graph, node.ins[0]) >= least:
+            found |= _unroll(graph, node)
+    return found
+
+
+def _unroll(graph: Graph, node: Node) -> bool:
+    (value,) = node.ins
+    aval, axes = graph.avals[value], node.params["axes"]
+    if len(axes) != 1 or aval.dtype.itemsize < 4 or aval.dtype.kind not in "fiu":
+        return False
+    (dim,) = axes
+    n = aval.shape[dim]
+    if not 1 < n <= FEW or dim != aval.ndim - 1:
+        return False
+    streams = {value: Stream(Ax(dim), Window(0, 1, n))}
+    actions = pull(graph, streams, n, size(graph, value) // n)
+    if not actions or value not in streams or any(a.name not in PLAIN for a in actions):
+        return False
+    sources, wholes = {}, {}
+    for made, action in actions.items():
+        for v, ax in zip(made.ins, action.flow.ins, strict=True):
+            if ax is None:
+                wholes[v] = None
+            elif v not in streams:
+                sources[v, ax] = None
+    given = list(dict.fromkeys([*(v for v, _ in sources), *wholes]))
+
+    def run(*values):
+        at = dict(zip(given, values, strict=True))
+        cut = {key: unstack(at[key[0]], key[1], n) for key in sources}
+        terms = []
+        for i in range(n):
+            here = {key: lax.index_in_dim(x, i, keepdims=False) for key, x in cut.items()}
+            terms.append(_one(actions, here, at, jnp.int32(i), value))
+        return [functools.reduce(COMBINE[node.name], terms)]
+
+    graph.replace(dict(zip(node.outs, graph.trace(run, given, node, "unroll_minor"), strict=True)))
+    return True
+
+
+def _one(actions: dict[Node, Mapped], slices: dict, wholes: dict, t, wanted: int):
+    """Slice t of a value, worked out from slices of the sources."""
+    made: dict = {}
+    for node, action in actions.items():
+        args = [
+            wholes[v] if ax is None else made[v] if v in made else slices[v, ax]
+            for v, ax in zip(node.ins, action.flow.ins, strict=True)
+        ]
+        made.update(zip(node.outs, action.flow.run(t, *args), strict=True))
+    return made[wanted]

@@ -1,0 +1,504 @@
+"""How a region is run: one step, or one block of steps, of the stream at a time.
+
+The state of the stream is what the sinks have so far. A step takes the state and one block of each
+source, and gives the state after it and the blocks of what escapes.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.core.frame import zeros
+from malleable.rewriting.axes import Ax, restack, slice_shape, unstack
+from malleable.rewriting.graph import Node
+from malleable.rewriting.region import (
+    Alias,
+    Carried,
+    Ended,
+    Fed,
+    Joined,
+    Kept,
+    Mapped,
+    Mark,
+    Region,
+    Window,
+    axes_of,
+)
+
+
+@dataclass
+class Segment:
+    """Equations that are run slice by slice in one go, and what others need of their results."""
+
+    window: Window
+    nodes: list[Node]
+    ins: list
+    outs: list[int]
+
+
+class Plan:
+    """A region put in order. Values are looked up in an environment {value: block or array}.
+
+    sources: (value, axis, window) of what is cut into slices; wholes: values seen whole;
+    escapes: values with the axis that leave stacked; single: whether it must go step by step.
+    """
+
+    def __init__(self, region: Region):
+        self.region, self.graph, self.n = region, region.graph, region.n
+        self.full = Window(0, 1, region.n)
+        self.sources = list(region.sources())
+        self.wholes = list(region.wholes())
+        self.escapes = list(region.escapes())
+        self.results = list(region.results())
+        self.marks = {
+            m.by: m
+            for s in region.streams.values()
+            for m in s.marks
+            if m.kind in ("shift", "scale", "power")
+        }
+        self.in_step = self._needed_in_step()
+        self.single = any(
+            isinstance(a, Joined) or (isinstance(a, Mapped) and any(a.delays))
+            for a in region.actions.values()
+        ) or any(s.window != self.full for s in region.streams.values())
+        self.order = self._schedule()
+        self.delayed = {
+            (v, d)
+            for node, a in region.actions.items()
+            if isinstance(a, Mapped)
+            for v, d in zip(node.ins, a.delays, strict=True)
+            if d
+        }
+        starts = [s.window.start for s in region.streams.values()]
+        stops = [s.window.start + s.window.step * (s.window.count - 1) for s in self._all()]
+        self.before = max(0, -min(starts, default=0))
+        self.behind = max(0, max(stops, default=0) - self.n + 1)
+
+    def _all(self):
+        return self.region.streams.values()
+
+    def _needed_in_step(self) -> set[Node]:
+        """The equations without the axis whose provisional results a step needs."""
+        actions, needed = self.region.actions, set()
+        work = [
+            v
+            for node, a in actions.items()
+            if isinstance(a, Mapped | Carried | Ended)
+            for v in node.ins
+        ]
+        work += list(self.marks)
+        while work:
+            node = self.graph.maker[work.pop()]
+            if node in actions and node not in needed and isinstance(actions[node], Fed):
+                needed.add(node)
+                work.extend(node.ins)
+        return needed
+
+    # ------------------------------------------------------------ order
+
+    def _schedule(self) -> list:
+        """Segments, and single equations that see blocks, so that operands come first."""
+        actions, todo = self.region.actions, list(self.region.actions)
+        todo = [n for n in todo if not isinstance(actions[n], Fed) or n in self.in_step]
+        made = {v for node in todo for v in node.outs}
+        order: list = []
+        while todo:
+            run, rest = [], []
+            for node in todo:
+                held = any(v in made for v in node.ins)
+                if not held and isinstance(actions[node], Mapped | Alias):
+                    run.append(node)
+                    made.difference_update(node.outs)
+                else:
+                    rest.append(node)
+            by_window: dict[Window, list[Node]] = {}
+            for node in run:
+                window = self.region.streams[node.outs[0]].window
+                by_window.setdefault(window, []).append(node)
+            order.extend(self._segments(by_window, run))
+            todo = []
+            for node in rest:
+                if any(v in made for v in node.ins) or isinstance(actions[node], Mapped | Alias):
+                    todo.append(node)
+                else:
+                    order.append(node)
+                    made.difference_update(node.outs)
+            assert len(todo) < len(run) + len(rest)
+        return order
+
+    def _segments(self, by_window, run):
+        """One segment per window; with several windows, one per equation, in order."""
+        groups = list(by_window.values()) if len(by_window) == 1 else [[node] for node in run]
+        for nodes in groups:
+            window = self.region.streams[nodes[0].outs[0]].window
+            inside, ins, outs = set(), {}, []
+            for node in nodes:
+                action = self.region.actions[node]
+                if isinstance(action, Alias):
+                    keys = [self._key(node, action.operand)]
+                else:
+                    keys = [self._key(node, i) for i in range(len(node.ins))]
+                for key in keys:
+                    if key is not None and (isinstance(key, tuple) or key not in inside):
+                        ins[key] = None
+                inside.update(node.outs)
+            powers = {
+                self.graph.maker[node.ins[0]].ins[0]
+                for node, a in self.region.actions.items()
+                if any(m.kind == "power" for m in getattr(a, "marks", ()))
+            }
+            for v in inside:
+                away = any(u not in nodes for u in self.graph.users(v))
+                if away or v in self.escapes or v in powers:
+                    outs.append(v)
+            yield Segment(window, nodes, list(ins), outs)
+
+    def _key(self, node, i):
+        """Under which key a step finds operand i as a block; None for a whole one."""
+        v, action = node.ins[i], self.region.actions[node]
+        if v in self.region.streams:
+            delay = action.delays[i] if isinstance(action, Mapped) else 0
+            return (v, delay) if delay else v
+        ax = axes_of(action, node)[i]
+        return None if ax is None else (v, ax, action.window)
+
+    # ------------------------------------------------------------ state
+
+    def init(self, blocks: dict, wholes: dict) -> dict:
+        """The state before the first step. blocks: one block (any length) of each key."""
+        shapes = self._abstract(blocks, wholes)
+        state: dict = OrderedDict()
+        for node, action in self.region.actions.items():
+            if isinstance(action, Ended | Carried):
+                avals = [shapes[self._key(node, i)] for i in self._operands(node, action)]
+                state[node] = self._start(node, action, avals)
+            elif isinstance(action, Kept):
+                aval = shapes[self._key(node, 0)]
+                zero = jnp.zeros(aval.shape[1:], aval.dtype)
+                state[node] = compat.match_devices(zero, aval)
+        for v, d in self.delayed:
+            aval = shapes[v]
+            zero = compat.match_devices(jnp.zeros(aval.shape[1:], aval.dtype), aval)
+            state[v, d] = (zero,) * d
+        env = self._feed(dict(wholes), state, seen=None)
+        for v in self.marks:
+            state["by", v] = env[v]
+        return state
+
+    def _operands(self, node, action):
+        return [i for i, ax in enumerate(axes_of(action, node)) if ax is not None]
+
+    def _start(self, node, action, avals):
+        powers = [m for m in getattr(action, "marks", ()) if m.kind == "power"]
+        if powers:
+            one = action.sink.init(action.spec, *avals)
+            return tuple(one for _ in range(powers[0].power))
+        return action.sink.init(action.spec, *avals)
+
+    def _abstract(self, blocks, wholes):
+        """The types of all blocks, by abstract evaluation of one step."""
+        region, shapes = self.region, {}
+        for v, s in region.streams.items():
+            aval = self.graph.avals[v]
+            shape = (1, *slice_shape(aval.shape, s.ax, s.window.count))
+            shapes[v] = _like(shape, aval)
+        for v, ax, window in self.sources:
+            aval = self.graph.avals[v]
+            shapes[v, ax, window] = _like((1, *slice_shape(aval.shape, ax, window.count)), aval)
+        return shapes
+
+    # ------------------------------------------------------------ one step
+
+    def step(self, state: dict, blocks: dict, wholes: dict, t, k: int | None):
+        """(state, {escape: block}) after k steps from t on; k None: one step, slices not blocks."""
+        region, new = self.region, OrderedDict(state)
+        env: dict = dict(blocks)
+        fed = dict(wholes)
+        for v, d in self.delayed:
+            past = state[v, d]
+            env[v, d] = past[0]
+        for item in self.order:
+            if isinstance(item, Segment):
+                self._run_segment(item, env, fed, t, k)
+                continue
+            action = region.actions[item]
+            if isinstance(action, Fed):
+                continue
+            self._run_block(item, action, env, fed, state, new, t, k)
+            self._feed(fed, new, seen=self._seen(t, k), only=self.in_step)
+            for v in self.marks:
+                if v in fed:
+                    new["by", v] = fed[v]
+        for v, d in self.delayed:
+            if v in env:
+                new[v, d] = (*state[v, d][1:], env[v])
+        return new, {v: env[v] for v in self.escapes if v in env}
+
+    def _seen(self, t, k):
+        return self.n - t if self.region.reverse else t + (k or 1)
+
+    def _run_segment(self, segment, env, fed, t, k):
+        region = self.region
+        ins = [key for key in segment.ins]
+        if any(key not in env for key in ins):
+            return  # before the stream, or behind it: not all is at hand
+        here = self._index(segment.window, t)
+
+        def one(j, *slices):
+            local = dict(zip(ins, slices, strict=True))
+            for node in segment.nodes:
+                action = region.actions[node]
+                if isinstance(action, Alias):
+                    local[node.outs[0]] = local[self._key(node, action.operand)]
+                    continue
+                args = []
+                for i, v in enumerate(node.ins):
+                    key = self._key(node, i)
+                    args.append(self._whole(fed, v) if key is None else local[key])
+                local.update(zip(node.outs, action.flow.run(j, *args), strict=True))
+            return [local[v] for v in segment.outs]
+
+        slices = [env[key] for key in ins]
+        if all(isinstance(region.actions[node], Alias) for node in segment.nodes):
+            outs = one(here, *slices)
+        elif k is None:
+            outs = self._where(segment.window, t, one, here, slices)
+        else:
+            outs = jax.vmap(one)(here + jnp.arange(k, dtype=jnp.int32), *slices)
+        if outs is not None:
+            env.update(zip(segment.outs, outs, strict=True))
+
+    def _whole(self, fed, v):
+        return fed[v] if v in fed else self.graph.value(v)
+
+    def _run_block(self, node, action, env, fed, state, new, t, k):
+        """An equation that sees blocks: a sink, a running sum, a join, one element."""
+        if isinstance(action, Joined):
+            return self._join(node, action, env, fed, t)
+        keys = [self._key(node, i) for i in self._operands(node, action)]
+        keys = keys if not isinstance(action, Kept) else [self._key(node, 0)]
+        if any(key not in env for key in keys):
+            return None
+        slices = [env[key] for key in keys]
+        blocks = [x[None] for x in slices] if k is None else slices
+        here = self._index(action.window, t)
+        match action:
+            case Kept(at):
+                new[node] = self._keep(node, at, blocks[0], state[node], t, k, fed)
+            case Ended():
+
+                def advance(acc, *blocks):
+                    return [self._advance(node, action, acc, blocks, env, state, new, here, k)]
+
+                if k is None:
+                    found = self._where(
+                        action.window, t, advance, new[node], blocks, otherwise=[new[node]]
+                    )
+                    new[node] = new[node] if found is None else found[0]
+                else:
+                    new[node] = advance(new[node], *blocks)[0]
+            case Carried(sink, spec):
+                acc, out = sink.step(spec, new[node], here, *blocks)
+                new[node] = acc
+                env[node.outs[0]] = out[0] if k is None else out
+        return None
+
+    def _index(self, window, t):
+        """The index of an element in a value of this window."""
+        j = t - window.start if window.start else t
+        return jnp.asarray(j // window.step if window.step > 1 else j, jnp.int32)
+
+    def _where(self, window, t, fun, here, args, otherwise=None):
+        """fun(here, *args) at the steps of a window; elsewhere zeros, or `otherwise`."""
+        last = window.start + window.step * (window.count - 1)
+        if isinstance(t, int):
+            inside = window.start <= t <= last and (t - window.start) % window.step == 0
+            return fun(here, *args) if inside else otherwise
+        if window.step == 1 and window.start <= 0 and last >= self.n - 1:
+            return fun(here, *args)
+        inside = (t >= window.start) & (t <= last)
+        if window.step > 1:
+            inside &= (t - window.start) % window.step == 0
+        skipped = otherwise
+        if otherwise is None:
+            skipped = zeros(jax.eval_shape(fun, here, *args))
+        return lax.cond(inside, lambda: fun(here, *args), lambda: skipped)
+
+    def _join(self, node, action, env, fed, t):
+        """The element of a concatenation: the stream's own, or a row of what is joined to it."""
+        stream = self.region.streams[node.outs[0]]
+        here = next(i for i, v in enumerate(node.ins) if v in self.region.streams)
+        if not isinstance(t, int):
+            env[node.outs[0]] = env[node.ins[here]]
+            return
+        for i, (start, size) in enumerate(action.places):
+            if start <= t < start + size:
+                if i == here:
+                    env[node.outs[0]] = env[node.ins[here]]
+                else:
+                    row = self._whole(fed, node.ins[i])
+                    row = lax.index_in_dim(row, t - start, stream.ax.dim, keepdims=False)
+                    env[node.outs[0]] = row
+
+    def _keep(self, node, at, block, old, t, k, fed):
+        last = 0 if self.region.reverse else self.n - 1
+        if isinstance(at, int):
+            if isinstance(t, int):
+                return block[0] if t == at else old
+            if k is None and at == last:
+                return block[0]
+            target = at
+        else:
+            pass
+            target = at
+        if not isinstance(at, int):
+            target = jnp.clip(self._whole(fed, node.ins[1 + self._dim(node)]), 0, self.n - 1)
+        if k is None:
+            return jnp.where(t == target, block[0], old)
+        inside = (t <= target) & (target < t + k)
+        found = lax.dynamic_index_in_dim(block, jnp.clip(target - t, 0, k - 1), 0, keepdims=False)
+        return jnp.where(inside, found, old)
+
+    def _dim(self, node):
+        return self.region.streams[node.ins[0]].ax.dim
+
+    def prologue(self, state, at: dict, wholes: dict, times) -> tuple[dict, list[dict]]:
+        """The steps at which only what was joined to the stream is at hand; what escapes of each."""
+        rows = []
+        for t in times:
+            blocks = {}
+            for v, ax, window in self.sources:
+                j, off = divmod(t - window.start, window.step)
+                if 0 <= j < window.count and not off:
+                    slices = unstack(at[v], ax, window.count)
+                    blocks[v, ax, window] = lax.index_in_dim(slices, j, keepdims=False)
+            state, gone = self.step(state, blocks, wholes, t, None)
+            rows.append(gone)
+        return state, rows
+
+    # ------------------------------------------------------------ sinks and feedback
+
+    def _advance(self, node, action, acc, blocks, env, state, new, here, k):
+        powers = [m for m in action.marks if m.kind == "power"]
+        if powers:
+            return self._moments(node, action, powers[0], acc, env, state, new, here, k)
+        for mark in action.marks:
+            if mark.kind == "scale":
+                old, now = state["by", mark.by], new["by", mark.by]
+                acc = jax.tree.map(lambda a: a * self._factor(mark, old, now, a), acc)
+        return action.sink.step(action.spec, acc, here, *blocks)
+
+    def _factor(self, mark, old, now, like):
+        """exp(old - now), spread over what was accumulated; 1 where both are infinite."""
+        moved = jnp.where(old == now, jnp.zeros_like(old), old - now)
+        factor = jnp.exp(moved)
+        factor = jnp.where(jnp.isfinite(factor), factor, jnp.ones_like(factor))
+        return self._spread(factor, mark, like.shape).astype(like.dtype)
+
+    def _spread(self, x, mark: Mark, shape):
+        pairs = sorted(((ax.dim, d) for d, ax in mark.dims))
+        kept = [d for _, d in pairs]
+        x = lax.transpose(x, (*kept, *(d for d in range(x.ndim) if d not in kept)))
+        x = lax.reshape(x, x.shape[: len(kept)])
+        return lax.broadcast_in_dim(x, shape, [dim for dim, _ in pairs])
+
+    def _moments(self, node, action, mark, acc, env, state, new, here, k):
+        """Sums of the powers of x - by, when `by` moves: the binomial theorem.
+
+        Source: Pébay, "Formulas for robust, one-pass parallel computation of covariances and
+        arbitrary-order statistical moments", Sandia report SAND2008-6212, 2008.
+        """
+        power_node = self.graph.maker[node.ins[0]]
+        d = env[power_node.ins[0]]
+        d = d[None] if k is None else d
+        old, now = state["by", mark.by], new["by", mark.by]
+        sums = [action.sink.final(action.spec, a)[0] for a in acc]
+        shape = sums[0].shape
+        per_step = math.prod(d.shape[1:]) // max(1, math.prod(shape))
+        before = (here if not self.region.reverse else self.n - (k or 1) - here) * per_step
+        delta = self._spread(jnp.where(before > 0, old - now, jnp.zeros_like(now)), mark, shape)
+        sums = [jnp.asarray(before, sums[0].dtype) + jnp.zeros_like(sums[0]), *sums]
+        out = []
+        for p in range(1, len(acc) + 1):
+            moved = sum(math.comb(p, j) * sums[j] * delta ** (p - j) for j in range(p + 1))
+            start = jax.tree.map(jnp.zeros_like, acc[p - 1])
+            part = action.sink.step(action.spec, start, here, d**p)
+            whole = (moved.astype(part[0].dtype), *(jnp.zeros_like(x) for x in part[1:]))
+            out.append(action.sink.merge(action.spec, whole, part))
+        return tuple(out)
+
+    def final(self, state: dict, wholes: dict) -> dict:
+        """The results of the sinks, by value."""
+        env = dict(wholes)
+        self._feed(env, state, seen=self.n, only=None)
+        return {v: env[v] for v in self.results}
+
+    def _feed(self, env, state, seen, only: set | None = None):
+        """Results so far, and what is worked out from them."""
+        for node, action in self.region.actions.items():
+            match action:
+                case Ended() | Kept():
+                    if only is not None and not any(
+                        u in only or u in self.in_step or v in self.marks
+                        for v in node.outs
+                        for u in self.graph.users(v)
+                    ):
+                        continue
+                    env.update(zip(node.outs, self._result(node, action, state, seen, env)))
+                case Fed():
+                    if only is None or node in only:
+                        args = [self._whole(env, v) for v in node.ins]
+                        if all(a is not None for a in args):
+                            env.update(zip(node.outs, compat.copy(node.eqn, args), strict=True))
+        return env
+
+    def _result(self, node, action, state, seen, env):
+        if isinstance(action, Kept):
+            aval = self.graph.avals[node.outs[0]]
+            return [lax.reshape(state[node], aval.shape)]
+        acc, spec = state[node], action.spec
+        if any(m.kind == "power" for m in action.marks):
+            acc = acc[-1]
+        outs = action.sink.final(spec, acc)
+        for mark in action.marks:
+            if mark.kind in ("mul", "div") and mark.by in env:
+                by = self._spread(env[mark.by], mark, outs[0].shape).astype(outs[0].dtype)
+                outs = [outs[0] * by if mark.kind == "mul" else outs[0] / by]
+        if isinstance(seen, jax.Array) and action.sink.name == "reduce_sum":
+            # a sum so far, as if the rest were like it: what a mean is worked out from
+            outs = [x * (self.n / seen).astype(x.dtype) if _is_float(x) else x for x in outs]
+        return outs
+
+
+def _is_float(x) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _like(shape, aval):
+    return aval.update(shape=shape)
+
+
+def cut(x, ax: Ax, window: Window, n: int):
+    """The slices of a source, one for each step of a stream of length n; zeros where it has none."""
+    slices = unstack(x, ax, window.count)
+    high = n - window.start - (window.count - 1) * window.step - 1
+    if (window.start, window.step, high) == (0, 1, 0):
+        return slices
+    low = [(window.start, high, window.step - 1)]
+    return lax.pad(slices, jnp.zeros((), slices.dtype), low + [(0, 0, 0)] * (slices.ndim - 1))
+
+
+def join(stacked, ax: Ax, window: Window, shape: Sequence[int], before: int):
+    """The value that escaped as `stacked`, whose first row is the step -before."""
+    first = window.start + before
+    last = first + window.step * (window.count - 1) + 1
+    stacked = lax.slice_in_dim(stacked, first, last, window.step)
+    return restack(stacked, ax, shape)
+
+

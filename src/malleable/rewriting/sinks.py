@@ -1,0 +1,417 @@
+"""Reductions that take their array block by block: what a sink is, those that come along, yours.
+
+A block is (k, *slice): k consecutive slices of the streamed axis, in ascending order.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+
+LONG = 4096  # from so many elements on, a running float sum also carries what rounding lost
+
+
+class Spec(NamedTuple):
+    """One reduction: what its axis rule says, the types of its results, params, length, direction.
+
+    reverse: the blocks come from the end of the axis to its start.
+    """
+
+    how: Any
+    outs: tuple
+    params: dict
+    n: int
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A reduction over a stream of blocks.
+
+    init(spec, *avals of blocks) -> acc; step(spec, acc, start, *blocks) -> acc, with the index of
+    the first element; final(spec, acc) -> results; merge(spec, acc of smaller indices, acc) -> acc;
+    level(spec) -> "exact", or "reassoc" if the order of rounding differs; fun: the function of whole
+    arrays that a sink of the user's computes.
+    """
+
+    name: str
+    init: Callable
+    step: Callable
+    final: Callable
+    merge: Callable
+    level: Callable
+    fun: Callable | None = None
+
+    def __call__(self, *args):
+        """The function of whole arrays, of a sink of the user's."""
+        assert self.fun is not None, self.name
+        return self.fun(*args)
+
+
+def full(value, shape, dtype, *likes):
+    """A start value, of the type of the data inside a shard_map."""
+    return compat.match_devices(jnp.full(shape, value, dtype), *likes)
+
+
+def left(spec, aval):
+    """The shape of a block after its reduction over the dimensions `spec.how`."""
+    return tuple(s for i, s in enumerate(aval.shape) if i not in spec.how)
+
+
+def wide(dtype):
+    """The type to accumulate in: float32 for the half precisions.
+
+    >>> wide(jnp.bfloat16.dtype).name, wide(jnp.dtype("int8")).name
+    ('float32', 'int8')
+    """
+    small = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
+    return jnp.dtype("float32") if small else jnp.dtype(dtype)
+
+
+def rounds(spec) -> str:
+    """The level of sums and products: floats round, and the order decides how."""
+    return "reassoc" if jnp.issubdtype(spec.outs[0].dtype, jnp.inexact) else "exact"
+
+
+def exact(spec) -> str:
+    return "exact"
+
+
+def answer(spec, *results) -> list:
+    """Results of the types that the equation gives them."""
+    return [
+        compat.convert(x, aval.dtype, aval.weak_type)
+        for x, aval in zip(results, spec.outs, strict=True)
+    ]
+
+
+# ---------------------------------------------------------------- sums
+
+
+def is_long(spec, dtype) -> bool:
+    return spec.n > LONG and jnp.issubdtype(dtype, jnp.inexact)
+
+
+def nothing(spec, shape, dtype, *likes):
+    """The empty sum: (sum, what rounding lost), or (sum,) of a short one."""
+    return (full(0, shape, dtype, *likes),) * (1 + is_long(spec, dtype))
+
+
+def plus(acc, term):
+    """Add to a sum; what rounding loses is kept aside.
+
+    Source: Knuth, The Art of Computer Programming 2, 4.2.2, theorem B (the sum of two errors).
+    """
+    total = acc[0] + term
+    if len(acc) == 1:
+        return (total,)
+    s, x, t = map(lax.stop_gradient, (acc[0], term, total))
+    virtual = t - s
+    lost = (s - (t - virtual)) + (x - virtual)
+    return total, acc[1] + jnp.where(jnp.isfinite(lost), lost, jnp.zeros_like(lost))
+
+
+def total(spec, acc):
+    return answer(spec, acc[0] if len(acc) == 1 else acc[0] + lax.stop_gradient(acc[1]))
+
+
+def add_sums(spec, one, other):
+    both = plus(one, other[0])
+    return both if len(both) == 1 else (both[0], both[1] + other[1])
+
+
+def _sum_init(spec, aval):
+    return nothing(spec, left(spec, aval), wide(aval.dtype), aval)
+
+
+def _sum_step(spec, acc, start, block):
+    return plus(acc, lax.reduce_sum(block.astype(acc[0].dtype), spec.how))
+
+
+SUM = Sink("reduce_sum", _sum_init, _sum_step, total, add_sums, rounds)
+
+
+def _product(spec, dtype, *blocks):
+    """Contract the leading axis, and what the equation contracts of a slice."""
+    return lax.dot_general(
+        *blocks, spec.how, precision=spec.params["precision"], preferred_element_type=dtype
+    )
+
+
+def _dot_init(spec, *avals):
+    dtype = wide(spec.outs[0].dtype)
+    shape = jax.eval_shape(lambda *blocks: _product(spec, dtype, *blocks), *map(plain, avals)).shape
+    return nothing(spec, shape, dtype, *avals)
+
+
+def _dot_step(spec, acc, start, *blocks):
+    return plus(acc, _product(spec, acc[0].dtype, *blocks))
+
+
+DOT = Sink("dot_general", _dot_init, _dot_step, total, add_sums, rounds)
+
+
+def plain(aval):
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def folded(name, start, join, reduce, level=exact):
+    """A sink whose accumulator is its result so far: acc = join(acc, reduce(block, dims))."""
+
+    def init(spec, aval):
+        return full(start(aval.dtype), left(spec, aval), wide(aval.dtype), aval)
+
+    def step(spec, acc, start, block):
+        part = reduce(block.astype(acc.dtype), spec.how)
+        return join(part, acc) if spec.reverse else join(acc, part)
+
+    merge = lambda spec, one, other: join(one, other)  # noqa: E731
+    return Sink(name, init, step, answer, merge, level)
+
+
+def all_ones(dtype):
+    return True if dtype == jnp.bool_ else ~jnp.zeros((), dtype)
+
+
+FOLDS = (
+    folded("reduce_prod", lambda _: 1, lax.mul, lax.reduce_prod, rounds),
+    folded("reduce_and", all_ones, lax.bitwise_and, lax.reduce_and),
+    folded("reduce_or", lambda _: 0, lax.bitwise_or, lax.reduce_or),
+    folded("reduce_xor", lambda _: 0, lax.bitwise_xor, lax.reduce_xor),
+)
+
+
+# ---------------------------------------------------------------- extrema
+
+
+def lowest(dtype, name):
+    """What every value is at least (reduce_max), or at most (reduce_min)."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return complex(*(2 * [-jnp.inf if name == "reduce_max" else jnp.inf]))
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -jnp.inf if name == "reduce_max" else jnp.inf
+    if dtype == jnp.bool_:
+        return name == "reduce_min"
+    info = jnp.iinfo(dtype)
+    return info.min if name == "reduce_max" else info.max
+
+
+@jax.custom_jvp
+def tied(value, total, count):
+    """`value`, with the derivative of total / count: an even share for each tie, as in JAX."""
+    return value
+
+
+@tied.defjvp
+def _tied_jvp(primals, tangents):
+    value, _, count = primals
+    return value, (tangents[1] / count).astype(value.dtype)
+
+
+def extrema(name):
+    """reduce_max or reduce_min: the best value; the sum and number of those equal to it."""
+    better, reduce = {
+        "reduce_max": (lax.max, lax.reduce_max),
+        "reduce_min": (lax.min, lax.reduce_min),
+    }[name]
+
+    def init(spec, aval):
+        shape = left(spec, aval)
+        best = full(lowest(aval.dtype, name), shape, aval.dtype, aval)
+        if not jnp.issubdtype(aval.dtype, jnp.floating):
+            return (best,)
+        dtype = wide(aval.dtype)
+        return best, full(0, shape, dtype, aval), full(0, shape, dtype, aval)
+
+    def step(spec, acc, start, block):
+        value = lax.stop_gradient(block)
+        best = reduce(value, spec.how)
+        if len(acc) == 1:
+            return (better(acc[0], best),)
+        equal = value == lax.expand_dims(best, spec.how)
+        ties = jnp.where(equal, block, jnp.zeros_like(block)).astype(acc[1].dtype)
+        count = equal.astype(acc[2].dtype)
+        part = best, lax.reduce_sum(ties, spec.how), lax.reduce_sum(count, spec.how)
+        return merge(spec, acc, part)
+
+    def merge(spec, one, other):
+        best = better(one[0], other[0])
+        if len(one) == 1:
+            return (best,)
+        kept = [
+            jnp.where(acc[0] == best, x, jnp.zeros_like(x)) for acc in (one, other) for x in acc[1:]
+        ]
+        return best, kept[0] + kept[2], kept[1] + kept[3]
+
+    def final(spec, acc):
+        if len(acc) == 1:
+            return answer(spec, *acc)
+        return answer(spec, tied(*acc))
+
+    return Sink(name, init, step, final, merge, exact)
+
+
+def place(name):
+    """argmax or argmin: (best value, its index); the first of equals, and of NaNs, which win.
+
+    spec.how: the dimension of a block that shares the axis with others, or None; outer and inner
+    extents, so that index = outer * n * inner + position * inner + inner.
+    """
+    better, reduce = {
+        "argmax": (lax.gt, lax.reduce_max),
+        "argmin": (lax.lt, lax.reduce_min),
+    }[name]
+
+    def dims(spec):
+        return (0,) if spec.how[0] is None else (0, spec.how[0])
+
+    def init(spec, aval):
+        shape = left(spec._replace(how=dims(spec)), aval)
+        dtype, index = ordered(aval.dtype), spec.params["index_dtype"]
+        worst = lowest(dtype, "reduce_max" if name == "argmax" else "reduce_min")
+        return full(worst, shape, dtype, aval), full(jnp.iinfo(index).max, shape, index, aval)
+
+    def step(spec, acc, start, block):
+        over, (_, _, inner) = dims(spec), spec.how
+        x, index = lax.stop_gradient(block).astype(acc[0].dtype), acc[1].dtype
+        best = reduce(x, over)
+        at = start.astype(index) + lax.broadcasted_iota(index, x.shape, 0)
+        if len(over) > 1:
+            part = lax.broadcasted_iota(index, x.shape, over[1])
+            at = part // inner * (spec.n * inner) + at * inner + part % inner
+        hit = (x == lax.expand_dims(best, over)) | (x != x)
+        at = jnp.where(hit, at, jnp.full_like(at, jnp.iinfo(index).max))
+        return merge(spec, acc, (best, lax.reduce_min(at, over)))
+
+    def merge(spec, one, other):
+        (x, i), (y, j) = one, other
+        odd, strange = x != x, y != y  # a NaN
+        tie = (x == y) | (odd & strange)
+        take = (tie & (j < i)) | (~odd & (better(y, x) | strange))
+        return jnp.where(take, y, x), jnp.where(take, j, i)
+
+    return Sink(name, init, step, lambda spec, acc: answer(spec, acc[1]), merge, exact)
+
+
+def ordered(dtype):
+    """A type whose order is that of `dtype`: bytes for booleans."""
+    return jnp.dtype("int8") if dtype == jnp.bool_ else dtype
+
+
+SINKS: tuple[Sink, ...] = (
+    SUM,
+    DOT,
+    *FOLDS,
+    *map(extrema, ("reduce_max", "reduce_min")),
+    *map(place, ("argmax", "argmin")),
+)
+
+
+# ---------------------------------------------------------------- results along the axis
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A cumulative operation over a stream: init and level as those of a Sink.
+
+    step(spec, acc, start, block) -> (acc, block of the result). It runs from the start of the axis,
+    or from its end if spec.how: `fits(spec)` says whether the stream does so too.
+    """
+
+    name: str
+    init: Callable
+    step: Callable
+    level: Callable
+
+    def fits(self, spec) -> bool:
+        return bool(spec.how) == bool(spec.reverse)
+
+
+def running(name, start, join, cumulate, level=exact):
+    """The cumulative operation of a block, joined with what came before."""
+
+    def init(spec, aval):
+        shape, dtype = aval.shape[1:], wide(aval.dtype)
+        first = full(start(aval.dtype), shape, dtype, aval)
+        kept = name == "cumsum" and is_long(spec, dtype)
+        return (first, jnp.zeros_like(first)) if kept else (first,)
+
+    def step(spec, acc, start, block):
+        here = cumulate(block.astype(acc[0].dtype), reverse=spec.how)
+        last = here[0] if spec.how else here[-1]
+        before = acc[0] if len(acc) == 1 else acc[0] + acc[1]
+        after = plus(acc, last) if name == "cumsum" else (join(before, last),)
+        return after, answer(spec, join(before, here))[0]
+
+    return Runner(name, init, step, level)
+
+
+RUNNERS: tuple[Runner, ...] = (
+    running("cumsum", lambda _: 0, jnp.add, lax.cumsum, rounds),
+    running("cumprod", lambda _: 1, jnp.multiply, lax.cumprod, rounds),
+    running("cummax", lambda d: lowest(d, "reduce_max"), jnp.maximum, lax.cummax),
+    running("cummin", lambda d: lowest(d, "reduce_min"), jnp.minimum, lax.cummin),
+    running("cumlogsumexp", lambda _: -jnp.inf, jnp.logaddexp, lax.cumlogsumexp, rounds),
+)
+
+
+# ---------------------------------------------------------------- yours
+
+_serial = itertools.count()
+
+
+def sink(fun: Callable, *, init: Callable, step: Callable, merge: Callable, final: Callable) -> Sink:
+    """A reduction of your own that streams: call it like `fun`, on whole arrays.
+
+    fun reduces the leading axis of all its arguments. init(*blocks) -> acc, from blocks of which it
+    may read shapes and dtypes only; step(acc, start, *blocks) -> acc, start: index of the first
+    element; merge(acc of smaller indices, acc) -> acc; final(acc) -> what fun returns.
+
+    >>> mean_square = sink(
+    ...     lambda x: (x**2).mean(0),
+    ...     init=lambda x: (jnp.zeros(x.shape[1:]), 0),
+    ...     step=lambda acc, start, x: (acc[0] + (x**2).sum(0), acc[1] + x.shape[0]),
+    ...     merge=lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    ...     final=lambda acc: acc[0] / acc[1],
+    ... )
+    >>> float(mean_square(jnp.arange(3.0)))
+    1.6666666269302368
+    """
+    name = f"{getattr(fun, '__name__', 'fun').strip('<>')}_sink{next(_serial)}"
+
+    def whole(*args):
+        return fun(*args)
+
+    whole.__name__ = name
+
+    def start(spec, *avals):
+        acc = jax.tree.map(jnp.asarray, init(*map(plain, avals)))
+        return jax.tree.map(lambda x: compat.match_devices(x, *avals), acc)
+
+    def last(spec, acc):
+        return answer(spec, *map(jnp.asarray, jax.tree.leaves(final(acc))))
+
+    def advance(spec, acc, start, *blocks):
+        return _alike(acc, step(acc, start, *blocks))
+
+    def join(spec, one, other):
+        return _alike(one, merge(one, other))
+
+    return Sink(name, start, advance, last, join, rounds_any, jax.jit(whole))
+
+
+def _alike(old, new):
+    """A new accumulator, with the weak types of the old one, as a loop wants it."""
+    fit = lambda x, y: compat.convert(y, x.dtype, jax.typeof(x).weak_type)  # noqa: E731
+    return jax.tree.map(lambda x, y: fit(x, jnp.asarray(y)) if x.dtype == jnp.result_type(y) else y, old, new)
+
+
+def rounds_any(spec) -> str:
+    """The level of a sink that may round: of one of the user's."""
+    return "reassoc" if any(jnp.issubdtype(a.dtype, jnp.inexact) for a in spec.outs) else "exact"

@@ -1,0 +1,155 @@
+"""One axis of an array, streamed: where it is, what a slice looks like, how slices stack up."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+
+
+class Ax(NamedTuple):
+    """The streamed axis, of length n, inside dimension `dim`, of extent outer * n * inner."""
+
+    dim: int
+    outer: int = 1
+    inner: int = 1
+
+    @property
+    def width(self) -> int:
+        """Extent of the dimension in a slice; of width 1, a slice lacks the dimension."""
+        return self.outer * self.inner
+
+
+class Flow(NamedTuple):
+    """The axis goes through: run(t, *slices) -> slices of the results; None: an operand, whole."""
+
+    ins: tuple[Ax | None, ...]
+    outs: tuple[Ax | None, ...]
+    run: Callable[..., list]
+
+
+class Sunk(NamedTuple):
+    """The axis ends here; how: what the sink of the primitive must know about its blocks."""
+
+    ins: tuple[Ax | None, ...]
+    how: Any
+
+
+class Running(NamedTuple):
+    """The results keep the axis, but an element of them depends on the earlier ones."""
+
+    ins: tuple[Ax | None, ...]
+    outs: tuple[Ax | None, ...]
+    how: Any
+
+
+def slice_shape(shape: Sequence[int], ax: Ax, n: int) -> tuple[int, ...]:
+    """The shape of one slice: without the dimension, unless the axis shares it with others.
+
+    >>> slice_shape((5, 12), Ax(1), 12), slice_shape((5, 12), Ax(1, inner=3), 4)
+    ((5,), (5, 3))
+    """
+    assert shape[ax.dim] == ax.width * n, (shape, ax, n)
+    return tuple(sized(shape, ax, ax.width))
+
+
+def unstack(x, ax: Ax, n: int):
+    """All slices, stacked: an array of shape (n, *slice_shape(x.shape, ax, n)).
+
+    >>> unstack(jnp.zeros((5, 12)), Ax(1, outer=3), 4).shape
+    (4, 5, 3)
+    """
+    shape, d = x.shape, ax.dim
+    if ax.width > 1:
+        x = lax.reshape(x, (*shape[:d], ax.outer, n, ax.inner, *shape[d + 1 :]))
+        d += 1
+    order = (d, *(i for i in range(x.ndim) if i != d))
+    x = lax.transpose(x, order) if d else x
+    return lax.reshape(x, (n, *slice_shape(shape, ax, n)))
+
+
+def restack(stacked, ax: Ax, shape: Sequence[int]):
+    """The array of this shape whose slices these are: undoes `unstack`.
+
+    >>> x = jnp.arange(24.0).reshape(2, 12)
+    >>> bool((restack(unstack(x, Ax(1, inner=3), 4), Ax(1, inner=3), x.shape) == x).all())
+    True
+    """
+    n, d = stacked.shape[0], ax.dim
+    if ax.width > 1:
+        rest = sized(shape, ax, None)
+        stacked = lax.reshape(stacked, (n, *rest[:d], ax.outer, ax.inner, *rest[d:]))
+        d += 1
+    order = (*range(1, d + 1), 0, *range(d + 1, stacked.ndim))
+    return lax.reshape(lax.transpose(stacked, order) if d else stacked, tuple(shape))
+
+
+def take(x, ax: Ax | None, n: int, t):
+    """Slice t of a whole array; the array itself where it does not carry the axis."""
+    if ax is None:
+        return x
+    if ax.outer == 1:
+        part = lax.dynamic_slice_in_dim(x, t * ax.inner, ax.inner, ax.dim)
+        return part if ax.inner > 1 else lax.squeeze(part, (ax.dim,))
+    return lax.dynamic_index_in_dim(unstack(x, ax, n), t, keepdims=False)
+
+
+# ---------------------------------------------------------------- params of one slice
+
+
+def slots(dims: Sequence[int], ax: Ax) -> tuple[int, ...]:
+    """Where dimensions of the array are in a slice; the streamed one may be in it no longer.
+
+    >>> slots((0, 1, 2), Ax(1)), slots((0, 1, 2), Ax(1, inner=3))
+    ((0, 1), (0, 1, 2))
+    """
+    if ax.width > 1:
+        return tuple(map(int, dims))
+    return tuple(int(d) - (d > ax.dim) for d in dims if d != ax.dim)
+
+
+def sized(entries: Sequence, ax: Ax, entry) -> list:
+    """One entry per dimension, for a slice; `entry` is that of the streamed one, if it is left.
+
+    None leaves it out in any case.
+    """
+    left = [] if entry is None or ax.width == 1 else [entry]
+    return [*entries[: ax.dim], *left, *entries[ax.dim + 1 :]]
+
+
+def known(ins: Sequence[Ax | None], outs: Sequence[Ax | None]) -> Ax:
+    """The first axis among those of the operands and of the results."""
+    return next(ax for ax in (*ins, *outs) if ax is not None)
+
+
+def rebind(eqn: compat.Eqn, args: Sequence, **params) -> list:
+    """Run an equation with some other params. Returns a list."""
+    return compat.bind(eqn.replace(params=eqn.params | params) if params else eqn, args)
+
+
+def shapes(variables: Sequence) -> list[tuple[int, ...]]:
+    """The shapes of operands or results of an equation."""
+    return [v.aval.shape for v in variables]
+
+
+def size(shape: Sequence[int]) -> int:
+    """The number of elements.
+
+    >>> size((2, 3))
+    6
+    """
+    return math.prod(shape)
+
+
+def typed(results: Sequence, variables: Sequence) -> list:
+    """Results with the weak types that the equation gives them."""
+    return [
+        x
+        if not hasattr(v.aval, "weak_type") or jax.typeof(x).weak_type == v.aval.weak_type
+        else compat.convert(x, v.aval.dtype, v.aval.weak_type)
+        for x, v in zip(results, variables, strict=True)
+    ]

@@ -1,0 +1,203 @@
+"""Large intermediates that need not exist: `stream` works through them block by block.
+
+    def smooth(x, y, b):                                   # (m, d), (n, d), (n, 1) -> (m, 1)
+        return jnp.exp(-((x[:, None] - y[None]) ** 2).sum(-1)) @ b
+
+    optimize(smooth, stream)     # the m x n matrix is never there as a whole
+
+One axis of the large value is chosen. The equations that carry it run on a few rows at a time, from
+where small arrays are spread out to where it is reduced again; a gradient runs them once more.
+Source: Charlier et al., "Kernel operations on the GPU, with autodiff, without memory overflows"
+(KeOps), JMLR 22, 2021; Rabe and Staats, "Self-attention does not need O(n^2) memory", 2021.
+"""
+
+from collections.abc import Sequence
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.notes import note
+from malleable.rewriting.axes import Ax, restack, unstack
+from malleable.rewriting.cost import BLOCK, CACHE, is_kept, is_made_whole
+from malleable.rewriting.frontier import finish, keep_big, pull, retreat, size
+from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.minor import unroll_minor
+from malleable.rewriting.passes import configurable, in_bodies, settled
+from malleable.rewriting.plan import Plan
+from malleable.rewriting.push import LEVELS, check_options, in_chunks
+from malleable.rewriting.region import Ended, Kept, Region, Stream, Window, grow
+from malleable.rewriting.sinks import SINKS, Sink
+
+LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
+SPREAD = 4  # so many times its largest operand is a value that is spread out
+
+
+@configurable
+def stream(
+    jaxpr: compat.Jaxpr,
+    *,
+    block: int | str = "auto",
+    remat: bool = True,
+    sinks: Sequence[Sink] = SINKS,
+    level: str = "reassoc",
+    threshold: int | None = None,
+) -> compat.Jaxpr:
+    """Work through large intermediates in blocks of rows, where XLA would make them as a whole.
+
+    block: rows at a time, "auto" by cost; remat: whether a gradient computes a block again
+    instead of keeping it; level: "exact" for results that are equal to the last bit; threshold:
+    bytes from which on a value counts as large. Declined values leave a note.
+
+    >>> from malleable import stage
+    >>> def smooth(x, y):
+    ...     return jnp.exp(-((x[:, None] - y[None]) ** 2)) @ y
+    >>> before = stage(smooth)(jnp.ones(64), jnp.ones(32)).jaxpr
+    >>> after = stream(before, threshold=1024, block=8)
+    >>> shapes = lambda p: {v.aval.shape for e in p.eqns for v in e.outvars}
+    >>> [(64, 32) in shapes(p) for p in (before, after)]
+    [True, False]
+    """
+    check_options(level, block)
+    by_name = {s.name: s for s in sinks}
+    least = LARGE if threshold is None else threshold
+    allow = lambda action: LEVELS.index(action.sink.level(action.spec)) <= LEVELS.index(level)  # noqa: E731
+    forced = threshold is not None
+
+    def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
+        graph = Graph.of(body, keep=lambda eqn: eqn.params["name"] in by_name)
+        tried: set = set()
+        changed = unroll_minor(graph, least)
+        while (node := _next(graph, tried, least)) is not None:
+            tried.add(node)
+            changed |= _stream_one(graph, node, by_name, allow, block, remat, least, forced)
+        return graph.jaxpr() if changed else body
+
+    return settled(jaxpr, in_bodies(pass_over)(jaxpr))
+
+
+def _next(graph: Graph, tried: set, least: int) -> Node | None:
+    """The first equation that spreads small operands out to something large."""
+    for node in graph.order():
+        if node in tried or node.eqn.effects or len(node.outs) != 1 or compat.bodies(node.params):
+            continue
+        (out,) = node.outs
+        whole = size(graph, out)
+        most = max((size(graph, v) for v in node.ins), default=0)
+        if whole >= max(1, least) and whole >= SPREAD * most and graph.is_used(out):
+            return node
+    return None
+
+
+def _stream_one(graph, node, sinks, allow, block, remat, least, forced) -> bool:
+    """Stream the best axis of what an equation spreads out; whether there was one."""
+    (out,) = node.outs
+    aval, found, reasons = graph.avals[out], [], []
+    small = size(graph, out) // 8
+    for dim, n in enumerate(aval.shape):
+        if n < 2:
+            continue
+        region = _region(graph, out, dim, n, sinks, allow, small)
+        why = region if isinstance(region, str) else _verdict(region, small, forced)
+        if why:
+            reasons.append(why)
+        else:
+            found.append((_rank(region), dim, region))
+    if not found:
+        why = reasons[0] if reasons else "it has no axis to cut"
+        note("a large value is made as a whole", compat.where(node.eqn), why)
+        return False
+    _, _, region = min(found, key=lambda entry: entry[:2])
+    k = _rows(region) if block == "auto" else min(block, region.n)
+    if k >= region.n:
+        return False
+    graph.replace(_rebuild(graph, node, Plan(finish(region)), k, remat))
+    return True
+
+
+def _region(graph, value, dim, n, sinks, allow, small) -> Region | str:
+    """What an axis of a large value runs through, from small to small."""
+    window = Window(0, 1, n)
+    seed = {value: Stream(Ax(dim), window)}
+    start = pull(graph, seed, n, small)
+    if isinstance(start, str):
+        return start
+    region = grow(graph, seed, n, sinks, start=start, allow=allow, pulled=frozenset(start))
+    retreat(region)
+    more = {v: Stream(ax, w) for v, ax, w in region.sources() if size(graph, v) > small}
+    taken = pull(graph, more, n, small, known=region)
+    if not isinstance(taken, str):
+        region.actions |= taken
+        region.streams |= more
+        region.pulled |= frozenset(taken)
+    keep_big(finish(region), small)
+    return region if value in region.streams else "it is used as a whole"
+
+
+def _verdict(region: Region, small: int, forced: bool) -> str:
+    """Why streaming does not pay, or ""."""
+    graph = region.graph
+    if Plan(finish(region)).single:
+        return "parts of the axis are taken"
+    escapes = region.escapes()
+    if any(size(graph, v) > 4 * small for v in escapes):
+        return "a large value is used as a whole"
+    if not escapes and not region.results():
+        return "nothing small comes of it"
+    big = [v for v in region.streams if size(graph, v) > small]
+    if not forced and not any(is_kept(graph, v) or is_made_whole(graph, v) for v in big):
+        return "XLA never makes it as a whole"
+    return ""
+
+
+def _rank(region: Region) -> tuple:
+    """Axes whose results are equal to the last bit come first; then those that nothing reduces."""
+    ends = [a for a in region.actions.values() if isinstance(a, Ended | Kept)]
+    rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends)
+    return rounded, len(ends), region.n < 64
+
+
+def _rows(region: Region) -> int:
+    """Rows of a block, so that the widest value that is really there fits the cache."""
+    graph = region.graph
+    kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
+    widest = max(size(graph, v) for v in kept or region.streams) // region.n
+    k = 1
+    while 2 * k * widest <= BLOCK and 2 * k < region.n:
+        k *= 2
+    return k
+
+
+def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[int, int]:
+    """A loop over blocks; {value outside: what it is now}."""
+    given = list(dict.fromkeys([*(s[0] for s in plan.sources), *plan.wholes]))
+    n = plan.n
+
+    def run(*values):
+        at = dict(zip(given, values, strict=True))
+        wholes = {v: at[v] for v in plan.wholes}
+
+        def step(state, feeds, t, size):
+            return plan.step(state, dict(zip(plan.sources, feeds, strict=True)), wholes, t, size)
+
+        if remat:
+            step = jax.checkpoint(step, static_argnums=(3,), prevent_cse=False)
+
+        def advance(state, every):
+            feeds, t = every
+            state, gone = step(state, feeds, t[0], t.shape[0])
+            return state, [gone[v] for v in plan.escapes]
+
+        feeds = [unstack(at[v], ax, n) for v, ax, _ in plan.sources]
+        every = (feeds, jnp.arange(n, dtype=jnp.int32))
+        state, stacked = in_chunks(advance, plan.init({}, wholes), every, n, k, False)
+        whole = [
+            restack(rows, plan.region.streams[v].ax, graph.avals[v].shape)
+            for v, rows in zip(plan.escapes, stacked, strict=True)
+        ]
+        results = plan.final(state, wholes)
+        return [*whole, *(results[v] for v in plan.results)]
+
+    old = [*plan.escapes, *plan.results]
+    return dict(zip(old, graph.trace(run, given, node, "stream"), strict=True))

@@ -1,0 +1,309 @@
+"""What streams: for every primitive, slice by slice gives the slices of the whole."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.rewriting.axes import (
+    Ax,
+    Flow,
+    Running,
+    Sunk,
+    flow,
+    reduce_unrolled,
+    restack,
+    slice_shape,
+    take,
+    unstack,
+)
+
+
+def numbers(*shape, dtype="float32", seed=0):
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return jnp.asarray(rng.random(shape) < 0.5)
+    if np.dtype(dtype).kind in "iu":
+        return jnp.asarray(rng.integers(0, 9, shape), dtype)
+    return jnp.asarray(rng.normal(size=shape), dtype)
+
+
+def equation(fun, *args):
+    """The last equation of a function, and the values of its operands."""
+    program = compat.trace(fun, *args)
+    env = dict(zip(program.jaxpr.constvars, program.consts))
+    env |= dict(zip(program.jaxpr.invars, map(jnp.asarray, args)))
+    read = lambda v: v.val if isinstance(v, compat.Literal) else env[v]
+    *first, eqn = program.jaxpr.eqns
+    for one in first:
+        env.update(zip(one.outvars, compat.bind(one, [read(v) for v in one.invars])))
+    return eqn, [read(v) for v in eqn.invars]
+
+
+def axes(given, count):
+    given = (given,) if isinstance(given, Ax) else tuple(given or ())
+    return given + (None,) * (count - len(given))
+
+
+def check(fun, *args, n, ins=None, outs=None, close=0.0):
+    """Assert that the equation streams: in a Python loop, under vmap, with the right types."""
+    eqn, values = equation(fun, *args)
+    ins, outs = axes(ins, len(values)), axes(outs, len(eqn.outvars))
+    found = flow(eqn, ins, outs, n)
+    assert isinstance(found, Flow), found
+    for given, told in zip((*ins, *outs), (*found.ins, *found.outs)):
+        assert given is None or given == told
+    whole = compat.bind(eqn, values)
+    stacks = [unstack(x, a, n) if a else x for x, a in zip(values, found.ins)]
+    steps = []
+    for t in range(n):
+        mine = [x[t] if a else x for x, a in zip(stacks, found.ins)]
+        steps.append(found.run(jnp.int32(t), *mine))
+        for x, a, v in zip(steps[-1], found.outs, eqn.outvars):
+            assert x.shape == (slice_shape(v.aval.shape, a, n) if a else v.aval.shape)
+            assert x.dtype == v.aval.dtype
+            assert jax.typeof(x).weak_type == v.aval.weak_type
+    lanes = [0 if a else None for a in found.ins]
+    at_once = jax.vmap(found.run, in_axes=(0, *lanes))(jnp.arange(n), *stacks)
+    same = functools.partial(np.testing.assert_allclose, rtol=close, atol=close)
+    for i, (x, a) in enumerate(zip(whole, found.outs)):
+        if a is None:
+            same(steps[0][i], x)
+            continue
+        due = unstack(x, a, n)
+        same(jnp.stack([step[i] for step in steps]), due)
+        same(at_once[i], due)
+        same(restack(due, a, x.shape), x)
+    return found
+
+
+X = numbers(5, 4, 3)
+SQUARES = jnp.eye(3) * 3 + numbers(2, 5, 3, 3) @ numbers(2, 5, 3, 3).swapaxes(-1, -2) * 0.1
+AXES = [(Ax(0), 5), (Ax(1), 4), (Ax(2), 3), (Ax(1, 2), 2), (Ax(1, inner=2), 2), (Ax(0, 5), 1)]
+
+
+@pytest.mark.parametrize("ax, n", [*AXES, (Ax(0, 5, 1), 1), (Ax(0, 1, 5), 1)])
+def test_restacking_undoes_unstacking(ax, n):
+    slices = unstack(X, ax, n)
+    assert slices.shape == (n, *slice_shape(X.shape, ax, n))
+    assert jnp.array_equal(restack(slices, ax, X.shape), X)
+
+
+@pytest.mark.parametrize("ax, n", AXES)
+def test_one_slice_is_a_row_of_the_stack(ax, n):
+    for t in range(n):
+        assert jnp.array_equal(take(X, ax, n, t), unstack(X, ax, n)[t])
+
+
+def test_a_slice_has_no_unit_dimension():
+    assert slice_shape((4, 5), Ax(1), 5) == (4,)
+
+
+def test_a_shared_dimension_stays_in_the_slice():
+    assert slice_shape((4, 15), Ax(1, inner=3), 5) == (4, 3)
+
+
+GATHER = lax.GatherDimensionNumbers
+ROWS = functools.partial(
+    lax.gather, dimension_numbers=GATHER((1, 2), (0,), (0,)), slice_sizes=(1, 4, 3), mode="clip"
+)
+EACH = functools.partial(
+    lax.gather,
+    dimension_numbers=GATHER((1,), (1,), (1,), (0,), (0,)),
+    slice_sizes=(1, 1, 3),
+    mode="clip",
+)
+INDEX = jnp.array([[1], [2], [0], [3], [1]])
+conv = functools.partial(
+    lax.conv_general_dilated,
+    window_strides=(1,),
+    padding="SAME",
+    dimension_numbers=("NCH", "OIH", "NCH"),
+)
+first = Ax(0)
+
+# name: function, arguments, length, axes of operands, axes of results
+CASES = {
+    "add": (lax.add, [X, X], 5, first, None),
+    "add, backwards": (lax.add, [X, X], 4, None, Ax(1)),
+    "add, merged": (lax.add, [X, X], 2, Ax(1, 2), None),
+    "add, one row": (lax.add, [X, X[:1]], 5, first, None),
+    "add, one row, other axis": (lax.add, [X, X[:1]], 4, Ax(1), None),
+    "add, one row, merged": (lax.add, [X, X[:, :1]], 2, Ax(1, 2), None),
+    "add, outer": (lax.add, [X[:, :1], X[:1]], 5, first, None),
+    "add, outer, second": (lax.add, [X[:, :1], X[:1]], 4, [None, Ax(1)], None),
+    "mul by a number": (lambda x: x * 2.0, [X], 5, first, None),
+    "integer_pow": (lambda x: lax.integer_pow(x, 3), [X], 4, Ax(1), None),
+    "convert": (lambda x: lax.convert_element_type(x, "int32"), [X], 4, Ax(1), None),
+    "reduce_precision": (lambda x: lax.reduce_precision(x, 5, 7), [X], 4, Ax(1), None),
+    "stop_gradient": (lambda x: lax.stop_gradient(x), [X], 4, Ax(1), None),
+    "select": (lambda p, x: lax.select(p, x, -x), [X > 0, X], 4, Ax(1), None),
+    "select, one for all": (lambda p, x: lax.select_n(p, x, x), [True, X], 4, [None, Ax(1)], None),
+    "clamp": (lambda x: lax.clamp(0.0, x, 1.0), [X], 4, [None, Ax(1)], None),
+    "comparison": (lax.lt, [X, X[:, :1]], 3, [Ax(2)], None),
+    "complex": (lax.complex, [X, X], 3, [Ax(2)], None),
+    "copy": (jnp.copy, [X], 3, [Ax(2)], None),
+    "barrier": (lambda x, y: lax.optimization_barrier((x, y)), [X, X[0]], 5, first, None),
+    "new axis before": (lambda x: lax.broadcast_in_dim(x, (7, 5, 4, 3), (1, 2, 3)), [X], 4, Ax(1), None),
+    "new axis itself": (lambda x: lax.broadcast_in_dim(x, (7, 5, 4, 3), (1, 2, 3)), [X], 7, None, first),
+    "unit to axis": (lambda x: lax.broadcast_in_dim(x, (5, 4, 3), (0, 1, 2)), [X[:1]], 5, None, first),
+    "unit to merged": (lambda x: lax.broadcast_in_dim(x, (6, 4), (0, 1)), [X[:1, :, 0]], 3, None, Ax(0, 2)),
+    "scalar to axis": (lambda x: lax.broadcast(x, (5, 4)), [2.0], 4, None, Ax(1)),
+    "scalar to merged": (lambda x: lax.broadcast(x, (5, 4)), [2.0], 2, None, Ax(1, 2)),
+    "unit after": (lambda x: x[..., None], [X], 3, Ax(2), None),
+    "reshape, joined": (lambda x: lax.reshape(x, (20, 3)), [X], 4, Ax(1), None),
+    "reshape, joined first": (lambda x: lax.reshape(x, (20, 3)), [X], 5, Ax(0), None),
+    "reshape, joined both": (lambda x: lax.reshape(x, (60,)), [X], 4, Ax(1), None),
+    "reshape, backwards": (lambda x: lax.reshape(x, (60,)), [X], 4, None, Ax(0, 5, 3)),
+    "reshape, parted": (lambda x: lax.reshape(x, (5, 4, 3)), [X.ravel()], 4, Ax(0, 5, 3), None),
+    "reshape, others": (lambda x: lax.reshape(x, (5, 2, 6)), [X], 5, Ax(0), None),
+    "squeeze": (lambda x: lax.squeeze(x, (1,)), [X[:, :1]], 3, Ax(2), None),
+    "squeeze, backwards": (lambda x: lax.squeeze(x, (1,)), [X[:, :1]], 3, None, Ax(1)),
+    "squeeze, merged": (lambda x: lax.squeeze(x, (0,)), [X[:1]], 2, Ax(1, 2), None),
+    "transpose": (lambda x: lax.transpose(x, (2, 0, 1)), [X], 4, Ax(1), None),
+    "transpose, backwards": (lambda x: lax.transpose(x, (2, 0, 1)), [X], 3, None, Ax(0)),
+    "transpose, merged": (lambda x: lax.transpose(x, (2, 0, 1)), [X], 2, Ax(1, 2), None),
+    "sum of others": (lambda x: lax.reduce_sum(x, (0,)), [X], 4, Ax(1), None),
+    "sum of few": (lambda x: lax.reduce_sum(x, (2,)), [X], 4, Ax(1), None),
+    "sum, merged": (lambda x: lax.reduce_sum(x, (0, 2)), [X], 2, None, Ax(0, 2)),
+    "max of few": (lambda x: lax.reduce_max(x, (2,)), [X], 4, Ax(1), None),
+    "min, backwards": (lambda x: lax.reduce_min(x, (0,)), [X], 3, None, Ax(1)),
+    "prod": (lambda x: lax.reduce_prod(x, (0,)), [X], 3, None, Ax(1)),
+    "any": (lambda x: lax.reduce_or(x, (0,)), [X > 0], 3, None, Ax(1)),
+    "xor": (lambda x: lax.reduce_xor(x, (0,)), [X > 0], 3, None, Ax(1)),
+    "reduce": (lambda x: lax.reduce(x, 0.0, lambda a, b: a + 2 * b, (0,)), [X], 4, Ax(1), None),
+    "argmax": (lambda x: lax.argmax(x, 0, "int32"), [X], 4, Ax(1), None),
+    "argmin of many": (lambda x: lax.argmin(x, 0, "int32"), [numbers(20, 4)], 4, Ax(1), None),
+    "argmin, backwards": (lambda x: lax.argmin(x, 1, "int32"), [X], 3, None, Ax(1)),
+    "iota": (lambda: lax.broadcasted_iota("int32", (5, 4), 1), [], 4, None, Ax(1)),
+    "iota of others": (lambda: lax.broadcasted_iota("int32", (5, 4), 1), [], 5, None, Ax(0)),
+    "iota, merged": (lambda: lax.iota("float32", 12), [], 2, None, Ax(0, 2, 3)),
+    "iota of others, merged": (lambda: lax.broadcasted_iota("int8", (6, 4), 1), [], 3, None, Ax(0, 2)),
+    "cumsum": (lambda x: lax.cumsum(x, 0), [X], 4, Ax(1), None),
+    "cumlogsumexp": (lambda x: lax.cumlogsumexp(x, 2, reverse=True), [X], 4, Ax(1), None),
+    "concatenate": (lambda x, y: lax.concatenate([x, y, x], 0), [X, X[:2]], 4, Ax(1), None),
+    "concatenate, merged": (lambda x: lax.concatenate([x, x], 0), [X], 2, Ax(1, 2), None),
+    "pad": (lambda x: lax.pad(x, 0.0, ((1, 1, 0), (0, 0, 0), (0, 1, 1))), [X], 4, Ax(1), None),
+    "slice": (lambda x: lax.slice(x, (1, 0, 0), (5, 4, 3), (2, 1, 1)), [X], 4, Ax(1), None),
+    "slice, merged": (lambda x: lax.slice(x, (1, 0, 0), (3, 4, 3)), [X], 2, Ax(1, 2), None),
+    "rev": (lambda x: lax.rev(x, (0, 2)), [X], 4, Ax(1), None),
+    "sort": (lambda x: lax.sort(x, dimension=0), [X], 4, Ax(1), None),
+    "sort by key": (lambda x: lax.sort((x, -x), dimension=0), [X], 4, Ax(1), None),
+    "top_k": (lambda x: lax.top_k(x, 2), [X], 4, Ax(1), None),
+    "split": (lambda x: lax.split(x, (2, 3), 0), [X], 4, Ax(1), None),
+    "dynamic_slice": (lambda x: lax.dynamic_slice(x, (2, 0, 0), (2, 4, 3)), [X], 4, Ax(1), None),
+    "dynamic_update": (
+        lambda x: lax.dynamic_update_slice(x, x[:2], (1, 0, 0)), [X], 4, Ax(1), None,
+    ),
+    "matmul, rows": (lambda a, b: lax.dot(a, b), [X[0], X[1].T], 4, Ax(0), None),
+    "matmul, columns": (lambda a, b: lax.dot(a, b), [X[0], X[1].T], 4, [None, Ax(1)], None),
+    "matmul, backwards": (lambda a, b: lax.dot(a, b), [X[0], X[:, 0].T], 5, None, Ax(1)),
+    "matmul, merged": (lambda a, b: lax.dot(a, b), [X[0], X[1].T], 2, Ax(0, 2), None),
+    "batched matmul": (
+        lambda a, b: lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,)))),
+        [X, numbers(5, 3, 2)], 5, Ax(0), None,
+    ),
+    "batched matmul, backwards": (
+        lambda a, b: lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,)))),
+        [X, numbers(5, 3, 2)], 5, None, Ax(0),
+    ),
+    "batched matmul, rows": (
+        lambda a, b: lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,)))),
+        [X, numbers(5, 3, 2)], 4, Ax(1), None,
+    ),
+    "convolution": (lambda x: conv(x, numbers(2, 4, 2)), [X], 5, Ax(0), None),
+    "convolution, merged": (lambda x: conv(x, numbers(2, 3, 2)), [numbers(6, 3, 4)], 3, Ax(0, 2), None),
+    "rows of a table": (ROWS, [X, INDEX], 5, [None, Ax(0)], None),
+    "table of slices": (ROWS, [X, INDEX], 3, [Ax(2)], None),
+    "table, backwards": (ROWS, [X, INDEX], 4, None, Ax(1)),
+    "rows, backwards": (ROWS, [X, INDEX], 5, None, Ax(0)),
+    "table of merged slices": (ROWS, [X, INDEX], 2, [Ax(1, 2)], None),
+    "one of each": (EACH, [X, INDEX], 5, [None, Ax(0)], None),
+    "one of each, from the table": (EACH, [X, INDEX], 5, [Ax(0)], None),
+    "one of each, backwards": (EACH, [X, INDEX], 5, None, Ax(0)),
+    "one of each, other": (EACH, [X, INDEX], 3, [Ax(2)], None),
+    "cholesky": (lambda a: lax.linalg.cholesky(a, symmetrize_input=False), [SQUARES], 5, Ax(1), None),
+    "solve": (lax.linalg.triangular_solve, [SQUARES, SQUARES], 5, [Ax(1), None], None),
+    "lu": (lax.linalg.lu, [SQUARES], 5, Ax(1), None),
+    "qr": (lambda x: lax.linalg.householder_product(x, x[..., 0, :]), [SQUARES], 2, Ax(0), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slice_by_slice_gives_the_slices_of_the_whole(name):
+    fun, args, n, ins, outs = CASES[name]
+    check(fun, *args, n=n, ins=ins, outs=outs, close=1e-5)
+
+
+def loop(x, w):
+    return lax.scan(lambda c, row: (jnp.tanh(c @ w + row), c.sum(-1)), x[0], x)
+
+
+def rounds(x, w):
+    return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.tanh(s[1] @ w)), (0, x))
+
+
+def choice(i, x, w):
+    return lax.switch(i, [lambda x: x @ w, lambda x: jnp.ones_like(x), lambda x: -x], x)
+
+
+@jax.custom_jvp
+def kink(x, y):
+    return jnp.where(x > 0, x * y, 0.0)
+
+
+@kink.defjvp
+def _kink_jvp(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    return kink(x, y), jnp.where(x >= 0, 2 * dx * y + dy * x, 0.0)
+
+
+@jax.custom_vjp
+def doubled(x, k):
+    return x * jnp.sum(x, -1, keepdims=True) * k, jnp.argmax(x, -1)
+
+
+def _doubled_fwd(x, k):
+    return doubled(x, k), (x, k, jnp.sum(x, -1, keepdims=True))
+
+
+def _doubled_bwd(res, cts):
+    x, k, s = res
+    return cts[0] * s * 3.0 + x * 0, None
+
+
+doubled.defvjp(_doubled_fwd, _doubled_bwd)
+W = numbers(3, 3, seed=1)
+
+# as above; the function is one equation
+NESTED = {
+    "jit": (jax.jit(lambda x, w: jnp.tanh(x @ w)[..., :2]), [X, W], 4, Ax(1), None),
+    "jit that makes more": (jax.jit(lambda x: x + jnp.arange(4.0)[:, None]), [X], 4, Ax(1), None),
+    "jit with two": (jax.jit(lambda x, y: (x + y, x * 2)), [X, X], 5, first, None),
+    "fft": (lambda x: jnp.fft.rfft(x), [X], 4, Ax(1), None),
+    "remat": (jax.checkpoint(lambda x, w: jnp.sin(x @ w)), [X, W], 4, Ax(1), None),
+    "cond": (choice, [1, X, W], 5, None, [first]),
+    "cond, other": (choice, [2, X, W], 4, None, [Ax(1)]),
+    "scan": (loop, [X, W], 4, [None, Ax(0), Ax(1)], None),
+    "scan, rows only": (loop, [X, W], 4, [None, None, Ax(1)], None),
+    "scan, backwards": (loop, [X, W], 4, None, [None, Ax(1)]),
+    "while": (rounds, [X, W], 5, [None, None, first], None),
+    "fori": (lambda x: lax.fori_loop(0, 3, lambda i, c: c * i + 1, x), [X], 4, [None, Ax(1)], None),
+    "custom_jvp": (kink, [X, X], 4, Ax(1), None),
+    "custom_jvp of one whole": (kink, [X, X[:1]], 4, Ax(1), None),
+    "relu": (jax.nn.relu, [X], 4, Ax(1), None),
+    "custom_vjp": (lambda x: doubled(x, 2), [X], 4, Ax(1), None),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_programs_inside_stream(name):
+    fun, args, n, ins, outs = NESTED[name]
+    eqn, values = equation(fun, *args)
+    if ins and not isinstance(ins, Ax) and len(ins) > len(values):
+        ins = ins[:len(values)]
+    check(fun, *args, n=n, ins=ins, outs=outs, close=1e-5)

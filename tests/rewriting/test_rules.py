@@ -1,0 +1,455 @@
+"""Rules: what they match, what they leave alone, how they end, and what they say."""
+
+import re
+import time
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.core.stage import stage
+from malleable.errors import RuleError
+from malleable.notes import listen
+from malleable.rewriting.rules import NoMatch, alone, primitive_rule, rewrite, rule
+from malleable.rewriting.wildcards import Arr, Fun, Lit, Prim, Static
+
+x3 = jnp.array([0.1, 0.2, 0.7])
+square = jnp.arange(9.0).reshape(3, 3) / 9
+
+
+def prims(jaxpr):
+    """The primitives of a program, with those of its bodies behind theirs; calls left out."""
+    names = []
+    for eqn in jaxpr.jaxpr.eqns:
+        if eqn.primitive.name not in ("jit", "pjit"):
+            names.append(eqn.primitive.name)
+        for body in compat.bodies(eqn.params):
+            names += prims(body)
+    return names
+
+
+def after(fun, *args, by, **options):
+    """The primitives of fun(*args) after rewriting; the results stay what they were."""
+    by = by if isinstance(by, list) else [by]
+    program = stage(fun)(*args).jaxpr
+    done = rewrite(*by, **options)(program)
+    compat.check(done)
+    leaves = [jnp.asarray(x) for x in jax.tree.leaves(args)]
+    before, now = (jax.tree.leaves(compat.replay(p, leaves)) for p in (program, done))
+    for a, b in zip(before, now):
+        np.testing.assert_allclose(np.asarray(a, np.complex128), np.asarray(b, np.complex128), 2e-2)
+        assert a.dtype == b.dtype and a.weak_type == b.weak_type
+    return prims(done)
+
+
+@rule
+def log_of_softmax(x):
+    return jnp.log(jax.nn.softmax(x)), jax.nn.log_softmax(x)
+
+
+@rule
+def log_of_one_plus(x):
+    return jnp.log(1 + x), jnp.log1p(x)
+
+
+@rule
+def neg_neg(x):
+    return -(-x), x
+
+
+# ---------------------------------------------------------------- what matches
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4), (1, 1), (1,), (2, 0)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_one_rule_serves_every_rank_and_dtype(shape, dtype):
+    x = jnp.ones(shape, dtype)
+    found = after(lambda x: jnp.log(jax.nn.softmax(x)), x, by=log_of_softmax)
+    assert found[-2:] == ["log", "sub"]  # of log_softmax
+
+
+def test_weak_types_are_no_obstacle_and_stay():
+    assert after(lambda x: jnp.log(x + 1), 2.0, by=log_of_one_plus) == ["log1p"]
+
+
+def test_operands_commute():
+    assert after(lambda x: jnp.log(x + 1), x3, by=log_of_one_plus) == ["log1p"]
+    assert after(lambda x: jnp.log(1.0 + x), x3, by=log_of_one_plus) == ["log1p"]
+
+
+def test_another_constant_does_not_match():
+    assert after(lambda x: jnp.log(x + 2), x3, by=log_of_one_plus) == ["add", "log"]
+
+
+def test_another_axis_does_not_match():
+    f = lambda x: jnp.log(jax.nn.softmax(x, axis=0))
+    assert after(f, square, by=log_of_softmax) == prims(stage(f)(square).jaxpr)
+
+
+def test_a_pattern_made_of_calls_matches_with_and_without_them():
+    pattern = rule(lambda c, x: jnp.where(c, x, x), lambda c, x: x, name="where_same")
+    assert after(lambda c, x: jnp.where(c, x, x), x3 > 0, x3, by=pattern) == []
+    assert after(lambda c, x: lax.select_n(c, x, x), x3 > 0, x3, by=pattern) == []
+
+
+def test_a_pattern_of_plumbing_only_matches():
+    twice = rule(lambda x: x.T.T, lambda x: x, name="transposed_twice")
+    assert after(lambda x: x.T.T, jnp.ones((2, 3)), by=twice) == []
+
+
+def test_products_of_every_precision_match_and_keep_it():
+    matvec = rule(lambda a, b, v: (a @ b) @ v, lambda a, b, v: a @ (b @ v), name="matvec")
+
+    def f(a, b, v):
+        return jnp.matmul(jnp.matmul(a, b, precision="highest"), v, precision="highest")
+
+    done = rewrite(matvec)(stage(f)(square, square, x3).jaxpr)
+    assert [eqn.outvars[0].aval.shape for eqn in done.eqns] == [(3,), (3,)]
+    assert {eqn.params["precision"] for eqn in done.eqns} == {(lax.Precision.HIGHEST,) * 2}
+
+
+def test_several_results_are_matched_together():
+    @rule
+    def share(x, a, b):
+        if a.ndim != 2 or b.ndim != 2:
+            raise NoMatch("not matrices")
+        both = x @ jnp.concatenate([a, b], 1)
+        return (x @ a, x @ b), (both[..., : a.shape[1]], both[..., a.shape[1] :])
+
+    found = after(lambda x, a, b: jnp.sin(x @ a) + jnp.cos(x @ b), square, square, square.T, by=share)
+    assert found.count("dot_general") == 1
+
+
+def test_results_that_depend_on_each_other_are_not_replaced_together():
+    @rule
+    def sum_and_difference(x, y):
+        return (jnp.sin(x), jnp.cos(y)), (jnp.cos(x), jnp.sin(y))
+
+    f = lambda x: jnp.cos(jnp.sin(x))
+    assert after(f, x3, by=sum_and_difference) == ["sin", "cos"]
+
+
+def test_a_chain_is_rewritten_to_its_end():
+    f = lambda x: -(-(-(-(-x))))
+    assert after(f, x3, by=neg_neg) == ["neg"]
+
+
+def test_what_one_rule_makes_another_finds():
+    one = rule(lambda x: jnp.exp(jnp.log(x)), lambda x: jnp.cos(jnp.arccos(x)), name="one")
+    two = rule(lambda x: jnp.cos(jnp.arccos(x)), lambda x: x, name="two")
+    for by in ([one, two], [two, one]):
+        assert after(lambda x: jnp.sin(jnp.exp(jnp.log(x))), x3, by=by) == ["sin"]
+
+
+# ---------------------------------------------------------------- wildcards
+
+
+def test_a_literal_is_known_to_the_replacement():
+    @rule
+    def times_twice(x, a: Lit, b: Lit):
+        return (x * a) * b, x * (a * b)
+
+    done = rewrite(times_twice)(stage(lambda x: (x * 2.0) * 4.0)(x3).jaxpr)
+    assert [float(eqn.invars[1].val) for eqn in done.eqns] == [8.0]
+    assert after(lambda x: (3 * x) * 2, jnp.arange(3), by=times_twice) == ["mul"]
+
+
+def test_a_literal_may_be_a_param():
+    @rule
+    def power_of_power(x, n: Lit, m: Lit):
+        if not isinstance(n, int) or not isinstance(m, int):
+            raise NoMatch("no whole powers")
+        return (x**n) ** m, x ** (n * m)
+
+    assert after(lambda x: (x**3) ** 5, x3, by=power_of_power) == ["integer_pow"]
+
+
+def test_a_setting_is_solved_from_the_params():
+    @rule
+    def sum_of_scaled(x, c: Lit, axis: Static):
+        return jnp.sum(x * c, axis), jnp.sum(x, axis) * c
+
+    for axis in (0, 1, -1, (0, 1), (0, 2)):
+        f = lambda x: jnp.sum(x * 3.0, axis)
+        assert after(f, jnp.ones((2, 3, 4)), by=sum_of_scaled) == ["reduce_sum", "mul"]
+
+
+def test_an_operation_of_a_set():
+    @rule
+    def even(x, p: Prim["cos", "cosh", "abs"]):  # noqa: F821
+        return p(-x), p(x)
+
+    for fun in (jnp.cos, jnp.cosh, jnp.abs):
+        assert "neg" not in after(lambda x: fun(-x), x3, by=even)
+    assert after(lambda x: jnp.sin(-x), x3, by=even) == ["neg", "sin"]
+
+
+def test_dims_and_dtypes_may_be_said():
+    @rule
+    def gram(a: Arr["n n"], b: Arr["n d"]):  # noqa: F722
+        return a @ b, b
+
+    assert after(lambda a, b: a @ b, jnp.eye(3), jnp.ones((3, 2)), by=gram) == []
+    assert after(lambda a, b: a @ b, jnp.ones((2, 3)), jnp.ones((3, 2)), by=gram) == ["dot_general"]
+
+    @rule
+    def whole(x: Arr[jnp.integer]):
+        return jnp.abs(x) + jnp.abs(x), 2 * jnp.abs(x)
+
+    assert after(lambda x: jnp.abs(x) + jnp.abs(x), jnp.arange(3), by=whole) == ["abs", "mul"]
+    assert "add" in after(lambda x: jnp.abs(x) + jnp.abs(x), x3, by=whole)
+
+
+def test_the_body_of_a_loop_is_a_function():
+    @rule
+    def sum_of_map(xs, f: Fun):
+        def add(total, x):
+            return total + f(x), None
+
+        first = jax.eval_shape(f, xs[0])
+        return jnp.sum(lax.map(f, xs), 0), lax.scan(add, jnp.zeros(first.shape, first.dtype), xs)[0]
+
+    found = after(lambda xs, w: jnp.sum(lax.map(lambda x: jnp.tanh(w * x), xs), 0), x3, x3[0], by=sum_of_map)
+    assert found == ["scan", "mul", "tanh", "add"]
+
+
+def test_the_body_of_a_scan_with_a_carry_is_a_function():
+    @rule
+    def sum_of_scan(c, xs, f: Fun):
+        def add(both, x):
+            c, y = f(both[0], x)
+            return (c, both[1] + y), None
+
+        first = jax.eval_shape(f, c, xs[0])[1]
+        start = c, jnp.zeros(first.shape, first.dtype)
+        return lax.scan(f, c, xs)[1].sum(0), lax.scan(add, start, xs)[0][1]
+
+    def f(c, xs, w):
+        return lax.scan(lambda c, x: (c + w * x, jnp.sin(c)), c, xs)[1].sum(0)
+
+    assert "reduce_sum" not in after(f, x3, square, 2.0, by=sum_of_scan)
+
+
+# ---------------------------------------------------------------- where it happens
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: lax.scan(lambda c, y: (c + jnp.log(1 + y), c), x[0], x)[1],
+        lambda x: lax.cond(x[0] > 0, lambda y: jnp.log(1 + y), lambda y: y, x),
+        lambda x: lax.while_loop(lambda c: c[0] < 1, lambda c: jnp.log(1 + c) + 1, x),
+        lambda x: jax.checkpoint(lambda y: jnp.log(1 + y))(x),
+        lambda x: jax.jit(lambda y: jnp.log(1 + y), donate_argnums=0)(x * 2),
+        lambda x: jax.vmap(lambda y: jnp.log(1 + y))(x),
+        lambda x: lax.scan(lambda c, y: (lax.cond(y > 0, lambda z: jnp.log(1 + z), lambda z: z, y), c), x[0], x)[1],
+    ],
+)
+def test_bodies_are_rewritten_too(fun):
+    found = after(fun, x3, by=log_of_one_plus)
+    assert "log1p" in found and "log" not in found
+
+
+def test_a_custom_derivative_is_kept():
+    @jax.custom_jvp
+    def f(x):
+        return jnp.log(1 + x)
+
+    f.defjvp(lambda primals, tangents: (f(*primals), 7 * tangents[0]))
+    done = rewrite(log_of_one_plus)(stage(f)(2.0).jaxpr)
+    assert prims(done) == ["custom_jvp_call", "log1p"]
+    assert jax.grad(lambda x: compat.replay(done, [x])[0])(2.0) == 7
+
+
+def test_a_function_with_a_custom_derivative_can_be_a_pattern():
+    @jax.custom_jvp
+    def f(x):
+        return jnp.sin(x)
+
+    f.defjvp(lambda primals, tangents: (f(*primals), tangents[0]))
+    done = rewrite(rule(lambda x: f(f(x)), f, name="once"))(stage(lambda x: f(f(x)))(2.0).jaxpr)
+    assert prims(done) == ["custom_jvp_call", "sin"]
+    other = stage(lambda x: jnp.sin(jnp.sin(x)))(2.0).jaxpr
+    assert rewrite(rule(lambda x: f(f(x)), f, name="once"))(other) is other
+
+
+def test_effects_stay_in_order():
+    def f(x):
+        jax.debug.print("a {}", x)
+        y = jnp.log(1 + x)
+        jax.debug.print("b {}", y)
+        return y
+
+    def prints(x):
+        jax.debug.print("a {}", x)
+        jax.debug.print("b {}", x)
+
+    done = rewrite(log_of_one_plus)(stage(f)(x3).jaxpr)
+    assert [prim for prim in prims(done) if prim != "log1p"] == prims(stage(prints)(x3).jaxpr)
+
+
+def test_a_new_equation_has_the_line_of_the_user_and_the_name_of_the_rule():
+    def f(x):
+        return jnp.log(1 + x)
+
+    (eqn,) = rewrite(log_of_one_plus)(stage(f)(x3).jaxpr).eqns
+    assert compat.place(eqn)[1] == f.__code__.co_firstlineno + 1
+    assert "log_of_one_plus" in str(eqn.source_info.name_stack)
+
+
+def test_a_program_without_a_match_is_given_back_as_it_is():
+    program = stage(lambda x: jnp.sin(x) + jnp.sin(x))(x3).jaxpr
+    assert rewrite(log_of_one_plus)(program) is program
+
+
+def test_a_second_run_changes_nothing():
+    done = rewrite(log_of_softmax)(stage(lambda x: jnp.log(jax.nn.softmax(x)))(x3).jaxpr)
+    assert rewrite(log_of_softmax)(done) is done
+
+
+# ---------------------------------------------------------------- declining
+
+
+def test_a_reason_to_decline_becomes_a_note():
+    @rule
+    def matrices_only(x):
+        if x.ndim != 2:
+            return NoMatch("not a matrix")
+        return -(-x), x
+
+    with listen() as heard:
+        assert after(lambda x: -(-x), x3, by=matrices_only) == ["neg", "neg"]
+    assert [(n.what, n.why) for n in heard] == [("rule 'matrices_only' declined", "not a matrix")]
+    assert re.search(r"test_rules\.py:\d+", heard[0].where)
+
+
+def test_a_guard_sees_the_match():
+    guarded = rule(lambda x: -(-x), lambda x: x, name="g", where=lambda m: m.aval("x").size > 3)
+    assert after(lambda x: -(-x), x3, by=guarded) == ["neg", "neg"]
+    assert after(lambda x: -(-x), square, by=guarded) == []
+
+
+def test_alone_declines_where_an_inner_value_is_used_elsewhere():
+    shy = rule(lambda x: -(-x), lambda x: x, name="shy", where=alone)
+    assert "neg" in after(lambda x: (-(-x), jnp.sin(-x)), x3, by=shy)
+    assert after(lambda x: (-(-x), jnp.sin(x)), x3, by=shy) == ["sin"]
+
+
+def test_levels_filter():
+    fast = rule(lambda x: jnp.exp(jnp.log(x)), lambda x: x, name="f", level="fast")
+    f = lambda x: jnp.exp(jnp.log(x))
+    assert after(f, x3, by=fast) == ["log", "exp"]
+    assert after(f, x3, by=fast, level="fast") == []
+    assert after(lambda x: -(-x), x3, by=neg_neg, level="exact") == ["neg", "neg"]
+
+
+def test_a_rule_on_a_primitive():
+    @primitive_rule("mul")
+    def times_one(match):
+        for i, v in enumerate(match.ins):
+            known = match.graph.value(v)
+            if known is not None and np.all(np.asarray(known) == 1):
+                return lambda *xs: xs[1 - i]
+        return NoMatch("no one")
+
+    with listen() as heard:
+        assert after(lambda x: (x * 1.0) * 2.0, x3, by=times_one) == ["mul"]
+    assert "no one" in [n.why for n in heard]
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_a_replacement_of_another_shape_names_rule_and_line():
+    bad = rule(lambda x: jnp.sin(jnp.sin(x)), lambda x: x.sum() if x.ndim == 1 else x, name="bad")
+    with pytest.raises(RuleError, match=r"(?s)'bad' is float32\[\] where the pattern is float32\[3\].*test_rules\.py:\d+"):
+        after(lambda x: jnp.sin(jnp.sin(x)), x3, by=bad)
+
+
+def test_a_replacement_of_another_dtype_names_rule_and_line():
+    bad = rule(lambda x: jnp.sin(jnp.sin(x)), lambda x: x.astype("float32"), name="bad")
+    with pytest.raises(RuleError, match=r"(?s)'bad' is float32.*float16.*test_rules\.py:\d+"):
+        after(lambda x: jnp.sin(jnp.sin(x)), x3.astype("float16"), by=bad)
+
+
+def test_rules_that_undo_each_other_are_named():
+    there = rule(lambda x: x + x, lambda x: x * 2, name="there")
+    back = rule(lambda x: x * 2, lambda x: x + x, name="back")
+    with pytest.raises(RuleError, match=r"(?s)rules '(there|back)' and '(there|back)' undo each other.*test_rules"):
+        after(lambda x: x + x, x3, by=[there, back])
+
+
+def test_a_rule_that_grows_is_named():
+    grow = rule(lambda x, y: x * y, lambda x, y: (2 * x) * (y / 2), name="grow")
+    with pytest.raises(RuleError, match="'grow' never comes to rest"):
+        after(lambda x, y: x * y, x3, x3 + 1, by=grow)
+
+
+@pytest.mark.parametrize(
+    ("why", "pattern", "replacement"),
+    [
+        ("a wildcard or a constant alone", lambda x: x, lambda x: x + 0),
+        ("a wildcard or a constant alone", lambda x: 1.0, lambda x: x),
+        ("does not use the wildcard 'y'", lambda x, y: jnp.sin(x), lambda x, y: y),
+        ("contains the pattern", lambda x: jnp.sin(x), lambda x: 2 * jnp.sin(x) / 2),
+        ("is float32", lambda x: jnp.sin(x), lambda x: x[None]),
+        ("is PyTreeDef", lambda x: jnp.sin(x), lambda x: (x, x)),
+        ("unhappy", lambda x: _raise(ValueError("unhappy")), lambda x: x),
+    ],
+)
+def test_a_pattern_that_can_never_match_is_found_when_it_is_made(why, pattern, replacement):
+    with pytest.raises(RuleError, match=rf"(?s)'it' can never match: .*{why}.*test_rules\.py:\d+"):
+        rule(pattern, replacement, name="it")
+
+
+def _raise(error):
+    raise error
+
+
+def test_effects_are_found_when_the_rule_is_made():
+    def pattern(x):
+        jax.debug.print("{}", x)
+        return jnp.sin(x)
+
+    with pytest.raises(RuleError, match="effect"):
+        rule(pattern, jnp.sin)
+    with pytest.raises(RuleError, match="effect"):
+        rule(jnp.cos, pattern)
+
+
+def test_a_rule_returns_a_pair():
+    with pytest.raises(RuleError, match="does not return a pair"):
+        rule(lambda x: jnp.sin(x))
+
+
+def test_only_rules_are_taken():
+    with pytest.raises(TypeError, match="decorate it with `rule`"):
+        rewrite(jnp.sin)
+    with pytest.raises(RuleError, match="levels are exact, reassoc, fast"):
+        rule(jnp.sin, jnp.cos, level="loose")
+
+
+# ---------------------------------------------------------------- cost
+
+
+@pytest.mark.caches
+def test_the_time_grows_with_the_program_and_not_faster():
+    rules = [log_of_one_plus, neg_neg, log_of_softmax]
+
+    def seconds(n):
+        def f(x):
+            for _ in range(n // 5):
+                x = jnp.log(1 + x) * jnp.sin(-(-x))
+            return x
+
+        program = stage(f)(x3).jaxpr
+        rewrite(*rules)(stage(lambda x: jnp.log(1 + x) - (-x))(x3).jaxpr)
+        start = time.perf_counter()
+        rewrite(*rules)(program)
+        return time.perf_counter() - start
+
+    small, large = min(seconds(1000) for _ in range(3)), min(seconds(4000) for _ in range(3))
+    assert large < 4 * 1.6 * small
