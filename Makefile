@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check lint test soak bench docs format
+.PHONY: check lint test soak bench bench-gpu docs format
 
 check: lint test                ## everything a change must pass
 
@@ -17,6 +17,9 @@ soak:                           ## the laws on many more random programs: takes 
 
 bench:
 	$(PYTHON) -m benchmarks.staging
+
+bench-gpu:                      ## pushing up and streaming on a GPU; DOCS=--docs writes the table
+	$(PYTHON) -m benchmarks.gpu $(DOCS)
 
 docs:
 	$(PYTHON) -m mkdocs build --strict

@@ -1,6 +1,7 @@
 """Run functions written by other people through a front end, and say which come out right.
 
     python -m benchmarks.cases frontend ../shared/cases/frontend.py [--only NAME ...] [--grad]
+    python -m benchmarks.cases rewriting ../shared/cases/rewriting.py    # see rewriting_cases.py
 
 The file names unmodified functions of installed packages and how to call them. Each is called on
 NumPy, then converted under `jax.jit`, in 64 bits on the CPU, each in its own process. Exit status
@@ -12,7 +13,6 @@ the standard library and of NumPy (unless the case is a function of NumPy) do no
 import argparse
 import contextlib
 import faulthandler
-import importlib.util
 import io
 import json
 import multiprocessing
@@ -30,6 +30,8 @@ import jax.scipy.special
 import numpy as np
 
 import malleable
+from benchmarks import rewriting_cases
+from benchmarks.suite import load
 
 DIFFICULTIES = ("easy", "medium", "hard", "impossible")
 VERDICTS = ("right", "wrong", "error", "timeout")
@@ -39,15 +41,6 @@ STDLIB = sysconfig.get_paths()["stdlib"]
 OURS = str(pathlib.Path(malleable.__file__).parent)
 JAX = str(pathlib.Path(jax.__file__).parent)
 NUMPY = str(pathlib.Path(np.__file__).parent)
-
-
-def load(path):
-    """The module at `path`, imported under a name by which its own paths resolve."""
-    name = f"cases_{pathlib.Path(path).stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # -- one case, in its own process
@@ -314,6 +307,8 @@ def show(records, baseline, grad):
 
 
 def main():
+    if sys.argv[1:2] == ["rewriting"]:
+        return rewriting_cases.main(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=["frontend", "plain"], help="plain: jax.jit as it is")
     parser.add_argument("file", help="a file of the form of shared/cases/frontend.py")

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import logsumexp, softmax
 
+from benchmarks.workloads import Gate, Workload, normal
+
 
 def rows(fun, x, block=128):
     """fun of some rows of x at a time, put together; nothing is kept for the gradient."""
@@ -67,7 +69,7 @@ def chamfer(x, y):
     return d.min(1).mean() + d.min(0).mean()
 
 
-def chamfer_hand(x, y, block=128):
+def chamfer_hand(x, y, block=32):
     columns = y.T
 
     def step(best, x):
@@ -171,3 +173,86 @@ def mean_shift_hand(x, y, block=128):
         return weights @ y / weights.sum(1, keepdims=True)
 
     return rows(some, x, block)
+
+
+# ---------------------------------------------------------------- all of them
+
+
+def points(big, dims=3, weights=False):
+    """make(quick): two sets of points, and a number for each of the second set."""
+
+    def make(quick):
+        n = 128 if quick else big
+        x, y = normal(0, n, dims), normal(1, n, dims)
+        return (x, y, normal(2, n, 1)) if weights else (x, y)
+
+    return make
+
+
+def heads(quick):
+    shape = (2, 128, 8) if quick else (4, 2048, 64)
+    return tuple(normal(seed, *shape) for seed in range(3))
+
+
+def bodies(quick):
+    n = 128 if quick else 4096
+    return normal(0, n, 3), jnp.abs(normal(1, n))
+
+
+FASTER = Gate("forward", "speed", "plain", 10)
+FASTER_BACK = Gate("gradient", "speed", "plain", 10)
+SMALL = Gate("forward", "memory", "plain", 50)
+SMALL_BACK = Gate("gradient", "memory", "plain", 50)
+BEFORE_KEOPS = Gate("forward", "speed", "pykeops", 5)
+KERNEL = (FASTER, FASTER_BACK, SMALL, SMALL_BACK, BEFORE_KEOPS)
+
+WORKLOADS = [
+    Workload(
+        "Gaussian kernel sum, 8192 x 8192",
+        gaussian,
+        gaussian_hand,
+        points(8192, weights=True),
+        (0, 1, 2),
+        gates=KERNEL,
+        resident=True,
+    ),
+    Workload(
+        "pairwise logsumexp, 8192 x 8192",
+        pairwise_logsumexp,
+        pairwise_logsumexp_hand,
+        points(8192),
+        (0, 1),
+        gates=KERNEL,
+        resident=True,
+    ),
+    Workload(
+        "nearest neighbour, 8192 x 8192", nearest, nearest_hand, points(8192), gates=(FASTER, SMALL)
+    ),
+    Workload(
+        "chamfer distance, 4096 x 4096",
+        chamfer,
+        chamfer_hand,
+        points(4096),
+        (0, 1),
+        hand_gradient=chamfer_hand_gradient,
+    ),
+    Workload(
+        "attention, 4 heads, S 2048",
+        attention,
+        attention_hand,
+        heads,
+        (0, 1, 2),
+        hand_gradient=lambda *qkv: attention_hand(*qkv, block=32),
+    ),
+    Workload(
+        "maximum mean discrepancy, 4096",
+        discrepancy,
+        discrepancy_hand,
+        points(4096),
+        (0, 1),
+        tolerance=1e-3,
+    ),
+    Workload("forces of 4096 bodies", forces, forces_hand, bodies, (0,)),
+    Workload("Matern kernel, vmap of vmap, 4096", matern, matern_hand, points(4096, 8), (0, 1)),
+    Workload("mean shift, 4096", mean_shift, mean_shift_hand, points(4096), (0, 1)),
+]

@@ -3,26 +3,11 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.nn import log_softmax, logsumexp, sigmoid
+from jax.nn import logsumexp
 
-from benchmarks.workloads import Workload, gates, normal, uniform
+from benchmarks.workloads import Gate, Workload, last, normal, recomputed, scanned, sized, uniform
 
 F32 = jnp.float32
-
-
-def scanned(step, carry, xs=None, length=None):
-    """What step(carry, x) -> carry makes of each element, stacked."""
-
-    def both(carry, x):
-        carry = step(carry, x)
-        return carry, carry
-
-    return lax.scan(both, carry, xs, length=length)[1]
-
-
-def last(step, carry, xs=None, length=None):
-    """The carry at the end."""
-    return lax.scan(lambda c, x: (step(c, x), None), carry, xs, length=length)[0]
 
 
 # ---------------------------------------------------------------- the example of jax#4968
@@ -106,89 +91,7 @@ def garch_hand(theta, returns, remat=lambda f: f):
     return 0.5 * last(step, (first, jnp.zeros(first.shape)), returns)[1].sum() / returns.size
 
 
-# ---------------------------------------------------------------- networks
-
-
-def network(seed, inputs, hidden, outputs, gates=1):
-    return {
-        "x": normal(seed, inputs, gates * hidden, scale=inputs**-0.5),
-        "h": normal(seed + 1, hidden, gates * hidden, scale=hidden**-0.5),
-        "b": jnp.zeros(gates * hidden),
-        "out": normal(seed + 2, hidden, outputs, scale=hidden**-0.5),
-        "bias": jnp.zeros(outputs),
-    }
-
-
-def gru(p, h, x):
-    rx, zx, nx = jnp.split(x @ p["x"] + p["b"], 3, -1)
-    rh, zh, nh = jnp.split(h @ p["h"], 3, -1)
-    z = sigmoid(zx + zh)
-    return (1 - z) * jnp.tanh(nx + sigmoid(rx + rh) * nh) + z * h
-
-
-def rnn(p, h, x):
-    return jnp.tanh(x @ p["x"] + h @ p["h"] + p["b"])
-
-
-def gru_entropy(p, tokens):
-    """Mean cross-entropy of the next token; tokens (B, T + 1)."""
-    x, y = tokens[:, :-1], tokens[:, 1:]
-    h = jnp.zeros((x.shape[0], p["h"].shape[0]))
-    hs = scanned(lambda h, x: gru(p, h, x), h, jnp.swapaxes(p["embed"][x], 0, 1))
-    logits = jnp.swapaxes(hs, 0, 1) @ p["out"] + p["bias"]
-    picked = jnp.take_along_axis(log_softmax(logits), y[..., None], axis=-1)
-    return -jnp.mean(picked[..., 0])
-
-
-def gru_entropy_hand(p, tokens, chunk=16):
-    """Chunks of steps, so that the matmul with the vocabulary has rows enough; tail recomputed."""
-    x, y = tokens[:, :-1].T, tokens[:, 1:].T
-    steps, batch = x.shape
-    chunk = min(chunk, steps)
-    chunks = lambda z: z.reshape((steps // chunk, chunk, batch))
-
-    @jax.checkpoint
-    def loss(h, y):
-        logits = h @ p["out"] + p["bias"]
-        picked = jnp.take_along_axis(logits, y[..., None], -1)[..., 0]
-        return jnp.sum(logsumexp(logits, -1) - picked)
-
-    def some(carry, xy):
-        h, total = carry
-        hs = scanned(lambda h, x: gru(p, h, p["embed"][x]), h, xy[0])
-        return hs[-1], total + loss(hs, xy[1])
-
-    h = jnp.zeros((batch, p["h"].shape[0]))
-    return last(some, (h, F32(0)), (chunks(x), chunks(y)))[1] / (steps * batch)
-
-
-def gru_args(quick):
-    batch, steps, hidden, words = (3, 32, 8, 50) if quick else (16, 256, 128, 4000)
-    p = network(0, hidden, hidden, words, gates=3) | {"embed": normal(9, words, hidden, scale=0.1)}
-    return p, jax.random.randint(jax.random.key(0), (batch, steps + 1), 0, words)
-
-
-def rnn_readout(p, xs, targets):
-    h = jnp.zeros((xs.shape[1], p["h"].shape[0]))
-    hs = scanned(lambda h, x: rnn(p, h, x), h, xs)
-    return jnp.mean((hs @ p["out"] + p["bias"] - targets) ** 2)
-
-
-def rnn_readout_hand(p, xs, targets, remat=lambda f: f):
-    @remat
-    def step(carry, x):
-        h, total = carry
-        h = rnn(p, h, x[0])
-        return h, total + jnp.sum((h @ p["out"] + p["bias"] - x[1]) ** 2)
-
-    h = jnp.zeros((xs.shape[1], p["h"].shape[0]))
-    return last(step, (h, F32(0)), (xs, targets))[1] / targets.size
-
-
-def rnn_args(quick):
-    steps, batch, inputs, hidden, outputs = (9, 4, 3, 8, 2) if quick else (512, 64, 32, 128, 128)
-    p = network(3, inputs, hidden, outputs)
-    return p, normal(4, steps, batch, inputs), normal(5, steps, batch, outputs)
+# ---------------------------------------------------------------- many maps, and loops in loops
 
 
 def turn(rate, x, t):
@@ -258,78 +161,6 @@ def nested_hand_gradient(x):
         return x + 0.1, total
 
     return last(outer, (x, F32(0)), length=100)[1] / (5000 * x.size)
-
-
-# ---------------------------------------------------------------- state spaces
-
-
-def hmm(transition, evidence):
-    """Log-likelihood and expected occupancy of a filter; evidence (T, B, K), logs."""
-
-    def step(carry, l):
-        total, predicted = carry
-        top = l.max(-1, keepdims=True)
-        p = predicted * jnp.exp(l - top)
-        z = p.sum(-1, keepdims=True)
-        p = p / z
-        return (total + (jnp.log(z) + top).sum(), p @ transition), p
-
-    start = F32(0), jnp.full(evidence.shape[1:], 1.0 / transition.shape[0])
-    (total, _), filtered = lax.scan(step, start, evidence)
-    return total / evidence.shape[0], filtered.sum(0)
-
-
-def hmm_hand(transition, evidence, remat=lambda f: f):
-    @remat
-    def step(carry, l):
-        total, predicted, seen = carry
-        top = l.max(-1, keepdims=True)
-        p = predicted * jnp.exp(l - top)
-        z = p.sum(-1, keepdims=True)
-        p = p / z
-        return total + (jnp.log(z) + top).sum(), p @ transition, seen + p
-
-    shape = evidence.shape[1:]
-    start = F32(0), jnp.full(shape, 1.0 / transition.shape[0]), jnp.zeros(shape)
-    total, _, seen = last(step, start, evidence)
-    return total / evidence.shape[0], seen
-
-
-def decay(p):
-    return jnp.exp(lax.complex(-jnp.exp(p["rate"]), p["turn"]))
-
-
-def mixed(p, s):
-    """Outputs (B, H) of states (B, H, N)."""
-    return jnp.einsum("...hn,hn->...h", s, lax.complex(p["re"], p["im"])).real
-
-
-def state_space(p, u, targets):
-    """A diagonal complex state space as in S4D; u and targets (T, B, H)."""
-    a = decay(p)
-    start = jnp.zeros((*u.shape[1:], a.shape[-1]), a.dtype)
-    states = scanned(lambda s, u: a * s + u[..., None], start, u)
-    return jnp.mean((mixed(p, states) - targets) ** 2)
-
-
-def state_space_hand(p, u, targets, remat=lambda f: f):
-    a = decay(p)
-
-    @remat
-    def step(carry, x):
-        s, total = carry
-        s = a * s + x[0][..., None]
-        return s, total + jnp.sum((mixed(p, s) - x[1]) ** 2)
-
-    start = jnp.zeros((*u.shape[1:], a.shape[-1]), a.dtype)
-    return last(step, (start, F32(0)), (u, targets))[1] / targets.size
-
-
-def state_space_args(quick):
-    steps, batch, width, modes = (9, 2, 3, 4) if quick else (1000, 8, 32, 16)
-    names = ("rate", "turn", "re", "im")
-    p = {name: normal(20 + i, width, modes, scale=0.5) for i, name in enumerate(names)}
-    return p, normal(6, steps, batch, width), normal(7, steps, batch, width)
 
 
 # ---------------------------------------------------------------- other reductions over time
@@ -427,3 +258,94 @@ def half_mean_hand(x):
         return x, total + x.astype(F32).sum()
 
     return (last(step, (x, F32(0)), length=250)[1] / (250 * x.size)).astype(x.dtype)
+
+
+# ---------------------------------------------------------------- all of them
+
+
+wide = sized((50,), (10_000,), lambda n: (uniform(0, n, high=3.0),))
+
+WORKLOADS = [
+    Workload(
+        "seed: scan of sin, mean; T 100, B 100,000",
+        seed_mean,
+        seed_mean_hand,
+        sized((50,), (100_000,), lambda n: (uniform(0, n, high=2.0),)),
+        (0,),
+        gates=(Gate("forward", "speed", "plain", 2), Gate("forward", "memory", "plain", 100)),
+        resident=True,
+    ),
+    Workload(
+        "seed with targets: T 1000, B 10,000",
+        seed_target,
+        seed_target_hand,
+        sized((12, 7), (1000, 10_000), lambda t, n: (uniform(0, n, high=2.0), uniform(1, t, n))),
+        (0,),
+        hand_gradient=recomputed(seed_target_hand),
+        gates=(Gate("forward", "speed", "plain", 2), Gate("forward", "memory", "plain", 100)),
+        resident=True,
+    ),
+    Workload(
+        "Monte-Carlo statistics, 252 x 100,000",
+        monte_carlo,
+        monte_carlo_hand,
+        sized((12, 9), (252, 100_000), lambda t, n: (normal(0, t, n),)),
+        (0,),
+        gates=(Gate("forward", "speed", "plain", 12), Gate("forward", "memory", "plain", 50)),
+        resident=True,
+    ),
+    Workload(
+        "GARCH likelihood, 2000 x 1000",
+        garch,
+        garch_hand,
+        sized((20, 3), (2000, 1000), lambda t, n: (jnp.array([0.05, 0.1, 0.85]), normal(0, t, n))),
+        (0,),
+        hand_gradient=recomputed(garch_hand),
+    ),
+    Workload(
+        "vmapped ensemble, standard deviation",
+        ensemble,
+        ensemble_hand,
+        sized((3, 4), (64, 256), lambda e, n: (uniform(0, e, low=1.0, high=3.0), normal(1, e, n))),
+        (0, 1),
+        tolerance=1e-3,
+    ),
+    Workload(
+        "nested scans, 100 x 50",
+        nested,
+        nested_hand,
+        sized((10,), (1000,), lambda n: (normal(0, n),)),
+        (0,),
+        hand_gradient=nested_hand_gradient,
+    ),
+    Workload("ys[-1], 1000 x 10,000", last_state, last_state_hand, wide, (0,)),
+    Workload(
+        "windows: hs[:-1] against xs[1:]",
+        next_step,
+        next_step_hand,
+        sized(
+            (9, 3, 4),
+            (1000, 256, 32),
+            lambda t, b, n: (normal(0, n, n, scale=n**-0.5), normal(1, t, b, n)),
+        ),
+        (0, 1),
+        hand_gradient=recomputed(next_step_hand),
+    ),
+    Workload(
+        "logsumexp over time, 1000 x 10,000",
+        logsumexp_over_time,
+        logsumexp_over_time_hand,
+        wide,
+        (0,),
+        hand_gradient=logsumexp_over_time_hand_gradient,
+    ),
+    Workload("argmax over time, 1000 x 10,000", peak_time, peak_time_hand, wide),
+    Workload(
+        "mean in bfloat16, 250 x 8192",
+        half_mean,
+        half_mean_hand,
+        sized((50,), (8192,), lambda n: (uniform(0, n, high=3.0).astype(jnp.bfloat16),)),
+        (0,),
+        tolerance=1e-2,
+    ),
+]

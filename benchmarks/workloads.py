@@ -1,4 +1,4 @@
-"""What a benchmark of rewriting runs: a program as users write it, the same fused by hand, and gates."""
+"""A row of the benchmark of rewriting: a program as users write it, and fused by hand."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,8 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-QUICK, FULL = True, False
+from jax import lax
 
 
 class Gate(NamedTuple):
@@ -31,12 +30,6 @@ class Workload(NamedTuple):
     resident: bool = False  # measured by the kernel too
 
 
-def gates(*rows):
-    """Gates of 'forward speed plain 2' and the like."""
-    for kind, what, than, least in map(str.split, rows):
-        yield Gate(kind, what, than, float(least))
-
-
 def gradient(fun, wrt):
     """The gradient of a sum of all results of fun, each number with a weight of its own."""
 
@@ -58,3 +51,31 @@ def normal(seed, *shape, scale=1.0):
 
 def uniform(seed, *shape, low=0.0, high=1.0):
     return jnp.asarray(np.random.default_rng(seed).uniform(low, high, shape), jnp.float32)
+
+
+# ---------------------------------------------------------------- to write them with
+
+
+def scanned(step, carry, xs=None, length=None):
+    """What step(carry, x) -> carry makes of each element, stacked."""
+
+    def both(carry, x):
+        carry = step(carry, x)
+        return carry, carry
+
+    return lax.scan(both, carry, xs, length=length)[1]
+
+
+def last(step, carry, xs=None, length=None):
+    """The carry at the end."""
+    return lax.scan(lambda c, x: (step(c, x), None), carry, xs, length=length)[0]
+
+
+def sized(small, big, make):
+    """make(quick) from make(*sizes)."""
+    return lambda quick: make(*(small if quick else big))
+
+
+def recomputed(hand):
+    """The same program, keeping nothing of a step for the gradient."""
+    return lambda *args: hand(*args, remat=jax.checkpoint)

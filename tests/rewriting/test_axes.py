@@ -15,6 +15,7 @@ from malleable.rewriting.axes import (
     Running,
     Sunk,
     flow,
+    flow_program,
     reduce_unrolled,
     restack,
     slice_shape,
@@ -307,3 +308,147 @@ def test_programs_inside_stream(name):
     if ins and not isinstance(ins, Ax) and len(ins) > len(values):
         ins = ins[:len(values)]
     check(fun, *args, n=n, ins=ins, outs=outs, close=1e-5)
+
+
+def program_check(fun, *args, n, ins, close=1e-5):
+    """Assert that a whole program streams, and return its flow."""
+    program = compat.trace(fun, *args)
+    found = flow_program(program, axes(ins, len(args)), n)
+    assert isinstance(found, Flow), found
+    stacks = [unstack(x, a, n) if a else x for x, a in zip(args, found.ins)]
+    lanes = [0 if a else None for a in found.ins]
+    got = jax.jit(jax.vmap(found.run, in_axes=(0, *lanes)))(jnp.arange(n), *stacks)
+    for x, a, due in zip(got, found.outs, jax.tree.leaves(jax.jit(fun)(*args))):
+        assert a is not None
+        np.testing.assert_allclose(restack(x, a, due.shape), due, rtol=close, atol=close)
+    return found
+
+
+def test_a_label_of_each_row_is_looked_up_in_that_row():
+    logits, labels = X[..., 0], jnp.array([1, 3, 0, 2, 1])
+    pick = lambda logits, labels: logits[jnp.arange(5), labels]
+    found = program_check(pick, logits, labels, n=5, ins=[Ax(0), None])
+    assert found.ins == (Ax(0), Ax(0))
+    assert compat.trace(found.run, 0, logits[0], labels[0]).jaxpr.eqns[-1].outvars[0].aval.shape == ()
+
+
+def test_a_label_before_its_row_is_looked_up_too():
+    pick = lambda logits, labels: logits[labels, :, jnp.arange(3)]
+    program_check(pick, X, jnp.array([1, 3, 0]), n=3, ins=[Ax(2), Ax(0)])
+
+
+def test_labels_of_each_row_are_found_along_it():
+    take = lambda logits, labels: jnp.take_along_axis(logits, labels[..., None], -1)
+    program_check(take, X, jnp.array([[1, 2, 0, 1]] * 5), n=4, ins=[Ax(1), Ax(1)])
+
+
+def test_indices_that_do_not_count_are_refused():
+    logits, labels = X[..., 0], jnp.array([1, 3, 0, 2, 1])
+    program = compat.trace(lambda a, i: a[jnp.arange(5)[::-1], i], logits, labels)
+    assert "in order" in flow_program(program, [Ax(0), Ax(0)], 5)
+
+
+def test_a_row_that_is_the_same_for_all_is_made_once():
+    found = program_check(lambda x, w: x + jnp.tanh(w), X, X[0], n=5, ins=Ax(0))
+    assert found.ins == (Ax(0), None)
+
+
+def test_what_grows_along_the_axis_is_made_row_by_row():
+    fun = lambda x: x + jnp.broadcast_to(jnp.arange(4.0)[:, None] * 2, (4, 3))
+    found = program_check(fun, X, n=4, ins=Ax(1))
+    shapes = [v.aval.shape for e in compat.trace(found.run, 0, X[:, 0]).jaxpr.eqns for v in e.outvars]
+    assert (4,) not in shapes
+
+
+REFUSED = {
+    "cumsum inside": (jax.jit(lambda x: jnp.cumsum(x, 0)), [X], 5, first, "inside of another"),
+    "sorted": (lambda x: lax.sort(x, dimension=0), [X], 5, first, "sorted"),
+    "reversed": (lambda x: lax.rev(x, (0,)), [X], 5, first, "reversed"),
+    "padded": (lambda x: lax.pad(x, 0.0, ((1, 0, 0), *[(0, 0, 0)] * 2)), [X], 5, first, "padded"),
+    "window": (lambda x: lax.slice(x, (1, 0, 0), (5, 4, 3)), [X], 5, first, "window"),
+    "concatenated": (lambda x: lax.concatenate([x, x], 0), [X], 5, first, "concatenation"),
+    "split axis": (lambda x: lax.reshape(x, (15, 4)), [X], 5, Ax(1, 2), "splits"),
+    "both sides": (lambda a: lax.dot(a, a), [X[:4, :, 0]], 4, [Ax(0), Ax(1)], "two places"),
+    "its own loop": (lambda x: lax.scan(lambda c, r: (c, r), 0.0, x), [X], 5, [None, first], "loop"),
+    "looked up": (lambda x: x[jnp.array([2, 0])], [X], 5, first, "lookup"),
+    "rounds": (
+        lambda x: lax.while_loop(lambda s: s.sum() < 3, lambda s: s + 1, x), [X], 5, first, "how often",
+    ),
+    "side effect": (lambda x: jax.debug.print("{}", x), [X], 5, first, "side effect"),
+    "merged running": (lambda x: lax.cumsum(x, 1), [X], 2, Ax(1, 2), "as one"),
+    "kernel": (lambda k: conv(X, k), [numbers(2, 4, 2)], 2, [None, Ax(0)], "convolution"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_stream_says_why(name):
+    fun, args, n, ins, why = REFUSED[name]
+    eqn, values = equation(fun, *args)
+    assert why in flow(eqn, axes(ins, len(values)), axes(None, len(eqn.outvars)), n)
+
+
+def slicewise(fun, n, ins, *args):
+    """fun, slice by slice and put together: something to differentiate."""
+    eqn, _ = equation(fun, *args)
+    found = flow(eqn, axes(ins, len(args)), axes(None, len(eqn.outvars)), n)
+    assert isinstance(found, Flow), found
+
+    def run(*args):
+        stacks = [unstack(x, a, n) if a else x for x, a in zip(args, found.ins)]
+        lanes = [0 if a else None for a in found.ins]
+        got = jax.vmap(found.run, in_axes=(0, *lanes))(jnp.arange(n), *stacks)
+        return restack(got[0], found.outs[0], eqn.outvars[0].aval.shape)
+
+    return run
+
+
+RULED = {
+    "custom_jvp": (kink, [X.at[0].set(0.0), X], Ax(1)),
+    "custom_jvp, one whole": (kink, [X.at[0].set(0.0), X[:, :1]], Ax(1)),
+    "custom_vjp": (lambda x: doubled(x, 2), [X], Ax(1)),
+    "relu": (jax.nn.relu, [X.at[0].set(0.0)], Ax(1)),
+    "sum of few": (lambda x: lax.reduce_sum(x, (2,)), [X], Ax(1)),
+    "max of few": (lambda x: lax.reduce_max(x, (2,)), [jnp.round(X)], Ax(1)),
+}
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_a_slice_has_the_derivative_of_its_function(name):
+    fun, args, ins = RULED[name]
+    value = lambda f: lambda *args: jnp.sum(jnp.sin(jax.tree.leaves(f(*args))[0]))
+    which = tuple(range(len(args)))
+    got = jax.jit(jax.grad(value(slicewise(fun, 4, ins, *args)), which))(*args)
+    for x, y in zip(got, jax.grad(value(fun), which)(*args)):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_slice_of_a_custom_rule_can_be_differentiated_twice():
+    fun = lambda f: lambda x: jnp.sum(jax.jvp(lambda x: f(x, x), (x,), (x,))[1] ** 2)
+    got = jax.jit(jax.grad(fun(slicewise(kink, 4, Ax(1), X, X))))(X)
+    np.testing.assert_allclose(got, jax.grad(fun(kink))(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("op", [lax.reduce_sum, lax.reduce_max, lax.reduce_min])
+@pytest.mark.parametrize("m", [2, 3, 8])
+def test_an_unrolled_reduction_is_equal_to_the_bit(op, m):
+    odd = [jnp.nan, jnp.inf, -0.0]
+    x = numbers(6, m).at[0].set(-0.0).at[1, 0].set(odd[m % 3]).at[2, 1].set(odd[m % 2])
+    eqn, _ = equation(lambda x: op(x, (1,)), x)
+    got, due = jax.jit(lambda x: (reduce_unrolled(eqn, x), op(x, (1,))))(x)
+    bits = lambda x: lax.bitcast_convert_type(jnp.where(x != x, jnp.nan, x), "int32")
+    assert jnp.array_equal(bits(got), bits(due))
+
+
+@pytest.mark.parametrize("op", [lax.argmax, lax.argmin])
+def test_the_first_extremum_in_two_passes_is_that_of_jax(op):
+    x = jnp.round(numbers(40, 30)).at[3, 4:6].set(jnp.nan).at[7].set(jnp.inf).at[8].set(-jnp.inf)
+    check(lambda x: op(x, 1, "int32"), x, n=40, ins=Ax(0))
+
+
+def test_an_axis_of_length_one_streams():
+    check(lax.add, X[:1], X[:1], n=1, ins=Ax(0))
+    check(lambda x: lax.reshape(x, (4, 3)), X[:1], n=1, ins=Ax(0))
+
+
+def test_an_axis_beside_an_empty_one_streams():
+    check(lambda x: lax.reduce_sum(x, (0,)), X[:0], n=4, ins=Ax(1))

@@ -13,7 +13,15 @@ from malleable import MalleableError, RuleError, compat, stage
 from malleable.rewriting.fold import fold
 from malleable.rewriting.graph import fingerprint
 from malleable.rewriting.hoist import hoist
-from malleable.rewriting.passes import configurable, cse, dce, each_body, in_bodies, optimize, pipeline
+from malleable.rewriting.passes import (
+    configurable,
+    cse,
+    dce,
+    each_body,
+    in_bodies,
+    optimize,
+    pipeline,
+)
 from malleable.rewriting.products import matmul_order
 from tests.rules import assert_same, prims, prims_deep
 
@@ -44,7 +52,9 @@ def mixed(x):
 PROGRAMS = {
     "mixed": mixed,
     "while": lambda x: lax.while_loop(
-        lambda c: c[0] < jnp.sum(jnp.sin(x)), lambda c: (c[0] + jnp.sin(x).max(), c[1] * 2), (0.0, x)
+        lambda c: c[0] < jnp.sum(jnp.sin(x)),
+        lambda c: (c[0] + jnp.sin(x).max(), c[1] * 2),
+        (0.0, x),
     )[1],
     "twice": lambda x: jnp.sin(x) * jnp.sin(x) + jax.jit(jnp.sin)(x),
 }
@@ -62,7 +72,9 @@ def test_every_pass_keeps_value_derivative_and_lanes(p, name):
         assert_same(total(ours)(X), total(fun)(X), rtol=1e-4)
         assert_same(total(jax.jit(ours))(X), total(fun)(X), rtol=1e-4)
         assert_same(optimize(total(fun), p)(X), total(fun)(X), rtol=1e-4)
-        _, dots = jax.jvp(optimize(lambda x: x * fun(x)[0], p), (X,), (X,)) if name == "twice" else (0, 0)
+        _, dots = (
+            jax.jvp(optimize(lambda x: x * fun(x)[0], p), (X,), (X,)) if name == "twice" else (0, 0)
+        )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -2,10 +2,12 @@
 
 import math
 
+from malleable import compat
 from malleable.rewriting.frontier import size
 from malleable.rewriting.region import Mapped, Region, axes_of
 
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
+LARGE = 1 << 24  # bytes: more than the caches hold
 ROWS = 256  # rows that a matrix product needs to run at full speed
 BLOCK = 1 << 22  # bytes of the widest value of a block
 
@@ -35,6 +37,13 @@ def is_kept(graph, value) -> bool:
     maker = graph.maker[value]
     big = maker is not None and maker.name in ("dot_general", "gather", "sort", "concatenate")
     return big or len(graph.users(value)) > 1
+
+
+def residuals(body) -> int:
+    """About how many bytes a gradient keeps of one step: the floats that are worked out in it."""
+    made = (v.aval for eqn in body.jaxpr.eqns for v in eqn.outvars)
+    floats = (a for a in made if compat.differentiable(a))
+    return sum(math.prod(a.shape) * a.dtype.itemsize for a in floats) // 2
 
 
 WHOLE = frozenset("dot_general argmin argmax sort cumsum conv_general_dilated gather scan".split())

@@ -94,8 +94,7 @@ def _values(graph, wanted, nodes):
             env.update(zip(node.outs, compat.bind(node.eqn, ins), strict=True))
         return [env[v] for v in wanted]
 
-    with jax.ensure_compile_time_eval():
-        return jax.jit(run)(arrays)
+    return jax.jit(run).lower(arrays).compile()(arrays)  # at once, also while tracing
 
 
 def _constant(graph, value, aval, node):

@@ -16,6 +16,13 @@ from malleable.rewriting.region import (
 )
 
 
+PLAIN = frozenset(
+    "add sub mul div neg sign abs max min exp log sqrt rsqrt square integer_pow pow tanh sin cos "
+    "broadcast_in_dim convert_element_type select_n eq ne lt le gt ge and or not log1p expm1 "
+    "logistic stop_gradient copy reshape squeeze transpose clamp iota expand_dims".split()
+)  # what XLA fuses with its surroundings
+
+
 def size(graph: Graph, value: int) -> int:
     """Bytes of a value.
 
@@ -50,8 +57,10 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
     while work:
         v = work.pop()
         node = graph.maker[v]
-        if node is None or node in actions or len(node.outs) != 1:
-            streams.pop(v) if node is None else None
+        if node in actions:
+            continue
+        if node is None or node.eqn.effects or len(node.outs) != 1:
+            streams.pop(v)
             continue
         found = flow(node.eqn, (None,) * len(node.ins), (streams[v].ax,), n, origin_of(graph, node))
         clash = isinstance(found, Flow) and any(
@@ -69,6 +78,36 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
                 work.append(u)
     place = {node: i for i, node in enumerate(graph.order())}
     return dict(sorted(actions.items(), key=lambda item: place[item[0]]))
+
+
+def pull_sources(region: Region) -> None:
+    """Cut what a source is worked out from, where that is no more: so it is never there as a whole."""
+    graph, again = region.graph, True
+    while again:
+        again = False
+        users: dict[int, set] = {}
+        for node in region.actions:
+            for v in node.ins:
+                users.setdefault(v, set()).add(node)
+        for v, ax, window in list(region.sources()):
+            node = graph.maker[v]
+            if node is None or node.name not in PLAIN or set(graph.users(v)) != users[v]:
+                continue
+            if v in region.graph.outputs or v in region.streams or v in set(region.wholes()):
+                continue
+            if sum(u == v for u, *_ in region.sources()) > 1:
+                continue
+            found = flow(node.eqn, (None,) * len(node.ins), (ax,), window.count)
+            if not isinstance(found, Flow) or any(u in region.streams for u in node.ins):
+                continue
+            here = [u for u, a in zip(node.ins, found.ins, strict=True) if a is not None]
+            if sum(size(graph, u) for u in set(here)) > size(graph, v):
+                continue
+            region.actions[node] = Mapped(found, window, (0,) * len(node.ins))
+            region.streams[v] = Stream(ax, window)
+            region.pulled |= {node}
+            again = True
+            break
 
 
 def retreat(region: Region) -> None:

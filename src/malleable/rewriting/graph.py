@@ -17,6 +17,7 @@ import numpy as np
 from malleable import compat
 
 COMMUTATIVE = frozenset("add mul max min and or xor eq ne add_any".split())
+SCAN = ("jaxpr", "length", "reverse", "unroll")
 SMALL = 4096  # bytes: up to here constants are the same when their bytes are
 
 
@@ -374,6 +375,9 @@ def params_key(eqn: compat.Eqn):
     if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
         body = fingerprint(compat.bodies(params)[0])
         return body, compat.derivative_key(eqn), params.get("symbolic_zeros")
+    if eqn.primitive.name == "scan":  # how its operands are grouped is spelled in several ways
+        sizes = tuple(map(len, compat.view(eqn).split(eqn.invars)))
+        return sizes, tuple(_freeze(params[name]) for name in SCAN)
     return tuple((name, _freeze(p)) for name, p in sorted(params.items()))
 
 

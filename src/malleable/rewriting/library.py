@@ -18,14 +18,17 @@ from malleable.rewriting import rules
 from malleable.rewriting.rules import NoMatch, alone
 from malleable.rewriting.wildcards import Arr, Static
 
+NUMBER = jnp.number  # no booleans: their sums and products are those of logic
 rule = functools.partial(rules.rule, tried=False)  # the tests try them; an import need not
 
 # ---------------------------------------------------------------- products that need not be made
 
 
 @rule(where=alone)
-def sum_of_product(a, b):
+def sum_of_product(a: Arr[NUMBER], b: Arr[NUMBER]):
     """sum(A @ B) needs two sums and a dot."""
+    if not a.size or not b.size:
+        return NoMatch("empty")
     product = jnp.sum(a @ b)
     if b.ndim == 2 and a.ndim >= 2:
         return product, jnp.sum(a, tuple(range(a.ndim - 1))) @ jnp.sum(b, 1)
@@ -35,33 +38,35 @@ def sum_of_product(a, b):
 
 
 @rule(where=alone)
-def column_sums_of_product(a: Arr["m k"], b: Arr["k n"]):
+def column_sums_of_product(a: Arr["m k", NUMBER], b: Arr["k n"]):
     """sum(A @ B, 0) needs a product with one vector."""
+    if not a.size:
+        return NoMatch("empty")
     return jnp.sum(a @ b, 0), jnp.sum(a, 0) @ b
 
 
 @rule(where=alone)
-def row_sums_of_product(a, b: Arr["k n"]):
+def row_sums_of_product(a: Arr[NUMBER], b: Arr["k n", NUMBER]):
     """sum(A @ B, -1) needs a product with one vector."""
-    if a.ndim < 2:
+    if a.ndim < 2 or not b.size:
         return NoMatch("not a product of matrices")
     return jnp.sum(a @ b, -1), a @ jnp.sum(b, -1)
 
 
 @rule(where=alone)
-def trace_of_product(a: Arr["m k"], b: Arr["k m"]):
+def trace_of_product(a: Arr["m k", NUMBER], b: Arr["k m"]):
     """trace(A @ B) needs the diagonal only."""
     return jnp.trace(a @ b), jnp.sum(a * b.T)
 
 
 @rule(where=alone)
-def diagonal_of_product(a: Arr["m k"], b: Arr["k m"]):
+def diagonal_of_product(a: Arr["m k", NUMBER], b: Arr["k m"]):
     """diagonal(A @ B) needs one dot per element."""
     return jnp.diagonal(a @ b), jnp.sum(a * b.T, 1)
 
 
 @rule(where=alone)
-def product_on_vector(a: Arr["m k"], b: Arr["k n"], v: Arr["n"]):
+def product_on_vector(a: Arr["m k", NUMBER], b: Arr["k n"], v: Arr["n"]):
     """(A @ B) @ v is two products with a vector."""
     return (a @ b) @ v, a @ (b @ v)
 
@@ -212,13 +217,13 @@ def sum_of_multiple(x, c: Arr[""], axis: Static):
 
 
 @rule(level="fast")
-def exp_of_log(x):
+def exp_of_log(x: Arr[jnp.inexact]):
     """exp(log(x)) is x; NaN is lost for a negative x."""
     return jnp.exp(jnp.log(x)), x
 
 
 @rule(where=alone, level="fast")
-def sum_of_logs(a, b):
+def sum_of_logs(a: Arr[jnp.floating], b: Arr[jnp.floating]):
     """log(a) + log(b) is one logarithm; the product may overflow."""
     return jnp.log(a) + jnp.log(b), jnp.log(a * b)
 

@@ -12,16 +12,11 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable.rewriting.axes import Ax, unstack
-from malleable.rewriting.frontier import pull, size
+from malleable.rewriting.frontier import PLAIN, pull, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.region import Mapped, Stream, Window
 
 FEW = 8
-PLAIN = frozenset(
-    "add sub mul div neg sign abs max min exp log sqrt rsqrt square integer_pow pow tanh sin cos "
-    "broadcast_in_dim convert_element_type select_n eq ne lt le gt ge and or not log1p expm1 "
-    "logistic stop_gradient copy reshape squeeze transpose clamp iota expand_dims".split()
-)
 COMBINE = {"reduce_sum": operator.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
 
 

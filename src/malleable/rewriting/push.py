@@ -19,13 +19,13 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axes import Ax
-from malleable.rewriting.cost import CACHE, chunk_of, gains
-from malleable.rewriting.frontier import finish, retreat
+from malleable.rewriting.cost import CACHE, LARGE, chunk_of, gains, residuals
+from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
-from malleable.rewriting.passes import configurable, settled
+from malleable.rewriting.passes import configurable, each_body, settled
 from malleable.rewriting.plan import Plan, cut, join
 from malleable.rewriting.region import Region, Stream, Window, grow
-from malleable.rewriting.sinks import SINKS, Sink
+from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
 LEVELS = ("exact", "reassoc", "fast")
 
@@ -58,7 +58,7 @@ def push_up_reductions(
     [2, 1]
     """
     check_options(level, chunk, remat)
-    by_name = {s.name: s for s in sinks}
+    by_name = {s.name: s for s in (*sinks, *RUNNERS)}
     least = CACHE if threshold is None else threshold
     allow = lambda action: LEVELS.index(action.sink.level(action.spec)) <= LEVELS.index(level)  # noqa: E731
 
@@ -99,6 +99,7 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     retreat(region)
     if not region.results():
         return False
+    pull_sources(region)
     region = finish(region)
     verdict = gains(region, list(seeds), least)
     if verdict:
@@ -106,6 +107,8 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         return False
     plan = Plan(region)
     k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
+    if remat == "auto":
+        remat = "body" if n * residuals(view.body) > LARGE else "tail"
     new = _rebuild(graph, node, view, plan, k, remat)
     graph.replace(new)
     return True
@@ -133,9 +136,9 @@ def _rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[
             blocks |= dict(zip(plan.sources, feeds, strict=True))
             return plan.step(state, blocks, wholes, t, k)
 
-        tail = jax.checkpoint(advance, static_argnums=(4,), prevent_cse=False)
-        if remat is None:
-            tail = advance
+        tail = advance
+        if remat is not None:
+            tail = jax.checkpoint(advance, static_argnums=(4,), prevent_cse=False)
 
         def one(c, x, t):
             outs = compat.replay(view.body, [*fixed, *c, *x])
@@ -161,13 +164,14 @@ def _rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[
         feeds = [cut(at[v], ax, w, n) for v, ax, w in plan.sources]
         every = (read(xs), feeds, jnp.arange(n, dtype=jnp.int32))
         loop = (read(carry), state)
+        step = single if k == 1 else block
+        if remat == "body":
+            step = jax.checkpoint(step, prevent_cse=False)
         if k == 1:
-            step = jax.checkpoint(single, prevent_cse=False) if remat == "body" else single
-            loop, stacked = lax.scan(
-                step, loop, every, reverse=view.reverse, unroll=view.unroll, length=n
-            )
+            how = {"reverse": view.reverse, "unroll": view.unroll, "length": n}
+            loop, stacked = lax.scan(step, loop, every, **how)
         else:
-            loop, stacked = in_chunks(block, loop, every, n, k, view.reverse)
+            loop, stacked = in_chunks(step, loop, every, n, k, view.reverse)
         final, state = loop
         state, more = plan.prologue(state, at, wholes, range(n, n + plan.behind))
         results = plan.final(state, wholes)
@@ -201,21 +205,3 @@ def in_chunks(block, loop, every, n, k, reverse):
         stacked = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), stacked, last)
     return loop, stacked
 
-
-def each_body(p):
-    def top_down(jaxpr):
-        jaxpr = p(jaxpr)
-        eqns = []
-        for eqn in jaxpr.jaxpr.eqns:
-            inside = compat.bodies(eqn.params)
-            if inside and not isinstance(compat.view(eqn), compat.Opaque):
-                new = [top_down(b) for b in inside]
-                if any(a is not b for a, b in zip(new, inside)):
-                    eqn = compat.with_bodies(eqn, new)
-            eqns.append(eqn)
-        if all(a is b for a, b in zip(eqns, jaxpr.jaxpr.eqns)):
-            return jaxpr
-        consts = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
-        return compat.program(jaxpr, eqns, jaxpr.jaxpr.outvars, consts)
-
-    return top_down

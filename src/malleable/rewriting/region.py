@@ -316,6 +316,8 @@ class _Grower:
                 spec = self.spec(node, found.how, window)
                 if sink is None:
                     return f"{node.name} along the axis has no running form"
+                if not sink.fits(spec):
+                    return f"{node.name} runs against the stream"
                 action = Carried(sink, spec, found, window)
                 if not self.allow(action):
                     return "its order of operations would change"

@@ -28,7 +28,7 @@ from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.push import LEVELS, check_options, in_chunks
 from malleable.rewriting.region import Ended, Kept, Region, Stream, Window, grow
-from malleable.rewriting.sinks import SINKS, Sink
+from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
 LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
 SPREAD = 4  # so many times its largest operand is a value that is spread out
@@ -60,10 +60,9 @@ def stream(
     [True, False]
     """
     check_options(level, block)
-    by_name = {s.name: s for s in sinks}
+    by_name = {s.name: s for s in (*sinks, *RUNNERS)}
     least = LARGE if threshold is None else threshold
     allow = lambda action: LEVELS.index(action.sink.level(action.spec)) <= LEVELS.index(level)  # noqa: E731
-    forced = threshold is not None
 
     def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, keep=lambda eqn: eqn.params["name"] in by_name)
@@ -71,7 +70,7 @@ def stream(
         changed = unroll_minor(graph, least)
         while (node := _next(graph, tried, least)) is not None:
             tried.add(node)
-            changed |= _stream_one(graph, node, by_name, allow, block, remat, least, forced)
+            changed |= _stream_one(graph, node, by_name, allow, block, remat)
         return graph.jaxpr() if changed else body
 
     return settled(jaxpr, in_bodies(pass_over)(jaxpr))
@@ -90,7 +89,7 @@ def _next(graph: Graph, tried: set, least: int) -> Node | None:
     return None
 
 
-def _stream_one(graph, node, sinks, allow, block, remat, least, forced) -> bool:
+def _stream_one(graph, node, sinks, allow, block, remat) -> bool:
     """Stream the best axis of what an equation spreads out; whether there was one."""
     (out,) = node.outs
     aval, found, reasons = graph.avals[out], [], []
@@ -99,7 +98,7 @@ def _stream_one(graph, node, sinks, allow, block, remat, least, forced) -> bool:
         if n < 2:
             continue
         region = _region(graph, out, dim, n, sinks, allow, small)
-        why = region if isinstance(region, str) else _verdict(region, small, forced)
+        why = region if isinstance(region, str) else _verdict(region, small)
         if why:
             reasons.append(why)
         else:
@@ -135,7 +134,7 @@ def _region(graph, value, dim, n, sinks, allow, small) -> Region | str:
     return region if value in region.streams else "it is used as a whole"
 
 
-def _verdict(region: Region, small: int, forced: bool) -> str:
+def _verdict(region: Region, small: int) -> str:
     """Why streaming does not pay, or ""."""
     graph = region.graph
     if Plan(finish(region)).single:
@@ -145,9 +144,6 @@ def _verdict(region: Region, small: int, forced: bool) -> str:
         return "a large value is used as a whole"
     if not escapes and not region.results():
         return "nothing small comes of it"
-    big = [v for v in region.streams if size(graph, v) > small]
-    if not forced and not any(is_kept(graph, v) or is_made_whole(graph, v) for v in big):
-        return "XLA never makes it as a whole"
     return ""
 
 

@@ -1,0 +1,124 @@
+"""What rewriting itself costs: the shipped rules on long programs; rolling up a model."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import malleable as mal
+from benchmarks.measure import table
+
+SIZES = (1_000, 10_000, 20_000, 100_000)
+LIMIT, GROWTH = 1.5, 2.2  # seconds for 10,000 equations; for twice as many
+SHAPE = (4, 4)
+UNARY = [jnp.sin, jnp.tanh, jnp.exp, lambda x: x.T, lambda x: -x, lambda x: x + 1.0]
+BINARY = [jnp.add, jnp.multiply, jnp.subtract, jnp.maximum, lambda x, y: x @ y]
+MATCHED = [
+    lambda x, y: jnp.log(jax.nn.softmax(x)),
+    lambda x, y: jnp.log(1.0 + x),
+    lambda x, y: x * jnp.sum(x @ y),
+    lambda x, y: x * jnp.trace(x @ y),
+    lambda x, y: jnp.diag(x[0]) @ y,
+    lambda x, y: x @ jnp.eye(SHAPE[0]),
+]
+
+
+def random_program(eqns, seed=0):
+    """A closed jaxpr of about so many equations; a quarter of them is where a rule applies."""
+    rng = np.random.default_rng(seed)
+
+    def fun(x, y):
+        values, count = [x, y], 0
+        while count < eqns:
+            a, b = (values[-1 - min(rng.geometric(0.1), len(values)) % len(values)] for _ in "ab")
+            kind = rng.random()
+            if kind < 0.03:
+                values.append(MATCHED[rng.integers(len(MATCHED))](a, b))
+                count += 8
+            elif kind < 0.5:
+                values.append(UNARY[rng.integers(len(UNARY))](a))
+                count += 1
+            else:
+                values.append(BINARY[rng.integers(len(BINARY))](a, b))
+                count += 1
+        return sum(values[-50:])
+
+    return jax.make_jaxpr(fun)(jnp.ones(SHAPE), jnp.ones(SHAPE))
+
+
+def best(fun, *args, rounds=3):
+    """(the least seconds of CPU of some runs, the result)"""
+    times = []
+    for _ in range(rounds):
+        start = time.process_time()
+        out = fun(*args)
+        times.append(time.process_time() - start)
+    return min(times), out
+
+
+def say(passed, what):
+    print(f"  {'PASS' if passed else 'FAIL'}  {what}")
+
+
+def rules():
+    """Seconds by number of equations, and whether the limits are kept."""
+    rewriting = mal.rewrite(*mal.LIBRARY)
+    rows, seconds = [], {}
+    for size in SIZES:
+        program = random_program(size)
+        count = len(program.eqns)
+        took, out = best(rewriting, program, rounds=1 if size > 20_000 else 3)
+        seconds[size] = took * size / count  # of `size` equations, had it been so many exactly
+        left = f"{len(out.eqns):,} left"
+        rows.append((f"{count:,} equations", f"{took:7.3f} s   {count / took:,.0f} per s   {left}"))
+    growth = seconds[20_000] / seconds[10_000]
+    table(f"{len(mal.LIBRARY)} rules", rows)
+    fast, linear = seconds[10_000] < LIMIT, growth <= GROWTH
+    print(
+        f"\n  {'PASS' if fast else 'FAIL'}  10,000 equations: {seconds[10_000]:.2f} s < {LIMIT} s"
+    )
+    print(f"  {'PASS' if linear else 'FAIL'}  twice as many: {growth:.2f} x <= {GROWTH} x")
+    return fast and linear
+
+
+# ---------------------------------------------------------------- rolling up
+
+LAYERS, WIDTH, TOKENS, LESS = 48, 128, 16, 8
+
+
+def model(layers, x):
+    """An unrolled residual network of LAYERS equal blocks."""
+    for p in layers:
+        h = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        x = x + jax.nn.gelu(h @ p["up"] + p["b"]) @ p["down"]
+    return jnp.sum(x**2)
+
+
+def rolling():
+    """Seconds to trace and compile the gradient, unrolled and rolled up."""
+    rng = np.random.default_rng(0)
+    shapes = {"up": (WIDTH, 4 * WIDTH), "b": (4 * WIDTH,), "down": (4 * WIDTH, WIDTH)}
+    draw = lambda shape: jnp.asarray(0.05 * rng.standard_normal(shape), jnp.float32)
+    layers = [{name: draw(shape) for name, shape in shapes.items()} for _ in range(LAYERS)]
+    x, took, results = draw((TOKENS, WIDTH)), {}, {}
+    funs = {"unrolled": model, "rolled": mal.optimize(model, mal.reroll)}
+    for name, fun in funs.items():
+        start = time.process_time()
+        program = jax.jit(lambda p, x, fun=fun: jax.grad(fun)(p, x)).lower(layers, x).compile()
+        took[name] = time.process_time() - start
+        results[name] = program(layers, x)
+    pairs = zip(*map(jax.tree.leaves, results.values()))
+    right = all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs)
+    less = took["unrolled"] / took["rolled"]
+    rows = [(name, f"{seconds:.2f} s to trace and compile") for name, seconds in took.items()]
+    table(f"The gradient of {LAYERS} equal blocks", rows)
+    good = right and less >= LESS
+    print(
+        f"\n  {'PASS' if good else 'FAIL'}  {less:.1f} x less >= {LESS} x; results equal: {right}"
+    )
+    return good
+
+
+def main():
+    return 0 if all([rules(), rolling()]) else 1
