@@ -61,19 +61,19 @@ def checks(suite, case):
     plain = run(case.fn)
     reference = suite.REFERENCE.get(case.name, plain)
 
-    def same(fun, expected, tolerance):
-        return lambda: None if suite.close(run(fun), expected, tolerance) else "wrong"
+    def same(make, expected, tolerance):
+        return lambda: None if suite.close(run(make()), expected, tolerance) else "wrong"
 
     found = {
-        "plain": same(case.fn, reference, case.tol),
-        "forward": same(ours(case.fn), reference, case.tol),
+        "plain": same(lambda: case.fn, reference, case.tol),
+        "forward": same(lambda: ours(case.fn), reference, case.tol),
         "effects": lambda: effects(suite, case, args),
     }
     if case.grad is not None:
-        back = derivative(suite, case, case.fn)
-        expected = suite.summary(back(*args))
-        of_ours = derivative(suite, case, ours(case.fn))
-        found["gradient"] = same(of_ours, expected, 5 * case.tol)
+        expected = suite.summary(derivative(suite, case, case.fn)(*args))
+        found["gradient"] = same(
+            lambda: derivative(suite, case, ours(case.fn)), expected, 5 * case.tol
+        )
     return found
 
 

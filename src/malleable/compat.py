@@ -262,6 +262,11 @@ def is_transparent(eqn: Eqn) -> bool:
     return not (said or layouts or p["compiler_options_kvs"])
 
 
+def is_named(eqn: Eqn, name: str) -> bool:
+    """Whether an equation was made under this name (see `stamped`)."""
+    return name in str(eqn.source_info.name_stack)
+
+
 def is_of_jax(jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program is JAX's own."""
     info = getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""

@@ -2,6 +2,8 @@
 
 import random
 import string
+from functools import partial
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +134,7 @@ def random_chain(seed):
     n = pick.randint(3, 5)
     batch, ends = new(pick.choice([0, 0, 1, 2])), [new(pick.randint(0, 2)) for _ in range(2)]
     groups = [ends[0], *(new(pick.choice([1, 1, 2])) for _ in range(n - 1)), ends[1]]
-    dims = [pick.sample(d, len(d)) for d in (batch + a + b for a, b in zip(groups, groups[1:]))]
+    dims = [pick.sample(d, len(d)) for d in (batch + a + b for a, b in pairwise(groups))]
 
     def fun(*xs):
         draw = random.Random(seed)
@@ -150,16 +152,16 @@ def random_chain(seed):
     return fun, [tuple(size[name] for name in d) for d in dims]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(10))
 def test_random_chains_cost_no_more_and_give_the_same(seed):
-    for trial in range(4):
-        fun, shapes = random_chain(4 * seed + trial)
+    for trial in range(3):
+        fun, shapes = random_chain(3 * seed + trial)
         args = arrays(*shapes)
         program = stage(fun)(*args).jaxpr
         out = matmul_order(program)
         assert multiplications(out) <= multiplications(program)
         assert matmul_order(out) is out
-        if out is not program and trial < 2:
+        if out is not program and trial == 0:
             assert prims(out).count("dot_general") == len(shapes) - 1
-            run = lambda p: jax.jit(lambda *xs: compat.replay(p, xs)[0])(*args)
-            np.testing.assert_allclose(run(out), run(program), rtol=1e-3, atol=1e-3)
+            ours, plain = (jax.jit(partial(compat.replay, p))(args)[0] for p in (out, program))
+            np.testing.assert_allclose(ours, plain, rtol=1e-3, atol=1e-3)

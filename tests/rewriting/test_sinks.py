@@ -34,7 +34,7 @@ def blocks_of(fun, args, ins, n):
 
 def sunk(fun, args, ins, n, reverse=False, seed=0, merged=False):
     """The results of an equation, computed by its sink, block by block."""
-    eqn, values, found, stacks = blocks_of(fun, args, ins, n)
+    eqn, _, found, stacks = blocks_of(fun, args, ins, n)
     spec, one = spec_of(eqn, found, n, reverse), BY_NAME[eqn.primitive.name]
     pieces = list(zip(cuts(n, seed), cuts(n, seed)[1:]))
 
@@ -76,7 +76,7 @@ def same(got, due, close=0.0):
 X = numbers(6, 4, 3)
 TIES = jnp.round(X * 2)
 ODD = X.at[2, 1].set(jnp.nan).at[4].set(jnp.inf).at[1].set(-jnp.inf).at[5, 1].set(jnp.nan)
-I = numbers(6, 4, 3, dtype="int32")
+INTS = numbers(6, 4, 3, dtype="int32")
 total = lambda *axes: lambda x: lax.reduce_sum(x, axes)
 dot = lambda a, b: lax.dot_general(a, b, (((1,), (1,)), ((), ())))
 
@@ -84,7 +84,7 @@ CASES = {
     "sum": (total(0), [X], Ax(0), 6, 1e-6),
     "sum of all": (total(0, 1, 2), [X], Ax(1), 4, 1e-6),
     "sum, merged": (total(0, 1), [X], Ax(1, 2), 2, 1e-6),
-    "sum of integers": (total(0), [I], Ax(0), 6, 0),
+    "sum of integers": (total(0), [INTS], Ax(0), 6, 0),
     "sum of halves": (total(0), [X.astype("float16")], Ax(0), 6, 1e-2),
     "sum of bfloat16": (total(0), [X.astype("bfloat16")], Ax(0), 6, 1e-1),
     "sum of complex": (total(0), [lax.complex(X, -X)], Ax(0), 6, 1e-6),
@@ -92,14 +92,14 @@ CASES = {
     "max": (lambda x: lax.reduce_max(x, (0,)), [TIES], Ax(0), 6, 0),
     "max of odd": (lambda x: lax.reduce_max(x, (0, 2)), [ODD], Ax(0), 6, 0),
     "min of odd": (lambda x: lax.reduce_min(x, (0, 2)), [ODD], Ax(0), 6, 0),
-    "max of integers": (lambda x: lax.reduce_max(x, (1,)), [I], Ax(1), 4, 0),
-    "min of bytes": (lambda x: lax.reduce_min(x, (1,)), [I.astype("uint8")], Ax(1), 4, 0),
+    "max of integers": (lambda x: lax.reduce_max(x, (1,)), [INTS], Ax(1), 4, 0),
+    "min of bytes": (lambda x: lax.reduce_min(x, (1,)), [INTS.astype("uint8")], Ax(1), 4, 0),
     "min of halves": (lambda x: lax.reduce_min(x, (1,)), [X.astype("float16")], Ax(1), 4, 0),
     "and": (lambda x: lax.reduce_and(x, (1,)), [X > -1], Ax(1), 4, 0),
     "or": (lambda x: lax.reduce_or(x, (1,)), [X > 1], Ax(1), 4, 0),
     "xor": (lambda x: lax.reduce_xor(x, (1,)), [X > 1], Ax(1), 4, 0),
-    "and of integers": (lambda x: lax.reduce_and(x, (1,)), [I], Ax(1), 4, 0),
-    "or of bytes": (lambda x: lax.reduce_or(x, (1,)), [I.astype("uint8")], Ax(1), 4, 0),
+    "and of integers": (lambda x: lax.reduce_and(x, (1,)), [INTS], Ax(1), 4, 0),
+    "or of bytes": (lambda x: lax.reduce_or(x, (1,)), [INTS.astype("uint8")], Ax(1), 4, 0),
     "argmax": (lambda x: lax.argmax(x, 0, "int32"), [TIES], Ax(0), 6, 0),
     "argmin": (lambda x: lax.argmin(x, 1, "int32"), [TIES], Ax(1), 4, 0),
     "argmax of odd": (lambda x: lax.argmax(x, 0, "int32"), [ODD], Ax(0), 6, 0),
@@ -107,14 +107,17 @@ CASES = {
     "argmin, merged": (lambda x: lax.argmin(x, 1, "int32"), [TIES], Ax(1, 2), 2, 0),
     "argmin, merged inner": (lambda x: lax.argmin(x, 1, "int32"), [TIES], Ax(1, 1, 2), 2, 0),
     "argmax of booleans": (lambda x: lax.argmax(x, 1, "int32"), [X > 1], Ax(1), 4, 0),
-    "argmax of integers": (lambda x: lax.argmax(x, 1, "uint32"), [I], Ax(1), 4, 0),
-    "argmax of minus infinity": (lambda x: lax.argmax(x, 0, "int32"), [X * 0 - jnp.inf], Ax(0), 6, 0),
+    "argmax of integers": (lambda x: lax.argmax(x, 1, "uint32"), [INTS], Ax(1), 4, 0),
+    "argmax of minus infinity": (
+        lambda x: lax.argmax(x, 0, "int32"), [X * 0 - jnp.inf], Ax(0), 6, 0,
+    ),
     "dot": (dot, [X[0], X[1, :2]], [Ax(1)], 3, 1e-6),
     "dot, merged": (dot, [X[..., 0], X[..., 1]], [None, Ax(1, 2)], 2, 1e-6),
     "dot of halves": (dot, [X[0].astype("bfloat16"), X[1].astype("bfloat16")], [Ax(1)], 3, 5e-2),
-    "dot of integers": (dot, [I[0], I[1]], [Ax(1)], 3, 0),
+    "dot of integers": (dot, [INTS[0], INTS[1]], [Ax(1)], 3, 0),
     "batched dot": (
-        lambda a, b: lax.dot_general(a, b, (((0, 2), (0, 2)), ((1,), (1,)))), [X, X + 1], [Ax(0)], 6, 1e-5,
+        lambda a, b: lax.dot_general(a, b, (((0, 2), (0, 2)), ((1,), (1,)))),
+        [X, X + 1], [Ax(0)], 6, 1e-5,
     ),
     "sum of one": (total(0), [X[:1]], Ax(0), 1, 0),
     "argmax of one": (lambda x: lax.argmax(x, 0, "int32"), [X[:1]], Ax(0), 1, 0),
@@ -142,7 +145,7 @@ def test_no_blocks_give_what_nothing_gives(name):
 
 RUNS = {
     "cumsum": (lax.cumsum, X, 1e-5),
-    "cumsum of integers": (lax.cumsum, I, 0),
+    "cumsum of integers": (lax.cumsum, INTS, 0),
     "cumsum of halves": (lax.cumsum, X.astype("float16"), 2e-2),
     "cumprod": (lax.cumprod, X, 1e-5),
     "cummax": (lax.cummax, ODD, 0),
@@ -213,7 +216,9 @@ def streamed_sum(x, size):
 
 def test_a_long_sum_loses_no_more_than_the_plain_one():
     x = np.random.default_rng(0).uniform(0.5, 1.5, (100_000, 4)).astype("float32")
-    error = np.abs(np.asarray(jax.jit(streamed_sum, static_argnums=1)(x, 1)) / x.sum(0, dtype="f8") - 1)
+    error = np.abs(
+        np.asarray(jax.jit(streamed_sum, static_argnums=1)(x, 1)) / x.sum(0, dtype="f8") - 1
+    )
     assert error.max() < 1e-7
 
 
@@ -256,4 +261,3 @@ def test_a_sink_of_yours_streams():
         assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, acc)
         acc = new
     same(mean_square.final(spec, acc), [mean_square(X)], 1e-6)
-

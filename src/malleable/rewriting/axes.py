@@ -6,7 +6,13 @@ import functools
 from collections.abc import Callable, Sequence
 
 from malleable import compat
-from malleable.rewriting import axis_bodies, axis_contractions, axis_shapes, axis_windows
+from malleable.rewriting import (
+    axis_bodies,
+    axis_contractions,
+    axis_derivatives,
+    axis_shapes,
+    axis_windows,
+)
 from malleable.rewriting.axis_shapes import reduce_unrolled
 from malleable.rewriting.axis_windows import Origin
 from malleable.rewriting.slices import (
@@ -36,6 +42,7 @@ __all__ = [
     "take",
     "unstack",
 ]
+
 
 def flow(
     eqn: compat.Eqn,
@@ -80,9 +87,9 @@ def flow_program(
     """How an axis of length n goes through a whole program; None among `ins`: given whole.
 
     >>> import jax.numpy as jnp
-    >>> program = compat.trace(lambda x, w: jnp.tanh(x @ w) + jnp.arange(3.0), *map(jnp.ones, ((3, 5), (5, 3))))
-    >>> found = flow_program(program, [Ax(0), None], 3)
-    >>> found.outs, found.run(2, jnp.zeros(5), jnp.ones((5, 3)))[0].shape
+    >>> x, w = jnp.ones((4, 5)), jnp.ones((5, 3))
+    >>> found = flow_program(compat.trace(lambda x, w: jnp.tanh(x @ w), x, w), [Ax(0), None], 4)
+    >>> found.outs, found.run(2, x[2], w)[0].shape
     ((Ax(dim=0, outer=1, inner=1),), (3,))
     """
     return axis_bodies.flow_program(flow, program, ins, n, outs)
@@ -92,5 +99,8 @@ RULES: dict[str, Callable] = {
     **axis_shapes.RULES,
     **axis_windows.RULES,
     **axis_contractions.RULES,
-    **{name: functools.partial(rule, flow) for name, rule in axis_bodies.RULES.items()},
+    **{
+        name: functools.partial(rule, flow)
+        for name, rule in (axis_bodies.RULES | axis_derivatives.RULES).items()
+    },
 }

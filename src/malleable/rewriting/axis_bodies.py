@@ -1,23 +1,28 @@
-"""How a streamed axis passes equations with programs inside: calls, branches, loops, custom rules.
+"""How a streamed axis passes equations with programs inside: calls, branches, loops.
 
 Each rule is handed `flow`, which says how the axis goes through one equation.
 """
 
-import contextvars
-import functools
 from collections.abc import Sequence
 
-import jax
 from jax import lax
 
 from malleable import compat
-from malleable.errors import TransformError
 from malleable.rewriting.axis_shapes import ELEMENTWISE
 from malleable.rewriting.axis_windows import Origin
 from malleable.rewriting.slices import Ax, Flow, Running, Sunk, take, typed
 
+REMATS = ("remat", "remat2", "checkpoint")
+
 # What is cheaper made slice by slice than made whole and cut.
-MADE_ALONG = ELEMENTWISE | {"broadcast_in_dim", "iota", "reshape", "squeeze", "transpose"}
+MADE_ALONG = ELEMENTWISE | {
+    "broadcast_in_dim",
+    "concatenate",
+    "iota",
+    "reshape",
+    "squeeze",
+    "transpose",
+}
 
 
 def flow_program(
@@ -69,12 +74,33 @@ class _Plan:
             if due and not ax:
                 self.cut(v, due)
             self.outs.append(due or ax)
+        self.prune()
         return ""
 
+    def prune(self) -> None:
+        """Drop what nothing needs: wholes of which only slices are used."""
+        variables = self.program.jaxpr.outvars
+        needed = set(zip(map(id, variables), self.outs, strict=True))
+        kept = []
+        for eqn, found in reversed(self.steps):
+            if eqn is None:
+                made, used = [found], [(found[0], None)]
+            else:
+                whole = [None] * len(eqn.invars), [None] * len(eqn.outvars)
+                ins, outs = (found.ins, found.outs) if found else whole
+                made = list(zip(eqn.outvars, outs, strict=True))
+                used = list(zip(eqn.invars, ins, strict=True))
+            if any((id(v), ax) in needed for v, ax in made):
+                needed.update((id(v), ax) for v, ax in used)
+                kept.append((eqn, found))
+        self.steps = kept[::-1]
+
     def add(self, eqn) -> str:
+        if eqn.effects:
+            return f"{eqn.primitive} has a side effect"
         ins = [self.place(v) for v in eqn.invars]
+        self.makers.update(dict.fromkeys(eqn.outvars, eqn))
         if not any(ins):
-            self.makers.update(dict.fromkeys(eqn.outvars, eqn))
             self.steps.append((eqn, None))
             return ""
         found = self.flow(eqn, ins, [None] * len(eqn.outvars), self.n, self.origin(eqn))
@@ -104,7 +130,7 @@ class _Plan:
         elif eqn is None and v not in self.whole:
             self.wanted[v] = ax
         self.parts.add((v, ax))
-        if not isinstance(found, Flow):
+        if eqn is None or not isinstance(found, Flow):
             self.steps.append((None, (v, ax)))
             return
         for w, its in zip(eqn.invars, found.ins, strict=True):
@@ -156,6 +182,12 @@ class _Plan:
         return typed([read(v, ax) for v, ax in zip(variables, self.outs, strict=True)], variables)
 
 
+def closed(eqn, inside) -> str:
+    """Why an equation with a body is not entered."""
+    why = getattr(inside, "why", "") or f"it would lose {inside.lost}"
+    return f"the axis is inside {eqn.primitive}: {why}"
+
+
 # ---------------------------------------------------------------- calls and branches
 
 
@@ -163,12 +195,11 @@ def call(flow, eqn, ins, outs, n, origin):
     """A jit is put in place; a remat stays one."""
     inside = compat.view(eqn)
     if not isinstance(inside, compat.Call) or inside.lost:
-        why = getattr(inside, "lost", "") or getattr(inside, "why", "")
-        return f"an axis in {eqn.primitive}: {why}"
+        return closed(eqn, inside)
     body = flow_program(flow, inside.body, ins, n, outs)
-    if isinstance(body, str) or not any(ins) and any(body.ins) < any(outs):
-        return body if isinstance(body, str) else f"{eqn.primitive} makes the axis"
-    if eqn.primitive.name not in ("remat", "remat2", "checkpoint"):
+    if isinstance(body, str):
+        return body
+    if eqn.primitive.name not in REMATS:
         return body
 
     def run(t, *xs):
@@ -180,13 +211,17 @@ def call(flow, eqn, ins, outs, n, origin):
 
 def cond(flow, eqn, ins, outs, n, origin):
     """All branches agree on where the axis is."""
-    branches = compat.view(eqn).branches
+    inside = compat.view(eqn)
+    if not isinstance(inside, compat.Branch):
+        return closed(eqn, inside)
     axes, results = tuple(ins[1:]), tuple(outs)
     while True:
-        found = [flow_program(flow, b, axes, n, results) for b in branches]
-        why = next((f for f in found if isinstance(f, str)), None)
-        if why:
-            return why
+        found: list[Flow] = []
+        for branch in inside.branches:
+            one = flow_program(flow, branch, axes, n, results)
+            if isinstance(one, str):
+                return one
+            found.append(one)
         joined = _join(axes, *(f.ins for f in found)), _join(results, *(f.outs for f in found))
         if joined == (axes, results):
             break
@@ -208,6 +243,8 @@ def _join(*sides):
 def scan(flow, eqn, ins, outs, n, origin):
     """The axis is another than the loop's own; a carry has it before the step and after."""
     loop = compat.view(eqn)
+    if not isinstance(loop, compat.Scan):
+        return closed(eqn, loop)
     consts, carry, xs = loop.split(ins)
     k = len(carry)
     if any(ax and ax.dim == 0 for ax in (*xs, *outs[k:])):
@@ -219,7 +256,7 @@ def scan(flow, eqn, ins, outs, n, origin):
         body = flow_program(flow, loop.body, (*consts, *state, *rows), n, (*state, *ys))
         if isinstance(body, str):
             return body
-        parts = [part for part in loop.split(body.ins)]
+        parts = loop.split(body.ins)
         joined = _join(state, body.outs[:k], parts[1])
         if joined == state:
             break
@@ -248,6 +285,8 @@ def _deeper(ax, by):
 def while_loop(flow, eqn, ins, outs, n, origin):
     """The number of rounds does not depend on the axis."""
     loop = compat.view(eqn)
+    if not isinstance(loop, compat.While):
+        return closed(eqn, loop)
     test_ins, body_ins, carry = loop.split(ins)
     state = _join(carry, outs)
     while True:
@@ -276,155 +315,10 @@ def while_loop(flow, eqn, ins, outs, n, origin):
     return Flow((*test_ins, *consts, *state), state, run)
 
 
-# ---------------------------------------------------------------- custom derivatives
-
-
-def custom_jvp(flow, eqn, ins, outs, n, origin):
-    """One slice of the function has one slice of the derivative rule."""
-    given = compat.view(eqn)
-    body = flow_program(flow, given.body, ins, n, outs)
-    if isinstance(body, str):
-        return body
-    avals, smooth = [v.aval for v in eqn.invars], [compat.differentiable(v.aval) for v in eqn.invars]
-    results = [compat.differentiable(v.aval) for v in eqn.outvars]
-
-    def rule(*args):
-        primals, dots = args[: len(avals)], _filled(smooth, args[len(avals) :], avals)
-        made, moved = given.jvp(primals, dots)
-        return [*made, *_picked(results, moved)]
-
-    @functools.cache
-    def along() -> Flow | str:
-        program = compat.trace(rule, *avals, *_picked(smooth, avals))
-        due = (*body.ins, *_picked(smooth, body.ins))
-        moved = (*body.outs, *_picked(results, body.outs))
-        return _exactly(due, flow_program(flow, program, due, n, moved))
-
-    why = _refused(eqn, body.ins, along)
-    if why:
-        return why
-
-    def run(t, *xs):
-        one = jax.custom_jvp(lambda t, *xs: tuple(body.run(t, *xs)))
-
-        @one.defjvp
-        def _(primals, dots):
-            flat = _surely(eqn, along()).run(*primals, *_picked(smooth, dots[1:]))
-            made, moved = flat[: len(results)], iter(flat[len(results) :])
-            zeros = map(compat.zero_tangent, made)
-            moved = [next(moved) if r else z for r, z in zip(results, zeros, strict=True)]
-            return tuple(made), tuple(moved)
-
-        return list(one(t, *xs))
-
-    return body._replace(run=run)
-
-
-def custom_vjp(flow, eqn, ins, outs, n, origin):
-    """One slice of the function has one slice of each half of the derivative rule."""
-    given, count = compat.view(eqn), len(eqn.outvars)
-    body = flow_program(flow, given.body, ins, n, outs)
-    if isinstance(body, str):
-        return body
-    avals, types = [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars]
-    smooth, results = ([compat.differentiable(a) for a in side] for side in (avals, types))
-    if any(s and not ax for s, ax in zip(smooth, body.ins, strict=True)):
-        return "a reverse rule would add up over the axis"
-
-    @functools.cache
-    def halves():
-        program = compat.trace(lambda *xs: [x for side in given.fwd(*xs) for x in side], *avals)
-        kept = [v.aval for v in program.jaxpr.outvars[count:]]
-        due = (*body.outs, *(None for _ in kept))
-        forth = _exactly(body.ins, flow_program(flow, program, body.ins, n, due))
-        if isinstance(forth, str):
-            return forth
-
-        def rule(*args):
-            cts = _filled(results, args[len(kept) :], types)
-            return _picked(smooth, given.bwd(list(args[: len(kept)]), cts))
-
-        program = compat.trace(rule, *kept, *_picked(results, types))
-        due = (*forth.outs[count:], *_picked(results, body.outs))
-        back = _exactly(due, flow_program(flow, program, due, n, _picked(smooth, body.ins)))
-        return back if isinstance(back, str) else (forth, back)
-
-    why = _refused(eqn, body.ins, halves)
-    if why:
-        return why
-
-    def run(t, *xs):
-        one = jax.custom_vjp(lambda t, *xs: tuple(body.run(t, *xs)))
-
-        def fwd(t, *xs):
-            flat = _surely(eqn, halves())[0].run(t, *xs)
-            return tuple(flat[:count]), (t, tuple(flat[count:]))
-
-        def bwd(kept, cts):
-            back = _surely(eqn, halves())[1]
-            found = iter(back.run(kept[0], *kept[1], *_picked(results, cts)))
-            return None, *(next(found) if s else None for s in smooth)
-
-        one.defvjp(fwd, bwd)
-        return list(one(t, *xs))
-
-    return body._replace(run=run)
-
-
-def _exactly(due, found):
-    """A flow whose operands carry the axis where they are due to; else why not."""
-    if isinstance(found, Flow) and found.ins != tuple(due):
-        return "it needs more than one slice"
-    return found
-
-
-_proving: contextvars.ContextVar[frozenset] = contextvars.ContextVar("_proving", default=frozenset())
-
-
-def _refused(eqn, ins, rule) -> str:
-    """Why the derivative rule does not go along the axis, or "".
-
-    A rule may call the function it belongs to, so a function met again inside its own rule passes.
-    """
-    key = eqn.primitive.name, str(compat.bodies(eqn.params)[0]), ins
-    if key in _proving.get():
-        return ""
-    token = _proving.set(_proving.get() | {key})
-    try:
-        found = rule()
-    finally:
-        _proving.reset(token)
-    return f"a derivative rule does not go along the axis: {found}" if isinstance(found, str) else ""
-
-
-def _surely(eqn, found):
-    """What was proved; of two functions that look the same, the second may have another rule."""
-    if isinstance(found, str):
-        raise TransformError(
-            f"a derivative rule of higher order cannot be applied slice by slice: {found}",
-            where=compat.where(eqn),
-            hint="leave this function out of the rewrite, or write its rule for one slice",
-        )
-    return found
-
-
-def _picked(flags, values):
-    return [v for flag, v in zip(flags, values, strict=True) if flag]
-
-
-def _filled(flags, values, avals):
-    """The tangents of all, given those of the differentiable ones."""
-    rest = iter(values)
-    return [next(rest) if f else compat.zero_tangent(a) for f, a in zip(flags, avals, strict=True)]
-
-
 RULES = {
-    **dict.fromkeys(
-        "jit pjit closed_call core_call eval_jaxpr remat remat2 checkpoint".split(), call
-    ),
+    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "eval_jaxpr"), call),
+    **dict.fromkeys(REMATS, call),
     "cond": cond,
     "scan": scan,
     "while": while_loop,
-    "custom_jvp_call": custom_jvp,
-    "custom_vjp_call": custom_vjp,
 }

@@ -106,11 +106,13 @@ def batched(eqn, ins, outs, n, origin):
     guesses = {tuple(a is not None for a in ins), tuple(here)}
     for carried in sorted(guesses, key=sum):
         if any(carried) and _proved(eqn, ax.dim, carried):
-            one = _under_vmaps(eqn, carried, ax.dim)
-            axes = tuple(ax if c else None for c in carried)
-            outs = (ax,) * len(eqn.outvars)
-            return Flow(axes, outs, lambda t, *xs: one(*xs))
+            return _lane(eqn, carried, ax)
     return f"nothing is known about an axis in {eqn.primitive}"
+
+
+def _lane(eqn, carried, ax):
+    axes, one = tuple(ax if c else None for c in carried), _under_vmaps(eqn, carried, ax.dim)
+    return Flow(axes, (ax,) * len(eqn.outvars), lambda t, *xs: one(*xs))
 
 
 def _under_vmaps(eqn, carried, depth):

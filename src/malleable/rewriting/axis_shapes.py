@@ -15,20 +15,21 @@ from malleable.rewriting.slices import (
     rebind,
     shapes,
     size,
-    sized,
     slice_shape,
     slots,
 )
 
-ELEMENTWISE = frozenset(
-    """abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil
-    clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf
-    erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite
-    le le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter not or pcast polygamma
-    population_count pow pvary random_gamma_grad real reduce_precision regularized_incomplete_beta
-    rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh
-    sqrt square stop_gradient sub tan tanh xor zeta""".split()
+_NAMES = (
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt "
+    "ceil clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq "
+    "eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag "
+    "integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg "
+    "nextafter not or pcast polygamma population_count pow pvary random_gamma_grad real "
+    "reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left "
+    "shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub "
+    "tan tanh xor zeta"
 )
+ELEMENTWISE = frozenset(_NAMES.split())
 
 SUMMED = frozenset(("reduce_sum", "reduce_max", "reduce_min"))  # those `unrolled` knows
 
@@ -39,7 +40,10 @@ def elementwise(eqn, ins, outs, n, origin):
     if shape[ax.dim] != ax.width * n:
         return "an axis of length 1 is broadcast"
     extents = [s[ax.dim] if s else 1 for s in shapes(eqn.invars)]
-    axes = tuple(ax if s and e == shape[ax.dim] else None for s, e in zip(shapes(eqn.invars), extents, strict=True))
+    axes = tuple(
+        ax if s and e == shape[ax.dim] else None
+        for s, e in zip(shapes(eqn.invars), extents, strict=True)
+    )
 
     def run(t, *xs):
         if ax.width == 1:
@@ -88,11 +92,9 @@ def reshape(eqn, ins, outs, n, origin):
         return "a reshape that also transposes"
     if ins[0]:
         source, ax = ins[0], regrouped(before, ins[0], after, n, outs[0])
-        found = ax
     else:
         ax, source = outs[0], regrouped(after, outs[0], before, n, None)
-        found = source
-    if found is None:
+    if ax is None or source is None:
         return "a reshape splits the axis"
     shape = slice_shape(after, ax, n)
     return Flow((source,), (ax,), lambda t, x: [lax.reshape(x, shape)])
@@ -142,6 +144,11 @@ def reduction(eqn, ins, outs, n, origin):
     source = ins[0] or outs[0]._replace(dim=left[outs[0].dim])
     over = slots(axes, source)
     if source.dim in axes:
+        if (
+            eqn.primitive.name in ("reduce_max", "reduce_min")
+            and eqn.invars[0].aval.dtype.kind == "c"
+        ):
+            return "complex numbers are compared along the axis"
         return Sunk((source,), (0, *(a + 1 for a in over)))
     ax = source._replace(dim=left.index(source.dim))
     return Flow((source,), (ax,), lambda t, x: [reduced(eqn, x, over)])
@@ -255,12 +262,13 @@ RULES = {
     "squeeze": squeeze,
     "transpose": transpose,
     **dict.fromkeys(
-        "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor".split(),
-        reduction,
+        (f"reduce_{name}" for name in ("sum", "prod", "max", "min", "and", "or", "xor")), reduction
     ),
     "reduce": reduce_any,
     "argmax": extremum,
     "argmin": extremum,
     "iota": iota,
-    **dict.fromkeys("cumsum cumprod cummax cummin cumlogsumexp".split(), cumulative),
+    **dict.fromkeys(
+        (f"cum{name}" for name in ("sum", "prod", "max", "min", "logsumexp")), cumulative
+    ),
 }

@@ -31,7 +31,7 @@ class Origin(NamedTuple):
 
 
 def _same(eqn, ins, outs, arrays, run):
-    """The axis stays at its dimension: the first `arrays` operands carry it, the others are whole."""
+    """The axis stays at its dimension: the first `arrays` operands carry it, others are whole."""
     ax = known(ins, outs)
     axes = (ax,) * arrays + (None,) * (len(eqn.invars) - arrays)
     return Flow(axes, (ax,) * len(eqn.outvars), lambda t, *xs: run(*xs))
@@ -228,7 +228,7 @@ def _lookup(eqn, x_ax, i_ax, out, n, origin):
 
 
 def _counts(made, part, dim, n) -> bool:
-    """Whether part `part` of the indices is 0, 1, ... n - 1 along one dimension, whatever the data."""
+    """Whether one part of the indices is 0, 1, ... n - 1 along a dimension, whatever the data."""
     column = _column(made, part)
     if column is None or column.shape[dim] != n:
         return False
@@ -241,8 +241,8 @@ def _column(made, part):
     if isinstance(made, Origin) and made.eqn.primitive.name == "convert_element_type":
         made = made.origin(0) if _evaluate(made) is None else made
     if isinstance(made, Origin) and made.eqn.primitive.name == "concatenate":
-        ends = np.cumsum([v.aval.shape[-1] for v in made.eqn.invars])
-        if made.eqn.params["dimension"] == len(made.eqn.outvars[0].aval.shape) - 1:
+        ends = np.cumsum([shape[-1] for shape in shapes(made.eqn.invars)])
+        if made.eqn.params["dimension"] == len(shapes(made.eqn.outvars)[0]) - 1:
             piece = int(np.searchsorted(ends, part, side="right"))
             part -= int(ends[piece - 1]) if piece else 0
             made = made.origin(piece)
@@ -255,7 +255,7 @@ def _evaluate(made, depth: int = 12):
     if not isinstance(made, Origin):
         return made
     eqn = made.eqn
-    big = size(eqn.outvars[0].aval.shape) > 1 << 22
+    big = any(size(shape) > 1 << 22 for shape in shapes(eqn.outvars))
     if big or not depth or eqn.effects or compat.bodies(eqn.params) or len(eqn.outvars) != 1:
         return None
     args = []

@@ -18,6 +18,7 @@ from malleable.rewriting.traced import MISFITS, Sides, Traced
 from malleable.rewriting.wildcards import Arr, Fun, Lit, Prim, Static, extent, line
 
 DTYPES = ("float32", "int32", "bfloat16", "complex64", "bool", "float16", "float64", "complex128")
+MIXED = ("float32", "int8", "bool")  # what some of the arrays may be instead
 POOLS = ((2, 3), (3, 3), (1, 4), (0, 2), (4, 4), (1, 1), (5, 5))  # extents in one signature
 ODD = (np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-30)
 TRIES = 40  # signatures drawn until one has a meaning
@@ -79,12 +80,14 @@ def _signature(rule, rng, dtypes, i) -> tuple[Traced, list, dict] | None:
     """(the rule traced, types of its arrays, its other values), of a kind that has a meaning."""
     sides = rule.sides
     for dtype, _ in itertools.product(dtypes, range(TRIES)):
-        pool, sizes = POOLS[i % len(POOLS)], {}
-        avals = [
-            jax.ShapeDtypeStruct(_shape(kind, rng, pool, sizes), _dtype(kind, dtype))
-            for kind in sides.kinds.values()
-            if isinstance(kind, Arr)
-        ]
+        pool, known = POOLS[i % len(POOLS)], {}
+        mixed = (dtype, *MIXED) if rng.random() < 0.3 else (dtype,)
+        kinds = [kind for kind in sides.kinds.values() if isinstance(kind, Arr)]
+        found = [_dtype(kind, rng, mixed, known) for kind in kinds]
+        if None in found:
+            continue
+        shapes = [_shape(kind, rng, pool, known) for kind in kinds]
+        avals = list(map(jax.ShapeDtypeStruct, shapes, found))
         values = {n: _other(n, k, rng) for n, k in sides.kinds.items() if not isinstance(k, Arr)}
         traced = sides.at(avals, values)
         if isinstance(traced, Traced):
@@ -112,13 +115,10 @@ def _shape(kind, rng, pool, sizes):
     return tuple(shape)
 
 
-def _dtype(kind, dtype):
-    fitting = [d for d in (dtype, *DTYPES) if not kind.dtypes or _is_one(d, kind.dtypes)]
-    return jnp.dtype((fitting or kind.dtypes)[0])
-
-
-def _is_one(dtype, dtypes):
-    return any(jnp.issubdtype(jnp.dtype(dtype), d) for d in dtypes)
+def _dtype(kind, rng, likely, known):
+    first = likely[rng.integers(len(likely))]
+    fitting = (d for d in map(jnp.dtype, (first, *DTYPES)) if kind.takes(d, known))
+    return next(fitting, None)
 
 
 def _other(name, kind, rng):
@@ -156,7 +156,9 @@ def _tied(rng, shape, dtype):
 
 def _odd(rng, shape, dtype):
     plain = np.asarray(_ordinary(rng, shape, dtype))
-    if not jnp.issubdtype(dtype, jnp.inexact):
+    if jnp.issubdtype(dtype, jnp.integer):  # large enough to wrap around
+        return rng.integers(jnp.iinfo(dtype).min, jnp.iinfo(dtype).max, shape, dtype)
+    if dtype == jnp.bool_:
         return plain
     return np.where(rng.random(shape) < 0.4, rng.choice(ODD, shape), plain)
 
@@ -184,13 +186,20 @@ def _compare(rule, traced, avals, values, rng, grad, vmap):
             wants, *near = (sides[0](x) for x in (xs, _nudged(rng, xs), _nudged(rng, xs)))
         except MISFITS:
             return  # traced, but not compiled, for such arrays
-        gots = sides[1](xs)
+        try:
+            gots = sides[1](xs)
+        except MISFITS as why:
+            raise RuleError(
+                f"the replacement of rule {rule.name!r} does not compile where the pattern does",
+                where=rule.where,
+                hint=f"{why}; it was given {', '.join(map(str, avals))}",
+            ) from None
         tame = [np.isfinite(np.asarray(out).astype(np.complex128)) for out in wants["value"]]
         for what in wants:
             exact = rule.level == "exact" and what in ("value", "vmap")
-            if what in ("jvp", "vjp") and rule.level != "exact":
-                if kind != "ordinary" or not all(ok.all() for ok in tame):
-                    continue
+            smooth = kind == "ordinary" and all(ok.all() for ok in tame)
+            if what in ("jvp", "vjp") and not smooth and rule.level != "exact":
+                continue
             pairs = zip(wants[what], gots[what], *(m[what] for m in near), strict=True)
             for want, got, *moved in pairs:
                 wrong = _differs(want, got) if exact else _is_far(want, got, moved, xs)

@@ -1,25 +1,29 @@
 """Constant folding: what depends on no argument is computed once, when the program is made."""
 
 from math import prod
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.passes import configurable, in_bodies, settled
 
 # An array of these is cheaper to make again than to keep; they are computed for their users only.
-PLAIN = frozenset("broadcast_in_dim iota reshape squeeze transpose rev copy".split())
+PLAIN = {"broadcast_in_dim", "iota", "reshape", "squeeze", "transpose", "rev", "copy"}
 
-# Random bits are left to the run, which may be on another device; a loop may be long; a barrier
-# is there on purpose; what is typed by a mesh has no value outside of it.
-NEVER = frozenset(
-    "threefry2x32 random_bits random_seed random_wrap random_unwrap random_fold_in random_split "
-    "random_clone random_gamma rng_uniform rng_bit_generator scan while optimization_barrier "
-    "pallas_call device_put pure_callback shard_map pvary pcast reshard sharding_constraint".split()
-)
+# What is left to the run, and why.
+_LEFT = {
+    "other bits on another device": "threefry2x32 random_bits random_seed random_wrap random_unwrap "
+    "random_fold_in random_split random_clone random_gamma rng_uniform rng_bit_generator",
+    "it may take long": "scan while pallas_call pure_callback",
+    "it is there on purpose": "optimization_barrier device_put",
+    "no value outside of a mesh": "shard_map pvary pcast reshard sharding_constraint",
+}
+LEFT = {name for names in _LEFT.values() for name in names.split()}
 
 
 @configurable
@@ -49,7 +53,7 @@ def _fold(jaxpr, limit):
 
 def _fold_equations(graph: Graph, limit: int) -> bool:
     """Put constants in the place of what is known; whether there was any."""
-    known: dict[int, Node | None] = {}
+    known: dict[int, Node] = {}
     wanted: dict[int, Node] = {}  # by the rest of the program, or by an array made again
 
     def is_known(value):
@@ -116,9 +120,9 @@ def _constant(graph, value, aval, node):
 def _take_branch(graph: Graph) -> bool:
     """Put one known branch of a cond in its place; whether there was any."""
     for node in graph.by_name.get("cond", ()):
-        index = graph.value(node.ins[0])
+        index: Any = graph.value(node.ins[0])
         if _is_number(index) and not node.eqn.effects:
-            branches = compat.view(node.eqn).branches
+            branches = compat.bodies(node.params)
             taken = branches[int(np.clip(int(index), 0, len(branches) - 1))]
             outs = graph.splice(taken, node.ins[1:])
             if all(graph.avals[a] == graph.avals[b] for a, b in zip(outs, node.outs, strict=True)):
@@ -133,7 +137,7 @@ def _is_foldable(node) -> bool:
 
 def _is_pure(eqn) -> bool:
     """Whether an equation gives the same values whenever it runs, soon, wherever it runs."""
-    if eqn.effects or eqn.primitive.name in NEVER:
+    if eqn.effects or eqn.primitive.name in LEFT:
         return False
     return all(_is_pure(e) for body in compat.bodies(eqn.params) for e in body.eqns)
 
@@ -143,7 +147,7 @@ def _is_number(value) -> bool:
     if isinstance(value, compat.Tracer) or not compat.is_array(value):
         return False
     if isinstance(value, jax.Array):
-        plain = not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+        plain = not jnp.issubdtype(value.dtype, jax.dtypes.extended)
         return plain and len(value.sharding.device_set) == 1 and value.is_fully_addressable
     return True
 

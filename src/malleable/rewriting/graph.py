@@ -74,14 +74,14 @@ class Graph:
 
     @staticmethod
     def of(
-        jaxpr: compat.Jaxpr, inline: bool = True, keep: Callable[[compat.Eqn], bool] | None = None
+        jaxpr: compat.Jaxpr, inline: Callable[[compat.Eqn], bool] = compat.is_transparent
     ) -> "Graph":
-        """The graph of a program; calls that say nothing but a name are substituted away.
+        """The graph of a program, with the calls that inline(eqn) tells substituted away.
 
-        keep(eqn) tells which calls stay calls nevertheless.
+        By default those that say nothing but a name.
         """
         graph = Graph(jaxpr)
-        graph._inline, graph._keep = inline, keep or (lambda eqn: False)
+        graph._inline = inline
         graph.inputs = [graph._value(v.aval, v) for v in jaxpr.jaxpr.invars]
         graph.outputs = graph._splice(jaxpr, graph.inputs, own=True)
         graph._pins = Counter(graph.outputs)
@@ -289,7 +289,7 @@ class Graph:
         )
         for eqn in program.eqns:
             values = [read(v) for v in eqn.invars]
-            if self._inline and compat.is_transparent(eqn) and not self._keep(eqn):
+            if self._inline(eqn):
                 whole = eqn if call is None else compat.within(eqn, call)
                 body = compat.bodies(eqn.params)[0]
                 outs = self._splice(body, values, create=create, call=whole)
@@ -436,3 +436,8 @@ class _Same:
         return type(other) is _Same and self.it is other.it
 
 
+
+
+def never(eqn: compat.Eqn) -> bool:
+    """For `Graph.of`: every call stays a call."""
+    return False

@@ -5,7 +5,7 @@ and not once per step. Source: Aho, Lam, Sethi, Ullman, "Compilers", 2nd edition
 """
 
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax import lax
 
@@ -14,17 +14,13 @@ from malleable.notes import note
 from malleable.rewriting.graph import Graph
 from malleable.rewriting.passes import configurable, in_bodies
 
-# Cheaper to make again in each step than to keep; and what is where it is on purpose.
-STAYS = frozenset(
-    "broadcast_in_dim iota reshape squeeze transpose rev copy pvary pcast stop_gradient "
-    "rng_uniform optimization_barrier".split()
-)
+_CHEAP = "broadcast_in_dim iota reshape squeeze transpose rev copy pvary pcast stop_gradient"
+_DEAR = """dot_general conv_general_dilated scan while cond sort top_k fft cholesky lu qr eigh svd
+triangular_solve gather scatter scatter-add cumsum cumlogsumexp cumprod cummax"""
 
-# Worth keeping, however large the result.
-HEAVY = frozenset(
-    "dot_general conv_general_dilated scan while cond sort top_k fft cholesky lu qr eigh svd "
-    "triangular_solve gather scatter scatter-add cumsum cumlogsumexp cumprod cummax".split()
-)
+CHEAP = set(_CHEAP.split())  # rather made again in each step than kept
+DEAR = set(_DEAR.split())  # kept, however large the result
+PLACED = {"rng_uniform", "optimization_barrier"}  # where they are on purpose
 
 
 class Split(NamedTuple):
@@ -65,7 +61,8 @@ def _hoist(jaxpr, limit):
     graph, moved = Graph.of(jaxpr), False
     for name, move in (("scan", _from_scan), ("while", _from_while)):
         for node in list(graph.by_name.get(name, ())):
-            loop = move(compat.view(node.eqn), node, limit)
+            view: Any = compat.view(node.eqn)
+            loop = move(view, node, limit)
             if loop is None:
                 continue
             if node.eqn.effects:
@@ -136,7 +133,7 @@ def _split(body: compat.Jaxpr, constant: list[bool], limit: int, maybe: bool = F
     """A body in two, or None where nothing can go; constant: which of its first inputs stay."""
     body = Graph.of(body).jaxpr()  # calls substituted away, equal equations one
     program = body.jaxpr
-    given = [v for v, c in zip(program.invars, constant) if c]
+    given = [v for v, c in zip(program.invars, constant, strict=False) if c]
     source = {v: _bytes(v.aval) for v in (*program.constvars, *given)}  # bytes it is made of
     moved: dict = {}  # variable -> its equation, of those that go
     for eqn in program.eqns:
@@ -145,8 +142,8 @@ def _split(body: compat.Jaxpr, constant: list[bool], limit: int, maybe: bool = F
             continue
         made_of = max((source[v] for v in ins), default=0)
         size = sum(_bytes(v.aval) for v in eqn.outvars)
-        heavy = eqn.primitive.name in HEAVY or any(True for _ in compat.bodies(eqn.params))
-        goes = eqn.primitive.name not in STAYS and (heavy or size <= max(made_of, limit))
+        dear = eqn.primitive.name in DEAR or bool(compat.bodies(eqn.params))
+        goes = eqn.primitive.name not in CHEAP and (dear or size <= max(made_of, limit))
         source.update((v, size if goes else made_of) for v in eqn.outvars)
         if goes:
             moved.update((v, eqn) for v in eqn.outvars)
@@ -175,7 +172,7 @@ def _variables(atoms) -> dict:
 
 def _may_move(eqn, maybe: bool) -> bool:
     """Whether an equation may run where it is not sure to have run; maybe: no step may run."""
-    if eqn.effects or eqn.primitive.name in ("rng_uniform", "optimization_barrier"):
+    if eqn.effects or eqn.primitive.name in PLACED:
         return False
     inside = (e for body in compat.bodies(eqn.params) for e in body.eqns)
     return not (maybe and eqn.primitive.name == "while") and all(

@@ -10,6 +10,7 @@ gives NaN or an infinity (`0 * inf` inside a product, say) a replacement may giv
 """
 
 import functools
+from typing import TypeVar
 
 import jax
 from jax import numpy as jnp
@@ -18,7 +19,9 @@ from malleable.rewriting import rules
 from malleable.rewriting.rules import NoMatch, alone
 from malleable.rewriting.wildcards import Arr, Static
 
-NUMBER = jnp.number  # no booleans: their sums and products are those of logic
+# One dtype for all; no integers, whose sums in JAX are wider than their products.
+NUMBER = TypeVar("NUMBER", bound=jnp.inexact)
+FLOAT = TypeVar("FLOAT", bound=jnp.floating)
 rule = functools.partial(rules.rule, tried=False)  # the tests try them; an import need not
 
 # ---------------------------------------------------------------- products that need not be made
@@ -38,7 +41,7 @@ def sum_of_product(a: Arr[NUMBER], b: Arr[NUMBER]):
 
 
 @rule(where=alone)
-def column_sums_of_product(a: Arr["m k", NUMBER], b: Arr["k n"]):
+def column_sums_of_product(a: Arr["m k", NUMBER], b: Arr["k n", NUMBER]):
     """sum(A @ B, 0) needs a product with one vector."""
     if not a.size:
         return NoMatch("empty")
@@ -54,56 +57,58 @@ def row_sums_of_product(a: Arr[NUMBER], b: Arr["k n", NUMBER]):
 
 
 @rule(where=alone)
-def trace_of_product(a: Arr["m k", NUMBER], b: Arr["k m"]):
+def trace_of_product(a: Arr["m k", NUMBER], b: Arr["k m", NUMBER]):
     """trace(A @ B) needs the diagonal only."""
     return jnp.trace(a @ b), jnp.sum(a * b.T)
 
 
 @rule(where=alone)
-def diagonal_of_product(a: Arr["m k", NUMBER], b: Arr["k m"]):
+def diagonal_of_product(a: Arr["m k", NUMBER], b: Arr["k m", NUMBER]):
     """diagonal(A @ B) needs one dot per element."""
     return jnp.diagonal(a @ b), jnp.sum(a * b.T, 1)
 
 
 @rule(where=alone)
-def product_on_vector(a: Arr["m k", NUMBER], b: Arr["k n"], v: Arr["n"]):
+def product_on_vector(a: Arr["m k", NUMBER], b: Arr["k n", NUMBER], v: Arr["n", NUMBER]):
     """(A @ B) @ v is two products with a vector."""
     return (a @ b) @ v, a @ (b @ v)
 
 
 @rule(where=alone)
-def outer_on_vector(u: Arr["m"], v: Arr["n"], w: Arr["n"]):
+def outer_on_vector(u: Arr["m", NUMBER], v: Arr["n", NUMBER], w: Arr["n", NUMBER]):
     """outer(u, v) @ w is a dot and a scaling."""
+    if not v.size:
+        return NoMatch("empty")
     return jnp.outer(u, v) @ w, u * (v @ w)
 
 
 @rule(where=alone)
-def kron_on_vector(a: Arr["m n"], b: Arr["p q"], v: Arr["n*q"]):
+def kron_on_vector(a: Arr["m n", NUMBER], b: Arr["p q", NUMBER], v: Arr["n*q", NUMBER]):
     """kron(A, B) @ v is two small products."""
     small = a @ v.reshape(a.shape[1], b.shape[1]) @ b.T
     return jnp.kron(a, b) @ v, small.reshape(a.shape[0] * b.shape[0])
 
 
 @rule(where=alone)
-def diagonal_times_matrix(v: Arr["m"], a: Arr["m n"]):
+def diagonal_times_matrix(v: Arr["m", NUMBER], a: Arr["m n", NUMBER]):
     """diag(v) @ A scales the rows."""
     return jnp.diag(v) @ a, v[:, None] * a
 
 
 @rule(where=alone)
-def matrix_times_diagonal(a, v: Arr["n"]):
+def matrix_times_diagonal(a: Arr[NUMBER], v: Arr["n", NUMBER]):
     """A @ diag(v) scales the columns."""
     return a @ jnp.diag(v), a * v
 
 
 @rule
-def matrix_times_identity(a):
+def matrix_times_identity(a: Arr[NUMBER]):
     """A @ eye(n) is A."""
     return a @ jnp.eye(a.shape[-1], dtype=a.dtype), a
 
 
 @rule
-def identity_times_matrix(a: Arr["m n"]):
+def identity_times_matrix(a: Arr["m n", NUMBER]):
     """eye(n) @ A is A."""
     return jnp.eye(a.shape[0], dtype=a.dtype) @ a, a
 
@@ -116,7 +121,7 @@ def one_hot_on_table(i: Arr[jnp.integer], table: Arr["n d"]):
 
 
 @rule(where=alone)
-def common_left_factor(a, b, c):
+def common_left_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
     """A @ B + A @ C is one product."""
     if b.shape != c.shape:
         return NoMatch("the other factors differ in shape")
@@ -124,7 +129,7 @@ def common_left_factor(a, b, c):
 
 
 @rule(where=alone)
-def common_right_factor(a, b, c):
+def common_right_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
     """A @ C + B @ C is one product."""
     if a.shape != b.shape:
         return NoMatch("the other factors differ in shape")
@@ -135,7 +140,7 @@ def common_right_factor(a, b, c):
 
 
 @rule(where=alone)
-def inverse_on_right_side(a, b):
+def inverse_on_right_side(a: Arr[NUMBER], b: Arr[NUMBER]):
     """inv(A) @ b solves one system."""
     if b.ndim != a.ndim and (a.ndim, b.ndim) != (2, 1):
         return NoMatch("a stack of systems with one right side")
@@ -143,7 +148,7 @@ def inverse_on_right_side(a, b):
 
 
 @rule(where=alone)
-def log_of_determinant(a: Arr[jnp.floating]):
+def log_of_determinant(a: Arr[jnp.float32, jnp.float64]):
     """log(det(A)) may overflow on its way."""
     sign, logarithm = jnp.linalg.slogdet(a)
     return jnp.log(jnp.linalg.det(a)), jnp.where(sign < 0, jnp.nan, logarithm)
@@ -166,7 +171,7 @@ def inverse_rfft_of_rfft(x: Arr[jnp.floating]):
 
 
 @rule(where=alone)
-def log_of_softmax(x, axis: Static):
+def log_of_softmax(x: Arr[jnp.floating], axis: Static):
     """log(softmax(x)) takes a logarithm per element, and is -inf where softmax is 0."""
     return jnp.log(jax.nn.softmax(x, axis)), jax.nn.log_softmax(x, axis)
 
@@ -203,7 +208,7 @@ def quotient_of_exponentials(x):
 
 
 @rule(where=alone)
-def common_factor(a, b, c):
+def common_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
     """a * b + a * c is one multiplication less."""
     if b.shape != c.shape:
         return NoMatch("the other factors differ in shape")
@@ -211,7 +216,7 @@ def common_factor(a, b, c):
 
 
 @rule(where=alone)
-def sum_of_multiple(x, c: Arr[""], axis: Static):
+def sum_of_multiple(x: Arr[NUMBER], c: Arr["", NUMBER], axis: Static):
     """sum(x * c), where c is one number, multiplies once."""
     return jnp.sum(x * c, axis), jnp.sum(x, axis) * c
 
@@ -223,13 +228,13 @@ def exp_of_log(x: Arr[jnp.inexact]):
 
 
 @rule(where=alone, level="fast")
-def sum_of_logs(a: Arr[jnp.floating], b: Arr[jnp.floating]):
+def sum_of_logs(a: Arr[FLOAT], b: Arr[FLOAT]):
     """log(a) + log(b) is one logarithm; the product may overflow."""
     return jnp.log(a) + jnp.log(b), jnp.log(a * b)
 
 
 @rule(level="fast")
-def argmax_of_softmax(x, axis: Static):
+def argmax_of_softmax(x: Arr[jnp.floating], axis: Static):
     """argmax(softmax(x)) needs no softmax; which of nearly equal ones is first may change."""
     return jnp.argmax(jax.nn.softmax(x, axis), axis), jnp.argmax(x, axis)
 

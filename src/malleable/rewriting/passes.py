@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from malleable import compat
 from malleable.core.stage import stage
@@ -211,9 +212,24 @@ def settled(before: compat.Jaxpr, after: compat.Jaxpr) -> compat.Jaxpr:
     """`before`, if `after` is the same program: so passes tell that they did nothing."""
     if len(before.eqns) != len(after.eqns):
         return after
-    same = all(map(operator.is_, before.eqns, after.eqns))
-    same = same and all(map(operator.is_, before.jaxpr.outvars, after.jaxpr.outvars))
+    same = all(map(_same_equation, before.eqns, after.eqns))
+    same = same and all(map(_same_atom, before.jaxpr.outvars, after.jaxpr.outvars))
     return before if same or fingerprint(before) == fingerprint(after) else after
+
+
+def _same_equation(a, b) -> bool:
+    """Whether two equations are the same, told without a look inside."""
+    if a is b:
+        return True
+    same = a.primitive is b.primitive and a.params is b.params and len(a.invars) == len(b.invars)
+    return same and all(map(_same_atom, (*a.invars, *a.outvars), (*b.invars, *b.outvars)))
+
+
+def _same_atom(a, b) -> bool:
+    if a is b or not (isinstance(a, compat.Literal) and isinstance(b, compat.Literal)):
+        return a is b
+    same = a.aval == b.aval and type(a.val) is type(b.val)
+    return same and (a.val is b.val or np.asarray(a.val).tobytes() == np.asarray(b.val).tobytes())
 
 
 # ---------------------------------------------------------------- checks

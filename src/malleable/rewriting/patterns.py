@@ -44,8 +44,11 @@ class Op(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form of a pattern: one Op per result; bodies: {function wildcard: (key of its Op,
-    which body of it, number of its arguments)}; heads: what makes the operands of the first; chosen: {operation wildcard: which}."""
+    """The form of a pattern: one Op per result.
+
+    bodies: {function wildcard: (key of its Op, which body of it, number of its arguments)};
+    heads: what makes operands of the first Op; chosen: {operation wildcard: which one}.
+    """
 
     roots: tuple[Op, ...]
     plumbing: frozenset[str]

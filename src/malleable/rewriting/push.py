@@ -11,6 +11,7 @@ what it stacked and only reductions used is not stacked any more.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 from jax import lax
@@ -18,7 +19,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
-from malleable.rewriting.axes import Ax
+from malleable.rewriting.axes import Ax, restack
 from malleable.rewriting.cost import CACHE, LARGE, chunk_of, gains, residuals
 from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
@@ -27,6 +28,7 @@ from malleable.rewriting.plan import Plan, cut, join
 from malleable.rewriting.region import Region, Stream, Window, grow
 from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
+REMAT = ("remat", "remat2", "checkpoint")
 LEVELS = ("exact", "reassoc", "fast")
 
 
@@ -59,11 +61,17 @@ def push_up_reductions(
     """
     check_options(level, chunk, remat)
     by_name = {s.name: s for s in (*sinks, *RUNNERS)}
+    yours = {s.name for s in sinks if s.fun is not None}
     least = CACHE if threshold is None else threshold
     allow = lambda action: LEVELS.index(action.sink.level(action.spec)) <= LEVELS.index(level)  # noqa: E731
 
+    def inline(eqn: compat.Eqn) -> bool:
+        """Calls in the way; also a tail that was pushed into this body, to be pushed further."""
+        tail = eqn.primitive.name in REMAT and compat.is_named(eqn, "push_up_reductions")
+        return tail or compat.is_transparent(eqn) and eqn.params.get("name") not in yours
+
     def push(body: compat.Jaxpr) -> compat.Jaxpr:
-        graph = Graph.of(body, keep=lambda eqn: eqn.params["name"] in by_name)
+        graph = Graph.of(body, inline)
         changed = False
         for node in graph.order():
             if node.name == "scan" and node in graph.nodes:
@@ -95,21 +103,33 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     if not seeds:
         return False
     options = {"after": carries, "reverse": view.reverse, "allow": allow}
-    region = grow(graph, seeds, n, sinks, **options)
+    parts = _parts(graph, node, list(seeds), n)
+    if parts:
+        window = Window(0, 1, n * parts.width + parts.rest)
+        streams = {v: Stream(Ax(0), window) for v in parts.joined}
+        options |= {"after": [*carries, *ys, *parts.between], "made": parts.nodes}
+        region = grow(graph, streams, window.count, sinks, **options)
+    else:
+        region = grow(graph, seeds, n, sinks, **options)
     retreat(region)
     if not region.results():
         return False
     pull_sources(region)
     region = finish(region)
-    verdict = gains(region, list(seeds), least)
+    verdict = gains(region, list(region.streams)[: len(parts.joined) if parts else len(ys)], least)
+    plan = Plan(region)
+    if parts and plan.single:
+        verdict = "parts of a batched map are taken"
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
         return False
-    plan = Plan(region)
-    k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
     if remat == "auto":
         remat = "body" if n * residuals(view.body) > LARGE else "tail"
-    new = _rebuild(graph, node, view, plan, k, remat)
+    if parts:
+        new = _rebuild_batched(graph, node, view, plan, parts, remat)
+    else:
+        k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
+        new = _rebuild(graph, node, view, plan, k, remat)
     graph.replace(new)
     return True
 
@@ -186,6 +206,108 @@ def _rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[
         return [*final, *stacked[0], *whole, *(results[v] for v in plan.results)]
 
     old = [*carries, *(ys[i] for i in kept), *escaping, *plan.results]
+    return dict(zip(old, graph.trace(run, given, node, "push_up_reductions"), strict=True))
+
+
+class Parts(NamedTuple):
+    """What `lax.map(..., batch_size=width)` stacks, joined with what it does not divide evenly.
+
+    joined: per stacked value, the whole; tails: its last `rest` rows; nodes, between: the equations
+    that join them, and the values on the way.
+    """
+
+    width: int
+    rest: int
+    joined: list[int]
+    tails: list[int]
+    nodes: frozenset
+    between: list[int]
+
+
+def _parts(graph: Graph, scan: Node, ys: list[int], n: int) -> Parts | None:
+    """Whether all that a scan stacks is reshaped to rows, and joined with some more of them."""
+    found = []
+    for v in ys:
+        shape = graph.avals[v].shape
+        users = graph.users(v)
+        if len(users) != 1 or users[0].name != "reshape" or v in graph.outputs:
+            return None
+        (flat,) = users[0].outs
+        joins = graph.users(flat)
+        if graph.avals[flat].shape != (n * shape[1], *shape[2:]) or flat in graph.outputs:
+            return None
+        if len(joins) != 1 or joins[0].name != "concatenate" or joins[0].params["dimension"]:
+            return None
+        if len(joins[0].ins) != 2 or joins[0].ins[0] != flat:
+            return None
+        found.append((shape[1], joins[0].outs[0], joins[0].ins[1], users[0], joins[0], flat))
+    widths = {(w, graph.avals[tail].shape[0]) for w, _, tail, *_ in found}
+    if len(widths) != 1 or _depends(graph, scan, {f[2] for f in found}):
+        return None
+    ((width, rest),) = widths
+    nodes = frozenset(node for f in found for node in f[3:5])
+    return Parts(width, rest, [f[1] for f in found], [f[2] for f in found], nodes, [f[5] for f in found])
+
+
+def _depends(graph: Graph, node: Node, values: set[int]) -> bool:
+    """Whether one of the values is worked out from the results of an equation."""
+    work, seen = list(node.outs), set()
+    while work:
+        v = work.pop()
+        if v in values:
+            return True
+        for user in graph.users(v):
+            if user not in seen:
+                seen.add(user)
+                work.extend(user.outs)
+    return False
+
+
+def _rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, int]:
+    """As `_rebuild`, for a loop whose steps each give a block of rows; the rest is one block more."""
+    consts, carry, xs = view.split(list(node.ins))
+    carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
+    used = [i for i, v in enumerate(ys) if graph.is_used(v)]
+    given = [*node.ins, *parts.tails, *(s[0] for s in plan.sources), *plan.wholes]
+    given = list(dict.fromkeys(given))
+    n, w = view.length, parts.width
+
+    def run(*values):
+        at = dict(zip(given, values, strict=True))
+        wholes = {v: at[v] for v in plan.wholes}
+
+        def step(state, rows, feeds, t, size):
+            blocks = dict(zip(parts.joined, rows, strict=True))
+            blocks |= dict(zip(plan.sources, feeds, strict=True))
+            return plan.step(state, blocks, wholes, t, size)
+
+        if remat is not None:
+            step = jax.checkpoint(step, static_argnums=(4,), prevent_cse=False)
+
+        def one(loop, every):
+            (c, state), (x, feeds, t) = loop, every
+            outs = compat.replay(view.body, [*(at[v] for v in consts), *c, *x])
+            rows = [outs[len(c) + i] for i in used]
+            state, gone = step(state, rows, feeds, t, w)
+            return (outs[: len(c)], state), [gone[v] for v in plan.escapes]
+
+        if remat == "body":
+            one = jax.checkpoint(one, prevent_cse=False)
+        feeds = [cut(at[v], ax, window, plan.n) for v, ax, window in plan.sources]
+        heads = [x[: n * w].reshape(n, w, *x.shape[1:]) for x in feeds]
+        every = ([at[v] for v in xs], heads, w * jnp.arange(n, dtype=jnp.int32))
+        loop = ([at[v] for v in carry], plan.init({}, wholes))
+        (final, state), stacked = lax.scan(one, loop, every, reverse=view.reverse, length=n)
+        tails = [at[v] for v in parts.tails]
+        state, gone = step(state, tails, [x[n * w :] for x in feeds], jnp.int32(n * w), parts.rest)
+        whole = []
+        for v, rows in zip(plan.escapes, stacked, strict=True):
+            rows = jnp.concatenate([rows.reshape(n * w, *rows.shape[2:]), gone[v]])
+            whole.append(restack(rows, plan.region.streams[v].ax, graph.avals[v].shape))
+        results = plan.final(state, wholes)
+        return [*final, *whole, *(results[v] for v in plan.results)]
+
+    old = [*carries, *plan.escapes, *plan.results]
     return dict(zip(old, graph.trace(run, given, node, "push_up_reductions"), strict=True))
 
 

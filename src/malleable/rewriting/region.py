@@ -182,18 +182,20 @@ def grow(
     reverse: bool = False,
     forbidden: frozenset = frozenset(),
     pulled: frozenset = frozenset(),
+    made: frozenset = frozenset(),
     allow: Callable[[Ended | Carried], bool] = lambda action: True,
 ) -> Region:
     """The region of an axis of length n that enters at `streams`.
 
     after: further values that are known only when the stream has ended; start: actions that are
-    decided already; forbidden: equations that stay outside; allow: which sinks may be used.
+    decided already; forbidden: equations that stay outside; pulled: those that run outside as
+    well; made: those whose results are the streams themselves; allow: which sinks may be used.
     """
     region = Region(graph, n, reverse, dict(start or {}), dict(streams), pulled=pulled)
     place = {node: i for i, node in enumerate(graph.order())}
     # where a value that depends on the stream without carrying it comes from: sinks, or None
     roots: dict[int, frozenset | None] = dict.fromkeys(after)
-    queue, seen = [], set(region.actions)
+    queue, seen = [], {*region.actions, *made}
 
     def visit(values):
         for v in values:
@@ -220,6 +222,7 @@ def grow(
             reverse=reverse,
             forbidden=forbidden | bad,
             pulled=pulled,
+            made=made,
             allow=allow,
         )
     return region

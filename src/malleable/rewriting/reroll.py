@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
-from malleable.rewriting.graph import Graph, Node, params_key
+from malleable.rewriting.graph import Graph, Node, params_key, never
 from malleable.rewriting.passes import configurable, in_bodies
-from malleable.rewriting.slices import Ax, unstack
+from malleable.rewriting.rows import restack, stack
+from malleable.rewriting.slices import typed
 
 ALONE = 4  # blocks that do not depend on each other run side by side: rolling must save this more
 
@@ -57,7 +57,7 @@ def reroll(jaxpr: compat.Jaxpr, *, repeats: int = 3, least: int = 16) -> compat.
 def _reroll(jaxpr, repeats, least, explain):
     if len(jaxpr.eqns) < repeats:
         return jaxpr
-    graph = Graph.of(jaxpr, inline=False)
+    graph = Graph.of(jaxpr, never)
     order = graph.order()
     line = Line(order, [_token(graph, node, i) for i, node in enumerate(order)], _weights(order))
     found = _plan(graph, line, repeats, least)
@@ -269,7 +269,9 @@ def _extended(graph, line, run, at):
             shared.update(graph.maker[v] for v in node.ins)
         else:
             block.insert(0, node)
-    token = dict(zip(line.nodes[start : at + period], line.tokens[start : at + period], strict=True))
+    token = dict(
+        zip(line.nodes[start : at + period], line.tokens[start : at + period], strict=True)
+    )
     if [token[node] for node in block] != line.tokens[at : at + period]:
         return run, at
     longer = _alike(graph, [block, *run.blocks], 0, min(4, len(run.blocks)))
@@ -300,7 +302,7 @@ def _operands(run):
         return kind, tables[kind].setdefault(key, len(tables[kind]))
 
     reads = [
-        [place(p, j, slot) for j, slot in enumerate(slots)] if p not in run.outside else None
+        [place(p, j, slot) for j, slot in enumerate(slots)] if p not in run.outside else []
         for p, slots in enumerate(run.wiring)
     ]
     return tables, reads
@@ -341,10 +343,9 @@ def _roll(graph, run):
         made: dict = {}
         tables = {"local": made, "shared": consts, "stacked": xs, "carried": [r[0] for r in carry]}
         for p, node in enumerate(template):
-            if reads[p] is not None:
-                found = (tables[kind][i] for kind, i in reads[p])
-                args = [typed(x, graph.avals[v]) for x, v in zip(found, node.ins, strict=True)]
-                made.update(zip(((p, o) for o in range(len(node.outs))), compat.copy(node.eqn, args)))
+            if p not in run.outside:
+                args = typed([tables[kind][i] for kind, i in reads[p]], node.eqn.invars)
+                made |= {(p, o): x for o, x in enumerate(compat.copy(node.eqn, args))}
         return made
 
     def whole(*args):
@@ -361,7 +362,7 @@ def _roll(graph, run):
             registers = [[*register[1:], made[result]] for register, (result, _) in pairs]
             return (registers, [made[r] for r in extra]), [made[r] for r in rows]
 
-        zeros = [_zeros(avals[r]) for r in extra]
+        zeros = [_zeros(template[p].eqn.outvars[o]) for p, o in extra]
         (registers, ends), ys = lax.scan(body, (registers, zeros), xs, length=n)
         known = {(r, n - 1): x for r, x in zip(extra, ends, strict=True)}
         for register, (r, before) in zip(registers, tables["carried"], strict=True):
@@ -378,113 +379,17 @@ def _roll(graph, run):
     graph.replace(dict(zip(olds, news, strict=True)), keep=inside)
     where = compat.where(*(node.eqn for node in template))
     note(f"{n} equal blocks of {len(template)} equations became a scan", where)
-    _restack(graph, set(news))
+    restack(graph, set(news))
 
 
 def _is_key(aval) -> bool:
     return jnp.issubdtype(aval.dtype, jax.dtypes.extended)
 
 
-def _zeros(aval):
-    return typed(compat.match_devices(jnp.zeros(aval.shape, aval.dtype), aval), aval)
-
-
-def typed(x, aval):
-    """x, with the weak type of `aval`."""
-    if _is_key(aval) or jax.typeof(x).weak_type == aval.weak_type:
-        return x
-    return compat.convert(x, aval.dtype, aval.weak_type)
-
-
-# ---------------------------------------------------------------- stacks
-
-
-def stack(graph: Graph, values: Sequence[int]):
-    """(sources, fun) such that fun(*sources) is the values of a graph, stacked along axis 0.
-
-    Consecutive rows of one array are taken from it at once.
-    """
-    numbers = [graph.value(v) for v in values]
-    aval = graph.avals[values[0]]
-    if not aval.shape and all(isinstance(x, bool | int | float | complex | np.generic) for x in numbers):
-        return [], lambda: typed(jnp.asarray(np.array(numbers, aval.dtype)), aval)
-    groups: list[tuple[list, list]] = []
-    for v in values:
-        slab = _slab(graph, v)
-        if groups and slab and _follows(groups[-1][1], slab):
-            groups[-1][1].append(slab)
-        else:
-            groups.append(([v], [slab] if slab else []))
-    if len(groups) == len(values):
-        return list(values), lambda *xs: typed(jnp.stack(xs), aval)
-    sources = [slabs[0].array if slabs[1:] else v for (v,), slabs in groups]
-
-    def fun(*arrays):
-        pairs = zip(arrays, groups, strict=True)
-        parts = [_rows(x, slabs, aval.shape) for x, (_, slabs) in pairs]
-        return typed(parts[0] if len(parts) == 1 else lax.concatenate(parts, 0), aval)
-
-    return sources, fun
-
-
-class Slab(NamedTuple):
-    """A part of an array: where it starts, how big it is, whether unit dimensions were dropped."""
-
-    array: int
-    starts: tuple[int, ...]
-    sizes: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-def _slab(graph, v):
-    """The array of which a value is a part, and which part; or None."""
-    node, shape = graph.maker[v], graph.avals[v].shape
-    if node is not None and node.name == "unstack":
-        whole, axis = graph.avals[node.ins[0]].shape, node.params["axis"]
-        starts = tuple(node.outs.index(v) if d == axis else 0 for d in range(len(whole)))
-        sizes = tuple(1 if d == axis else s for d, s in enumerate(whole))
-        return Slab(node.ins[0], starts, sizes, shape)
-    if node is not None and node.name == "squeeze":
-        node = graph.maker[node.ins[0]]
-    if node is None or node.name != "slice" or set(node.params["strides"] or (1,)) != {1}:
-        return None
-    sizes = graph.avals[node.outs[0]].shape
-    return Slab(node.ins[0], tuple(node.params["start_indices"]), sizes, shape)
-
-
-def _step(one, two):
-    """(dimension, distance) if the second part is the one next to the first, else None."""
-    if (one.array, one.sizes, one.shape) != (two.array, two.sizes, two.shape):
-        return None
-    moved = [(d, b - a) for d, (a, b) in enumerate(zip(one.starts, two.starts, strict=True)) if a != b]
-    return moved[0] if len(moved) == 1 and abs(moved[0][1]) == one.sizes[moved[0][0]] else None
-
-
-def _follows(slabs, slab):
-    step = _step(slabs[-1], slab) if slabs else None
-    return step is not None and (len(slabs) == 1 or step == _step(*slabs[:2]))
-
-
-def _rows(x, slabs, shape):
-    """The parts of an array, stacked; x itself as one row, if there is one part only."""
-    if not slabs[1:]:
-        return x[None]
-    dim, distance = _step(*slabs[:2])
-    first, last = sorted((slabs[0].starts, slabs[-1].starts))
-    limits = [a + s for a, s in zip(last, slabs[0].sizes, strict=True)]
-    x = unstack(lax.slice(x, first, limits), Ax(dim, inner=abs(distance)), len(slabs))
-    x = lax.reshape(x, (len(slabs), *shape))
-    return lax.rev(x, (0,)) if distance < 0 else x
-
-
-def _restack(graph, rows):
-    """Where rows of a stack are stacked again, take it as it is."""
-    for node in list(graph.by_name.get("stack", ())):
-        if node.params["axis"] == 0 and not rows.isdisjoint(node.ins):
-            values, fun = stack(graph, node.ins)
-            if len(values) < len(node.ins):
-                new = graph.trace(fun, values, node, "reroll")
-                graph.replace(dict(zip(node.outs, new, strict=True)))
+def _zeros(variable):
+    aval = variable.aval
+    zeros = compat.match_devices(jnp.zeros(aval.shape, aval.dtype), aval)
+    return typed([zeros], [variable])[0]
 
 
 # ---------------------------------------------------------------- why not
@@ -512,9 +417,7 @@ def _explain(line, found, repeats, least):
 def _difference(node, later):
     if node.eqn.effects:
         return f"{node.name} has an effect"
-    types = [
-        [v.aval.str_short(short_dtypes=True) for v in n.eqn.invars] for n in (node, later)
-    ]
+    types = [[v.aval.str_short(short_dtypes=True) for v in n.eqn.invars] for n in (node, later)]
     if types[0] != types[1]:
         return "{} takes {}, then {}".format(node.name, *map(" and ".join, types))
     return f"the parameters of {node.name} differ"

@@ -433,8 +433,8 @@ def _readings(sides, form, graph, found):
     arrays = [n for n in choices if n in sides.arrays]
     for chosen in itertools.islice(itertools.product(*choices.values()), TRIES):
         read = values | dict(zip(choices, chosen, strict=True))
-        sizes: dict[str, int] = {}
-        if all(sides.kinds[n].fits(graph.avals[read[n]], sizes) for n in arrays):
+        known: dict[Any, Any] = {}
+        if all(sides.kinds[n].fits(graph.avals[read[n]], known) for n in arrays):
             yield read, closed, behind
 
 

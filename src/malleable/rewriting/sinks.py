@@ -36,8 +36,8 @@ class Sink:
 
     init(spec, *avals of blocks) -> acc; step(spec, acc, start, *blocks) -> acc, with the index of
     the first element; final(spec, acc) -> results; merge(spec, acc of smaller indices, acc) -> acc;
-    level(spec) -> "exact", or "reassoc" if the order of rounding differs; fun: the function of whole
-    arrays that a sink of the user's computes.
+    level(spec) -> "exact", or "reassoc" if the order of rounding differs; fun: the function of
+    whole arrays that a sink of the user's computes.
     """
 
     name: str
@@ -139,9 +139,9 @@ SUM = Sink("reduce_sum", _sum_init, _sum_step, total, add_sums, rounds)
 
 def _product(spec, dtype, *blocks):
     """Contract the leading axis, and what the equation contracts of a slice."""
-    return lax.dot_general(
-        *blocks, spec.how, precision=spec.params["precision"], preferred_element_type=dtype
-    )
+    one, other = blocks
+    options = {"precision": spec.params["precision"], "preferred_element_type": dtype}
+    return lax.dot_general(one, other, spec.how, **options)
 
 
 def _dot_init(spec, *avals):
@@ -192,8 +192,6 @@ FOLDS = (
 
 def lowest(dtype, name):
     """What every value is at least (reduce_max), or at most (reduce_min)."""
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return complex(*(2 * [-jnp.inf if name == "reduce_max" else jnp.inf]))
     if jnp.issubdtype(dtype, jnp.inexact):
         return -jnp.inf if name == "reduce_max" else jnp.inf
     if dtype == jnp.bool_:
@@ -261,33 +259,47 @@ def place(name):
     """argmax or argmin: (best value, its index); the first of equals, and of NaNs, which win.
 
     spec.how: the dimension of a block that shares the axis with others, or None; outer and inner
-    extents, so that index = outer * n * inner + position * inner + inner.
+    extents, so that index = outer * n * inner + position * inner + inner. An index without a place
+    means that all values so far are the worst there is: their first is element 0.
     """
-    better, reduce = {
-        "argmax": (lax.gt, lax.reduce_max),
-        "argmin": (lax.lt, lax.reduce_min),
+    better, best_of, no_better = {
+        "argmax": (lax.gt, lax.reduce_max, lax.le),
+        "argmin": (lax.lt, lax.reduce_min, lax.ge),
     }[name]
 
     def dims(spec):
         return (0,) if spec.how[0] is None else (0, spec.how[0])
 
+    def worst(dtype):
+        return lowest(dtype, f"reduce_{name.removeprefix('arg')}")
+
     def init(spec, aval):
         shape = left(spec._replace(how=dims(spec)), aval)
         dtype, index = ordered(aval.dtype), spec.params["index_dtype"]
-        worst = lowest(dtype, "reduce_max" if name == "argmax" else "reduce_min")
-        return full(worst, shape, dtype, aval), full(jnp.iinfo(index).max, shape, index, aval)
+        return full(worst(dtype), shape, dtype, aval), full(nowhere(index), shape, index, aval)
 
     def step(spec, acc, start, block):
-        over, (_, _, inner) = dims(spec), spec.how
         x, index = lax.stop_gradient(block).astype(acc[0].dtype), acc[1].dtype
-        best = reduce(x, over)
-        at = start.astype(index) + lax.broadcasted_iota(index, x.shape, 0)
+        start = jnp.asarray(start).astype(index)
+        if x.shape[0] == 1 and spec.how[0] is None and not spec.reverse:
+            return later(acc, x[0], start)
+        over, inner = dims(spec), spec.how[2]
+        best = best_of(x, over)
+        at = start + lax.broadcasted_iota(index, x.shape, 0)
         if len(over) > 1:
             part = lax.broadcasted_iota(index, x.shape, over[1])
             at = part // inner * (spec.n * inner) + at * inner + part % inner
         hit = (x == lax.expand_dims(best, over)) | (x != x)
-        at = jnp.where(hit, at, jnp.full_like(at, jnp.iinfo(index).max))
-        return merge(spec, acc, (best, lax.reduce_min(at, over)))
+        first = lax.reduce_min(jnp.where(hit, at, jnp.full_like(at, nowhere(index))), over)
+        none = best == jnp.asarray(worst(best.dtype), best.dtype)
+        first = jnp.where(none, jnp.full_like(first, nowhere(index)), first)
+        return merge(spec, acc, (best, first))
+
+    def later(acc, y, j):
+        """One more value: few operations, as this is the whole step of a stream."""
+        x, i = acc
+        take = better(y, x) if x.dtype.kind in "iu" else ~no_better(y, x) & (x == x)
+        return jnp.where(take, y, x), jnp.where(take, j, i)
 
     def merge(spec, one, other):
         (x, i), (y, j) = one, other
@@ -296,7 +308,16 @@ def place(name):
         take = (tie & (j < i)) | (~odd & (better(y, x) | strange))
         return jnp.where(take, y, x), jnp.where(take, j, i)
 
-    return Sink(name, init, step, lambda spec, acc: answer(spec, acc[1]), merge, exact)
+    def final(spec, acc):
+        i = acc[1]
+        return answer(spec, jnp.where(i == nowhere(i.dtype), jnp.zeros_like(i), i))
+
+    return Sink(name, init, step, final, merge, exact)
+
+
+def nowhere(index):
+    """The index that stands for none."""
+    return jnp.iinfo(index).max
 
 
 def ordered(dtype):
@@ -366,7 +387,9 @@ RUNNERS: tuple[Runner, ...] = (
 _serial = itertools.count()
 
 
-def sink(fun: Callable, *, init: Callable, step: Callable, merge: Callable, final: Callable) -> Sink:
+def sink(
+    fun: Callable, *, init: Callable, step: Callable, merge: Callable, final: Callable
+) -> Sink:
     """A reduction of your own that streams: call it like `fun`, on whole arrays.
 
     fun reduces the leading axis of all its arguments. init(*blocks) -> acc, from blocks of which it
@@ -409,7 +432,9 @@ def sink(fun: Callable, *, init: Callable, step: Callable, merge: Callable, fina
 def _alike(old, new):
     """A new accumulator, with the weak types of the old one, as a loop wants it."""
     fit = lambda x, y: compat.convert(y, x.dtype, jax.typeof(x).weak_type)  # noqa: E731
-    return jax.tree.map(lambda x, y: fit(x, jnp.asarray(y)) if x.dtype == jnp.result_type(y) else y, old, new)
+    return jax.tree.map(
+        lambda x, y: fit(x, jnp.asarray(y)) if x.dtype == jnp.result_type(y) else y, old, new
+    )
 
 
 def rounds_any(spec) -> str:

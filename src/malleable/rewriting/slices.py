@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import lax
-from jax import numpy as jnp
 
 from malleable import compat
 
@@ -60,6 +59,7 @@ def slice_shape(shape: Sequence[int], ax: Ax, n: int) -> tuple[int, ...]:
 def unstack(x, ax: Ax, n: int):
     """All slices, stacked: an array of shape (n, *slice_shape(x.shape, ax, n)).
 
+    >>> import jax.numpy as jnp
     >>> unstack(jnp.zeros((5, 12)), Ax(1, outer=3), 4).shape
     (4, 5, 3)
     """
@@ -75,6 +75,7 @@ def unstack(x, ax: Ax, n: int):
 def restack(stacked, ax: Ax, shape: Sequence[int]):
     """The array of this shape whose slices these are: undoes `unstack`.
 
+    >>> import jax.numpy as jnp
     >>> x = jnp.arange(24.0).reshape(2, 12)
     >>> bool((restack(unstack(x, Ax(1, inner=3), 4), Ax(1, inner=3), x.shape) == x).all())
     True

@@ -61,11 +61,15 @@ def stream(
     """
     check_options(level, block)
     by_name = {s.name: s for s in (*sinks, *RUNNERS)}
+    yours = {s.name for s in sinks if s.fun is not None}
     least = LARGE if threshold is None else threshold
     allow = lambda action: LEVELS.index(action.sink.level(action.spec)) <= LEVELS.index(level)  # noqa: E731
 
+    def inline(eqn: compat.Eqn) -> bool:
+        return compat.is_transparent(eqn) and eqn.params.get("name") not in yours
+
     def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
-        graph = Graph.of(body, keep=lambda eqn: eqn.params["name"] in by_name)
+        graph = Graph.of(body, inline)
         tried: set = set()
         changed = unroll_minor(graph, least)
         while (node := _next(graph, tried, least)) is not None:

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ class Arr(Wildcard):
     """Any array; `Arr["n d"]`, `Arr["... n", jnp.floating]`: dims by name, dtypes.
 
     A name stands for the same size wherever the rule uses it; a number for itself; "n*d" for the
-    product of two that are named before.
+    product of two that are named before. A TypeVar stands for one dtype, within its bound.
     """
 
     dims: str | None = None
@@ -38,13 +38,25 @@ class Arr(Wildcard):
         dims = [p for p in parts if isinstance(p, str)]
         return cls(*dims or [None], dtypes=tuple(p for p in parts if not isinstance(p, str)))
 
-    def fits(self, aval, sizes: dict[str, int]) -> bool:
-        """Whether an array of this type may stand here; `sizes`, of the names so far, grows."""
-        if self.dtypes and not any(jnp.issubdtype(aval.dtype, d) for d in self.dtypes):
-            return False
+    def fits(self, aval, known: dict[Any, Any]) -> bool:
+        """Whether an array of this type may stand here; known: what names stand for, grows."""
+        return self.takes(aval.dtype, known) and self._spans(aval.shape, known)
+
+    def takes(self, dtype, known: dict[Any, Any]) -> bool:
+        """Whether an array of this dtype may stand here."""
+        for wanted in self.dtypes:
+            if isinstance(wanted, TypeVar):
+                if known.get(wanted, dtype) == dtype and _is_a(dtype, wanted.__bound__):
+                    known[wanted] = dtype
+                    return True
+            elif _is_a(dtype, wanted):
+                return True
+        return not self.dtypes
+
+    def _spans(self, shape, sizes):
         if self.dims is None:
             return True
-        names, shape = self.dims.split(), aval.shape
+        names = self.dims.split()
         if "..." in names:
             i = names.index("...")
             after = len(names) - i - 1
@@ -57,6 +69,10 @@ class Arr(Wildcard):
             if name.isidentifier():
                 sizes.setdefault(name, size)
         return tuple(extent(name, sizes) for name in names) == tuple(shape)
+
+
+def _is_a(dtype, wanted):
+    return wanted is None or jnp.issubdtype(dtype, wanted)
 
 
 @dataclass(frozen=True)
@@ -197,7 +213,5 @@ def _shape(a, ranks, sizes, size):
 
 
 def _dtype(a, usual):
-    if not a.dtypes:
-        return usual
-    fitting = (d for d in DTYPES if any(jnp.issubdtype(d, want) for want in a.dtypes))
+    fitting = (d for d in (usual, *DTYPES) if a.takes(d, {}))
     return next(fitting, None) or np.dtype(a.dtypes[0])
