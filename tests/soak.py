@@ -2,7 +2,9 @@
 
 Prints, per law, how many programs were tried and how many disagreed, with their seeds. Seeds go
 round the laws, so that a run that is cut short has tried them all about equally often. Then come
-`--python-programs 50000` for `autograph`, and how many of those it refused.
+`--python-programs 50000` for `autograph`, and how many of those it refused; and
+`--rewriting-programs 50000` for the passes. Where one count is given, the others are 0: a failure
+runs again by `python -m tests.soak --rewriting-programs 1 --from-seed 1000007`.
 """
 
 import argparse
@@ -20,29 +22,28 @@ import jax
 
 from tests.laws.laws import LAWS, check
 from tests.laws.python_laws import SAME, is_wrong, try_seeds
+from tests.laws.rewriting_laws import try_seed
 from tests.programs import example_args, random_program
 
 BATCH = 20
 
 
-def try_batch(first):
-    """[(law, seed, message)] of what disagreed among the next programs, on every law."""
+def try_laws(seeds):
+    """[(law, seed, message)] of what disagreed among some programs, on every law."""
     failures = []
-    for seed in range(first, first + BATCH):
+    for seed in seeds:
         for name, (law, options) in LAWS.items():
             try:
                 program = random_program(seed, depth=2 + seed % 2, **options)
                 check(law, program, example_args(seed), compiled=seed % 16 > 0)
             except Exception as error:  # a law may fail in any way; all of them are reported
                 failures.append((name, seed, f"{type(error).__name__}: {error}"[:300]))
-    jax.clear_caches()
     return failures
 
 
-def try_python_batch(first):
-    """[(name, seed, message)] of the next Python programs that are not traced as they run."""
-    found = try_seeds(range(first, first + BATCH))
-    jax.clear_caches()
+def try_python(seeds):
+    """[(name, seed, message)] of the Python programs that are not traced as they run."""
+    found = try_seeds(seeds)
     return [
         ("autograph" if is_wrong(text) else "refused", seed, text)
         for seed, text in found.items()
@@ -50,14 +51,39 @@ def try_python_batch(first):
     ]
 
 
-def soak(try_some, count, options, deadline):
-    """(how many programs were tried, what `try_some` found in all batches)."""
+def try_rewriting(seeds):
+    """[("rewriting", seed, message)] of the array programs that some pass changes."""
+    found = [(seed, wrong) for seed in seeds for wrong in try_seed(seed, shrink=True)]
+    return [("rewriting", seed, f"{passes}: {text}") for seed, (passes, text) in found]
+
+
+# option -> (how to try some seeds, how many by default)
+KINDS = {
+    "programs": (try_laws, 20_000),
+    "python_programs": (try_python, 50_000),
+    "rewriting_programs": (try_rewriting, 50_000),
+}
+
+
+def try_batch(batch):
+    kind, seeds = batch
+    found = KINDS[kind][0](seeds)
+    jax.clear_caches()
+    return len(seeds), found
+
+
+def soak(kind, count, options, deadline):
+    """(how many programs were tried, what was found in all batches)."""
     begun, tried, found = time.monotonic(), 0, []
-    firsts = range(options.start, options.start + count, BATCH)
+    stop = options.start + count
+    firsts = range(options.start, stop, BATCH)
+    batches = [(kind, range(first, min(first + BATCH, stop))) for first in firsts]
+    if not batches:
+        return 0, []
     # workers are replaced now and then: compiled programs stay in memory for good
     with multiprocessing.get_context("spawn").Pool(options.processes, maxtasksperchild=10) as pool:
-        for some in pool.imap_unordered(try_some, firsts):
-            tried, found = tried + BATCH, found + some
+        for number, some in pool.imap_unordered(try_batch, batches):
+            tried, found = tried + number, found + some
             minutes = (time.monotonic() - begun) / 60
             wrong = sum(name != "refused" for name, _, _ in found)
             line = f"{tried} programs, {wrong} mismatches, {minutes:.1f} min"
@@ -70,26 +96,35 @@ def soak(try_some, count, options, deadline):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=20_000)
-    parser.add_argument("--python-programs", type=int, default=50_000)
+    for kind in KINDS:
+        parser.add_argument(f"--{kind.replace('_', '-')}", type=int)
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--start", type=int, default=1_000_000, help="the first seed")
+    parser.add_argument("--start", "--from-seed", type=int, default=1_000_000, help="first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
 
+    counts = {kind: getattr(options, kind) for kind in KINDS}
+    if set(counts.values()) == {None}:
+        counts = {kind: default for kind, (_, default) in KINDS.items()}
     deadline = time.monotonic() + 60 * options.minutes
-    tried, failures = soak(try_batch, options.programs, options, deadline)
-    python, found = soak(try_python_batch, options.python_programs, options, deadline)
+    ran = {kind: soak(kind, count or 0, options, deadline) for kind, count in counts.items()}
 
     print(f"\n\nJAX {jax.__version__}, Python {sys.version.split()[0]}\n")
-    rows = [(name, tried, failures) for name in LAWS]
-    for name, count, outcomes in [*rows, ("autograph", python, found)]:
-        bad = [seed for law, seed, _ in outcomes if law == name]
-        print(f"  {name:<46} {count:>7} programs  {len(bad):>3} mismatches  {bad[:5] or ''}")
-    refused = sum(name == "refused" for name, _, _ in found)
-    print(f"  {'refused with a TransformError':<46} {refused:>7} programs")
+    tables = {
+        "programs": LAWS,
+        "python_programs": ["autograph"],
+        "rewriting_programs": ["rewriting"],
+    }
+    failures = []
+    for kind, (tried, found) in ran.items():
+        failures += [failure for failure in found if failure[0] != "refused"]
+        for name in tables.get(kind, ["rewriting"]) if tried else ():
+            bad = [seed for law, seed, _ in found if law == name]
+            print(f"  {name:<46} {tried:>7} programs  {len(bad):>3} mismatches  {bad[:5] or ''}")
+    refused = sum(name == "refused" for name, _, _ in ran["python_programs"][1])
+    if counts["python_programs"]:
+        print(f"  {'refused with a TransformError':<46} {refused:>7} programs")
 
-    failures += [failure for failure in found if failure[0] == "autograph"]
     for name, seed, message in failures[:20]:
         print(f"\n{name}, seed {seed}: {message}")
     sys.exit(bool(failures))

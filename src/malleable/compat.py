@@ -240,7 +240,7 @@ def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None) -> Jaxpr:
     keep = [True] * len(jaxpr.jaxpr.outvars) if used is None else list(used)
     raw, _ = pe.dce_jaxpr(jaxpr.jaxpr, keep, instantiate=True)
     if len(raw.eqns) == len(jaxpr.jaxpr.eqns) and all(keep):
-        same = (a is b or a.params == b.params for a, b in zip(raw.eqns, jaxpr.jaxpr.eqns))
+        same = (a is b or a.params == b.params for a, b in zip(raw.eqns, jaxpr.jaxpr.eqns, strict=True))
         if all(same):
             return jaxpr
     return jaxpr.replace(jaxpr=raw, consts=jaxpr.consts)
@@ -262,15 +262,14 @@ def is_transparent(eqn: Eqn) -> bool:
     return not (said or layouts or p["compiler_options_kvs"])
 
 
-def is_named(eqn: Eqn, name: str) -> bool:
-    """Whether an equation was made under this name (see `stamped`)."""
-    return name in str(eqn.source_info.name_stack)
+def is_from(jaxpr: Jaxpr, path: str) -> bool:
+    """Whether the function behind a program is in this file or folder."""
+    return path in (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "")
 
 
 def is_of_jax(jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program is JAX's own."""
-    info = getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
-    return _JAX in info
+    return is_from(jaxpr, _JAX)
 
 
 _JAX = str(pathlib.Path(jax.__file__).parent)

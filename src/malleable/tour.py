@@ -6,6 +6,9 @@ add one, write a function of the number of training steps and a console, and add
 
 import functools
 import math
+import pathlib
+import pydoc_data.topics
+import re
 import time
 from typing import NamedTuple
 
@@ -15,6 +18,7 @@ import scipy.integrate
 import scipy.optimize
 from jax import lax
 from jax import numpy as jnp
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -24,6 +28,9 @@ import malleable as mal
 
 HIDDEN, KEEP, BATCH, RATE = 64, 0.9, 128, 3e-3
 STARTS = 1000
+STEPS, FLOATS = 1000, 10_000  # of the example of jax#4968
+LENGTH, LANES, WIDTH = 256, 16, 128  # of the language model
+PICTURE = "malleable-memory.png"
 
 
 class Row(NamedTuple):
@@ -41,7 +48,7 @@ class Row(NamedTuple):
 def dense(x, size, name):
     """A dense layer: parameters come from wherever `mal.init` and `mal.apply` keep them."""
     with mal.scope(name):
-        w = mal.param("w", jax.nn.initializers.glorot_normal(), (x.size, size))
+        w = mal.param("w", jax.nn.initializers.glorot_normal(), (x.shape[-1], size))
         return x @ w + mal.param("b", jax.nn.initializers.zeros, (size,))
 
 
@@ -67,7 +74,7 @@ def loss(images, labels):
 
 
 def cross_entropy(logits, labels):
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1).mean()
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1).mean()
 
 
 def observe(key, params, images, labels):
@@ -197,6 +204,111 @@ def swung(state):
     return solver.y
 
 
+# ------------------------------------------- what only a reduction uses: jax#4968, a language model
+
+
+def mean_of_sines(x, steps=STEPS):
+    """The example of jax#4968: of all that the scan stacks, only the mean is used."""
+
+    def step(c, _):
+        y = jnp.sin(c)
+        return y, y
+
+    _, ys = lax.scan(step, x, length=steps)
+    return ys.mean()
+
+
+def surprise(words, known):
+    """Mean cross-entropy of each next word, by a GRU; words: (n + 1, lanes), each below `known`.
+
+    Source of the cell: Cho et al., "Learning phrase representations using RNN encoder-decoder for
+    statistical machine translation", EMNLP 2014.
+    """
+
+    def cell(h, word):
+        with mal.scope("embed"):
+            x = mal.param("w", jax.nn.initializers.normal(1.0), (known, WIDTH))[word]
+        seen = jnp.concatenate([x, h], axis=1)
+        keep = jax.nn.sigmoid(dense(seen, WIDTH, "keep"))
+        reset = jax.nn.sigmoid(dense(seen, WIDTH, "reset"))
+        new = jnp.tanh(dense(jnp.concatenate([x, reset * h], axis=1), WIDTH, "new"))
+        h = keep * h + (1 - keep) * new
+        return h, h
+
+    _, states = lax.scan(cell, jnp.zeros((words.shape[1], WIDTH)), words[:-1])
+    return cross_entropy(dense(states, known, "out"), words[1:])  # logits: (n, lanes, known)
+
+
+def language_reference(length):
+    """Python's own, read in lanes, word by word: (length + 1, LANES) numbers of words; how many."""
+    text = " ".join(pydoc_data.topics.topics.values())
+    words, numbers = np.unique(re.findall(r"\w+|[^\w\s]", text), return_inverse=True)
+    lanes = numbers[: len(numbers) // LANES * LANES].reshape(LANES, -1)
+    return jnp.asarray(lanes.T[: length + 1]), len(words)
+
+
+def pushed(fun):
+    """The same function; what its scan stacked for a reduction alone is not stacked any more."""
+    return mal.optimize(fun, mal.push_up_reductions)
+
+
+WAYS = {"": lambda fun: fun, ", gradient": jax.grad}
+
+
+def compiled(fun, *args):
+    """A function compiled for such arguments, and the MiB of memory it needs besides them."""
+    run = jax.jit(fun).lower(*args).compile()
+    return run, run.memory_analysis().temp_size_in_bytes / 2**20
+
+
+def versus_plain(name, fun, args, rounds=3):
+    """Rows about a function with its reductions pushed up, and the same as it is written."""
+    return [
+        row
+        for what, of in WAYS.items()
+        for row in versus(name + what, of(pushed(fun)), of(fun), args, rounds)
+    ]
+
+
+def versus(name, ours, plain, args, rounds):
+    """Rows about two functions that should give the same: their memory, best times and results."""
+    (ours, small), (plain, large) = compiled(ours, *args), compiled(plain, *args)
+    results = [jax.block_until_ready(run(*args)) for run in (ours, plain)]
+    times = [[seconds(run, *args) for run in (ours, plain)] for _ in range(rounds)]
+    memory = Row(f"{name}: memory", f"{small:.2f} MiB", f"plain: {large:.2f} MiB", small <= large)
+    time = faster("its time", *np.min(times, axis=0), "plain", most=1.25)  # noise is no slowness
+    return [memory, time, close("its result", *results)]
+
+
+def seconds(run, *args):
+    began = time.perf_counter()
+    jax.block_until_ready(run(*args))
+    return time.perf_counter() - began
+
+
+def curves(ways, cases):
+    """{curve: [(length, MiB), ...]}, plain and pushed, of cases (length, function, arguments)."""
+    return {
+        how + what: [(n, compiled(WAYS[what](push(fun)), *args)[1]) for n, fun, args in cases]
+        for what in ways
+        for how, push in {"plain": lambda fun: fun, "pushed": pushed}.items()
+    }
+
+
+def draw(path, panels):
+    """A picture of memory against length; panels: {title: {curve: [(length, MiB), ...]}}."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, (title, lines) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for name, points in lines.items():
+            color = "tab:orange" if "pushed" in name else "tab:blue"
+            style = "--" if "gradient" in name else "-"
+            axes.plot(*zip(*points, strict=True), style, marker="o", color=color, label=name)
+        axes.set(title=title, xlabel="steps of the scan", ylabel="temporary memory, MiB", ylim=0)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
 # ------------------------------------------- the chapters
 
 
@@ -243,11 +355,37 @@ def routines(steps, console):
         slope = jax.jit(jax.vmap(jax.grad(mal.autograph(anomaly_of))))(*orbits)
     return [
         close("1,000 roots (optimize.newton)", *anomalies, 1e-10),
-        faster("their time", *fast),
+        faster("their time", *fast, "SciPy"),
         close("d root / d argument (grad)", slope, 1 / kepler_slope(anomalies[1], *orbits), 1e-10),
         close("1,000 swings (integrate.RK45)", *swings, 1e-10),
-        faster("their time", *smooth),
+        faster("their time", *smooth, "SciPy"),
     ]
+
+
+def reductions(steps, console):
+    """Reductions pushed up into their scans"""
+    x = jnp.linspace(0.0, 3.0, FLOATS)
+    words, known = language_reference(LENGTH)
+    loss = functools.partial(surprise, known=known)
+    params = mal.init(loss)(jax.random.key(0), words[:2])
+    loss = mal.apply(loss)
+    with console.status("compiling and running, plain and pushed"):
+        rows = [
+            *versus_plain("sines", mean_of_sines, (x,)),
+            *versus_plain("GRU", loss, (params, words)),
+        ]
+    with console.status("drawing memory against length"):
+        quarters = [n // 4 for n in (STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS)]
+        sines = [(n, functools.partial(mean_of_sines, steps=n), (x,)) for n in quarters]
+        parts = (LENGTH // 4, LENGTH // 2, LENGTH)
+        texts = [(n, loss, (params, words[: n + 1])) for n in parts]
+        panels = {
+            "the mean of a scan of sines (jax#4968)": curves([""], sines),
+            "the loss of a GRU that reads words": curves(WAYS, texts),
+        }
+        draw(picture := pathlib.Path(PICTURE).absolute(), panels)
+    console.print(f"memory against length: {picture}")
+    return rows
 
 
 def versus_scipy(fun, args):
@@ -261,10 +399,10 @@ def versus_scipy(fun, args):
     return (got, expected), between - began, time.perf_counter() - between
 
 
-def faster(what, ours, theirs):
-    """A row about two times in seconds."""
-    got = f"{1e3 * ours:.1f} ms, {theirs / ours:.0f} x as fast"
-    return Row(what, got, f"SciPy: {1e3 * theirs:.0f} ms", ours < theirs)
+def faster(what, ours, theirs, whose, most=1.0):
+    """A row about two times in seconds; ours should be below `most` times theirs."""
+    got = f"{1e3 * ours:.1f} ms, {theirs / ours:.2g} x as fast"
+    return Row(what, got, f"{whose}: {1e3 * theirs:.1f} ms", ours < most * theirs)
 
 
 def close(what, got, expected, most=1e-4):
@@ -279,7 +417,7 @@ def equal(what, got, expected):
     return Row(what, f"{np.sum(got):,}", f"{np.sum(expected):,}", np.array_equal(got, expected))
 
 
-CHAPTERS = [digits, routines]
+CHAPTERS = [digits, routines, reductions]
 
 
 def tour(steps=300):

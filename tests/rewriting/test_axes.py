@@ -123,6 +123,7 @@ conv = functools.partial(
     padding="SAME",
     dimension_numbers=("NCH", "OIH", "NCH"),
 )
+pooled = lax.reduce_window
 cholesky = lax.linalg.cholesky
 first = Ax(0)
 
@@ -234,6 +235,14 @@ CASES = {
     "one of each, from the table": (EACH, [X, INDEX], 5, [Ax(0)], None),
     "one of each, backwards": (EACH, [X, INDEX], 5, None, Ax(0)),
     "one of each, other": (EACH, [X, INDEX], 3, [Ax(2)], None),
+    "pool": (lambda x: pooled(x, 0.0, lax.add, (2, 1, 2), (1, 1, 1), "SAME"),
+        [X], 4, Ax(1), None),
+    "pool, merged": (lambda x: pooled(x, -jnp.inf, lax.max, (2, 1, 2), (1, 1, 1), "VALID"),
+        [X], 2, Ax(1, 2), None),
+    "scatter": (lambda x, y: x.at[1].set(y), [X, X[0]], 4, Ax(1), None),
+    "scatter, from the update": (lambda x, y: x.at[jnp.array([3, 1])].add(y),
+        [X, X[:2]], 4, [None, None, Ax(1)], None),
+    "scatter, merged": (lambda x, y: x.at[1].mul(y), [X, X[0]], 2, Ax(1, 2), None),
     "cholesky": (lambda a: cholesky(a, symmetrize_input=False), [SQUARES], 5, Ax(1), None),
     "solve": (lax.linalg.triangular_solve, [SQUARES, SQUARES], 5, [Ax(1), None], None),
     "lu": (lax.linalg.lu, [SQUARES], 5, Ax(1), None),

@@ -120,6 +120,41 @@ def dynamic_update_slice(eqn, ins, outs, n, origin):
     return _same(eqn, ins, outs, 2, run)
 
 
+def pool(eqn, ins, outs, n, origin):
+    """A sum, maximum or minimum over windows of other dimensions."""
+    ax, p = known(ins, outs), eqn.params
+    names = "window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation"
+    idle = dict(zip(names, (1, 1, (0, 0), 1, 1), strict=True))
+    if any(tuple(np.ravel(p[k][ax.dim])) != tuple(np.ravel(idle[k])) for k in names):
+        return "windows of the axis"
+    params = {k: tuple(sized(p[k], ax, idle[k])) for k in names}
+    return _same(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], **params))
+
+
+def scatter(eqn, ins, outs, n, origin):
+    """The axis is a dimension of the operand that each update spans; the indices are whole."""
+    d, ax = eqn.params["dimension_numbers"], ins[0] or outs[0]
+    operand, _, updates = shapes(eqn.invars)
+    gone = {int(i) for i in (*d.inserted_window_dims, *d.operand_batching_dims)}
+    windows = [i for i in range(len(operand)) if i not in gone]  # <-> update_window_dims
+    spans = [int(i) for i in d.update_window_dims]
+    if ax is None and ins[2] and ins[2].dim in spans and not ins[1]:
+        ax = ins[2]._replace(dim=windows[spans.index(ins[2].dim)])
+    if ax is None or ins[1] or ax.dim in gone or ax.dim in d.scatter_dims_to_operand_dims:
+        return "a scatter along the axis"
+    update = ax._replace(dim=spans[windows.index(ax.dim)])
+    if updates[update.dim] != operand[ax.dim]:
+        return "a window of the axis is written"
+    numbers = d._replace(
+        update_window_dims=slots(spans, update),
+        inserted_window_dims=slots(d.inserted_window_dims, ax),
+        scatter_dims_to_operand_dims=slots(d.scatter_dims_to_operand_dims, ax),
+        operand_batching_dims=slots(d.operand_batching_dims, ax),
+    )
+    run = lambda t, *xs: rebind(eqn, xs, dimension_numbers=numbers)  # noqa: E731
+    return Flow((ax, None, update), (ax,), run)
+
+
 # ---------------------------------------------------------------- gather
 
 
@@ -278,4 +313,7 @@ RULES = {
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     "gather": gather,
+    **{f"reduce_window_{name}": pool for name in ("sum", "max", "min")},
+    **{f"scatter{name}": scatter for name in ("", "-add", "-mul", "-min", "-max", "-sub")},
+    **{f"scatter_{name}": scatter for name in ("add", "mul", "min", "max", "sub")},
 }

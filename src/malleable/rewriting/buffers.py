@@ -190,14 +190,13 @@ def _steps(graph, node):
     else:
         test_consts, consts, carry = view.split(node.ins)
         test, body = Graph.of(view.cond), Graph.of(view.body)
+        known = dict(zip(test.inputs, (_constant(graph, v) for v in test_consts), strict=False))
         counts = _counts(graph, body, consts, carry)
-        known = _counts(graph, None, test_consts, []) | {
-            len(test_consts) + j - len(consts): line
-            for j, line in counts.items()
-            if j >= len(consts)
+        known |= {
+            v: counts.get(i) for i, v in enumerate(test.inputs[len(test_consts) :], len(consts))
         }
-        length = _trips(test, {test.inputs[i]: line for i, line in known.items()})
-        xs, how = [], (length, False, 1)
+        length = _trips(test, {v: line for v, line in known.items() if line})
+        xs, how = [], (length or 0, False, 1)
     if not how[0]:
         return None
     lines = {body.inputs[i]: line for i, line in _counts(graph, body, consts, carry).items()}
@@ -231,14 +230,17 @@ def _counts(graph, body, consts, carry):
 
 def _number(graph, v):
     """The integer that a value of a graph is, or None."""
-    x: Any = graph.value(v)
-    node = graph.maker[v]
-    if node is not None and node.name in SAME and graph.avals[v].shape == ():
-        return _number(graph, node.ins[0])
-    array = x is not None and not isinstance(x, compat.Tracer) and compat.is_array(x)
-    if not array or graph.avals[v].shape != () or graph.avals[v].dtype.kind not in "iub":
+    if not _counts_with(graph.avals[v]) or graph.avals[v].shape != ():
         return None
-    return int(x)
+    node, x = graph.maker[v], graph.value(v)
+    if node is not None and node.name in SAME and graph.avals[v].dtype != bool:
+        return _number(graph, node.ins[0])
+    return None if x is None or isinstance(x, compat.Tracer) else int(np.asarray(x))
+
+
+def _counts_with(aval) -> bool:
+    """Whether a value of this type is an integer, or a bool."""
+    return getattr(getattr(aval, "dtype", None), "kind", None) in tuple("iub")
 
 
 def _trips(test, lines):
@@ -263,11 +265,9 @@ def _trips(test, lines):
 
 def _along(graph, v):
     """The line of a vector outside of the loop: an iota, or numbers at equal distances."""
-    node, x = graph.maker[v], graph.value(v)
-    aval = graph.avals[v]
-    if getattr(aval, "shape", ()) == () or len(aval.shape) > 1 or aval.dtype.kind not in "iu":
-        number = _number(graph, v) if getattr(aval, "shape", None) == () else None
-        return None if number is None else Line(number)
+    node, x, aval = graph.maker[v], graph.value(v), graph.avals[v]
+    if not _counts_with(aval) or len(aval.shape) != 1:
+        return _constant(graph, v)
     if isinstance(x, np.ndarray | jax.Array) and not isinstance(x, compat.Tracer):
         steps = np.diff(np.asarray(x))
         same = len(x) and (steps == (steps[0] if len(steps) else 0)).all()
@@ -291,7 +291,7 @@ def _follow(graph, lines, length):
 
 
 def _constant(graph, v):
-    number = _number(graph, v) if graph.value(v) is not None else None
+    number = _number(graph, v)
     return None if number is None else Line(number)
 
 
@@ -309,15 +309,14 @@ COMPARED = {
 def _line(node, ins, length):
     """The line of a result, from those of the operands (None: unknown)."""
     aval = node.eqn.outvars[0].aval
-    kind = getattr(getattr(aval, "dtype", None), "kind", "")
     if node.name == "select_n" and ins[0] and not ins[0].step:
         return ins[1 + ins[0].start]
-    if kind not in "iub" or not kind or not ins or any(line is None for line in ins):
-        return None
-    line = _combined(node.name, ins, length)
+    known = _counts_with(aval) and ins and all(line is not None for line in ins)
+    line = _combined(node.name, ins, length) if known else None
     if line is None:
         return None
-    low, high = (0, 1) if kind == "b" else (np.iinfo(aval.dtype).min, np.iinfo(aval.dtype).max)
+    kind = None if aval.dtype == bool else jnp.iinfo(aval.dtype)
+    low, high = (int(kind.min), int(kind.max)) if kind else (0, 1)
     ends = line.ends(length)
     return line if low <= ends[0] and ends[1] <= high else None
 

@@ -39,6 +39,44 @@ def is_kept(graph, value) -> bool:
     return big or len(graph.users(value)) > 1
 
 
+def is_better_behind(plan, node, view) -> bool:
+    """Whether accumulating the carry that comes in saves working it out twice.
+
+    So it is for accumulators as large as a slice (a sum to a number makes XLA keep the slice),
+    unless operands would have to be copied to be one step apart.
+    """
+    graph = plan.graph
+    if plan.single or any(v in node.outs for v in plan.escapes):
+        return False
+    _, _, xs = view.split(list(node.ins))
+    apart = sum(size(graph, v) for v in (*xs, *(v for v, *_ in plan.sources)))
+    widest = max(size(graph, v) for v in plan.region.streams) // plan.n
+    vectors = [v for v in plan.results if size(graph, v) * 2 >= widest >= WIDE]
+    costly = any(e.primitive.name in COSTLY for e in view.body.jaxpr.eqns)
+    return costly and bool(vectors) and apart <= CACHE
+
+
+COSTLY = frozenset(
+    [
+        "exp",
+        "log",
+        "sin",
+        "cos",
+        "tan",
+        "tanh",
+        "logistic",
+        "erf",
+        "pow",
+        "sqrt",
+        "rsqrt",
+        "log1p",
+        "expm1",
+        "atan2",
+    ]
+)
+WIDE = 1 << 12  # bytes of a slice
+
+
 def residuals(body) -> int:
     """About how many bytes a gradient keeps of one step: the floats that are worked out in it."""
     made = (v.aval for eqn in body.jaxpr.eqns for v in eqn.outvars)
@@ -46,7 +84,9 @@ def residuals(body) -> int:
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in floats) // 2
 
 
-WHOLE = frozenset("dot_general argmin argmax sort cumsum conv_general_dilated gather scan".split())
+WHOLE = frozenset(
+    ["dot_general", "argmin", "argmax", "sort", "cumsum", "conv_general_dilated", "gather", "scan"]
+)
 
 
 def is_made_whole(graph, value) -> bool:

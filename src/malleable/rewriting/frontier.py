@@ -15,11 +15,51 @@ from malleable.rewriting.region import (
     origin_of,
 )
 
-
 PLAIN = frozenset(
-    "add sub mul div neg sign abs max min exp log sqrt rsqrt square integer_pow pow tanh sin cos "
-    "broadcast_in_dim convert_element_type select_n eq ne lt le gt ge and or not log1p expm1 "
-    "logistic stop_gradient copy reshape squeeze transpose clamp iota expand_dims".split()
+    (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "neg",
+        "sign",
+        "abs",
+        "max",
+        "min",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "square",
+        "integer_pow",
+        "pow",
+        "tanh",
+        "sin",
+        "cos",
+        "broadcast_in_dim",
+        "convert_element_type",
+        "select_n",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and",
+        "or",
+        "not",
+        "log1p",
+        "expm1",
+        "logistic",
+        "stop_gradient",
+        "copy",
+        "reshape",
+        "squeeze",
+        "transpose",
+        "clamp",
+        "iota",
+        "expand_dims",
+    )
 )  # what XLA fuses with its surroundings
 
 
@@ -53,6 +93,9 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
     streams: the values wanted, {value: Stream}; those made on the way are added. Gives the
     actions, in order, or why there are none.
     """
+    uses = _uses(known) if known is not None else {}
+    for v in [v for v in streams if len(uses.get(v, ())) > 1]:
+        streams.pop(v)
     actions, work = {}, list(streams)
     while work:
         v = work.pop()
@@ -72,7 +115,7 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
             continue
         actions[node] = Mapped(found, streams[v].window, (0,) * len(node.ins))
         for u, ax in zip(node.ins, found.ins, strict=True):
-            inside = known is not None and u in known.streams
+            inside = (known is not None and u in known.streams) or (u in uses and uses[u] != {ax})
             if ax is not None and size(graph, u) > small and u not in streams and not inside:
                 streams[u] = Stream(ax, streams[v].window)
                 work.append(u)
@@ -80,8 +123,17 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
     return dict(sorted(actions.items(), key=lambda item: place[item[0]]))
 
 
+def _uses(region: Region) -> dict[int, set]:
+    """By value, where the equations of a region take the axis to be in it: None for nowhere."""
+    found: dict[int, set] = {}
+    for node, action in region.actions.items():
+        for v, ax in zip(node.ins, axes_of(action, node), strict=True):
+            found.setdefault(v, set()).add(ax)
+    return found
+
+
 def pull_sources(region: Region) -> None:
-    """Cut what a source is worked out from, where that is no more: so it is never there as a whole."""
+    """Cut what a source is worked out from instead, where that is no more."""
     graph, again = region.graph, True
     while again:
         again = False
@@ -111,7 +163,7 @@ def pull_sources(region: Region) -> None:
 
 
 def retreat(region: Region) -> None:
-    """Drop the last equations before an escape, where what they take is no bigger than their result.
+    """Drop the last equations before an escape, where they take no more than they give.
 
     So the axis leaves the region where it is narrowest, or already did.
     """

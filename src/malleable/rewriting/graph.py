@@ -16,7 +16,7 @@ import numpy as np
 
 from malleable import compat
 
-COMMUTATIVE = frozenset("add mul max min and or xor eq ne add_any".split())
+COMMUTATIVE = frozenset(["add", "mul", "max", "min", "and", "or", "xor", "eq", "ne", "add_any"])
 SCAN = ("jaxpr", "length", "reverse", "unroll")
 SMALL = 4096  # bytes: up to here constants are the same when their bytes are
 
@@ -434,8 +434,6 @@ class _Same:
 
     def __eq__(self, other):
         return type(other) is _Same and self.it is other.it
-
-
 
 
 def never(eqn: compat.Eqn) -> bool:

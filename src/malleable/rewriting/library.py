@@ -1,12 +1,13 @@
 # ruff: noqa: F722, F821  # dims are named in annotations
-"""The rules we ship: rewrites that pay and that XLA does not do by itself.
+"""The rules we ship: rewrites that XLA does not do by itself.
 
     optimize(model, rewrite(*LIBRARY))                   # what only rounds differently
-    optimize(model, rewrite(*LIBRARY, level="fast"))     # also what is right for tame numbers only
+    optimize(model, rewrite(*LIBRARY, level="fast"))     # and what is right for tame numbers only
+    optimize(model, rewrite(*ACCURATE))                  # what keeps digits, for some time
 
-Each says what it gains: time of the pattern over time of the replacement, both compiled, in one
-process on 2 CPU cores; `python -m benchmarks.rewriting --rules` measures again. Where a pattern
-gives NaN or an infinity (`0 * inf` inside a product, say) a replacement may give a number.
+The last figure of each is its gain: time of the pattern over time of the replacement, compiled, for
+matrices of 512 x 512 in float32 on 2 CPU cores; `python -m tests.rewriting.test_library` measures
+again. Where a pattern gives NaN or an infinity (0 * inf in a product) a replacement may not.
 """
 
 import functools
@@ -29,7 +30,7 @@ rule = functools.partial(rules.rule, tried=False)  # the tests try them; an impo
 
 @rule(where=alone)
 def sum_of_product(a: Arr[NUMBER], b: Arr[NUMBER]):
-    """sum(A @ B) needs two sums and a dot."""
+    """sum(A @ B) needs two sums and a dot. 12x."""
     if not a.size or not b.size:
         return NoMatch("empty")
     product = jnp.sum(a @ b)
@@ -42,7 +43,7 @@ def sum_of_product(a: Arr[NUMBER], b: Arr[NUMBER]):
 
 @rule(where=alone)
 def column_sums_of_product(a: Arr["m k", NUMBER], b: Arr["k n", NUMBER]):
-    """sum(A @ B, 0) needs a product with one vector."""
+    """sum(A @ B, 0) needs a product with one vector. 17x."""
     if not a.size:
         return NoMatch("empty")
     return jnp.sum(a @ b, 0), jnp.sum(a, 0) @ b
@@ -50,7 +51,7 @@ def column_sums_of_product(a: Arr["m k", NUMBER], b: Arr["k n", NUMBER]):
 
 @rule(where=alone)
 def row_sums_of_product(a: Arr[NUMBER], b: Arr["k n", NUMBER]):
-    """sum(A @ B, -1) needs a product with one vector."""
+    """sum(A @ B, -1) needs a product with one vector. 18x."""
     if a.ndim < 2 or not b.size:
         return NoMatch("not a product of matrices")
     return jnp.sum(a @ b, -1), a @ jnp.sum(b, -1)
@@ -58,25 +59,25 @@ def row_sums_of_product(a: Arr[NUMBER], b: Arr["k n", NUMBER]):
 
 @rule(where=alone)
 def trace_of_product(a: Arr["m k", NUMBER], b: Arr["k m", NUMBER]):
-    """trace(A @ B) needs the diagonal only."""
+    """trace(A @ B) needs the diagonal only. 7x."""
     return jnp.trace(a @ b), jnp.sum(a * b.T)
 
 
 @rule(where=alone)
 def diagonal_of_product(a: Arr["m k", NUMBER], b: Arr["k m", NUMBER]):
-    """diagonal(A @ B) needs one dot per element."""
+    """diagonal(A @ B) needs one dot per element. 7x."""
     return jnp.diagonal(a @ b), jnp.sum(a * b.T, 1)
 
 
 @rule(where=alone)
 def product_on_vector(a: Arr["m k", NUMBER], b: Arr["k n", NUMBER], v: Arr["n", NUMBER]):
-    """(A @ B) @ v is two products with a vector."""
+    """(A @ B) @ v is two products with a vector. 28x."""
     return (a @ b) @ v, a @ (b @ v)
 
 
 @rule(where=alone)
 def outer_on_vector(u: Arr["m", NUMBER], v: Arr["n", NUMBER], w: Arr["n", NUMBER]):
-    """outer(u, v) @ w is a dot and a scaling."""
+    """outer(u, v) @ w is a dot and a scaling. 2.7x."""
     if not v.size:
         return NoMatch("empty")
     return jnp.outer(u, v) @ w, u * (v @ w)
@@ -84,45 +85,45 @@ def outer_on_vector(u: Arr["m", NUMBER], v: Arr["n", NUMBER], w: Arr["n", NUMBER
 
 @rule(where=alone)
 def kron_on_vector(a: Arr["m n", NUMBER], b: Arr["p q", NUMBER], v: Arr["n*q", NUMBER]):
-    """kron(A, B) @ v is two small products."""
+    """kron(A, B) @ v is two small products. 1000x."""
     small = a @ v.reshape(a.shape[1], b.shape[1]) @ b.T
     return jnp.kron(a, b) @ v, small.reshape(a.shape[0] * b.shape[0])
 
 
 @rule(where=alone)
 def diagonal_times_matrix(v: Arr["m", NUMBER], a: Arr["m n", NUMBER]):
-    """diag(v) @ A scales the rows."""
+    """diag(v) @ A scales the rows. 20x."""
     return jnp.diag(v) @ a, v[:, None] * a
 
 
 @rule(where=alone)
 def matrix_times_diagonal(a: Arr[NUMBER], v: Arr["n", NUMBER]):
-    """A @ diag(v) scales the columns."""
+    """A @ diag(v) scales the columns. 20x."""
     return a @ jnp.diag(v), a * v
 
 
 @rule
 def matrix_times_identity(a: Arr[NUMBER]):
-    """A @ eye(n) is A."""
+    """A @ eye(n) is A. 44x."""
     return a @ jnp.eye(a.shape[-1], dtype=a.dtype), a
 
 
 @rule
 def identity_times_matrix(a: Arr["m n", NUMBER]):
-    """eye(n) @ A is A."""
+    """eye(n) @ A is A. 44x."""
     return jnp.eye(a.shape[0], dtype=a.dtype) @ a, a
 
 
 @rule(where=alone)
 def one_hot_on_table(i: Arr[jnp.integer], table: Arr["n d"]):
-    """one_hot(i) @ table looks rows up; out of range they are zero."""
+    """one_hot(i) @ table looks rows up; out of range they are zero. 19x."""
     rows = table.at[i].get(mode="fill", fill_value=0, wrap_negative_indices=False)
     return jax.nn.one_hot(i, table.shape[0], dtype=table.dtype) @ table, rows
 
 
 @rule(where=alone)
 def common_left_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
-    """A @ B + A @ C is one product."""
+    """A @ B + A @ C is one product. 1.9x."""
     if b.shape != c.shape:
         return NoMatch("the other factors differ in shape")
     return a @ b + a @ c, a @ (b + c)
@@ -130,7 +131,7 @@ def common_left_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
 
 @rule(where=alone)
 def common_right_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
-    """A @ C + B @ C is one product."""
+    """A @ C + B @ C is one product. 1.9x."""
     if a.shape != b.shape:
         return NoMatch("the other factors differ in shape")
     return a @ c + b @ c, (a + b) @ c
@@ -141,7 +142,7 @@ def common_right_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
 
 @rule(where=alone)
 def inverse_on_right_side(a: Arr[NUMBER], b: Arr[NUMBER]):
-    """inv(A) @ b solves one system."""
+    """inv(A) @ b solves one system. 1.5x."""
     if b.ndim != a.ndim and (a.ndim, b.ndim) != (2, 1):
         return NoMatch("a stack of systems with one right side")
     return jnp.linalg.inv(a) @ b, jnp.linalg.solve(a, b)
@@ -149,21 +150,21 @@ def inverse_on_right_side(a: Arr[NUMBER], b: Arr[NUMBER]):
 
 @rule(where=alone)
 def log_of_determinant(a: Arr[jnp.float32, jnp.float64]):
-    """log(det(A)) may overflow on its way."""
+    """log(det(A)) may overflow on its way. 1.0x."""
     sign, logarithm = jnp.linalg.slogdet(a)
     return jnp.log(jnp.linalg.det(a)), jnp.where(sign < 0, jnp.nan, logarithm)
 
 
 @rule
 def inverse_fft_of_fft(x):
-    """ifft(fft(x)) is x."""
+    """ifft(fft(x)) is x. 8x."""
     there = jnp.fft.fft(x)
     return jnp.fft.ifft(there), x.astype(there.dtype)
 
 
 @rule
 def inverse_rfft_of_rfft(x: Arr[jnp.floating]):
-    """irfft(rfft(x), n) is x."""
+    """irfft(rfft(x), n) is x. 18x."""
     return jnp.fft.irfft(jnp.fft.rfft(x), x.shape[-1]), x
 
 
@@ -172,44 +173,44 @@ def inverse_rfft_of_rfft(x: Arr[jnp.floating]):
 
 @rule(where=alone)
 def log_of_softmax(x: Arr[jnp.floating], axis: Static):
-    """log(softmax(x)) takes a logarithm per element, and is -inf where softmax is 0."""
+    """log(softmax(x)) takes a logarithm per element, and is -inf where softmax is 0. 1.5x."""
     return jnp.log(jax.nn.softmax(x, axis)), jax.nn.log_softmax(x, axis)
 
 
 @rule
 def least_of_sorted(x):
-    """sort(x)[0] is the least number."""
+    """sort(x)[0] is the least number. 360x."""
     return jnp.sort(x)[..., 0], jnp.nanmin(x, -1)
 
 
 @rule
 def greatest_of_sorted(x):
-    """sort(x)[-1] is the greatest; NaN if there is one."""
+    """sort(x)[-1] is the greatest; NaN if there is one. 1200x."""
     return jnp.sort(x)[..., -1], jnp.max(x, -1)
 
 
 @rule(where=alone)
 def log_one_plus(x):
-    """log(1 + x) loses the digits of a small x."""
+    """log(1 + x) loses the digits of a small x. 0.7x."""
     return jnp.log(1 + x), jnp.log1p(x)
 
 
 @rule(where=alone)
 def exp_minus_one(x):
-    """exp(x) - 1 loses the digits of a small x."""
+    """exp(x) - 1 loses the digits of a small x. 0.7x."""
     return jnp.exp(x) - 1, jnp.expm1(x)
 
 
 @rule(where=alone)
 def quotient_of_exponentials(x):
-    """(e^x - e^-x) / (e^x + e^-x) is NaN for a large x."""
+    """(e^x - e^-x) / (e^x + e^-x) is NaN for a large x. 3x."""
     up, down = jnp.exp(x), jnp.exp(-x)
     return (up - down) / (up + down), jnp.tanh(x)
 
 
 @rule(where=alone)
 def common_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
-    """a * b + a * c is one multiplication less."""
+    """a * b + a * c is one multiplication less. 1.0x: it is memory that takes the time."""
     if b.shape != c.shape:
         return NoMatch("the other factors differ in shape")
     return a * b + a * c, a * (b + c)
@@ -217,25 +218,25 @@ def common_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
 
 @rule(where=alone)
 def sum_of_multiple(x: Arr[NUMBER], c: Arr["", NUMBER], axis: Static):
-    """sum(x * c), where c is one number, multiplies once."""
+    """sum(x * c), where c is one number, multiplies once. 1.2x."""
     return jnp.sum(x * c, axis), jnp.sum(x, axis) * c
 
 
 @rule(level="fast")
 def exp_of_log(x: Arr[jnp.inexact]):
-    """exp(log(x)) is x; NaN is lost for a negative x."""
+    """exp(log(x)) is x; NaN is lost for a negative x. 9x."""
     return jnp.exp(jnp.log(x)), x
 
 
 @rule(where=alone, level="fast")
 def sum_of_logs(a: Arr[FLOAT], b: Arr[FLOAT]):
-    """log(a) + log(b) is one logarithm; the product may overflow."""
+    """log(a) + log(b) is one logarithm; the product may overflow. 1.7x."""
     return jnp.log(a) + jnp.log(b), jnp.log(a * b)
 
 
 @rule(level="fast")
 def argmax_of_softmax(x: Arr[jnp.floating], axis: Static):
-    """argmax(softmax(x)) needs no softmax; which of nearly equal ones is first may change."""
+    """argmax(softmax(x)) needs no softmax; which of nearly equal ones is first may change. 1.1x."""
     return jnp.argmax(jax.nn.softmax(x, axis), axis), jnp.argmax(x, axis)
 
 
@@ -256,14 +257,11 @@ LIBRARY = (
     common_left_factor,
     common_right_factor,
     inverse_on_right_side,
-    log_of_determinant,
     inverse_fft_of_fft,
     inverse_rfft_of_rfft,
     log_of_softmax,
     least_of_sorted,
     greatest_of_sorted,
-    log_one_plus,
-    exp_minus_one,
     quotient_of_exponentials,
     common_factor,
     sum_of_multiple,
@@ -271,3 +269,5 @@ LIBRARY = (
     sum_of_logs,
     argmax_of_softmax,
 )
+
+ACCURATE = (log_one_plus, exp_minus_one, log_of_determinant)

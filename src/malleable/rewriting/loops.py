@@ -8,7 +8,7 @@ from jax import lax
 
 from malleable import compat
 from malleable.rewriting.graph import Graph, Node, never
-from malleable.rewriting.passes import configurable, in_bodies
+from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.slices import typed
 
 
@@ -57,7 +57,7 @@ def scan_trim(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     ...     return lax.scan(lambda c, x: ((c[0] + x, c[1]), (x, c[1], c[0])), (0.0, 1.0), xs)
     >>> program = stage(loop)(jnp.ones(3)).jaxpr
     >>> [max(len(eqn.outvars) for eqn in p.eqns) for p in (program, scan_trim(program))]
-    [5, 2]
+    [3, 2]
     """
     trim = in_bodies(_trim)
     while (trimmed := trim(jaxpr)) is not jaxpr:  # a smaller loop gives less to those inside it
@@ -68,7 +68,7 @@ def scan_trim(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
 def _trim(jaxpr):
     if not any(eqn.primitive.name == "scan" for eqn in jaxpr.eqns):
         return jaxpr
-    jaxpr = compat.dce(jaxpr)  # unused carries and outputs
+    jaxpr = settled(jaxpr, compat.dce(jaxpr))  # unused carries and outputs
     graph = Graph.of(jaxpr, never)
     smaller = [_trim_scan(graph, node) for node in scans(graph)]
     return graph.jaxpr() if any(smaller) else jaxpr
@@ -100,7 +100,7 @@ def _trim_scan(graph, node):
         def step(carry, xs):
             now = given | dict(zip((*carried, *stacked), (*carry, *xs), strict=True))
             outs = compat.replay(loop.view.body, [now[label] for label in labels])
-            last = dict(zip(reversed(ends), outs[len(ends) - 1 :: -1], strict=True))
+            last = dict(zip(reversed(ends), outs[: len(ends)][::-1], strict=True))
             made = dict(zip(rows, outs[len(ends) :], strict=True))
             return [last[label] for label in carried], [made[label] for label in ys]
 

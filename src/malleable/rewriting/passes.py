@@ -157,7 +157,7 @@ def each_body(p: Pass) -> Pass:
     >>> seen = []
     >>> _ = each_body(lambda jaxpr: seen.append(len(jaxpr.eqns)) or jaxpr)(program)
     >>> seen
-    [1, 4]
+    [1, 3]
     """
 
     @functools.wraps(p)

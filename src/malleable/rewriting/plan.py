@@ -4,9 +4,7 @@ The state of the stream is what the sinks have so far. A step takes the state an
 source, and gives the state after it and the blocks of what escapes.
 """
 
-import math
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -15,7 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.core.frame import zeros
-from malleable.rewriting.axes import Ax, restack, slice_shape, unstack
+from malleable.rewriting.axes import slice_shape, unstack
 from malleable.rewriting.graph import Node
 from malleable.rewriting.region import (
     Alias,
@@ -25,11 +23,11 @@ from malleable.rewriting.region import (
     Joined,
     Kept,
     Mapped,
-    Mark,
     Region,
     Window,
     axes_of,
 )
+from malleable.rewriting.rescale import moments, rescaled, spread
 
 
 @dataclass
@@ -245,7 +243,7 @@ class Plan:
 
     def _run_segment(self, segment, env, fed, t, k):
         region = self.region
-        ins = [key for key in segment.ins]
+        ins = segment.ins
         if any(key not in env for key in ins):
             return  # before the stream, or behind it: not all is at hand
         here = self._index(segment.window, t)
@@ -369,7 +367,7 @@ class Plan:
         return self.region.streams[node.ins[0]].ax.dim
 
     def prologue(self, state, at: dict, wholes: dict, times) -> tuple[dict, list[dict]]:
-        """The steps at which only what was joined to the stream is at hand; what escapes of each."""
+        """The steps at which only what was joined to the stream is at hand."""
         rows = []
         for t in times:
             blocks = {}
@@ -385,53 +383,17 @@ class Plan:
     # ------------------------------------------------------------ sinks and feedback
 
     def _advance(self, node, action, acc, blocks, env, state, new, here, k):
-        powers = [m for m in action.marks if m.kind == "power"]
-        if powers:
-            return self._moments(node, action, powers[0], acc, env, state, new, here, k)
         for mark in action.marks:
-            if mark.kind == "scale":
-                old, now = state["by", mark.by], new["by", mark.by]
-                acc = jax.tree.map(lambda a: a * self._factor(mark, old, now, a), acc)
+            if mark.kind not in ("power", "scale"):
+                continue
+            moved = state["by", mark.by], new["by", mark.by]
+            if mark.kind == "power":
+                d = env[self.graph.maker[node.ins[0]].ins[0]]
+                d = d[None] if k is None else d
+                rows = self.n - (k or 1) - here if self.region.reverse else here
+                return moments(action, mark, acc, d, here, rows, *moved)
+            acc = rescaled(acc, mark, *moved)
         return action.sink.step(action.spec, acc, here, *blocks)
-
-    def _factor(self, mark, old, now, like):
-        """exp(old - now), spread over what was accumulated; 1 where both are infinite."""
-        moved = jnp.where(old == now, jnp.zeros_like(old), old - now)
-        factor = jnp.exp(moved)
-        factor = jnp.where(jnp.isfinite(factor), factor, jnp.ones_like(factor))
-        return self._spread(factor, mark, like.shape).astype(like.dtype)
-
-    def _spread(self, x, mark: Mark, shape):
-        pairs = sorted(((ax.dim, d) for d, ax in mark.dims))
-        kept = [d for _, d in pairs]
-        x = lax.transpose(x, (*kept, *(d for d in range(x.ndim) if d not in kept)))
-        x = lax.reshape(x, x.shape[: len(kept)])
-        return lax.broadcast_in_dim(x, shape, [dim for dim, _ in pairs])
-
-    def _moments(self, node, action, mark, acc, env, state, new, here, k):
-        """Sums of the powers of x - by, when `by` moves: the binomial theorem.
-
-        Source: Pébay, "Formulas for robust, one-pass parallel computation of covariances and
-        arbitrary-order statistical moments", Sandia report SAND2008-6212, 2008.
-        """
-        power_node = self.graph.maker[node.ins[0]]
-        d = env[power_node.ins[0]]
-        d = d[None] if k is None else d
-        old, now = state["by", mark.by], new["by", mark.by]
-        sums = [action.sink.final(action.spec, a)[0] for a in acc]
-        shape = sums[0].shape
-        per_step = math.prod(d.shape[1:]) // max(1, math.prod(shape))
-        before = (here if not self.region.reverse else self.n - (k or 1) - here) * per_step
-        delta = self._spread(jnp.where(before > 0, old - now, jnp.zeros_like(now)), mark, shape)
-        sums = [jnp.asarray(before, sums[0].dtype) + jnp.zeros_like(sums[0]), *sums]
-        out = []
-        for p in range(1, len(acc) + 1):
-            moved = sum(math.comb(p, j) * sums[j] * delta ** (p - j) for j in range(p + 1))
-            start = jax.tree.map(jnp.zeros_like, acc[p - 1])
-            part = action.sink.step(action.spec, start, here, d**p)
-            whole = (moved.astype(part[0].dtype), *(jnp.zeros_like(x) for x in part[1:]))
-            out.append(action.sink.merge(action.spec, whole, part))
-        return tuple(out)
 
     def final(self, state: dict, wholes: dict) -> dict:
         """The results of the sinks, by value."""
@@ -450,7 +412,9 @@ class Plan:
                         for u in self.graph.users(v)
                     ):
                         continue
-                    env.update(zip(node.outs, self._result(node, action, state, seen, env)))
+                    env.update(
+                        zip(node.outs, self._result(node, action, state, seen, env), strict=True)
+                    )
                 case Fed():
                     if only is None or node in only:
                         args = [self._whole(env, v) for v in node.ins]
@@ -468,7 +432,7 @@ class Plan:
         outs = action.sink.final(spec, acc)
         for mark in action.marks:
             if mark.kind in ("mul", "div") and mark.by in env:
-                by = self._spread(env[mark.by], mark, outs[0].shape).astype(outs[0].dtype)
+                by = spread(env[mark.by], mark, outs[0].shape).astype(outs[0].dtype)
                 outs = [outs[0] * by if mark.kind == "mul" else outs[0] / by]
         if isinstance(seen, jax.Array) and action.sink.name == "reduce_sum":
             # a sum so far, as if the rest were like it: what a mean is worked out from
@@ -482,23 +446,3 @@ def _is_float(x) -> bool:
 
 def _like(shape, aval):
     return aval.update(shape=shape)
-
-
-def cut(x, ax: Ax, window: Window, n: int):
-    """The slices of a source, one for each step of a stream of length n; zeros where it has none."""
-    slices = unstack(x, ax, window.count)
-    high = n - window.start - (window.count - 1) * window.step - 1
-    if (window.start, window.step, high) == (0, 1, 0):
-        return slices
-    low = [(window.start, high, window.step - 1)]
-    return lax.pad(slices, jnp.zeros((), slices.dtype), low + [(0, 0, 0)] * (slices.ndim - 1))
-
-
-def join(stacked, ax: Ax, window: Window, shape: Sequence[int], before: int):
-    """The value that escaped as `stacked`, whose first row is the step -before."""
-    first = window.start + before
-    last = first + window.step * (window.count - 1) + 1
-    stacked = lax.slice_in_dim(stacked, first, last, window.step)
-    return restack(stacked, ax, shape)
-
-

@@ -11,24 +11,27 @@ what it stacked and only reductions used is not stacked any more.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import jax
-from jax import lax
-from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
-from malleable.rewriting.axes import Ax, restack
-from malleable.rewriting.cost import CACHE, LARGE, chunk_of, gains, residuals
+from malleable.rewriting.axes import Ax
+from malleable.rewriting.cost import CACHE, LARGE, chunk_of, gains, is_better_behind, residuals
 from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.grow import grow
 from malleable.rewriting.passes import configurable, each_body, settled
-from malleable.rewriting.plan import Plan, cut, join
-from malleable.rewriting.region import Region, Stream, Window, grow
+from malleable.rewriting.plan import Plan
+from malleable.rewriting.rebuild import (
+    Parts,
+    carried,
+    is_tail,
+    rebuild,
+    rebuild_batched,
+    rebuild_behind,
+)
+from malleable.rewriting.region import Stream, Window
 from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
-REMAT = ("remat", "remat2", "checkpoint")
 LEVELS = ("exact", "reassoc", "fast")
 
 
@@ -67,8 +70,7 @@ def push_up_reductions(
 
     def inline(eqn: compat.Eqn) -> bool:
         """Calls in the way; also a tail that was pushed into this body, to be pushed further."""
-        tail = eqn.primitive.name in REMAT and compat.is_named(eqn, "push_up_reductions")
-        return tail or compat.is_transparent(eqn) and eqn.params.get("name") not in yours
+        return is_tail(eqn) or (compat.is_transparent(eqn) and eqn.params.get("name") not in yours)
 
     def push(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, inline)
@@ -95,6 +97,9 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     """Push into one scan what may be; whether there was anything."""
     view = compat.view(node.eqn)
     if view.length < 2:
+        return False
+    if node.eqn.effects:
+        note("a reduction stays outside its scan", compat.where(node.eqn), "the scan has effects")
         return False
     _, carry, _ = view.split(list(node.ins))
     carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
@@ -125,103 +130,16 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         return False
     if remat == "auto":
         remat = "body" if n * residuals(view.body) > LARGE else "tail"
+    k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
+    places = carried(view, node, plan)
     if parts:
-        new = _rebuild_batched(graph, node, view, plan, parts, remat)
+        new = rebuild_batched(graph, node, view, plan, parts, remat)
+    elif k == 1 and places and is_better_behind(plan, node, view):
+        new = rebuild_behind(graph, node, view, plan, places, remat)
     else:
-        k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
-        new = _rebuild(graph, node, view, plan, k, remat)
+        new = rebuild(graph, node, view, plan, k, remat)
     graph.replace(new)
     return True
-
-
-def _rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[int, int]:
-    """The scan with the plan in it; {value outside: what it is now}."""
-    consts, carry, xs = view.split(list(node.ins))
-    region: Region = plan.region
-    carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
-    kept = [i for i, v in enumerate(ys) if v in plan.escapes]
-    streams = [i for i, v in enumerate(ys) if v in region.streams]
-    given = list(dict.fromkeys([*node.ins, *(s[0] for s in plan.sources), *plan.wholes]))
-    escaping = [v for v in plan.escapes if v not in ys]
-    n = plan.n
-
-    def run(*values):
-        at = dict(zip(given, values, strict=True))
-        read = lambda vs: [at[v] for v in vs]  # noqa: E731
-        wholes = {v: at[v] for v in plan.wholes}
-        fixed = read(consts)
-
-        def advance(state, slices, feeds, t, k):
-            blocks = dict(zip([ys[i] for i in streams], slices, strict=True))
-            blocks |= dict(zip(plan.sources, feeds, strict=True))
-            return plan.step(state, blocks, wholes, t, k)
-
-        tail = advance
-        if remat is not None:
-            tail = jax.checkpoint(advance, static_argnums=(4,), prevent_cse=False)
-
-        def one(c, x, t):
-            outs = compat.replay(view.body, [*fixed, *c, *x])
-            return outs[: len(c)], outs[len(c) :]
-
-        def single(loop, step):
-            (c, state), (x, feeds, t) = loop, step
-            c, y = one(c, x, t)
-            state, gone = tail(state, [y[i] for i in streams], feeds, t, None)
-            return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
-
-        def block(loop, step):
-            (c, state), (x, feeds, t) = loop, step
-            size = t.shape[0]
-            c, y = lax.scan(
-                lambda c, x: one(c, x, None), c, x, length=size, reverse=view.reverse
-            )
-            state, gone = tail(state, [y[i] for i in streams], feeds, t[0], size)
-            return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
-
-        init = plan.init({}, wholes)
-        state, rows = plan.prologue(init, at, wholes, range(-plan.before, 0))
-        feeds = [cut(at[v], ax, w, n) for v, ax, w in plan.sources]
-        every = (read(xs), feeds, jnp.arange(n, dtype=jnp.int32))
-        loop = (read(carry), state)
-        step = single if k == 1 else block
-        if remat == "body":
-            step = jax.checkpoint(step, prevent_cse=False)
-        if k == 1:
-            how = {"reverse": view.reverse, "unroll": view.unroll, "length": n}
-            loop, stacked = lax.scan(step, loop, every, **how)
-        else:
-            loop, stacked = in_chunks(step, loop, every, n, k, view.reverse)
-        final, state = loop
-        state, more = plan.prologue(state, at, wholes, range(n, n + plan.behind))
-        results = plan.final(state, wholes)
-        whole = []
-        for v, rows_of in zip(escaping, stacked[1], strict=True):
-            blank = jnp.zeros_like(rows_of[0])
-            parts = [[r.get(v, blank)[None] for r in part] for part in (rows, more)]
-            if plan.before or plan.behind:
-                rows_of = jnp.concatenate([*parts[0], rows_of, *parts[1]])
-            s = region.streams[v]
-            whole.append(join(rows_of, s.ax, s.window, graph.avals[v].shape, plan.before))
-        return [*final, *stacked[0], *whole, *(results[v] for v in plan.results)]
-
-    old = [*carries, *(ys[i] for i in kept), *escaping, *plan.results]
-    return dict(zip(old, graph.trace(run, given, node, "push_up_reductions"), strict=True))
-
-
-class Parts(NamedTuple):
-    """What `lax.map(..., batch_size=width)` stacks, joined with what it does not divide evenly.
-
-    joined: per stacked value, the whole; tails: its last `rest` rows; nodes, between: the equations
-    that join them, and the values on the way.
-    """
-
-    width: int
-    rest: int
-    joined: list[int]
-    tails: list[int]
-    nodes: frozenset
-    between: list[int]
 
 
 def _parts(graph: Graph, scan: Node, ys: list[int], n: int) -> Parts | None:
@@ -246,7 +164,9 @@ def _parts(graph: Graph, scan: Node, ys: list[int], n: int) -> Parts | None:
         return None
     ((width, rest),) = widths
     nodes = frozenset(node for f in found for node in f[3:5])
-    return Parts(width, rest, [f[1] for f in found], [f[2] for f in found], nodes, [f[5] for f in found])
+    return Parts(
+        width, rest, [f[1] for f in found], [f[2] for f in found], nodes, [f[5] for f in found]
+    )
 
 
 def _depends(graph: Graph, node: Node, values: set[int]) -> bool:
@@ -261,69 +181,3 @@ def _depends(graph: Graph, node: Node, values: set[int]) -> bool:
                 seen.add(user)
                 work.extend(user.outs)
     return False
-
-
-def _rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, int]:
-    """As `_rebuild`, for a loop whose steps each give a block of rows; the rest is one block more."""
-    consts, carry, xs = view.split(list(node.ins))
-    carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
-    used = [i for i, v in enumerate(ys) if graph.is_used(v)]
-    given = [*node.ins, *parts.tails, *(s[0] for s in plan.sources), *plan.wholes]
-    given = list(dict.fromkeys(given))
-    n, w = view.length, parts.width
-
-    def run(*values):
-        at = dict(zip(given, values, strict=True))
-        wholes = {v: at[v] for v in plan.wholes}
-
-        def step(state, rows, feeds, t, size):
-            blocks = dict(zip(parts.joined, rows, strict=True))
-            blocks |= dict(zip(plan.sources, feeds, strict=True))
-            return plan.step(state, blocks, wholes, t, size)
-
-        if remat is not None:
-            step = jax.checkpoint(step, static_argnums=(4,), prevent_cse=False)
-
-        def one(loop, every):
-            (c, state), (x, feeds, t) = loop, every
-            outs = compat.replay(view.body, [*(at[v] for v in consts), *c, *x])
-            rows = [outs[len(c) + i] for i in used]
-            state, gone = step(state, rows, feeds, t, w)
-            return (outs[: len(c)], state), [gone[v] for v in plan.escapes]
-
-        if remat == "body":
-            one = jax.checkpoint(one, prevent_cse=False)
-        feeds = [cut(at[v], ax, window, plan.n) for v, ax, window in plan.sources]
-        heads = [x[: n * w].reshape(n, w, *x.shape[1:]) for x in feeds]
-        every = ([at[v] for v in xs], heads, w * jnp.arange(n, dtype=jnp.int32))
-        loop = ([at[v] for v in carry], plan.init({}, wholes))
-        (final, state), stacked = lax.scan(one, loop, every, reverse=view.reverse, length=n)
-        tails = [at[v] for v in parts.tails]
-        state, gone = step(state, tails, [x[n * w :] for x in feeds], jnp.int32(n * w), parts.rest)
-        whole = []
-        for v, rows in zip(plan.escapes, stacked, strict=True):
-            rows = jnp.concatenate([rows.reshape(n * w, *rows.shape[2:]), gone[v]])
-            whole.append(restack(rows, plan.region.streams[v].ax, graph.avals[v].shape))
-        results = plan.final(state, wholes)
-        return [*final, *whole, *(results[v] for v in plan.results)]
-
-    old = [*carries, *plan.escapes, *plan.results]
-    return dict(zip(old, graph.trace(run, given, node, "push_up_reductions"), strict=True))
-
-
-def in_chunks(block, loop, every, n, k, reverse):
-    """A scan over chunks of k steps; what is left over goes where it belongs."""
-    many, rest = divmod(n, k)
-    head = jax.tree.map(lambda x: x[: many * k].reshape(many, k, *x.shape[1:]), every)
-    tail = jax.tree.map(lambda x: x[many * k :], every)
-    last = None
-    if rest and reverse:
-        loop, last = block(loop, tail)
-    loop, stacked = lax.scan(block, loop, head, reverse=reverse, length=many)
-    stacked = jax.tree.map(lambda x: x.reshape(many * k, *x.shape[2:]), stacked)
-    if rest and not reverse:
-        loop, last = block(loop, tail)
-    if last is not None:
-        stacked = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), stacked, last)
-    return loop, stacked
-

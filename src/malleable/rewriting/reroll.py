@@ -19,7 +19,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
-from malleable.rewriting.graph import Graph, Node, params_key, never
+from malleable.rewriting.graph import Graph, Node, never, params_key
 from malleable.rewriting.passes import configurable, in_bodies
 from malleable.rewriting.rows import restack, stack
 from malleable.rewriting.slices import typed
@@ -167,17 +167,14 @@ def _plan(graph, line, repeats, least):
         for low, high in _free(taken, start, stop):
             if high - low < repeats * period or saved((low, high, period)) < least:
                 continue
-            blocks = _cut(graph, line.nodes[low:high], period)
-            low += line.nodes[low:high].index(blocks[0][0])
-            for first, run in _wired(graph, blocks, repeats):
-                at = low + first * period
+            floor = max((end for _, end in taken if end <= low), default=0)
+            cuts = _cuts(graph, line.nodes[low:high], period)
+            ways = [_runs(graph, line, low + s, high, period, repeats, floor) for s in cuts]
+            for at, end, run in max(ways, key=lambda way: sum(end - at for at, end, _ in way)):
+                block = line.before[end] - line.before[end - period]
                 chained = any(slot and slot[0] for slots in run.wiring for slot in slots)
-                size = line.before[low + period] - line.before[low]
-                if (len(run.blocks) - 1) * size >= (least if chained else ALONE * least):
-                    stop = at + len(run.blocks) * period
-                    if first == 0:
-                        run, at = _extended(graph, line, run, at)
-                    bisect.insort(taken, (at, stop))
+                if (len(run.blocks) - 1) * block >= (least if chained else ALONE * least):
+                    bisect.insort(taken, (at, end))
                     found.append((at, run))
     return [run for _, run in sorted(found, key=lambda pair: pair[0])]
 
@@ -193,8 +190,12 @@ def _free(taken, start, stop):
         yield start, stop
 
 
-def _cut(graph, nodes, period):
-    """Blocks of a repetition, as many as fit, cut where the fewest values cross the border."""
+def _cuts(graph, nodes, period):
+    """Where the first block may start: where the fewest values cross the border.
+
+    Of equally good places the first and the last: what the first block lacks of its beginning,
+    because it was computed before, may be found there (_extended).
+    """
     count, slack = divmod(len(nodes), period)
     at = {node: i for i, node in enumerate(nodes)}
     crossing = [0] * (len(nodes) + 1)  # how many more values cross the border before each node
@@ -205,9 +206,21 @@ def _cut(graph, nodes, period):
                 crossing[i + 1] += 1
                 crossing[min(max(users), i + period) + 1] -= 1
     crossing = list(itertools.accumulate(crossing))
-    # of equal cuts the last: what a first block lacks may be put in front of it (_extended)
-    shift = min(range(slack + 1), key=lambda s: (crossing[s + period * (count // 2)], -s))
-    return [nodes[shift + k * period : shift + (k + 1) * period] for k in range(count)]
+    borders = crossing[period * (count // 2) :][: slack + 1]
+    best = [shift for shift, values in enumerate(borders) if values == min(borders)]
+    return best[:1] + best[1:][-1:]
+
+
+def _runs(graph, line, low, high, period, repeats, floor):
+    """(start, stop, run) of those of a stretch of the line, cut into blocks from its start."""
+    starts = range(low, high - period + 1, period)
+    found = []
+    for first, run in _wired(graph, [line.nodes[i : i + period] for i in starts], repeats):
+        at = low + first * period
+        stop = at + len(run.blocks) * period
+        run, at = _extended(graph, line, run, at, floor) if first == 0 else (run, at)
+        found.append((at, stop, run))
+    return found
 
 
 def _wired(graph, blocks, repeats):
@@ -254,7 +267,7 @@ def _alike(graph, blocks, first, probe):
     return Run(blocks[first:last], wiring, outside)
 
 
-def _extended(graph, line, run, at):
+def _extended(graph, line, run, at, floor):
     """The run with the block before it, among whose equations is also what all blocks share.
 
     Equal equations are one in a graph: the first block has all that the others have, and more.
@@ -262,16 +275,14 @@ def _extended(graph, line, run, at):
     tables, _ = _operands(run)
     shared = {graph.maker[v] for v in tables["shared"]}
     period, block, start = len(run.blocks[0]), [], at
-    while start and at - start < 3 * period and len(block) < period:
+    while start > floor and at - start < 3 * period and len(block) < period:
         start -= 1
         node = line.nodes[start]
         if node in shared:
             shared.update(graph.maker[v] for v in node.ins)
         else:
             block.insert(0, node)
-    token = dict(
-        zip(line.nodes[start : at + period], line.tokens[start : at + period], strict=True)
-    )
+    token = dict(zip(line.nodes[start:at], line.tokens[start:at], strict=True))
     if [token[node] for node in block] != line.tokens[at : at + period]:
         return run, at
     longer = _alike(graph, [block, *run.blocks], 0, min(4, len(run.blocks)))

@@ -1,5 +1,6 @@
 """Rows of an array, stacked again: `stack` takes them from the array at once."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -88,7 +89,9 @@ def _rows(x, slabs, shape):
     dim, distance = _step(*slabs[:2]) or (0, 0)
     first, last = sorted((slabs[0].starts, slabs[-1].starts))
     limits = [a + s for a, s in zip(last, slabs[0].sizes, strict=True)]
-    x = unstack(lax.slice(x, first, limits), Ax(dim, inner=abs(distance)), len(slabs))
+    if x.size != len(slabs) * math.prod(slabs[0].sizes):
+        x = lax.slice(x, first, limits)
+    x = unstack(x, Ax(dim, inner=abs(distance)), len(slabs))
     x = lax.reshape(x, (len(slabs), *shape))
     return lax.rev(x, (0,)) if distance < 0 else x
 

@@ -155,6 +155,8 @@ def primitive_rule(*primitives: str, level: str = "reassoc", name: str = "") -> 
             try:
                 whole = lambda *xs: fitted(jax.tree.leaves(new(*xs)), flat, avals)  # noqa: E731
                 program = graph.stage(whole, node.ins, node)
+            except NoMatch as why:
+                return why.with_traceback(None)
             except Unfit as why:
                 raise unfit(called, why.args[0], node) from None
             return Match(graph, node, {}, node.ins, node.outs, program)
@@ -251,8 +253,9 @@ def _run(graph, by_start, reach, fuel) -> int:
             if not swap:
                 continue
             fired.append(r)
-            spent[r, match.ins] += 1
-            if spent[r, match.ins] > fuel or len(fired) > most:
+            spot = r, match.ins, id(match.replacement)  # one per signature and settings
+            spent[spot] += 1
+            if spent[spot] > fuel or len(fired) > most:
                 raise _endless(fired, node)
             notes.note(f"rule {r.name!r} rewrote", compat.where(node.eqn))
             fresh = _newer(graph, swap.values(), newest)
@@ -316,19 +319,19 @@ def _endless(fired, node):
 def _forms(sides: Sides) -> list[patterns.Form]:
     """The forms of a pattern: one per way to choose its literals, settings and operations."""
     kinds, found = sides.kinds, {}
-    problems: dict[int, str] = {}  # the first of each kind: 0 is worst
+    problems: dict[int, str] = {}  # the first of each kind; 1: no meaning for such arrays
     bodies = {n: _example(n, k.example) for n, k in kinds.items() if isinstance(k, Fun)}
 
     def learn(avals, chosen):
         traced = sides.at(avals, chosen | bodies)
         if not isinstance(traced, Traced):
-            return problems.setdefault(2, str(traced))
+            return problems.setdefault(1, str(traced))
         numbers = {n: x for n, x in chosen.items() if isinstance(kinds[n], Lit)}
         form = patterns.form(Graph.of(traced.pattern), sides.arrays, numbers, list(bodies))
         if isinstance(form, str):
             return problems.setdefault(0, form)
         if traced.problem:
-            return problems.setdefault(1, f"its replacement {traced.problem}")
+            return problems.setdefault(0, f"its replacement {traced.problem}")
         prims = {n: x for n, x in chosen.items() if isinstance(kinds[n], Prim)}
         found.setdefault((repr(form.roots), repr(prims)), form._replace(chosen=prims))
         return None

@@ -23,11 +23,13 @@ from malleable.rewriting.axes import Ax, restack, unstack
 from malleable.rewriting.cost import BLOCK, CACHE, is_kept, is_made_whole
 from malleable.rewriting.frontier import finish, keep_big, pull, retreat, size
 from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.grow import grow
 from malleable.rewriting.minor import unroll_minor
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
-from malleable.rewriting.push import LEVELS, check_options, in_chunks
-from malleable.rewriting.region import Ended, Kept, Region, Stream, Window, grow
+from malleable.rewriting.push import LEVELS, check_options
+from malleable.rewriting.rebuild import in_chunks
+from malleable.rewriting.region import Ended, Kept, Region, Stream, Window
 from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
 LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
@@ -113,7 +115,7 @@ def _stream_one(graph, node, sinks, allow, block, remat) -> bool:
         return False
     _, _, region = min(found, key=lambda entry: entry[:2])
     k = _rows(region) if block == "auto" else min(block, region.n)
-    if k >= region.n:
+    if k >= region.n or any(n < 1 for n in aval.shape):
         return False
     graph.replace(_rebuild(graph, node, Plan(finish(region)), k, remat))
     return True
@@ -126,9 +128,15 @@ def _region(graph, value, dim, n, sinks, allow, small) -> Region | str:
     start = pull(graph, seed, n, small)
     if isinstance(start, str):
         return start
-    region = grow(graph, seed, n, sinks, start=start, allow=allow, pulled=frozenset(start))
+    enter = {value: seed.pop(value)} if value in seed else {}
+    if not enter:
+        return "it is made by what cannot be cut"
+    options = {"start": start, "beside": seed, "pulled": frozenset(start)}
+    region = grow(graph, enter, n, sinks, allow=allow, **options)
     retreat(region)
-    more = {v: Stream(ax, w) for v, ax, w in region.sources() if size(graph, v) > small}
+    more = {
+        v: Stream(ax, w) for v, ax, w in region.sources() if w == window and size(graph, v) > small
+    }
     taken = pull(graph, more, n, small, known=region)
     if not isinstance(taken, str):
         region.actions |= taken
@@ -155,12 +163,21 @@ def _rank(region: Region) -> tuple:
     """Axes whose results are equal to the last bit come first; then those that nothing reduces."""
     ends = [a for a in region.actions.values() if isinstance(a, Ended | Kept)]
     rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends)
-    return rounded, len(ends), region.n < 64
+    return rounded, not is_search(region) and len(ends), region.n < 64
+
+
+def is_search(region: Region) -> bool:
+    """Whether all that comes of it are places of extrema, found along the axis itself."""
+    ends = [a for a in region.actions.values() if isinstance(a, Ended | Kept)]
+    found = all(isinstance(a, Ended) and a.sink.name in ("argmin", "argmax") for a in ends)
+    return found and bool(ends) and not region.escapes()
 
 
 def _rows(region: Region) -> int:
     """Rows of a block, so that the widest value that is really there fits the cache."""
     graph = region.graph
+    if is_search(region):
+        return 1  # one row against all: a running best and its place, all vectors
     kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
     widest = max(size(graph, v) for v in kept or region.streams) // region.n
     k = 1
@@ -189,9 +206,17 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
             state, gone = step(state, feeds, t[0], t.shape[0])
             return state, [gone[v] for v in plan.escapes]
 
+        def single(state, every):
+            feeds, t = every
+            state, gone = step(state, feeds, t, None)
+            return state, [gone[v] for v in plan.escapes]
+
         feeds = [unstack(at[v], ax, n) for v, ax, _ in plan.sources]
         every = (feeds, jnp.arange(n, dtype=jnp.int32))
-        state, stacked = in_chunks(advance, plan.init({}, wholes), every, n, k, False)
+        if k == 1:
+            state, stacked = lax.scan(single, plan.init({}, wholes), every, unroll=min(8, n))
+        else:
+            state, stacked = in_chunks(advance, plan.init({}, wholes), every, n, k, False)
         whole = [
             restack(rows, plan.region.streams[v].ax, graph.avals[v].shape)
             for v, rows in zip(plan.escapes, stacked, strict=True)

@@ -120,7 +120,7 @@ class Sides:
 def fitted(after, tree, avals: Sequence) -> list:
     """The leaves of a replacement as arrays of these types, which may differ in weakness.
 
-    Raises Unfit for another structure, shape or dtype.
+    Raises Unfit for another structure, shape or dtype; NoMatch for another explicit sharding.
     """
     made, other = jax.tree.flatten(after)
     if tree != other:
@@ -133,7 +133,14 @@ def fitted(after, tree, avals: Sequence) -> list:
         if jax.typeof(x).weak_type != aval.weak_type:
             made[i] = compat.convert(x, aval.dtype, aval.weak_type)
         made[i] = compat.match_devices(made[i], aval)
+        if _layout(jax.typeof(made[i])) != _layout(aval):
+            raise NoMatch("its replacement is sharded in another way")
     return made
+
+
+def _layout(aval):
+    """How the dims of an array are spread over the axes of an explicit mesh."""
+    return getattr(getattr(aval, "sharding", None), "spec", None)
 
 
 def unfit(name: str, problem: str, node: Node) -> RuleError:

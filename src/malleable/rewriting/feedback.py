@@ -1,0 +1,171 @@
+"""Results of an axis that its own elements need: a softmax, a variance, a difference to the first.
+
+Such a result is known at the end only. What may be done is to go on with a provisional one, and to
+put right what was accumulated whenever it moves; or to leave a factor out until the end.
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+"""
+
+import numpy as np
+
+from malleable import compat
+from malleable.rewriting.axes import Ax, Flow, flow
+from malleable.rewriting.region import Alias, Ended, Kept, Mapped, Mark, Stream, Window
+
+LINEAR = ("neg", "reduce_sum", "transpose", "reshape", "squeeze", "expand_dims", "copy")
+LINEAR += ("broadcast_in_dim",)
+
+
+def is_settled(grower, value) -> bool:
+    """Whether a result is known at the first step already."""
+    found = grower.roots[value]
+    actions = grower.region.actions
+    first = grower.region.n - 1 if grower.region.reverse else 0
+    return found is not None and all(
+        isinstance(actions[node], Kept)
+        and isinstance(actions[node].at, int)
+        and (actions[node].at >= first if grower.region.reverse else actions[node].at <= first)
+        for node in found
+    )
+
+
+def is_running(grower, value) -> bool:
+    """Whether a provisional result can be had at each step."""
+    found = grower.roots[value]
+    full = Window(0, 1, grower.region.n)
+    actions = grower.region.actions
+    return found is not None and all(
+        isinstance(actions[node], Ended)
+        and not actions[node].marks
+        and actions[node].window == full
+        for node in found
+    )
+
+
+def fed_back(grower, node, known, late):
+    if len(node.ins) != 2 or len(late) != 1 or node.name not in ("sub", "mul", "div"):
+        return "it needs a result that is known at the end of the axis only"
+    (i,) = late
+    stream, by = known[1 - i], node.ins[i]
+    if stream is None or (i == 0 and node.name != "mul"):
+        return "it needs a result that is known at the end of the axis only"
+    graph = grower.region.graph
+    shape, other = graph.avals[by].shape, graph.avals[node.ins[1 - i]].shape
+    if len(shape) != len(other) or graph.avals[node.outs[0]].shape != other:
+        return "it spreads over a result of the axis"
+    if shape[stream.ax.dim] != 1 or not compat.differentiable(graph.avals[by]):
+        return "it needs a result that is known at the end of the axis only"
+    dims = tuple((d, Ax(d)) for d, extent in enumerate(shape) if extent != 1)
+    if node.name == "sub":
+        if not is_running(grower, by) or stream.window != Window(0, 1, grower.region.n):
+            return "it needs a result that is known at the end of the axis only"
+        mark = Mark("shift", by, dims)
+        ins = tuple(s and s.ax for s in known)
+        found = flow(node.eqn, ins, (None,), stream.window.count)
+        if not isinstance(found, Flow):
+            return "it cannot be cut"
+        grower.origin[mark] = node
+        made = [Stream(ax, stream.window, (mark,)) for ax in found.outs]
+        return Mapped(found, stream.window, (0, 0)), made
+    mark = Mark(node.name, by, dims)
+    grower.origin[mark] = node
+    return Alias(1 - i), [stream._replace(marks=(mark,))]
+
+
+def marked(grower, node, known, marked, late):
+    """An equation of a value that is not final: linear ones keep the marks."""
+    if len(set(marked)) > 1 and node.name not in ("add", "sub", "mul"):
+        return "several of its operands are not final"
+    i = marked[0]
+    marks = known[i].marks
+    if late:
+        if marks[0].kind == "shift" or any(v in grower.roots for v in (node.ins[i],)):
+            return "it uses two results of the axis"
+        bare = [s and s._replace(marks=()) for s in known]
+        found = fed_back(grower, node, bare, late)
+        if isinstance(found, str) or not isinstance(found[0], Alias):
+            return "it uses two results of the axis"
+        action, (made,) = found
+        return action, [made._replace(marks=(*marks, *made.marks))]
+    kinds = {m.kind for m in marks}
+    if kinds == {"shift"}:
+        return shifted(grower, node, known, marks)
+    if not is_linear(grower, node, known, marked):
+        return "it is not linear in a value that is not final yet"
+    found = grower.mapped(node, known, marks)
+    if isinstance(found, str):
+        return found
+    action, made = found
+    moved = []
+    for mark in marks:
+        dims = move(grower, node, i, mark)
+        if dims is None:
+            return "it mixes the dims of a result that is not known yet"
+        moved.append(mark._replace(dims=dims))
+        grower.origin.setdefault(moved[-1], grower.origin[mark])
+    if made is None:
+        return action._replace(marks=tuple(moved)), None
+    return action, [s._replace(marks=tuple(moved)) for s in made]
+
+
+def shifted(grower, node, known, marks):
+    """x - by: exp makes it proportional to exp(-by), powers make moments."""
+    (mark,) = marks
+    power = {"square": 2, "integer_pow": node.params.get("y"), "mul": 2}.get(node.name)
+    if node.name == "exp":
+        new = mark._replace(kind="scale")
+    elif power and power > 0 and len(set(node.ins)) == 1:
+        new = mark._replace(kind="power", power=power)
+    else:
+        return "it uses a difference to a result of the axis"
+    found = grower.mapped(node, known)
+    if isinstance(found, str):
+        return found
+    grower.origin.setdefault(new, grower.origin[mark])
+    return found[0], [s._replace(marks=(new,)) for s in found[1]]
+
+
+def is_linear(grower, node, known, marked) -> bool:
+    marks = known[marked[0]].marks
+    if any(m.kind == "power" for m in marks):
+        return node.name == "reduce_sum"
+    match node.name:
+        case "add" | "sub":
+            both = len(marked) == 2 and known[0].marks == known[1].marks
+            return both and node.ins[0] != node.ins[1]
+        case "mul" | "dot_general":
+            return len(marked) == 1
+        case "div":
+            return marked == [0]
+        case "select_n":
+            others = [i for i in (1, 2) if i not in marked]
+            return 0 not in marked and all(is_zero(grower, node.ins[i]) for i in others)
+        case "convert_element_type":
+            return compat.differentiable(grower.region.graph.avals[node.outs[0]])
+    return node.name in LINEAR
+
+
+def is_zero(grower, value) -> bool:
+    """Whether a value is the constant 0, however spread."""
+    graph = grower.region.graph
+    node = graph.maker[value]
+    while node is not None and node.name in ("broadcast_in_dim", "convert_element_type"):
+        (value,) = node.ins[:1]
+        node = graph.maker[value]
+    known = graph.value(value)
+    return known is not None and np.ndim(known) == 0 and bool(known == 0)
+
+
+def move(grower, node, operand, mark):
+    """Where the dims of a mark go through an equation, or None where they are mixed."""
+    graph, dims = grower.region.graph, []
+    for d, ax in mark.dims:
+        extent = graph.avals[mark.by].shape[d]
+        ins = [None] * len(node.ins)
+        ins[operand] = ax
+        found = flow(node.eqn, tuple(ins), (None,) * len(node.outs), extent)
+        if not isinstance(found, Flow) or len(found.outs) != 1 or found.outs[0] is None:
+            return None
+        if found.outs[0].outer * found.outs[0].inner != 1:
+            return None
+        dims.append((d, found.outs[0]))
+    return tuple(dims)

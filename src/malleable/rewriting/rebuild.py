@@ -1,0 +1,270 @@
+"""Scans built anew, with the plan of a region in their bodies.
+
+Three ways: step by step or in chunks of steps; with the loop's steps giving blocks of rows; and one
+step behind, on the carry that comes in.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.rewriting.axes import Ax, restack, unstack
+from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.plan import Plan
+from malleable.rewriting.region import Region, Window
+
+NAME = "push_up_reductions"
+REMAT = ("remat", "remat2", "checkpoint")
+
+
+def is_tail(eqn: compat.Eqn) -> bool:
+    """Whether this is a tail that was pushed into a scan."""
+    return eqn.primitive.name in REMAT and compat.is_from(compat.bodies(eqn.params)[0], __file__)
+
+
+def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[int, int]:
+    """The scan with the plan in it; {value outside: what it is now}."""
+    consts, carry, xs = view.split(list(node.ins))
+    region: Region = plan.region
+    carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
+    kept = [i for i, v in enumerate(ys) if v in plan.escapes]
+    streams = [i for i, v in enumerate(ys) if v in region.streams]
+    given = list(dict.fromkeys([*node.ins, *(s[0] for s in plan.sources), *plan.wholes]))
+    escaping = [v for v in plan.escapes if v not in ys]
+    n = plan.n
+
+    def run(*values):
+        at = dict(zip(given, values, strict=True))
+        read = lambda vs: [at[v] for v in vs]  # noqa: E731
+        wholes = {v: at[v] for v in plan.wholes}
+        fixed = read(consts)
+
+        def advance(state, slices, feeds, t, k):
+            blocks = dict(zip([ys[i] for i in streams], slices, strict=True))
+            blocks |= dict(zip(plan.sources, feeds, strict=True))
+            return plan.step(state, blocks, wholes, t, k)
+
+        tail = advance
+        if remat is not None:
+            tail = jax.checkpoint(advance, static_argnums=(4,), prevent_cse=False)
+
+        def one(c, x, t):
+            outs = compat.replay(view.body, [*fixed, *c, *x])
+            return outs[: len(c)], outs[len(c) :]
+
+        def single(loop, step):
+            (c, state), (x, feeds, t) = loop, step
+            c, y = one(c, x, t)
+            state, gone = tail(state, [y[i] for i in streams], feeds, t, None)
+            return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
+
+        def block(loop, step):
+            (c, state), (x, feeds, t) = loop, step
+            size = t.shape[0]
+            c, y = lax.scan(lambda c, x: one(c, x, None), c, x, length=size, reverse=view.reverse)
+            state, gone = tail(state, [y[i] for i in streams], feeds, t[0], size)
+            return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
+
+        init = plan.init({}, wholes)
+        state, rows = plan.prologue(init, at, wholes, range(-plan.before, 0))
+        feeds = [cut(at[v], ax, w, n) for v, ax, w in plan.sources]
+        every = (read(xs), feeds, jnp.arange(n, dtype=jnp.int32))
+        loop = (read(carry), state)
+        step = single if k == 1 else block
+        if remat == "body":
+            step = jax.checkpoint(step, prevent_cse=False)
+        if k == 1:
+            how = {"reverse": view.reverse, "unroll": view.unroll, "length": n}
+            loop, stacked = lax.scan(step, loop, every, **how)
+        else:
+            loop, stacked = in_chunks(step, loop, every, n, k, view.reverse)
+        final, state = loop
+        state, more = plan.prologue(state, at, wholes, range(n, n + plan.behind))
+        results = plan.final(state, wholes)
+        whole = []
+        for v, rows_of in zip(escaping, stacked[1], strict=True):
+            blank = jnp.zeros_like(rows_of[0])
+            parts = [[r.get(v, blank)[None] for r in part] for part in (rows, more)]
+            if plan.before or plan.behind:
+                rows_of = jnp.concatenate([*parts[0], rows_of, *parts[1]])
+            s = region.streams[v]
+            whole.append(join(rows_of, s.ax, s.window, graph.avals[v].shape, plan.before))
+        return [*final, *stacked[0], *whole, *(results[v] for v in plan.results)]
+
+    old = [*carries, *(ys[i] for i in kept), *escaping, *plan.results]
+    return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
+
+
+class Parts(NamedTuple):
+    """What `lax.map(..., batch_size=width)` stacks, joined with what it does not divide evenly.
+
+    joined: per stacked value, the whole; tails: its last `rest` rows; nodes, between: the equations
+    that join them, and the values on the way.
+    """
+
+    width: int
+    rest: int
+    joined: list[int]
+    tails: list[int]
+    nodes: frozenset
+    between: list[int]
+
+
+def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, int]:
+    """As `rebuild`, where each step of a loop gives a block of rows, and some more follow."""
+    consts, carry, xs = view.split(list(node.ins))
+    carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
+    used = [i for i, v in enumerate(ys) if graph.is_used(v)]
+    given = [*node.ins, *parts.tails, *(s[0] for s in plan.sources), *plan.wholes]
+    given = list(dict.fromkeys(given))
+    n, w = view.length, parts.width
+
+    def run(*values):
+        at = dict(zip(given, values, strict=True))
+        wholes = {v: at[v] for v in plan.wholes}
+
+        def step(state, rows, feeds, t, size):
+            blocks = dict(zip(parts.joined, rows, strict=True))
+            blocks |= dict(zip(plan.sources, feeds, strict=True))
+            return plan.step(state, blocks, wholes, t, size)
+
+        if remat is not None:
+            step = jax.checkpoint(step, static_argnums=(4,), prevent_cse=False)
+
+        def one(loop, every):
+            (c, state), (x, feeds, t) = loop, every
+            outs = compat.replay(view.body, [*(at[v] for v in consts), *c, *x])
+            rows = [outs[len(c) + i] for i in used]
+            state, gone = step(state, rows, feeds, t, w)
+            return (outs[: len(c)], state), [gone[v] for v in plan.escapes]
+
+        if remat == "body":
+            one = jax.checkpoint(one, prevent_cse=False)
+        feeds = [cut(at[v], ax, window, plan.n) for v, ax, window in plan.sources]
+        heads = [x[: n * w].reshape(n, w, *x.shape[1:]) for x in feeds]
+        every = ([at[v] for v in xs], heads, w * jnp.arange(n, dtype=jnp.int32))
+        loop = ([at[v] for v in carry], plan.init({}, wholes))
+        (final, state), stacked = lax.scan(one, loop, every, reverse=view.reverse, length=n)
+        tails = [at[v] for v in parts.tails]
+        state, gone = step(state, tails, [x[n * w :] for x in feeds], jnp.int32(n * w), parts.rest)
+        whole = []
+        for v, rows in zip(plan.escapes, stacked, strict=True):
+            rows = jnp.concatenate([rows.reshape(n * w, *rows.shape[2:]), gone[v]])
+            whole.append(restack(rows, plan.region.streams[v].ax, graph.avals[v].shape))
+        results = plan.final(state, wholes)
+        return [*final, *whole, *(results[v] for v in plan.results)]
+
+    old = [*carries, *plan.escapes, *plan.results]
+    return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
+
+
+def carried(view, node: Node, plan: Plan) -> list[int] | None:
+    """Where each stacked value of a region is among the carries, if a step stacks its new carry."""
+    body = view.body.jaxpr
+    n_carry = len(view.split(list(node.ins))[1])
+    ys = node.outs[n_carry:]
+    new, stacked = body.outvars[:n_carry], body.outvars[n_carry:]
+    places = []
+    for v, atom in zip(ys, stacked, strict=True):
+        if v in plan.region.streams:
+            found = [i for i, c in enumerate(new) if c is atom]
+            if not found:
+                return None
+            places.append(found[0])
+    return places
+
+
+def rebuild_behind(graph, node, view, plan: Plan, places: list[int], remat) -> dict[int, int]:
+    """One step behind: each step reduces the carry that comes in, which is in memory already.
+
+    What a step works out would be worked out twice where XLA fuses it into the new carry and into
+    what is accumulated. The first step goes before the loop, the last reduction after it.
+    """
+    consts, carry, xs = view.split(list(node.ins))
+    carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
+    streams = [v for v in ys if v in plan.region.streams]
+    given = list(dict.fromkeys([*node.ins, *(s[0] for s in plan.sources), *plan.wholes]))
+    n, back = plan.n, view.reverse
+    first, others = (n - 1, slice(0, n - 1)) if back else (0, slice(1, n))
+    last, before = (0, slice(1, n)) if back else (n - 1, slice(0, n - 1))
+
+    def run(*values):
+        at = dict(zip(given, values, strict=True))
+        wholes = {v: at[v] for v in plan.wholes}
+
+        def advance(state, c, feeds, t):
+            blocks = dict(zip(streams, (c[i] for i in places), strict=True))
+            return plan.step(
+                state, blocks | dict(zip(plan.sources, feeds, strict=True)), wholes, t, None
+            )
+
+        if remat is not None:
+            advance = jax.checkpoint(advance, prevent_cse=False)
+
+        def one(c, x):
+            return compat.replay(view.body, [*(at[v] for v in consts), *c, *x])[: len(carry)]
+
+        def step(loop, every):
+            (c, state), (x, feeds, t) = loop, every
+            state, gone = advance(state, c, feeds, t)
+            return (one(c, x), state), [gone[v] for v in plan.escapes]
+
+        if remat == "body":
+            step = jax.checkpoint(step, prevent_cse=False)
+        every = [at[v] for v in xs]
+        feeds = [cut(at[v], ax, window, n) for v, ax, window in plan.sources]
+        c = one([at[v] for v in carry], [x[first] for x in every])
+        times = jnp.arange(n, dtype=jnp.int32)
+        steps = ([x[others] for x in every], [x[before] for x in feeds], times[before])
+        loop = (c, plan.init({}, wholes))
+        (c, state), stacked = lax.scan(step, loop, steps, length=n - 1, reverse=back)
+        state, gone = advance(state, c, [x[last] for x in feeds], jnp.int32(last))
+        whole = []
+        for v, rows in zip(plan.escapes, stacked, strict=True):
+            ends = (gone[v][None], rows) if back else (rows, gone[v][None])
+            stream = plan.region.streams[v]
+            whole.append(restack(jnp.concatenate(ends), stream.ax, graph.avals[v].shape))
+        results = plan.final(state, wholes)
+        return [*c, *whole, *(results[v] for v in plan.results)]
+
+    old = [*carries, *plan.escapes, *plan.results]
+    return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
+
+
+def in_chunks(block, loop, every, n, k, reverse):
+    """A scan over chunks of k steps; what is left over goes where it belongs."""
+    many, rest = divmod(n, k)
+    head = jax.tree.map(lambda x: x[: many * k].reshape(many, k, *x.shape[1:]), every)
+    tail = jax.tree.map(lambda x: x[many * k :], every)
+    last = None
+    if rest and reverse:
+        loop, last = block(loop, tail)
+    loop, stacked = lax.scan(block, loop, head, reverse=reverse, length=many)
+    stacked = jax.tree.map(lambda x: x.reshape(many * k, *x.shape[2:]), stacked)
+    if rest and not reverse:
+        loop, last = block(loop, tail)
+    if last is not None:
+        stacked = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), stacked, last)
+    return loop, stacked
+
+
+def cut(x, ax: Ax, window: Window, n: int):
+    """The slices of a source, one for each step of a stream; zeros where it has none."""
+    slices = unstack(x, ax, window.count)
+    high = n - window.start - (window.count - 1) * window.step - 1
+    if (window.start, window.step, high) == (0, 1, 0):
+        return slices
+    low = [(window.start, high, window.step - 1)]
+    return lax.pad(slices, jnp.zeros((), slices.dtype), low + [(0, 0, 0)] * (slices.ndim - 1))
+
+
+def join(stacked, ax: Ax, window: Window, shape: Sequence[int], before: int):
+    """The value that escaped as `stacked`, whose first row is the step -before."""
+    first = window.start + before
+    last = first + window.step * (window.count - 1) + 1
+    stacked = lax.slice_in_dim(stacked, first, last, window.step)
+    return restack(stacked, ax, shape)
