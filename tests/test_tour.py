@@ -6,6 +6,8 @@ import sys
 import jax
 import numpy as np
 import pytest
+from jax import lax
+from jax import numpy as jnp
 from rich.console import Console
 
 from malleable import __main__ as command
@@ -47,8 +49,53 @@ def test_the_routines_of_scipy_agree_with_scipy(monkeypatch):
 
 
 def test_slower_than_scipy_is_noticed():
-    assert tour.faster("", 0.001, 0.1) == ("", "1.0 ms, 100 x as fast", "SciPy: 100 ms", True)
-    assert not tour.faster("", 2.0, 1.0).ok
+    row = tour.faster("", 0.001, 0.1, "SciPy")
+    assert row == ("", "1.0 ms, 100 x as fast", "SciPy: 100.0 ms", True)
+    assert not tour.faster("", 2.0, 1.0, "SciPy").ok
+
+
+def test_little_slower_than_plain_is_noise():
+    assert tour.faster("", 1.1, 1.0, "plain", most=1.25).ok
+    assert not tour.faster("", 1.3, 1.0, "plain", most=1.25).ok
+
+
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory):
+    """The rows of a short third chapter, and where it was run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place := tmp_path_factory.mktemp("tour"))
+        for name, small in {"FLOATS": 400, "LENGTH": 64, "LANES": 16, "WIDTH": 8}.items():
+            patch.setattr(tour, name, small)
+        return tour.reductions(0, Console(quiet=True)), place
+
+
+def test_pushed_up_the_results_are_the_same(pushed):
+    rows, _ = pushed
+    assert [row.ok for row in rows if row.what == "its result"] == [True] * 4
+
+
+def test_pushed_up_a_scan_of_sines_needs_no_memory_for_its_steps(pushed):
+    memory, *_ = (row for row in pushed[0] if row.what.endswith("memory"))
+    ours, plain = (float(text.split()[-2]) for text in (memory.got, memory.expected))
+    assert memory.ok and ours < plain / 100
+
+
+def test_pushed_up_a_model_needs_less_memory_forward_and_for_its_gradient(pushed):
+    rows = {row.what: row for row in pushed[0]}
+    for what in ("GRU: memory", "GRU, gradient: memory"):
+        ours, plain = (float(text.split()[-2]) for text in (rows[what].got, rows[what].expected))
+        assert ours < 0.7 * plain
+
+
+def test_the_picture_lies_where_the_tour_is_run(pushed):
+    picture = (pushed[1] / tour.PICTURE).read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+
+
+def test_more_memory_than_plain_is_noticed():
+    small, large = (lambda x: x.sum()), (lambda x: lax.sort(x @ x).sum())
+    memory, *_ = tour.versus("", large, small, (jnp.ones((64, 64)),), 1)
+    assert not memory.ok
 
 
 @pytest.mark.parametrize("got", [[1.0, 2.001], [1.0, np.nan]])

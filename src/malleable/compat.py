@@ -240,8 +240,8 @@ def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None) -> Jaxpr:
     keep = [True] * len(jaxpr.jaxpr.outvars) if used is None else list(used)
     raw, _ = pe.dce_jaxpr(jaxpr.jaxpr, keep, instantiate=True)
     if len(raw.eqns) == len(jaxpr.jaxpr.eqns) and all(keep):
-        same = (a is b or a.params == b.params for a, b in zip(raw.eqns, jaxpr.jaxpr.eqns, strict=True))
-        if all(same):
+        pairs = zip(raw.eqns, jaxpr.jaxpr.eqns, strict=True)
+        if all(a is b or a.params == b.params for a, b in pairs):
             return jaxpr
     return jaxpr.replace(jaxpr=raw, consts=jaxpr.consts)
 

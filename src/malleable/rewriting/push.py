@@ -24,6 +24,7 @@ from malleable.rewriting.plan import Plan
 from malleable.rewriting.rebuild import (
     Parts,
     carried,
+    is_ours,
     is_tail,
     rebuild,
     rebuild_batched,
@@ -96,7 +97,7 @@ def check_options(level, chunk, remat=None):
 def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     """Push into one scan what may be; whether there was anything."""
     view = compat.view(node.eqn)
-    if view.length < 2:
+    if view.length < 2 or is_ours(view.body):
         return False
     if node.eqn.effects:
         note("a reduction stays outside its scan", compat.where(node.eqn), "the scan has effects")

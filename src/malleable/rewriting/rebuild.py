@@ -21,9 +21,14 @@ NAME = "push_up_reductions"
 REMAT = ("remat", "remat2", "checkpoint")
 
 
+def is_ours(body: compat.Jaxpr) -> bool:
+    """Whether a program was made here: what could be pushed into it has been."""
+    return compat.is_from(body, __file__)
+
+
 def is_tail(eqn: compat.Eqn) -> bool:
     """Whether this is a tail that was pushed into a scan."""
-    return eqn.primitive.name in REMAT and compat.is_from(compat.bodies(eqn.params)[0], __file__)
+    return eqn.primitive.name in REMAT and is_ours(compat.bodies(eqn.params)[0])
 
 
 def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[int, int]:
