@@ -20,7 +20,7 @@ import jax.core
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax._src import core, dtypes, source_info_util, traceback_util
+from jax._src import core, dtypes, literals, source_info_util, traceback_util
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import lax as lax_internal
 from jax.extend import core as jexc
@@ -200,8 +200,8 @@ def new_var(aval):
 
 
 def literal(value, aval):
-    """A constant in the place of a variable."""
-    return Literal(value, aval)
+    """A number in the place of a variable."""
+    return Literal(literals.TypedNdArray(np.asarray(value, aval.dtype), aval), aval)
 
 
 def program(like: Jaxpr, eqns: Sequence[Eqn], outs: Sequence, consts: dict) -> Jaxpr:

@@ -93,8 +93,9 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
     streams: the values wanted, {value: Stream}; those made on the way are added. Gives the
     actions, in order, or why there are none.
     """
-    uses = _uses(known) if known is not None else {}
-    for v in [v for v in streams if len(uses.get(v, ())) > 1]:
+    uses: dict[int, set] = _uses(known) if known is not None else {}
+    there = dict(known.streams) if known is not None else {}
+    for v in [v for v in streams if uses.get(v, {streams[v].ax}) != {streams[v].ax}]:
         streams.pop(v)
     actions, work = {}, list(streams)
     while work:
@@ -102,21 +103,25 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
         node = graph.maker[v]
         if node in actions:
             continue
-        if node is None or node.eqn.effects or len(node.outs) != 1:
+        found = None
+        if node is not None and not node.eqn.effects and len(node.outs) == 1:
+            unknown = (None,) * len(node.ins)
+            found = flow(node.eqn, unknown, (streams[v].ax,), n, origin_of(graph, node))
+        if not isinstance(found, Flow):
             streams.pop(v)
             continue
-        found = flow(node.eqn, (None,) * len(node.ins), (streams[v].ax,), n, origin_of(graph, node))
-        clash = isinstance(found, Flow) and any(
-            ax is not None and u in streams and streams[u].ax != ax
-            for u, ax in zip(node.ins, found.ins, strict=True)
-        )
-        if not isinstance(found, Flow) or clash:
-            streams.pop(v)
+        taken = list(zip(node.ins, found.ins, strict=True))
+        known_axes = {**there, **streams}
+        if any(u in known_axes and known_axes[u].ax != ax for u, ax in taken):
+            streams.pop(v)  # one value slice by slice and as a whole
             continue
         actions[node] = Mapped(found, streams[v].window, (0,) * len(node.ins))
-        for u, ax in zip(node.ins, found.ins, strict=True):
-            inside = (known is not None and u in known.streams) or (u in uses and uses[u] != {ax})
-            if ax is not None and size(graph, u) > small and u not in streams and not inside:
+        for u, ax in taken:
+            uses.setdefault(u, set()).add(ax)
+        for u, ax in taken:
+            if ax is None or size(graph, u) <= small or u in known_axes or uses[u] != {ax}:
+                continue
+            if u not in streams:
                 streams[u] = Stream(ax, streams[v].window)
                 work.append(u)
     place = {node: i for i, node in enumerate(graph.order())}

@@ -158,9 +158,7 @@ class Graph:
         if key not in self._constants:
             aval = jax.typeof(value) if aval is None else aval
             if atom is None and aval.shape == () and not isinstance(key, _Same):
-                number = np.asarray(value)[()]
-                number = number.item() if getattr(aval, "weak_type", False) else number
-                atom = compat.literal(number, aval)
+                atom = compat.literal(value, aval)
             new = self._value(aval, compat.new_var(aval) if atom is None else atom)
             self._known[new], self._constants[key] = value, new
         return self._constants[key]
