@@ -301,14 +301,35 @@ def moved(jaxpr: Jaxpr, eqn: Eqn, name: str) -> Jaxpr:
     return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=eqns), consts=jaxpr.consts)
 
 
-def derivative_key(eqn: Eqn):
-    """What tells the rule of a custom derivative from others; for JAX's own, the same each time."""
-    body = bodies(eqn.params)[0]
-    if is_of_jax(body):
-        infos = (getattr(f, "debug_info", None) for f in eqn.params.values() if callable(f))
-        sources = tuple(getattr(info, "func_src_info", None) for info in infos)
-        return body.jaxpr.debug_info.func_src_info, sources
-    return tuple(id(f) for f in eqn.params.values() if callable(f))
+def derivative_key(eqn: Eqn) -> tuple:
+    """The functions of others behind the rules of a custom derivative: what tells it from others."""
+    found: dict = {}
+
+    def dig(x, depth=12):
+        if isinstance(x, tuple | list):
+            for part in x:
+                dig(part, depth)
+        elif hasattr(x, "transforms"):  # a function of JAX's, wrapped for tracing
+            dig((x.f, [part for t in x.transforms for part in (t if isinstance(t, tuple) else ())]))
+        elif callable(x) and not str(getattr(x, "__module__", "")).startswith(_TRACING):
+            found[x] = None
+        elif depth:
+            for cell in getattr(x, "__closure__", None) or ():
+                with contextlib.suppress(ValueError):  # it may be empty still
+                    dig(cell.cell_contents, depth - 1)
+
+    dig([p for p in eqn.params.values() if callable(p)])
+    return tuple(found) or tuple(map(id, eqn.params.values()))
+
+
+_TRACING = ("jax._src.custom_derivatives", "jax._src.interpreters", "jax._src.linear_util")
+
+
+def context_key(eqn: Eqn):
+    """What else decides what an equation computes, or where: as hashable."""
+    ctx = eqn.ctx
+    metadata = getattr(ctx, "xla_metadata", None) or {}
+    return ctx.threefry_partitionable, ctx.compute_type, tuple(sorted(map(str, metadata.items())))
 
 
 # ---------------------------------------------------------------- where am I

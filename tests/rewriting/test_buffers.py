@@ -174,3 +174,54 @@ def test_the_gradient_and_the_mapped_function_stay_the_same(lanes):
 
 def unbuffered_after_vmap(fun, args, lanes):
     return optimize(jax.vmap(fun, lanes), unbuffer)(*args)
+
+
+def filled_by_row(steps, start=None, by=1):
+    """Fill a buffer at the rows `steps`, or where a carried counter is."""
+
+    def fun(buffer):
+        def step(carry, row):
+            i, buffer = carry
+            i = row if start is None else i
+            return (i + by, buffer.at[i].set(jnp.float32(i))), None
+
+        first = jnp.zeros((), steps.dtype) if start is None else start
+        return lax.scan(step, (first, buffer), steps)[0][1]
+
+    return fun
+
+
+WRAPPED = np.array([254, 255, 0, 1], np.uint8)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        filled_by_row(jnp.arange(10), jnp.uint8(250)),
+        filled_by_row(jnp.arange(10), jnp.uint8(4), jnp.uint8(255)),
+        filled_by_row(jnp.arange(10), jnp.int8(120)),
+        filled_by_row(WRAPPED),
+    ],
+)
+def test_a_counter_that_wraps_around_is_no_line(fun):
+    program = stage(fun)(jnp.zeros(300)).jaxpr
+    assert unbuffer(program) is program
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        lambda i, j: i % 4 < j,  # seven steps; without the remainder it would be five
+        lambda i, j: (i + 254).astype(jnp.uint8) > j + 200,  # two; without wrapping none
+        lambda i, j: jnp.minimum(i, 3) < 10 - j,  # it is a line for some steps only
+    ],
+)
+def test_a_test_of_a_while_that_is_no_line_all_the_way_is_not_counted(test):
+    def fun(buffer):
+        def step(carry):
+            i, j, buffer = carry
+            return i + 1, j - 1, buffer.at[i].set(1.0)
+
+        return lax.while_loop(lambda c: test(*c[:2]), step, (0, 9, buffer))[2]
+
+    after(fun, jnp.zeros(30))

@@ -57,6 +57,13 @@ class Line(NamedTuple):
         first, last = self.start, self.at(max(length - 1, 0))
         return min(first, last), max(first, last)
 
+    def fits(self, aval, length: int) -> bool:
+        """Whether the integers of this type go that far: a counter of eight bits wraps at 256."""
+        kind = None if aval.dtype == bool else jnp.iinfo(aval.dtype)
+        low, high = (int(kind.min), int(kind.max)) if kind else (0, 1)
+        least, most = self.ends(length)
+        return low <= least and most <= high
+
 
 class Steps(NamedTuple):
     """A loop whose number of steps is known, and the lines of values of its body."""
@@ -195,11 +202,12 @@ def _steps(graph, node):
         known |= {
             v: counts.get(i) for i, v in enumerate(test.inputs[len(test_consts) :], len(consts))
         }
-        length = _trips(test, {v: line for v, line in known.items() if line})
+        length = _trips(test, known)
         xs, how = [], (length or 0, False, 1)
     if not how[0]:
         return None
     lines = {body.inputs[i]: line for i, line in _counts(graph, body, consts, carry).items()}
+    lines = {v: line for v, line in lines.items() if line.fits(body.avals[v], how[0])}
     for v, x in zip(body.inputs[len(consts) + len(carry) :], xs, strict=True):
         if line := _along(graph, x):
             lines[v] = Line(line.at(how[0] - 1), -line.step) if how[1] else line
@@ -234,7 +242,8 @@ def _number(graph, v):
         return None
     node, x = graph.maker[v], graph.value(v)
     if node is not None and node.name in SAME and graph.avals[v].dtype != bool:
-        return _number(graph, node.ins[0])
+        known = _number(graph, node.ins[0])
+        return known if known is not None and Line(known).fits(graph.avals[v], 1) else None
     return None if x is None or isinstance(x, compat.Tracer) else int(np.asarray(x))
 
 
@@ -245,7 +254,14 @@ def _counts_with(aval) -> bool:
 
 def _trips(test, lines):
     """How often a test of a `while` holds, from the start on; None if unknown."""
-    _follow(test, lines, 1)
+    guess = _turn(test, lines, 1)
+    return guess if guess and _turn(test, lines, guess + 1) == guess else None
+
+
+def _turn(test, lines, length):
+    """The step at which a test first fails, if what it compares are lines for that long."""
+    lines = {v: line for v, line in lines.items() if line and line.fits(test.avals[v], length)}
+    _follow(test, lines, length)
     node = test.maker[test.outputs[0]]
     if node is None or node.name not in COMPARED or node.name == "eq":
         return None
@@ -269,13 +285,15 @@ def _along(graph, v):
     if not _counts_with(aval) or len(aval.shape) != 1:
         return _constant(graph, v)
     if isinstance(x, np.ndarray | jax.Array) and not isinstance(x, compat.Tracer):
-        steps = np.diff(np.asarray(x))
-        same = len(x) and (steps == (steps[0] if len(steps) else 0)).all()
-        return Line(int(x[0]), int(steps[0]) if len(steps) else 0) if same else None
+        steps = np.diff(np.asarray(x).astype(np.int64))
+        if not len(x) or (steps != steps[:1]).any():
+            return None
+        line = Line(int(x[0]), int(steps[0]) if len(steps) else 0)
+        return line if line.fits(aval, len(x)) else None
     if node is None:
         return None
     if node.name == "iota":
-        return Line(0, 1)
+        return Line(0, 1) if Line(0, 1).fits(aval, aval.shape[0]) else None
     if node.name in ("reshape", "broadcast_in_dim", "squeeze") and graph.avals[node.ins[0]].shape:
         return None
     return _line(node, [_along(graph, x) for x in node.ins], aval.shape[0])
@@ -313,12 +331,7 @@ def _line(node, ins, length):
         return ins[1 + ins[0].start]
     known = _counts_with(aval) and ins and all(line is not None for line in ins)
     line = _combined(node.name, ins, length) if known else None
-    if line is None:
-        return None
-    kind = None if aval.dtype == bool else jnp.iinfo(aval.dtype)
-    low, high = (int(kind.min), int(kind.max)) if kind else (0, 1)
-    ends = line.ends(length)
-    return line if low <= ends[0] and ends[1] <= high else None
+    return line if line is not None and line.fits(aval, length) else None
 
 
 def _combined(name, ins, length):

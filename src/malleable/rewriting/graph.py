@@ -271,7 +271,7 @@ class Graph:
         if eqn.primitive.name in COMMUTATIVE:
             ins = tuple(sorted(ins))
         weak = tuple(getattr(v.aval, "weak_type", None) for v in eqn.outvars)
-        return eqn.primitive, ins, params_key(eqn), weak
+        return eqn.primitive, ins, params_key(eqn), weak, compat.context_key(eqn)
 
     def _splice(self, jaxpr, ins, *, create=True, own=False, call=None):
         """The equations of a program, one by one, on values; None where one is missing."""

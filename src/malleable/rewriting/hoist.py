@@ -54,7 +54,10 @@ def hoist(jaxpr: compat.Jaxpr, *, limit: int = 64 * 1024) -> compat.Jaxpr:
     >>> [eqn.primitive.name for eqn in hoist(stage(decay)(1.0, 0.1).jaxpr).eqns]
     ['neg', 'exp', 'scan']
     """
-    return in_bodies(lambda body: _hoist(body, limit))(jaxpr)
+    once = in_bodies(lambda body: _hoist(body, limit))
+    while (new := once(jaxpr)) is not jaxpr:  # what left an inner loop may leave the outer one
+        jaxpr = new
+    return jaxpr
 
 
 def _hoist(jaxpr, limit):

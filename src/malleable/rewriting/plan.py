@@ -54,12 +54,8 @@ class Plan:
         self.wholes = list(region.wholes())
         self.escapes = list(region.escapes())
         self.results = list(region.results())
-        self.marks = {
-            m.by: m
-            for s in region.streams.values()
-            for m in s.marks
-            if m.kind in ("shift", "scale", "power")
-        }
+        marks = (m for s in region.streams.values() for m in s.marks)
+        self.marks = {m.by: m for m in marks if m.kind in ("shift", "scale", "power")}
         self.in_step = self._needed_in_step()
         self.single = any(
             isinstance(a, Joined) or (isinstance(a, Mapped) and any(a.delays))

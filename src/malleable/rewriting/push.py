@@ -12,6 +12,8 @@ what it stacked and only reductions used is not stacked any more.
 
 from collections.abc import Sequence
 
+from jax import lax
+
 from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axes import Ax
@@ -22,6 +24,7 @@ from malleable.rewriting.grow import grow
 from malleable.rewriting.passes import configurable, each_body, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.rebuild import (
+    NAME,
     Parts,
     carried,
     is_ours,
@@ -105,6 +108,7 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     _, carry, _ = view.split(list(node.ins))
     carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
     n = view.length
+    _take_last(graph, node, view)
     seeds = {v: Stream(Ax(0), Window(0, 1, n)) for v in ys if graph.is_used(v)}
     if not seeds:
         return False
@@ -141,6 +145,24 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         new = rebuild(graph, node, view, plan, k, remat)
     graph.replace(new)
     return True
+
+
+def _take_last(graph: Graph, node: Node, view) -> None:
+    """The last element of what is stacked is the last carry, if each step stacks its new carry."""
+    count = len(view.split(list(node.ins))[1])
+    program, last = view.body.jaxpr, 0 if view.reverse else view.length - 1
+    for v, atom in zip(node.outs[count:], program.outvars[count:], strict=True):
+        same = [
+            c for c, new in zip(node.outs, program.outvars[:count], strict=False) if new is atom
+        ]
+        shape = graph.avals[v].shape
+        for user in graph.users(v) if same else ():
+            p = user.params
+            whole = user.name == "slice" and p["limit_indices"][1:] == shape[1:]
+            ends = whole and (p["start_indices"][0], p["limit_indices"][0]) == (last, last + 1)
+            if ends and not any(p["start_indices"][1:]) and set(p["strides"] or (1,)) == {1}:
+                new = graph.trace(lambda c: [lax.expand_dims(c, (0,))], same[:1], user, NAME)
+                graph.replace(dict(zip(user.outs, new, strict=True)))
 
 
 def _parts(graph: Graph, scan: Node, ys: list[int], n: int) -> Parts | None:

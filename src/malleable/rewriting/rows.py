@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
@@ -17,12 +16,6 @@ def stack(graph: Graph, values: Sequence[int]):
 
     Consecutive rows of one array are taken from it at once.
     """
-    numbers = [graph.value(v) for v in values]
-    aval = graph.avals[values[0]]
-    if not aval.shape and all(
-        isinstance(x, bool | int | float | complex | np.generic) for x in numbers
-    ):
-        return [], lambda: jnp.asarray(np.array(numbers, aval.dtype))
     groups: list[tuple[list, list]] = []
     for v in values:
         slab = _slab(graph, v)
@@ -36,7 +29,7 @@ def stack(graph: Graph, values: Sequence[int]):
 
     def fun(*arrays):
         pairs = zip(arrays, groups, strict=True)
-        parts = [_rows(x, slabs, aval.shape) for x, (_, slabs) in pairs]
+        parts = [_rows(x, slabs, graph.avals[values[0]].shape) for x, (_, slabs) in pairs]
         return parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
 
     return sources, fun
