@@ -15,7 +15,9 @@ from examples import (
     adaptive_step,
     count_flops,
     intermediate_gradients,
+    own_rewrite,
     probabilistic,
+    pushed_loss,
     sudoku,
     units,
 )
@@ -236,3 +238,41 @@ def test_the_gradient_through_adaptive_steps_is_that_of_differences(printed):
     with jax.enable_x64(True):
         state, *counts = adaptive_step.integrate(np.array([1.0, 0.0]), 1.0, 1.5)
     assert counts == [int(steps), int(rejected)] and float(angle) == round(state[0], 4)
+
+
+# ------------------------------------------------------------ own_rewrite
+
+
+def test_the_rule_fires_where_there_are_many_dims_and_says_why_not_where_there_are_few(printed):
+    many, few, checked = printed(own_rewrite).splitlines()
+    assert many.startswith("64 dims") and "'distances_by_product' rewrote" in many
+    assert few.startswith("3 dims") and few.endswith("as cheap, and keep their digits")
+    assert all(float(re.search(r"off by (\S+):", line)[1]) < 1e-5 for line in (many, few))
+    assert checked == "check_rule found nothing wrong"
+
+
+def test_distances_become_a_matrix_product():
+    x, y = jnp.ones((5, 16)), jnp.ones((4, 16))
+    fast = mal.optimize(
+        own_rewrite.nearest, mal.rewrite(own_rewrite.distances_by_product, level="fast")
+    )
+    names = [eqn.primitive.name for eqn in mal.stage(fast)(x, y).jaxpr.eqns]
+    assert "dot_general" in names
+    slow = mal.optimize(own_rewrite.nearest, mal.rewrite(own_rewrite.distances_by_product))
+    assert "dot_general" not in [e.primitive.name for e in mal.stage(slow)(x, y).jaxpr.eqns]
+
+
+# ------------------------------------------------------------ pushed_loss
+
+
+def test_a_pushed_loss_needs_less_memory_and_is_the_same(printed):
+    found = re.findall(
+        r": ([\d.]+) MiB, pushed up ([\d.]+) MiB; off by (\S+)", printed(pushed_loss)
+    )
+    (plain, pushed, off), (plain_grad, pushed_grad, off_grad) = (map(float, row) for row in found)
+    assert pushed < plain / 50 and pushed_grad < 0.7 * plain_grad
+    assert off < 1e-5 and off_grad < 1e-5
+
+
+def test_the_statistic_streams():
+    mal.check_rule(pushed_loss.saturated, n=2, dtypes=["float32"])

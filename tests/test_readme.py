@@ -5,6 +5,8 @@ import pathlib
 import re
 import subprocess
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -22,10 +24,11 @@ def test_quickstart_runs():
     exec(compile(code, "README.md", "exec"), {"__name__": "quickstart"})
 
 
-def test_the_code_of_the_front_end_runs(monkeypatch):
-    code, name = fence("<!-- frontend -->", "python"), "README.frontend.py"
+@pytest.mark.parametrize("part", ["frontend", "rewriting"])
+def test_the_code_of_a_part_runs(part, monkeypatch):
+    code, name = fence(f"<!-- {part} -->", "python"), f"README.{part}.py"
     monkeypatch.setitem(linecache.cache, name, (len(code), None, code.splitlines(True), name))
-    exec(compile(code, name, "exec"), {"__name__": "frontend"})
+    exec(compile(code, name, "exec"), {"__name__": part})
 
 
 def test_quickstart_fits_on_a_screen():

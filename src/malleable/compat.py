@@ -302,7 +302,7 @@ def moved(jaxpr: Jaxpr, eqn: Eqn, name: str) -> Jaxpr:
 
 
 def derivative_key(eqn: Eqn) -> tuple:
-    """The functions of others behind the rules of a custom derivative: what tells it from others."""
+    """The functions of others behind the rules of a custom derivative: its identity."""
     found: dict = {}
 
     def dig(x, depth=12):
@@ -318,7 +318,7 @@ def derivative_key(eqn: Eqn) -> tuple:
                 with contextlib.suppress(ValueError):  # it may be empty still
                     dig(cell.cell_contents, depth - 1)
 
-    dig([p for p in eqn.params.values() if callable(p)])
+    dig([p for p in eqn.params.values() if callable(p) or hasattr(p, "transforms")])
     return tuple(found) or tuple(map(id, eqn.params.values()))
 
 

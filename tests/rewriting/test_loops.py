@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -32,7 +34,8 @@ def after(p, fun, *args):
 def scans(jaxpr):
     """(carries, rows, outputs) of the scans of a program."""
     found = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
-    parts = [compat.view(eqn).split(eqn.invars) for eqn in found]
+    views: list[Any] = list(map(compat.view, found))
+    parts = [view.split(eqn.invars) for view, eqn in zip(views, found, strict=True)]
     return [
         (len(carry), len(xs), len(eqn.outvars) - len(carry))
         for eqn, (_, carry, xs) in zip(found, parts, strict=True)

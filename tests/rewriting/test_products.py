@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import compat, stage
+from malleable import compat, listen, stage
 from malleable.rewriting.passes import optimize
-from malleable.rewriting.products import matmul_order
+from malleable.rewriting.products import _cheapest, _cost, _nearly_cheapest, matmul_order
 from tests.rules import assert_same, prims
 
 
@@ -119,6 +119,37 @@ def test_integers_are_exact():
 def test_new_products_name_the_line():
     for eqn in matmul_order(stage(lambda a, b, v: (a @ b) @ v)(*arrays(A, B, V)).jaxpr).eqns:
         assert "test_products.py" in compat.where(eqn)
+
+
+def test_half_precision_which_may_overflow_in_another_order_stays():
+    args = [x.astype(jnp.float16) for x in arrays(A, B, V)]
+    program = stage(lambda a, b, v: (a @ b) @ v)(*args).jaxpr
+    with listen() as heard:
+        assert matmul_order(program) is program
+    assert "float16 may overflow" in heard[0].why
+
+
+def test_a_chain_of_a_thousand_products_is_no_trouble():
+    def fun(a, v):
+        for _ in range(1000):
+            v = v @ a.T
+        return v
+
+    program = stage(fun)(*arrays((9, 9), (9,))).jaxpr
+    assert matmul_order(program) is program
+    program = stage(lambda a, v: fun(a, a) @ v)(*arrays((9, 9), (9,))).jaxpr
+    out = matmul_order(program)
+    assert multiplications(out) == 1001 * 81
+    assert matmul_order(out) is out
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_chains_take_at_most_a_quarter_more_than_the_best_order(seed):
+    pick = random.Random(seed)
+    sizes = [pick.choice([1, 2, 7, 50, 300]) for _ in range(pick.randint(4, 25))]
+    order = _nearly_cheapest(sizes)
+    assert len(order) == len(sizes) - 2
+    assert _cost(sizes, order) <= 1.25 * _cost(sizes, _cheapest(sizes))
 
 
 def random_chain(seed):

@@ -21,6 +21,7 @@ DTYPES = ("float32", "int32", "bfloat16", "complex64", "bool", "float16", "float
 MIXED = ("float32", "int8", "bool")  # what some of the arrays may be instead
 POOLS = ((2, 3), (3, 3), (1, 4), (0, 2), (4, 4), (1, 1), (5, 5))  # extents in one signature
 ODD = (np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-30)
+LONG = (24, 24)  # extents of arrays in float16, some of them large enough to overflow in a sum
 TRIES = 40  # signatures drawn until one has a meaning
 ULPS = 64  # by how many roundings the two sides may differ
 
@@ -38,7 +39,8 @@ def check_rule(
 ) -> None:
     """Raise RuleError unless pattern and replacement agree, on n random signatures.
 
-    Shapes include 0 and 1; inputs have ties, infinities, NaN and -0.0. Compared are the value, the
+    Shapes include 0 and 1; inputs have ties, infinities, NaN and -0.0, and in float16 numbers
+    that overflow in a sum. Compared are the value, the
     derivatives in both directions (grad) and the value under vmap, in float64 too where x64 is on.
     "exact": bit by bit, also where odd; "reassoc": up to 64 roundings, wherever the pattern is
     finite; "fast": the same on ordinary numbers in single precision or better. A rounding is what
@@ -61,10 +63,15 @@ def check_rule(
         dtypes = [d for d in dtypes if jnp.dtype(d).itemsize >= 4]
     drawn = 0
     for i in range(n):
-        case = _signature(rule, rng, dtypes[i % len(dtypes) :] + dtypes[: i % len(dtypes)], i)
+        turned = dtypes[i % len(dtypes) :] + dtypes[: i % len(dtypes)]
+        case = _signature(rule, rng, turned, POOLS[i % len(POOLS)])
         if case is not None:
             drawn += 1
             _compare(rule, *case, rng, grad, vmap)
+    case = _signature(rule, rng, ["float16"], LONG) if "float16" in dtypes else None
+    if case is not None:
+        drawn += 1
+        _compare(rule, *case, rng, False, False, [("large", _large)] * 8)
     if not drawn:
         raise RuleError(
             f"no input was found for rule {rule.name!r}",
@@ -76,11 +83,11 @@ def check_rule(
 # ---------------------------------------------------------------- input
 
 
-def _signature(rule, rng, dtypes, i) -> tuple[Traced, list, dict] | None:
+def _signature(rule, rng, dtypes, pool) -> tuple[Traced, list, dict] | None:
     """(the rule traced, types of its arrays, its other values), of a kind that has a meaning."""
     sides = rule.sides
     for dtype, _ in itertools.product(dtypes, range(TRIES)):
-        pool, known = POOLS[i % len(POOLS)], {}
+        known: dict = {}
         mixed = (dtype, *MIXED) if rng.random() < 0.3 else (dtype,)
         kinds = [kind for kind in sides.kinds.values() if isinstance(kind, Arr)]
         found = [_dtype(kind, rng, mixed, known) for kind in kinds]
@@ -163,6 +170,12 @@ def _odd(rng, shape, dtype):
     return np.where(rng.random(shape) < 0.4, rng.choice(ODD, shape), plain)
 
 
+def _large(rng, shape, dtype):
+    if dtype != jnp.float16:
+        return _ordinary(rng, shape, dtype)
+    return rng.uniform(0.5, 1, shape) * rng.choice([4e4, 1e-3])
+
+
 def _draw(how: Draw, rng, avals) -> list[jax.Array]:
     with np.errstate(all="ignore"):
         return [jnp.asarray(np.asarray(how(rng, a.shape, a.dtype)).astype(a.dtype)) for a in avals]
@@ -171,11 +184,11 @@ def _draw(how: Draw, rng, avals) -> list[jax.Array]:
 # ---------------------------------------------------------------- two sides
 
 
-def _compare(rule, traced, avals, values, rng, grad, vmap):
+def _compare(rule, traced, avals, values, rng, grad, vmap, kinds: Sequence = ()):
     moving = [i for i, a in enumerate(avals) if compat.differentiable(a)]
-    kinds = [("ordinary", _ordinary)]
-    if rule.level != "fast":
-        kinds += [("tied", _tied), *[("odd", _odd)] * 4]
+    if not kinds:
+        odd = [("tied", _tied), *[("odd", _odd)] * 4]
+        kinds = [("ordinary", _ordinary), *(odd if rule.level != "fast" else [])]
     sides = [
         jax.jit(functools.partial(_everything, side, moving, grad, vmap))
         for side in (traced.pattern, traced.replacement)

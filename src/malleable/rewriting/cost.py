@@ -8,6 +8,7 @@ from malleable.rewriting.region import Mapped, Region, axes_of
 
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
 LARGE = 1 << 24  # bytes: more than the caches hold
+MATRIX = 1 << 16  # elements from which on a product wants more rows
 ROWS = 256  # rows that a matrix product needs to run at full speed
 BLOCK = 1 << 22  # bytes of the widest value of a block
 
@@ -108,7 +109,7 @@ def chunk_of(region: Region) -> int:
             continue
         matrix = graph.avals[node.ins[axes.index(None)]]
         out = graph.avals[node.outs[0]]
-        if math.prod(matrix.shape) < 1 << 14:
+        if math.prod(matrix.shape) < MATRIX:
             continue
         per_step = math.prod(out.shape) // region.n
         wide = max(matrix.shape)

@@ -15,17 +15,17 @@ LINEAR = ("neg", "reduce_sum", "transpose", "reshape", "squeeze", "expand_dims",
 LINEAR += ("broadcast_in_dim",)
 
 
-def is_settled(grower, value) -> bool:
-    """Whether a result is known at the first step already."""
+def is_settled(grower, value, windows) -> bool:
+    """Whether a result is known at the first element of all windows already."""
     found = grower.roots[value]
-    actions = grower.region.actions
-    first = grower.region.n - 1 if grower.region.reverse else 0
-    return found is not None and all(
-        isinstance(actions[node], Kept)
-        and isinstance(actions[node].at, int)
-        and (actions[node].at >= first if grower.region.reverse else actions[node].at <= first)
-        for node in found
-    )
+    kept = [grower.region.actions[node] for node in found or ()]
+    if found is None or not all(isinstance(a, Kept) and a.at is not None for a in kept):
+        return False
+    if grower.region.reverse:
+        first = max(w.start + w.step * (w.count - 1) for w in windows)
+        return all(a.at >= first for a in kept)
+    first = min(w.start for w in windows)
+    return all(a.at <= first for a in kept)
 
 
 def is_running(grower, value) -> bool:

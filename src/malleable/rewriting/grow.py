@@ -134,7 +134,8 @@ class _Grower:
         along = self.along_axis(node, known, late)
         if along is not None:
             return along
-        unsettled = [i for i in late if not feedback.is_settled(self, node.ins[i])]
+        windows = [s.window for s in known if s]
+        unsettled = [i for i in late if not feedback.is_settled(self, node.ins[i], windows)]
         if unsettled:
             return feedback.fed_back(self, node, known, unsettled)
         return self.mapped(node, known)
@@ -178,6 +179,9 @@ class _Grower:
                 spec = self.spec(node, found.how, window)
                 if sink is None:
                     return f"{node.name} along the axis has no running form"
+                last = window.start + window.count
+                if window.step > 1 or window.start > 0 or last < region.n:
+                    return "it runs along a part of the axis"
                 if not sink.fits(spec):
                     return f"{node.name} runs against the stream"
                 action = Carried(sink, spec, found, window)
@@ -262,7 +266,7 @@ class _Grower:
                     return "it cuts a part of unknown place"
                 if stream.window != Window(0, 1, self.region.n):
                     return "it picks from a part of the axis"
-                return Kept(node.ins[1 + ax.dim], stream.window), None
+                return Kept(None, stream.window, 1 + ax.dim), None
         return None
 
     def windowed(self, stream, start, limit, step):
@@ -294,6 +298,9 @@ class _Grower:
             return "more than four steps are joined to the axis"
         starts = [start + sum(sizes[:i]) for i in range(len(sizes))]
         places = tuple(zip(starts, sizes, strict=True))
+        n = self.region.n
+        if any(a < n and a + size > 0 for i, (a, size) in enumerate(places) if i != here):
+            return "rows of the axis are replaced by others"
         return Joined(places), [Stream(stream.ax, Window(start, 1, whole))]
 
     def unfinished(self) -> frozenset:

@@ -7,7 +7,8 @@
 
 The last figure of each is its gain: time of the pattern over time of the replacement, compiled, for
 matrices of 512 x 512 in float32 on 2 CPU cores; `python -m tests.rewriting.test_library` measures
-again. Where a pattern gives NaN or an infinity (0 * inf in a product) a replacement may not.
+again. Where a pattern gives NaN or an infinity (0 * inf in a product) a replacement may not. In
+float16, which overflows at 65504, no rule sums or multiplies in another order.
 """
 
 import functools
@@ -22,6 +23,7 @@ from malleable.rewriting.wildcards import Arr, Static
 
 # One dtype for all; no integers, whose sums in JAX are wider than their products.
 NUMBER = TypeVar("NUMBER", bound=jnp.inexact)
+WIDE = TypeVar("WIDE", jnp.bfloat16, jnp.float32, jnp.float64, jnp.complex64, jnp.complex128)
 FLOAT = TypeVar("FLOAT", bound=jnp.floating)
 rule = functools.partial(rules.rule, tried=False)  # the tests try them; an import need not
 
@@ -29,7 +31,7 @@ rule = functools.partial(rules.rule, tried=False)  # the tests try them; an impo
 
 
 @rule(where=alone)
-def sum_of_product(a: Arr[NUMBER], b: Arr[NUMBER]):
+def sum_of_product(a: Arr[WIDE], b: Arr[WIDE]):
     """sum(A @ B) needs two sums and a dot. 12x."""
     if not a.size or not b.size:
         return NoMatch("empty")
@@ -42,7 +44,7 @@ def sum_of_product(a: Arr[NUMBER], b: Arr[NUMBER]):
 
 
 @rule(where=alone)
-def column_sums_of_product(a: Arr["m k", NUMBER], b: Arr["k n", NUMBER]):
+def column_sums_of_product(a: Arr["m k", WIDE], b: Arr["k n", WIDE]):
     """sum(A @ B, 0) needs a product with one vector. 17x."""
     if not a.size:
         return NoMatch("empty")
@@ -50,7 +52,7 @@ def column_sums_of_product(a: Arr["m k", NUMBER], b: Arr["k n", NUMBER]):
 
 
 @rule(where=alone)
-def row_sums_of_product(a: Arr[NUMBER], b: Arr["k n", NUMBER]):
+def row_sums_of_product(a: Arr[WIDE], b: Arr["k n", WIDE]):
     """sum(A @ B, -1) needs a product with one vector. 18x."""
     if a.ndim < 2 or not b.size:
         return NoMatch("not a product of matrices")
@@ -58,25 +60,25 @@ def row_sums_of_product(a: Arr[NUMBER], b: Arr["k n", NUMBER]):
 
 
 @rule(where=alone)
-def trace_of_product(a: Arr["m k", NUMBER], b: Arr["k m", NUMBER]):
+def trace_of_product(a: Arr["m k", WIDE], b: Arr["k m", WIDE]):
     """trace(A @ B) needs the diagonal only. 7x."""
     return jnp.trace(a @ b), jnp.sum(a * b.T)
 
 
 @rule(where=alone)
-def diagonal_of_product(a: Arr["m k", NUMBER], b: Arr["k m", NUMBER]):
+def diagonal_of_product(a: Arr["m k", WIDE], b: Arr["k m", WIDE]):
     """diagonal(A @ B) needs one dot per element. 7x."""
     return jnp.diagonal(a @ b), jnp.sum(a * b.T, 1)
 
 
 @rule(where=alone)
-def product_on_vector(a: Arr["m k", NUMBER], b: Arr["k n", NUMBER], v: Arr["n", NUMBER]):
+def product_on_vector(a: Arr["m k", WIDE], b: Arr["k n", WIDE], v: Arr["n", WIDE]):
     """(A @ B) @ v is two products with a vector. 28x."""
     return (a @ b) @ v, a @ (b @ v)
 
 
 @rule(where=alone)
-def outer_on_vector(u: Arr["m", NUMBER], v: Arr["n", NUMBER], w: Arr["n", NUMBER]):
+def outer_on_vector(u: Arr["m", WIDE], v: Arr["n", WIDE], w: Arr["n", WIDE]):
     """outer(u, v) @ w is a dot and a scaling. 2.7x."""
     if not v.size:
         return NoMatch("empty")
@@ -84,7 +86,7 @@ def outer_on_vector(u: Arr["m", NUMBER], v: Arr["n", NUMBER], w: Arr["n", NUMBER
 
 
 @rule(where=alone)
-def kron_on_vector(a: Arr["m n", NUMBER], b: Arr["p q", NUMBER], v: Arr["n*q", NUMBER]):
+def kron_on_vector(a: Arr["m n", WIDE], b: Arr["p q", WIDE], v: Arr["n*q", WIDE]):
     """kron(A, B) @ v is two small products. 1000x."""
     small = a @ v.reshape(a.shape[1], b.shape[1]) @ b.T
     return jnp.kron(a, b) @ v, small.reshape(a.shape[0] * b.shape[0])
@@ -122,7 +124,7 @@ def one_hot_on_table(i: Arr[jnp.integer], table: Arr["n d"]):
 
 
 @rule(where=alone)
-def common_left_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
+def common_left_factor(a: Arr[WIDE], b: Arr[WIDE], c: Arr[WIDE]):
     """A @ B + A @ C is one product. 1.9x."""
     if b.shape != c.shape:
         return NoMatch("the other factors differ in shape")
@@ -130,7 +132,7 @@ def common_left_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
 
 
 @rule(where=alone)
-def common_right_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
+def common_right_factor(a: Arr[WIDE], b: Arr[WIDE], c: Arr[WIDE]):
     """A @ C + B @ C is one product. 1.9x."""
     if a.shape != b.shape:
         return NoMatch("the other factors differ in shape")
@@ -141,7 +143,7 @@ def common_right_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
 
 
 @rule(where=alone)
-def inverse_on_right_side(a: Arr[NUMBER], b: Arr[NUMBER]):
+def inverse_on_right_side(a: Arr[WIDE], b: Arr[WIDE]):
     """inv(A) @ b solves one system. 1.5x."""
     if b.ndim != a.ndim and (a.ndim, b.ndim) != (2, 1):
         return NoMatch("a stack of systems with one right side")
@@ -209,7 +211,7 @@ def quotient_of_exponentials(x):
 
 
 @rule(where=alone)
-def common_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
+def common_factor(a: Arr[WIDE], b: Arr[WIDE], c: Arr[WIDE]):
     """a * b + a * c is one multiplication less. 1.0x: it is memory that takes the time."""
     if b.shape != c.shape:
         return NoMatch("the other factors differ in shape")
@@ -217,7 +219,7 @@ def common_factor(a: Arr[NUMBER], b: Arr[NUMBER], c: Arr[NUMBER]):
 
 
 @rule(where=alone)
-def sum_of_multiple(x: Arr[NUMBER], c: Arr["", NUMBER], axis: Static):
+def sum_of_multiple(x: Arr[WIDE], c: Arr["", WIDE], axis: Static):
     """sum(x * c), where c is one number, multiplies once. 1.2x."""
     return jnp.sum(x * c, axis), jnp.sum(x, axis) * c
 

@@ -283,8 +283,8 @@ class Plan:
         blocks = [x[None] for x in slices] if k is None else slices
         here = self._index(action.window, t)
         match action:
-            case Kept(at):
-                new[node] = self._keep(node, at, blocks[0], state[node], t, k, fed)
+            case Kept():
+                new[node] = self._keep(node, action, blocks[0], state[node], t, k, fed)
             case Ended():
 
                 def advance(acc, *blocks):
@@ -340,27 +340,21 @@ class Plan:
                     row = lax.index_in_dim(row, t - start, stream.ax.dim, keepdims=False)
                     env[node.outs[0]] = row
 
-    def _keep(self, node, at, block, old, t, k, fed):
-        last = 0 if self.region.reverse else self.n - 1
-        if isinstance(at, int):
-            if isinstance(t, int):
-                return block[0] if t == at else old
-            if k is None and at == last:
-                return block[0]
-            target = at
-        else:
-            pass
-            target = at
-        if not isinstance(at, int):
-            target = jnp.clip(self._whole(fed, node.ins[1 + self._dim(node)]), 0, self.n - 1)
+    def _keep(self, node, action, block, old, t, k, fed):
+        at = action.at
+        if at is None:
+            at = self._whole(fed, node.ins[action.index])
+            at = at if at.dtype.itemsize >= 4 else at.astype(jnp.int32)  # so that n fits
+            at = jnp.clip(at, 0, self.n - 1).astype(jnp.int32)
+        elif isinstance(t, int):
+            return block[0] if t == at else old
+        elif k is None and at == (0 if self.region.reverse else self.n - 1):
+            return block[0]
         if k is None:
-            return jnp.where(t == target, block[0], old)
-        inside = (t <= target) & (target < t + k)
-        found = lax.dynamic_index_in_dim(block, jnp.clip(target - t, 0, k - 1), 0, keepdims=False)
+            return jnp.where(t == at, block[0], old)
+        inside = (t <= at) & (at < t + k)
+        found = lax.dynamic_index_in_dim(block, jnp.clip(at - t, 0, k - 1), 0, keepdims=False)
         return jnp.where(inside, found, old)
-
-    def _dim(self, node):
-        return self.region.streams[node.ins[0]].ax.dim
 
     def prologue(self, state, at: dict, wholes: dict, times) -> tuple[dict, list[dict]]:
         """The steps at which only what was joined to the stream is at hand."""
@@ -399,18 +393,16 @@ class Plan:
 
     def _feed(self, env, state, seen, only: set | None = None):
         """Results so far, and what is worked out from them."""
+        inside = {u for u, a in self.region.actions.items() if u in self.in_step or _is_mapped(a)}
         for node, action in self.region.actions.items():
             match action:
                 case Ended() | Kept():
-                    if only is not None and not any(
-                        u in only or u in self.in_step or v in self.marks
-                        for v in node.outs
-                        for u in self.graph.users(v)
-                    ):
+                    users = (u for v in node.outs for u in self.graph.users(v))
+                    marked = any(v in self.marks for v in node.outs)
+                    if only is not None and not marked and not any(u in inside for u in users):
                         continue
-                    env.update(
-                        zip(node.outs, self._result(node, action, state, seen, env), strict=True)
-                    )
+                    results = self._result(node, action, state, seen, env)
+                    env.update(zip(node.outs, results, strict=True))
                 case Fed():
                     if only is None or node in only:
                         args = [self._whole(env, v) for v in node.ins]
@@ -434,6 +426,10 @@ class Plan:
             # a sum so far, as if the rest were like it: what a mean is worked out from
             outs = [x * (self.n / seen).astype(x.dtype) if _is_float(x) else x for x in outs]
         return outs
+
+
+def _is_mapped(action) -> bool:
+    return isinstance(action, Mapped | Carried)
 
 
 def _is_float(x) -> bool:

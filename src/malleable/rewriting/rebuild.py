@@ -75,7 +75,10 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
             return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
 
         init = plan.init({}, wholes)
-        state, rows = plan.prologue(init, at, wholes, range(-plan.before, 0))
+        ahead, behind = range(-plan.before, 0), range(n, n + plan.behind)
+        if view.reverse:
+            ahead, behind = behind[::-1], ahead[::-1]
+        state, rows = plan.prologue(init, at, wholes, ahead)
         feeds = [cut(at[v], ax, w, n) for v, ax, w in plan.sources]
         every = (read(xs), feeds, jnp.arange(n, dtype=jnp.int32))
         loop = (read(carry), state)
@@ -88,7 +91,9 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         else:
             loop, stacked = in_chunks(step, loop, every, n, k, view.reverse)
         final, state = loop
-        state, more = plan.prologue(state, at, wholes, range(n, n + plan.behind))
+        state, more = plan.prologue(state, at, wholes, behind)
+        if view.reverse:
+            rows, more = more[::-1], rows[::-1]
         results = plan.final(state, wholes)
         whole = []
         for v, rows_of in zip(escaping, stacked[1], strict=True):

@@ -77,10 +77,11 @@ class Ended(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """One element of the axis, number `at` in t; lead: the dim it leaves behind, or None."""
+    """One element of the axis: number `at` in t, or where the whole operand `index` says."""
 
-    at: Any
+    at: int | None
     window: Window
+    index: int = 0
 
 
 class Carried(NamedTuple):

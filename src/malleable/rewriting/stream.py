@@ -163,7 +163,7 @@ def _rank(region: Region) -> tuple:
     """Axes whose results are equal to the last bit come first; then those that nothing reduces."""
     ends = [a for a in region.actions.values() if isinstance(a, Ended | Kept)]
     rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends)
-    return rounded, not is_search(region) and len(ends), region.n < 64
+    return rounded, -1 if is_search(region) else len(ends), region.n < 64
 
 
 def is_search(region: Region) -> bool:

@@ -27,7 +27,8 @@ class Arr(Wildcard):
     """Any array; `Arr["n d"]`, `Arr["... n", jnp.floating]`: dims by name, dtypes.
 
     A name stands for the same size wherever the rule uses it; a number for itself; "n*d" for the
-    product of two that are named before. A TypeVar stands for one dtype, within its bound.
+    product of two that are named before. A TypeVar stands for one dtype, within its bound, or
+    one of its constraints.
     """
 
     dims: str | None = None
@@ -46,7 +47,8 @@ class Arr(Wildcard):
         """Whether an array of this dtype may stand here."""
         for wanted in self.dtypes:
             if isinstance(wanted, TypeVar):
-                if known.get(wanted, dtype) == dtype and _is_a(dtype, wanted.__bound__):
+                kinds = wanted.__constraints__ or (wanted.__bound__,)
+                if known.get(wanted, dtype) == dtype and any(_is_a(dtype, k) for k in kinds):
                     known[wanted] = dtype
                     return True
             elif _is_a(dtype, wanted):
