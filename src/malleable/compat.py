@@ -20,7 +20,7 @@ import jax.core
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax._src import core, dtypes, literals, source_info_util, traceback_util
+from jax._src import config, core, dtypes, literals, shard_map, source_info_util, traceback_util
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import lax as lax_internal
 from jax.extend import core as jexc
@@ -249,6 +249,20 @@ def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None) -> Jaxpr:
 def check(jaxpr: Jaxpr) -> None:
     """Raise where a program is not well typed."""
     core.check_jaxpr(jaxpr.jaxpr)
+
+
+@contextlib.contextmanager
+def inside(eqn: Eqn) -> Iterator[None]:
+    """Where the bodies of an equation may be traced again: under shard_map, on its mesh."""
+    with contextlib.ExitStack() as stack:
+        if eqn.primitive.name == "shard_map":
+            p = eqn.params
+            manual = frozenset(p.get("newly_manual_axes", p.get("manual_axes")))
+            mesh = shard_map._as_manual_mesh(p["mesh"], manual | frozenset(p["mesh"].manual_axes))
+            stack.enter_context(shard_map._extend_axis_env(p["mesh"], manual))
+            stack.enter_context(jax.sharding.use_abstract_mesh(mesh))
+            stack.enter_context(config._check_vma(p["check_vma"]))
+        yield
 
 
 def is_transparent(eqn: Eqn) -> bool:

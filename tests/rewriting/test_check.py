@@ -75,6 +75,16 @@ def test_exact_means_the_sign_of_zero_too():
         check_rule(unsigned_zero, grad=False)
 
 
+def test_an_overflow_in_half_precision_is_seen():
+    @rule
+    def sum_of_multiple(x: Arr[jnp.floating], c: Arr["", jnp.floating]):  # noqa: F722
+        return jnp.sum(x * c), jnp.sum(x) * c
+
+    with pytest.raises(RuleError, match=r"(?s)became inf.*float16"):
+        check_rule(sum_of_multiple, n=1)
+    check_rule(sum_of_multiple, n=1, dtypes=["float32"])
+
+
 def test_a_wrong_rule_for_vmap_is_seen():
     @jax.custom_batching.custom_vmap
     def odd(x):

@@ -101,7 +101,7 @@ def test_a_rule_fires_in_its_example_and_keeps_the_result(name):
 @pytest.mark.caches
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_passes_its_check(name):
-    check_rule(RULES[name], n=4)
+    check_rule(RULES[name], n=3)
 
 
 def test_default_rewriting_leaves_the_fast_ones_out():
@@ -109,6 +109,15 @@ def test_default_rewriting_leaves_the_fast_ones_out():
     program = stage(f)(1.0).jaxpr
     assert rewrite(*LIBRARY)(program) is program
     assert rewrite(*LIBRARY, level="fast")(program) is not program
+
+
+@pytest.mark.parametrize(
+    "name", ["sum_of_product", "product_on_vector", "common_factor", "sum_of_multiple"]
+)
+def test_half_precision_which_overflows_soon_is_left(name):
+    fun, args = EXAMPLES[name][0], EXAMPLES[name][1](4)
+    program = stage(fun)(*(x.astype(jnp.float16) for x in args)).jaxpr
+    assert rewrite(RULES[name])(program) is program
 
 
 def test_every_level_is_known():

@@ -1,5 +1,7 @@
 from typing import Any
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -187,16 +189,23 @@ def test_effects_keep_their_order():
     assert seen == [("first", 4.0), ("second", 5.0)]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_programs_of_scans_keep_their_results(seed):
     fun, args = random_loops(np.random.default_rng(seed))
+    program = stage(fun)(*args).jaxpr
     for p in (scan_trim, scan_merge):
-        after(p, fun, *args)
-    new = optimize(fun, scan_merge, scan_trim)
-    loss = lambda f: lambda *a: sum(jnp.sum(jnp.sin(x)) for x in f(*a))
-    assert_close(jax.grad(loss(new))(*args), jax.grad(loss(fun))(*args))
+        new = p(program)
+        compat.check(new)
+        assert new.out_avals == program.out_avals
+        assert p(new) is new
     lanes = jax.tree.map(lambda x: jnp.stack([x, x + 0.1]), args)
-    assert_close(jax.vmap(new)(*lanes), jax.vmap(fun)(*lanes))
+
+    @functools.partial(jax.jit, static_argnums=0)  # one compilation for all of it
+    def everything(f):
+        loss = lambda *a: sum(jnp.sum(jnp.sin(x)) for x in f(*a))
+        return f(*args), jax.grad(loss)(*args), jax.vmap(f)(*lanes) if seed % 2 else None
+
+    assert_close(everything(optimize(fun, scan_merge, scan_trim)), everything(fun))
 
 
 def random_loops(rng):
@@ -209,7 +218,7 @@ def random_loops(rng):
             "outs": rng.integers(0, 9, 3),
             "backward": rng.random() < 0.3,
         }
-        for _ in range(rng.integers(2, 5))
+        for _ in range(rng.integers(2, 4))
     ]
     kept = rng.integers(0, 9, 3)
 

@@ -183,10 +183,10 @@ def random_chain(seed):
     return fun, [tuple(size[name] for name in d) for d in dims]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_chains_cost_no_more_and_give_the_same(seed):
-    for trial in range(3):
-        fun, shapes = random_chain(3 * seed + trial)
+    for trial in range(6):
+        fun, shapes = random_chain(6 * seed + trial)
         args = arrays(*shapes)
         program = stage(fun)(*args).jaxpr
         out = matmul_order(program)

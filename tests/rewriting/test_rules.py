@@ -325,8 +325,7 @@ def test_a_second_run_changes_nothing():
         jax.grad,
         jax.checkpoint,
         jax.vmap,
-        jax.hessian,
-        lambda f: jax.jit(jax.grad(f)),
+        lambda f: jax.jit(jax.hessian(f)),
     ],
 )
 def test_rewriting_composes_with_transformations(transform):
@@ -334,9 +333,10 @@ def test_rewriting_composes_with_transformations(transform):
         return jnp.log(jax.nn.softmax(jnp.log(1 + x))).mean()
 
     fast = optimize(f, rewrite(log_of_softmax, log_of_one_plus))
-    np.testing.assert_allclose(transform(fast)(square), transform(f)(square), 1e-4, 1e-6)
+    want = transform(f)(square)
+    np.testing.assert_allclose(transform(fast)(square), want, 1e-4, 1e-6)
     inside = optimize(transform(f), rewrite(log_of_softmax, log_of_one_plus))
-    np.testing.assert_allclose(inside(square), transform(f)(square), 1e-4, 1e-6)
+    np.testing.assert_allclose(inside(square), want, 1e-4, 1e-6)
 
 
 def test_rewriting_works_inside_and_outside_of_shard_map():
@@ -440,8 +440,8 @@ def test_one_rule_may_fire_often_on_the_same_operand():
     def times_twice(x, a: Lit, b: Lit):
         return (x * a) * b, x * (a * b)
 
-    f = lambda x: sum((x * float(i)) * 3.0 for i in range(2, 30))
-    assert after(f, x3, by=times_twice).count("mul") == 28
+    f = lambda x: sum((x * float(i)) * 3.0 for i in range(2, 14))
+    assert after(f, x3, by=times_twice).count("mul") == 12
 
 
 def test_a_rule_that_grows_is_named():
@@ -513,5 +513,5 @@ def test_the_time_grows_with_the_program_and_not_faster():
         rewrite(*rules)(program)
         return time.perf_counter() - start
 
-    small, large = min(seconds(1000) for _ in range(3)), min(seconds(4000) for _ in range(3))
+    small, large = min(seconds(500) for _ in range(3)), min(seconds(2000) for _ in range(3))
     assert large < 4 * 1.6 * small

@@ -13,7 +13,6 @@ from malleable.rewriting import (
     axis_shapes,
     axis_windows,
 )
-from malleable.rewriting.axis_shapes import reduce_unrolled
 from malleable.rewriting.axis_windows import Origin
 from malleable.rewriting.slices import (
     Ax,
@@ -36,7 +35,6 @@ __all__ = [
     "Sunk",
     "flow",
     "flow_program",
-    "reduce_unrolled",
     "restack",
     "slice_shape",
     "take",

@@ -1,6 +1,5 @@
 """How a streamed axis passes what works element by element, moves dimensions, or reduces."""
 
-import functools
 
 import jax
 from jax import lax
@@ -151,37 +150,7 @@ def reduction(eqn, ins, outs, n, origin):
             return "complex numbers are compared along the axis"
         return Sunk((source,), (0, *(a + 1 for a in over)))
     ax = source._replace(dim=left.index(source.dim))
-    return Flow((source,), (ax,), lambda t, x: [reduced(eqn, x, over)])
-
-
-def reduced(eqn, x, axes):
-    """Reduce x as the equation does, over these axes: a few at the end one by one."""
-    if axes == (x.ndim - 1,) and 1 < x.shape[-1] <= 4:
-        return reduce_unrolled(eqn, x)
-    return rebind(eqn, [x], axes=axes)[0]
-
-
-def reduce_unrolled(eqn, x):
-    """A reduce_sum, reduce_max or reduce_min of (*s, m) over m, as m - 1 additions of (*s).
-
-    In the same order, so that results are equal, and with the derivative of the reduction. XLA:CPU
-    reduces a minor axis by scalar code: this takes 2 to 5 times less for m up to 8.
-    """
-    name = eqn.primitive.name
-    whole = lambda y: rebind(eqn, [y], axes=(y.ndim - 1,))[0]  # noqa: E731
-    if name not in SUMMED or x.dtype.itemsize < 4 or x.dtype.kind not in "iuf":
-        return whole(x)
-
-    @jax.custom_jvp
-    def reduce(x):
-        step = {"reduce_sum": lax.add, "reduce_max": lax.max, "reduce_min": lax.min}[name]
-        out = functools.reduce(step, [x[..., i] for i in range(x.shape[-1])])
-        if name == "reduce_sum" and x.dtype.kind == "f":  # a sum starts from 0: it is never -0.0
-            out = lax.select(out == 0, jnp.zeros_like(out), out)
-        return out
-
-    reduce.defjvp(lambda xs, dots: (reduce(*xs), jax.jvp(whole, xs, dots)[1]))
-    return reduce(x)
+    return Flow((source,), (ax,), lambda t, x: rebind(eqn, [x], axes=over))
 
 
 def extremum(eqn, ins, outs, n, origin):

@@ -4,9 +4,11 @@ import math
 
 from malleable import compat
 from malleable.rewriting.frontier import size
-from malleable.rewriting.region import Mapped, Region, axes_of
+from malleable.rewriting.region import Carried, Ended, Mapped, Region, axes_of
 
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
+START = 2.5e-7  # seconds to start a kernel in a loop
+BANDWIDTH = 1e10  # bytes per second of a core
 LARGE = 1 << 24  # bytes: more than the caches hold
 MATRIX = 1 << 16  # elements from which on a product wants more rows
 ROWS = 256  # rows that a matrix product needs to run at full speed
@@ -114,9 +116,26 @@ def chunk_of(region: Region) -> int:
         per_step = math.prod(out.shape) // region.n
         wide = max(matrix.shape)
         rows = min(rows or ROWS, max(1, per_step // wide))
-    if rows is None:
-        return 1
-    k = 1
-    while k * rows < ROWS and k < region.n:
+    k = pace(region)
+    while rows is not None and k * rows < ROWS and k < region.n:
         k *= 2
     return min(k, region.n)
+
+
+def pace(region: Region) -> int:
+    """Steps per reduction, so that reducing takes longer than to start it: 1 but for small slices.
+
+    What is put right after each provisional result (a softmax, a variance) costs several starts.
+    """
+    graph, starts = region.graph, 0.0
+    for action in region.actions.values():
+        kinds = {mark.kind for mark in getattr(action, "marks", ())}
+        starts += (START if isinstance(action, Ended | Carried) else 0) * (
+            16 if "power" in kinds else 8 if "scale" in kinds else 1
+        )
+    slices = [v for v in region.streams if graph.maker[v] not in region.actions]
+    traffic = sum(size(graph, v) for v in slices) / region.n / BANDWIDTH
+    k = 1
+    while k < region.n and k * traffic < starts and k * traffic * BANDWIDTH < CACHE / 4:
+        k *= 2
+    return k

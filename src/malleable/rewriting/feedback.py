@@ -28,17 +28,40 @@ def is_settled(grower, value, windows) -> bool:
     return all(a.at <= first for a in kept)
 
 
-def is_running(grower, value) -> bool:
-    """Whether a provisional result can be had at each step."""
-    found = grower.roots[value]
+def reference(grower, value, x) -> str:
+    """The sink that a result comes from, if it may stand for itself while it is provisional.
+
+    "reduce_max": it is the largest x so far, so that exp(x - it) is at most 1; "reduce_sum": it is
+    the mean of x so far. "" for any other: on the way it might be far off, or not a number.
+    """
+    graph, late = grower.region.graph, grower.roots
     full = Window(0, 1, grower.region.n)
-    actions = grower.region.actions
-    return found is not None and all(
-        isinstance(actions[node], Ended)
-        and not actions[node].marks
-        and actions[node].window == full
-        for node in found
-    )
+
+    def follow(v):
+        node = graph.maker[v]
+        action = grower.region.actions.get(node)
+        if isinstance(action, Ended):
+            plain = not action.marks and action.window == full and node.ins == (x,)
+            return action.sink.name if plain else None
+        rest = [u for u in node.ins if u in late]
+        allowed = SAFE.get(node.name, ())
+        kinds = {follow(u) for u in rest}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        return kind if kind in allowed else None
+
+    found = follow(value)
+    return found if found in ("reduce_max", "reduce_sum") else ""
+
+
+# what may be done to a provisional maximum, or to a provisional sum, on the way to its user
+SAFE = {
+    **dict.fromkeys(
+        ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "stop_gradient", "copy"),
+        ("reduce_max", "reduce_sum"),
+    ),
+    **dict.fromkeys(("max", "is_finite", "select_n"), ("reduce_max",)),
+    **dict.fromkeys(("div", "mul"), ("reduce_sum",)),
+}
 
 
 def fed_back(grower, node, known, late):
@@ -56,9 +79,10 @@ def fed_back(grower, node, known, late):
         return "it needs a result that is known at the end of the axis only"
     dims = tuple((d, Ax(d)) for d, extent in enumerate(shape) if extent != 1)
     if node.name == "sub":
-        if not is_running(grower, by) or stream.window != Window(0, 1, grower.region.n):
+        kind = reference(grower, by, node.ins[1 - i])
+        if not kind or stream.window != Window(0, 1, grower.region.n):
             return "it needs a result that is known at the end of the axis only"
-        mark = Mark("shift", by, dims)
+        mark = Mark("shift", by, dims, power=int(kind == "reduce_sum"))
         ins = tuple(s and s.ax for s in known)
         found = flow(node.eqn, ins, (None,), stream.window.count)
         if not isinstance(found, Flow):
@@ -66,6 +90,8 @@ def fed_back(grower, node, known, late):
         grower.origin[mark] = node
         made = [Stream(ax, stream.window, (mark,)) for ax in found.outs]
         return Mapped(found, stream.window, (0, 0)), made
+    if not any(m.kind == "scale" for m in stream.marks):
+        return "a sum without this factor could overflow"
     mark = Mark(node.name, by, dims)
     grower.origin[mark] = node
     return Alias(1 - i), [stream._replace(marks=(mark,))]
@@ -80,8 +106,9 @@ def marked(grower, node, known, marked, late):
     if late:
         if marks[0].kind == "shift" or any(v in grower.roots for v in (node.ins[i],)):
             return "it uses two results of the axis"
-        bare = [s and s._replace(marks=()) for s in known]
-        found = fed_back(grower, node, bare, late)
+        if node.name == "sub":
+            return "it uses two results of the axis"
+        found = fed_back(grower, node, known, late)
         if isinstance(found, str) or not isinstance(found[0], Alias):
             return "it uses two results of the axis"
         action, (made,) = found
@@ -111,9 +138,9 @@ def shifted(grower, node, known, marks):
     """x - by: exp makes it proportional to exp(-by), powers make moments."""
     (mark,) = marks
     power = {"square": 2, "integer_pow": node.params.get("y"), "mul": 2}.get(node.name)
-    if node.name == "exp":
-        new = mark._replace(kind="scale")
-    elif power and power > 0 and len(set(node.ins)) == 1:
+    if node.name == "exp" and not mark.power:
+        new = mark._replace(kind="scale", power=1)
+    elif mark.power and power and power > 0 and len(set(node.ins)) == 1:
         new = mark._replace(kind="power", power=power)
     else:
         return "it uses a difference to a result of the axis"
@@ -138,7 +165,11 @@ def is_linear(grower, node, known, marked) -> bool:
             return marked == [0]
         case "select_n":
             others = [i for i in (1, 2) if i not in marked]
-            return 0 not in marked and all(is_zero(grower, node.ins[i]) for i in others)
+            return (
+                len(node.ins) == 3
+                and 0 not in marked
+                and all(is_zero(grower, node.ins[i]) for i in others)
+            )
         case "convert_element_type":
             return compat.differentiable(grower.region.graph.avals[node.outs[0]])
     return node.name in LINEAR

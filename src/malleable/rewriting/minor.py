@@ -15,9 +15,21 @@ from malleable.rewriting.axes import Ax, unstack
 from malleable.rewriting.frontier import PLAIN, pull, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.region import Mapped, Stream, Window
+from malleable.rewriting.sinks import tied
 
 FEW = 8
 COMBINE = {"reduce_sum": operator.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
+
+
+def combined(name: str, terms: list):
+    """The reduction of a few arrays; a gradient is shared evenly by ties, as JAX has it."""
+    best = functools.reduce(COMBINE[name], terms)
+    if name == "reduce_sum" or best.dtype.kind != "f":
+        return best
+    best = lax.stop_gradient(best)
+    equal = [x == best for x in terms]
+    ties = sum(jnp.where(e, x, jnp.zeros_like(x)) for e, x in zip(equal, terms, strict=True))
+    return tied(best, ties, sum(e.astype(best.dtype) for e in equal))
 
 
 def unroll_minor(graph: Graph, least: int) -> bool:
@@ -58,7 +70,7 @@ def _unroll(graph: Graph, node: Node) -> bool:
         for i in range(n):
             here = {key: lax.index_in_dim(x, i, keepdims=False) for key, x in cut.items()}
             terms.append(_one(actions, here, at, jnp.int32(i), value))
-        return [functools.reduce(COMBINE[node.name], terms)]
+        return [combined(node.name, terms)]
 
     graph.replace(dict(zip(node.outs, graph.trace(run, given, node, "unroll_minor"), strict=True)))
     return True

@@ -175,7 +175,8 @@ def _with_bodies(jaxpr: compat.Jaxpr, treat: Pass) -> compat.Jaxpr:
         inside = compat.bodies(eqn.params)
         if not inside or isinstance(compat.view(eqn), compat.Opaque):
             return eqn
-        new = list(map(treat, inside))
+        with compat.inside(eqn):
+            new = list(map(treat, inside))
         return eqn if all(map(operator.is_, new, inside)) else compat.with_bodies(eqn, new)
 
     eqns = list(map(entered, jaxpr.eqns))

@@ -17,7 +17,15 @@ from jax import lax
 from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axes import Ax
-from malleable.rewriting.cost import CACHE, LARGE, chunk_of, gains, is_better_behind, residuals
+from malleable.rewriting.cost import (
+    CACHE,
+    LARGE,
+    chunk_of,
+    gains,
+    is_better_behind,
+    pace,
+    residuals,
+)
 from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
@@ -36,6 +44,7 @@ from malleable.rewriting.rebuild import (
 from malleable.rewriting.region import Stream, Window
 from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
+SLOW = 4  # from so many steps on that a reduction should take at once
 LEVELS = ("exact", "reassoc", "fast")
 
 
@@ -126,10 +135,12 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         return False
     pull_sources(region)
     region = finish(region)
-    verdict = gains(region, list(region.streams)[: len(parts.joined) if parts else len(ys)], least)
+    verdict = gains(region, parts.joined if parts else list(seeds), least)
     plan = Plan(region)
     if parts and plan.single:
         verdict = "parts of a batched map are taken"
+    elif plan.single and least and pace(region) > SLOW:
+        verdict = "its steps are too small to reduce one by one"
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
         return False

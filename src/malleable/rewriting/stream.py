@@ -49,7 +49,7 @@ def stream(
     """Work through large intermediates in blocks of rows, where XLA would make them as a whole.
 
     block: rows at a time, "auto" by cost; remat: whether a gradient computes a block again
-    instead of keeping it; level: "exact" for results that are equal to the last bit; threshold:
+    instead of keeping it; level: "exact" leaves sums of floats in their order; threshold:
     bytes from which on a value counts as large. Declined values leave a note.
 
     >>> from malleable import stage
@@ -73,7 +73,7 @@ def stream(
     def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, inline)
         tried: set = set()
-        changed = unroll_minor(graph, least)
+        changed = level != "exact" and unroll_minor(graph, least)
         while (node := _next(graph, tried, least)) is not None:
             tried.add(node)
             changed |= _stream_one(graph, node, by_name, allow, block, remat)

@@ -1,0 +1,58 @@
+"""A reduction over a few elements becomes a sum of terms, equal to the last bit."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from malleable import stage
+from malleable.rewriting.graph import Graph
+from malleable.rewriting.minor import FEW, unroll_minor
+from malleable.rewriting.passes import optimize
+from tests.rules import assert_same, prims
+
+X, Y = jnp.sin(jnp.arange(18.0)).reshape(6, 3), jnp.cos(jnp.arange(21.0)).reshape(7, 3)
+
+REDUCTIONS = {
+    "sum": lambda d: (d**2).sum(-1),
+    "maximum": lambda d: jnp.abs(d).max(-1),
+    "minimum": lambda d: (d**2).min(-1),
+}
+
+
+def unrolled(jaxpr, least=64):
+    graph = Graph.of(jaxpr)
+    return graph.jaxpr() if unroll_minor(graph, least) else jaxpr
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_terms_give_what_the_reduction_gave(name):
+    fun = lambda x, y: REDUCTIONS[name](x[:, None] - y[None])
+    assert not any("reduce" in p for p in prims(unrolled(stage(fun)(X, Y).jaxpr)))
+    assert bool((jax.jit(optimize(fun, unrolled))(X, Y) == jax.jit(fun)(X, Y)).all())
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_the_gradient_is_the_same_where_terms_are_equal(name):
+    x, y = jnp.round(2 * X), jnp.round(2 * Y)
+    total = lambda x, y: jnp.sin(REDUCTIONS[name](x[:, None] - y[None])).sum()
+    assert_same(jax.jit(jax.grad(optimize(total, unrolled)))(x, y), jax.jit(jax.grad(total))(x, y))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, y: jnp.repeat(x, FEW, 1)[:, None].sum(-1) + y[:, 0],
+        lambda x, y: (x[:, None] - y[None]).sum(0),
+        lambda x, y: jnp.sort(x[:, None] - y[None], -1).sum(-1),
+        lambda x, y: (x[:, None] - y[None]).astype(jnp.float16).sum(-1),
+    ],
+    ids=["many elements", "another axis", "nothing spread out", "half precision"],
+)
+def test_other_reductions_stay(fun):
+    before = stage(fun)(X, Y).jaxpr
+    assert any("reduce" in p for p in prims(unrolled(before)))
+
+
+def test_small_values_stay():
+    before = stage(lambda x, y: (x[:, None] - y[None]).sum(-1))(X, Y).jaxpr
+    assert unrolled(before, least=1 << 20) is before

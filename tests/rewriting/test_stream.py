@@ -1,0 +1,256 @@
+"""A large value worked through in blocks: what comes of it stays, the value itself is nowhere."""
+
+import math
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from malleable import compat, listen, stage
+from malleable.rewriting.passes import optimize
+from malleable.rewriting.sinks import SINKS, sink
+from malleable.rewriting.stream import stream
+from tests.rewriting.test_push import same_everywhere
+from tests.rules import assert_same
+
+M, N, D = 21, 18, 3
+LEAST = 4 * M * D * 2  # bytes: twice the largest operand
+
+streamed = stream(threshold=LEAST)
+X = jnp.sin(jnp.arange(1.0 * M * D)).reshape(M, D)
+Y = jnp.cos(0.7 * jnp.arange(1.0 * N * D)).reshape(N, D)
+Q, K, V = (jnp.sin(jnp.arange(128.0) * i).reshape(2, 16, 4) for i in (1.1, 1.7, 2.3))
+CAUSAL = jnp.tril(jnp.ones((16, 16), bool))
+
+
+def distances(x, y):
+    return ((x[:, None] - y[None]) ** 2).sum(-1)
+
+
+def sizes(jaxpr):
+    """How many elements the values of a program have, those of its bodies too."""
+    for eqn in jaxpr.eqns:
+        yield from (math.prod(v.aval.shape) for v in eqn.outvars)
+        for body in compat.bodies(eqn.params):
+            yield from sizes(body)
+
+
+def program(fun, *args, **options):
+    return stream(stage(fun)(*args).jaxpr, **{"threshold": LEAST, **options})
+
+
+def reasons(fun, *args, **options):
+    """Why the pass leaves a program alone, which it does."""
+    before = stage(fun)(*args).jaxpr
+    with listen() as notes:
+        after = stream(before, **{"threshold": LEAST, **options})
+    assert after is before
+    return [note.why for note in notes]
+
+
+# ---------------------------------------------------------------- the value, its gradient, vmap
+
+KERNELS = {
+    "smoothing": lambda x, y: jnp.exp(-distances(x, y)) @ y,
+    "logsumexp": lambda x, y: jax.nn.logsumexp(-distances(x, y), axis=1),
+    "nearest": lambda x, y: jnp.argmin(distances(x, y), axis=1),
+    "chamfer": lambda x, y: (lambda d: d.min(0).mean() + d.min(1).mean())(distances(x, y)),
+    "hausdorff": lambda x, y: (lambda d: jnp.maximum(d.min(0).max(), d.min(1).max()))(
+        distances(x, y)
+    ),
+    "discrepancy": lambda x, y: (lambda k: k(x, x) + k(y, y) - 2 * k(x, y))(
+        lambda a, b: jnp.exp(-distances(a, b)).mean()
+    ),
+    "forces": lambda x, y: (
+        lambda r: (r * ((r * r).sum(-1, keepdims=True) + 0.1) ** -1.5).sum(1)
+    )(x[None] - x[:, None]),
+    "matern, by vmap": lambda x, y: jax.vmap(
+        lambda a: jax.vmap(
+            lambda b: (lambda d: (1 + d) * jnp.exp(-d))(jnp.sqrt(3 * ((a - b) ** 2).sum() + 1e-3))
+        )(y)
+    )(x).sum(1),
+    "mean shift": lambda x, y: (lambda w: (w @ y) / w.sum(1, keepdims=True))(
+        jnp.exp(-distances(x, y))
+    ),
+    "rows, then columns": lambda x, y: (lambda k: (k / k.sum(1, keepdims=True)).sum(0))(
+        jnp.exp(-distances(x, y))
+    ),
+    "in a scan": lambda x, y: lax.scan(
+        lambda c, t: (c + jnp.exp(-distances(x + t, y)).sum(1), None), x[:, 0], jnp.arange(3.0)
+    )[0],
+}
+
+
+@pytest.mark.parametrize("block", [1, 8])
+@pytest.mark.parametrize("name", KERNELS)
+def test_block_by_block_gives_what_the_whole_gave(name, block):
+    fun = KERNELS[name]
+    same_everywhere(optimize(fun, streamed(block=block)), fun, X, Y)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_large_value_is_nowhere(name):
+    fun = KERNELS[name]
+    assert max(sizes(stage(fun)(X, Y).jaxpr)) >= M * N
+    assert max(sizes(program(fun, X, Y, block=4))) < M * N
+
+
+def attention(q, k, v):
+    return jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, k) / 2, axis=-1) @ v
+
+
+def causal(q, k, v):
+    scores = jnp.where(CAUSAL, jnp.einsum("hqd,hkd->hqk", q, k) / 2, -jnp.inf)
+    return jax.nn.softmax(scores, axis=-1) @ v
+
+
+@pytest.mark.parametrize("fun", [attention, causal])
+def test_attention_is_streamed(fun):
+    assert max(sizes(program(fun, Q, K, V, threshold=1024, block=4))) < 2 * 16 * 16
+    same_everywhere(optimize(fun, stream(threshold=1024, block=4)), fun, Q, K, V)
+
+
+@pytest.mark.parametrize("remat", [True, False])
+def test_a_block_may_be_kept_for_the_gradient(remat):
+    fun = KERNELS["smoothing"]
+    same_everywhere(optimize(fun, streamed(block=8, remat=remat)), fun, X, Y)
+
+
+def test_rows_padded_on_the_left_do_no_harm():
+    mask = jnp.arange(N)[None] >= (jnp.arange(M) % N)[:, None]
+    fun = lambda x, y: jax.nn.softmax(jnp.where(mask, -distances(x, y), -jnp.inf), 1) @ y
+    same_everywhere(optimize(fun, streamed(block=4)), fun, X, Y)
+
+
+def test_the_nearest_of_equals_is_the_first():
+    x, y = jnp.round(2 * X).at[0].set(jnp.nan), jnp.round(2 * Y).at[2].set(jnp.nan)
+    fun = lambda x, y: (jnp.argmin(distances(x, y), 1), jnp.argmax(distances(x, y), 0))
+    assert_same(jax.jit(optimize(fun, streamed(block=4)))(x, y), fun(x, y))
+
+
+def test_a_sink_of_yours_ends_the_axis():
+    largest = sink(
+        lambda k: k.max(0) + k.sum(0),
+        init=lambda k: (jnp.full(k.shape[1:], -jnp.inf), jnp.zeros(k.shape[1:])),
+        step=lambda acc, start, k: (jnp.maximum(acc[0], k.max(0)), acc[1] + k.sum(0)),
+        merge=lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]),
+        final=lambda acc: acc[0] + acc[1],
+    )
+    fun, options = lambda x, y: largest(distances(x, y)), {"sinks": (*SINKS, largest), "block": 4}
+    assert max(sizes(program(fun, X, Y, **options))) < M * N
+    same_everywhere(optimize(fun, streamed(**options)), fun, X, Y)
+
+
+def test_the_same_pass_again_changes_nothing():
+    for fun in (KERNELS["smoothing"], KERNELS["chamfer"]):
+        once = program(fun, X, Y, block=4)
+        assert streamed(once) is once
+
+
+# ---------------------------------------------------------------- memory
+
+
+def temporary(fun, *args):
+    """Bytes that a compiled function needs beside its arguments and results."""
+    return jax.jit(fun).lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("transform", [lambda fun: fun, jax.grad], ids=["value", "gradient"])
+def test_memory_falls(transform):
+    x, y = (jnp.linspace(0.0, 1.0, 2 * n).reshape(n, 2) for n in (1000, 900))
+    fun = lambda x, y: (jnp.exp(-distances(x, y)) @ y).sum()
+    fast = transform(optimize(fun, stream(threshold=1 << 20, block=10)))
+    assert temporary(fast, x, y) * 8 < temporary(transform(fun), x, y)
+
+
+# ---------------------------------------------------------------- options, and what is left alone
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"block": 0}, "not 0"), ({"level": "sloppy"}, "not 'sloppy'")]
+)
+def test_an_option_that_is_none_is_an_error(options, words):
+    with pytest.raises(ValueError, match=words):
+        program(KERNELS["smoothing"], X, Y, **options)
+
+
+def test_a_value_that_is_not_large_is_left_alone():
+    assert reasons(KERNELS["smoothing"], X, Y, threshold=None) == []
+
+
+def test_at_level_exact_the_result_is_equal_to_the_last_bit():
+    fun = lambda x, y: jnp.exp(-jnp.abs(x[:, None, 0] - y[None, :, 0])).sum(1)
+    exact = optimize(fun, streamed(level="exact", block=4))
+    assert bool((jax.jit(exact)(X, Y) == jax.jit(fun)(X, Y)).all())
+
+
+def test_at_level_exact_a_sum_over_both_axes_stays():
+    fun = lambda x, y: jnp.exp(-jnp.abs(x[:, None, 0] - y[None, :, 0])).sum()
+    assert reasons(fun, X, Y, level="exact") != []
+
+
+DECLINED = {
+    "returned": (lambda x, y: jnp.exp(-distances(x, y)), "used as a whole"),
+    "returned as well": (
+        lambda x, y: (lambda k: (k, k.sum(1)))(jnp.exp(-distances(x, y))),
+        "used as a whole",
+    ),
+    "sorted both ways": (
+        lambda x, y: (lambda d: jnp.sort(d, 0)[0].sum() + jnp.sort(d, 1)[:, 0].sum())(
+            distances(x, y)
+        ),
+        "used as a whole",
+    ),
+    "its diagonal": (
+        lambda x, y: (
+            lambda s: jax.nn.logsumexp(s, 0).sum() + jax.nn.logsumexp(s, 1).sum() - jnp.trace(s)
+        )(distances(x, x)),
+        "parts of the axis",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_a_note_says_why_a_large_value_is_made(name):
+    fun, words = DECLINED[name]
+    assert [why for why in reasons(fun, X, Y) if words in why], reasons(fun, X, Y)
+
+
+# ---------------------------------------------------------------- on several devices
+
+SHARDED = """
+import jax, jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec as P
+from malleable import optimize, stream
+pass_ = stream(threshold=512, block=4)
+def local(x, y):
+    d = ((x[:, None] - y[None]) ** 2).sum(-1)
+    w = jax.nn.softmax(-d + lax.axis_index("d"), 1) @ y
+    return w + lax.psum(jnp.exp(-d).sum(), "d") + d.min(1)[:, None]
+for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(kind,))
+    with jax.set_mesh(mesh):
+        both = lambda f: jax.shard_map(f, in_specs=(P("d"), P()), out_specs=P("d"))
+        x = jax.device_put(jnp.linspace(0, 1, 256).reshape(128, 2), NamedSharding(mesh, P("d")))
+        y = jax.device_put(jnp.linspace(0, 1, 42).reshape(21, 2), NamedSharding(mesh, P()))
+        grad = lambda f: jax.jit(jax.value_and_grad(lambda x: f(x, y).sum()))(x)
+        want = grad(both(local))
+        for fun in (both(optimize(local, pass_)), optimize(both(local), pass_)):
+            got = grad(fun)
+            assert jnp.allclose(got[0], want[0], rtol=1e-4), (got, want)
+            assert jnp.allclose(got[1], want[1], rtol=1e-3, atol=1e-4), (got, want)
+            assert jax.jit(fun)(x, y).sharding.is_equivalent_to(x.sharding, 2)
+print("right")
+"""
+
+
+def test_it_composes_with_shard_map_on_eight_devices_in_both_orders():
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    env = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", SHARDED], env=env, capture_output=True, text=True)
+    assert run.stdout.strip() == "right", run.stderr[-3000:]
