@@ -179,6 +179,14 @@ def is_ref(aval) -> bool:
     return hasattr(aval, "inner_aval")
 
 
+def mutates(jaxpr: Jaxpr) -> bool:
+    """Whether a program works on mutable references, at any depth."""
+    program = jaxpr.jaxpr
+    atoms = [*program.constvars, *program.invars, *(v for e in program.eqns for v in e.outvars)]
+    inside = (body for eqn in program.eqns for body in bodies(eqn.params))
+    return any(is_ref(v.aval) for v in atoms) or any(map(mutates, inside))
+
+
 def match_devices(value, *likes):
     """`value`, typed as varying over the mesh axes that `likes` vary over (inside shard_map)."""
     missing = frozenset().union(*map(_varying, likes)) - _varying(value)

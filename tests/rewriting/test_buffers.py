@@ -211,7 +211,7 @@ def test_a_counter_that_wraps_around_is_no_line(fun):
     [
         lambda i, j: i % 4 < j,  # seven steps; without the remainder it would be five
         lambda i, j: (i + 254).astype(jnp.uint8) > j + 200,  # two; without wrapping none
-        lambda i, j: jnp.minimum(i, 3) < 10 - j,  # it is a line for some steps only
+        lambda i, j: jnp.minimum(i, 2) < j,  # it is a line for some steps only
     ],
 )
 def test_a_test_of_a_while_that_is_no_line_all_the_way_is_not_counted(test):

@@ -6,7 +6,9 @@ import pytest
 from jax import lax
 
 from malleable import compat, listen, stage
+from malleable.rewriting.buffers import unbuffer
 from malleable.rewriting.hoist import hoist
+from malleable.rewriting.loops import scan_merge, scan_trim
 from malleable.rewriting.passes import optimize
 from tests.rules import assert_same, prims, prims_deep
 
@@ -159,3 +161,17 @@ def test_the_gradient_keeps_the_value_once_and_not_once_per_step():
         ]
 
     assert stacks(loss(optimize(fun, hoist))) == [(4,)]
+
+
+@pytest.mark.parametrize("p", [hoist, scan_trim, scan_merge, unbuffer])
+def test_a_loop_that_updates_a_reference_is_left(p):
+    def fun(x):
+        ref = jax.new_ref(jnp.zeros(3))
+
+        def step(c, t):
+            ref[0] += jnp.exp(x)
+            return c + ref[0] * t, ref[1]
+
+        return lax.scan(step, x, XS)[0] + ref[0]
+
+    assert_same(optimize(fun, p)(1.0), fun(1.0))

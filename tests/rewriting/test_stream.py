@@ -23,8 +23,9 @@ LEAST = 4 * M * D * 2  # bytes: twice the largest operand
 streamed = stream(threshold=LEAST)
 X = jnp.sin(jnp.arange(1.0 * M * D)).reshape(M, D)
 Y = jnp.cos(0.7 * jnp.arange(1.0 * N * D)).reshape(N, D)
-Q, K, V = (jnp.sin(jnp.arange(128.0) * i).reshape(2, 16, 4) for i in (1.1, 1.7, 2.3))
-CAUSAL = jnp.tril(jnp.ones((16, 16), bool))
+Q = jnp.sin(jnp.arange(512.0)).reshape(2, 64, 4)
+K, V = (jnp.sin(jnp.arange(128.0) * i).reshape(2, 16, 4) for i in (1.7, 2.3))
+CAUSAL = jnp.tril(jnp.ones((64, 16), bool))
 
 
 def distances(x, y):
@@ -44,11 +45,9 @@ def program(fun, *args, **options):
 
 
 def reasons(fun, *args, **options):
-    """Why the pass leaves a program alone, which it does."""
-    before = stage(fun)(*args).jaxpr
+    """Why the pass leaves the large values of a program as they are."""
     with listen() as notes:
-        after = stream(before, **{"threshold": LEAST, **options})
-    assert after is before
+        program(fun, *args, **options)
     return [note.why for note in notes]
 
 
@@ -110,8 +109,8 @@ def causal(q, k, v):
 
 @pytest.mark.parametrize("fun", [attention, causal])
 def test_attention_is_streamed(fun):
-    assert max(sizes(program(fun, Q, K, V, threshold=1024, block=4))) < 2 * 16 * 16
-    same_everywhere(optimize(fun, stream(threshold=1024, block=4)), fun, Q, K, V)
+    assert max(sizes(program(fun, Q, K, V, threshold=4096, block=4))) < 2 * 64 * 16
+    same_everywhere(optimize(fun, stream(threshold=4096, block=4)), fun, Q, K, V)
 
 
 @pytest.mark.parametrize("remat", [True, False])
@@ -140,7 +139,7 @@ def test_a_sink_of_yours_ends_the_axis():
         merge=lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]),
         final=lambda acc: acc[0] + acc[1],
     )
-    fun, options = lambda x, y: largest(distances(x, y)), {"sinks": (*SINKS, largest), "block": 4}
+    fun, options = lambda x, y: largest(jnp.exp(-distances(x, y))), {"sinks": (*SINKS, largest), "block": 4}
     assert max(sizes(program(fun, X, Y, **options))) < M * N
     same_everywhere(optimize(fun, streamed(**options)), fun, X, Y)
 
@@ -162,7 +161,7 @@ def temporary(fun, *args):
 @pytest.mark.parametrize("transform", [lambda fun: fun, jax.grad], ids=["value", "gradient"])
 def test_memory_falls(transform):
     x, y = (jnp.linspace(0.0, 1.0, 2 * n).reshape(n, 2) for n in (1000, 900))
-    fun = lambda x, y: (jnp.exp(-distances(x, y)) @ y).sum()
+    fun = lambda x, y: jnp.sin(jnp.exp(-distances(x, y)) @ y).sum()
     fast = transform(optimize(fun, stream(threshold=1 << 20, block=10)))
     assert temporary(fast, x, y) * 8 < temporary(transform(fun), x, y)
 

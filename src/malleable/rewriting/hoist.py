@@ -65,6 +65,9 @@ def _hoist(jaxpr, limit):
     for name, move in (("scan", _from_scan), ("while", _from_while)):
         for node in list(graph.by_name.get(name, ())):
             view: Any = compat.view(node.eqn)
+            if isinstance(view, compat.Opaque):
+                note("left a loop as it is", compat.where(node.eqn), view.why)
+                continue
             loop = move(view, node, limit)
             if loop is None:
                 continue

@@ -37,8 +37,9 @@ class Loop(NamedTuple):
 
 
 def scans(graph: Graph) -> list[Node]:
-    """The scans of a graph that have no effects, operands first."""
-    return [node for node in graph.order() if node.name == "scan" and not node.eqn.effects]
+    """The scans of a graph that have no effects and use no reference, operands first."""
+    found = [node for node in graph.order() if node.name == "scan" and not node.eqn.effects]
+    return [node for node in found if isinstance(compat.view(node.eqn), compat.Scan)]
 
 
 # ---------------------------------------------------------------- one scan

@@ -17,6 +17,7 @@ import numpy as np
 from malleable import compat
 from malleable.core.stage import stage
 from malleable.errors import RuleError
+from malleable.notes import note
 from malleable.rewriting.graph import Graph, fingerprint
 
 Pass = Callable[[compat.Jaxpr], compat.Jaxpr]
@@ -121,6 +122,10 @@ def configurable(p: Callable) -> Callable:
             raise TypeError(f"pass {p.__name__!r} has no option {unknown[0]!r}; options: {has}")
         if not program:
             return configurable(functools.wraps(p)(functools.partial(p, **given)))
+        if isinstance(program[0], compat.Jaxpr) and compat.mutates(program[0]):
+            why = "it works on mutable references"
+            note(f"left by {p.__name__} as it is", _line(program[0]), why)
+            return program[0]
         return p(*program, **given)
 
     return configured

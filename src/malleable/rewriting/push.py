@@ -12,6 +12,7 @@ what it stacked and only reductions used is not stacked any more.
 
 from collections.abc import Sequence
 
+import numpy as np
 from jax import lax
 
 from malleable import compat
@@ -75,7 +76,9 @@ def push_up_reductions(
     >>> [len(e.outvars) for p in (before, after) for e in p.eqns if e.primitive.name == "scan"]
     [2, 1]
     """
-    check_options(level, chunk, remat)
+    check_options(level, threshold, sinks, "chunk", chunk)
+    if remat not in ("auto", "tail", "body", None):
+        raise ValueError(f'remat is "auto", "tail", "body" or None, not {remat!r}')
     by_name = {s.name: s for s in (*sinks, *RUNNERS)}
     yours = {s.name for s in sinks if s.fun is not None}
     least = CACHE if threshold is None else threshold
@@ -96,14 +99,17 @@ def push_up_reductions(
     return settled(jaxpr, each_body(push)(jaxpr))
 
 
-def check_options(level, chunk, remat=None):
+def check_options(level, threshold, sinks, name, count):
     """Raise ValueError for what is no option."""
     if level not in LEVELS:
         raise ValueError(f"level is one of {LEVELS}, not {level!r}")
-    if chunk != "auto" and (not isinstance(chunk, int) or chunk < 1):
-        raise ValueError(f'a chunk is "auto" or a number of steps from 1 on, not {chunk!r}')
-    if remat not in ("auto", "tail", "body", None):
-        raise ValueError(f'remat is "auto", "tail", "body" or None, not {remat!r}')
+    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    if count != "auto" and not (whole and count > 0):
+        raise ValueError(f'{name} is "auto" or a number from 1 on, not {count!r}')
+    if threshold is not None and (not isinstance(threshold, int | float) or threshold < 0):
+        raise ValueError(f"threshold is a number of bytes, not {threshold!r}")
+    if not isinstance(sinks, tuple | list) or not all(isinstance(s, Sink) for s in sinks):
+        raise ValueError(f"sinks is a tuple of sinks, not {sinks!r}")
 
 
 def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
@@ -132,6 +138,9 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         region = grow(graph, seeds, n, sinks, **options)
     retreat(region)
     if not region.results():
+        if region.declined:
+            last, why = region.declined[-1]
+            note("a reduction stays outside its scan", compat.where(last.eqn, node.eqn), why)
         return False
     pull_sources(region)
     region = finish(region)

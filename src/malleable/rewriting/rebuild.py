@@ -26,6 +26,19 @@ def is_ours(body: compat.Jaxpr) -> bool:
     return compat.is_from(body, __file__)
 
 
+def checkpointed(fun):
+    """fun(*args, size), worked out again for a gradient; size is known while tracing.
+
+    A static argument of `jax.checkpoint` would be remembered, and with it what fun closes over.
+    """
+
+    def run(*args):
+        *arrays, size = args
+        return jax.checkpoint(lambda *xs: fun(*xs, size), prevent_cse=False)(*arrays)
+
+    return run
+
+
 def is_tail(eqn: compat.Eqn) -> bool:
     """Whether this is a tail that was pushed into a scan."""
     return eqn.primitive.name in REMAT and is_ours(compat.bodies(eqn.params)[0])
@@ -55,7 +68,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
 
         tail = advance
         if remat is not None:
-            tail = jax.checkpoint(advance, static_argnums=(4,), prevent_cse=False)
+            tail = checkpointed(advance)
 
         def one(c, x, t):
             outs = compat.replay(view.body, [*fixed, *c, *x])
@@ -143,7 +156,7 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
             return plan.step(state, blocks, wholes, t, size)
 
         if remat is not None:
-            step = jax.checkpoint(step, static_argnums=(4,), prevent_cse=False)
+            step = checkpointed(step)
 
         def one(loop, every):
             (c, state), (x, feeds, t) = loop, every

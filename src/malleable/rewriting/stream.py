@@ -13,7 +13,6 @@ Source: Charlier et al., "Kernel operations on the GPU, with autodiff, without m
 
 from collections.abc import Sequence
 
-import jax
 from jax import lax
 from jax import numpy as jnp
 
@@ -28,7 +27,7 @@ from malleable.rewriting.minor import unroll_minor
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.push import LEVELS, check_options
-from malleable.rewriting.rebuild import in_chunks
+from malleable.rewriting.rebuild import checkpointed, in_chunks
 from malleable.rewriting.region import Ended, Kept, Region, Stream, Window
 from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
@@ -61,7 +60,9 @@ def stream(
     >>> [(64, 32) in shapes(p) for p in (before, after)]
     [True, False]
     """
-    check_options(level, block)
+    check_options(level, threshold, sinks, "block", block)
+    if not isinstance(remat, bool):
+        raise ValueError(f"remat is True or False, not {remat!r}")
     by_name = {s.name: s for s in (*sinks, *RUNNERS)}
     yours = {s.name for s in sinks if s.fun is not None}
     least = LARGE if threshold is None else threshold
@@ -199,7 +200,7 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
             return plan.step(state, dict(zip(plan.sources, feeds, strict=True)), wholes, t, size)
 
         if remat:
-            step = jax.checkpoint(step, static_argnums=(3,), prevent_cse=False)
+            step = checkpointed(step)
 
         def advance(state, every):
             feeds, t = every
