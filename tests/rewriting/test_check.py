@@ -85,6 +85,11 @@ def test_an_overflow_in_half_precision_is_seen():
     check_rule(sum_of_multiple, n=1, dtypes=["float32"])
 
 
+def test_a_rule_that_is_right_for_few_elements_only_is_seen():
+    with pytest.raises(RuleError, match="changes the value"):
+        check_rule(rule(lambda x: jnp.sum(x, 0), lambda x: jnp.sum(x[:5], 0), name="six"), n=1)
+
+
 def test_a_wrong_rule_for_vmap_is_seen():
     @jax.custom_batching.custom_vmap
     def odd(x):

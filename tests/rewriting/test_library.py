@@ -120,6 +120,18 @@ def test_half_precision_which_overflows_soon_is_left(name):
     assert rewrite(RULES[name])(program) is program
 
 
+def test_small_integers_that_count_fewer_than_the_classes_are_left():
+    fun = lambda i, t: jax.nn.one_hot(i, 300) @ t
+    program = stage(fun)(jnp.array([5, -1], jnp.int8), jnp.ones((300, 2))).jaxpr
+    assert rewrite(RULES["one_hot_on_table"])(program) is program
+
+
+def test_the_derivative_of_a_sorted_element_stays_at_a_tie():
+    fun = lambda x: jnp.sort(x)[0]
+    program = stage(fun)(jnp.zeros(3)).jaxpr
+    assert rewrite(*LIBRARY)(program) is program
+
+
 def test_every_level_is_known():
     assert {rule.level for rule in RULES.values()} <= set(LEVELS)
 

@@ -1,6 +1,5 @@
-from typing import Any
-
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -244,3 +243,13 @@ def random_loops(rng):
         return [*(vectors[-1 - i % len(vectors)] for i in kept), scalars[-1]]
 
     return fun, (jnp.asarray(rng.normal(size=4), jnp.float32), jnp.float32(0.3))
+
+
+def test_a_long_shift_register_is_trimmed_in_a_bounded_number_of_turns():
+    def fun(xs):
+        step = lambda c, t: ((c[0], *c[2:], t), c[0] + c[1])
+        return lax.scan(step, (0.0,) * 60, xs)[1]
+
+    new = scan_trim(stage(fun)(XS).jaxpr)
+    assert [carries for carries, *_ in scans(new)] == [59]
+    assert scan_trim(new) is new

@@ -1,84 +1,33 @@
-"""A reduction pushed up into its scan gives what it gave; what was stacked is not there any more."""
+"""A reduction pushed up into its scan gives what it gave; what was stacked is not there."""
 
-import functools
 import os
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
-from malleable import compat, listen, stage
+from malleable import compat, stage
 from malleable.rewriting.passes import optimize
 from malleable.rewriting.push import push_up_reductions
 from malleable.rewriting.sinks import SINKS, sink
-from tests.rules import assert_same
-
-push = push_up_reductions(threshold=0)
-
-N, B = 10, 3
-X = jnp.linspace(0.2, 1.0, B)
-W = jnp.cos(jnp.arange(N * B * 1.0)).reshape(N, B)
-
-
-def rollout(x, reverse=False, length=N):
-    def step(c, t):
-        c = jnp.sin(1.3 * c + 0.2 * t)
-        return c, 1.1 * c
-
-    return lax.scan(step, x, jnp.arange(1.0 * length), reverse=reverse)[1]
-
-
-def both_ways(tail):
-    """What follows a scan, after one that runs forwards and one that runs backwards."""
-    return lambda x, w: [tail(rollout(x, reverse), x, w) for reverse in (False, True)]
-
-
-def value_and_grad(fun, *args):
-    """Result and gradient of a function, under vmap over its first argument and under jit."""
-
-    def total(x, *rest):
-        out = fun(x, *rest)
-        floats = [y for y in jax.tree.leaves(out) if jnp.issubdtype(y.dtype, jnp.inexact)]
-        return sum((jnp.sum(jnp.sin(y)) for y in floats), start=0.0), out
-
-    x, *rest = args
-    axes = (0, *(None for _ in rest))
-    batch = jnp.stack([x, 0.7 * x])
-    return jax.jit(jax.vmap(jax.value_and_grad(total, has_aux=True), axes))(batch, *rest)
-
-
-def same_everywhere(passed, fun, *args):
-    assert_same(value_and_grad(passed, *args), value_and_grad(fun, *args), rtol=2e-4)
-
-
-def stacked(jaxpr):
-    """The shapes of what the scans of a program give, those in bodies too."""
-    found = []
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "scan":
-            found += [v.aval.shape for v in eqn.outvars]
-        for body in compat.bodies(eqn.params):
-            found += stacked(body)
-    return found
-
-
-def pushed(fun, *args, **options):
-    """The program of a function with its reductions pushed up."""
-    return push_up_reductions(stage(fun)(*args).jaxpr, threshold=0, **options)
-
-
-def reasons(fun, *args, **options):
-    """Why the pass leaves a program alone, which it does."""
-    before = stage(fun)(*args).jaxpr
-    with listen() as notes:
-        after = push_up_reductions(before, **{"threshold": 0, **options})
-    assert after is before
-    return [note.why for note in notes]
-
+from tests.scans import (
+    B,
+    N,
+    W,
+    X,
+    both_ways,
+    push,
+    pushed,
+    reasons,
+    rollout,
+    same_everywhere,
+    stacked,
+    turned,
+    waves,
+)
 
 # ---------------------------------------------------------------- the value, its gradient, vmap
 
@@ -103,7 +52,6 @@ TAILS = {
     "rows in one": lambda y, x, w: (y.reshape(-1) * w.reshape(-1)).sum(),
     "columns in one": lambda y, x, w: jnp.swapaxes(y, 0, 1).reshape(-1).max(),
     "running sum": lambda y, x, w: (jnp.cumsum(y, 0) * w).sum(),
-    "running sum backwards": lambda y, x, w: (lax.cumsum(y, 0, reverse=True) * w).sum(),
     "running maximum": lambda y, x, w: (lax.cummax(y, 0) * w).sum(),
     "last": lambda y, x, w: y[-1] * 2,
     "fifth": lambda y, x, w: y[4],
@@ -116,143 +64,6 @@ TAILS = {
 def test_a_pushed_tail_gives_what_it_gave(name, chunk):
     fun = both_ways(TAILS[name])
     same_everywhere(optimize(fun, push(chunk=chunk)), fun, X, W)
-
-
-WINDOWS = {
-    "one behind the other": lambda y, x, w: ((y[:-1] - w[1:]) ** 2).mean(),
-    "every third": lambda y, x, w: (y[::3] ** 2).sum(0),
-    "the end": lambda y, x, w: jnp.sin(y[4:]).sum(0),
-    "differences": lambda y, x, w: jnp.abs(jnp.diff(y, axis=0)).sum(),
-    "second differences": lambda y, x, w: (jnp.diff(y, 2, axis=0) ** 2).sum(),
-    "autocorrelation": lambda y, x, w: (y[:-2] * y[2:]).sum() + (y[:-1] * y[1:]).sum(),
-    "with the start": lambda y, x, w: (jnp.concatenate([x[None], y]) ** 2).sum(0),
-    "shifted": lambda y, x, w: ((jnp.concatenate([x[None], y[:-1]]) - w) ** 2).mean(),
-    "shifted by itself": lambda y, x, w: (jnp.concatenate([x[None], y[:-1]]) * y).sum(),
-    "shifted back by itself": lambda y, x, w: (jnp.concatenate([y[1:], x[None]]) * y).sum(),
-    "differences with both ends": lambda y, x, w: (
-        jnp.diff(jnp.concatenate([x[None], y, 3 * x[None]]), axis=0) ** 2
-    ).sum(),
-    "running sum of the shifted": lambda y, x, w: (
-        lax.cumsum(jnp.concatenate([x[None], y[:-1]]), 0, reverse=True) ** 2
-    ).sum(),
-    "running sum of the end": lambda y, x, w: (jnp.cumsum(y[2:], 0) ** 2).sum(),
-    "running product of the end": lambda y, x, w: lax.cumprod(1 + y[2:], 0).sum(),
-    "running maximum of the start": lambda y, x, w: (
-        lax.cummax(y[:-2], 0, reverse=True) ** 2
-    ).sum(),
-    "running sum of every second": lambda y, x, w: (jnp.cumsum(y[::2], 0) ** 2).sum(),
-    "running sum of the joined": lambda y, x, w: (
-        jnp.cumsum(jnp.concatenate([y[1:], x[None]]), 0) ** 2
-    ).sum(),
-    "another first row": lambda y, x, w: (jnp.concatenate([x[None], y[1:]]) ** 2).sum(0),
-    "other last rows": lambda y, x, w: (
-        jnp.concatenate([y[:-2], x[None], x[None]]) * jnp.cos(w)
-    ).sum(0),
-    "minus the first": lambda y, x, w: ((y - y[0]) ** 2).mean(),
-    "minus the last": lambda y, x, w: ((y - y[-1]) ** 2).mean(),
-    "times the first row": lambda y, x, w: (y * y[0:1]).sum(),
-    "minus the first row": lambda y, x, w: ((y - y[:1]) ** 2).sum(),
-    "joined, minus what was joined": lambda y, x, w: (lambda full: ((full - full[0]) ** 2).sum())(
-        jnp.concatenate([x[None], y])
-    ),
-    "joined, minus the second": lambda y, x, w: (lambda full: ((full - full[1]) ** 2).sum())(
-        jnp.concatenate([x[None], y])
-    ),
-    "joined, minus the first of the scan": lambda y, x, w: (
-        (jnp.concatenate([x[None], y]) - y[0]) ** 2
-    ).sum(),
-    "joined, minus the last of the scan": lambda y, x, w: (
-        (jnp.concatenate([y, x[None]]) - y[-1]) ** 2
-    ).sum(),
-}
-
-
-@pytest.mark.parametrize("name", WINDOWS)
-def test_windows_joins_and_single_rows_give_what_they_gave(name):
-    fun = both_ways(WINDOWS[name])
-    same_everywhere(optimize(fun, push), fun, X, W)
-
-
-@pytest.mark.parametrize("index", [3, -2, 99])
-def test_an_element_at_a_traced_place_is_that_element(index):
-    fun = lambda x, i: [rollout(x, reverse)[i] for reverse in (False, True)]
-    args = X, jnp.int32(index)
-    assert_same(jax.jit(optimize(fun, push))(*args), fun(*args))
-
-
-@pytest.mark.parametrize("index", [np.uint8(200), np.int8(100)])
-def test_a_place_of_a_small_type_may_be_beyond_it(index):
-    fun = lambda x, i: lax.dynamic_index_in_dim(rollout(x, length=300), i, 0, False)
-    assert_same(jax.jit(optimize(fun, push))(X, jnp.asarray(index)), fun(X, jnp.asarray(index)))
-
-
-# ---------------------------------------------------------------- loops of other kinds
-
-
-def of_batches(each, size, tail):
-    return lambda x: tail(lax.map(each, x, batch_size=size), x)
-
-
-def turned(carry, _):
-    return jnp.sin(carry), jnp.sin(carry)
-
-
-def waves(x, length=6, **options):
-    return lax.scan(turned, x, length=length, **options)[1]
-
-
-LOOPS = {
-    "batches": of_batches(lambda a: jnp.sin(a) * 2, 4, lambda y, x: y.sum(0)),
-    "batches of two results": of_batches(
-        lambda a: (jnp.sin(a) * 2, a.sum()),
-        4,
-        lambda y, x: ((y[0] - x) ** 2).mean() + y[1].max(),
-    ),
-    "batches, normalised": of_batches(
-        lambda a: a * a, 3, lambda y, x: jax.nn.logsumexp(y, 0) + jnp.cumsum(y, 0).max(0)
-    ),
-    "batches that divide": of_batches(lambda a: a * a, 5, lambda y, x: y.sum(0)),
-    "vmap in the middle": jax.vmap(lambda x: waves(x).mean(0).max()),
-    "two scans, nested": lambda x: lax.scan(lambda c, _: (c * 0.5, waves(c)), x, length=4)[
-        1
-    ].mean(),
-    "a tail in a body": lambda x: lax.scan(lambda c, _: (c * 0.5, waves(c).sum(0)), x, length=4)[
-        1
-    ].max(0),
-    "two scans, joined": lambda x: jnp.concatenate(
-        [waves(x), jnp.cos(waves(x, reverse=True))], -1
-    ).mean((0, 1)),
-    "unrolled": lambda x: waves(x, unroll=4).mean(0),
-    "in a cond": lambda x: lax.cond(x[0, 0] > 0, lambda: waves(x).mean(), lambda: 0.0),
-    "the final carry beside it": lambda x: (lambda c, y: c * y.mean())(
-        *lax.scan(turned, x, length=6)
-    ),
-    "under checkpoint": jax.checkpoint(lambda x: waves(x).mean(0)),
-    "gradient inside": jax.grad(lambda x: waves(x).mean() + jax.nn.logsumexp(waves(x))),
-}
-
-
-@pytest.mark.parametrize("options", [{}, {"chunk": 2}, {"remat": "body"}], ids=str)
-@pytest.mark.parametrize("name", LOOPS)
-def test_loops_of_all_kinds_give_what_they_gave(name, options):
-    fun, x = LOOPS[name], jnp.linspace(0.2, 1.0, 20).reshape(10, 2)
-    same_everywhere(optimize(fun, push(**options)), fun, x)
-
-
-def test_the_derivatives_of_a_user_stay_theirs():
-    @jax.custom_vjp
-    def clipped(x):
-        return jnp.sin(x)
-
-    clipped.defvjp(lambda x: (clipped(x), x), lambda x, ct: (5 * ct,))
-    fun = lambda x: clipped(rollout(x)).sum(0)
-    same_everywhere(optimize(fun, push), fun, X)
-
-
-def test_a_sum_of_wide_carries_is_taken_one_step_behind():
-    x, fun = jnp.linspace(0.0, 3.0, 1024), lambda x: [waves(x, reverse=r).sum(0) for r in (0, 1)]
-    assert all(e.params["length"] == 5 for e in pushed(fun, x).eqns if e.primitive.name == "scan")
-    same_everywhere(optimize(fun, push), fun, x)
 
 
 # ---------------------------------------------------------------- what is not there any more
@@ -325,8 +136,11 @@ def test_a_few_kilobytes_are_not_worth_it():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"chunk": 0}, "number of steps from 1 on, not 0"),
+        ({"chunk": 0}, "chunk is .* from 1 on, not 0"),
+        ({"chunk": True}, "not True"),
         ({"chunk": "large"}, "not 'large'"),
+        ({"threshold": -1}, "not -1"),
+        ({"sinks": "sum"}, "not 'sum'"),
         ({"remat": "all"}, "not 'all'"),
         ({"level": "sloppy"}, "not 'sloppy'"),
     ],
@@ -337,7 +151,7 @@ def test_an_option_that_is_none_is_an_error(options, words):
 
 
 def test_at_level_exact_a_sum_of_floats_stays_where_it_is():
-    assert reasons(lambda x: rollout(x).sum(0), X, level="exact") != []
+    assert any("order" in why for why in reasons(lambda x: rollout(x).sum(0), X, level="exact"))
 
 
 @pytest.mark.parametrize("name", ["extent", "places", "any", "last"])
@@ -400,16 +214,17 @@ DECLINED = {
     "final carry": (with_final_carry, "known at the end"),
     "whole": (lambda x: (rollout(x), rollout(x).sum()), "used as a whole"),
     "sort": (lambda x: jnp.sort(rollout(x), 0)[3], "sort"),
-    "flip": (lambda x: (rollout(x)[::-1] * W).sum(), ""),
+    "flip": (lambda x: (rollout(x)[::-1] * W).sum(), "flip"),
+    "against the scan": (lambda x: lax.cumsum(rollout(x), 0, reverse=True).max(0), "against"),
     "apart": (lambda x: (rollout(x)[4:] * rollout(x)[:-4]).mean(), "more than two steps"),
-    "of the whole": (lambda x: jnp.tanh(rollout(x) / rollout(x).max(0)).sum(), ""),
 }
 
 
 @pytest.mark.parametrize("name", DECLINED)
 def test_a_note_says_why_a_reduction_stays(name):
     fun, words = DECLINED[name]
-    assert [why for why in reasons(fun, X) if why and words in why], reasons(fun, X)
+    why = reasons(fun, X)
+    assert any(words in w for w in why), why
 
 
 # ---------------------------------------------------------------- on several devices

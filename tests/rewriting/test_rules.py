@@ -380,6 +380,24 @@ def test_a_guard_sees_the_match():
     assert after(lambda x: neg(neg(x)), square, by=guarded) == []
 
 
+def test_a_guard_may_raise_its_reason_and_answer_with_a_bool_of_numpy():
+    def raises(match):
+        raise NoMatch("why")
+
+    shy = rule(lambda x: neg(neg(x)), lambda x: x, name="shy", where=raises)
+    with listen() as heard:
+        assert after(lambda x: neg(neg(x)), x3, by=shy) == ["neg", "neg"]
+    assert [n.why for n in heard] == ["why"]
+    sure = rule(lambda x: neg(neg(x)), lambda x: x, name="sure", where=lambda m: np.bool_(True))
+    assert after(lambda x: neg(neg(x)), x3, by=sure) == []
+
+
+def test_a_guard_that_answers_with_a_text_is_an_error():
+    odd = rule(lambda x: neg(neg(x)), lambda x: x, name="odd", where=lambda m: "no")
+    with pytest.raises(RuleError, match=r"(?s)guard of rule 'odd' returned 'no'.*test_rules\.py"):
+        after(lambda x: neg(neg(x)), x3, by=odd)
+
+
 def test_alone_declines_where_an_inner_value_is_used_elsewhere():
     shy = rule(lambda x: neg(neg(x)), lambda x: x, name="shy", where=alone)
     assert "neg" in after(lambda x: (neg(neg(x)), jnp.sin(-x)), x3, by=shy)

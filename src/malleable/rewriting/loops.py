@@ -11,6 +11,10 @@ from malleable.rewriting.graph import Graph, Node, never
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.slices import typed
 
+TURNS = (
+    40  # after so many, carries that look alike are taken apart: a shift register takes one each
+)
+
 
 class Loop(NamedTuple):
     """A scan of a graph: what it does, and the values it is given."""
@@ -132,8 +136,15 @@ def _labels(loop):
     start, count = len(loop.consts), len(loop.carry)
     labels: list = [("shared", v) for v in (*loop.consts, *loop.carry)]
     labels += [("stacked", v) for v in loop.xs]
+    turn = 0
     while True:
         body = Graph.of(loop.view.body, never)
+        if turn == TURNS:  # apart, but for those that are handed on as they came
+            ends = zip(loop.carry, body.inputs[start:], body.outputs, strict=False)
+            labels[start : start + count] = [
+                ("shared", v) if into == out else ("carried", v, j)
+                for j, (v, into, out) in enumerate(ends)
+            ]
         first = dict(zip(reversed(labels), reversed(body.inputs), strict=True))
         body.replace({v: first[label] for v, label in zip(body.inputs, labels, strict=True)})
         before, goes_on = list(labels), {}
@@ -145,6 +156,7 @@ def _labels(loop):
                 labels[start + j] = "carried", v, -1
         if labels == before:
             return labels, body
+        turn += 1
 
 
 # ---------------------------------------------------------------- several scans

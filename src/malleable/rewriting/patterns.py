@@ -235,3 +235,41 @@ def _agree(graph, form, goals, found, steps):
             for order in orders:
                 goals = [*zip(order, operands, strict=True), *rest]
                 yield from _agree(graph, form, goals, more, steps)
+
+
+# ---------------------------------------------------------------- after a change
+
+
+def newer(graph, values, newest) -> list[Node]:
+    """The nodes behind these values that are newer than others."""
+    seen: dict[Node, None] = {}
+    work = list(values)
+    while work:
+        v = work.pop()
+        node = graph.maker[v]
+        if v >= newest and node is not None and node not in seen:
+            seen[node] = None
+            work.extend(node.ins)
+    return list(seen)
+
+
+def affected(graph, changed, reach) -> Iterator[Node]:
+    """The nodes at which a pattern may begin that did not match before these changed."""
+    seen, level = set(), changed
+    for _ in range(reach):
+        above, stack = [], list(level)
+        while stack:
+            node = stack.pop()
+            if node in seen or node not in graph.nodes:
+                continue
+            seen.add(node)
+            users = [user for v in node.outs for user in graph.users(v)]
+            if node.name in PLUMBING:  # no step up; and what is below may be a root
+                stack += users
+                made = graph.maker[chain(graph, node.outs[0])[-1]]
+                if made is not None:
+                    yield made
+            else:
+                above += users
+            yield node
+        level = above

@@ -422,6 +422,9 @@ class Plan:
             if mark.kind in ("mul", "div") and mark.by in env:
                 by = spread(env[mark.by], mark, outs[0].shape).astype(outs[0].dtype)
                 outs = [outs[0] * by if mark.kind == "mul" else outs[0] / by]
+        if (seen is None or isinstance(seen, jax.Array)) and action.sink.name == "reduce_max":
+            # nothing but -inf so far: x - 0 is as good as x - max, and a number
+            outs = [jnp.where(jnp.isneginf(x), jnp.zeros_like(x), x) for x in outs]
         if isinstance(seen, jax.Array) and action.sink.name == "reduce_sum":
             # a sum so far, as if the rest were like it: what a mean is worked out from
             outs = [x * (self.n / seen).astype(x.dtype) if _is_float(x) else x for x in outs]

@@ -18,6 +18,7 @@ from jax import lax
 from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axes import Ax
+from malleable.rewriting.buffers import unbuffer
 from malleable.rewriting.cost import (
     CACHE,
     LARGE,
@@ -96,7 +97,7 @@ def push_up_reductions(
                 changed |= _push_one(graph, node, by_name, allow, chunk, remat, least)
         return graph.jaxpr() if changed else body
 
-    return settled(jaxpr, each_body(push)(jaxpr))
+    return settled(jaxpr, each_body(push)(unbuffer(jaxpr)))
 
 
 def check_options(level, threshold, sinks, name, count):

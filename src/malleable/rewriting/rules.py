@@ -13,7 +13,7 @@ adds no equation to the graph of the program. So a rule knows no ranks, dtypes o
 import functools
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -147,7 +147,10 @@ def primitive_rule(*primitives: str, level: str = "reassoc", name: str = "") -> 
 
         def find(graph, node):
             match = Match(graph, node, {}, node.ins, node.outs)
-            new = fun(match)
+            try:
+                new = fun(match)
+            except NoMatch as why:
+                return why.with_traceback(None)
             if new is None or isinstance(new, NoMatch):
                 return new
             avals = [graph.avals[v] for v in node.outs]
@@ -258,48 +261,13 @@ def _run(graph, by_start, reach, fuel) -> int:
             if spent[spot] > fuel or len(fired) > most:
                 raise _endless(fired, node)
             notes.note(f"rule {r.name!r} rewrote", compat.where(node.eqn))
-            fresh = _newer(graph, swap.values(), newest)
-            for n in _affected(graph, fresh + graph.replace(swap) + [node], reach):
+            fresh = patterns.newer(graph, swap.values(), newest)
+            for n in patterns.affected(graph, fresh + graph.replace(swap) + [node], reach):
                 if n.name in by_start and n not in waiting:
                     waiting.add(n)
                     work.append(n)
             break
     return len(fired)
-
-
-def _newer(graph, values, newest) -> list[Node]:
-    """The nodes behind these values that are newer than others."""
-    seen: dict[Node, None] = {}
-    work = list(values)
-    while work:
-        v = work.pop()
-        node = graph.maker[v]
-        if v >= newest and node is not None and node not in seen:
-            seen[node] = None
-            work.extend(node.ins)
-    return list(seen)
-
-
-def _affected(graph, changed, reach) -> Iterator[Node]:
-    """The nodes at which a pattern may begin that did not match before these changed."""
-    seen, level = set(), changed
-    for _ in range(reach):
-        above, stack = [], list(level)
-        while stack:
-            node = stack.pop()
-            if node in seen or node not in graph.nodes:
-                continue
-            seen.add(node)
-            users = [user for v in node.outs for user in graph.users(v)]
-            if node.name in patterns.PLUMBING:  # no step up; and what is below may be a root
-                stack += users
-                made = graph.maker[patterns.chain(graph, node.outs[0])[-1]]
-                if made is not None:
-                    yield made
-            else:
-                above += users
-            yield node
-        level = above
 
 
 def _endless(fired, node):
@@ -399,12 +367,29 @@ def _find(sides, forms, guard, graph: Graph, node: Node) -> Match | NoMatch | No
                 if traced.problem:
                     raise unfit(sides.name, traced.problem, node)
                 match = Match(graph, node, values, ins, tuple(roots), traced.replacement)
-                agreed = _apart(match) and guard(match)
+                agreed = _apart(match) and _answer(sides.name, guard, match)
                 if agreed is True:
                     return match
                 if isinstance(agreed, NoMatch):
                     reason = agreed
     return reason
+
+
+def _answer(name, guard, match) -> bool | NoMatch:
+    """What a guard says of a match, returned or raised."""
+    try:
+        said = guard(match)
+    except NoMatch as why:
+        return why.with_traceback(None)
+    if isinstance(said, NoMatch | bool):
+        return said
+    if isinstance(said, np.bool_):
+        return bool(said)
+    raise RuleError(
+        f"the guard of rule {name!r} returned {said!r}",
+        where=line(guard),
+        hint="return True, False or NoMatch(reason)",
+    )
 
 
 def _apart(match):

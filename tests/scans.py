@@ -1,0 +1,84 @@
+"""A scan to push a tail into, and what the tests look at."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from malleable import compat, listen, stage
+from malleable.rewriting.push import push_up_reductions
+from tests.rules import assert_same
+
+push = push_up_reductions(threshold=0)
+
+N, B = 10, 3
+X = jnp.linspace(0.2, 1.0, B)
+W = jnp.cos(jnp.arange(N * B * 1.0)).reshape(N, B)
+
+
+def rollout(x, reverse=False, length=N):
+    """What a scan stacks that is not its carry: (b,) -> (length, b)."""
+
+    def step(c, t):
+        c = jnp.sin(1.3 * c + 0.2 * t)
+        return c, 1.1 * c
+
+    return lax.scan(step, x, jnp.arange(1.0 * length), reverse=reverse)[1]
+
+
+def both_ways(tail):
+    """What follows a scan, after one that runs forwards and one that runs backwards."""
+    return lambda x, w: [tail(rollout(x, reverse), x, w) for reverse in (False, True)]
+
+
+def value_and_grad(fun, *args):
+    """Result and gradient of a function, under vmap over its first argument and under jit."""
+
+    def total(x, *rest):
+        out = fun(x, *rest)
+        floats = [y for y in jax.tree.leaves(out) if jnp.issubdtype(y.dtype, jnp.inexact)]
+        return sum((jnp.sum(jnp.sin(y)) for y in floats), start=0.0), out
+
+    x, *rest = args
+    axes = (0, *(None for _ in rest))
+    batch = jnp.stack([x, 0.7 * x])
+    return jax.jit(jax.vmap(jax.value_and_grad(total, has_aux=True), axes))(batch, *rest)
+
+
+def same_everywhere(passed, fun, *args):
+    """Raise AssertionError unless both have one result and one gradient, under jit and vmap."""
+    assert_same(value_and_grad(passed, *args), value_and_grad(fun, *args), rtol=2e-4)
+
+
+def stacked(jaxpr):
+    """The shapes of what the scans of a program give, those in bodies too."""
+    found = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "scan":
+            found += [v.aval.shape for v in eqn.outvars]
+        for body in compat.bodies(eqn.params):
+            found += stacked(body)
+    return found
+
+
+def pushed(fun, *args, **options):
+    """The program of a function with its reductions pushed up."""
+    return push_up_reductions(stage(fun)(*args).jaxpr, threshold=0, **options)
+
+
+def reasons(fun, *args, **options):
+    """Why the pass leaves a program alone, which it does."""
+    before = stage(fun)(*args).jaxpr
+    with listen() as notes:
+        after = push_up_reductions(before, **{"threshold": 0, **options})
+    assert after is before
+    return [note.why for note in notes]
+
+
+def turned(carry, _):
+    y = jnp.sin(carry)
+    return y, y
+
+
+def waves(x, length=6, **options):
+    """What a scan stacks that is its carry: (b,) -> (length, b)."""
+    return lax.scan(turned, x, length=length, **options)[1]
