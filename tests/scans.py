@@ -61,8 +61,9 @@ def stacked(jaxpr):
 
 
 def pushed(fun, *args, **options):
-    """The program of a function with its reductions pushed up."""
-    return push_up_reductions(stage(fun)(*args).jaxpr, threshold=0, **options)
+    """The program of a function with its reductions pushed up, step by step."""
+    options = {"threshold": 0, "chunk": 1, **options}
+    return push_up_reductions(stage(fun)(*args).jaxpr, **options)
 
 
 def reasons(fun, *args, **options):

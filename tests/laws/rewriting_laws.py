@@ -39,6 +39,7 @@ PASSES = {
 
 # A block has to be small where the whole is large, or a second run streams the blocks too.
 REPEATED = dict.fromkeys(("stream", "stream 2", "stream 3"), stream(threshold=200, block=1))
+REPEATED["reroll"] = reroll  # blocks of two equations appear anew where others were rolled
 
 
 def scalar_of(fun):

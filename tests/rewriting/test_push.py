@@ -18,7 +18,6 @@ from tests.scans import (
     N,
     W,
     X,
-    both_ways,
     push,
     pushed,
     reasons,
@@ -59,11 +58,16 @@ TAILS = {
 }
 
 
-@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize(("chunk", "reverse"), [(1, False), (4, True)])
 @pytest.mark.parametrize("name", TAILS)
-def test_a_pushed_tail_gives_what_it_gave(name, chunk):
-    fun = both_ways(TAILS[name])
+def test_a_pushed_tail_gives_what_it_gave(name, chunk, reverse):
+    fun = lambda x, w: TAILS[name](rollout(x, reverse), x, w)
     same_everywhere(optimize(fun, push(chunk=chunk)), fun, X, W)
+
+
+def test_the_gradient_of_a_maximum_is_finite_though_xla_rounds_it_in_two_ways():
+    fun = lambda x: rollout(x, reverse=True).max(0)
+    same_everywhere(optimize(fun, push(chunk=1)), fun, X)
 
 
 # ---------------------------------------------------------------- what is not there any more
@@ -119,9 +123,10 @@ def test_memory_falls_by_the_length_of_the_scan():
 
 
 def test_memory_of_a_gradient_falls():
-    fun, x = lambda x: waves(x, length=1000).mean(), jnp.linspace(0.0, 3.0, 1000)
+    fun = lambda x: (jnp.tanh(waves(x, length=1000)) ** 2).mean()
+    x = jnp.linspace(0.0, 3.0, 1000)
     grads = jax.grad(optimize(fun, push_up_reductions)), jax.grad(fun)
-    assert temporary(grads[0], x) * 1.5 < temporary(grads[1], x)
+    assert temporary(grads[0], x) * 1.3 < temporary(grads[1], x)
 
 
 # ---------------------------------------------------------------- options
@@ -206,7 +211,7 @@ def printing(x):
 
 def with_final_carry(x):
     carry, y = lax.scan(turned, x, length=N)
-    return (y * carry).mean()
+    return jnp.sin(y - carry).mean()
 
 
 DECLINED = {
@@ -214,7 +219,7 @@ DECLINED = {
     "final carry": (with_final_carry, "known at the end"),
     "whole": (lambda x: (rollout(x), rollout(x).sum()), "used as a whole"),
     "sort": (lambda x: jnp.sort(rollout(x), 0)[3], "sort"),
-    "flip": (lambda x: (rollout(x)[::-1] * W).sum(), "flip"),
+    "flip": (lambda x: (rollout(x)[::-1] * W).sum(), "reversed"),
     "against the scan": (lambda x: lax.cumsum(rollout(x), 0, reverse=True).max(0), "against"),
     "apart": (lambda x: (rollout(x)[4:] * rollout(x)[:-4]).mean(), "more than two steps"),
 }

@@ -44,7 +44,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk": 2}, {"remat": "body"}], ids=str)
+@pytest.mark.parametrize("options", [{"chunk": 1}, {"chunk": 2, "remat": "body"}], ids=str)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_of_all_kinds_give_what_they_gave(name, options):
     fun, x = LOOPS[name], jnp.linspace(0.2, 1.0, 20).reshape(10, 2)

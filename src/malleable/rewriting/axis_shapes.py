@@ -1,6 +1,5 @@
 """How a streamed axis passes what works element by element, moves dimensions, or reduces."""
 
-
 import jax
 from jax import lax
 from jax import numpy as jnp

@@ -380,6 +380,8 @@ def params_key(eqn: compat.Eqn):
 
 
 def _freeze(p):
+    if isinstance(p, np.generic):
+        p = p.item()  # a number is a number: NumPy's compare with tuples element by element
     if p is None or isinstance(p, str | int | float | bool):
         return type(p), p
     if isinstance(p, compat.Jaxpr):

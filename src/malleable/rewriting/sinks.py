@@ -215,9 +215,9 @@ def _tied_jvp(primals, tangents):
 
 def extrema(name):
     """reduce_max or reduce_min: the best value; the sum and number of those equal to it."""
-    better, reduce = {
-        "reduce_max": (lax.max, lax.reduce_max),
-        "reduce_min": (lax.min, lax.reduce_min),
+    better, ahead, reduce = {
+        "reduce_max": (lax.max, lax.ge, lax.reduce_max),
+        "reduce_min": (lax.min, lax.le, lax.reduce_min),
     }[name]
 
     def init(spec, aval):
@@ -243,8 +243,12 @@ def extrema(name):
         best = better(one[0], other[0])
         if len(one) == 1:
             return (best,)
+        # compared with each other: XLA may round one of them again, elsewhere, to another best
+        wins = (ahead(one[0], other[0]), ahead(other[0], one[0]))
         kept = [
-            jnp.where(acc[0] == best, x, jnp.zeros_like(x)) for acc in (one, other) for x in acc[1:]
+            jnp.where(win, x, jnp.zeros_like(x))
+            for win, acc in zip(wins, (one, other), strict=True)
+            for x in acc[1:]
         ]
         return best, kept[0] + kept[2], kept[1] + kept[3]
 

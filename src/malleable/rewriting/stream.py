@@ -100,7 +100,8 @@ def _stream_one(graph, node, sinks, allow, block, remat) -> bool:
     """Stream the best axis of what an equation spreads out; whether there was one."""
     (out,) = node.outs
     aval, found, reasons = graph.avals[out], [], []
-    small = size(graph, out) // 8
+    most = max((size(graph, v) for v in node.ins), default=0)
+    small = min(size(graph, out) // 8, max(4 * most, 64) if most else size(graph, out))
     for dim, n in enumerate(aval.shape):
         if n < 2:
             continue
@@ -110,13 +111,14 @@ def _stream_one(graph, node, sinks, allow, block, remat) -> bool:
             reasons.append(why)
         else:
             found.append((_rank(region), dim, region))
-    if not found:
+    for _, _, region in sorted(found, key=lambda entry: entry[:2]):
+        k = _rows(region) if block == "auto" else min(block, region.n)
+        if k < region.n:
+            break
+        reasons.append("a block would be all of it")
+    else:
         why = reasons[0] if reasons else "it has no axis to cut"
         note("a large value is made as a whole", compat.where(node.eqn), why)
-        return False
-    _, _, region = min(found, key=lambda entry: entry[:2])
-    k = _rows(region) if block == "auto" else min(block, region.n)
-    if k >= region.n or any(n < 1 for n in aval.shape):
         return False
     graph.replace(_rebuild(graph, node, Plan(finish(region)), k, remat))
     return True
@@ -164,7 +166,7 @@ def _rank(region: Region) -> tuple:
     """Axes whose results are equal to the last bit come first; then those that nothing reduces."""
     ends = [a for a in region.actions.values() if isinstance(a, Ended | Kept)]
     rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends)
-    return rounded, -1 if is_search(region) else len(ends), region.n < 64
+    return rounded, -1 if is_search(region) else len(ends), -region.n
 
 
 def is_search(region: Region) -> bool:
