@@ -265,7 +265,7 @@ def inside(eqn: Eqn) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if eqn.primitive.name == "shard_map":
             p = eqn.params
-            manual = frozenset(p.get("newly_manual_axes", p.get("manual_axes")))
+            manual = frozenset(p.get("newly_manual_axes") or p.get("manual_axes") or ())
             mesh = shard_map._as_manual_mesh(p["mesh"], manual | frozenset(p["mesh"].manual_axes))
             stack.enter_context(shard_map._extend_axis_env(p["mesh"], manual))
             stack.enter_context(jax.sharding.use_abstract_mesh(mesh))

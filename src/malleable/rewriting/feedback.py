@@ -88,7 +88,7 @@ def fed_back(grower, node, known, late):
         if not isinstance(found, Flow):
             return "it cannot be cut"
         grower.origin[mark] = node
-        made = [Stream(ax, stream.window, (mark,)) for ax in found.outs]
+        made = [Stream(ax, stream.window, (mark,)) for ax in found.outs if ax is not None]
         return Mapped(found, stream.window, (0, 0)), made
     if not any(m.kind == "scale" for m in stream.marks):
         return "a sum without this factor could overflow"

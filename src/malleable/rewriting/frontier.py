@@ -103,8 +103,11 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
         node = graph.maker[v]
         if node in actions:
             continue
+        if node is None:
+            streams.pop(v)
+            continue
         found = None
-        if node is not None and not node.eqn.effects and len(node.outs) == 1:
+        if not node.eqn.effects and len(node.outs) == 1:
             unknown = (None,) * len(node.ins)
             found = flow(node.eqn, unknown, (streams[v].ax,), n, origin_of(graph, node))
         if not isinstance(found, Flow):

@@ -10,6 +10,7 @@ import operator
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -55,8 +56,8 @@ class Graph:
     ['sin', 'add']
     """
 
-    def __init__(self, like: compat.Jaxpr):
-        self.like = like
+    def __init__(self, like: compat.Jaxpr, inline: Callable[[compat.Eqn], bool]):
+        self.like, self._inline = like, inline
         self.avals: list = []
         self.maker: list[Node | None] = []
         self.inputs: list[int] = []
@@ -80,10 +81,9 @@ class Graph:
 
         By default those that say nothing but a name.
         """
-        graph = Graph(jaxpr)
-        graph._inline = inline
+        graph = Graph(jaxpr, inline)
         graph.inputs = [graph._value(v.aval, v) for v in jaxpr.jaxpr.invars]
-        graph.outputs = graph._splice(jaxpr, graph.inputs, own=True)
+        graph.outputs = graph._splice(jaxpr, graph.inputs)
         graph._pins = Counter(graph.outputs)
         return graph
 
@@ -273,7 +273,7 @@ class Graph:
         weak = tuple(getattr(v.aval, "weak_type", None) for v in eqn.outvars)
         return eqn.primitive, ins, params_key(eqn), weak, compat.context_key(eqn)
 
-    def _splice(self, jaxpr, ins, *, create=True, own=False, call=None):
+    def _splice(self, jaxpr, ins, *, create=True, call=None) -> Any:
         """The equations of a program, one by one, on values; None where one is missing."""
         program = jaxpr.jaxpr
         env = dict(zip(program.invars, ins, strict=True))
@@ -374,7 +374,8 @@ def params_key(eqn: compat.Eqn):
         body = fingerprint(compat.bodies(params)[0])
         return body, compat.derivative_key(eqn), params.get("symbolic_zeros")
     if eqn.primitive.name == "scan":  # how its operands are grouped is spelled in several ways
-        sizes = tuple(map(len, compat.view(eqn).split(eqn.invars)))
+        view: Any = compat.view(eqn)
+        sizes = tuple(map(len, view.split(eqn.invars)))
         return sizes, tuple(_freeze(params[name]) for name in SCAN)
     return tuple((name, _freeze(p)) for name, p in sorted(params.items()))
 

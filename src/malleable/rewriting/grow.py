@@ -102,7 +102,7 @@ class _Grower:
         if not any(v in region.streams for v in node.ins):
             sources = [self.roots[v] for v in node.ins if v in self.roots]
             known = None not in sources and not node.eqn.effects
-            joined = frozenset().union(*sources) if known else None
+            joined = frozenset().union(*filter(None, sources)) if known else None
             self.roots.update(dict.fromkeys(node.outs, joined))
             return
         found = "it is used by a rewrite that does not work out"
@@ -162,11 +162,9 @@ class _Grower:
                 return "it joins the axis with a result that is known at its end only"
         match found:
             case Flow(outs=outs):
-                if not any(ax is not None for ax in outs):
-                    return "its result does not carry the axis"
-                if any(ax is None for ax in outs):
-                    return "some of its results do not carry the axis"
-                made = [Stream(ax, window, marks) for ax in outs]
+                made = [Stream(ax, window, marks) for ax in outs if ax is not None]
+                if len(made) < len(outs):
+                    return "not all its results carry the axis"
                 return Mapped(found, window, delays), made
             case Sunk(ins, how):
                 if any(delays):
@@ -175,7 +173,7 @@ class _Grower:
             case Running():
                 if marks or any(delays):
                     return "a running sum of what is not final"
-                sink = self.sinks.get(node.name)
+                sink: Any = self.sinks.get(node.name)
                 spec = self.spec(node, found.how, window)
                 if sink is None:
                     return f"{node.name} along the axis has no running form"
@@ -187,7 +185,7 @@ class _Grower:
                 action = Carried(sink, spec, found, window)
                 if not self.allow(action):
                     return "its order of operations would change"
-                return action, [Stream(ax, window) for ax in found.outs]
+                return action, [Stream(ax, window) for ax in found.outs if ax]
         raise TypeError(found)
 
     def ended(self, node, ins, how, window, marks):

@@ -6,6 +6,7 @@ source, and gives the state after it and the blocks of what escapes.
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax import lax
@@ -268,7 +269,7 @@ class Plan:
         if outs is not None:
             env.update(zip(segment.outs, outs, strict=True))
 
-    def _whole(self, fed, v):
+    def _whole(self, fed, v) -> Any:
         return fed[v] if v in fed else self.graph.value(v)
 
     def _run_block(self, node, action, env, fed, state, new, t, k):

@@ -116,7 +116,7 @@ def check_options(level, threshold, sinks, name, count):
 def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     """Push into one scan what may be; whether there was anything."""
     view = compat.view(node.eqn)
-    if view.length < 2 or is_ours(view.body):
+    if not isinstance(view, compat.Scan) or view.length < 2 or is_ours(view.body):
         return False
     if node.eqn.effects:
         note("a reduction stays outside its scan", compat.where(node.eqn), "the scan has effects")

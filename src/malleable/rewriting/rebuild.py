@@ -155,14 +155,13 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
             blocks |= dict(zip(plan.sources, feeds, strict=True))
             return plan.step(state, blocks, wholes, t, size)
 
-        if remat is not None:
-            step = checkpointed(step)
+        again = step if remat is None else checkpointed(step)
 
         def one(loop, every):
             (c, state), (x, feeds, t) = loop, every
             outs = compat.replay(view.body, [*(at[v] for v in consts), *c, *x])
             rows = [outs[len(c) + i] for i in used]
-            state, gone = step(state, rows, feeds, t, w)
+            state, gone = again(state, rows, feeds, t, w)
             return (outs[: len(c)], state), [gone[v] for v in plan.escapes]
 
         if remat == "body":
@@ -173,7 +172,7 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
         loop = ([at[v] for v in carry], plan.init({}, wholes))
         (final, state), stacked = lax.scan(one, loop, every, reverse=view.reverse, length=n)
         tails = [at[v] for v in parts.tails]
-        state, gone = step(state, tails, [x[n * w :] for x in feeds], jnp.int32(n * w), parts.rest)
+        state, gone = again(state, tails, [x[n * w :] for x in feeds], jnp.int32(n * w), parts.rest)
         whole = []
         for v, rows in zip(plan.escapes, stacked, strict=True):
             rows = jnp.concatenate([rows.reshape(n * w, *rows.shape[2:]), gone[v]])

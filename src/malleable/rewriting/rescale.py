@@ -1,6 +1,8 @@
 """What was accumulated about a provisional result, put right when that result moves."""
 
+import functools
 import math
+import operator
 
 import jax
 from jax import lax
@@ -43,7 +45,8 @@ def moments(action: Ended, mark: Mark, acc: tuple, d, start, rows_before, old, n
     sums = [jnp.asarray(count, sums[0].dtype) + jnp.zeros_like(sums[0]), *sums]
     out = []
     for p in range(1, len(acc) + 1):
-        moved = sum(math.comb(p, j) * sums[j] * delta ** (p - j) for j in range(p + 1))
+        terms = [math.comb(p, j) * sums[j] * delta ** (p - j) for j in range(p + 1)]
+        moved = functools.reduce(operator.add, terms)
         nothing = jax.tree.map(jnp.zeros_like, acc[p - 1])
         part = action.sink.step(action.spec, nothing, start, d**p)
         whole = (moved.astype(part[0].dtype), *(jnp.zeros_like(x) for x in part[1:]))

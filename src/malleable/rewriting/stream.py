@@ -106,8 +106,9 @@ def _stream_one(graph, node, sinks, allow, block, remat) -> bool:
         if n < 2:
             continue
         region = _region(graph, out, dim, n, sinks, allow, small)
-        why = region if isinstance(region, str) else _verdict(region, small)
-        if why:
+        if isinstance(region, str):
+            reasons.append(region)
+        elif why := _verdict(region, small):
             reasons.append(why)
         else:
             found.append((_rank(region), dim, region))
@@ -201,17 +202,16 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
         def step(state, feeds, t, size):
             return plan.step(state, dict(zip(plan.sources, feeds, strict=True)), wholes, t, size)
 
-        if remat:
-            step = checkpointed(step)
+        again = checkpointed(step) if remat else step
 
         def advance(state, every):
             feeds, t = every
-            state, gone = step(state, feeds, t[0], t.shape[0])
+            state, gone = again(state, feeds, t[0], t.shape[0])
             return state, [gone[v] for v in plan.escapes]
 
         def single(state, every):
             feeds, t = every
-            state, gone = step(state, feeds, t, None)
+            state, gone = again(state, feeds, t, None)
             return state, [gone[v] for v in plan.escapes]
 
         feeds = [unstack(at[v], ax, n) for v, ax, _ in plan.sources]
