@@ -79,7 +79,9 @@ def replay(closed: Jaxpr, args: Sequence = (), consts: Sequence | None = None) -
 
 def close(jaxpr) -> Jaxpr:
     """A jaxpr found in some params, as a closed one."""
-    return jaxpr if isinstance(jaxpr, Jaxpr) else pe.close_jaxpr(jaxpr)
+    if isinstance(jaxpr, Jaxpr):
+        return jaxpr
+    return pe.close_jaxpr(pe.convert_constvars_jaxpr(jaxpr) if jaxpr.constvars else jaxpr)
 
 
 def bodies(params: dict) -> list[Jaxpr]:
