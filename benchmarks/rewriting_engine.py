@@ -1,4 +1,4 @@
-"""What rewriting itself costs: the shipped rules on long programs. For `reroll`: benchmarks.reroll."""
+"""What rewriting itself costs: the shipped rules on long programs (reroll: benchmarks.reroll)."""
 
 import time
 
