@@ -49,7 +49,7 @@ def reroll(jaxpr: compat.Jaxpr, *, repeats: int = 3, least: int = 16) -> compat.
     explain = True
     while True:  # a block may hold equal blocks
         rolled = in_bodies(lambda body, say=explain: _reroll(body, repeats, least, say))(jaxpr)
-        if rolled is jaxpr:
+        if _weights(rolled.eqns)[-1] >= _weights(jaxpr.eqns)[-1]:
             return jaxpr
         jaxpr, explain = rolled, False
 
@@ -105,7 +105,7 @@ def _weak(aval):
 
 
 def _weights(nodes):
-    """How many equations come before each, those in bodies included."""
+    """How many equations come before each node or equation, those in bodies included."""
     sizes: dict = {}
 
     def size(jaxpr):
@@ -116,7 +116,8 @@ def _weights(nodes):
     def weight(eqn):
         return max(1, sum(map(size, compat.bodies(eqn.params))))
 
-    return list(itertools.accumulate((weight(node.eqn) for node in nodes), initial=0))
+    eqns = (getattr(node, "eqn", node) for node in nodes)
+    return list(itertools.accumulate(map(weight, eqns), initial=0))
 
 
 def repetitions(tokens: Sequence, times: int = 3) -> Iterator[tuple[int, int, int]]:
