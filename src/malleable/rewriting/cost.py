@@ -119,7 +119,17 @@ def chunk_of(region: Region) -> int:
     k = pace(region)
     while rows is not None and k * rows < ROWS and k < region.n:
         k *= 2
-    return min(k, region.n)
+    return even(min(k, region.n), region.n)
+
+
+def even(k: int, n: int) -> int:
+    """About k, and a divisor of n if there is one: what is cut evenly need not be copied.
+
+    >>> even(16, 5000), even(16, 17)
+    (20, 16)
+    """
+    near = [d for d in range(max(1, k // 2), min(2 * k, n // 2) + 1) if n % d == 0]
+    return min(near, key=lambda d: abs(d - k)) if near and k > 1 else k
 
 
 def pace(region: Region) -> int:
@@ -136,6 +146,6 @@ def pace(region: Region) -> int:
     slices = [v for v in region.streams if graph.maker[v] not in region.actions]
     traffic = sum(size(graph, v) for v in slices) / region.n / BANDWIDTH
     k = 1
-    while k < region.n and k * traffic < starts and k * traffic * BANDWIDTH < CACHE / 4:
+    while 40 * k <= region.n and k * traffic < starts and k * traffic * BANDWIDTH < CACHE / 4:
         k *= 2
     return k

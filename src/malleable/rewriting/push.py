@@ -68,14 +68,16 @@ def push_up_reductions(
     to be worth it (default: one cache). Declined scans leave a note.
     Source: jax#4968.
 
+    >>> from jax import numpy as jnp
     >>> from malleable import stage
     >>> def total(x):
     ...     _, ys = lax.scan(lambda c, _: (jnp.sin(c), jnp.sin(c)), x, length=9)
     ...     return ys.sum()
     >>> before = stage(total)(jnp.ones(4)).jaxpr
     >>> after = push_up_reductions(before, threshold=0)
-    >>> [len(e.outvars) for p in (before, after) for e in p.eqns if e.primitive.name == "scan"]
-    [2, 1]
+    >>> scans = [e for p in (before, after) for e in p.eqns if e.primitive.name == "scan"]
+    >>> [[v.aval.shape for v in e.outvars] for e in scans]
+    [[(4,), (9, 4)], [(4,), ()]]
     """
     check_options(level, threshold, sinks, "chunk", chunk)
     if remat not in ("auto", "tail", "body", None):
@@ -124,10 +126,10 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     _, carry, _ = view.split(list(node.ins))
     carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
     n = view.length
-    _take_last(graph, node, view)
+    taken = _take_last(graph, node, view)
     seeds = {v: Stream(Ax(0), Window(0, 1, n)) for v in ys if graph.is_used(v)}
     if not seeds:
-        return False
+        return taken
     options = {"after": carries, "reverse": view.reverse, "allow": allow}
     parts = _parts(graph, node, list(seeds), n)
     if parts:
@@ -142,7 +144,7 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         if region.declined:
             last, why = region.declined[-1]
             note("a reduction stays outside its scan", compat.where(last.eqn, node.eqn), why)
-        return False
+        return taken
     pull_sources(region)
     region = finish(region)
     verdict = gains(region, parts.joined if parts else list(seeds), least)
@@ -153,7 +155,7 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         verdict = "its steps are too small to reduce one by one"
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
-        return False
+        return taken
     if remat == "auto":
         remat = "body" if n * residuals(view.body) > LARGE else "tail"
     k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
@@ -168,8 +170,9 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     return True
 
 
-def _take_last(graph: Graph, node: Node, view) -> None:
-    """The last element of what is stacked is the last carry, if each step stacks its new carry."""
+def _take_last(graph: Graph, node: Node, view) -> bool:
+    """The last element stacked is the last carry, if each step stacks its new carry."""
+    taken = False
     count = len(view.split(list(node.ins))[1])
     program, last = view.body.jaxpr, 0 if view.reverse else view.length - 1
     for v, atom in zip(node.outs[count:], program.outvars[count:], strict=True):
@@ -184,6 +187,8 @@ def _take_last(graph: Graph, node: Node, view) -> None:
             if ends and not any(p["start_indices"][1:]) and set(p["strides"] or (1,)) == {1}:
                 new = graph.trace(lambda c: [lax.expand_dims(c, (0,))], same[:1], user, NAME)
                 graph.replace(dict(zip(user.outs, new, strict=True)))
+                taken = True
+    return taken
 
 
 def _parts(graph: Graph, scan: Node, ys: list[int], n: int) -> Parts | None:
