@@ -71,12 +71,11 @@ class Plan:
             if d
         }
         starts = [s.window.start for s in region.streams.values()]
-        stops = [s.window.start + s.window.step * (s.window.count - 1) for s in self._all()]
+        stops = [
+            s.window.start + s.window.step * (s.window.count - 1) for s in region.streams.values()
+        ]
         self.before = max(0, -min(starts, default=0))
         self.behind = max(0, max(stops, default=0) - self.n + 1)
-
-    def _all(self):
-        return self.region.streams.values()
 
     def _needed_in_step(self) -> set[Node]:
         """The equations without the axis whose provisional results a step needs."""
@@ -165,9 +164,9 @@ class Plan:
 
     # ------------------------------------------------------------ state
 
-    def init(self, blocks: dict, wholes: dict) -> dict:
-        """The state before the first step. blocks: one block (any length) of each key."""
-        shapes = self._abstract(blocks, wholes)
+    def init(self, wholes: dict) -> dict:
+        """The state before the first step."""
+        shapes = self._abstract()
         state: dict = OrderedDict()
         for node, action in self.region.actions.items():
             if isinstance(action, Ended | Carried):
@@ -196,8 +195,8 @@ class Plan:
             return tuple(one for _ in range(powers[0].power))
         return action.sink.init(action.spec, *avals)
 
-    def _abstract(self, blocks, wholes):
-        """The types of all blocks, by abstract evaluation of one step."""
+    def _abstract(self):
+        """The types of all blocks of one step."""
         region, shapes = self.region, {}
         for v, s in region.streams.items():
             aval = self.graph.avals[v]

@@ -82,14 +82,12 @@ def push_up_reductions(
     check_options(level, threshold, sinks, "chunk", chunk)
     if remat not in ("auto", "tail", "body", None):
         raise ValueError(f'remat is "auto", "tail", "body" or None, not {remat!r}')
-    by_name = {s.name: s for s in (*sinks, *RUNNERS)}
-    yours = {s.name for s in sinks if s.fun is not None}
+    by_name, allow, may_inline = chosen(sinks, level)
     least = CACHE if threshold is None else threshold
-    allow = lambda action: LEVELS.index(action.sink.level(action.spec)) <= LEVELS.index(level)  # noqa: E731
 
     def inline(eqn: compat.Eqn) -> bool:
         """Calls in the way; also a tail that was pushed into this body, to be pushed further."""
-        return is_tail(eqn) or (compat.is_transparent(eqn) and eqn.params.get("name") not in yours)
+        return is_tail(eqn) or may_inline(eqn)
 
     def push(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, inline)
@@ -100,6 +98,19 @@ def push_up_reductions(
         return graph.jaxpr() if changed else body
 
     return settled(jaxpr, each_body(push)(unbuffer(jaxpr)))
+
+
+def chosen(sinks, level):
+    """The sinks by name; whether an action is within the level; which calls may be inlined."""
+    yours = {s.name for s in sinks if s.fun is not None}
+
+    def allow(action) -> bool:
+        return LEVELS.index(action.sink.level(action.spec)) <= LEVELS.index(level)
+
+    def may_inline(eqn: compat.Eqn) -> bool:
+        return compat.is_transparent(eqn) and eqn.params.get("name") not in yours
+
+    return {s.name: s for s in (*sinks, *RUNNERS)}, allow, may_inline
 
 
 def check_options(level, threshold, sinks, name, count):

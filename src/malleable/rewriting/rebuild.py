@@ -13,12 +13,12 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.rewriting.axes import Ax, restack, unstack
+from malleable.rewriting.axis_bodies import REMATS
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.region import Region, Window
 
 NAME = "push_up_reductions"
-REMAT = ("remat", "remat2", "checkpoint")
 
 
 def is_ours(body: compat.Jaxpr) -> bool:
@@ -41,7 +41,7 @@ def checkpointed(fun):
 
 def is_tail(eqn: compat.Eqn) -> bool:
     """Whether this is a tail that was pushed into a scan."""
-    return eqn.primitive.name in REMAT and is_ours(compat.bodies(eqn.params)[0])
+    return eqn.primitive.name in REMATS and is_ours(compat.bodies(eqn.params)[0])
 
 
 def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[int, int]:
@@ -70,24 +70,24 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         if remat is not None:
             tail = checkpointed(advance)
 
-        def one(c, x, t):
+        def one(c, x):
             outs = compat.replay(view.body, [*fixed, *c, *x])
             return outs[: len(c)], outs[len(c) :]
 
         def single(loop, step):
             (c, state), (x, feeds, t) = loop, step
-            c, y = one(c, x, t)
+            c, y = one(c, x)
             state, gone = tail(state, [y[i] for i in streams], feeds, t, None)
             return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
 
         def block(loop, step):
             (c, state), (x, feeds, t) = loop, step
             size = t.shape[0]
-            c, y = lax.scan(lambda c, x: one(c, x, None), c, x, length=size, reverse=view.reverse)
+            c, y = lax.scan(lambda c, x: one(c, x), c, x, length=size, reverse=view.reverse)
             state, gone = tail(state, [y[i] for i in streams], feeds, t[0], size)
             return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
 
-        init = plan.init({}, wholes)
+        init = plan.init(wholes)
         ahead, behind = range(-plan.before, 0), range(n, n + plan.behind)
         if view.reverse:
             ahead, behind = behind[::-1], ahead[::-1]
@@ -169,7 +169,7 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
         feeds = [cut(at[v], ax, window, plan.n) for v, ax, window in plan.sources]
         heads = [x[: n * w].reshape(n, w, *x.shape[1:]) for x in feeds]
         every = ([at[v] for v in xs], heads, w * jnp.arange(n, dtype=jnp.int32))
-        loop = ([at[v] for v in carry], plan.init({}, wholes))
+        loop = ([at[v] for v in carry], plan.init(wholes))
         (final, state), stacked = lax.scan(one, loop, every, reverse=view.reverse, length=n)
         tails = [at[v] for v in parts.tails]
         state, gone = again(state, tails, [x[n * w :] for x in feeds], jnp.int32(n * w), parts.rest)
@@ -242,7 +242,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: list[int], remat) -> d
         c = one([at[v] for v in carry], [x[first] for x in every])
         times = jnp.arange(n, dtype=jnp.int32)
         steps = ([x[others] for x in every], [x[before] for x in feeds], times[before])
-        loop = (c, plan.init({}, wholes))
+        loop = (c, plan.init(wholes))
         (c, state), stacked = lax.scan(step, loop, steps, length=n - 1, reverse=back)
         state, gone = advance(state, c, [x[last] for x in feeds], jnp.int32(last))
         whole = []

@@ -163,8 +163,6 @@ def axes_of(action, node) -> tuple[Ax | None, ...]:
             return ins
         case Carried(running=running):
             return running.ins
-        case Joined():
-            return tuple(None for _ in node.ins)
     return tuple(None for _ in node.ins)
 
 

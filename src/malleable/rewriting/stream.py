@@ -26,10 +26,10 @@ from malleable.rewriting.grow import grow
 from malleable.rewriting.minor import unroll_minor
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
-from malleable.rewriting.push import LEVELS, check_options
+from malleable.rewriting.push import check_options, chosen
 from malleable.rewriting.rebuild import checkpointed, in_chunks
 from malleable.rewriting.region import Ended, Kept, Region, Stream, Window
-from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
+from malleable.rewriting.sinks import SINKS, Sink
 
 LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
 SPREAD = 4  # so many times its largest operand is a value that is spread out
@@ -63,16 +63,11 @@ def stream(
     check_options(level, threshold, sinks, "block", block)
     if not isinstance(remat, bool):
         raise ValueError(f"remat is True or False, not {remat!r}")
-    by_name = {s.name: s for s in (*sinks, *RUNNERS)}
-    yours = {s.name for s in sinks if s.fun is not None}
+    by_name, allow, may_inline = chosen(sinks, level)
     least = LARGE if threshold is None else threshold
-    allow = lambda action: LEVELS.index(action.sink.level(action.spec)) <= LEVELS.index(level)  # noqa: E731
-
-    def inline(eqn: compat.Eqn) -> bool:
-        return compat.is_transparent(eqn) and eqn.params.get("name") not in yours
 
     def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
-        graph = Graph.of(body, inline)
+        graph = Graph.of(body, may_inline)
         tried: set = set()
         changed = level != "exact" and unroll_minor(graph, least)
         while (node := _next(graph, tried, least)) is not None:
@@ -217,9 +212,9 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
         feeds = [unstack(at[v], ax, n) for v, ax, _ in plan.sources]
         every = (feeds, jnp.arange(n, dtype=jnp.int32))
         if k == 1:
-            state, stacked = lax.scan(single, plan.init({}, wholes), every, unroll=min(8, n))
+            state, stacked = lax.scan(single, plan.init(wholes), every, unroll=min(8, n))
         else:
-            state, stacked = in_chunks(advance, plan.init({}, wholes), every, n, k, False)
+            state, stacked = in_chunks(advance, plan.init(wholes), every, n, k, False)
         whole = [
             restack(rows, plan.region.streams[v].ax, graph.avals[v].shape)
             for v, rows in zip(plan.escapes, stacked, strict=True)
