@@ -17,7 +17,8 @@ from malleable import compat
 from malleable.core.stage import stage
 from malleable.rewriting.check import check_rule
 from malleable.rewriting.library import ACCURATE, LIBRARY
-from malleable.rewriting.rules import LEVELS, rewrite
+from malleable.rewriting.passes import LEVELS
+from malleable.rewriting.rules import rewrite
 
 RULES = {rule.name: rule for rule in (*LIBRARY, *ACCURATE)}
 

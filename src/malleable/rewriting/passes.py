@@ -21,6 +21,7 @@ from malleable.notes import note
 from malleable.rewriting.graph import Graph, fingerprint
 
 Pass = Callable[[compat.Jaxpr], compat.Jaxpr]
+LEVELS = ("exact", "reassoc", "fast")  # bit by bit; but for rounding; but for accuracy
 
 
 def optimize(fun: Callable, *passes: Pass) -> Callable:

@@ -31,7 +31,7 @@ from malleable.rewriting.cost import (
 from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
-from malleable.rewriting.passes import configurable, each_body, settled
+from malleable.rewriting.passes import LEVELS, configurable, each_body, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.rebuild import (
     NAME,
@@ -47,7 +47,6 @@ from malleable.rewriting.region import Stream, Window
 from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
 SLOW = 4  # from so many steps on that a reduction should take at once
-LEVELS = ("exact", "reassoc", "fast")
 
 
 @configurable

@@ -25,13 +25,12 @@ from malleable import compat, notes
 from malleable.errors import RuleError
 from malleable.rewriting import patterns
 from malleable.rewriting.graph import Graph, Node, fingerprint
-from malleable.rewriting.passes import Pass, in_bodies
+from malleable.rewriting.passes import LEVELS, Pass, in_bodies
 from malleable.rewriting.traced import NoMatch, Sides, Traced, Unfit, below, fitted, unfit
 from malleable.rewriting.wildcards import Arr, Fun, Lit, Prim, Static, line, recast, wildcards
 from malleable.rewriting.wildcards import arrays as example_arrays
 from malleable.rewriting.wildcards import settings as example_settings
 
-LEVELS = ("exact", "reassoc", "fast")  # bit by bit; but for rounding; but for accuracy
 TRIES = 96  # proofs at one place, of different readings of what the wildcards are there
 FAR = 4000  # nodes to look through for a result that another one's operand depends on
 
