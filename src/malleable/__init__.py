@@ -41,6 +41,7 @@ from malleable.errors import (
 from malleable.errors import (
     UnhandledError as UnhandledError,
 )
+from malleable.execution.jit import jit as jit
 from malleable.frontend.convert import autograph as autograph
 from malleable.frontend.hints import inline_cond as inline_cond
 from malleable.frontend.hints import inline_scan as inline_scan

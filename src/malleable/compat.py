@@ -4,11 +4,13 @@ Every name from `jax.core`, `jax.extend`, `jax.interpreters` or `jax._src` enter
 nowhere else. Two dialects are spoken: up to JAX 0.10 and from 0.11 on. When a release breaks
 us, this file changes, and `tests/test_compat.py` says which line.
 
-In order: jaxprs, source lines, views of higher-order equations, markers, live tracers,
-derivatives in one direction.
+In order: jaxprs, source lines, views of higher-order equations, markers, symbolic sizes, live
+tracers, derivatives in one direction.
 """
 
 import contextlib
+import contextvars
+import functools
 import pathlib
 import sys
 from collections import namedtuple
@@ -17,12 +19,23 @@ from typing import Any
 
 import jax
 import jax.core
+import jax.export
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax._src import config, core, dtypes, literals, shard_map, source_info_util, traceback_util
+from jax._src import (
+    array,
+    config,
+    core,
+    dtypes,
+    literals,
+    shard_map,
+    source_info_util,
+    traceback_util,
+)
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import lax as lax_internal
+from jax._src.lib import xla_client
 from jax.extend import core as jexc
 from jax.interpreters import ad, batching, mlir
 
@@ -169,6 +182,47 @@ def is_array(x) -> bool:
     if isinstance(x, np.ndarray | np.generic):
         return x.dtype != jax.dtypes.float0 and x.dtype.kind in "biufcV"
     return isinstance(x, jax.Array | bool | int | float | complex)
+
+
+HostArray = array.ArrayImpl  # the concrete array; a tracer is no instance of exactly this
+
+
+def is_on_host(x) -> bool:
+    """Whether a concrete array lies on the default CPU device and nothing binds it there."""
+    free = _PLACES.get(x.sharding)
+    if free is None:
+        devices = jax.devices()
+        home = jax.sharding.SingleDeviceSharding(devices[0])
+        here = devices[0].platform == "cpu" and x.sharding == home
+        free = _PLACES[x.sharding] = len(devices) if here else 0
+    return free == 1 or (free > 1 and not x._committed)
+
+
+_PLACES: dict[Any, int] = {}
+
+
+def host_mode() -> bool | None:
+    """Whether 64-bit types are on; None where settings ask for more than values (NaN checks)."""
+    if (
+        config.debug_nans.value
+        or config.debug_infs.value
+        or config.default_device.value is not None
+    ):
+        return None
+    if config.numpy_dtype_promotion.value is not _STANDARD:
+        return None
+    return config.enable_x64.value if config.numpy_rank_promotion.value == "allow" else None
+
+
+_STANDARD = config.NumpyDtypePromotion.STANDARD
+
+
+def put(x: np.ndarray, weak: bool = False) -> jax.Array:
+    """An array of the default device that may share memory with `x`; `weak`: of weak type."""
+    aval = core.ShapedArray(x.shape, x.dtype, weak_type=weak)
+    device = jax.local_devices()[0]
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    return xla_client.batched_device_put(aval, sharding, [x], [device], False)  # type: ignore
 
 
 def differentiable(aval) -> bool:
@@ -769,6 +823,73 @@ for _name in ("process_custom_jvp_call", "process_custom_vjp_call"):
     setattr(pe.JaxprTrace, _name, _keep_marked_calls(getattr(pe.JaxprTrace, _name)))
 
 
+# ---------------------------------------------------------------- symbolic sizes
+
+SymbolicSize: Any = type(jax.export.symbolic_shape("n")[0])
+_watched: contextvars.ContextVar[set | None] = contextvars.ContextVar("watched", default=None)
+
+
+def symbols(names: Sequence[str], least: int) -> dict[str, Any]:
+    """{name: a size that may be any number from `least` on}, of a scope of their own."""
+    if not names:
+        return {}
+    limits = [f"{name} >= {least}" for name in names]
+    return dict(
+        zip(names, jax.export.symbolic_shape(", ".join(names), constraints=limits), strict=True)
+    )
+
+
+@contextlib.contextmanager
+def told_apart() -> Iterator[set]:
+    """Pairs of sizes, as text, that JAX or the user took as different while tracing inside.
+
+    A symbolic size is never equal to a number for JAX: whoever runs the program has to look.
+    """
+    token = _watched.set(pairs := set())
+    try:
+        yield pairs
+    finally:
+        _watched.reset(token)
+
+
+def _watch_equality(equal):
+    def wrapped(self, other):
+        same = equal(self, other)
+        if same is False and (pairs := _watched.get()) is not None and _comparable(self, other):
+            cached = "_create" in sys._getframe(1).f_code.co_names  # a cache of types looks around
+            pairs.update(() if cached else [(str(self), str(other))])
+        return same
+
+    return wrapped
+
+
+def _comparable(size, other) -> bool:
+    """Sizes of another trace are met in JAX's caches only."""
+    if isinstance(other, SymbolicSize):
+        return size.scope is other.scope
+    return isinstance(other, int | float | np.number)
+
+
+def _watch_hash(make):
+    """The user may not look a symbolic size up in a set or a dictionary: nothing is found there."""
+
+    def wrapped(self):
+        if _watched.get() is not None:
+            frame = sys._getframe(1)
+            if frame.f_code.co_filename == "<string>" and frame.f_back:  # made by dataclasses
+                frame = frame.f_back
+            if not frame.f_code.co_filename.startswith((_JAX, __file__, functools.__file__)):
+                raise TypeError("a size is looked up in a set or a dictionary")
+        return make(self)
+
+    return wrapped
+
+
+SymbolicSize.__eq__ = _watch_equality(SymbolicSize.__eq__)
+SymbolicSize.__hash__ = _watch_hash(SymbolicSize.__hash__)
+SymbolicSize.__bool__ = lambda self: self != 0
+
+
 # ---------------------------------------------------------------- live tracers
 
 
@@ -883,6 +1004,31 @@ def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTrace
         live = LiveTrace(parent, process, watches, tracer)
         with jexc.set_current_trace(live):
             return fun([live.lift(x) if is_array(x) else x for x in leaves], live)
+
+
+# ---------------------------------------------------------------- operations put off
+
+Trace = jax.core.Trace
+Recording = pe.DynamicJaxprTrace
+eager, under_trace = core.eval_trace, jexc.set_current_trace
+current_trace = jexc.take_current_trace
+trace_context, here = config.trace_context, source_info_util.current
+
+
+def is_compiling() -> bool:
+    """Whether `jax.jit` compiles; it does not under `jax.disable_jit`."""
+    return not config.disable_jit.value
+
+
+def recorded(trace: Recording, outs: Sequence) -> tuple[Jaxpr, list]:
+    """The program recorded so far, its constants as leading inputs; and these constants."""
+    raw, consts = trace.to_jaxpr(outs, core.DebugInfo("jit", "segment", None, None), here())
+    return close(raw), consts
+
+
+def concrete(x):
+    """The value behind a tracer, None where there is none; anything else as it is."""
+    return x.to_concrete_value() if isinstance(x, Tracer) else x
 
 
 # ---------------------------------------------------------------- derivatives in one direction

@@ -5,6 +5,7 @@ It can be computed with element by element, reduced, indexed by one integer, and
 raises TransformError.
 """
 
+import contextvars
 import operator
 
 import numpy as np
@@ -14,6 +15,9 @@ from malleable import compat
 from malleable.arrays import places
 from malleable.arrays.functions import jax_ufunc
 from malleable.errors import TransformError
+
+compacted: contextvars.ContextVar = contextvars.ContextVar("compacted", default=False)
+"""Whether `x[mask]` has to be an array of its own size, and so an error where that is unknown."""
 
 
 def unknown_size(what: str) -> TransformError:
@@ -48,6 +52,8 @@ class Masked:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, whole, mask, box, key=None):
+        if compacted.get():
+            raise unknown_size("what a mask selects")
         self.whole, self.mask, self._box = places.to_jax(whole), mask, box
         self.key = key  # what the mask was made of: equal keys, equal masks
 

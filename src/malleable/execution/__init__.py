@@ -1,0 +1,1 @@
+"""Selective JIT: Python runs, and the stretches between what needs Python are compiled."""

@@ -1,0 +1,126 @@
+"""Which functions only compute, so that a call of theirs may stand in a compiled region."""
+
+import ast
+import functools
+import math
+import operator
+import types
+
+from malleable.execution.facts import (
+    Scope,
+    Stays,
+    code_waits,
+    outside,
+    parameters,
+)
+from malleable.frontend import kinds, replaced, scopes, source
+from malleable.frontend.source import NoSource
+
+_PURE = frozenset(
+    [abs, all, any, bool, complex, dict, divmod, enumerate, float, frozenset, int, isinstance]
+    + [issubclass, len, list, max, min, pow, range, reversed, round, slice, sorted, str, sum, tuple]
+    + [type, zip, callable, hasattr, map, filter, repr, ord, chr, set, functools.partial]
+    + [functools.reduce, getattr, iter]
+    + [f for f in vars(math).values() if callable(f)]
+    + [f for f in vars(operator).values() if callable(f) and "i" + f.__name__ != f.__name__]
+)
+
+_EFFECTS = ("callback", "debug", "device_get", "block_until_ready", "print", "breakpoint")
+
+
+def is_pure(f) -> bool:
+    try:
+        return f in _PURE
+    except TypeError:
+        return False
+
+
+def is_jax(f) -> bool:
+    """Whether a callable is JAX's or of a library that builds on it."""
+    f = getattr(f, "__func__", f)
+    module = str(getattr(f, "__module__", None) or type(f).__module__)
+    package = module.partition(".")[0]
+    if package in ("jax", "jaxlib", "malleable"):
+        return True
+    if isinstance(f, types.FunctionType):
+        return replaced.kind_of(f) == kinds.JAX
+    return kinds.of_type(type(f)) or (isinstance(f, type) and kinds.of_type(f))
+
+
+_verdicts: dict = {}
+
+
+def computes(f) -> bool:
+    """Whether a function of the user's calls JAX, as far as it was looked at."""
+    f = getattr(f, "__func__", f)
+    code = getattr(f, "__code__", None)
+    held = _verdicts.get((id(code), id(getattr(f, "__globals__", None))))
+    return held is None or held[2]
+
+
+def impure(f, scope: Scope) -> str:
+    """Why a call of f may do more than compute; '' if it only computes."""
+    if is_pure(f):
+        return ""
+    inner = getattr(f, "__malleable_selective__", None)
+    if inner is not None:
+        return impure(inner, scope)
+    text = f"`{getattr(f, '__qualname__', None) or type(f).__name__}`"
+    module = str(getattr(f, "__module__", None) or "")
+    if is_jax(f):
+        at_fault = [w for w in _EFFECTS if w in getattr(f, "__name__", "") or f".{w}" in module]
+        wrapped = getattr(f, "__wrapped__", None)
+        if isinstance(wrapped, types.FunctionType) and not at_fault and not is_jax(wrapped):
+            return impure(wrapped, scope)
+        return f"{text} talks to the world" if at_fault else ""
+    if isinstance(f, functools.partial):
+        return impure(f.func, scope)
+    if isinstance(f, types.MethodType):
+        return "" if is_jax(f.__func__) else impure_function(f.__func__, text, scope)
+    if isinstance(f, types.FunctionType):
+        return impure_function(f, text, scope)
+    if isinstance(f, type):
+        if issubclass(f, BaseException) or hasattr(f, "_fields"):
+            return ""
+        return f"{text} makes an object"
+    called = getattr(type(f), "__call__", None)  # noqa: B004
+    if isinstance(called, types.FunctionType):
+        return "" if is_jax(called) else impure_function(called, text, scope)
+    return f"{text} is compiled code"
+
+
+def impure_function(f: types.FunctionType, text: str, scope: Scope) -> str:
+    kind = replaced.kind_of(f)
+    if kind == kinds.JAX:
+        return ""
+    if kind == kinds.PLAIN and f.__module__ != "functools":
+        return f"{text} is of {f.__module__}"
+    code = f.__code__
+    key = (id(code), id(f.__globals__))
+    if key in _verdicts:
+        return _verdicts[key][0]
+    _verdicts[key] = ("", code, False)  # a function that calls itself
+    try:
+        node = source.find(code, f.__globals__).node
+    except NoSource:
+        verdict, calls_jax = f"{text} has no source", True
+    else:
+        verdict, calls_jax = _judged(f, node, text, scope)
+    _verdicts[key] = (verdict, code, calls_jax)
+    return verdict
+
+
+def _judged(f, node, text, scope: Scope) -> tuple[str, bool]:
+    if code_waits(f.__code__):
+        return f"{text} is a generator", True
+    inner = Scope(parameters(node), outside(f), scope.statement, returns=True)
+    uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
+    if uses.declared_global or uses.declared_nonlocal:
+        return f"{text} writes a variable outside of it", True
+    try:
+        body = [ast.Return(value=node.body)] if isinstance(node, ast.Lambda) else node.body
+        for stmt in body:
+            inner.statement(stmt, inner)
+    except Stays as e:
+        return f"{text}: {e.why}", True
+    return "", inner.computes

@@ -1,0 +1,111 @@
+"""What the residual program calls for its host statements, and what a failed trace means."""
+
+import types
+
+import jax
+import numpy as np
+
+from malleable import compat
+from malleable.errors import TransformError
+from malleable.execution import host
+from malleable.execution.breaks import NeedsPython as NeedsPython
+from malleable.execution.facts import Stays
+from malleable.execution.host_table import TABLE
+from malleable.execution.tracing import UNSET
+from malleable.frontend import replaced
+
+_KINDS = (
+    (jax.errors.TracerBoolConversionError, "bool", "a branch needs this value"),
+    (jax.errors.TracerIntegerConversionError, "int", "an integer is needed here"),
+    (jax.errors.TracerArrayConversionError, "array", "NumPy needs this array"),
+    (jax.errors.NonConcreteBooleanIndexError, "mask", "the size of the result depends on a mask"),
+    (jax.errors.ConcretizationTypeError, "value", "this value is needed here"),
+)  # fmt: skip
+
+
+def reason(error: Exception) -> Stays:
+    """Why a statement did not trace, in a word and a sentence."""
+    if isinstance(error, Stays):
+        return error
+    for kind, word, text in _KINDS:
+        if isinstance(error, kind):
+            return Stays(word, text)
+    text = str(error).partition("\n")[0]
+    return Stays("error", f"{type(error).__name__}: {text}")
+
+
+_WAYS = {
+    "bool": "jnp.where(test, a, b), lax.cond, or mal.autograph on the function",
+    "mask": "jnp.where(mask, x, 0), x.at[...].set(..., mode='drop'), or jnp.nonzero(mask, size=n)",
+    "int": "a static argument, lax.dynamic_slice, or a range that holds all cases with a mask",
+}  # fmt: skip
+
+
+def needs_value(part, error: Exception) -> TransformError:
+    """A break met under jit, vmap or grad of the function, where no value is to be had."""
+    stays, trace, line = reason(error), error.__traceback__, 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == part.filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return TransformError(
+        f"this has no value under jit, vmap, scan or grad: {stays.why}",
+        where=f"{part.filename}:{line} in {part.name}",
+        hint=_WAYS.get(stays.kind, _WAYS["bool"]),
+    )
+
+
+class Host:
+    """The hooks of a residual program."""
+
+    UNSET = UNSET
+    slice = slice
+    leave = staticmethod(host.arrive_all)
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    def getitem(self, x, index):
+        if isinstance(x, np.ndarray | jax.Array):
+            return host.getitem(x, index)
+        return x[index]
+
+    def method(self, x, name, *args, **kwargs):
+        if isinstance(x, np.ndarray | jax.Array) and (host.is_raw(x) or type(x) is not np.ndarray):
+            return host.method(x, name, *args, **kwargs)
+        return self.call(getattr(x, name), *args, **kwargs)
+
+    def call(self, f, *args, **kwargs):
+        if _is_listed(f):
+            return host.call(f, *args, **kwargs)
+        args = [host.arrive_all(x) for x in args]
+        kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
+        chosen = self.engine.selective(f)
+        return chosen(*args, **kwargs)
+
+    def iterate(self, x):
+        """The items of an array as NumPy has them."""
+        return iter(np.asarray(x)) if isinstance(x, jax.Array) and not is_traced(x) else iter(x)
+
+    def iterate_arrays(self, x):
+        if isinstance(x, np.ndarray | jax.Array) and not is_traced(x) and (
+            type(x) is not np.ndarray or host.is_raw(x)
+        ):  # fmt: skip
+            return map(host.arrive, np.asarray(x))
+        return iter(x)
+
+
+def is_traced(x) -> bool:
+    return isinstance(x, compat.Tracer)
+
+
+def is_of_user(f: types.FunctionType) -> bool:
+    """Whether a Python function is one to cut: not of JAX, NumPy, Python or a library on JAX."""
+    return replaced.convertible(f) and not str(f.__module__).startswith(("numpy", "scipy"))
+
+
+def _is_listed(f) -> bool:
+    try:
+        return f in TABLE
+    except TypeError:
+        return False

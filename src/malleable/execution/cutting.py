@@ -1,0 +1,371 @@
+"""One function under `jit`: its partition, traced and cut while it runs."""
+
+import ast
+import copy
+import functools
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from malleable.execution import anf, calls, facts, partition, scan, tracing, writing
+from malleable.execution.breaks import Unsupported
+from malleable.execution.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
+from malleable.execution.families import over_sizes
+from malleable.execution.options import Options
+from malleable.execution.partition import Region, Tree
+from malleable.execution.regions import Runner, State, Variant
+from malleable.execution.signatures import compiling
+from malleable.execution.sizes import trace_symbolic
+from malleable.execution.tracing import UNSET, Failed
+from malleable.frontend import scopes, source
+from malleable.frontend.rewrite import NoSource
+from malleable.rewriting.passes import pipeline
+
+_STATIC = (bool, str, bytes, type(None))
+
+
+class Partition:
+    """One function, cut into regions, and its residual program."""
+
+    def __init__(self, fun: types.FunctionType, options: Options, engine, is_root: bool):
+        self.is_root = is_root
+        self.fun, self.options, self.engine = fun, options, engine
+        self.lock = threading.RLock()
+        node = as_def(source.find(fun.__code__, fun.__globals__).node)
+        uses = scopes.uses(*node.body)
+        if uses.declared_global or uses.declared_nonlocal or uses.reads_scope:
+            raise NoSource(f"{fun.__qualname__} writes or reads variables of other scopes")
+        self.filename, self.name = fun.__code__.co_filename, fun.__code__.co_name
+        taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        self.users = taken | scopes.arguments(node)
+        self.taken = set(self.users)
+        names = anf.fresh(self.taken)
+        body = copy.deepcopy(node.body)
+        self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
+        self.tree.defs = definitions(node)
+        self.params = scopes.arguments(node)
+        self.rebound = scopes.uses(*node.body).binds
+        self.locals = self.rebound | self.params
+        self.pass_ = pipeline(*options.passes) if options.passes else lambda program: program
+        self.code, self.version = None, -1
+        self.runs: dict = {}
+
+    # ------------------------------------------------------------ the residual program
+
+    def residual(self, fun) -> Callable:
+        """The residual program as a function with the closure of `fun`."""
+        with self.lock:
+            if self.version != self.tree.version:
+                self.write()
+            cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+            assert self.code is not None
+            return writing.function(
+                self.code, fun.__globals__, cells | self.hooks(self.runs),
+                fun.__defaults__, fun.__kwdefaults__,
+            )  # fmt: skip
+
+    def hooks(self, runs) -> dict:
+        held = {name: types.CellType(runner) for name, runner in runs.items()}
+        return held | {writing.HOST: types.CellType(self.engine.host)}
+
+    def write(self) -> None:
+        unset = writing.settle(self.tree, self.is_input, params=self.params)
+        args = copy.deepcopy(self.tree.node.args)
+        args.defaults, args.kw_defaults = [], [None] * len(args.kwonlyargs)
+        for arg in ast.walk(args):
+            if isinstance(arg, ast.arg):
+                arg.annotation = None
+        self.residual_tree, self.runs = writing.write(self.tree, "residual", args, None, unset)
+        self.runs = self.equip(self.runs)
+        free = (*self.fun.__code__.co_freevars, writing.HOST, *self.runs)
+        self.code = writing.compiled(self.residual_tree, self.filename, free, self.name)
+        self.version = self.tree.version
+
+    def equip(self, runs) -> dict:
+        """A runner for each region; what is known of a region stays."""
+        made = {}
+        for name, region in runs.items():
+            key = (*region.ins, "->", *region.outs)
+            state = region.states.get(key)
+            if state is None:
+                state = State(list(region.ins), list(region.outs), set(region.unsure))
+                region.states[key] = state
+            prepare = functools.partial(self.prepare, region)
+            raw = list(region.raw_outs)
+            made[name] = Runner(state, prepare, self.options, raw)
+        return made
+
+    def block(self, region: Region, state: State, stmts: list) -> Callable:
+        """What a region is cut into, as a function that stands in for it during this run."""
+        inner = Tree(self.tree.node, stmts, self.tree.names, taken=self.taken, defs=self.tree.defs)
+        inner.breaks = self.tree.breaks
+        tail, after = region.tail, set(state.outs)
+        unset = writing.settle(inner, self.is_input, after, set(state.ins))
+        node, runs = writing.write(
+            inner, "block", parameters(state.ins), None if tail else state.outs, unset
+        )
+        called = scopes.uses(*node.body)
+        node.body[:0] = [
+            self.tree.defs[n] for n in self.needed_defs(called.reads | called.captured)
+        ]
+        runs = self.equip(runs)
+        fun = self.fun
+        cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+        free = (*cells, writing.HOST, *runs)
+        code = writing.compiled(node, self.filename, free, self.name)
+        return writing.function(code, fun.__globals__, cells | self.hooks(runs))
+
+    def whole(self) -> list[str] | None:
+        """If all of the function is one program of its arguments: which of these are static."""
+        if len(self.tree.body) != 1 or not isinstance(self.tree.body[0], Region):
+            return None
+        (state,) = list(self.tree.body[0].states.values()) or [None]
+        if state is None or state.instead is not None or not set(state.ins) <= self.params:
+            return None
+        variants = list(state.variants.values())
+        if any(v.traced.form == "tree" and v.traced.outs != v.all_outs for v in variants):
+            return None
+        if any(any(v.traced.numbers) for v in variants):
+            return None
+        static = {state.ins[i] for i in state.static}
+        for variant in variants:
+            at = 0
+            for name, count in zip(state.ins, variant.counts, strict=True):
+                if not all(variant.traced.dynamic[at : at + count]):
+                    static.add(name)
+                at += count
+        return sorted(static)
+
+    def only_compiled(self, made):
+        """The residual program, refusing to run Python's part of it."""
+
+        @functools.wraps(made)
+        def program(*args, **kwargs):
+            token = compiling.set(True)
+            try:
+                return made(*args, **kwargs)
+            finally:
+                compiling.reset(token)
+
+        return program
+
+    def needed_defs(self, names) -> list[str]:
+        found: list[str] = []
+        todo = [n for n in sorted(names) if n in self.tree.defs]
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.append(name)
+                todo += [n for n in scopes.free(self.tree.defs[name]) if n in self.tree.defs]
+        return sorted(found)
+
+    def is_input(self, name: str) -> bool:
+        """Whether what a name of outside holds goes into a region as an argument."""
+        if name in self.locals or name in self.taken - self.users:
+            return True
+        try:
+            value = facts.outside(self.fun)(name)
+        except Stays:
+            return False
+        if isinstance(value, (*_STATIC, types.ModuleType, type)):
+            return False
+        kind = facts.kind_of(value)
+        return kind in (ARRAY, NUMPY) or (kind == NUMBER and not isinstance(value, tuple))
+
+    # ------------------------------------------------------------ a region that runs first
+
+    def prepare(self, region: Region, state: State, values, leaves, axes=None) -> Any:
+        """A variant for these arguments; None, and `state.instead`, where the region was cut.
+
+        axes: which sizes are symbols. Raises Unsupported where that cannot be.
+        """
+        if axes is not None:
+            with self.lock:
+                return self.sized(region, state, values, axes)
+        with self.lock:
+            if state.instead is not None:
+                return None
+            while True:
+                scanned = self.look(region, state, values)
+                cut, stays = scanned.cut, scanned.stays
+                moved = partition.hoistable(region.body, scanned.plain)
+                if cut is None:
+                    if moved:
+                        return self.hoist(region, state, moved)
+                    found = self.trace(region, state, values, scanned, leaves)
+                    if isinstance(found, tracing.Traced):
+                        if not found.program.jaxpr.eqns:
+                            return self.put(region, state, list(region.body))
+                        held = [x for x, d in zip(leaves, found.dynamic, strict=True) if not d]
+                        raw = (
+                            tuple(region.raw_outs)
+                            if len(region.raw_outs) == len(found.outs)
+                            else ()
+                        )
+                        program = self.pass_(found.program)
+                        raw = raw or (False,) * len(program.jaxpr.outvars)
+                        counts = [jax.tree.structure(v).num_leaves for v in values]
+                        return Variant(found, program, self.options.on_host, held, counts)
+                    cut, stays = found.cut, calls.reason(found.error)
+                    if cut < 0:
+                        cut, stays = len(region.body) - 1, Stays("pinned", stays.why)
+                assert stays is not None
+                where = f"{self.filename}:{region.body[cut].lineno} in {self.name}"
+                new = partition.split(self.tree, region, cut, stays, where)
+                if new is None:
+                    state.bodies.clear()
+                    continue
+                return self.put(region, state, new)
+
+    def sized(self, region, state, values, axes):
+        """The region over symbolic sizes."""
+        made: Any = None
+
+        def stage(flat, *arguments):
+            nonlocal made
+            avals = [jax.typeof(x) for x in arguments]
+            made = trace_symbolic(flat, avals, leaves_of(dynamic, axes))
+            return made.jaxpr
+
+        if state.how is None:
+            raise Unsupported("it was not traced")
+        body, kinds, lifted, dynamic = state.how
+        absent = any(v is UNSET for v in values)
+        if absent:
+            raise Unsupported("a variable without a value")
+        found = tracing.attempt(body, values, state.static.__contains__, kinds, lifted, stage)
+        if isinstance(found, Failed):
+            raise Unsupported(calls.reason(found.error).why)
+        return over_sizes(found, made, self.options.on_host)
+
+    def put(self, region, state, new) -> None:
+        if partition.replace(self.tree.body, region, new):
+            self.tree.version += 1
+        state.instead = self.block(region, state, new)
+
+    def hoist(self, region, state, moved) -> None:
+        """Python's own arithmetic before the region."""
+        before = [region.body[i] for i in moved]
+        rest = [s for i, s in enumerate(region.body) if i not in moved]
+        new: list = list(before)
+        if rest:
+            inner = Region(rest, region.tail)
+            new.append(inner)
+        return self.put(region, state, new)
+
+    def look(self, region: Region, state: State, values) -> scan.Scanned:
+        kinds: dict = {}
+        for name, value in zip(state.ins, values, strict=True):
+            if value is UNSET:
+                continue
+            kind = facts.kind_of(value)
+            if kind == NUMPY and (name in region.raw_ins or name in self.params):
+                kind = ARRAY
+            kinds[name] = kind
+        names = set().union(*(scopes.uses(s).reads | scopes.uses(s).captured for s in region.body))
+        for name in self.needed_defs(names):
+            kinds[name] = self.tree.defs[name]
+        lookup, defs = facts.outside(self.fun), dict(self.tree.defs)
+        scope = Scope(kinds, lookup, scan.statement, defs, returns=region.tail)
+        return scan.scan(region.body, scope)
+
+    def trace(self, region, state, values, scanned, leaves):
+        """Trace as it stands; else with branches and loops lifted; the one that comes farther."""
+        scope = scanned.scope
+        absent = frozenset(n for n, v in zip(state.ins, values, strict=True) if v is UNSET)
+        kinds: Any = tuple(scope.given)
+        if not region.tail:
+            kinds = [k if isinstance(k, str) else "" for k in map(scope.kinds.get, state.outs)]
+        args = [i for i, n in enumerate(state.ins) if n in self.params - self.rebound]  # fmt: skip
+        lift = self.options.control_flow != "host" and not scope.raises
+        tries = ["", "masks", "loops"] if lift else [""]
+        if lift and any(isinstance(s, ast.For) for s in region.body):
+            tries = ["masks", "loops", ""]
+        best: Any = None
+        for lifted in tries:
+            for static in self.statics(state, values, args):
+                body = self.body(region, state, absent)
+                found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
+                if isinstance(found, Failed) and isinstance(found.error, UnboundLocalError):
+                    body = self.body(region, state, absent, absent & state.unsure)
+                    found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
+                if not isinstance(found, Failed):
+                    if not static and tracing.from_numbers_only(found, leaves):
+                        static = {i for i, v in enumerate(values) if tracing._number(v)}
+                        found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
+                        if isinstance(found, Failed):
+                            return found
+                    state.static = static
+                    state.how = body, kinds, lifted, found.dynamic
+                    return found
+                if lifted != "masks" and (best is None or found.cut > best.cut):
+                    best = found
+        return best
+
+    def body(self, region, state, absent, missing=frozenset()):
+        """The region as a function without the inputs that have no value."""
+        found = state.bodies.get((absent, missing))
+        if found is None:
+            used = [scopes.uses(s) for s in region.body]
+            names = set().union(*(u.reads | u.captured for u in used))
+            prelude = [self.tree.defs[n] for n in self.needed_defs(names)]
+            ins = [n for n in state.ins if n not in absent]
+            outs = [None if n in missing else n for n in state.outs]
+            found = state.bodies[absent, missing] = tracing.make_body(
+                region.body, prelude, ins, outs, region.tail, self.name, self.fun
+            )
+        return found
+
+    def statics(self, state, values, args):
+        """Which numbers to take as part of the key: none, then all arguments, then those needed."""
+        ints = [i for i in args if isinstance(values[i], int) and self.is_root]
+        yield set(state.static)
+        if ints and not state.static:
+            yield set(ints)
+
+
+def leaves_of(dynamic, axes) -> dict:
+    """(leaf, axis) -> symbol, the leaves counted among the arguments of the program."""
+    place, number = {}, 0
+    for leaf, d in enumerate(dynamic):
+        place[leaf] = number
+        number += d
+    return {(place[leaf], axis): name for (leaf, axis), name in axes.items()}
+
+
+def parameters(names) -> ast.arguments:
+    return writing.nodes.parameters(tuple(names))
+
+
+def as_def(node) -> ast.FunctionDef:
+    """A lambda as a function with a `return`."""
+    if isinstance(node, ast.Lambda):
+        made = writing.nodes.function("region", (), [ast.Return(value=node.body)])
+        made.args = node.args
+        return writing.placed(made, node)
+    node.decorator_list = []
+    return node
+
+
+def definitions(node) -> dict:
+    """The functions that are defined once in the body, without defaults or decorators."""
+    found: dict = {}
+    bound: dict = {}
+    for stmt in partition_walk(node.body):
+        for name in scopes.uses(*writing.nodes.heads(stmt)).binds:
+            bound[name] = bound.get(name, 0) + 1
+        if isinstance(stmt, ast.FunctionDef):
+            args = stmt.args
+            if not stmt.decorator_list and not args.defaults and not any(args.kw_defaults):
+                found[stmt.name] = stmt
+    return {name: d for name, d in found.items() if bound[name] == 1}
+
+
+def partition_walk(stmts):
+    for stmt in stmts:
+        yield stmt
+        for block in writing.nodes.blocks(stmt):
+            yield from partition_walk(block)

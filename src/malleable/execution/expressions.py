@@ -1,0 +1,317 @@
+"""The kind of each expression; those that Python must run raise Stays."""
+
+import ast
+import types
+
+import jax
+import numpy as np
+
+from malleable.execution.callees import computes, impure, is_jax, is_pure
+from malleable.execution.facts import (
+    ARRAY,
+    MADE,
+    NUMBER,
+    NUMPY,
+    SCALAR,
+    UNKNOWN,
+    Known,
+    Scope,
+    Stays,
+    is_pytree,
+    join,
+    kind_of,
+    parameters,
+    refuse_numpy,
+)
+from malleable.frontend import scopes
+
+_SHAPE = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nbytes", "weak_type"])
+_ARRAY_METHODS = frozenset(n for n in dir(jax.Array) if not n.startswith("_")) | {
+    "at", "add", "set", "multiply", "mul", "divide", "power", "min", "max", "apply", "get",
+}  # fmt: skip
+_ASKS = frozenset(
+    [
+        "get",
+        "items",
+        "keys",
+        "values",
+        "index",
+        "count",
+        "copy",
+        "_replace",
+        "_asdict",
+        "split",
+        "join",
+    ]
+)
+_AMBIGUOUS = frozenset(["add", "sort", "set", "fill", "delete", "apply", "copy_to_host_async"])
+_FUNCTIONS = frozenset(n for n, f in vars(jax.numpy).items() if callable(f) and n[0] != "_")
+_COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type])
+_MAKES = frozenset([list, dict, set, sorted])
+
+
+def expression(node, scope: Scope):
+    """The kind of an expression. Raises Stays for one that Python must run."""
+    match node:
+        case None | ast.Constant():
+            return NUMBER
+        case ast.Name():
+            return name(node, scope)
+        case ast.Attribute():
+            return attribute(node, scope)
+        case ast.Subscript():
+            value, index = expression(node.value, scope), expression(node.slice, scope)
+            if isinstance(value, Known):
+                raise Stays("object", "it asks an object for an item")
+            return join(value, index) if value in (NUMBER, NUMPY, SCALAR) else (
+                ARRAY if value == ARRAY else UNKNOWN)  # fmt: skip
+        case ast.Call():
+            return call(node, scope)
+        case ast.Lambda():
+            lambda_(node, scope)
+            return node
+        case ast.Tuple():
+            return join(*(expression(x, scope) for x in node.elts))
+        case ast.List() | ast.Set():
+            parts = [expression(x, scope) for x in node.elts]
+            return NUMPY if join(*parts) == NUMPY else MADE
+        case ast.Dict():
+            for part in (*node.keys, *node.values):
+                expression(part, scope)
+            return MADE
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return comprehension(node, scope)
+        case ast.JoinedStr():
+            parts = [expression(v.value, scope) for v in node.values if hasattr(v, "format_spec")]
+            if join(*parts) != NUMBER:
+                raise Stays("text", "a value becomes text")
+            return NUMBER
+        case ast.NamedExpr():
+            kind = expression(node.value, scope)
+            bind(node.target, kind, scope)
+            return kind
+        case ast.BoolOp() | ast.IfExp():
+            scope.branches = True
+        case ast.Await() | ast.Yield() | ast.YieldFrom():
+            raise Stays("python", "it waits")
+    parts = [expression(x, scope) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]
+    return join(*parts)
+
+
+def name(node, scope):
+    found = scope.kinds.get(node.id)
+    if found is not None:
+        return found
+    value = scope.lookup(node.id)
+    kind = kind_of(value)
+    return Known(value) if kind == NUMBER and isinstance(value, tuple) else kind
+
+
+def attribute(node, scope):
+    base = expression(node.value, scope)
+    if isinstance(base, Known):
+        if isinstance(base.value, types.ModuleType | type) or base.value is jax.numpy:
+            try:
+                return kind_of(getattr(base.value, node.attr))
+            except AttributeError:
+                raise Stays("python", f"there is no `{node.attr}`") from None
+        raise Stays("object", f"it reads `.{node.attr}` of an object")
+    if node.attr in _SHAPE and base in (ARRAY, UNKNOWN, NUMPY):
+        return NUMBER if base == NUMPY or node.attr == "dtype" else SCALAR
+    if node.attr == "flat":
+        raise Stays("python", "`.flat` goes over an array item by item")
+    return base if base in (NUMBER, NUMPY, ARRAY, SCALAR) else UNKNOWN
+
+
+def bind(target, kind, scope):
+    if isinstance(target, ast.Name):
+        scope.kinds[target.id] = kind
+        scope.defs.pop(target.id, None)
+    elif isinstance(target, ast.Tuple | ast.List):
+        inner = kind if kind in (ARRAY, NUMBER, NUMPY, SCALAR) else UNKNOWN
+        for item in target.elts:
+            bind(item.value if isinstance(item, ast.Starred) else item, inner, scope)
+    elif isinstance(target, ast.Subscript):
+        place = expression(target.value, scope)
+        expression(target.slice, scope)
+        if place != MADE:
+            raise Stays("effect", "it writes to something that lives outside")
+    else:
+        raise Stays("effect", "it sets an attribute")
+
+
+def comprehension(node, scope):
+    inner = Scope(dict(scope.kinds), scope.lookup, scope.statement, scope.defs, active=scope.active)
+    scope.branches = True
+    for generator in node.generators:
+        items = expression(generator.iter, inner)
+        refuse_numpy(items)
+        bind(generator.target, items if items in (ARRAY, NUMBER, SCALAR) else UNKNOWN, inner)
+        for test in generator.ifs:
+            expression(test, inner)
+    parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    kinds_ = [expression(part, inner) for part in parts]
+    refuse_numpy(join(*kinds_))
+    return MADE if not isinstance(node, ast.GeneratorExp) else UNKNOWN
+
+
+def known(node, scope) -> Known | None:
+    """What a path like `jnp.linalg.norm` stands for, where that is certain."""
+    if isinstance(node, ast.Name):
+        found = scope.kinds.get(node.id)
+        if found is None:
+            return Known(scope.lookup(node.id))
+        return found if isinstance(found, Known) else None
+    if isinstance(node, ast.Attribute):
+        base = known(node.value, scope)
+        if base is not None and isinstance(base.value, types.ModuleType | type):
+            try:
+                return Known(getattr(base.value, node.attr))
+            except AttributeError:
+                raise Stays("python", f"there is no `{node.attr}`") from None
+        if base is not None and not is_pytree(base.value) and callable(base.value):
+            return Known(getattr(base.value, node.attr, None))
+    return None
+
+
+def call(node, scope):
+    args = [expression(x.value if isinstance(x, ast.Starred) else x, scope) for x in node.args]
+    args += [expression(k.value, scope) for k in node.keywords]
+    function = node.func
+    if isinstance(function, ast.Name) and isinstance(scope.kinds.get(function.id), ast.AST):
+        local = scope.kinds[function.id]
+        define(local, args, scope)
+        return UNKNOWN
+    if isinstance(function, ast.Lambda):
+        lambda_(function, scope)
+        return UNKNOWN
+    found = known(function, scope)
+    if found is not None:
+        for arg in args:
+            _check_argument(arg, scope)
+        return result(found.value, args, node, scope)
+    if isinstance(function, ast.Attribute):
+        return method(node, function, args, scope)
+    kind = expression(function, scope)
+    if isinstance(kind, ast.AST):
+        return UNKNOWN
+    if kind in (UNKNOWN, ARRAY):  # what `jax.grad(f)` gave, or a module of equinox
+        for arg in args:
+            _check_argument(arg, scope)
+        if kind == UNKNOWN and isinstance(function, ast.Call | ast.Name):
+            return UNKNOWN
+    if isinstance(function, ast.Name) and kind == ARRAY:
+        return UNKNOWN
+    raise Stays("call", "it calls something unknown")
+
+
+def _check_argument(kind, scope):
+    """A function handed on must be as pure as one that is called."""
+    if isinstance(kind, ast.FunctionDef):
+        define(kind, [], scope)
+    elif isinstance(kind, Known) and callable(kind.value) and not isinstance(kind.value, type):
+        why = impure(kind.value, scope)
+        if why:
+            raise Stays("call", why)
+
+
+def method(node, function, args, scope):
+    base = expression(function.value, scope)
+    attr = function.attr
+    if base == NUMPY or (NUMPY in args and base == NUMBER):
+        raise Stays("numpy", "NumPy computes this")
+    if base == MADE:
+        return UNKNOWN
+    if base in (NUMBER, SCALAR):
+        if attr in ("append", "extend", "pop", "update", "insert", "remove", "clear", "setdefault"):
+            raise Stays("effect", f"`.{attr}()` changes something that lives outside")
+        return join(*args) if args else NUMBER
+    if isinstance(base, Known):
+        bound = getattr(base.value, attr, None)
+        if bound is None:
+            raise Stays("object", f"it asks an object for `.{attr}`")
+        return result(bound, args, node, scope)
+    if attr in ("item", "tolist") and base != MADE:
+        return SCALAR
+    if attr in _ASKS:
+        return UNKNOWN
+    at = isinstance(function.value, ast.Subscript) and (
+        getattr(function.value.value, "attr", "") == "at"
+    )
+    if attr in _ARRAY_METHODS and (at or attr not in _AMBIGUOUS):
+        for arg in args:
+            _check_argument(arg, scope)
+        return ARRAY
+    if base == UNKNOWN and attr in _FUNCTIONS and attr not in _AMBIGUOUS:
+        return UNKNOWN  # of a module that came as an argument
+    raise Stays("call", f"`.{attr}()` may change something")
+
+
+def result(f, args, node, scope):
+    """The kind of f(*args). Raises Stays where f is not known to be pure."""
+    if f in (print, input) or getattr(f, "__module__", "") == "warnings":
+        raise Stays("effect", f"`{getattr(f, '__name__', f)}` talks to the world")
+    if _is_numpy(f):
+        if join(*args) in (NUMBER, NUMPY):
+            if any(a == NUMPY for a in args) or not isinstance(f, type | np.ufunc):
+                raise Stays("numpy", "NumPy computes this")
+            return NUMPY
+        raise Stays("numpy", f"`{_text(node.func)}` is NumPy's or SciPy's")
+    why = impure(f, scope)
+    if why:
+        raise Stays("call", why)
+    if f in _COUNTS:
+        return NUMBER if all(a == NUMBER for a in args) else SCALAR
+    if f in _MAKES:
+        return MADE
+    if f in (int, float, bool, complex, str):
+        return NUMBER if all(a == NUMBER for a in args) else SCALAR
+    if is_pure(f):
+        return join(*args)
+    if is_jax(f):
+        scope.computes = True
+        return ARRAY
+    scope.computes |= computes(f)
+    return NUMBER if not computes(f) and all(a == NUMBER for a in args) else UNKNOWN
+
+
+def _text(node) -> str:
+    return ast.unparse(node)
+
+
+def _is_numpy(f) -> bool:
+    module = getattr(f, "__module__", None) or type(f).__module__
+    return isinstance(f, np.ufunc) or str(module).partition(".")[0] in ("numpy", "scipy")
+
+
+def lambda_(node, scope):
+    inner = Scope(
+        scope.kinds | parameters(node),
+        scope.lookup,
+        scope.statement,
+        scope.defs,
+        active=scope.active,
+    )
+    expression(node.body, inner)
+
+
+def define(node: ast.FunctionDef | ast.Lambda, args, scope):
+    """Look into a function that is defined here."""
+    if isinstance(node, ast.Lambda) or id(node) in scope.active:
+        return
+    uses = scopes.uses(*node.body)
+    if uses.declared_global or uses.declared_nonlocal:
+        raise Stays("effect", f"`{node.name}` writes a variable outside of it")
+    inner = Scope(
+        scope.kinds | parameters(node), scope.lookup, scope.statement, dict(scope.defs),
+        returns=True, active=(*scope.active, id(node)),
+    )  # fmt: skip
+    if scopes.uses(*node.body).binds & {"__yield__"} or any(
+        isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node)
+    ):
+        raise Stays("python", f"`{node.name}` is a generator")
+    for stmt in node.body:
+        scope.statement(stmt, inner)
+    scope.branches |= inner.branches
+    scope.computes |= inner.computes
+    scope.raises |= inner.raises

@@ -1,0 +1,132 @@
+"""What is known of names while statements are looked at: kinds, scopes, why something stays."""
+
+import ast
+import builtins
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from malleable import compat
+
+ARRAY = "array"  # an array of JAX, or a pytree with such ones
+NUMBER = "number"  # a number, string, None or a tuple of these: Python's own
+SCALAR = "scalar"  # a Python number made of arrays: `float(x)`, `len(x)`, `x.shape[0]`
+NUMPY = "numpy"  # an array of NumPy that the user made
+MADE = "made"  # a list or dict made in this region
+UNKNOWN = "unknown"  # the result of a call in this region
+
+
+class Stays(Exception):
+    """A statement or expression that Python must run: `kind` and `why`."""
+
+    def __init__(self, kind: str, why: str):
+        self.kind, self.why = kind, why
+        super().__init__(why)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value that is known before the program runs: a function, a module, an object."""
+
+    value: Any
+
+
+@dataclass
+class Scope:
+    """kinds: of the local names, a kind or Known. lookup(name): what a name means outside.
+
+    defs: functions defined here, by name, with the tree of each.
+    """
+
+    kinds: dict
+    lookup: Callable[[str], Any]
+    statement: Callable  # looks at a statement in a scope: see `scan`
+    defs: dict = field(default_factory=dict)
+    returns: bool = False  # whether `return` may stand here
+    loops: int = 0
+    raises: bool = False  # whether a `raise` or `assert` was met
+    branches: bool = False  # whether an `if`, `for`, `while`, `and` ... was met
+    computes: bool = False  # whether something of JAX is called
+    active: tuple = ()
+    given: list = field(default_factory=list)  # what each `return` gives, as a tree of kinds
+
+
+def kind_of(value) -> Any:
+    """The kind of a value that comes into a region."""
+    if isinstance(value, jax.Array | compat.Tracer):
+        return ARRAY
+    if isinstance(value, np.ndarray):
+        return NUMPY
+    if isinstance(value, np.generic):
+        return NUMPY
+    if value is None or isinstance(
+        value, bool | int | float | complex | str | bytes | range | slice
+    ):
+        return NUMBER
+    if isinstance(value, types.ModuleType | type) or (callable(value) and not is_pytree(value)):
+        return Known(value)
+    leaves = jax.tree.leaves(value)
+    if type(value) in (list, dict, tuple) or is_pytree(value):
+        found = [kind_of(leaf) for leaf in leaves]
+        if any(isinstance(k, Known) for k in found):
+            return Known(value)
+        if ARRAY in found or (NUMPY in found and type(value) is not list):
+            return ARRAY
+        if NUMPY in found:
+            return NUMPY
+        return NUMBER
+    return Known(value)
+
+
+def is_pytree(value) -> bool:
+    leaves = jax.tree.leaves(value, is_leaf=lambda x: x is not value)
+    return not (len(leaves) == 1 and leaves[0] is value)
+
+
+def join(*found):
+    """The kind of what is made of several."""
+    found = [k for k in found if k is not None]
+    for kind in (ARRAY, UNKNOWN, MADE):
+        if kind in found:
+            return ARRAY if kind == MADE else kind
+    if any(isinstance(k, Known | ast.AST) for k in found):
+        return UNKNOWN
+    if NUMPY in found:
+        return NUMPY
+    return SCALAR if SCALAR in found else NUMBER
+
+
+def code_waits(code) -> bool:
+    return bool(code.co_flags & (0x20 | 0x80 | 0x100 | 0x200))
+
+
+def outside(f: types.FunctionType) -> Callable[[str], Any]:
+    """What the free and global names of a function mean now."""
+    cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
+
+    def lookup(name):
+        try:
+            if name in cells:
+                return cells[name].cell_contents
+            if name in f.__globals__:
+                return f.__globals__[name]
+            return getattr(builtins, name)
+        except (AttributeError, ValueError):
+            raise Stays("python", f"`{name}` has no value yet") from None
+
+    return lookup
+
+
+def parameters(node) -> dict:
+    args = node.args
+    every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+    return {arg.arg: UNKNOWN for arg in every if arg}
+
+
+def refuse_numpy(kind):
+    if kind == NUMPY:
+        raise Stays("numpy", "NumPy computes this")

@@ -1,0 +1,109 @@
+"""Buckets: a region traced over symbolic sizes, compiled once per bucket and run at any size.
+
+Arguments are padded to the bucket; rules per primitive keep the padding out of every result.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from malleable.execution import (  # noqa: F401  (the rules register themselves)
+    masks_control,
+    masks_indexing,
+    masks_linalg,
+    masks_random,
+    masks_reductions,
+    masks_shapes,
+)
+from malleable.execution.masks_values import Padded, Sizes, evaluate
+from malleable.execution.sizes import Symbolic, bucket_size, is_symbolic, pad_to
+
+
+class Bucketed:
+    """A region with one executable per bucket, `executables`: {rooms of the symbols: function}."""
+
+    def __init__(self, symbolic: Symbolic, ratio: float, minimum: int):
+        self.symbolic, self.ratio, self.minimum = symbolic, ratio, minimum
+        self.executables: dict[tuple[int, ...], jax.stages.Wrapped] = {}
+        program = symbolic.jaxpr.jaxpr
+        self.out_dims = [tuple(getattr(v.aval, "shape", ())) for v in program.outvars]
+        self.padded: dict[int, list[tuple[int, str]]] = {}
+        for (leaf, axis), name in symbolic.dynamic.items():
+            self.padded.setdefault(leaf, []).append((axis, name))
+
+    @property
+    def compiled(self) -> int:
+        """How many buckets have an executable."""
+        return len(self.executables)
+
+    def rooms(self, sizes: dict[str, int]) -> tuple[int, ...]:
+        """The bucket of these sizes."""
+        return tuple(bucket_size(sizes[s], self.ratio, self.minimum) for s in self.symbolic.symbols)
+
+    def executable(self, rooms: tuple[int, ...]):
+        """The function (values of all sizes, consts, *padded) -> padded results, for a bucket."""
+        if rooms not in self.executables:
+            self.executables[rooms] = jax.jit(self._at(rooms))
+        return self.executables[rooms]
+
+    def _at(self, rooms):
+        symbolic = self.symbolic
+        program = symbolic.jaxpr.jaxpr
+
+        def region(values, consts, *padded):
+            known = {text: values[i] for i, text in enumerate(symbolic.texts)}
+            sizes = Sizes(known, dict(zip(symbolic.symbols, rooms, strict=True)))
+            args = [
+                Padded(x, v.aval.shape, 0 if i in self.padded else None)
+                for i, (x, v) in enumerate(zip(padded, program.invars, strict=True))
+            ]
+            return [p.x for p in evaluate(sizes, symbolic.jaxpr, args, consts)]
+
+        return region
+
+    def check(self) -> None:
+        """Raise Unsupported for a primitive without a rule, before anything is compiled."""
+        rooms = tuple(self.minimum for _ in self.symbolic.symbols)
+        named = dict(zip(self.symbolic.symbols, rooms, strict=True))
+        values = jax.ShapeDtypeStruct((len(self.symbolic.texts),), np.int32)
+        avals = [v.aval for v in self.symbolic.jaxpr.jaxpr.invars]
+        room = Sizes({}, named).shape
+        args = [jax.ShapeDtypeStruct(room(a.shape), a.dtype, weak_type=a.weak_type) for a in avals]
+        jax.eval_shape(self._at(rooms), values, self.symbolic.jaxpr.consts, *args)
+
+
+def bucketed(symbolic: Symbolic, ratio: float = 1.25, minimum: int = 16) -> Bucketed:
+    """The region, ready to run in buckets; Unsupported, with the primitive, where it cannot be."""
+    made = Bucketed(symbolic, ratio, minimum)
+    made.check()
+    return made
+
+
+def run(region: Bucketed, arrays: Sequence) -> tuple:
+    """The results on these arguments (flat), exactly as large as they have to be.
+
+    A result of symbolic size is a NumPy view, any other an array of JAX. Raises Unsupported for
+    sizes at which the trace does not hold.
+    """
+    symbolic = region.symbolic
+    sizes = symbolic.sizes(arrays)
+    values = symbolic.flat_sizes(sizes)
+    rooms = region.rooms(sizes)
+    room = dict(zip(symbolic.symbols, rooms, strict=True))
+    args = list(arrays)
+    for leaf, axes in region.padded.items():
+        args[leaf] = pad_to(
+            np.asarray(args[leaf]), [a for a, _ in axes], [room[s] for _, s in axes]
+        )
+    outs = region.executable(rooms)(np.array(values, np.int32), symbolic.jaxpr.consts, *args)
+    known = dict(zip(symbolic.texts, values, strict=True))
+    return tuple(cut(out, dims, known) for out, dims in zip(outs, region.out_dims, strict=True))
+
+
+def cut(out, dims: Sequence, known: dict[str, int]):
+    """A result without its padding."""
+    if not any(map(is_symbolic, dims)):
+        return out
+    sizes = (known[str(d)] if is_symbolic(d) else d for d in dims)
+    return np.asarray(out)[tuple(slice(0, s) for s in sizes)]

@@ -1,0 +1,45 @@
+"""What `jit` can be told."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from malleable.rewriting.passes import cse, dce
+
+
+@dataclass(frozen=True)
+class Options:
+    """See `jit`."""
+
+    static_argnums: Any = "auto"
+    static_argnames: Any = "auto"
+    donate_argnums: Any = ()
+    on_break: str = "split"
+    dynamic_sizes: str = "auto"
+    control_flow: str = "auto"
+    host: str = "auto"
+    max_compiles: int = 16
+    passes: Any = (dce, cse)
+    pure: bool = False
+
+    def __post_init__(self):
+        for name, allowed in _ALLOWED.items():
+            if getattr(self, name) not in allowed:
+                words = ", ".join(map(repr, allowed))
+                raise ValueError(f"{name} is one of {words}, not {getattr(self, name)!r}")
+        if not isinstance(self.max_compiles, int) or self.max_compiles < 1:
+            raise ValueError(f"max_compiles is a number of programs, not {self.max_compiles!r}")
+
+    @property
+    def on_host(self) -> bool:
+        """Whether NumPy may compute what is small."""
+        return self.host != "jax" and jax.default_backend() == "cpu"
+
+
+_ALLOWED = {
+    "on_break": ("split", "warn", "error"),
+    "dynamic_sizes": ("auto", "exact", "bucket"),
+    "control_flow": ("auto", "host", "lift"),
+    "host": ("auto", "numpy", "jax"),
+}

@@ -1,0 +1,224 @@
+"""Which statements may stand in a compiled region: those that compute and do nothing else.
+
+`scan(stmts, scope)` walks statements in order with the kinds of all variables and stops at the
+first that Python must run. Kinds: what a name holds, as far as a region is concerned.
+"""
+
+import ast
+from dataclasses import dataclass
+
+from malleable.execution.expressions import bind, expression, known
+from malleable.execution.facts import (
+    ARRAY,
+    MADE,
+    NUMBER,
+    NUMPY,
+    SCALAR,
+    UNKNOWN,
+    Known,
+    Scope,
+    Stays,
+    join,
+    refuse_numpy,
+)
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What is known of statements that were looked at.
+
+    cut: the index of the first that Python must run, with `why`; None if there is none.
+    plain: the indices of those that only do Python's own arithmetic.
+    """
+
+    cut: int | None
+    stays: Stays | None
+    plain: list
+    scope: Scope
+
+
+def scan(stmts: list, scope: Scope) -> Scanned:
+    """Look at statements one after another."""
+    plain = []
+    for number, stmt in enumerate(stmts):
+        before = dict(scope.kinds)
+        raises, branches = scope.raises, scope.branches
+        try:
+            only_numbers = statement(stmt, scope)
+        except Stays as e:
+            scope.kinds, scope.raises, scope.branches = before, raises, branches
+            return Scanned(number, e, plain, scope)
+        if only_numbers:
+            plain.append(number)
+    return Scanned(None, None, plain, scope)
+
+
+# ---------------------------------------------------------------- statements
+
+
+def statement(stmt: ast.stmt, scope: Scope) -> bool:
+    """Note what a statement binds; whether it is Python's own arithmetic only."""
+    handler = _STATEMENTS.get(type(stmt))
+    if handler is None:
+        raise Stays("python", f"`{type(stmt).__name__.lower()}` is run by Python")
+    return bool(handler(stmt, scope))
+
+
+def _assign(stmt, scope):
+    kind = expression(stmt.value, scope)
+    for target in stmt.targets:
+        bind(target, kind, scope)
+    refuse_numpy(kind)
+    return kind == NUMBER and all(isinstance(t, ast.Name | ast.Tuple) for t in stmt.targets)
+
+
+def _augment(stmt, scope):
+    value = expression(stmt.value, scope)
+    if not isinstance(stmt.target, ast.Name):
+        bind(stmt.target, value, scope)
+        return False
+    kind = expression(ast.Name(id=stmt.target.id, ctx=ast.Load()), scope)
+    if isinstance(kind, Known):
+        raise Stays("effect", "it changes something that lives outside")
+    new = kind if kind == MADE else join(kind, value)
+    refuse_numpy(new)
+    scope.kinds[stmt.target.id] = new
+    return new == NUMBER
+
+
+def _annotate(stmt, scope):
+    if stmt.value is None:
+        return True
+    kind = expression(stmt.value, scope)
+    bind(stmt.target, kind, scope)
+    refuse_numpy(kind)
+    return kind == NUMBER
+
+
+def _expr(stmt, scope):
+    value = stmt.value
+    if isinstance(value, ast.Constant):
+        return True
+    kind = expression(value, scope)
+    if kind == NUMPY or (isinstance(value, ast.Call) and kind == NUMBER):
+        raise Stays("effect", "its result is not used")
+    return kind == NUMBER
+
+
+def _if(stmt, scope):
+    test = expression(stmt.test, scope)
+    scope.branches = True
+    before = dict(scope.kinds)
+    yes = all(statement(s, scope) for s in stmt.body)
+    after, scope.kinds = scope.kinds, before
+    no = all(statement(s, scope) for s in stmt.orelse)
+    merge(scope, after)
+    return test == NUMBER and yes and no
+
+
+def merge(scope, other):
+    for name in {*scope.kinds, *other}:
+        one, two = scope.kinds.get(name), other.get(name)
+        if one != two:
+            both = one is not None and two is not None
+            scope.kinds[name] = join(one, two) if both else (one or two)
+
+
+def _loop(stmt, scope):
+    scope.branches = True
+    numbers = True
+    for _ in range(2):
+        before = dict(scope.kinds)
+        if isinstance(stmt, ast.For):
+            items = expression(stmt.iter, scope)
+            refuse_numpy(items)
+            numbers &= items == NUMBER
+            bind(stmt.target, items if items in (ARRAY, NUMBER, SCALAR) else UNKNOWN, scope)
+        else:
+            numbers &= expression(stmt.test, scope) == NUMBER
+        scope.loops += 1
+        try:
+            numbers &= all(statement(s, scope) for s in stmt.body)
+        finally:
+            scope.loops -= 1
+        merge(scope, before)
+    numbers &= all(statement(s, scope) for s in stmt.orelse)
+    return numbers
+
+
+def _return(stmt, scope):
+    if not scope.returns:
+        raise Stays("python", "`return`")
+    if stmt.value is not None:
+        kind = expression(stmt.value, scope)
+        refuse_numpy(kind)
+        if isinstance(kind, Known):
+            raise Stays("python", "it returns an object")
+        scope.given.append(kinds_in(stmt.value, scope))
+    return False
+
+
+def kinds_in(node, scope):
+    """The kinds of the parts of an expression: a tree where it is a tuple, list or dict."""
+    if isinstance(node, ast.Tuple):
+        return tuple(kinds_in(x, scope) for x in node.elts)
+    if isinstance(node, ast.List):
+        return [kinds_in(x, scope) for x in node.elts]
+    if isinstance(node, ast.Dict) and all(isinstance(k, ast.Constant) for k in node.keys):
+        return {k.value: kinds_in(v, scope) for k, v in zip(node.keys, node.values, strict=True)}
+    kind = expression(node, scope)
+    return kind if isinstance(kind, str) else UNKNOWN
+
+
+def _jump(stmt, scope):
+    if not scope.loops:
+        raise Stays("python", "it leaves a loop that Python runs")
+
+
+def _raise(stmt, scope):
+    scope.raises = True
+
+
+def _assert(stmt, scope):
+    scope.raises = True
+    expression(stmt.test, scope)
+
+
+def _def(stmt, scope):
+    args = stmt.args
+    if stmt.decorator_list or [d for d in (*args.defaults, *args.kw_defaults) if d]:
+        raise Stays("python", "a function with defaults or decorators is made by Python")
+    scope.defs[stmt.name] = stmt
+    scope.kinds[stmt.name] = stmt
+    return False
+
+
+def _with(stmt, scope):
+    for item in stmt.items:
+        function = item.context_expr
+        found = known(function.func, scope) if isinstance(function, ast.Call) else None
+        module = getattr(found and found.value, "__module__", "") or ""
+        if not module.startswith("jax") or item.optional_vars is not None:
+            raise Stays("python", "`with` is run by Python")
+    for inner in stmt.body:
+        statement(inner, scope)
+    return False
+
+
+_STATEMENTS = {
+    ast.Assign: _assign,
+    ast.AugAssign: _augment,
+    ast.AnnAssign: _annotate,
+    ast.Expr: _expr,
+    ast.If: _if,
+    ast.For: _loop,
+    ast.While: _loop,
+    ast.Return: _return,
+    ast.Break: _jump,
+    ast.Continue: _jump,
+    ast.Raise: _raise,
+    ast.Assert: _assert,
+    ast.FunctionDef: _def,
+    ast.With: _with,
+    ast.Pass: lambda stmt, scope: True,
+}

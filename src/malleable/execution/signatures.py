@@ -1,0 +1,70 @@
+"""What a traced program depends on, and how a variant of a region fares."""
+
+import contextvars
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from malleable import compat
+
+PER_EQN, BASE = 0.006, 0.04  # seconds that XLA takes to compile an equation, and any program
+
+ARRAY = type(jax.numpy.zeros(()))
+NUMBERS = (int, float, complex)
+
+
+compiling: contextvars.ContextVar = contextvars.ContextVar("compiling", default=False)
+"""Whether the residual program is being traced, and Python must not act."""
+
+
+def signature(leaf) -> Any:
+    """What of a leaf a traced program depends on."""
+    kind = type(leaf)
+    if kind is ARRAY:
+        return (leaf.shape, leaf.dtype, leaf.weak_type)
+    if kind is np.ndarray:
+        return (leaf.shape, leaf.dtype)
+    if kind is int or kind is float or kind is complex:
+        return kind
+    if isinstance(leaf, compat.Tracer | jax.Array):
+        return (leaf.shape, leaf.dtype, leaf.aval.weak_type)
+    if isinstance(leaf, np.generic):
+        return ((), leaf.dtype)
+    try:
+        hash(leaf)
+    except TypeError:
+        return (kind, id(leaf))
+    return (kind, leaf)
+
+
+@dataclass
+class Stats:
+    """How one variant did. Times in seconds."""
+
+    calls: int = 0
+    numpy_best: float = float("inf")
+    numpy_total: float = 0.0
+    jit_best: float = float("inf")
+    compile: float = 0.0
+    way: str = "new"
+
+
+def rank(leaf) -> Any:
+    """The signature of a leaf but for its sizes."""
+    found = signature(leaf)
+    is_array = isinstance(found, tuple) and isinstance(found[0], tuple)
+    return (len(found[0]), *found[1:]) if is_array else found
+
+
+def shape_of(leaf) -> tuple:
+    return leaf.shape if isinstance(leaf, np.ndarray | np.generic | jax.Array) else ()
+
+
+def loops(program: compat.Jaxpr) -> bool:
+    """Whether there is a loop in a program, which NumPy would run step by step."""
+    return any(
+        eqn.primitive.name in ("while", "scan") or any(map(loops, compat.bodies(eqn.params)))
+        for eqn in program.jaxpr.eqns
+    )

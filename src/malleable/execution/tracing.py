@@ -1,0 +1,243 @@
+"""The statements of a region as a program: traced as they stand, or with their branches lifted."""
+
+import ast
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Masked
+from malleable.arrays.masked import compacted
+from malleable.execution import writing
+from malleable.execution.facts import NUMBER, SCALAR, Stays
+from malleable.frontend.bounded import BoundedList
+from malleable.frontend.convert import OPERATORS, box_all, finish
+from malleable.frontend.session import Options, Session, within
+from malleable.frontend.trees import UNSET
+
+LIFTED = Options(roll="auto")
+
+
+_LEAF, _ONE = jax.tree.structure(0), jax.tree.structure((0,))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A region as a program. dynamic: which leaves of the inputs are arguments of it.
+
+    outs: per leaf of the output its number among the program's, or (value,) for one that is known;
+    numbers: which outputs are Python numbers to the user; lifted: whether branches were.
+    form: "leaf" or "tuple" where the program's outputs are what is handed out; else "tree".
+    single: whether what is handed out is the one item of a tuple.
+    """
+
+    program: compat.Jaxpr
+    dynamic: tuple[bool, ...]
+    tree: Any
+    outs: tuple
+    numbers: tuple[bool, ...]
+    lifted: bool
+
+    form: str = "tree"
+    single: bool = False
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Where a region did not trace: the number of its statement, and the error."""
+
+    cut: int
+    error: Exception
+
+
+@dataclass
+class Body:
+    """A region as a function: its text, and at which line each statement begins."""
+
+    fun: types.FunctionType
+    starts: list[int]
+    filename: str
+
+    def statement_of(self, error: BaseException) -> int | None:
+        """The number of the statement in which an error arose."""
+        trace, line = error.__traceback__, None
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self.filename:
+                line = trace.tb_lineno
+                break
+            trace = trace.tb_next
+        if line is None:
+            return None
+        found = [i for i, start in enumerate(self.starts) if start <= line]
+        return found[-1] if found else None
+
+
+def make_body(stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun) -> Body:
+    """The function of a region. outs: names, or None for one that has no value."""
+    outs = ["..." if name is None else name for name in outs]
+    lines = [f"def region({', '.join(ins)}):"]
+    starts = []
+    for definition in prelude:
+        lines += _indented(definition)
+    for stmt in stmts:
+        starts.append(len(lines) + 1)
+        lines += _indented(stmt)
+    if not tail:
+        lines.append(f"    return ({', '.join(outs)}{',' if outs else ''})")
+    elif not stmts:
+        lines.append("    pass")
+    cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+    made = writing.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
+    return Body(made, starts, made.__code__.co_filename)
+
+
+def _indented(stmt):
+    text = ast.unparse(ast.fix_missing_locations(stmt))
+    return ["    " + line for line in text.split("\n")]
+
+
+def is_dynamic(leaf) -> bool:
+    """Whether a leaf is an argument of the program, and not part of its key."""
+    return isinstance(leaf, jax.Array | compat.Tracer | np.ndarray | np.generic) or (
+        isinstance(leaf, int | float | complex) and not isinstance(leaf, bool)
+    )
+
+
+def attempt(
+    body: Body,
+    values,
+    leaf_static: Callable,
+    kinds: Any,
+    lifted: str,
+    stage: Callable = compat.trace,
+) -> Traced | Failed:
+    """Trace a region on values. kinds: a list for the names it leaves, a tuple for its results.
+
+    leaf_static(i): whether numbers of input i are part of the key. stage(fun, *args): the trace.
+    """
+    leaves, tree = [], []
+    for i, value in enumerate(values):
+        flat, structure = jax.tree.flatten(value)
+        tree.append((structure, len(flat)))
+        leaves += [
+            (leaf, is_dynamic(leaf) and not (leaf_static(i) and _number(leaf))) for leaf in flat
+        ]
+    dynamic = tuple(d for _, d in leaves)
+    made: dict[str, Any] = {}
+
+    def flat(*xs):
+        rest = iter(xs)
+        filled = [next(rest) if d else leaf for leaf, d in leaves]
+        given, at = [], 0
+        for structure, count in tree:
+            given.append(jax.tree.unflatten(structure, filled[at : at + count]))
+            at += count
+        given = [x for x in given if x is not UNSET]
+        out = lift(body.fun, given, lifted == "masks") if lifted else body.fun(*given)
+        if lifted and any(map(_is_open, jax.tree.leaves(out, is_leaf=_is_open))):
+            raise Stays("mask", "the size of the result depends on values")
+        found, made["tree"] = jax.tree.flatten(out)
+        made["out"] = jax.tree.unflatten(made["tree"], [0] * len(found))
+        same = {
+            id(x): leaf for x, (leaf, d) in zip(filled, leaves, strict=True) if d and _number(leaf)
+        }
+        entries, outs, numbers = [], [], []
+        for x in found:
+            if id(x) in same:
+                entries.append(("in", same[id(x)]))
+            elif isinstance(x, jax.Array | compat.Tracer | np.ndarray | np.generic):
+                entries.append(len(outs))
+                outs.append(x)
+            elif isinstance(x, compat.SymbolicSize):
+                entries.append(("size", str(x)))
+            else:
+                entries.append((x,))
+        made["entries"], made["outs"] = entries, numbers
+        return outs
+
+    arguments = [leaf for leaf, d in leaves if d]
+    try:
+        program = stage(flat, *arguments)
+    except Exception as e:
+        cut = body.statement_of(e)
+        return Failed(-1 if cut is None else cut, e)
+    entries = tuple(made["entries"])
+    if any(not _can_leave(e[0]) for e in entries if isinstance(e, tuple) and len(e) == 1):
+        return Failed(-1, Stays("object", "it leaves an object"))
+    numbers = _are_numbers(kinds, made["out"], len(entries))
+    single = isinstance(kinds, list) and len(kinds) == 1
+    plain = entries == tuple(range(len(entries))) and not any(numbers)
+    form = "tree"
+    if plain and (made["tree"] == _LEAF or (single and made["tree"] == _ONE)):
+        form = "leaf"
+    elif plain and not single and made["tree"] == jax.tree.structure((0,) * len(entries)):
+        form = "tuple"
+    return Traced(program, dynamic, made["tree"], entries, tuple(numbers), lifted, form, single)
+
+
+def _is_open(x) -> bool:
+    """Whether the front end left something whose size only a run knows."""
+    return type(x) is Masked or isinstance(x, BoundedList)
+
+
+def _are_numbers(kinds, out, count: int) -> tuple[bool, ...]:
+    """Which leaves of the output are Python numbers to the user. A tuple: each `return` in turn."""
+    ways = [tuple(kinds)] if isinstance(kinds, list) else list(kinds)
+    for way in ways:
+        spread = lambda kind, part: jax.tree.map(lambda _: kind, part)  # noqa: E731
+        try:
+            found = jax.tree.leaves(jax.tree.map(spread, way, out))
+        except ValueError:
+            continue
+        return tuple(kind in (NUMBER, SCALAR) for kind in found)
+    return (False,) * count
+
+
+def _number(leaf) -> bool:
+    return isinstance(leaf, int | float | complex) and not isinstance(leaf, np.generic)
+
+
+def _can_leave(x) -> bool:
+    """Whether a value known while tracing may be handed out again and again."""
+    return x is UNSET or isinstance(
+        x, bool | int | float | complex | str | bytes | np.dtype | range
+    )
+
+
+def lift(fun: types.FunctionType, given: list, masks: bool):
+    """Run a region under the front end: branches and loops on traced values are compiled.
+
+    masks: whether what a mask selects may be computed with, as long as nobody needs its size.
+    """
+
+    def run():
+        boxed = box_all(given)
+        with journal.opened(base=True):
+            return finish(OPERATORS.call(fun, *boxed))
+
+    token = compacted.set(not masks)
+    try:
+        return within(Session(LIFTED, OPERATORS.call), run)
+    finally:
+        compacted.reset(token)
+
+
+def from_numbers_only(traced: Traced, leaves: list) -> bool:
+    """Whether an output, an array to JAX, is made of Python numbers only, and so may be one."""
+    args = [leaf for leaf, d in zip(leaves, traced.dynamic, strict=True) if d]
+    program = traced.program.jaxpr
+    numbers = {v for v, x in zip(program.invars, args, strict=True) if _number(x)}
+    if not numbers:
+        return False
+    for eqn in program.eqns:
+        inputs = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
+        if inputs and all(v in numbers for v in inputs):
+            numbers.update(v for v in eqn.outvars if not v.aval.shape and v.aval.weak_type)
+    outs = [v for v in program.outvars if not isinstance(v, compat.Literal)]
+    known = {e for e, is_number in zip(traced.outs, traced.numbers, strict=True) if is_number}
+    return any(v in numbers for i, v in enumerate(outs) if i not in known)

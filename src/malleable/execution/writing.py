@@ -1,0 +1,329 @@
+"""The residual program: Python that calls the regions, and code objects made of trees."""
+
+import ast
+import copy
+import linecache
+import types
+from collections.abc import Callable
+
+from malleable.execution import partition
+from malleable.execution.partition import Live, Region, Tree, regions
+from malleable.frontend import nodes, scopes
+from malleable.frontend.nodes import load, placed, store
+
+HOST = "_host"
+_SAFE_CALLS = frozenset(["bool", "int", "float", "complex", "len"])
+_SAFE_ATTRIBUTES = frozenset(["shape", "ndim", "dtype", "size"])
+
+
+def region_name(number: int) -> str:
+    return f"_r{number}"
+
+
+def settle(tree: Tree, is_input: Callable[[str], bool], after=frozenset(), params=()) -> set:
+    """Find what each region takes and leaves; and the names that may have no value before one.
+
+    after: the names live behind the whole tree; params: those that have a value from the start.
+    """
+
+    def extra(names) -> set:
+        """What the functions defined here take from around them."""
+        found, todo = set(), [n for n in names if n in tree.defs]
+        while todo:
+            free = scopes.free(tree.defs[todo.pop()])
+            todo += [n for n in free - found if n in tree.defs]
+            found |= free
+        return found
+
+    live = Live(tree, extra)
+    live._mark(tree.body, set(after), set())
+    kept = [s for s in _plain(tree.body) if isinstance(s, ast.FunctionDef)]
+    captured = set().union(*(scopes.free(d) for d in kept)) if kept else set()
+    unset: set = set()
+    before: dict = {}
+    partition.surely(tree.body, set(params) | set(tree.defs), before)
+    for number, region in enumerate(regions(tree.body), 1):
+        inner = live.summary(region.body)
+        uses = scopes.uses(*region.body)
+        reads = inner.needs | ((uses.reads | uses.captured) - inner.binds - inner.needs)
+        reads |= extra(reads | inner.binds)
+        own = inner.binds - inner.needs
+        maybe = partition.unsure(region.body) & live.after[id(region)] & live.locals
+        ins = (
+            maybe
+            | {n for n in reads - own if is_input(n) and n not in tree.defs}
+            | (inner.needs & live.locals - set(tree.defs))
+        )
+        outs = inner.binds & (live.after[id(region)] | (captured & live.locals)) - set(tree.defs)
+        new_ins, new_outs = sorted(ins), [] if region.tail else sorted(outs)
+        unset |= {n for n in ins if n in live.locals} - before[id(region)]
+        region.unsure, region.ins, region.outs = maybe, new_ins, new_outs
+        region.number = number
+    return unset
+
+
+def _plain(stmts):
+    for stmt in stmts:
+        if not isinstance(stmt, Region):
+            yield stmt
+        for block in nodes.blocks(stmt):
+            yield from _plain(block)
+
+
+def bound_in(tree: Tree) -> set:
+    return scopes.uses(*tree.node.body).binds | scopes.arguments(tree.node)
+
+
+class Residual(ast.NodeTransformer):
+    """Regions as calls, host statements through the hooks."""
+
+    def __init__(self, tree: Tree, runs: dict):
+        self.tree, self.runs = tree, runs
+
+    def block(self, stmts: list) -> list:
+        out = [new for stmt in stmts for new in self.statement(stmt)]
+        return out or [ast.Pass()]
+
+    def statement(self, stmt):
+        if isinstance(stmt, Region):
+            return self.region(stmt)
+        kind = self.tree.breaks.get(id(stmt))
+        if nodes.blocks(stmt):
+            new = copy.copy(stmt)
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(stmt, name, None)
+                if isinstance(block, list):
+                    setattr(new, name, self.block(block) if block else [])
+            for name in ("handlers", "cases"):
+                if hasattr(stmt, name):
+                    parts = [copy.copy(part) for part in getattr(stmt, name)]
+                    for part in parts:
+                        part.body = self.block(part.body)
+                    setattr(new, name, parts)
+            if isinstance(stmt, ast.For) and isinstance(stmt.iter, ast.Name):
+                new.iter = placed(host("iterate", stmt.iter), stmt.iter)
+            return [new]
+        if isinstance(stmt, ast.FunctionDef):
+            return [stmt]
+        if isinstance(stmt, ast.Return) and stmt.value is not None:
+            if isinstance(stmt.value, ast.Constant):
+                return [stmt]
+            new = copy.copy(stmt)
+            new.value = host("leave", stmt.value if kind is None else _hooked(stmt.value))
+            return [placed(new, stmt)]
+        if kind is not None and isinstance(getattr(stmt, "value", None), ast.expr):
+            new = copy.copy(stmt)
+            new.value = _hooked(stmt.value)
+            return [placed(new, stmt)]
+        return [stmt]
+
+    def region(self, region: Region):
+        name = region_name(region.number)
+        self.runs[name] = region
+        args: list[ast.expr] = [load(n) for n in region.ins]
+        call = ast.Call(func=load(name), args=args, keywords=[])
+        if region.tail:
+            new: ast.stmt = ast.Return(value=call)
+        elif not region.outs:
+            new = ast.Expr(value=call)
+        elif len(region.outs) == 1:
+            new = ast.Assign(targets=[store(region.outs[0])], value=call)
+        else:
+            targets: list[ast.expr] = [store(n) for n in region.outs]
+            new = ast.Assign(targets=[ast.Tuple(elts=targets, ctx=ast.Store())], value=call)
+        return [placed(new, region)]
+
+
+def host(name: str, *args) -> ast.Call:
+    function = ast.Attribute(value=load(HOST), attr=name, ctx=ast.Load())
+    return ast.Call(func=function, args=list(args), keywords=[])
+
+
+def _hooked(node: ast.expr) -> ast.expr:
+    """An operation that Python runs, through the hook that knows NumPy's way."""
+    match node:
+        case ast.Subscript(ctx=ast.Load()):
+            new = host("getitem", node.value, _index(node.slice))
+        case ast.Call(func=ast.Name(id=name)) if name in _SAFE_CALLS or name in ("print", "range"):
+            return node
+        case ast.Call(func=ast.Attribute(value=value, attr=attr)):
+            new = host("method", value, ast.Constant(value=attr), *node.args)
+            new.keywords = node.keywords
+        case ast.Call():
+            new = host("call", node.func, *node.args)
+            new.keywords = node.keywords
+        case _:
+            return node
+    return placed(new, node)
+
+
+def _index(node):
+    """An index as an expression: `a:b` as slice(a, b)."""
+    if isinstance(node, ast.Slice):
+        none = ast.Constant(value=None)
+        parts = [node.lower or none, node.upper or none, node.step or none]
+        return ast.Call(
+            func=ast.Attribute(load(HOST), "slice", ast.Load()), args=parts, keywords=[]
+        )
+    if isinstance(node, ast.Tuple):
+        return ast.Tuple(elts=[_index(x) for x in node.elts], ctx=ast.Load())
+    return node
+
+
+def find_raw(body: list) -> set:
+    """The names that may hold arrays of NumPy for those of JAX: whose readers all take both."""
+    unsafe: set = set()
+    alias: list = []
+
+    def visit(node, safe=False):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                if not safe:
+                    unsafe.add(name)
+            case ast.Call(func=ast.Name(id=f)) if f.startswith("_r") or f in _SAFE_CALLS:
+                for arg in node.args:
+                    visit(arg, True)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=f))) if f == HOST:
+                for arg in (*node.args, *(k.value for k in node.keywords)):
+                    grouped(arg)
+            case ast.Attribute(value=value, attr=attr) if attr in _SAFE_ATTRIBUTES:
+                visit(value, True)
+            case ast.Assign(targets=targets, value=ast.Name(id=name)):
+                alias.append((name, [n for t in targets for n in _names(t)]))
+                for target in targets:
+                    visit(target)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=items)) if len(
+                targets
+            ) == len(items) and all(isinstance(t, ast.Name) for t in targets):
+                for target, item in zip(targets, items, strict=True):
+                    visit(ast.Assign(targets=[target], value=item))
+            case ast.If(test=test) | ast.While(test=test):
+                plain = test.operand if isinstance(test, ast.UnaryOp) else test
+                visit(plain, isinstance(plain, ast.Name))
+                for child in (*node.body, *node.orelse):
+                    visit(child)
+            case ast.FunctionDef() | ast.Lambda():
+                unsafe.update(scopes.free(node))
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    visit(child)
+
+    def grouped(arg):
+        if isinstance(arg, ast.Tuple | ast.List):
+            for item in arg.elts:
+                grouped(item)
+        elif isinstance(arg, ast.Call) and getattr(arg.func, "attr", "") == "slice":
+            for item in arg.args:
+                visit(item, True)
+        else:
+            visit(arg, isinstance(arg, ast.Name))
+
+    for stmt in body:
+        visit(stmt)
+    while True:
+        more = {name for name, targets in alias if name not in unsafe and unsafe & set(targets)}
+        if not more:
+            break
+        unsafe |= more
+    made = set()
+    for stmt in body:
+        for node in ast.walk(stmt):
+            if isinstance(node, ast.Assign) and _made(node.value):
+                made |= {n for t in node.targets for n in _names(t)}
+            elif isinstance(node, ast.For) and _made(node.iter):
+                made |= set(_names(node.target))
+    for name, targets in alias:
+        if name in made:
+            made |= set(targets)
+    return made - unsafe
+
+
+def _made(value) -> bool:
+    """Whether a value comes from a region or a hook."""
+    function = getattr(value, "func", None)
+    if isinstance(function, ast.Name):
+        return function.id.startswith("_r")
+    return isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == HOST
+
+
+def _names(target):
+    return [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
+
+
+class Arriving(ast.NodeTransformer):
+    """Results of hooks become arrays of JAX where a reader needs that."""
+
+    def __init__(self, raw: set):
+        self.raw = raw
+
+    def visit_Assign(self, node):
+        called = getattr(node.value, "func", None)
+        hook = isinstance(called, ast.Attribute) and getattr(called.value, "id", "") == HOST
+        if hook and not {n for t in node.targets for n in _names(t)} <= self.raw:
+            node = copy.copy(node)
+            node.value = placed(host("leave", node.value), node)
+        return node
+
+    def visit_For(self, node):
+        self.generic_visit(node)
+        if _made(node.iter) and not set(_names(node.target)) <= self.raw:
+            node.iter.func.attr = "iterate_arrays"
+        return node
+
+    def visit_FunctionDef(self, node):
+        return node
+
+
+def write(tree: Tree, name: str, args: ast.arguments, returns: list | None, unset: set):
+    """(the residual function as a tree, its regions by name). returns: names a block gives back."""
+    runs: dict = {}
+    body = Residual(tree, runs).block(tree.body)
+    if returns is not None:
+        given: ast.expr = ast.Tuple(elts=[load(n) for n in returns], ctx=ast.Load())
+        if len(returns) == 1:
+            given = load(returns[0])
+        body.append(ast.Return(value=host("leave", given)))
+    raw = find_raw(body)
+    body = [Arriving(raw).visit(stmt) for stmt in body]
+    missing = ast.Attribute(value=load(HOST), attr="UNSET", ctx=ast.Load())
+    body[:0] = [nodes.assign(n, missing) for n in sorted(unset)]
+    for region in runs.values():
+        region.raw_outs = [n in raw for n in region.outs]
+        region.raw_ins = {n for n in region.ins if n in raw}
+    made = nodes.function(name, (), body)
+    made.args = args
+    return placed(made, tree.node), runs
+
+
+def compiled(node: ast.FunctionDef, filename: str, free: tuple, name: str) -> types.CodeType:
+    """The code object of a function that takes `free` from around it."""
+    outer = nodes.function("_factory", (), [node])
+    outer.args = nodes.parameters(free)
+    module = ast.Module(body=[placed(outer, node)], type_ignores=[])
+    ast.fix_missing_locations(module)
+    code = compile(module, filename, "exec", dont_inherit=True)
+    factory = next(c for c in code.co_consts if isinstance(c, types.CodeType))
+    made = next(
+        c for c in factory.co_consts if isinstance(c, types.CodeType) and c.co_name == node.name
+    )
+    return made.replace(co_name=name)
+
+
+def function(code, fun_globals: dict, cells: dict, defaults=None, kwdefaults=None):
+    """A function of that code; cells: the closure, by name."""
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = types.FunctionType(code, fun_globals, code.co_name, defaults, closure)
+    made.__kwdefaults__ = kwdefaults
+    return made
+
+
+_count = iter(range(1, 10**9))
+
+
+def from_text(text: str, what: str, fun_globals: dict, cells: dict):
+    """A function made of text that tracebacks and the front end can read."""
+    filename = f"<region {next(_count)} of {what}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    node = ast.parse(text).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    return function(compiled(node, filename, tuple(cells), node.name), fun_globals, cells)
