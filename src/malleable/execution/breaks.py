@@ -11,3 +11,7 @@ class Unsupported(Exception):
 
 class NeedsPython(Exception):
     """A program that was taken for compiled as a whole has a statement that Python must run."""
+
+
+class OtherSignature(Exception):
+    """A compiled region was called with arguments of other types than it was traced for."""

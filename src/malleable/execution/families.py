@@ -1,5 +1,6 @@
 """Signatures that differ in sizes only: one program for all, through NumPy or in buckets."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from malleable.execution.host import own
 from malleable.execution.numpy_code import numpy_function
 from malleable.execution.signatures import BASE, PER_EQN, Stats, loops
 from malleable.execution.tracing import Traced
+
+REPEATS = 8  # times a size comes before it has a program of its own
 
 
 @dataclass
@@ -62,23 +65,31 @@ class Sized:
     by_numpy: Any
     buckets: Any
     stats: Stats = field(default_factory=Stats)
-    counts: dict = field(default_factory=dict)
+    calls: int = 0
     spent: dict = field(default_factory=dict)  # seconds of NumPy, by bucket
     best: dict = field(default_factory=dict)  # seconds of a bucket
     jitted: Any = None
     known: Any = None
+    settled = False
 
-    def seen(self, shapes) -> int:
-        self.counts[shapes] = self.counts.get(shapes, 0) + 1
-        if len(self.counts) > 256:
-            self.counts.clear()
-        return self.counts.get(shapes, 0)
+    def __post_init__(self):
+        self.all_dynamic = all(self.traced.dynamic)
+
+    def copy(self) -> "Sized":
+        """The same for one signature, whose calls are counted by themselves."""
+        return dataclasses.replace(self, calls=0)
+
+    @property
+    def is_frequent(self) -> bool:
+        """Whether this very size came so often that a program of its own will pay."""
+        return self.calls > REPEATS
 
     @property
     def cost(self) -> float:
         return 2 * (BASE + PER_EQN * len(self.symbolic.jaxpr.jaxpr.eqns))
 
     def run(self, *xs):
+        self.calls += 1
         self.known = sizes = self.symbolic.sizes(xs)
         rooms = self.buckets.rooms(sizes) if self.buckets else None
         slow = self.spent.get(rooms, (0.0, float("inf")))

@@ -36,7 +36,7 @@ def elementwise(fun, compute, work="result", complexes=False):
             except Unsupported as no:
                 plan = no
             plans[key] = plan
-        if type(plan) is Unsupported:
+        if isinstance(plan, Unsupported):
             raise plan
         return plan
 

@@ -171,6 +171,8 @@ def lexsort(keys, axis=-1):
 
 def searchsorted(a, v, side="left"):
     """jnp.searchsorted in one vector."""
+    if side not in ("left", "right"):
+        raise Unsupported("no such side")
     a, v = _pair(a, v)
     if a.ndim != 1 or a.dtype.kind not in _ORDERED:
         raise Unsupported("more than a vector")

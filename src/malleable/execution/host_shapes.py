@@ -276,6 +276,8 @@ def _places(places):
 
 def reshape(a, shape, order="C"):
     """jnp.reshape."""
+    if order not in ("C", "F"):
+        raise Unsupported("another order")
     return own(stable(a).reshape(_shape(shape), order=order))
 
 
@@ -356,7 +358,7 @@ def diff(a, n=1, axis=-1):
 def meshgrid(*xi, indexing="xy", sparse=False):
     """jnp.meshgrid."""
     values = [stable(x) for x in xi]
-    if any(v.ndim != 1 for v in values):
+    if any(v.ndim != 1 for v in values) or indexing not in ("xy", "ij"):
         raise Unsupported("no vectors")
     return [own(v) for v in np.meshgrid(*values, indexing=indexing, sparse=sparse)]
 

@@ -145,7 +145,7 @@ def finish(x, weak: bool):
     return own(x)
 
 
-def arrive(x):
+def arrive(x: Any) -> Any:
     """A raw array as an array of JAX; all else unchanged. A writable array is copied first.
 
     `jax.jit` takes raw arrays as they are, and faster.

@@ -16,6 +16,7 @@ from malleable.execution import (  # noqa: F401  (the rules register themselves)
     masks_reductions,
     masks_shapes,
 )
+from malleable.execution.breaks import Unsupported
 from malleable.execution.masks_values import Padded, Sizes, evaluate
 from malleable.execution.sizes import Symbolic, bucket_size, is_symbolic, pad_to
 
@@ -58,7 +59,11 @@ class Bucketed:
                 Padded(x, v.aval.shape, 0 if i in self.padded else None)
                 for i, (x, v) in enumerate(zip(padded, program.invars, strict=True))
             ]
-            return [p.x for p in evaluate(sizes, symbolic.jaxpr, args, consts)]
+            try:
+                return [p.x for p in evaluate(sizes, symbolic.jaxpr, args, consts)]
+            except (TypeError, ValueError, NotImplementedError) as error:
+                first = next(iter(str(error).splitlines()), "")
+                raise Unsupported(f"{type(error).__name__}: {first}") from error
 
         return region
 
@@ -86,6 +91,8 @@ def run(region: Bucketed, arrays: Sequence) -> tuple:
     A result of symbolic size is a NumPy view, any other an array of JAX. Raises Unsupported for
     sizes at which the trace does not hold.
     """
+    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
+        raise Unsupported("padding may be NaN where jax_debug_nans looks")
     symbolic = region.symbolic
     sizes = symbolic.sizes(arrays)
     values = symbolic.flat_sizes(sizes)

@@ -150,7 +150,7 @@ def without_dead(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         last.update(dict.fromkeys(assigned.intersection(_WORDS.findall(text)), i))
     dead: dict[int, list[str]] = {}
     for name, i in last.items():
-        while i + 1 < len(lines) and lines[i + 1][0] > 1:  # after the whole loop
+        while i + 1 < len(lines) and _goes_on(*lines[i + 1]):
             i += 1
         dead.setdefault(i, []).append(name)
     out = []
@@ -159,6 +159,11 @@ def without_dead(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         if i in dead and i < len(lines) - 2:
             out.append((1, f"del {', '.join(sorted(dead[i]))}"))
     return out
+
+
+def _goes_on(depth: int, text: str) -> bool:
+    """Whether a line is part of a loop or a branch that began before."""
+    return depth > 1 or text.startswith(("else:", "elif "))
 
 
 def _assigned(text: str) -> list[str]:

@@ -1,5 +1,7 @@
 """NumPy code for calls, branches and loops: calls in place, the others as Python's own."""
 
+from typing import Any
+
 from malleable import compat
 from malleable.execution.breaks import Unsupported
 from malleable.execution.numpy_library import searchsorted
@@ -11,7 +13,7 @@ def search(w, eqn, *ins):
     side = searched_side(eqn)
     if not side:
         raise Unsupported(f"{eqn.primitive.name} without a program")
-    return searchsorted(w, eqn, *ins, side)
+    return searchsorted(w, eqn, ins, side)
 
 
 @numpy_rule("custom_linear_solve")
@@ -68,7 +70,7 @@ def carry_on(w: Writer, carry, outs) -> None:
 
 @numpy_rule("while")
 def while_(w, eqn, *ins):
-    view = compat.view(eqn)
+    view: Any = compat.view(eqn)
     hold(w, ins)
     test_consts, body_consts, first = view.split(ins)
     carry = carried(w, [v.aval for v in eqn.outvars], first)
@@ -94,7 +96,7 @@ def where_going(w: Writer, going: Value, before: Value, after: Value) -> Value:
 
 @numpy_rule("scan")
 def scan(w, eqn, *ins):
-    view = compat.view(eqn)
+    view: Any = compat.view(eqn)
     hold(w, ins)
     consts, first, xs = view.split(ins)
     m, length, body = len(first), w.size(view.length), view.body

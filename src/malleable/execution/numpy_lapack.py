@@ -42,8 +42,9 @@ def _stacked(rank):
 
 def _routine(name, x, module=lapack):
     letter = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}[x.dtype.str[1:]]
-    unitary = {"orgqr": "ungqr", "syevd": "heevd"}
-    return getattr(module, letter + (unitary.get(name, name) if letter in "cz" else name))
+    if letter in "cz":
+        name = {"orgqr": "ungqr", "syevd": "heevd"}.get(name, name)
+    return getattr(module, f"{letter}{name}")
 
 
 def _nan_like(x):

@@ -75,13 +75,14 @@ def in_total_order(w, eqn, x, y):
 
 
 @numpy_rule("polynomial")
-def polynomial(w, eqn, x, *coefficients):
+def polynomial(w, eqn, x, *terms):
+    coefficients = list(terms)
     if len(coefficients) > 16:
         raise Unsupported("a polynomial of degree above 15")
     point, text = w.name(x) if not x.weak else w.typed(x), w.typed(coefficients[-1])
     for c in reversed(coefficients[:-1]):
         text = w.assign(f"{text} * {point} + {w.text(c, ATOM)}")
-    return w.value(eqn.outvars[0].aval, text, broadcast((x, *coefficients)))
+    return w.value(eqn.outvars[0].aval, text, broadcast((x, *terms)))
 
 
 @numpy_rule("mulhi")
@@ -110,14 +111,15 @@ def platform_index(w, eqn):
 def call_hi_primitive(w, eqn, *ins):
     hidden = eqn.params["_prim"]
     if type(hidden).__name__ == "SearchSorted" and ins[0].rank == 1:
-        return searchsorted(w, eqn, *ins, hidden.side)
+        return searchsorted(w, eqn, ins, hidden.side)
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     with compat.source(eqn):
         return w.inline(compat.trace(hidden.expand, *avals), ins)
 
 
-def searchsorted(w, eqn, x, points, side: str) -> str:
-    """Where points belong in a sorted array."""
+def searchsorted(w, eqn, ins, side: str) -> str:
+    """Where points belong in a sorted array: of ins = (array, points)."""
+    x, points = ins
     dtype = w.dtype(eqn.outvars[0].aval.dtype)
     return f'np.searchsorted({w.argument(x)}, {w.argument(points)}, "{side}").astype({dtype})'
 

@@ -50,7 +50,7 @@ MOVED = {
 WITH_PROGRAMS = {"cond", "while", "scan"}
 
 
-def on_words(w: Writer, eqn: compat.Eqn, ins) -> object:
+def on_words(w: Writer, eqn, ins) -> object:
     """An equation on keys, as one on their words."""
     name = eqn.primitive.name
     if name in WITH_PROGRAMS or name.startswith("random_"):
@@ -76,13 +76,13 @@ def on_words(w: Writer, eqn: compat.Eqn, ins) -> object:
     return RULES[name](w, moved, *ins)
 
 
-def _generator(eqn: compat.Eqn):
+def _generator(eqn):
     if "impl" in eqn.params:
         return eqn.params["impl"]
     return next(v.aval.dtype._impl for v in eqn.invars if is_key(v.aval))
 
 
-def _in_place(w: Writer, eqn: compat.Eqn, fun, ins, batch: int) -> list[Value]:
+def _in_place(w: Writer, eqn, fun, ins, batch: int) -> list[Value]:
     """fun(words of one key, ...), traced for the axes of keys before, and put here."""
     for _ in range(batch):
         fun = jax.vmap(fun)

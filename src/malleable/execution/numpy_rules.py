@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from malleable import compat
 from malleable.execution.breaks import Unsupported
 from malleable.execution.numpy_names import NAMES
 from malleable.execution.numpy_writer import (
@@ -92,9 +91,7 @@ def broadcast(ins: Sequence[Value]) -> tuple:
     return tuple(sizes)
 
 
-def elementwise(
-    w: Writer, eqn: compat.Eqn, form, ins: Sequence[Value], binding=ATOM, inner=None
-) -> Value:
+def elementwise(w: Writer, eqn, form, ins: Sequence[Value], binding=ATOM, inner=None) -> Value:
     """form(expressions) -> expression, of operands that broadcast; computed now if all are known.
 
     binding: of the result; inner: how tightly the operands bind, if not as it does.
@@ -113,7 +110,7 @@ def elementwise(
 
 
 def _operator(symbol: str, binding: int):
-    def rule(w: Writer, eqn: compat.Eqn, x: Value, y: Value) -> Value:
+    def rule(w: Writer, eqn, x: Value, y: Value) -> Value:
         if binding == COMPARE and x.binding == COMPARE:  # not a chain
             w.name(x)
         return elementwise(w, eqn, lambda a, b: f"{a} {symbol} {b}", (x, y), binding)
@@ -122,13 +119,13 @@ def _operator(symbol: str, binding: int):
 
 
 def _function(name: str):
-    def rule(w: Writer, eqn: compat.Eqn, *ins: Value) -> Value:
+    def rule(w: Writer, eqn, *ins: Value) -> Value:
         return elementwise(w, eqn, lambda *xs: f"{name}({', '.join(xs)})", ins, ATOM, 0)
 
     return rule
 
 
-def called(w: Writer, eqn: compat.Eqn, name: str, *ins: Value) -> Value:
+def called(w: Writer, eqn, name: str, *ins: Value) -> Value:
     """A function of NumPy or of numpy_runtime, elementwise."""
     return _function(name)(w, eqn, *ins)
 
@@ -253,7 +250,7 @@ def select_n(w, eqn, which, *cases):
         return case
     if len(cases) > 2:
         return _select_many(w, eqn, which, cases)
-    no, yes = cases
+    no, yes = list(cases)
     if not which.sizes and which.dtype == bool:  # one of the two, as it is
         alike = same_sizes(no.sizes, yes.sizes)
         read = w.typed if alike else w.whole

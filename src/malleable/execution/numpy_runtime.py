@@ -20,15 +20,12 @@ def mod(n, k):
 
 def divide(x, y):
     """Integer division towards zero; by zero it is -1 (all bits set), as in XLA."""
-    if np.ndim(y) == 0 and y != 0:
-        quotient = x // y
-        if quotient.dtype.kind == "i":
-            quotient = quotient + ((quotient * y != x) & ((x < 0) != (y < 0)))
-        return quotient.astype(quotient.dtype)
+    kind = (x if isinstance(x, np.ndarray | np.generic) else y).dtype
+    x, y = np.asarray(x, kind), np.asarray(y, kind)
     zero = y == 0
-    one = np.where(zero, 1, y).astype(y.dtype)
-    quotient = x // one
-    if quotient.dtype.kind == "i":
+    one = np.where(zero, kind.type(1), y)
+    quotient = np.asarray(x // one)
+    if kind.kind == "i":
         quotient = quotient + ((quotient * one != x) & ((x < 0) != (one < 0)))
     return np.where(zero, ~np.zeros_like(quotient), quotient)
 
@@ -255,12 +252,13 @@ def index_of(shape, starts, sizes, window, batch_rank):
     rank = batch_rank + len(window)
     index = []
     for d in range(len(shape)):
-        at = 0 if starts[d] is None else np.asarray(starts[d])
+        at = np.zeros((), np.intp)
         if starts[d] is not None:
-            at = at.reshape(at.shape + (1,) * len(window)).astype(np.intp)
+            at = np.asarray(starts[d], np.intp)
+            at = at.reshape(at.shape + (1,) * len(window))
         if d in window:
             place = batch_rank + window.index(d)
-            span = np.arange(sizes[d]).reshape((-1,) + (1,) * (rank - place - 1))
+            span = np.arange(int(sizes[d])).reshape((-1,) + (1,) * (rank - place - 1))
             at = at + span
         index.append(at)
     return tuple(index)
@@ -272,12 +270,12 @@ def gather(x, starts, sizes, window, lasts, batch, fill):
     starts: {dimension: indices of the batch shape}; lasts: {dimension: the last valid one};
     batch: {dimension: axis of the batch it goes along with}.
     """
-    shape = next(iter(starts.values())).shape if starts else ()
+    shape: tuple[int, ...] = next((i.shape for i in starts.values()), ())
     full = [None] * x.ndim
     for d, i in starts.items():
         full[d] = inside(i, lasts[d])
     for d, axis in batch.items():
-        full[d] = np.arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+        full[d] = np.arange(int(shape[axis])).reshape((-1,) + (1,) * (len(shape) - axis - 1))
         full[d] = np.broadcast_to(full[d], shape)
     out = np.asarray(x[index_of(x.shape, full, sizes, window, len(shape))])
     if fill is None:
@@ -314,7 +312,7 @@ def scatter(x, starts, updates, sizes, window, lasts, batch, clip, ufunc):
     for d, i in starts.items():
         full[d] = np.broadcast_to(inside(i, lasts[d]), shape)
     for d, axis in batch.items():
-        full[d] = np.arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+        full[d] = np.arange(int(shape[axis])).reshape((-1,) + (1,) * (len(shape) - axis - 1))
         full[d] = np.broadcast_to(full[d], shape)
     if np.all(ok):
         index = index_of(x.shape, full, sizes, window, len(shape))

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.execution.breaks import Unsupported
@@ -325,7 +326,7 @@ CALLS = {  # primitive -> the param that holds its program
 }
 
 
-def called_program(eqn: compat.Eqn) -> compat.Jaxpr | None:
+def called_program(eqn) -> compat.Jaxpr | None:
     """The program that an equation does nothing but call."""
     found = eqn.params.get(CALLS.get(eqn.primitive.name, ""))
     if found is None or searched_side(eqn):
@@ -333,7 +334,7 @@ def called_program(eqn: compat.Eqn) -> compat.Jaxpr | None:
     return compat.close(found)
 
 
-def searched_side(eqn: compat.Eqn) -> str:
+def searched_side(eqn) -> str:
     """The side of a call of JAX's `searchsorted`, told by its comparison; "" for other calls."""
     if eqn.params.get("name") != "searchsorted" or eqn.invars[0].aval.ndim != 1:
         return ""
@@ -353,7 +354,7 @@ def _mentions(program: compat.Jaxpr, name: str) -> bool:
 
 def is_key(aval) -> bool:
     """Whether these are random keys."""
-    return jax.dtypes.issubdtype(getattr(aval, "dtype", None), jax.dtypes.prng_key)
+    return jnp.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.prng_key)
 
 
 def words(aval) -> tuple[tuple, Any]:

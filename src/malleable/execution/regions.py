@@ -1,7 +1,7 @@
 """One region at run time: which way it runs, for which arguments, and how that is chosen.
 
 A region is traced once per signature of its arguments. Then it runs compiled, or, on the CPU while
-that costs less than compiling, through NumPy; what is faster stays. See `Policy`.
+that costs less than compiling, through NumPy; what is faster stays.
 """
 
 import time
@@ -14,26 +14,26 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.execution.breaks import NeedsPython, Unsupported
+from malleable.execution.breaks import NeedsPython, OtherSignature, Unsupported
 from malleable.execution.families import Family
 from malleable.execution.host import arrive, own
 from malleable.execution.numpy_code import numpy_function
 from malleable.execution.signatures import (
     ARRAY,
     BASE,
+    CONCRETE,
     NUMBERS,
     PER_EQN,
     Stats,
     compiling,
     loops,
-    rank,
     shape_of,
     signature,
 )
 from malleable.execution.sizes import size_values
 from malleable.execution.tracing import UNSET, Traced
 
-REPEATS = 8  # times a size comes before it has a program of its own
+SIZES = 256  # how many signatures over symbolic sizes are kept
 TRIALS = 3  # runs of a compiled region before it is compared with NumPy
 
 
@@ -50,12 +50,16 @@ class Variant:
     run: Callable = lambda *xs: ()
     jitted: Any = None
     by_numpy: Any = None
+    trials: int = 0
+    known = None
+    is_frequent = False
 
     def __post_init__(self):
+        self.all_dynamic = all(self.traced.dynamic)
         self.jitted = compiled(self.program, self.traced.form)
         self.run = self.jitted
         program = self.program.jaxpr
-        self.weak = [v.aval.weak_type for v in program.outvars]
+        self.weak = [i for i, v in enumerate(program.outvars) if v.aval.weak_type]
         if not self.host or not program.eqns:
             self.stats.way = "compiled"
             return
@@ -67,6 +71,10 @@ class Variant:
         if self.by_numpy is not None:
             self.stats.way = "numpy"
             self.run = self.try_numpy
+
+    @property
+    def settled(self) -> bool:
+        return self.run is self.jitted
 
     @property
     def all_outs(self) -> tuple:
@@ -91,11 +99,9 @@ class Variant:
         return out
 
     def through_numpy(self, *xs):
-        outs = self.by_numpy(*xs)
-        outs = [
-            compat.put(own(x), weak=True) if weak else own(x)
-            for x, weak in zip(outs, self.weak, strict=True)
-        ]
+        outs = list(map(own, self.by_numpy(*xs)))
+        for i in self.weak:
+            outs[i] = compat.put(outs[i], weak=True)
         return outs[0] if self.traced.form == "leaf" else tuple(outs)
 
     def try_compiled(self, *xs):
@@ -108,7 +114,7 @@ class Variant:
             return out
         stats.jit_best = min(stats.jit_best, spent)
         stats.way = f"compiled, trial {stats.calls}"
-        self.trials = getattr(self, "trials", 0) + 1
+        self.trials += 1
         if self.trials >= TRIALS:
             if stats.jit_best <= stats.numpy_best:
                 stats.way, self.run = "compiled", self.jitted
@@ -118,9 +124,13 @@ class Variant:
 
 
 def compiled(program: compat.Jaxpr, form: str) -> Callable:
-    """The program under jit."""
+    """The program under jit. For other arguments it raises OtherSignature."""
+    expected = [(v.aval.shape, v.aval.dtype, v.aval.weak_type) for v in program.jaxpr.invars]
 
     def region(*xs):
+        avals = [getattr(x, "aval", None) for x in xs]
+        if [a and (a.shape, a.dtype, a.weak_type) for a in avals] != expected:
+            raise OtherSignature
         outs = compat.replay(program, list(map(compat.as_array, xs)))
         return outs[0] if form == "leaf" else tuple(outs)
 
@@ -143,63 +153,90 @@ class State:
     bodies: dict = field(default_factory=dict)
     static: set = field(default_factory=set)
     how: Any = None  # its body, the kinds of its outputs, what was lifted, which leaves are dynamic
+    sized: OrderedDict = field(default_factory=OrderedDict)  # those over symbolic sizes, by key
     families: dict = field(default_factory=dict)  # by all of a signature but the sizes
 
 
 class Runner:
     """What the residual program calls. prepare(state, values, ...) makes a variant, or cuts.
 
-    raw: which outputs may be arrays of NumPy.
+    raw: which outputs may be arrays of NumPy; fast: the compiled program, where there is one only.
     """
+
+    __slots__ = ("all_raw", "fast", "options", "prepare", "raw", "state")
 
     def __init__(self, state: State, prepare: Callable, options, raw: list[bool]):
         self.state, self.prepare, self.options = state, prepare, options
         self.raw = raw
         self.all_raw = bool(raw) and all(raw)
+        self.fast: Callable | None = None
 
     def __call__(self, *values):
+        if self.fast is not None:
+            try:
+                return self.fast(*values)
+            except OtherSignature:
+                self.fast = None
         state = self.state
         if state.instead is not None:
             return self.cut(values)
-        leaves = []
+        leaves, key = [], []
         for value in values:
             kind = type(value)
-            if kind is ARRAY or kind is np.ndarray or kind in NUMBERS:
+            if kind is ARRAY:
+                key += (value.shape, value.dtype, value.weak_type)
+                leaves.append(value)
+            elif kind is np.ndarray:
+                key += (value.shape, value.dtype)
+                leaves.append(value)
+            elif kind in NUMBERS:
+                key.append(kind)
                 leaves.append(value)
             else:
-                leaves.extend(jax.tree.leaves(value))
-        key = tuple(map(signature, leaves)), tuple(map(_shape_of_tree, values))
+                found, tree = jax.tree.flatten(value)
+                leaves += found
+                key += (tree, *map(signature, found))
         if state.static:
-            key = (*key, tuple(values[i] for i in state.static))
-        variant = state.variants.get(key)
-        if variant is None:
+            key += [values[i] for i in state.static]
+        key = tuple(key)
+        variant = state.variants.get(key) or state.sized.get(key)
+        if variant is None or variant.is_frequent:
             variant = self.specialize(values, leaves, key)
             if variant is None:
                 return self.cut(values)
+        return self.run(variant, values, leaves, key)
+
+    def run(self, variant, values, leaves, key):
         traced = variant.traced
-        if all(traced.dynamic):
-            args = leaves
-        else:
+        args = leaves
+        if not variant.all_dynamic:
             args = [leaf for leaf, d in zip(leaves, traced.dynamic, strict=True) if d]
         run = variant.run
+        if any([type(x) not in CONCRETE for x in args]) and any(
+            isinstance(x, compat.Tracer) for x in args
+        ):
+            if variant.jitted is None:  # symbolic sizes are for values
+                variant = self.exact(values, leaves, key)
+                if variant is None:
+                    return self.cut(values)
+            run = variant.jitted
         if run is variant.jitted:
             outs = run(*args)
-            return outs if traced.form != "tree" else assemble(traced, outs, leaves)
-        if any(isinstance(x, compat.Tracer) for x in args):
-            if variant.jitted is None:
-                variant = self.exact(values, leaves, key)
-                assert variant is not None
-                return self(*values)
-            outs = variant.jitted(*args)
-            return outs if traced.form != "tree" else assemble(traced, outs, leaves)
+            if traced.form == "tree":
+                return assemble(traced, outs, leaves)
+            if len(self.state.variants) == 1 and len(args) == len(values) and variant.settled:
+                self.fast = run
+            return outs
         try:
             outs = run(*args)
         except Unsupported:  # a size at which the trace over symbols does not hold
-            self.exact(values, leaves, key)
-            return self(*values)
+            variant = self.exact(values, leaves, key)
+            if variant is None:
+                return self.cut(values)
+            return self.run(variant, values, leaves, key)
         if self.all_raw and traced.form != "tree":
             return outs
-        return self.handed(traced, outs, leaves, getattr(variant, "known", None))
+        return self.handed(traced, outs, leaves, variant.known)
 
     def cut(self, values):
         if compiling.get():
@@ -210,26 +247,32 @@ class Runner:
     def specialize(self, values, leaves, key):
         """A variant for a signature that is new: over symbolic sizes if only sizes are."""
         state = self.state
-        kind = tuple(map(rank, leaves)), *key[1:]
-        family = state.families.get(kind)
         shapes = tuple(map(shape_of, leaves))
+        kind = tuple(
+            len(k) if type(k) is tuple and all(type(d) is int for d in k) else k for k in key
+        )
+        family = state.families.get(kind)
         traced = any(isinstance(x, compat.Tracer) for x in leaves)
-        if family is None or traced:
+        frequent = key in state.sized
+        if family is None or traced or frequent or self.options.dynamic_sizes == "exact":
             variant = self.exact(values, leaves, key)
             if variant is not None and family is None:
                 state.families[kind] = Family([shapes])
             return variant
-        if self.options.dynamic_sizes != "exact":
-            variant = family.variant(shapes, lambda axes: self.prepare(state, values, leaves, axes))
-            if variant is not None and variant.seen(shapes) <= REPEATS:
-                return variant
-        return self.exact(values, leaves, key)
+        variant = family.variant(shapes, lambda axes: self.prepare(state, values, leaves, axes))
+        if variant is None:
+            return self.exact(values, leaves, key)
+        state.sized[key] = variant = variant.copy()
+        if len(state.sized) > SIZES:
+            state.sized.popitem(last=False)
+        return variant
 
     def exact(self, values, leaves, key):
         state = self.state
         variant = self.prepare(state, values, leaves)
         if variant is not None:
             state.variants[key] = variant
+            state.sized.pop(key, None)
             if len(state.variants) > self.options.max_compiles:
                 state.variants.popitem(last=False)
         return variant
@@ -241,13 +284,6 @@ class Runner:
         raw = self.raw if traced.form == "tuple" and self.raw else [False] * len(outs)
         outs = tuple(x if r else arrive(x) for x, r in zip(outs, raw, strict=True))
         return outs if traced.form == "tuple" else assemble(traced, outs, leaves, sizes)
-
-
-def _shape_of_tree(value):
-    kind = type(value)
-    if kind is ARRAY or kind is np.ndarray or kind in NUMBERS:
-        return None
-    return jax.tree.structure(value)
 
 
 def assemble(traced: Traced, outs, leaves, sizes=None):

@@ -12,7 +12,8 @@ from malleable import compat
 PER_EQN, BASE = 0.006, 0.04  # seconds that XLA takes to compile an equation, and any program
 
 ARRAY = type(jax.numpy.zeros(()))
-NUMBERS = (int, float, complex)
+NUMBERS = frozenset([int, float, complex])
+CONCRETE = frozenset([ARRAY, np.ndarray, int, float, complex])
 
 
 compiling: contextvars.ContextVar = contextvars.ContextVar("compiling", default=False)
@@ -49,13 +50,6 @@ class Stats:
     jit_best: float = float("inf")
     compile: float = 0.0
     way: str = "new"
-
-
-def rank(leaf) -> Any:
-    """The signature of a leaf but for its sizes."""
-    found = signature(leaf)
-    is_array = isinstance(found, tuple) and isinstance(found[0], tuple)
-    return (len(found[0]), *found[1:]) if is_array else found
 
 
 def shape_of(leaf) -> tuple:
