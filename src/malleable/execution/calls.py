@@ -9,6 +9,7 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.execution import host
 from malleable.execution.breaks import NeedsPython as NeedsPython
+from malleable.execution.breaks import nearest
 from malleable.execution.facts import Stays
 from malleable.execution.host_table import TABLE
 from malleable.execution.tracing import UNSET
@@ -34,13 +35,6 @@ def reason(error: Exception) -> Stays:
     return Stays("error", f"{type(error).__name__}: {text}")
 
 
-_WAYS = {
-    "bool": "jnp.where(test, a, b), lax.cond, or mal.autograph on the function",
-    "mask": "jnp.where(mask, x, 0), x.at[...].set(..., mode='drop'), or jnp.nonzero(mask, size=n)",
-    "int": "a static argument, lax.dynamic_slice, or a range that holds all cases with a mask",
-}  # fmt: skip
-
-
 def needs_value(part, error: Exception) -> TransformError:
     """A break met under jit, vmap or grad of the function, where no value is to be had."""
     stays, trace, line = reason(error), error.__traceback__, 0
@@ -51,7 +45,7 @@ def needs_value(part, error: Exception) -> TransformError:
     return TransformError(
         f"this has no value under jit, vmap, scan or grad: {stays.why}",
         where=f"{part.filename}:{line} in {part.name}",
-        hint=_WAYS.get(stays.kind, _WAYS["bool"]),
+        hint="; ".join(nearest(stays.kind)),
     )
 
 
@@ -84,6 +78,13 @@ class Host:
         kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
         chosen = self.engine.selective(f)
         return chosen(*args, **kwargs)
+
+    def given(self, read):
+        """read(), or UNSET where the variable it reads has no value."""
+        try:
+            return read()
+        except NameError:
+            return UNSET
 
     def iterate(self, x):
         """The items of an array as NumPy has them."""

@@ -10,14 +10,15 @@ from typing import Any
 
 import jax
 
-from malleable.execution import anf, calls, facts, partition, scan, tracing, writing
+from malleable.execution import anf, announce, calls, facts, partition, scan, tracing, writing
 from malleable.execution.breaks import Unsupported
 from malleable.execution.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.families import over_sizes
+from malleable.execution.host import is_raw
 from malleable.execution.options import Options
 from malleable.execution.partition import Region, Tree
 from malleable.execution.regions import Runner, State, Variant
-from malleable.execution.signatures import compiling
+from malleable.execution.signatures import compiling, flatten
 from malleable.execution.sizes import trace_symbolic
 from malleable.execution.tracing import UNSET, Failed
 from malleable.frontend import scopes, source
@@ -72,17 +73,21 @@ class Partition:
         return held | {writing.HOST: types.CellType(self.engine.host)}
 
     def write(self) -> None:
+        self.residual_tree, runs = self.written()
+        self.runs = self.equip(runs)
+        free = (*self.fun.__code__.co_freevars, writing.HOST, *self.runs)
+        self.code = writing.compiled(self.residual_tree, self.filename, free, self.name)
+        self.version = self.tree.version
+
+    def written(self, residual=writing.Residual) -> tuple:
+        """The residual program as a tree, and the regions it calls, by name."""
         unset = writing.settle(self.tree, self.is_input, params=self.params)
         args = copy.deepcopy(self.tree.node.args)
         args.defaults, args.kw_defaults = [], [None] * len(args.kwonlyargs)
         for arg in ast.walk(args):
             if isinstance(arg, ast.arg):
                 arg.annotation = None
-        self.residual_tree, self.runs = writing.write(self.tree, "residual", args, None, unset)
-        self.runs = self.equip(self.runs)
-        free = (*self.fun.__code__.co_freevars, writing.HOST, *self.runs)
-        self.code = writing.compiled(self.residual_tree, self.filename, free, self.name)
-        self.version = self.tree.version
+        return writing.write(self.tree, "residual", args, None, unset, residual)
 
     def equip(self, runs) -> dict:
         """A runner for each region; what is known of a region stays."""
@@ -207,7 +212,8 @@ class Partition:
                         )
                         program = self.pass_(found.program)
                         raw = raw or (False,) * len(program.jaxpr.outvars)
-                        counts = [jax.tree.structure(v).num_leaves for v in values]
+                        counts = [len(flatten(v)[0]) for v in values]
+                        announce.many(self, region, state, counts, values, leaves)
                         return Variant(found, program, self.options.on_host, held, counts)
                     cut, stays = found.cut, calls.reason(found.error)
                     if cut < 0:
@@ -218,6 +224,7 @@ class Partition:
                 if new is None:
                     state.bodies.clear()
                     continue
+                announce.met(self, stays, region.body[cut].lineno)
                 return self.put(region, state, new)
 
     def sized(self, region, state, values, axes):
@@ -262,7 +269,7 @@ class Partition:
             if value is UNSET:
                 continue
             kind = facts.kind_of(value)
-            if kind == NUMPY and (name in region.raw_ins or name in self.params):
+            if kind == NUMPY and name in region.raw_ins and is_raw(value):
                 kind = ARRAY
             kinds[name] = kind
         names = set().union(*(scopes.uses(s).reads | scopes.uses(s).captured for s in region.body))

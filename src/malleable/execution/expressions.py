@@ -1,6 +1,7 @@
 """The kind of each expression; those that Python must run raise Stays."""
 
 import ast
+import functools
 import types
 
 import jax
@@ -13,6 +14,7 @@ from malleable.execution.facts import (
     NUMBER,
     NUMPY,
     SCALAR,
+    SIZE,
     UNKNOWN,
     Known,
     Scope,
@@ -63,7 +65,7 @@ def expression(node, scope: Scope):
             value, index = expression(node.value, scope), expression(node.slice, scope)
             if isinstance(value, Known):
                 raise Stays("object", "it asks an object for an item")
-            return join(value, index) if value in (NUMBER, NUMPY, SCALAR) else (
+            return join(value, index) if value in (NUMBER, NUMPY, SCALAR, SIZE) else (
                 ARRAY if value == ARRAY else UNKNOWN)  # fmt: skip
         case ast.Call():
             return call(node, scope)
@@ -74,10 +76,10 @@ def expression(node, scope: Scope):
             return join(*(expression(x, scope) for x in node.elts))
         case ast.List() | ast.Set():
             parts = [expression(x, scope) for x in node.elts]
+            _refuse_scalars(parts)
             return NUMPY if join(*parts) == NUMPY else MADE
         case ast.Dict():
-            for part in (*node.keys, *node.values):
-                expression(part, scope)
+            _refuse_scalars([expression(part, scope) for part in (*node.keys, *node.values)])
             return MADE
         case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
             return comprehension(node, scope)
@@ -117,10 +119,10 @@ def attribute(node, scope):
                 raise Stays("python", f"there is no `{node.attr}`") from None
         raise Stays("object", f"it reads `.{node.attr}` of an object")
     if node.attr in _SHAPE and base in (ARRAY, UNKNOWN, NUMPY):
-        return NUMBER if base == NUMPY or node.attr == "dtype" else SCALAR
+        return NUMBER if base == NUMPY or node.attr == "dtype" else SIZE
     if node.attr == "flat":
         raise Stays("python", "`.flat` goes over an array item by item")
-    return base if base in (NUMBER, NUMPY, ARRAY, SCALAR) else UNKNOWN
+    return base if base in (NUMBER, NUMPY, ARRAY, SCALAR, SIZE) else UNKNOWN
 
 
 def bind(target, kind, scope):
@@ -128,7 +130,7 @@ def bind(target, kind, scope):
         scope.kinds[target.id] = kind
         scope.defs.pop(target.id, None)
     elif isinstance(target, ast.Tuple | ast.List):
-        inner = kind if kind in (ARRAY, NUMBER, NUMPY, SCALAR) else UNKNOWN
+        inner = kind if kind in (ARRAY, NUMBER, NUMPY, SCALAR, SIZE) else UNKNOWN
         for item in target.elts:
             bind(item.value if isinstance(item, ast.Starred) else item, inner, scope)
     elif isinstance(target, ast.Subscript):
@@ -146,12 +148,13 @@ def comprehension(node, scope):
     for generator in node.generators:
         items = expression(generator.iter, inner)
         refuse_numpy(items)
-        bind(generator.target, items if items in (ARRAY, NUMBER, SCALAR) else UNKNOWN, inner)
+        bind(generator.target, items if items in (ARRAY, NUMBER, SCALAR, SIZE) else UNKNOWN, inner)
         for test in generator.ifs:
             expression(test, inner)
     parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
     kinds_ = [expression(part, inner) for part in parts]
     refuse_numpy(join(*kinds_))
+    _refuse_scalars(kinds_)
     return MADE if not isinstance(node, ast.GeneratorExp) else UNKNOWN
 
 
@@ -205,6 +208,12 @@ def call(node, scope):
     raise Stays("call", "it calls something unknown")
 
 
+def _refuse_scalars(found) -> None:
+    """A number made of an array must stay a number where it is kept."""
+    if SCALAR in found:
+        raise Stays("value", "a number made of an array is kept")
+
+
 def _check_argument(kind, scope):
     """A function handed on must be as pure as one that is called."""
     if isinstance(kind, ast.FunctionDef):
@@ -213,6 +222,10 @@ def _check_argument(kind, scope):
         why = impure(kind.value, scope)
         if why:
             raise Stays("call", why)
+    elif isinstance(kind, Known) and (
+        hasattr(kind.value, "__next__") or isinstance(kind.value, list | dict | set)
+    ):
+        raise Stays("object", "it takes something that may change")
 
 
 def method(node, function, args, scope):
@@ -221,8 +234,9 @@ def method(node, function, args, scope):
     if base == NUMPY or (NUMPY in args and base == NUMBER):
         raise Stays("numpy", "NumPy computes this")
     if base == MADE:
+        _refuse_scalars(args)
         return UNKNOWN
-    if base in (NUMBER, SCALAR):
+    if base in (NUMBER, SCALAR, SIZE):
         if attr in ("append", "extend", "pop", "update", "insert", "remove", "clear", "setdefault"):
             raise Stays("effect", f"`.{attr}()` changes something that lives outside")
         return join(*args) if args else NUMBER
@@ -261,9 +275,13 @@ def result(f, args, node, scope):
     if why:
         raise Stays("call", why)
     if f in _COUNTS:
-        return NUMBER if all(a == NUMBER for a in args) else SCALAR
+        return NUMBER if all(a == NUMBER for a in args) else SIZE
     if f in _MAKES:
         return MADE
+    if f in (map, filter, functools.reduce) and any(
+        isinstance(a, Known) and a.value in (int, float, bool, complex, str) for a in args
+    ):
+        raise Stays("value", "numbers are made of arrays")
     if f in (int, float, bool, complex, str):
         return NUMBER if all(a == NUMBER for a in args) else SCALAR
     if is_pure(f):

@@ -14,7 +14,8 @@ from malleable import compat
 
 ARRAY = "array"  # an array of JAX, or a pytree with such ones
 NUMBER = "number"  # a number, string, None or a tuple of these: Python's own
-SCALAR = "scalar"  # a Python number made of arrays: `float(x)`, `len(x)`, `x.shape[0]`
+SCALAR = "scalar"  # a Python number made of arrays: `float(x)`
+SIZE = "size"  # one that is known while tracing: `len(x)`, `x.shape[0]`
 NUMPY = "numpy"  # an array of NumPy that the user made
 MADE = "made"  # a list or dict made in this region
 UNKNOWN = "unknown"  # the result of a call in this region
@@ -59,6 +60,8 @@ def kind_of(value) -> Any:
     """The kind of a value that comes into a region."""
     if isinstance(value, jax.Array | compat.Tracer):
         return ARRAY
+    if hasattr(value, "__next__"):
+        return Known(value)  # reading it changes it
     if isinstance(value, np.ndarray):
         return NUMPY
     if isinstance(value, np.generic):
@@ -69,7 +72,10 @@ def kind_of(value) -> Any:
         return NUMBER
     if isinstance(value, types.ModuleType | type) or (callable(value) and not is_pytree(value)):
         return Known(value)
-    leaves = jax.tree.leaves(value)
+    try:
+        leaves = jax.tree.leaves(value)
+    except ValueError:  # a dict whose keys have no order
+        return Known(value)
     if type(value) in (list, dict, tuple) or is_pytree(value):
         found = [kind_of(leaf) for leaf in leaves]
         if any(isinstance(k, Known) for k in found):
@@ -97,7 +103,7 @@ def join(*found):
         return UNKNOWN
     if NUMPY in found:
         return NUMPY
-    return SCALAR if SCALAR in found else NUMBER
+    return next((kind for kind in (SCALAR, SIZE) if kind in found), NUMBER)
 
 
 def code_waits(code) -> bool:

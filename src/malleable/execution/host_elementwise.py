@@ -147,7 +147,7 @@ def _square(a):
 _INEXACT = """
     sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan sinh cosh tanh
     arcsinh arccosh arctanh cbrt deg2rad rad2deg degrees radians acos asin atan acosh asinh atanh
-    sinc divide true_divide arctan2 atan2 hypot logaddexp copysign float_power
+    sinc divide true_divide arctan2 atan2 logaddexp copysign float_power
 """
 _SAME = "floor ceil trunc rint square maximum minimum fmax fmin"
 _COMPLEX = "add subtract multiply negative positive conj conjugate"

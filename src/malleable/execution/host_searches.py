@@ -111,8 +111,12 @@ def extract(condition, arr):
 
 def repeat(a, repeats, axis=None):
     """jnp.repeat by an integer or by one for each element."""
-    repeats = repeats if type(repeats) is int else raw(repeats)
-    if np.min(repeats, initial=0) < 0:
+    if type(repeats) is int:
+        least = repeats
+    else:
+        repeats = raw(repeats)
+        least = repeats.min() if repeats.size else 0
+    if least < 0:
         raise Unsupported("less than nothing")
     return own(np.repeat(_along(raw(a), axis), repeats, axis))
 

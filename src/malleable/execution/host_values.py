@@ -51,7 +51,8 @@ def raw(x) -> np.ndarray:
     if kind is Array:
         if is_weak(x) or not compat.is_on_host(x):
             raise Unsupported("an array of weak type or of another device")
-        return np.asarray(x) if x.dtype in NARROW else _narrow(np.asarray(x))
+        values = np.asarray(x)
+        return values if values.dtype in NARROW else _narrow(values)
     if isinstance(x, np.generic):
         return raw(np.asarray(x))
     raise Unsupported("no array")

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.execution import calls, facts
+from malleable.execution import announce, calls, facts
 from malleable.execution.cutting import Partition
 from malleable.execution.options import Options
 from malleable.frontend.rewrite import NoSource
@@ -81,6 +81,7 @@ class Selective:
         self.__malleable_selective__ = fun
         self.made: Any = (None, None)
         self.entry: Callable = self.general
+        self.said = False  # whether it was said that it is not cut
 
     def __call__(self, *args, **kwargs):
         return self.entry(*args, **kwargs)
@@ -98,6 +99,7 @@ class Selective:
             fun, args = fun.__func__, (fun.__self__, *args)
         part = self.engine.partition(fun) if isinstance(fun, types.FunctionType) else None
         if part is None:
+            announce.uncut(self)
             return self.fun(*args, **kwargs)
         version, made = self.made
         if version != part.tree.version or made is None:
@@ -116,8 +118,9 @@ class Selective:
     def shorten(self, part: Partition, made: Callable, args, kwargs) -> None:
         """Call XLA directly from now on, if all of the function is one program."""
         whole = part.whole()
-        leaves = jax.tree.leaves((args, kwargs))
-        if whole is None or any(isinstance(x, compat.Tracer) for x in leaves):
+        if whole is None:
+            return
+        if any(isinstance(x, compat.Tracer) for x in jax.tree.leaves((args, kwargs))):
             return
         bound = inspect.signature(made).bind(*args, **kwargs).arguments
         static = [n for n in whole if n in bound]

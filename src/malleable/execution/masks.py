@@ -4,6 +4,7 @@ Arguments are padded to the bucket; rules per primitive keep the padding out of 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,7 +29,7 @@ class Bucketed:
         self.symbolic, self.ratio, self.minimum = symbolic, ratio, minimum
         self.executables: dict[tuple[int, ...], jax.stages.Wrapped] = {}
         program = symbolic.jaxpr.jaxpr
-        self.out_dims = [tuple(getattr(v.aval, "shape", ())) for v in program.outvars]
+        self.out_sizes = [_size_names(getattr(v.aval, "shape", ())) for v in program.outvars]
         self.padded: dict[int, list[tuple[int, str]]] = {}
         for (leaf, axis), name in symbolic.dynamic.items():
             self.padded.setdefault(leaf, []).append((axis, name))
@@ -45,6 +46,8 @@ class Bucketed:
     def executable(self, rooms: tuple[int, ...]):
         """The function (values of all sizes, consts, *padded) -> padded results, for a bucket."""
         if rooms not in self.executables:
+            if any(getattr(jax.config, f"jax_debug_{what}") for what in ("nans", "infs")):
+                raise Unsupported("padding may be NaN, which jax_debug_nans would report")
             self.executables[rooms] = jax.jit(self._at(rooms))
         return self.executables[rooms]
 
@@ -91,8 +94,6 @@ def run(region: Bucketed, arrays: Sequence) -> tuple:
     A result of symbolic size is a NumPy view, any other an array of JAX. Raises Unsupported for
     sizes at which the trace does not hold.
     """
-    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
-        raise Unsupported("padding may be NaN where jax_debug_nans looks")
     symbolic = region.symbolic
     sizes = symbolic.sizes(arrays)
     values = symbolic.flat_sizes(sizes)
@@ -100,17 +101,22 @@ def run(region: Bucketed, arrays: Sequence) -> tuple:
     room = dict(zip(symbolic.symbols, rooms, strict=True))
     args = list(arrays)
     for leaf, axes in region.padded.items():
-        args[leaf] = pad_to(
-            np.asarray(args[leaf]), [a for a, _ in axes], [room[s] for _, s in axes]
-        )
+        widths = [room[name] for _, name in axes]
+        args[leaf] = pad_to(np.asarray(args[leaf]), [axis for axis, _ in axes], widths)
     outs = region.executable(rooms)(np.array(values, np.int32), symbolic.jaxpr.consts, *args)
     known = dict(zip(symbolic.texts, values, strict=True))
-    return tuple(cut(out, dims, known) for out, dims in zip(outs, region.out_dims, strict=True))
+    return tuple(cut(out, names, known) for out, names in zip(outs, region.out_sizes, strict=True))
 
 
-def cut(out, dims: Sequence, known: dict[str, int]):
-    """A result without its padding."""
+def _size_names(dims: Sequence) -> tuple[str | int, ...] | None:
+    """What the sizes of a result are called; None where none is symbolic."""
     if not any(map(is_symbolic, dims)):
+        return None
+    return tuple(str(d) if is_symbolic(d) else d for d in dims)
+
+
+def cut(out, names: Sequence[Any] | None, known: dict[str, int]):
+    """A result without its padding."""
+    if names is None:
         return out
-    sizes = (known[str(d)] if is_symbolic(d) else d for d in dims)
-    return np.asarray(out)[tuple(slice(0, s) for s in sizes)]
+    return np.asarray(out)[tuple(slice(known.get(s, s)) for s in names)]

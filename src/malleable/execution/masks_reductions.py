@@ -18,13 +18,13 @@ from malleable.execution.masks_values import (
 from malleable.execution.sizes import is_symbolic
 
 _ELEMENTWISE = """
-abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz
-complex conj copy copy_p cos cosh device_put digamma div eq eq_to erf erf_inv erfc exp exp2 expm1
-floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p
-logistic lt lt_to max min mul name ne neg nextafter not optimization_barrier or polygamma
-population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n
-shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
-tan tanh threefry2x32 xor zeta"""
+abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp
+clz complex conj copy copy_p cos cosh device_put digamma div eq eq_to erf erf_inv erfc exp exp2
+expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log
+log1p log2 logistic lt lt_to max min mul mulhi name ne neg nextafter not one_minus_square
+optimization_barrier or polygamma population_count pow real reduce_precision
+regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
+shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh threefry2x32 xor zeta"""
 
 
 @mask_rule(*_ELEMENTWISE.split())

@@ -113,8 +113,12 @@ def call_hi_primitive(w, eqn, *ins):
     if type(hidden).__name__ == "SearchSorted" and ins[0].rank == 1:
         return searchsorted(w, eqn, ins, hidden.side)
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+
+    def expanded(*leaves):
+        return jax.tree.leaves(hidden.expand(*jax.tree.unflatten(hidden.in_tree, leaves)))
+
     with compat.source(eqn):
-        return w.inline(compat.trace(hidden.expand, *avals), ins)
+        return w.inline(compat.trace(expanded, *avals), ins)
 
 
 def searchsorted(w, eqn, ins, side: str) -> str:
@@ -127,8 +131,8 @@ def searchsorted(w, eqn, ins, side: str) -> str:
 # ---------------------------------------------------------------- matrices
 
 
-def _assigned(w, eqn, text: str, count: int | None = None) -> list[Value]:
-    """The results of a call, named; `count`: how many it gives."""
+def _assigned(w, eqn, text: str) -> list[Value]:
+    """The results of a call that gives several, named."""
     outs = [w.new_name() for _ in eqn.outvars]
     w.line(f"{', '.join(outs)}{',' if len(outs) == 1 else ''} = {text}")
     return [w.named(v.aval, name) for v, name in zip(eqn.outvars, outs, strict=True)]

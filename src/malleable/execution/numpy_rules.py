@@ -321,12 +321,7 @@ def reduce_precision(w, eqn, x):
     return elementwise(w, eqn, form, (x,), ATOM)
 
 
-@numpy_rule("copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "pvary",
-            "sharding_constraint", "layout_constraint", "reshard")  # fmt: skip
+@numpy_rule("copy", "copy_p", "stop_gradient", "optimization_barrier", "device_put", "name",
+            "pvary", "sharding_constraint", "layout_constraint", "reshard")  # fmt: skip
 def identity(w, eqn, *xs):
-    return xs
-
-
-@numpy_rule("device_put")
-def device_put(w, eqn, *xs):
     return xs

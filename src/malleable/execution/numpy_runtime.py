@@ -26,7 +26,8 @@ def divide(x, y):
     one = np.where(zero, kind.type(1), y)
     quotient = np.asarray(x // one)
     if kind.kind == "i":
-        quotient = quotient + ((quotient * one != x) & ((x < 0) != (one < 0)))
+        opposite = np.less(x, 0) != np.less(one, 0)
+        quotient = quotient + ((quotient * one != x) & opposite)
     return np.where(zero, ~np.zeros_like(quotient), quotient)
 
 
@@ -121,7 +122,7 @@ def polygamma(n, x):
 def igamma(a, x):
     """Lower regularized incomplete gamma function; NaN where XLA says so."""
     out = np.asarray(special.gammainc(a, x))
-    outside = (a < 0) | (x < 0) | ((a == 0) & (x < np.inf))
+    outside = (a < 0) | (x < 0) | ((a == 0) & (x < 1))
     return np.where(outside, np.full_like(out, np.nan), out)
 
 
@@ -142,6 +143,7 @@ def zeta(x, q):
     pole = (q <= 0) & (q == np.floor(q)) & (x != 1)
     out = np.asarray(special.zeta(x, q))
     ends = np.where(np.fmod(x, 2) == 0, np.full_like(out, np.inf), np.full_like(out, np.nan))
+    out = np.where((q == np.inf) | (x == np.inf), np.full_like(out, np.nan), out)
     return np.where(pole, ends, out)
 
 
@@ -270,7 +272,7 @@ def gather(x, starts, sizes, window, lasts, batch, fill):
     starts: {dimension: indices of the batch shape}; lasts: {dimension: the last valid one};
     batch: {dimension: axis of the batch it goes along with}.
     """
-    shape: tuple[int, ...] = next((i.shape for i in starts.values()), ())
+    shape = np.broadcast_shapes(*(np.shape(i) for i in starts.values()))
     full = [None] * x.ndim
     for d, i in starts.items():
         full[d] = inside(i, lasts[d])

@@ -27,7 +27,7 @@ LONGEST = 80  # characters of an expression that is not worth a name of its own
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}  # name of a primitive -> rule(writer, eqn, *operands) -> result(s)
-ON_KEYS: list = []  # how equations on random keys are written
+ON_KEYS: list = []  # one function(writer, eqn, operands), put in by numpy_random
 
 
 def numpy_rule(*names: str) -> Callable[[Rule], Rule]:

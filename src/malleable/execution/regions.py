@@ -26,6 +26,7 @@ from malleable.execution.signatures import (
     PER_EQN,
     Stats,
     compiling,
+    flatten,
     loops,
     shape_of,
     signature,
@@ -155,6 +156,8 @@ class State:
     how: Any = None  # its body, the kinds of its outputs, what was lifted, which leaves are dynamic
     sized: OrderedDict = field(default_factory=OrderedDict)  # those over symbolic sizes, by key
     families: dict = field(default_factory=dict)  # by all of a signature but the sizes
+    seen: dict = field(default_factory=dict)  # shapes, and values of static inputs by number
+    said: bool = False  # whether it was said that programs are made on and on
 
 
 class Runner:
@@ -193,7 +196,7 @@ class Runner:
                 key.append(kind)
                 leaves.append(value)
             else:
-                found, tree = jax.tree.flatten(value)
+                found, tree = flatten(value)
                 leaves += found
                 key += (tree, *map(signature, found))
         if state.static:
@@ -212,7 +215,7 @@ class Runner:
         if not variant.all_dynamic:
             args = [leaf for leaf, d in zip(leaves, traced.dynamic, strict=True) if d]
         run = variant.run
-        if any([type(x) not in CONCRETE for x in args]) and any(
+        if not CONCRETE.issuperset(map(type, args)) and any(
             isinstance(x, compat.Tracer) for x in args
         ):
             if variant.jitted is None:  # symbolic sizes are for values

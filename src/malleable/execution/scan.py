@@ -6,6 +6,7 @@ first that Python must run. Kinds: what a name holds, as far as a region is conc
 
 import ast
 from dataclasses import dataclass
+from typing import Any
 
 from malleable.execution.expressions import bind, expression, known
 from malleable.execution.facts import (
@@ -64,6 +65,14 @@ def statement(stmt: ast.stmt, scope: Scope) -> bool:
     return bool(handler(stmt, scope))
 
 
+def block(stmts: list, scope: Scope) -> bool:
+    """Look at every statement; whether all are Python's own arithmetic."""
+    found = True
+    for stmt in stmts:
+        found = statement(stmt, scope) and found
+    return found
+
+
 def _assign(stmt, scope):
     kind = expression(stmt.value, scope)
     for target in stmt.targets:
@@ -109,9 +118,9 @@ def _if(stmt, scope):
     test = expression(stmt.test, scope)
     scope.branches = True
     before = dict(scope.kinds)
-    yes = all(statement(s, scope) for s in stmt.body)
+    yes = block(stmt.body, scope)
     after, scope.kinds = scope.kinds, before
-    no = all(statement(s, scope) for s in stmt.orelse)
+    no = block(stmt.orelse, scope)
     merge(scope, after)
     return test == NUMBER and yes and no
 
@@ -138,11 +147,11 @@ def _loop(stmt, scope):
             numbers &= expression(stmt.test, scope) == NUMBER
         scope.loops += 1
         try:
-            numbers &= all(statement(s, scope) for s in stmt.body)
+            numbers &= block(stmt.body, scope)
         finally:
             scope.loops -= 1
         merge(scope, before)
-    numbers &= all(statement(s, scope) for s in stmt.orelse)
+    numbers &= block(stmt.orelse, scope)
     return numbers
 
 
@@ -150,7 +159,10 @@ def _return(stmt, scope):
     if not scope.returns:
         raise Stays("python", "`return`")
     if stmt.value is not None:
-        kind = expression(stmt.value, scope)
+        if isinstance(stmt.value, ast.List | ast.Dict):  # whose numbers are looked at below
+            kind: Any = MADE
+        else:
+            kind = expression(stmt.value, scope)
         refuse_numpy(kind)
         if isinstance(kind, Known):
             raise Stays("python", "it returns an object")

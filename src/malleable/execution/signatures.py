@@ -20,6 +20,14 @@ compiling: contextvars.ContextVar = contextvars.ContextVar("compiling", default=
 """Whether the residual program is being traced, and Python must not act."""
 
 
+def flatten(value):
+    """Leaves and structure; a dict whose keys have no order is a leaf."""
+    try:
+        return jax.tree.flatten(value)
+    except ValueError:
+        return [value], None
+
+
 def signature(leaf) -> Any:
     """What of a leaf a traced program depends on."""
     kind = type(leaf)

@@ -115,7 +115,7 @@ def bucket_size(n: int, ratio: float = 1.25, minimum: int = 16) -> int:
     A compilation costs as much as thousands of runs on arrays that small.
 
     >>> [bucket_size(n) for n in (3, 16, 17, 100, 129, 1000)]
-    [16, 16, 32, 128, 160, 1204]
+    [16, 16, 32, 128, 160, 1164]
     """
     size = minimum
     while size < n:

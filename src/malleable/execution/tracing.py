@@ -14,7 +14,8 @@ from malleable.arrays import journal
 from malleable.arrays.box import Masked
 from malleable.arrays.masked import compacted
 from malleable.execution import writing
-from malleable.execution.facts import NUMBER, SCALAR, Stays
+from malleable.execution.facts import NUMBER, SCALAR, SIZE, Stays
+from malleable.execution.signatures import flatten
 from malleable.frontend.bounded import BoundedList
 from malleable.frontend.convert import OPERATORS, box_all, finish
 from malleable.frontend.session import Options, Session, within
@@ -122,7 +123,7 @@ def attempt(
     """
     leaves, tree = [], []
     for i, value in enumerate(values):
-        flat, structure = jax.tree.flatten(value)
+        flat, structure = flatten(value)
         tree.append((structure, len(flat)))
         leaves += [
             (leaf, is_dynamic(leaf) and not (leaf_static(i) and _number(leaf))) for leaf in flat
@@ -135,7 +136,8 @@ def attempt(
         filled = [next(rest) if d else leaf for leaf, d in leaves]
         given, at = [], 0
         for structure, count in tree:
-            given.append(jax.tree.unflatten(structure, filled[at : at + count]))
+            part = filled[at : at + count]
+            given.append(part[0] if structure is None else jax.tree.unflatten(structure, part))
             at += count
         given = [x for x in given if x is not UNSET]
         out = lift(body.fun, given, lifted == "masks") if lifted else body.fun(*given)
@@ -144,7 +146,9 @@ def attempt(
         found, made["tree"] = jax.tree.flatten(out)
         made["out"] = jax.tree.unflatten(made["tree"], [0] * len(found))
         same = {
-            id(x): leaf for x, (leaf, d) in zip(filled, leaves, strict=True) if d and _number(leaf)
+            id(x): i
+            for i, (x, (leaf, d)) in enumerate(zip(filled, leaves, strict=True))
+            if (d and _number(leaf)) or not (d or _can_leave(leaf))
         }
         entries, outs, numbers = [], [], []
         for x in found:
@@ -194,7 +198,7 @@ def _are_numbers(kinds, out, count: int) -> tuple[bool, ...]:
             found = jax.tree.leaves(jax.tree.map(spread, way, out))
         except ValueError:
             continue
-        return tuple(kind in (NUMBER, SCALAR) for kind in found)
+        return tuple(kind in (NUMBER, SCALAR, SIZE) for kind in found)
     return (False,) * count
 
 

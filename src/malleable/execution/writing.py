@@ -274,14 +274,17 @@ class Arriving(ast.NodeTransformer):
         return node
 
 
-def write(tree: Tree, name: str, args: ast.arguments, returns: list | None, unset: set):
+def write(
+    tree: Tree, name: str, args: ast.arguments, returns: list | None, unset: set, residual=Residual
+):
     """(the residual function as a tree, its regions by name). returns: names a block gives back."""
     runs: dict = {}
-    body = Residual(tree, runs).block(tree.body)
+    body = residual(tree, runs).block(tree.body)
     if returns is not None:
-        given: ast.expr = ast.Tuple(elts=[load(n) for n in returns], ctx=ast.Load())
-        if len(returns) == 1:
-            given = load(returns[0])
+        unsure = set().union(*(region.unsure for region in runs.values())) | unset
+        unsure |= partition.unsure(tree.body)
+        elts = [_if_given(n) if n in unsure else load(n) for n in returns]
+        given = elts[0] if len(elts) == 1 else ast.Tuple(elts=elts, ctx=ast.Load())
         body.append(ast.Return(value=host("leave", given)))
     raw = find_raw(body)
     body = [Arriving(raw).visit(stmt) for stmt in body]
@@ -293,6 +296,11 @@ def write(tree: Tree, name: str, args: ast.arguments, returns: list | None, unse
     made = nodes.function(name, (), body)
     made.args = args
     return placed(made, tree.node), runs
+
+
+def _if_given(name: str) -> ast.expr:
+    """The value of a variable, or UNSET where it has none."""
+    return host("given", ast.Lambda(args=nodes.parameters(), body=load(name)))
 
 
 def compiled(node: ast.FunctionDef, filename: str, free: tuple, name: str) -> types.CodeType:

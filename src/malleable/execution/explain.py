@@ -1,0 +1,1 @@
+def explain(f): pass
