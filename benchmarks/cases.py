@@ -2,6 +2,7 @@
 
     python -m benchmarks.cases frontend ../shared/cases/frontend.py [--only NAME ...] [--grad]
     python -m benchmarks.cases rewriting ../shared/cases/rewriting.py    # see rewriting_cases.py
+    python -m benchmarks.cases selective ../shared/cases/selective.py    # see selective_cases.py
 
 The file names unmodified functions of installed packages and how to call them. Each is called on
 NumPy, then converted under `jax.jit`, in 64 bits on the CPU, each in its own process. Exit status
@@ -30,7 +31,7 @@ import jax.scipy.special
 import numpy as np
 
 import malleable
-from benchmarks import rewriting_cases
+from benchmarks import rewriting_cases, selective_cases
 from benchmarks.suite import load
 
 DIFFICULTIES = ("easy", "medium", "hard", "impossible")
@@ -307,8 +308,9 @@ def show(records, baseline, grad):
 
 
 def main():
-    if sys.argv[1:2] == ["rewriting"]:
-        return rewriting_cases.main(sys.argv[2:])
+    others = {"rewriting": rewriting_cases.main, "selective": selective_cases.main}
+    if other := others.get("".join(sys.argv[1:2])):
+        return other(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=["frontend", "plain"], help="plain: jax.jit as it is")
     parser.add_argument("file", help="a file of the form of shared/cases/frontend.py")

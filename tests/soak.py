@@ -3,8 +3,9 @@
 Prints, per law, how many programs were tried and how many disagreed, with their seeds. Seeds go
 round the laws, so that a run that is cut short has tried them all about equally often. Then come
 `--python-programs 50000` for `autograph`, and how many of those it refused; and
-`--rewriting-programs 50000` for the passes. Where one count is given, the others are 0: a failure
-runs again by `python -m tests.soak --rewriting-programs 1 --from-seed 1000007`.
+`--rewriting-programs 50000` for the passes; and `--selective-programs 20000` for `mal.jit`. Where
+one count is given, the others are 0: a failure runs again by
+`python -m tests.soak --rewriting-programs 1 --from-seed 1000007`.
 """
 
 import argparse
@@ -20,6 +21,7 @@ os.environ["XLA_FLAGS"] = (  # programs run once: compile them fast, not well
 
 import jax
 
+from tests.laws import execution_laws
 from tests.laws.laws import LAWS, check
 from tests.laws.python_laws import SAME, is_wrong, try_seeds
 from tests.laws.rewriting_laws import try_seed
@@ -57,11 +59,20 @@ def try_rewriting(seeds):
     return [("rewriting", seed, f"{passes}: {text}") for seed, (passes, text) in found]
 
 
+def try_selective(seeds):
+    """[("selective", seed, message)] of the programs that `mal.jit` changes."""
+    found = execution_laws.try_seeds(seeds, shrink=True)
+    return [
+        ("selective", seed, text) for seed, text in found.items() if text != execution_laws.SAME
+    ]
+
+
 # option -> (how to try some seeds, how many by default)
 KINDS = {
     "programs": (try_laws, 20_000),
     "python_programs": (try_python, 50_000),
     "rewriting_programs": (try_rewriting, 50_000),
+    "selective_programs": (try_selective, 20_000),
 }
 
 
@@ -114,11 +125,12 @@ def main():
         "programs": LAWS,
         "python_programs": ["autograph"],
         "rewriting_programs": ["rewriting"],
+        "selective_programs": ["selective"],
     }
     failures = []
     for kind, (tried, found) in ran.items():
         failures += [failure for failure in found if failure[0] != "refused"]
-        for name in tables.get(kind, ["rewriting"]) if tried else ():
+        for name in tables[kind] if tried else ():
             bad = [seed for law, seed, _ in found if law == name]
             print(f"  {name:<46} {tried:>7} programs  {len(bad):>3} mismatches  {bad[:5] or ''}")
     refused = sum(name == "refused" for name, _, _ in ran["python_programs"][1])

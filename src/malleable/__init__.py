@@ -30,6 +30,9 @@ from malleable.effects.tags import (
     tag as tag,
 )
 from malleable.errors import (
+    BreakWarning as BreakWarning,
+)
+from malleable.errors import (
     MalleableError as MalleableError,
 )
 from malleable.errors import (
@@ -41,7 +44,9 @@ from malleable.errors import (
 from malleable.errors import (
     UnhandledError as UnhandledError,
 )
+from malleable.execution.explain import explain as explain
 from malleable.execution.jit import jit as jit
+from malleable.execution.report import Report as Report
 from malleable.frontend.convert import autograph as autograph
 from malleable.frontend.hints import inline_cond as inline_cond
 from malleable.frontend.hints import inline_scan as inline_scan

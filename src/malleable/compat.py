@@ -5,7 +5,7 @@ nowhere else. Two dialects are spoken: up to JAX 0.10 and from 0.11 on. When a r
 us, this file changes, and `tests/test_compat.py` says which line.
 
 In order: jaxprs, source lines, views of higher-order equations, markers, symbolic sizes, live
-tracers, derivatives in one direction.
+tracers, operations put off, derivatives in one direction.
 """
 
 import contextlib
@@ -219,10 +219,20 @@ _STANDARD = config.NumpyDtypePromotion.STANDARD
 
 def put(x: np.ndarray, weak: bool = False) -> jax.Array:
     """An array of the default device that may share memory with `x`; `weak`: of weak type."""
-    aval = core.ShapedArray(x.shape, x.dtype, weak_type=weak)
+    sharding, devices = _home()
+    aval = _aval(x.shape, x.dtype, weak)
+    return xla_client.batched_device_put(aval, sharding, [x], devices, False)  # type: ignore
+
+
+@functools.lru_cache(4096)
+def _aval(shape, dtype, weak):
+    return core.ShapedArray(shape, dtype, weak_type=weak)
+
+
+@functools.cache
+def _home():
     device = jax.local_devices()[0]
-    sharding = jax.sharding.SingleDeviceSharding(device)
-    return xla_client.batched_device_put(aval, sharding, [x], [device], False)  # type: ignore
+    return jax.sharding.SingleDeviceSharding(device), [device]
 
 
 def differentiable(aval) -> bool:

@@ -23,6 +23,10 @@ class TransformError(MalleableError):
     """A function and the transformation applied to it do not fit together."""
 
 
+class BreakWarning(UserWarning):
+    """A statement breaks the graph of a function under `jit`, or programs are made on and on."""
+
+
 class RuleError(MalleableError):
     """A rule returned something that does not fit in the place of its equation."""
 

@@ -6,7 +6,7 @@ Lambdas, set and dict comprehensions and generators stay whole; a list comprehen
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from malleable.frontend.nodes import assign, load, placed
 
@@ -15,15 +15,25 @@ MARK = "_t"
 _WHOLE = (ast.Lambda, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield)
 
 
-def fresh(taken: set) -> Iterator[str]:
-    """Names `_t1`, `_t2`, ... that nobody has taken; each is taken as it is given out."""
-    number = 0
-    while True:
-        number += 1
-        name = f"{MARK}{number}"
-        if name not in taken:
-            taken.add(name)
-            yield name
+class Names:
+    """Names `_t1`, `_t2`, ... that nobody has taken; each is taken as it is given out.
+
+    is_fixed(name): whether a name stands for a module or class, so that `name.a.b` is no operation.
+    """
+
+    def __init__(self, taken: set, is_fixed: Callable[[str], bool] = lambda name: True):
+        self.taken, self.is_fixed, self.number = taken, is_fixed, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> str:
+        while True:
+            self.number += 1
+            name = f"{MARK}{self.number}"
+            if name not in self.taken:
+                self.taken.add(name)
+                return name
 
 
 def is_atom(node) -> bool:
@@ -36,7 +46,7 @@ def is_atom(node) -> bool:
     return isinstance(node, ATOMS)
 
 
-def pieces(stmt: ast.stmt, names: Iterator[str]) -> list[ast.stmt] | None:
+def pieces(stmt: ast.stmt, names: Names) -> list[ast.stmt] | None:
     """The statement in pieces; None where no piece of it is smaller."""
     split = _SPLIT.get(type(stmt))
     if split is None:
@@ -51,7 +61,7 @@ def pieces(stmt: ast.stmt, names: Iterator[str]) -> list[ast.stmt] | None:
 class Pieces:
     """The statements made so far for one statement."""
 
-    def __init__(self, names: Iterator[str], like: ast.stmt):
+    def __init__(self, names: Names, like: ast.stmt):
         self.names, self.like, self.done = names, like, []
 
     def add(self, stmt: ast.stmt) -> None:
@@ -123,7 +133,12 @@ class Pieces:
             return self.atom(node)
         new = copy.copy(node)
         for field, value in ast.iter_fields(node):
-            if isinstance(value, list):
+            if field == "func" and isinstance(value, ast.Attribute):  # a path, or a method
+                method = copy.copy(value)
+                if not self.names.is_fixed(_root(value)):
+                    method.value = self.atom(value.value)
+                new.func = method
+            elif isinstance(value, list):
                 setattr(new, field, [self.part(item) for item in value])
             elif isinstance(value, ast.AST):
                 setattr(new, field, self.part(value))
@@ -139,12 +154,8 @@ class Pieces:
             return new
         if isinstance(node, ast.JoinedStr) or _groups(node):
             return self.step(node)
-        if isinstance(node, ast.Attribute) and _is_path(node):
+        if isinstance(node, ast.Attribute) and self.names.is_fixed(_root(node)):
             return node  # `jnp.linalg.norm`: found, not computed
-        if isinstance(node, ast.Attribute):  # the method of a value
-            new = copy.copy(node)
-            new.value = self.atom(node.value)
-            return new
         return self.atom(node) if isinstance(node, ast.expr) else node
 
 
@@ -153,10 +164,11 @@ def _groups(node) -> bool:
     return isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load)
 
 
-def _is_path(node) -> bool:
+def _root(node) -> str:
+    """The name that a path begins with, "" for what is no path."""
     while isinstance(node, ast.Attribute):
         node = node.value
-    return isinstance(node, ast.Name)
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 class Renamed(ast.NodeTransformer):

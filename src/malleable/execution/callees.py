@@ -6,7 +6,12 @@ import math
 import operator
 import types
 
+import jax
+
 from malleable.execution.facts import (
+    NUMBER,
+    SCALAR,
+    SIZE,
     Scope,
     Stays,
     code_waits,
@@ -48,6 +53,14 @@ def is_jax(f) -> bool:
 
 
 _verdicts: dict = {}
+
+
+def makes(f) -> str:
+    """For a user's function: "numbers" if it gives numbers made of arrays, "both" if it may."""
+    f = getattr(f, "__func__", f)
+    code = getattr(f, "__code__", None)
+    held = _verdicts.get((id(code), id(getattr(f, "__globals__", None))))
+    return held[3] if held is not None else ""
 
 
 def computes(f) -> bool:
@@ -99,28 +112,31 @@ def impure_function(f: types.FunctionType, text: str, scope: Scope) -> str:
     key = (id(code), id(f.__globals__))
     if key in _verdicts:
         return _verdicts[key][0]
-    _verdicts[key] = ("", code, False)  # a function that calls itself
+    _verdicts[key] = ("", code, False, "")  # a function that calls itself
     try:
         node = source.find(code, f.__globals__).node
     except NoSource:
-        verdict, calls_jax = f"{text} has no source", True
+        verdict, calls_jax, made = f"{text} has no source", True, ""
     else:
-        verdict, calls_jax = _judged(f, node, text, scope)
-    _verdicts[key] = (verdict, code, calls_jax)
+        verdict, calls_jax, made = _judged(f, node, text, scope)
+    _verdicts[key] = (verdict, code, calls_jax, made)
     return verdict
 
 
-def _judged(f, node, text, scope: Scope) -> tuple[str, bool]:
+def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
     if code_waits(f.__code__):
-        return f"{text} is a generator", True
+        return f"{text} is a generator", True, ""
     inner = Scope(parameters(node), outside(f), scope.statement, returns=True)
     uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
     if uses.declared_global or uses.declared_nonlocal:
-        return f"{text} writes a variable outside of it", True
+        return f"{text} writes a variable outside of it", True, ""
     try:
         body = [ast.Return(value=node.body)] if isinstance(node, ast.Lambda) else node.body
         for stmt in body:
             inner.statement(stmt, inner)
     except Stays as e:
-        return f"{text}: {e.why}", True
-    return "", inner.computes
+        return f"{text}: {e.why}", True, ""
+    numbers = {NUMBER, SCALAR, SIZE}
+    given = set(jax.tree.leaves(inner.given))
+    made = "" if not inner.scalars else "numbers" if given <= numbers else "both"
+    return "", inner.computes, made

@@ -10,10 +10,12 @@ from typing import Any
 
 import jax
 
+from malleable.errors import TransformError
 from malleable.execution import anf, announce, calls, facts, partition, scan, tracing, writing
 from malleable.execution.breaks import Unsupported
 from malleable.execution.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.families import over_sizes
+from malleable.execution.functions import as_def, asked_static, definitions, hashable, leaves_of
 from malleable.execution.host import is_raw
 from malleable.execution.options import Options
 from malleable.execution.partition import Region, Tree
@@ -21,7 +23,7 @@ from malleable.execution.regions import Runner, State, Variant
 from malleable.execution.signatures import compiling, flatten
 from malleable.execution.sizes import trace_symbolic
 from malleable.execution.tracing import UNSET, Failed
-from malleable.frontend import scopes, source
+from malleable.frontend import nodes, scopes, source
 from malleable.frontend.rewrite import NoSource
 from malleable.rewriting.passes import pipeline
 
@@ -43,13 +45,19 @@ class Partition:
         taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         self.users = taken | scopes.arguments(node)
         self.taken = set(self.users)
-        names = anf.fresh(self.taken)
+        self.params, self.rebound = scopes.arguments(node), uses.binds
+        self.locals = self.rebound | self.params
+        names = anf.Names(self.taken, self.is_fixed)
         body = copy.deepcopy(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
         self.tree.defs = definitions(node)
-        self.params = scopes.arguments(node)
-        self.rebound = scopes.uses(*node.body).binds
-        self.locals = self.rebound | self.params
+        loaded = taken & fun.__globals__.keys()
+        self.seen = [
+            (n, fun.__globals__[n]) for n in sorted(loaded)
+            if isinstance(fun.__globals__[n], types.FunctionType)
+            and calls.is_of_user(fun.__globals__[n])
+        ]  # fmt: skip
+        self.asked = asked_static(fun, options)
         self.pass_ = pipeline(*options.passes) if options.passes else lambda program: program
         self.code, self.version = None, -1
         self.runs: dict = {}
@@ -100,7 +108,8 @@ class Partition:
                 region.states[key] = state
             prepare = functools.partial(self.prepare, region)
             raw = list(region.raw_outs)
-            made[name] = Runner(state, prepare, self.options, raw)
+            raw_ins = [n in region.raw_ins for n in region.ins]
+            made[name] = Runner(state, prepare, self.options, raw, raw_ins)
         return made
 
     def block(self, region: Region, state: State, stmts: list) -> Callable:
@@ -110,7 +119,7 @@ class Partition:
         tail, after = region.tail, set(state.outs)
         unset = writing.settle(inner, self.is_input, after, set(state.ins))
         node, runs = writing.write(
-            inner, "block", parameters(state.ins), None if tail else state.outs, unset
+            inner, "block", nodes.parameters(tuple(state.ins)), None if tail else state.outs, unset
         )
         called = scopes.uses(*node.body)
         node.body[:0] = [
@@ -133,7 +142,7 @@ class Partition:
         variants = list(state.variants.values())
         if any(v.traced.form == "tree" and v.traced.outs != v.all_outs for v in variants):
             return None
-        if any(any(v.traced.numbers) for v in variants):
+        if any(any(v.traced.numbers) or v.traced.order is not None for v in variants):
             return None
         static = {state.ins[i] for i in state.static}
         for variant in variants:
@@ -157,6 +166,38 @@ class Partition:
 
         return program
 
+    def title(self, region) -> str:
+        """The name of a region for profiles: the function's, where it is all of it."""
+        return self.name if self.tree.body == [region] else f"{self.name}_r{region.number}"
+
+    def is_stale(self) -> bool:
+        """Whether a function that the partition saw by its global name was defined anew."""
+        found = self.fun.__globals__
+        return any(found.get(name) is not value for name, value in self.seen)
+
+    def region_texts(self) -> dict[str, str]:
+        """The statements of each region, by its name in the residual program."""
+        numbered = [(writing.region_name(r.number), r) for r in partition.regions(self.tree.body)]
+        return {
+            name: "\n".join(ast.unparse(ast.fix_missing_locations(s)) for s in region.body)
+            for name, region in numbered
+        }
+
+    def edited(self, fun, text: str) -> Callable:
+        """A residual program that the user wrote, with the regions as they are now."""
+        self.residual(fun)
+        node = next((s for s in ast.parse(text).body if isinstance(s, ast.FunctionDef)), None)
+        if node is None or ast.dump(node.args) != ast.dump(self.residual_tree.args):
+            raise TransformError(
+                "this is no function of the same arguments",
+                hint="edit what `f.source` gives, below its first line",
+            )
+        free = (*fun.__code__.co_freevars, writing.HOST, *self.runs)
+        code = writing.compiled(node, f"<edited {self.name}>", free, node.name)
+        cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+        cells |= self.hooks(self.runs)
+        return writing.function(code, fun.__globals__, cells, fun.__defaults__, fun.__kwdefaults__)
+
     def needed_defs(self, names) -> list[str]:
         found: list[str] = []
         todo = [n for n in sorted(names) if n in self.tree.defs]
@@ -166,6 +207,16 @@ class Partition:
                 found.append(name)
                 todo += [n for n in scopes.free(self.tree.defs[name]) if n in self.tree.defs]
         return sorted(found)
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether a name stands for a module or a class."""
+        if not name or name in self.locals or name in self.taken - self.users:
+            return False
+        try:
+            value = facts.outside(self.fun)(name)
+        except Stays:
+            return False
+        return isinstance(value, types.ModuleType | type) or callable(value)
 
     def is_input(self, name: str) -> bool:
         """Whether what a name of outside holds goes into a region as an argument."""
@@ -214,12 +265,17 @@ class Partition:
                         raw = raw or (False,) * len(program.jaxpr.outvars)
                         counts = [len(flatten(v)[0]) for v in values]
                         announce.many(self, region, state, counts, values, leaves)
-                        return Variant(found, program, self.options.on_host, held, counts)
+                        return Variant(
+                            found, program, self.options.on_host, held, counts, self.title(region)
+                        )
                     cut, stays = found.cut, calls.reason(found.error)
                     if cut < 0:
                         cut, stays = len(region.body) - 1, Stays("pinned", stays.why)
                 assert stays is not None
                 where = f"{self.filename}:{region.body[cut].lineno} in {self.name}"
+                early = partition.hoisted_read(region, cut) if stays.kind == "object" else None
+                if early is not None:  # `_t = self.w` in the midst of what only computes
+                    return self.put(region, state, early)
                 new = partition.split(self.tree, region, cut, stays, where)
                 if new is None:
                     state.bodies.clear()
@@ -287,7 +343,7 @@ class Partition:
         if not region.tail:
             kinds = [k if isinstance(k, str) else "" for k in map(scope.kinds.get, state.outs)]
         args = [i for i, n in enumerate(state.ins) if n in self.params - self.rebound]  # fmt: skip
-        lift = self.options.control_flow != "host" and not scope.raises
+        lift = self.options.control_flow != "host"
         tries = ["", "masks", "loops"] if lift else [""]
         if lift and any(isinstance(s, ast.For) for s in region.body):
             tries = ["masks", "loops", ""]
@@ -328,51 +384,13 @@ class Partition:
 
     def statics(self, state, values, args):
         """Which numbers to take as part of the key: none, then all arguments, then those needed."""
+        if self.asked is not None:
+            for name, value in zip(state.ins, values, strict=True):
+                if name in self.asked:
+                    hashable(name, value, f"{self.filename} in {self.name}")
+            yield {i for i, n in enumerate(state.ins) if n in self.asked}
+            return
         ints = [i for i in args if isinstance(values[i], int) and self.is_root]
         yield set(state.static)
         if ints and not state.static:
             yield set(ints)
-
-
-def leaves_of(dynamic, axes) -> dict:
-    """(leaf, axis) -> symbol, the leaves counted among the arguments of the program."""
-    place, number = {}, 0
-    for leaf, d in enumerate(dynamic):
-        place[leaf] = number
-        number += d
-    return {(place[leaf], axis): name for (leaf, axis), name in axes.items()}
-
-
-def parameters(names) -> ast.arguments:
-    return writing.nodes.parameters(tuple(names))
-
-
-def as_def(node) -> ast.FunctionDef:
-    """A lambda as a function with a `return`."""
-    if isinstance(node, ast.Lambda):
-        made = writing.nodes.function("region", (), [ast.Return(value=node.body)])
-        made.args = node.args
-        return writing.placed(made, node)
-    node.decorator_list = []
-    return node
-
-
-def definitions(node) -> dict:
-    """The functions that are defined once in the body, without defaults or decorators."""
-    found: dict = {}
-    bound: dict = {}
-    for stmt in partition_walk(node.body):
-        for name in scopes.uses(*writing.nodes.heads(stmt)).binds:
-            bound[name] = bound.get(name, 0) + 1
-        if isinstance(stmt, ast.FunctionDef):
-            args = stmt.args
-            if not stmt.decorator_list and not args.defaults and not any(args.kw_defaults):
-                found[stmt.name] = stmt
-    return {name: d for name, d in found.items() if bound[name] == 1}
-
-
-def partition_walk(stmts):
-    for stmt in stmts:
-        yield stmt
-        for block in writing.nodes.blocks(stmt):
-            yield from partition_walk(block)

@@ -7,7 +7,7 @@ import types
 import jax
 import numpy as np
 
-from malleable.execution.callees import computes, impure, is_jax, is_pure
+from malleable.execution.callees import computes, impure, is_jax, is_pure, makes
 from malleable.execution.facts import (
     ARRAY,
     MADE,
@@ -92,7 +92,21 @@ def expression(node, scope: Scope):
             kind = expression(node.value, scope)
             bind(node.target, kind, scope)
             return kind
-        case ast.BoolOp() | ast.IfExp():
+        case ast.BinOp(left=left, op=ast.Mod()) if not isinstance(left, ast.Constant) or (
+            isinstance(left.value, str | bytes)
+        ):
+            kinds_ = expression(left, scope), expression(node.right, scope)
+            if kinds_[0] == NUMBER and kinds_[1] != NUMBER:  # it may be text
+                raise Stays("text", "a value becomes text")
+            return join(*kinds_)
+        case ast.IfExp():
+            scope.branches = True
+            test = expression(node.test, scope)
+            ways = join(expression(node.body, scope), expression(node.orelse, scope))
+            if test not in (NUMBER, SIZE) and ways in (NUMBER, SCALAR, SIZE):
+                raise Stays("value", "which number it is depends on a value")
+            return join(ways, *([test] if test == UNKNOWN else []))
+        case ast.BoolOp():
             scope.branches = True
         case ast.Await() | ast.Yield() | ast.YieldFrom():
             raise Stays("python", "it waits")
@@ -239,13 +253,16 @@ def method(node, function, args, scope):
     if base in (NUMBER, SCALAR, SIZE):
         if attr in ("append", "extend", "pop", "update", "insert", "remove", "clear", "setdefault"):
             raise Stays("effect", f"`.{attr}()` changes something that lives outside")
-        return join(*args) if args else NUMBER
+        if join(NUMBER, *args) != NUMBER:  # `text.format(x)`
+            raise Stays("text", "a value becomes text")
+        return NUMBER
     if isinstance(base, Known):
         bound = getattr(base.value, attr, None)
         if bound is None:
             raise Stays("object", f"it asks an object for `.{attr}`")
         return result(bound, args, node, scope)
     if attr in ("item", "tolist") and base != MADE:
+        scope.scalars = True
         return SCALAR
     if attr in _ASKS:
         return UNKNOWN
@@ -277,12 +294,16 @@ def result(f, args, node, scope):
     if f in _COUNTS:
         return NUMBER if all(a == NUMBER for a in args) else SIZE
     if f in _MAKES:
+        _refuse_scalars(args)
         return MADE
     if f in (map, filter, functools.reduce) and any(
         isinstance(a, Known) and a.value in (int, float, bool, complex, str) for a in args
     ):
         raise Stays("value", "numbers are made of arrays")
+    if f in (str, repr, format, ascii) and join(NUMBER, *args) != NUMBER:
+        raise Stays("text", "a value becomes text")
     if f in (int, float, bool, complex, str):
+        scope.scalars |= any(a != NUMBER for a in args)
         return NUMBER if all(a == NUMBER for a in args) else SCALAR
     if is_pure(f):
         return join(*args)
@@ -290,6 +311,12 @@ def result(f, args, node, scope):
         scope.computes = True
         return ARRAY
     scope.computes |= computes(f)
+    made = makes(f)
+    if made == "both":
+        raise Stays("value", f"`{_text(node.func)}` may make a number of an array")
+    if made or (not computes(f) and SCALAR in args and ARRAY not in args and UNKNOWN not in args):
+        scope.scalars = True
+        return SCALAR
     return NUMBER if not computes(f) and all(a == NUMBER for a in args) else UNKNOWN
 
 
@@ -332,4 +359,3 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope):
         scope.statement(stmt, inner)
     scope.branches |= inner.branches
     scope.computes |= inner.computes
-    scope.raises |= inner.raises

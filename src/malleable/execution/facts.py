@@ -49,9 +49,9 @@ class Scope:
     defs: dict = field(default_factory=dict)
     returns: bool = False  # whether `return` may stand here
     loops: int = 0
-    raises: bool = False  # whether a `raise` or `assert` was met
     branches: bool = False  # whether an `if`, `for`, `while`, `and` ... was met
     computes: bool = False  # whether something of JAX is called
+    scalars: bool = False  # whether numbers are made of arrays
     active: tuple = ()
     given: list = field(default_factory=list)  # what each `return` gives, as a tree of kinds
 

@@ -1,6 +1,6 @@
 """Signatures that differ in sizes only: one program for all, through NumPy or in buckets."""
 
-import dataclasses
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,14 +9,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from malleable import compat
 from malleable.execution import masks
 from malleable.execution.breaks import Unsupported
 from malleable.execution.host import own
 from malleable.execution.numpy_code import numpy_function
-from malleable.execution.signatures import BASE, PER_EQN, Stats, loops
+from malleable.execution.numpy_runtime import TooLong
+from malleable.execution.signatures import BASE, PER_EQN, Stats, owned
 from malleable.execution.tracing import Traced
+from malleable.execution.work import equations
 
-REPEATS = 8  # times a size comes before it has a program of its own
+PATIENCE = 2  # times the cost of compiling that one size may take before it has its own program
+NEVER = 0.0, float("inf")
 
 
 @dataclass
@@ -65,43 +69,69 @@ class Sized:
     by_numpy: Any
     buckets: Any
     stats: Stats = field(default_factory=Stats)
-    calls: int = 0
     spent: dict = field(default_factory=dict)  # seconds of NumPy, by bucket
     best: dict = field(default_factory=dict)  # seconds of a bucket
     jitted: Any = None
     known: Any = None
+    rooms: Any = None
+    here: float = 0.0  # seconds at this very size
+    fastest: float = float("inf")
+    is_frequent = False  # whether this very size took so long that its own program will pay
     settled = False
 
     def __post_init__(self):
         self.all_dynamic = all(self.traced.dynamic)
+        self.cost = 2 * (BASE + PER_EQN * equations(self.symbolic.jaxpr))
+        self.is_flat = is_flat(self.traced)
+        self.weak = weak_outputs(self.traced, self.symbolic.jaxpr)
+        self.limit = PATIENCE * self.cost
 
     def copy(self) -> "Sized":
         """The same for one signature, whose calls are counted by themselves."""
-        return dataclasses.replace(self, calls=0)
+        made = copy.copy(self)
+        made.known, made.here, made.fastest = None, 0.0, float("inf")
+        return made
 
-    @property
-    def is_frequent(self) -> bool:
-        """Whether this very size came so often that a program of its own will pay."""
-        return self.calls > REPEATS
-
-    @property
-    def cost(self) -> float:
-        return 2 * (BASE + PER_EQN * len(self.symbolic.jaxpr.jaxpr.eqns))
+    def stay(self) -> None:
+        """This size gets no program of its own."""
+        self.is_frequent, self.limit = False, float("inf")
 
     def run(self, *xs):
-        self.calls += 1
-        self.known = sizes = self.symbolic.sizes(xs)
-        rooms = self.buckets.rooms(sizes) if self.buckets else None
-        slow = self.spent.get(rooms, (0.0, float("inf")))
-        if self.by_numpy is None or (
-            self.buckets and slow[0] > self.cost / 2 and self.best.get(rooms, (0, 0.0))[1] < slow[1]
-        ):
-            return self.in_bucket(xs, rooms)
-        start = time.perf_counter()
-        outs = self.by_numpy(*xs)
+        if self.known is None:
+            self.known = self.symbolic.sizes(xs)
+            self.rooms = self.buckets.rooms(self.known) if self.buckets else None
+        start, rooms = time.perf_counter(), self.rooms
+        slow = self.spent.get(rooms, NEVER)
+        outs = None
+        if self.by_numpy is not None and not self.takes_bucket(slow):
+            try:
+                outs = self.by_numpy.within(self.cost, *xs)
+            except TooLong:
+                self.spent[rooms] = float("inf"), float("inf")
+                if self.buckets is None:
+                    raise Unsupported("a loop that is long") from None
+            else:
+                took = time.perf_counter() - start
+                self.spent[rooms] = slow[0] + took, min(slow[1], took)
+                outs = of_jax(outs, self.weak, xs)
+        if outs is None:
+            outs = self.in_bucket(xs, rooms)
         took = time.perf_counter() - start
-        self.spent[rooms] = slow[0] + took, min(slow[1], took)
-        return self.form([own(x) for x in outs])
+        self.here += took
+        self.fastest = min(self.fastest, took)
+        if self.here > self.limit:
+            self.is_frequent = True
+        return outs[0] if self.traced.form == "leaf" else tuple(outs)
+
+    def takes_bucket(self, slow) -> bool:
+        """Whether the bucket is the way: compiled and faster, or NumPy took as long as that."""
+        if self.buckets is None or slow[0] <= self.cost / 2:
+            return False
+        best = self.best.get(self.rooms)
+        if best is None and self.here > slow[0] / 2 and self.limit < float("inf"):
+            self.is_frequent = True  # it is always this size
+            return False
+        return best is None or best[1] < slow[1]
 
     def in_bucket(self, xs, rooms):
         start = time.perf_counter()
@@ -112,18 +142,34 @@ class Sized:
             took = time.perf_counter() - start
             best = took if calls == 1 else min(best, took)
         self.best[rooms] = calls + 1, best
-        return self.form([own(x) if isinstance(x, np.ndarray) else x for x in outs])
+        return [own(x) if isinstance(x, np.ndarray) else x for x in outs]
 
-    def form(self, outs):
-        return outs[0] if self.traced.form == "leaf" else tuple(outs)
+
+def is_flat(traced: Traced) -> bool:
+    """Whether what a region leaves is a tuple of its outputs."""
+    return traced.tree == jax.tree.structure((0,) * len(traced.outs))
+
+
+def weak_outputs(traced: Traced, program: compat.Jaxpr) -> list[int]:
+    """Which outputs are arrays of a weak type to the user."""
+    numbers = {e for e, n in zip(traced.outs, traced.numbers, strict=True) if n}
+    outvars = program.jaxpr.outvars
+    return [i for i, v in enumerate(outvars) if v.aval.weak_type and i not in numbers]
+
+
+def of_jax(outs, weak: list[int], args) -> list:
+    """What NumPy computed: raw arrays, and arrays of JAX where the type is weak."""
+    outs = owned(outs, args)
+    for i in weak:
+        outs[i] = compat.put(outs[i], weak=True)
+    return outs
 
 
 def over_sizes(traced: Traced, symbolic, host: bool) -> Sized:
     """A region over symbolic sizes. Raises Unsupported where neither way can run it."""
     by_numpy = buckets = None
     why = []
-    weak = any(v.aval.weak_type for v in symbolic.jaxpr.jaxpr.outvars)
-    if host and not weak and not loops(symbolic.jaxpr):
+    if host:
         try:
             by_numpy = numpy_function(symbolic.jaxpr)
         except Unsupported as e:

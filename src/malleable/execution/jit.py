@@ -11,12 +11,15 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.execution import announce, calls, facts
+from malleable.errors import TransformError
+from malleable.execution import announce, calls, facts, scan
 from malleable.execution.cutting import Partition
 from malleable.execution.options import Options
+from malleable.execution.replay import replay
 from malleable.frontend.rewrite import NoSource
 from malleable.notes import note
 
+PARTITIONS = 128  # functions that one `jit` remembers
 _CONCRETE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -49,13 +52,17 @@ class Engine:
         cells = tuple(_identity(cell) for cell in f.__closure__ or ())
         key = (f.__code__, id(f.__globals__), cells)
         found = self.known.get(key)
-        if found is None and key not in self.failed:
+        if found is not None:
+            return found
+        if key not in self.failed:
             with self.lock:
                 if facts.code_waits(f.__code__):
                     self.failed[key] = "it is a generator or a coroutine"
                     return None
                 try:
                     found = self.known[key] = Partition(f, self.options, self, f is self.root)
+                    if len(self.known) > PARTITIONS:  # closures that are made again and again
+                        self.known.pop(next(iter(self.known)))
                 except NoSource as e:
                     self.failed[key] = str(e)
                     note(f"`{f.__qualname__}` is not cut", "", str(e))
@@ -76,11 +83,12 @@ class Selective:
 
     def __init__(self, fun: Callable, options: Options):
         self.fun, self.options = fun, options
-        self.engine = Engine(options, getattr(fun, "__func__", fun))
+        self.engine = self._engine()
         functools.update_wrapper(self, fun)
         self.__malleable_selective__ = fun
         self.made: Any = (None, None)
-        self.entry: Callable = self.general
+        self.plain = python_of(fun)
+        self.entry: Callable = self.begin
         self.said = False  # whether it was said that it is not cut
 
     def __call__(self, *args, **kwargs):
@@ -92,15 +100,51 @@ class Selective:
     def __repr__(self):
         return f"<jit of {getattr(self.fun, '__qualname__', self.fun)}>"
 
+    def begin(self, *args, **kwargs):
+        """Choose how to run, on the first call."""
+        fun = self.fun
+        if self.options.pure:
+            self.entry = replay(fun)
+        elif scan.is_pure(fun):  # of JAX, or made by it: `jax.grad(f)`
+            self.entry = self.whole
+        elif self.plain is not None:
+            self.entry = self.general
+        else:
+            announce.uncut(self)
+            self.entry = fun
+        return self.entry(*args, **kwargs)
+
+    def whole(self, *args, **kwargs):
+        """A function of JAX's own, under its own jit; as it is where that cannot be."""
+        options = self.options
+        given = {
+            name: getattr(options, name)
+            for name in ("static_argnums", "static_argnames")
+            if getattr(options, name) != "auto"
+        }
+        direct = jax.jit(self.fun, donate_argnums=options.donate_argnums, **given)
+
+        def compiled(*args, **kwargs):
+            try:
+                return direct(*args, **kwargs)
+            except (*_CONCRETE, TypeError) as e:
+                note("it is not compiled", "", str(e).partition("\n")[0])
+                return self.fun(*args, **kwargs)
+
+        self.entry = compiled
+        return compiled(*args, **kwargs)
+
     def general(self, *args, **kwargs):
         """Through the residual program."""
-        fun = self.fun
-        if isinstance(fun, types.MethodType):
-            fun, args = fun.__func__, (fun.__self__, *args)
-        part = self.engine.partition(fun) if isinstance(fun, types.FunctionType) else None
+        fun, before, named = self.plain
+        args, kwargs = (*before, *args), {**named, **kwargs}
+        part = self.engine.partition(fun)
         if part is None:
             announce.uncut(self)
-            return self.fun(*args, **kwargs)
+            return self.fun(*args[len(before) :], **kwargs)
+        if part.is_stale():
+            self.clear_cache()
+            part = self.engine.partition(fun)
         version, made = self.made
         if version != part.tree.version or made is None:
             made = part.residual(fun)
@@ -111,7 +155,7 @@ class Selective:
             if any(isinstance(x, compat.Tracer) for x in jax.tree.leaves((args, kwargs))):
                 raise calls.needs_value(part, e) from e
             raise
-        if self.made[0] == part.tree.version:
+        if self.made[0] == part.tree.version and not before and not named:
             self.shorten(part, made, args, kwargs)
         return out
 
@@ -130,6 +174,9 @@ class Selective:
         )  # fmt: skip
 
         def compiled(*args, **kwargs):
+            if part.is_stale():
+                self.clear_cache()
+                return self.general(*args, **kwargs)
             try:
                 return direct(*args, **kwargs)
             except (calls.NeedsPython, *_CONCRETE, TypeError, ValueError, IndexError):
@@ -138,17 +185,78 @@ class Selective:
 
         self.entry = compiled
 
+    def _engine(self):
+        plain = python_of(self.fun)
+        return Engine(self.options, plain and plain[0])
+
+    def clear_cache(self) -> None:
+        """Forget all that was compiled, and how the function was cut."""
+        self.engine, self.made, self.entry = self._engine(), (None, None), self.begin
+
+    def _partition(self) -> Partition:
+        part = self.plain and self.engine.partition(self.plain[0])
+        if not part:
+            raise TransformError(
+                f"{self!r} has no residual program",
+                hint="only Python functions whose source is at hand are cut",
+            )
+        return part
+
     @property
     def source(self) -> str:
-        """The residual program, and the regions it calls."""
-        part = self.engine.partition(self.fun)
-        assert part is not None
-        part.residual(self.fun)
+        """The residual program: plain Python that calls the regions `_r1`, `_r2`, ..."""
+        part = self._partition()
+        part.residual(self.plain[0])
         return ast.unparse(ast.fix_missing_locations(part.residual_tree))
+
+    @property
+    def regions(self) -> dict[str, str]:
+        """The text of each region of the residual program."""
+        part = self._partition()
+        part.residual(self.plain[0])
+        return part.region_texts()
+
+    def edit(self, source: str) -> None:
+        """Run this residual program instead, until `clear_cache`. It may call the regions.
+
+        Raises SyntaxError, or TransformError for a program of other arguments.
+        """
+        self.entry = self._partition().edited(self.plain[0], source)
+
+
+def python_of(fun) -> tuple[types.FunctionType, tuple, dict] | None:
+    """The Python function that a callable runs, and the arguments it puts before the caller's."""
+    if isinstance(fun, types.FunctionType):
+        return fun, (), {}
+    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, types.FunctionType):
+        return fun.__func__, (fun.__self__,), {}
+    if isinstance(fun, functools.partial):
+        inner = python_of(fun.func)
+        return inner and (inner[0], (*inner[1], *fun.args), {**inner[2], **fun.keywords})
+    if isinstance(fun, Selective):
+        return fun.plain
+    called = getattr(type(fun), "__call__", None)  # noqa: B004
+    if isinstance(called, types.FunctionType):
+        return called, (fun,), {}
+    return None
 
 
 def jit(fun: Callable | None = None, **options) -> Callable:
-    """`fun`, compiled where it compiles; the rest runs as Python.
+    """`fun`, compiled where it compiles; the rest runs as Python. A drop-in for `jax.jit`.
+
+    The first call finds which statements need a value, a size or Python itself. What stands between
+    them is compiled, branches and loops too; `f.source` shows the program that is left, and
+    `explain(f)(*args)` why each statement stayed.
+
+    static_argnums, static_argnames: arguments whose value is compiled in; "auto" finds those that
+    flow into shapes. donate_argnums: as in `jax.jit`, where all of `fun` is one program.
+    on_break: "split", "warn" or "error" where a statement stays with Python.
+    dynamic_sizes: "auto" runs a region of many sizes through NumPy or in padded buckets; "exact"
+    compiles each. control_flow: "host" leaves branches and loops on values to Python.
+    host: "numpy" or "jax" for what runs between; "auto" is NumPy on the CPU.
+    max_compiles: programs kept per region. passes: those the regions go through, see `optimize`.
+    pure: `fun` has no side effects, so that Python need not run where its answers are known.
+    See docs/execution.md.
 
     >>> import jax.numpy as jnp
     >>> @jit

@@ -21,7 +21,7 @@ from malleable.execution import calls, work, writing
 from malleable.execution.host import is_raw
 from malleable.execution.partition import Region
 from malleable.execution.regions import Runner
-from malleable.execution.tracing import UNSET
+from malleable.execution.signatures import flatten
 from malleable.frontend import nodes, scopes
 
 _WHOLE = (ast.Lambda, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield)
@@ -59,7 +59,8 @@ class Ran:
     compile: float = 0.0
     numpy: int = 0  # operations that ran through NumPy
     compiled: int = 0
-    variants: dict = field(default_factory=dict)
+    programs: int = 0
+    weights: dict = field(default_factory=dict)  # by id of a variant, which is held with it
 
 
 class Meter:
@@ -179,7 +180,7 @@ class _Hooks(calls.Host):
 
     def _noted(self, out):
         if self.meter.running and isinstance(seen := self.meter.running[-1], Host):
-            leaves = jax.tree.leaves(out)
+            leaves, _ = flatten(out)
             if any(map(is_raw, leaves)):
                 seen.ways.add("NumPy")
             elif any(isinstance(x, jax.Array) for x in leaves):
@@ -205,18 +206,13 @@ def _kept(x):
 def _take(seen: Host, values, ask: bool) -> int:
     """Note the arrays among some values; how many numbers there are in the largest."""
     most = 0
-    for x in jax.tree.leaves(values):
-        if isinstance(x, jax.Array | np.ndarray) and x is not UNSET:
+    for x in flatten(values)[0]:
+        if isinstance(x, jax.Array | np.ndarray):
             seen.bytes += 0 if isinstance(x, compat.Tracer) else int(x.nbytes)
             most = max(most, x.size, 1)
             if ask:
-                seen.avals[describe(x)] = None
+                seen.avals[str(x.dtype), x.shape] = None
     return most
-
-
-def describe(x) -> str:
-    """The type of an array, as `float32[3,2]`."""
-    return f"{x.dtype}[{','.join(map(str, x.shape))}]"
 
 
 class Watched(Runner):
@@ -225,7 +221,7 @@ class Watched(Runner):
     __slots__ = ("meter", "ran")
 
     def __init__(self, runner: Runner, meter: Meter, ran: Ran):
-        super().__init__(runner.state, runner.prepare, runner.options, runner.raw)
+        super().__init__(runner.state, runner.prepare, runner.options, runner.raw, runner.raw_ins)
         self.meter, self.ran = meter, ran
         meter.regions[id(ran.region)] = ran
 
@@ -235,7 +231,7 @@ class Watched(Runner):
         start = time.perf_counter()
         try:
             out = super().__call__(*values)
-            jax.block_until_ready([x for x in jax.tree.leaves(out) if isinstance(x, jax.Array)])
+            jax.block_until_ready([x for x in flatten(out)[0] if isinstance(x, jax.Array)])
         finally:
             while self.meter.running and self.meter.running.pop() is not self.ran:
                 pass
@@ -244,26 +240,29 @@ class Watched(Runner):
         return out
 
     def run(self, variant, values, leaves, key):
+        ran, by_numpy = self.ran, is_by_numpy(variant)
+        before = ran.programs
         out = super().run(variant, values, leaves, key)
-        ran = self.ran
-        equations, flop = self.weight(variant, leaves)
-        ran.equations = equations
+        if ran.programs != before:  # another one ran in its place
+            return out
+        ran.programs += 1
+        ran.equations, flop = self.weight(variant, leaves)
         ran.flop += flop
-        if is_by_numpy(variant):
-            ran.numpy += equations
+        if by_numpy:
+            ran.numpy += ran.equations
         else:
-            ran.compiled += equations
-        ran.variants[id(variant)] = variant
+            ran.compiled += ran.equations
         return out
 
     def weight(self, variant, leaves) -> tuple[int, int]:
         """(equations, operations) of a program."""
         symbolic = getattr(variant, "symbolic", None)
         if symbolic is None:
-            held = self.ran.variants.get((id(variant), "weight"))
-            if held is None:
-                held = work.equations(variant.program), work.flop(variant.program)
-            return held
+            weights = self.ran.weights
+            if id(variant) not in weights:
+                found = work.equations(variant.program), work.flop(variant.program)
+                weights[id(variant)] = *found, variant
+            return weights[id(variant)][:2]
         args = [x for x, d in zip(leaves, variant.traced.dynamic, strict=True) if d]
         values = symbolic.flat_sizes(symbolic.sizes(args))
         known = dict(zip(symbolic.texts, values, strict=True))
@@ -316,5 +315,3 @@ class _Measured(writing.Residual):
             return []
         part = self.part
         return sorted(scopes.uses(*heads).reads & (part.locals | (part.taken - part.users)))
-
-

@@ -7,7 +7,9 @@ new size, to be worth XLA's time. What cannot be done exactly as XLA does raises
 import dataclasses
 import itertools
 import linecache
+import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,9 +24,11 @@ from malleable.execution import (
     numpy_random,
     numpy_reductions,
     numpy_rules,
+    numpy_runtime,
     numpy_shapes,
 )
 from malleable.execution.breaks import Unsupported
+from malleable.execution.host_values import QUIET
 from malleable.execution.numpy_names import FUNCTIONS, NAMES
 from malleable.execution.numpy_writer import Writer, dtype_of, is_key, numpy_rule, tuple_of
 
@@ -49,21 +53,35 @@ class NumpyFunction:
     run: Callable
     dtypes: tuple
     keys: dict  # which results are random keys -> their type
+    takes_keys: bool = False
+    loops: bool = False
 
     def __call__(self, *arrays) -> tuple:
         given = [
-            x if type(x) is np.ndarray else _array(x, dtype)
+            x if type(x) is np.ndarray else _asarray(x, dtype)
             for x, dtype in zip(arrays, self.dtypes, strict=True)
-        ]
-        with np.errstate(all="ignore"):
-            outs = self.run(*given)
+        ] if not self.takes_keys else list(map(_array, arrays, self.dtypes))  # fmt: skip
+        outs = QUIET.run(self.run, *given)
         return self._with_keys(outs) if self.keys else outs
+
+    def within(self, seconds: float, *arrays) -> tuple:
+        """The same; raises TooLong once a loop has run for so long."""
+        if not self.loops:
+            return self(*arrays)
+        numpy_runtime.limit.at = time.perf_counter() + seconds
+        try:
+            return self(*arrays)
+        finally:
+            numpy_runtime.limit.at = math.inf
 
     def _with_keys(self, outs: tuple) -> tuple:
         return tuple(
             jax.random.wrap_key_data(x, impl=self.keys[i]._impl) if i in self.keys else x
             for i, x in enumerate(outs)
         )
+
+
+_asarray = np.asarray
 
 
 def _array(x, dtype) -> np.ndarray:
@@ -95,7 +113,8 @@ def numpy_function(closed: compat.Jaxpr) -> NumpyFunction:
     source, run = _compiled(w, names)
     dtypes = tuple(dtype_of(v.aval) for v in program.invars)
     keys = {i: v.aval.dtype for i, v in enumerate(program.outvars) if is_key(v.aval)}
-    return NumpyFunction(source, run, dtypes, keys)
+    takes_keys = any(is_key(v.aval) for v in program.invars)
+    return NumpyFunction(source, run, dtypes, keys, takes_keys, "tick" in run.__code__.co_names)
 
 
 def _symbols(invars: Sequence) -> list[str]:

@@ -245,6 +245,18 @@ def _joined(stmts: list) -> list:
     return out
 
 
+def hoisted_read(region: Region, cut: int) -> list | None:
+    """A statement that reads an attribute of an object, before all the rest; None if it cannot."""
+    stmt, before = region.body[cut], region.body[:cut]
+    if not (isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Attribute)):
+        return None
+    mine, theirs = scopes.uses(stmt), scopes.uses(*before)
+    if mine.reads & theirs.binds or mine.binds & (theirs.binds | theirs.reads):
+        return None
+    rest = [*before, *region.body[cut + 1 :]]
+    return [stmt, *([Region(rest, region.tail)] if rest else [])]
+
+
 def split(tree: Tree, region: Region, cut: int, stays: Stays, where: str) -> list | None:
     """What a region becomes when its statement number `cut` cannot be in it.
 

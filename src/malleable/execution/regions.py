@@ -15,24 +15,26 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.breaks import NeedsPython, OtherSignature, Unsupported
-from malleable.execution.families import Family
-from malleable.execution.host import arrive, own
+from malleable.execution.families import Family, is_flat, of_jax, weak_outputs
+from malleable.execution.host import arrive
 from malleable.execution.numpy_code import numpy_function
+from malleable.execution.numpy_runtime import TooLong
 from malleable.execution.signatures import (
     ARRAY,
     BASE,
     CONCRETE,
     NUMBERS,
+    FIXED,
     PER_EQN,
     Stats,
     compiling,
     flatten,
-    loops,
     shape_of,
     signature,
 )
 from malleable.execution.sizes import size_values
-from malleable.execution.tracing import UNSET, Traced
+from malleable.execution.tracing import UNSET, Traced, ordered
+from malleable.execution.work import equations
 
 SIZES = 256  # how many signatures over symbolic sizes are kept
 TRIALS = 3  # runs of a compiled region before it is compared with NumPy
@@ -47,6 +49,7 @@ class Variant:
     host: bool
     held: list  # static leaves whose identity is in the key
     counts: list[int]  # how many leaves each input has
+    name: str  # what profiles and jaxprs call it
     stats: Stats = field(default_factory=Stats)
     run: Callable = lambda *xs: ()
     jitted: Any = None
@@ -57,18 +60,18 @@ class Variant:
 
     def __post_init__(self):
         self.all_dynamic = all(self.traced.dynamic)
-        self.jitted = compiled(self.program, self.traced.form)
+        self.jitted = compiled(self.program, self.traced.form, self.name)
         self.run = self.jitted
-        program = self.program.jaxpr
-        self.weak = [i for i, v in enumerate(program.outvars) if v.aval.weak_type]
-        if not self.host or not program.eqns:
+        self.is_flat = is_flat(self.traced)
+        self.weak = weak_outputs(self.traced, self.program)
+        self.cost = BASE + PER_EQN * equations(self.program)
+        if not self.host or not self.program.jaxpr.eqns:
             self.stats.way = "compiled"
             return
-        if not loops(self.program):
-            try:
-                self.by_numpy = numpy_function(self.program)
-            except Unsupported as e:
-                self.stats.way = f"compiled: {e.reason}"
+        try:
+            self.by_numpy = numpy_function(self.program)
+        except Unsupported as e:
+            self.stats.way = f"compiled: {e.reason}"
         if self.by_numpy is not None:
             self.stats.way = "numpy"
             self.run = self.try_numpy
@@ -82,14 +85,17 @@ class Variant:
         """The outputs of a program that is all there is to hand out."""
         return tuple(range(len(self.program.jaxpr.outvars)))
 
-    @property
-    def cost(self) -> float:
-        """Seconds that compiling is expected to take."""
-        return BASE + PER_EQN * len(self.program.jaxpr.eqns)
+    def challenge(self, best: float) -> None:
+        """Compile, and compare with what took `best` seconds."""
+        self.stats.numpy_best = best
+        if self.by_numpy is not None:
+            self.run = self.try_compiled
 
     def try_numpy(self, *xs):
         start = time.perf_counter()
         out = self.through_numpy(*xs)
+        if self.run != self.try_numpy:  # it took too long
+            return out
         spent = time.perf_counter() - start
         stats = self.stats
         stats.calls += 1
@@ -100,9 +106,12 @@ class Variant:
         return out
 
     def through_numpy(self, *xs):
-        outs = list(map(own, self.by_numpy(*xs)))
-        for i in self.weak:
-            outs[i] = compat.put(outs[i], weak=True)
+        try:
+            outs = of_jax(self.by_numpy.within(self.cost, *xs), self.weak, xs)
+        except TooLong:
+            self.stats.numpy_best = float("inf")
+            self.run = self.try_compiled
+            return self.run(*xs)
         return outs[0] if self.traced.form == "leaf" else tuple(outs)
 
     def try_compiled(self, *xs):
@@ -124,7 +133,7 @@ class Variant:
         return out
 
 
-def compiled(program: compat.Jaxpr, form: str) -> Callable:
+def compiled(program: compat.Jaxpr, form: str, name: str) -> Callable:
     """The program under jit. For other arguments it raises OtherSignature."""
     expected = [(v.aval.shape, v.aval.dtype, v.aval.weak_type) for v in program.jaxpr.invars]
 
@@ -135,6 +144,7 @@ def compiled(program: compat.Jaxpr, form: str) -> Callable:
         outs = compat.replay(program, list(map(compat.as_array, xs)))
         return outs[0] if form == "leaf" else tuple(outs)
 
+    region.__name__ = region.__qualname__ = name
     return jax.jit(region)
 
 
@@ -163,14 +173,15 @@ class State:
 class Runner:
     """What the residual program calls. prepare(state, values, ...) makes a variant, or cuts.
 
-    raw: which outputs may be arrays of NumPy; fast: the compiled program, where there is one only.
+    raw: which outputs may be arrays of NumPy; raw_ins: which inputs may stand for those of JAX;
+    fast: the compiled program, where there is one only.
     """
 
-    __slots__ = ("all_raw", "fast", "options", "prepare", "raw", "state")
+    __slots__ = ("all_raw", "fast", "options", "prepare", "raw", "raw_ins", "state")
 
-    def __init__(self, state: State, prepare: Callable, options, raw: list[bool]):
+    def __init__(self, state: State, prepare: Callable, options, raw: list[bool], raw_ins):
         self.state, self.prepare, self.options = state, prepare, options
-        self.raw = raw
+        self.raw, self.raw_ins = raw, raw_ins
         self.all_raw = bool(raw) and all(raw)
         self.fast: Callable | None = None
 
@@ -184,21 +195,27 @@ class Runner:
         if state.instead is not None:
             return self.cut(values)
         leaves, key = [], []
-        for value in values:
+        for value, may_be_raw in zip(values, self.raw_ins, strict=True):
             kind = type(value)
             if kind is ARRAY:
                 key += (value.shape, value.dtype, value.weak_type)
                 leaves.append(value)
             elif kind is np.ndarray:
-                key += (value.shape, value.dtype)
+                weak = False if may_be_raw and not value.flags.writeable else None
+                key += (value.shape, value.dtype, weak)
                 leaves.append(value)
             elif kind in NUMBERS:
                 key.append(kind)
                 leaves.append(value)
+            elif kind in FIXED and value is not None:
+                key += (kind, value)
+                leaves.append(value)
             else:
                 found, tree = flatten(value)
                 leaves += found
-                key += (tree, *map(signature, found))
+                key.append(tree)
+                for leaf in found:
+                    key += signature(leaf, may_be_raw)
         if state.static:
             key += [values[i] for i in state.static]
         key = tuple(key)
@@ -226,8 +243,9 @@ class Runner:
         if run is variant.jitted:
             outs = run(*args)
             if traced.form == "tree":
-                return assemble(traced, outs, leaves)
-            if len(self.state.variants) == 1 and len(args) == len(values) and variant.settled:
+                return assemble(variant, outs, leaves, (), self)
+            state = self.state
+            if len(state.variants) == 1 and not state.sized and len(args) == len(values):
                 self.fast = run
             return outs
         try:
@@ -239,7 +257,7 @@ class Runner:
             return self.run(variant, values, leaves, key)
         if self.all_raw and traced.form != "tree":
             return outs
-        return self.handed(traced, outs, leaves, variant.known)
+        return self.handed(variant, outs, leaves)
 
     def cut(self, values):
         if compiling.get():
@@ -256,11 +274,16 @@ class Runner:
         )
         family = state.families.get(kind)
         traced = any(isinstance(x, compat.Tracer) for x in leaves)
-        frequent = key in state.sized
+        frequent = state.sized.get(key)
+        if frequent and len(state.variants) >= self.options.max_compiles:
+            frequent.stay()
+            return frequent
         if family is None or traced or frequent or self.options.dynamic_sizes == "exact":
             variant = self.exact(values, leaves, key)
             if variant is not None and family is None:
                 state.families[kind] = Family([shapes])
+            if variant is not None and frequent:
+                variant.challenge(frequent.fastest)
             return variant
         variant = family.variant(shapes, lambda axes: self.prepare(state, values, leaves, axes))
         if variant is None:
@@ -280,23 +303,29 @@ class Runner:
                 state.variants.popitem(last=False)
         return variant
 
-    def handed(self, traced, outs, leaves, sizes=None):
+    def handed(self, variant, outs, leaves):
         """What NumPy computed, as arrays of JAX where a reader needs that."""
-        if traced.form == "leaf":
+        form = variant.traced.form
+        if form == "leaf":
             return arrive(outs)
-        raw = self.raw if traced.form == "tuple" and self.raw else [False] * len(outs)
-        outs = tuple(x if r else arrive(x) for x, r in zip(outs, raw, strict=True))
-        return outs if traced.form == "tuple" else assemble(traced, outs, leaves, sizes)
+        if form == "tree":
+            return assemble(variant, outs, leaves, variant.known, self)
+        if not self.raw:
+            return tuple(map(arrive, outs))
+        return tuple([x if r else arrive(x) for x, r in zip(outs, self.raw, strict=True)])
 
 
-def assemble(traced: Traced, outs, leaves, sizes=None):
+def assemble(variant, outs, leaves, sizes, runner: Runner):
     """The outputs as the program's own code would leave them."""
-    found = []
-    for entry, number in zip(traced.outs, traced.numbers, strict=True):
+    traced, found = variant.traced, []
+    raw = runner.raw if variant.is_flat else ()
+    for i, (entry, number) in enumerate(zip(traced.outs, traced.numbers, strict=True)):
         if isinstance(entry, int):
             x = outs[entry]
             if number and not isinstance(x, compat.Tracer):
                 x = x.item()
+            elif type(x) is np.ndarray and not (raw and raw[i]):
+                x = arrive(x)
         elif len(entry) == 2 and entry[0] == "in":
             x = leaves[entry[1]]
         elif len(entry) == 2:
@@ -304,5 +333,7 @@ def assemble(traced: Traced, outs, leaves, sizes=None):
         else:
             x = UNSET if entry[0] is ... else entry[0]
         found.append(x)
-    out = jax.tree.unflatten(traced.tree, found)
+    if variant.is_flat:
+        return found[0] if traced.single else tuple(found)
+    out = ordered(jax.tree.unflatten(traced.tree, found), traced.order)
     return out[0] if traced.single else out

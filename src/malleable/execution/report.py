@@ -60,7 +60,7 @@ class RegionSeen:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Another way to write it that was tried on these arguments. checked: how, and what came out."""
+    """Another way to write it that was tried on these arguments. checked: what came out."""
 
     before: str
     after: str

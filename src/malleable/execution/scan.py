@@ -8,6 +8,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+from malleable.execution import callees
 from malleable.execution.expressions import bind, expression, known
 from malleable.execution.facts import (
     ARRAY,
@@ -43,15 +44,20 @@ def scan(stmts: list, scope: Scope) -> Scanned:
     plain = []
     for number, stmt in enumerate(stmts):
         before = dict(scope.kinds)
-        raises, branches = scope.raises, scope.branches
+        branches = scope.branches
         try:
             only_numbers = statement(stmt, scope)
         except Stays as e:
-            scope.kinds, scope.raises, scope.branches = before, raises, branches
+            scope.kinds, scope.branches = before, branches
             return Scanned(number, e, plain, scope)
         if only_numbers:
             plain.append(number)
     return Scanned(None, None, plain, scope)
+
+
+def is_pure(f) -> bool:
+    """Whether a callable is of JAX, or one that JAX made of a function that only computes."""
+    return callees.is_jax(f) and not callees.impure(f, Scope({}, lambda name: None, statement))
 
 
 # ---------------------------------------------------------------- statements
@@ -188,11 +194,10 @@ def _jump(stmt, scope):
 
 
 def _raise(stmt, scope):
-    scope.raises = True
+    return False
 
 
 def _assert(stmt, scope):
-    scope.raises = True
     expression(stmt.test, scope)
 
 

@@ -1,18 +1,20 @@
 """What a traced program depends on, and how a variant of a region fares."""
 
 import contextvars
+import types
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from malleable import compat
+from malleable.execution.host_values import own
 
 PER_EQN, BASE = 0.006, 0.04  # seconds that XLA takes to compile an equation, and any program
 
 ARRAY = type(jax.numpy.zeros(()))
 NUMBERS = frozenset([int, float, complex])
+FIXED = frozenset([bool, str, type(None), types.ModuleType])  # part of the key as they are
 CONCRETE = frozenset([ARRAY, np.ndarray, int, float, complex])
 
 
@@ -28,15 +30,16 @@ def flatten(value):
         return [value], None
 
 
-def signature(leaf) -> Any:
-    """What of a leaf a traced program depends on."""
+def signature(leaf, may_be_raw=False) -> tuple:
+    """What of a leaf a traced program depends on; a raw array is as one of JAX."""
     kind = type(leaf)
     if kind is ARRAY:
         return (leaf.shape, leaf.dtype, leaf.weak_type)
     if kind is np.ndarray:
-        return (leaf.shape, leaf.dtype)
+        weak = False if may_be_raw and not leaf.flags.writeable else None
+        return (leaf.shape, leaf.dtype, weak)
     if kind is int or kind is float or kind is complex:
-        return kind
+        return (kind,)
     if isinstance(leaf, compat.Tracer | jax.Array):
         return (leaf.shape, leaf.dtype, leaf.aval.weak_type)
     if isinstance(leaf, np.generic):
@@ -58,6 +61,14 @@ class Stats:
     jit_best: float = float("inf")
     compile: float = 0.0
     way: str = "new"
+
+
+def owned(outs, args) -> list:
+    """Results of NumPy as ours; copied where they may share memory that the user can write to."""
+    theirs = [x for x in args if type(x) is np.ndarray and x.flags.writeable]
+    if theirs:
+        outs = [np.array(x) if any(np.may_share_memory(x, y) for y in theirs) else x for x in outs]
+    return list(map(own, outs))
 
 
 def shape_of(leaf) -> tuple:

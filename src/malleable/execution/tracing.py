@@ -21,7 +21,7 @@ from malleable.frontend.convert import OPERATORS, box_all, finish
 from malleable.frontend.session import Options, Session, within
 from malleable.frontend.trees import UNSET
 
-LIFTED = Options(roll="auto")
+LIFTED = Options(roll="auto", exact=True)
 
 
 _LEAF, _ONE = jax.tree.structure(0), jax.tree.structure((0,))
@@ -46,6 +46,7 @@ class Traced:
 
     form: str = "tree"
     single: bool = False
+    order: Any = None  # the keys of the dicts among the outputs, as the program put them
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def attempt(
             raise Stays("mask", "the size of the result depends on values")
         found, made["tree"] = jax.tree.flatten(out)
         made["out"] = jax.tree.unflatten(made["tree"], [0] * len(found))
+        made["order"] = skeleton(out)
         same = {
             id(x): i
             for i, (x, (leaf, d)) in enumerate(zip(filled, leaves, strict=True))
@@ -181,7 +183,28 @@ def attempt(
         form = "leaf"
     elif plain and not single and made["tree"] == jax.tree.structure((0,) * len(entries)):
         form = "tuple"
-    return Traced(program, dynamic, made["tree"], entries, tuple(numbers), lifted, form, single)
+    return Traced(
+        program, dynamic, made["tree"], entries, tuple(numbers), lifted, form, single, made["order"]
+    )
+
+
+def skeleton(x):
+    """Where dicts stand in an output, with their keys in order; None where there is none."""
+    if type(x) is dict:
+        return {key: skeleton(part) for key, part in x.items()}
+    if type(x) in (list, tuple):
+        parts = [skeleton(part) for part in x]
+        return parts if any(part is not None for part in parts) else None
+    return None
+
+
+def ordered(x, order):
+    """`x` with its dicts in the order of the skeleton: JAX sorts their keys."""
+    if order is None:
+        return x
+    if type(x) is dict:
+        return {key: ordered(x[key], part) for key, part in order.items()}
+    return type(x)(ordered(a, b) for a, b in zip(x, order, strict=True))
 
 
 def _is_open(x) -> bool:
@@ -222,7 +245,8 @@ def lift(fun: types.FunctionType, given: list, masks: bool):
     def run():
         boxed = box_all(given)
         with journal.opened(base=True):
-            return finish(OPERATORS.call(fun, *boxed))
+            out = OPERATORS.call(fun, *boxed)
+            return ordered(finish(out), skeleton(out))
 
     token = compacted.set(not masks)
     try:

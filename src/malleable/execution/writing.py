@@ -170,8 +170,8 @@ def _index(node):
     return node
 
 
-def find_raw(body: list) -> set:
-    """The names that may hold arrays of NumPy for those of JAX: whose readers all take both."""
+def find_raw(body: list) -> tuple[set, set]:
+    """The names that may hold arrays of NumPy for those of JAX, and those whose readers may not."""
     unsafe: set = set()
     alias: list = []
 
@@ -202,6 +202,9 @@ def find_raw(body: list) -> set:
                 visit(plain, isinstance(plain, ast.Name))
                 for child in (*node.body, *node.orelse):
                     visit(child)
+            case ast.AugAssign(target=ast.Name(id=name)):
+                unsafe.add(name)  # which JAX does by a new array
+                visit(node.value)
             case ast.FunctionDef() | ast.Lambda():
                 unsafe.update(scopes.free(node))
             case _:
@@ -235,7 +238,7 @@ def find_raw(body: list) -> set:
     for name, targets in alias:
         if name in made:
             made |= set(targets)
-    return made - unsafe
+    return made - unsafe, unsafe
 
 
 def _made(value) -> bool:
@@ -286,8 +289,11 @@ def write(
         elts = [_if_given(n) if n in unsure else load(n) for n in returns]
         given = elts[0] if len(elts) == 1 else ast.Tuple(elts=elts, ctx=ast.Load())
         body.append(ast.Return(value=host("leave", given)))
-    raw = find_raw(body)
+    raw, unsafe = find_raw(body)
     body = [Arriving(raw).visit(stmt) for stmt in body]
+    if returns is not None or name == "block":
+        given = [arg.arg for arg in args.args if arg.arg in unsafe]
+        body[:0] = [nodes.assign(n, host("leave", load(n))) for n in given]
     missing = ast.Attribute(value=load(HOST), attr="UNSET", ctx=ast.Load())
     body[:0] = [nodes.assign(n, missing) for n in sorted(unset)]
     for region in runs.values():

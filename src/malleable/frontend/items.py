@@ -28,6 +28,7 @@ from malleable.frontend.dunders import BINARY
 from malleable.frontend.lookups import contains, look_up, refused_key
 from malleable.frontend.operators import by_case
 from malleable.frontend.scalars import truth
+from malleable.frontend.session import session
 from malleable.frontend.values import Choice, bounded, is_number
 
 _Function = types.FunctionType
@@ -325,6 +326,8 @@ class Items:
     # ------------------------------------------------------------ augmented assignment
 
     def aug(self, op: str, x, value):
+        if isinstance(x, Box) and session().options.exact:
+            return BINARY[op[:-1]][1](x, value)
         if _is_raw(x):
             _check_array(x, value, False)
             value = unbox(value)

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box
 from malleable.arrays.journal import Place
+from malleable.errors import TransformError
 from malleable.frontend.session import session
 from malleable.frontend.staging import Block, merge, trace_block
 from malleable.frontend.trees import Leaf, Static
@@ -299,6 +300,8 @@ def assert_(test, message: Callable | None = None) -> None:
             error.__malleable_raised__ = True  # type: ignore[attr-defined]
             raise error
         return
+    if session().options.exact:
+        raise TransformError("a value decides whether an assertion fails", where=compat.where())
     if session().options.checked:
         text = "assertion failed" if message is None else f"AssertionError: {message()}"
         jax.experimental.checkify.check(test, text.replace("{", "{{").replace("}", "}}"))

@@ -10,13 +10,18 @@ from malleable.arrays.box import Box
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert. See `autograph` and `loop`."""
+    """How to convert. See `autograph` and `loop`.
+
+    exact: refuse what has no one meaning once it is compiled: a `raise` that a value decides, a
+    variable that is a number of one type here and of another there; and no array changes in place.
+    """
 
     mode: str = "full"
     checked: bool = False
     strict: bool = False
     max_steps: int | None = None
     roll: bool | str = False
+    exact: bool = False
 
 
 @dataclass

@@ -18,7 +18,18 @@ from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
 from malleable.frontend import unwinding
 from malleable.frontend.session import session
-from malleable.frontend.trees import UNSET, Either, Leaf, Node, Static, Tree, count, join, spell
+from malleable.frontend.trees import (
+    UNSET,
+    Either,
+    Leaf,
+    Node,
+    Static,
+    Tree,
+    count,
+    join,
+    number_leaf,
+    spell,
+)
 from malleable.frontend.unwinding import is_raised
 from malleable.frontend.values import Choice, flatten, holds_new, inject, rebuild
 from malleable.notes import note
@@ -198,6 +209,8 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             )
     results = [Static(UNSET) if b.error is not None else b.result[0] for b in blocks]
     result = join(*results)
+    if session().options.exact:
+        refuse_two_types("the value", *results, where)
     report_joins(targets, places, yes, no, tree_of, where)
 
     links = [
@@ -293,9 +306,23 @@ def report_joins(targets, places, yes, no, tree_of, where) -> None:
         if isinstance(one, Node) and isinstance(other, Node) and one.keys and other.keys:
             for k in {*one.keys} ^ {*other.keys}:
                 note(f"key {k!r} may be undefined", where, "it is set in one branch only")
+        if session().options.exact:
+            refuse_two_types(name, one, other, where)
         leaves = all(isinstance(t, Leaf) for t in (one, other, target))
         if leaves and one.dtype != other.dtype and not (one.weak or other.weak):
             promoted(name, one, other, target, where)
+
+
+def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
+    """A number whose type depends on a value is one thing to Python and another compiled."""
+    leaves = [number_leaf(t.value) if isinstance(t, Static) else t for t in (one, other)]
+    first, second = (t if isinstance(t, Leaf) else None for t in leaves)
+    if first and second and (first.dtype, first.weak) != (second.dtype, second.weak):
+        raise TransformError(
+            f"`{name}` is {spell(first)} on one path and {spell(second)} on the other",
+            where=where,
+            hint="give it one type on both paths",
+        )
 
 
 def note_missing(place: Place, trees: list, where: str) -> None:
@@ -323,6 +350,10 @@ def raise_place() -> Place:
 
 
 def drop_raise(error, where: str) -> None:
+    if session().options.exact:
+        raise TransformError(
+            f"a value decides whether `{type(error).__name__}` is raised", where=where
+        ) from error
     note(
         f"`raise {type(error).__name__}` does not happen in a compiled program",
         getattr(error, "__malleable_where__", where),

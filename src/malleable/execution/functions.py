@@ -1,0 +1,77 @@
+"""What is read off a function before it is cut: its tree, its own functions, static arguments."""
+
+import ast
+import inspect
+
+from malleable.errors import TransformError
+from malleable.frontend import nodes, scopes
+
+
+def asked_static(fun, options) -> set | None:
+    """The names of the arguments that the user says are static; None where we are to find them."""
+    numbers, names = options.static_argnums, options.static_argnames
+    if numbers == "auto" and names == "auto":
+        return None
+    order = list(inspect.signature(fun).parameters)
+    numbers = () if numbers in ("auto", None) else numbers
+    names = () if names in ("auto", None) else names
+    numbers = (numbers,) if isinstance(numbers, int) else numbers
+    names = (names,) if isinstance(names, str) else names
+    unknown = [n for n in names if n not in order] + [i for i in numbers if i >= len(order)]
+    if unknown:
+        raise TransformError(
+            f"`{fun.__qualname__}` has no argument {unknown[0]!r}",
+            hint=f"its arguments are {', '.join(order)}",
+        )
+    return {order[i] for i in numbers} | set(names)
+
+
+def hashable(name: str, value, where: str) -> None:
+    try:
+        hash(value)
+    except TypeError:
+        raise TransformError(
+            f"the static argument {name!r} is a {type(value).__name__}, which has no hash",
+            where=where,
+            hint="give a tuple or a number, or do not name it among the static arguments",
+        ) from None
+
+
+def leaves_of(dynamic, axes) -> dict:
+    """(leaf, axis) -> symbol, the leaves counted among the arguments of the program."""
+    place, number = {}, 0
+    for leaf, d in enumerate(dynamic):
+        place[leaf] = number
+        number += d
+    return {(place[leaf], axis): name for (leaf, axis), name in axes.items()}
+
+
+def as_def(node) -> ast.FunctionDef:
+    """A lambda as a function with a `return`."""
+    if isinstance(node, ast.Lambda):
+        made = nodes.function("region", (), [ast.Return(value=node.body)])
+        made.args = node.args
+        return nodes.placed(made, node)
+    node.decorator_list = []
+    return node
+
+
+def definitions(node) -> dict:
+    """The functions that are defined once in the body, without defaults or decorators."""
+    found: dict = {}
+    bound: dict = {}
+    for stmt in walk(node.body):
+        for name in scopes.uses(*nodes.heads(stmt)).binds:
+            bound[name] = bound.get(name, 0) + 1
+        if isinstance(stmt, ast.FunctionDef):
+            args = stmt.args
+            if not stmt.decorator_list and not args.defaults and not any(args.kw_defaults):
+                found[stmt.name] = stmt
+    return {name: d for name, d in found.items() if bound[name] == 1}
+
+
+def walk(stmts):
+    for stmt in stmts:
+        yield stmt
+        for block in nodes.blocks(stmt):
+            yield from walk(block)

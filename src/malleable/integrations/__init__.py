@@ -1,0 +1,1 @@
+"""PyTensor, ONNX and other programs that meet this one."""
