@@ -54,7 +54,6 @@ class Host:
 
     UNSET = UNSET
     slice = slice
-    leave = staticmethod(host.arrive_all)
 
     def __init__(self, engine):
         self.engine = engine
@@ -79,6 +78,14 @@ class Host:
         chosen = self.engine.selective(f)
         return chosen(*args, **kwargs)
 
+    def arrive(self, x):
+        """An array of JAX for one of ours; anything else as it is."""
+        return host.arrive(x) if host.is_raw(x) else x
+
+    def leave(self, x):
+        """What is handed out, with arrays of JAX for ours; the very object where it has none."""
+        return host.arrive_all(x)
+
     def given(self, read):
         """read(), or UNSET where the variable it reads has no value."""
         try:
@@ -87,15 +94,24 @@ class Host:
             return UNSET
 
     def iterate(self, x):
-        """The items of an array as NumPy has them."""
-        return iter(np.asarray(x)) if isinstance(x, jax.Array) and not is_traced(x) else iter(x)
+        """The items of an array of JAX as raw arrays."""
+        if isinstance(x, jax.Array) and not is_traced(x) or host.is_raw(x):
+            return items(np.asarray(x))
+        return iter(x)
 
     def iterate_arrays(self, x):
         if isinstance(x, np.ndarray | jax.Array) and not is_traced(x) and (
             type(x) is not np.ndarray or host.is_raw(x)
         ):  # fmt: skip
-            return map(host.arrive, np.asarray(x))
+            return map(host.arrive, items(np.asarray(x)))
         return iter(x)
+
+
+def items(x: np.ndarray):
+    """The items of an array, as arrays, also where they are scalars."""
+    if x.ndim > 1:
+        return iter(x)
+    return map(host.own, (x[i, ...] for i in range(len(x)))) if x.ndim else iter(x)
 
 
 def is_traced(x) -> bool:

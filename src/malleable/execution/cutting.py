@@ -119,8 +119,9 @@ class Partition:
         tail, after = region.tail, set(state.outs)
         unset = writing.settle(inner, self.is_input, after, set(state.ins))
         node, runs = writing.write(
-            inner, "block", nodes.parameters(tuple(state.ins)), None if tail else state.outs, unset
-        )
+            inner, "block", nodes.parameters(tuple(state.ins)), None if tail else state.outs, unset,
+            given=frozenset(region.raw_ins),
+        )  # fmt: skip
         called = scopes.uses(*node.body)
         node.body[:0] = [
             self.tree.defs[n] for n in self.needed_defs(called.reads | called.captured)

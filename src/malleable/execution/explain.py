@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from malleable.errors import TransformError
-from malleable.execution import families, partition, rewrites
+from malleable.execution import families, partition, rewrites, scan, work
 from malleable.execution.discover import discover
 from malleable.execution.jit import Selective, jit
 from malleable.execution.measuring import Host, Meter, Ran
@@ -45,7 +45,7 @@ def explain(f: Callable) -> Callable[..., Report]:
         if isinstance(own, types.MethodType) and isinstance(own.__func__, Selective):
             own, args = own.__func__, (own.__self__, *args)
         selective: Any = own if isinstance(own, Selective) else jit(own)
-        if selective.plain is None:
+        if selective.plain is None or scan.is_pure(selective.fun):
             return _whole(selective, selective.fun, args, kwargs)
         fun, before, named = selective.plain
         part = selective.engine.partition(fun)
@@ -87,9 +87,11 @@ def _cut(part, fun, args, kwargs) -> Report:
 
 
 def _whole(selective, fun, args, kwargs) -> Report:
-    """The report on a function that Python runs as a whole."""
-    why = next(iter(selective.engine.failed.values()), "it is no function of Python")
+    """The report on a function that is compiled or run by Python as a whole."""
     report = Report(getattr(fun, "__qualname__", None) or repr(fun))
+    if scan.is_pure(selective.fun):
+        return _of_jax(report, selective, args, kwargs)
+    why = next(iter(selective.engine.failed.values()), "it is no function of Python")
     start = time.perf_counter()
     seen = discover(fun)(*args, **kwargs)
     report.out, report.first_seconds = seen.out, time.perf_counter() - start
@@ -106,6 +108,32 @@ def _whole(selective, fun, args, kwargs) -> Report:
                 demand.inputs, "Python, with the whole function", 1,
             )
         )  # fmt: skip
+    return report
+
+
+def _of_jax(report: Report, selective, args, kwargs) -> Report:
+    """The report on a function of JAX, or one made by it, which is one program or none."""
+    times, meter = [], Meter()
+    with listen() as heard, meter.hearing():
+        for _ in range(2):
+            start = time.perf_counter()
+            report.out = jax.block_until_ready(selective(*args, **kwargs))
+            times.append(time.perf_counter() - start)
+    report.first_seconds, report.seconds = times
+    report.compile_seconds, report.notes = meter.compile, heard
+    made = jax.make_jaxpr(lambda: selective.fun(*args, **kwargs))()
+    ops, flop, way = work.equations(made), work.flop(made), "compiled"
+    whole = not any("not compiled" in n.what for n in heard)
+    report.ops = {"compiled": ops * whole, "numpy": 0, "host": ops * (not whole)}
+    report.flop = {"compiled": flop * whole, "numpy": 0, "host": flop * (not whole)}
+    if whole:
+        span, name = (0, 0), report.function
+        report.regions = [
+            RegionSeen(
+                1, name, span, (), ("what is returned",), ops, way, False, {}, (), 1, 1,
+                meter.compile, 1, times[1], flop,
+            )
+        ]  # fmt: skip
     return report
 
 

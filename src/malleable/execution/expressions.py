@@ -215,10 +215,8 @@ def call(node, scope):
     if kind in (UNKNOWN, ARRAY):  # what `jax.grad(f)` gave, or a module of equinox
         for arg in args:
             _check_argument(arg, scope)
-        if kind == UNKNOWN and isinstance(function, ast.Call | ast.Name):
+        if isinstance(function, ast.Call | ast.Name):
             return UNKNOWN
-    if isinstance(function, ast.Name) and kind == ARRAY:
-        return UNKNOWN
     raise Stays("call", "it calls something unknown")
 
 
@@ -291,6 +289,8 @@ def result(f, args, node, scope):
     why = impure(f, scope)
     if why:
         raise Stays("call", why)
+    if f is type and join(NUMBER, *args) != NUMBER:
+        raise Stays("object", "it asks for the type of a value")
     if f in _COUNTS:
         return NUMBER if all(a == NUMBER for a in args) else SIZE
     if f in _MAKES:

@@ -15,7 +15,7 @@ from malleable.execution.breaks import Unsupported
 from malleable.execution.host import own
 from malleable.execution.numpy_code import numpy_function
 from malleable.execution.numpy_runtime import TooLong
-from malleable.execution.signatures import BASE, PER_EQN, Stats, owned
+from malleable.execution.signatures import BASE, DISPATCH, PER_EQN, Stats, owned
 from malleable.execution.tracing import Traced
 from malleable.execution.work import equations
 
@@ -34,8 +34,9 @@ class Family:
 
     def variant(self, shapes, make: Callable):
         """The variant for these shapes, None where there is none. make(axes) traces one."""
-        if len(self.shapes) < 8 and shapes not in self.shapes:
-            self.shapes.append(shapes)
+        if shapes not in self.shapes:  # more than a few only where another size begins to vary
+            if len(self.shapes) < 8 or varying([*self.shapes, shapes]) != self.axes:
+                self.shapes.append(shapes)
         axes = varying(self.shapes)
         if axes != self.axes and tuple(axes.items()) not in self.refused:
             self.axes = axes
@@ -119,13 +120,13 @@ class Sized:
         took = time.perf_counter() - start
         self.here += took
         self.fastest = min(self.fastest, took)
-        if self.here > self.limit:
+        if self.here > self.limit and self.fastest > DISPATCH:
             self.is_frequent = True
         return outs[0] if self.traced.form == "leaf" else tuple(outs)
 
     def takes_bucket(self, slow) -> bool:
         """Whether the bucket is the way: compiled and faster, or NumPy took as long as that."""
-        if self.buckets is None or slow[0] <= self.cost / 2:
+        if self.buckets is None or slow[0] <= self.cost / 2 or slow[1] < 3 * DISPATCH:
             return False
         best = self.best.get(self.rooms)
         if best is None and self.here > slow[0] / 2 and self.limit < float("inf"):

@@ -163,15 +163,19 @@ def arrive(x: Any) -> Any:
 def arrive_all(tree: Any) -> Any:
     """`arrive` for what stands for arrays of JAX within lists, tuples, dicts and slices.
 
-    Arrays that the user may write to are the user's, and stay.
+    Arrays that the user may write to are the user's, and stay; so does the very list, tuple or dict
+    that holds nothing of ours.
     """
     kind = type(tree)
     if kind is np.ndarray:
         return tree if tree.flags.writeable else arrive(tree)
     if kind is tuple or kind is list:
-        return kind(map(arrive_all, tree))
+        parts = [arrive_all(part) for part in tree]
+        same = all(a is b for a, b in zip(parts, tree, strict=True))
+        return tree if same else kind(parts)
     if kind is dict:
-        return {key: arrive_all(value) for key, value in tree.items()}
+        parts = {key: arrive_all(value) for key, value in tree.items()}
+        return tree if all(parts[key] is tree[key] for key in tree) else parts
     if kind is slice:
         return slice(arrive_all(tree.start), arrive_all(tree.stop), arrive_all(tree.step))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):

@@ -23,6 +23,7 @@ from malleable.execution.signatures import (
     ARRAY,
     BASE,
     CONCRETE,
+    DISPATCH,
     NUMBERS,
     FIXED,
     PER_EQN,
@@ -101,7 +102,7 @@ class Variant:
         stats.calls += 1
         stats.numpy_total += spent
         stats.numpy_best = min(stats.numpy_best, spent)
-        if stats.numpy_total > self.cost / 2:
+        if stats.numpy_total > self.cost / 2 and stats.numpy_best > DISPATCH:
             self.run = self.try_compiled
         return out
 
@@ -168,6 +169,13 @@ class State:
     families: dict = field(default_factory=dict)  # by all of a signature but the sizes
     seen: dict = field(default_factory=dict)  # shapes, and values of static inputs by number
     said: bool = False  # whether it was said that programs are made on and on
+
+
+def without_sizes(part):
+    """A part of a key, sizes of 2 and more left out: 0 and 1 broadcast."""
+    if type(part) is tuple and all(type(d) is int for d in part):
+        return tuple([min(d, 2) for d in part])
+    return part
 
 
 class Runner:
@@ -269,9 +277,7 @@ class Runner:
         """A variant for a signature that is new: over symbolic sizes if only sizes are."""
         state = self.state
         shapes = tuple(map(shape_of, leaves))
-        kind = tuple(
-            len(k) if type(k) is tuple and all(type(d) is int for d in k) else k for k in key
-        )
+        kind = tuple(map(without_sizes, key))
         family = state.families.get(kind)
         traced = any(isinstance(x, compat.Tracer) for x in leaves)
         frequent = state.sized.get(key)

@@ -80,6 +80,17 @@ def block(stmts: list, scope: Scope) -> bool:
 
 
 def _assign(stmt, scope):
+    match stmt:
+        case ast.Assign(
+            targets=[ast.Tuple(elts=names) as target], value=ast.Tuple(elts=items)
+        ) if len(names) == len(items) and not any(
+            isinstance(x, ast.Starred) for x in (*names, *items)
+        ):
+            kinds = [expression(x, scope) for x in items]
+            for one, kind in zip(names, kinds, strict=True):
+                bind(one, kind, scope)
+                refuse_numpy(kind)
+            return all(kind == NUMBER for kind in kinds) and isinstance(target, ast.Tuple)
     kind = expression(stmt.value, scope)
     for target in stmt.targets:
         bind(target, kind, scope)

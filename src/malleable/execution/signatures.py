@@ -10,7 +10,8 @@ import numpy as np
 from malleable import compat
 from malleable.execution.host_values import own
 
-PER_EQN, BASE = 0.006, 0.04  # seconds that XLA takes to compile an equation, and any program
+PER_EQN, BASE = 0.004, 0.04  # seconds that XLA takes to compile an equation, and any program
+DISPATCH = 5e-5  # seconds of a call below which compiling can gain nothing
 
 ARRAY = type(jax.numpy.zeros(()))
 NUMBERS = frozenset([int, float, complex])

@@ -100,8 +100,8 @@ class Residual(ast.NodeTransformer):
                     for part in parts:
                         part.body = self.block(part.body)
                     setattr(new, name, parts)
-            if isinstance(stmt, ast.For) and isinstance(stmt.iter, ast.Name):
-                new.iter = placed(host("iterate", stmt.iter), stmt.iter)
+            if isinstance(new, ast.For):
+                new.iter = self.items(stmt.iter)
             return [new]
         if isinstance(stmt, ast.FunctionDef):
             return [stmt]
@@ -116,6 +116,21 @@ class Residual(ast.NodeTransformer):
             new.value = _hooked(stmt.value)
             return [placed(new, stmt)]
         return [stmt]
+
+    def items(self, node):
+        """What a loop goes over, arrays through the hook that gives their items as NumPy has them."""
+        match node:
+            case ast.Name():
+                return placed(host("iterate", node), node)
+            case ast.Call(func=ast.Name(id="enumerate" | "zip" as name), args=args) if (
+                args and name not in bound_in(self.tree) and
+                not any(isinstance(x, ast.Starred) for x in args)
+            ):  # fmt: skip
+                new = copy.copy(node)
+                some = args if name == "zip" else args[:1]
+                new.args = [*map(self.items, some), *args[len(some) :]]
+                return new
+        return node
 
     def region(self, region: Region):
         name = region_name(region.number)
@@ -170,8 +185,11 @@ def _index(node):
     return node
 
 
-def find_raw(body: list) -> tuple[set, set]:
-    """The names that may hold arrays of NumPy for those of JAX, and those whose readers may not."""
+def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
+    """The names that may hold arrays of NumPy for those of JAX, and those whose readers may not.
+
+    given: the names that may do so from the start.
+    """
     unsafe: set = set()
     alias: list = []
 
@@ -228,17 +246,31 @@ def find_raw(body: list) -> tuple[set, set]:
         if not more:
             break
         unsafe |= more
-    made = set()
+    made = set(given)
     for stmt in body:
         for node in ast.walk(stmt):
             if isinstance(node, ast.Assign) and _made(node.value):
                 made |= {n for t in node.targets for n in _names(t)}
-            elif isinstance(node, ast.For) and _made(node.iter):
-                made |= set(_names(node.target))
+            elif isinstance(node, ast.For):
+                for target, _ in gone_over(node.target, node.iter):
+                    made |= set(_names(target))
     for name, targets in alias:
         if name in made:
             made |= set(targets)
     return made - unsafe, unsafe
+
+
+def gone_over(target, items):
+    """(targets, hook) for each hook that gives items to a loop, within `zip` and `enumerate` too."""
+    if _made(items):
+        yield target, items
+    elif isinstance(items, ast.Call) and getattr(items.func, "id", "") in ("zip", "enumerate"):
+        is_zip = items.func.id == "zip"
+        for i, arg in enumerate(items.args if is_zip else items.args[:1]):
+            parts = target.elts if isinstance(target, ast.Tuple) else None
+            at = i if is_zip else 1
+            whole = parts is None or any(isinstance(p, ast.Starred) for p in parts)
+            yield from gone_over(target if whole or at >= len(parts) else parts[at], arg)
 
 
 def _made(value) -> bool:
@@ -269,8 +301,9 @@ class Arriving(ast.NodeTransformer):
 
     def visit_For(self, node):
         self.generic_visit(node)
-        if _made(node.iter) and not set(_names(node.target)) <= self.raw:
-            node.iter.func.attr = "iterate_arrays"
+        for target, items in gone_over(node.target, node.iter):
+            if not set(_names(target)) <= self.raw:
+                items.func.attr = "iterate_arrays"
         return node
 
     def visit_FunctionDef(self, node):
@@ -278,22 +311,26 @@ class Arriving(ast.NodeTransformer):
 
 
 def write(
-    tree: Tree, name: str, args: ast.arguments, returns: list | None, unset: set, residual=Residual
-):
-    """(the residual function as a tree, its regions by name). returns: names a block gives back."""
+    tree: Tree, name: str, args: ast.arguments, returns: list | None, unset: set,
+    residual=Residual, given=frozenset(),
+):  # fmt: skip
+    """(the residual function as a tree, its regions by name). returns: names a block gives back.
+
+    given: the parameters that may be arrays of NumPy for those of JAX.
+    """
     runs: dict = {}
     body = residual(tree, runs).block(tree.body)
     if returns is not None:
         unsure = set().union(*(region.unsure for region in runs.values())) | unset
         unsure |= partition.unsure(tree.body)
         elts = [_if_given(n) if n in unsure else load(n) for n in returns]
-        given = elts[0] if len(elts) == 1 else ast.Tuple(elts=elts, ctx=ast.Load())
-        body.append(ast.Return(value=host("leave", given)))
-    raw, unsafe = find_raw(body)
+        out = elts[0] if len(elts) == 1 else ast.Tuple(elts=elts, ctx=ast.Load())
+        body.append(ast.Return(value=host("leave", out)))
+    raw, unsafe = find_raw(body, given)
     body = [Arriving(raw).visit(stmt) for stmt in body]
     if returns is not None or name == "block":
-        given = [arg.arg for arg in args.args if arg.arg in unsafe]
-        body[:0] = [nodes.assign(n, host("leave", load(n))) for n in given]
+        arrays = [arg.arg for arg in args.args if arg.arg in unsafe]
+        body[:0] = [nodes.assign(n, host("leave", load(n))) for n in arrays]
     missing = ast.Attribute(value=load(HOST), attr="UNSET", ctx=ast.Load())
     body[:0] = [nodes.assign(n, missing) for n in sorted(unset)]
     for region in runs.values():
