@@ -62,5 +62,9 @@ class NeedsPython(Exception):
     """A program that was taken for compiled as a whole has a statement that Python must run."""
 
 
+class Cut(Exception):
+    """A region was cut while what it does before an exception matters."""
+
+
 class OtherSignature(Exception):
     """A compiled region was called with arguments of other types than it was traced for."""

@@ -54,6 +54,7 @@ class Host:
 
     UNSET = UNSET
     slice = slice
+    Raised = BaseException
 
     def __init__(self, engine):
         self.engine = engine

@@ -39,7 +39,8 @@ class Partition:
         self.lock = threading.RLock()
         node = as_def(source.find(fun.__code__, fun.__globals__).node)
         uses = scopes.uses(*node.body)
-        if uses.declared_global or uses.declared_nonlocal or uses.reads_scope:
+        inner = any(isinstance(n, ast.Nonlocal) for n in ast.walk(node))
+        if inner or uses.declared_global or uses.declared_nonlocal or uses.reads_scope:
             raise NoSource(f"{fun.__qualname__} writes or reads variables of other scopes")
         self.filename, self.name = fun.__code__.co_filename, fun.__code__.co_name
         taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
@@ -109,18 +110,21 @@ class Partition:
             prepare = functools.partial(self.prepare, region)
             raw = list(region.raw_outs)
             raw_ins = [n in region.raw_ins for n in region.ins]
-            made[name] = Runner(state, prepare, self.options, raw, raw_ins)
+            made[name] = Runner(state, prepare, self.options, raw, raw_ins, region.guarded)
         return made
 
-    def block(self, region: Region, state: State, stmts: list) -> Callable:
-        """What a region is cut into, as a function that stands in for it during this run."""
+    def block(self, region: Region, state: State, stmts: list, safe: bool = False) -> Callable:
+        """What a region is cut into, as a function that stands in for it during this run.
+
+        safe: it gives back an exception, and what was done before.
+        """
         inner = Tree(self.tree.node, stmts, self.tree.names, taken=self.taken, defs=self.tree.defs)
         inner.breaks = self.tree.breaks
         tail, after = region.tail, set(state.outs)
         unset = writing.settle(inner, self.is_input, after, set(state.ins))
         node, runs = writing.write(
             inner, "block", nodes.parameters(tuple(state.ins)), None if tail else state.outs, unset,
-            given=frozenset(region.raw_ins),
+            given=frozenset(region.raw_ins), safe=safe,
         )  # fmt: skip
         called = scopes.uses(*node.body)
         node.body[:0] = [
@@ -254,7 +258,7 @@ class Partition:
                         return self.hoist(region, state, moved)
                     found = self.trace(region, state, values, scanned, leaves)
                     if isinstance(found, tracing.Traced):
-                        if not found.program.jaxpr.eqns:
+                        if not found.program.jaxpr.eqns and not partition.has_ways(region.body):
                             return self.put(region, state, list(region.body))
                         held = [x for x, d in zip(leaves, found.dynamic, strict=True) if not d]
                         raw = (
@@ -309,6 +313,7 @@ class Partition:
         if partition.replace(self.tree.body, region, new):
             self.tree.version += 1
         state.instead = self.block(region, state, new)
+        state.make_safe = functools.partial(self.block, region, state, new, True)
 
     def hoist(self, region, state, moved) -> None:
         """Python's own arithmetic before the region."""
@@ -333,7 +338,10 @@ class Partition:
         for name in self.needed_defs(names):
             kinds[name] = self.tree.defs[name]
         lookup, defs = facts.outside(self.fun), dict(self.tree.defs)
-        scope = Scope(kinds, lookup, scan.statement, defs, returns=region.tail)
+        known = dict(zip(state.ins, values, strict=True))
+        mutable = {n for n, v in known.items() if isinstance(v, list | dict | set)}
+        scope = Scope(kinds, lookup, scan.statement, defs, region.tail)
+        scope.values, scope.mutable = known, mutable
         return scan.scan(region.body, scope)
 
     def trace(self, region, state, values, scanned, leaves):
@@ -344,17 +352,18 @@ class Partition:
         if not region.tail:
             kinds = [k if isinstance(k, str) else "" for k in map(scope.kinds.get, state.outs)]
         args = [i for i, n in enumerate(state.ins) if n in self.params - self.rebound]  # fmt: skip
-        lift = self.options.control_flow != "host"
-        tries = ["", "masks", "loops"] if lift else [""]
-        if lift and any(isinstance(s, ast.For) for s in region.body):
-            tries = ["masks", "loops", ""]
+        lift = self.options.control_flow != "host" and not scope.plainly
+        ways = ["masks", "loops"] if not scope.unrolled else ["masks unrolled", "unrolled"]
+        tries = ["", *ways] if lift else [""]
+        if lift and not scope.unrolled and any(isinstance(s, ast.For) for s in region.body):
+            tries = [*ways, ""]
         best: Any = None
         for lifted in tries:
             for static in self.statics(state, values, args):
-                body = self.body(region, state, absent)
+                body = self.body(region, state, absent, watched=not lifted)
                 found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
                 if isinstance(found, Failed) and isinstance(found.error, UnboundLocalError):
-                    body = self.body(region, state, absent, absent & state.unsure)
+                    body = self.body(region, state, absent, absent & state.unsure, not lifted)
                     found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
                 if not isinstance(found, Failed):
                     if not static and tracing.from_numbers_only(found, leaves):
@@ -365,21 +374,21 @@ class Partition:
                     state.static = static
                     state.how = body, kinds, lifted, found.dynamic
                     return found
-                if lifted != "masks" and (best is None or found.cut > best.cut):
+                if "masks" not in lifted and (best is None or found.cut > best.cut):
                     best = found
         return best
 
-    def body(self, region, state, absent, missing=frozenset()):
+    def body(self, region, state, absent, missing=frozenset(), watched=False):
         """The region as a function without the inputs that have no value."""
-        found = state.bodies.get((absent, missing))
+        found = state.bodies.get((absent, missing, watched))
         if found is None:
             used = [scopes.uses(s) for s in region.body]
             names = set().union(*(u.reads | u.captured for u in used))
             prelude = [self.tree.defs[n] for n in self.needed_defs(names)]
             ins = [n for n in state.ins if n not in absent]
             outs = [None if n in missing else n for n in state.outs]
-            found = state.bodies[absent, missing] = tracing.make_body(
-                region.body, prelude, ins, outs, region.tail, self.name, self.fun
+            found = state.bodies[absent, missing, watched] = tracing.make_body(
+                region.body, prelude, ins, outs, region.tail, self.name, self.fun, watched
             )
         return found
 

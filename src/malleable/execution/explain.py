@@ -385,6 +385,8 @@ def _source(meter: Meter, part, numbers) -> Source:
     node, marks = part.tree.node, {}
     _mark(meter, part, part.tree.body, numbers, marks)
     last = node.end_lineno or node.lineno
+    for line, found in marks.items():
+        marks[line] = found - {"P", "."} or found - {"."} or found
     lines = [
         Line(n, tuple(sorted(marks.get(n, ()), key=_place)), linecache.getline(part.filename, n))
         for n in range(node.lineno, last + 1)
@@ -420,7 +422,7 @@ def _mark(meter: Meter, part, stmts, numbers, marks) -> None:
     for stmt in stmts:
         if isinstance(stmt, Region):
             state, ran = _state(stmt), meter.regions.get(id(stmt))
-            variants = [v for v in state.variants.values()] if state else []
+            variants = list(state.variants.values()) if state else []
             lifted = any(v.traced.lifted for v in variants)
             mark = f"R{numbers[id(stmt)]}" if ran and ran.calls else "."
             _cover(stmt.body, mark, lifted, marks, compound)
@@ -428,6 +430,8 @@ def _mark(meter: Meter, part, stmts, numbers, marks) -> None:
         if isinstance(stmt, ast.FunctionDef):
             _cover([stmt], "P", False, marks, compound)
             continue
+        if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Constant):
+            continue  # a docstring
         seen = meter.hosts.get(id(stmt))
         mark = "." if seen is None or not seen.calls else "H" if seen.elements else "P"
         _cover([stmt], mark, False, marks, compound, deep=False)

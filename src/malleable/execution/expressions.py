@@ -108,6 +108,20 @@ def expression(node, scope: Scope):
             return join(ways, *([test] if test == UNKNOWN else []))
         case ast.BoolOp():
             scope.branches = True
+        case ast.BinOp():
+            found = expression(node.left, scope), expression(node.right, scope)
+            if SCALAR in found and set(found) <= {NUMBER, SCALAR, SIZE}:
+                raise Stays("number", "Python computes with more digits")
+            if MADE in found and set(found) - {MADE, NUMBER, SIZE}:
+                raise Stays("python", "a list meets an array")
+            return join(*found)
+        case ast.Compare(ops=ops, comparators=others) if any(
+            isinstance(op, ast.Is | ast.IsNot) for op in ops
+        ):
+            found = [expression(x, scope) for x in (node.left, *others)]
+            if any(not isinstance(x, ast.Constant) for x in others) and join(*found) != NUMBER:
+                raise Stays("python", "it asks whether two names are one thing")
+            return NUMBER if found[0] == NUMBER else SIZE
         case ast.Await() | ast.Yield() | ast.YieldFrom():
             raise Stays("python", "it waits")
     parts = [expression(x, scope) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]
@@ -289,8 +303,10 @@ def result(f, args, node, scope):
     why = impure(f, scope)
     if why:
         raise Stays("call", why)
-    if f is type and join(NUMBER, *args) != NUMBER:
+    if f is type and args:
         raise Stays("object", "it asks for the type of a value")
+    if f in (isinstance, hasattr, callable) and join(NUMBER, *args[:1]) != NUMBER:
+        scope.plainly = True
     if f in _COUNTS:
         return NUMBER if all(a == NUMBER for a in args) else SIZE
     if f in _MAKES:

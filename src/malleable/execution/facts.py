@@ -40,7 +40,8 @@ class Known:
 class Scope:
     """kinds: of the local names, a kind or Known. lookup(name): what a name means outside.
 
-    defs: functions defined here, by name, with the tree of each.
+    defs: functions defined here, by name, with the tree of each. values: of the names that come in.
+    decided: how many constructs around this statement a value decides on.
     """
 
     kinds: dict
@@ -52,6 +53,11 @@ class Scope:
     branches: bool = False  # whether an `if`, `for`, `while`, `and` ... was met
     computes: bool = False  # whether something of JAX is called
     scalars: bool = False  # whether numbers are made of arrays
+    values: dict = field(default_factory=dict)
+    mutable: set = field(default_factory=set)  # names of lists, dicts and sets from outside
+    decided: int = 0
+    unrolled: bool = False  # whether a loop has to stay one of Python
+    plainly: bool = False  # whether it has to be traced as it stands
     active: tuple = ()
     given: list = field(default_factory=list)  # what each `return` gives, as a tree of kinds
 

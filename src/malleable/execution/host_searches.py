@@ -1,5 +1,7 @@
 """Searching, sorting and selecting in NumPy as jax.numpy does: mostly what makes new sizes."""
 
+import operator
+
 import numpy as np
 from jax import numpy as jnp
 
@@ -135,11 +137,14 @@ def insert(arr, obj, values, axis=None):
     return own(np.insert(arr, obj, np.asarray(values, arr.dtype), axis))
 
 
-def bincount(x, weights=None, minlength=0):
+def bincount(x, weights=None, minlength=0, *, length=None):
     """jnp.bincount without weights; negative numbers are left to JAX."""
     if weights is not None:
         raise Unsupported("sums in another order")
-    return _index(np.bincount(raw(x), minlength=int(minlength)))
+    if length is None:
+        return _index(np.bincount(raw(x), minlength=int(minlength)))
+    length = operator.index(length)
+    return _index(np.bincount(raw(x), minlength=length)[:length])
 
 
 def take(a, indices, axis=None):

@@ -181,7 +181,7 @@ class Selective:
                 return direct(*args, **kwargs)
             except (calls.NeedsPython, *_CONCRETE, TypeError, ValueError, IndexError):
                 self.entry = self.general
-                return self.general(*args, **kwargs)
+            return self.general(*args, **kwargs)  # not in the handler: its errors are the user's
 
         self.entry = compiled
 

@@ -74,12 +74,12 @@ class Meter:
         self.running: list = []
         self.compile = 0.0
 
-    def hears(self, event: str, seconds: float, **kwargs) -> None:
+    def hears(self, event: str, duration_secs: float, **kwargs) -> None:
         """JAX compiled something."""
         if event.endswith(_COMPILES):
-            self.compile += seconds
+            self.compile += duration_secs
             if self.running and isinstance(self.running[-1], Ran):
-                self.running[-1].compile += seconds
+                self.running[-1].compile += duration_secs
 
     @contextlib.contextmanager
     def hearing(self):
@@ -107,7 +107,8 @@ class Meter:
                 held = self.programs[id(part)] = part.tree.version, code, runs
         _, code, runs = held
         engine = _Engine(part.engine, self)
-        cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+        closure = zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True)
+        cells: dict[str, Any] = dict(closure)
         cells |= {name: types.CellType(runner) for name, runner in runs.items()}
         cells[writing.HOST] = types.CellType(_Hooks(engine, self))
         return writing.function(
@@ -285,7 +286,7 @@ class _Measured(writing.Residual):
         self.part, self.meter = part, meter
 
     def statement(self, stmt):
-        new = super().statement(stmt)
+        new: list[Any] = super().statement(stmt)
         if isinstance(stmt, Region | ast.FunctionDef | ast.Pass):
             return new
         number = id(stmt)

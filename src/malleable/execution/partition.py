@@ -31,6 +31,7 @@ class Region(ast.stmt):
         self.raw_outs: list[bool] = []  # which may leave as arrays of NumPy
         self.raw_ins: set[str] = set()  # which may come as such
         self.unsure: set[str] = set()  # outs that may have no value
+        self.guarded = False  # whether what it did before an exception can be seen
         self.states: dict = {}  # what is known of it at run time, by what it takes and leaves
         self.number = 0
         ast.copy_location(self, body[0])
@@ -165,7 +166,7 @@ def hoistable(stmts: list, numbers: list[int]) -> list[int]:
         uses = scopes.uses(stmt)
         reads, binds = uses.reads | uses.captured, uses.binds
         free = not (reads & kept_binds or binds & (kept_reads | kept_binds))
-        simple = isinstance(stmt, ast.Assign | ast.AugAssign | ast.Pass | ast.Expr)
+        simple = not escapes(stmt) and not isinstance(stmt, ast.Raise | ast.Assert)
         if i in numbers and free and simple:
             moved.append(i)
         else:
@@ -277,6 +278,12 @@ def split(tree: Tree, region: Region, cut: int, stays: Stays, where: str) -> lis
     if behind:
         out.extend(enclosed(behind, region.tail, tree.names))
     return out
+
+
+def has_ways(stmts: list) -> bool:
+    """Whether what statements compute may be something else another time."""
+    ways = ast.If | ast.For | ast.While | ast.Try | ast.Match | ast.IfExp | ast.BoolOp
+    return any(isinstance(node, ways) for stmt in stmts for node in ast.walk(stmt))
 
 
 def replace(stmts: list, old: Region, new: list) -> bool:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.execution.breaks import NeedsPython, OtherSignature, Unsupported
+from malleable.execution.breaks import Cut, NeedsPython, OtherSignature, Unsupported
 from malleable.execution.families import Family, is_flat, of_jax, weak_outputs
 from malleable.execution.host import arrive
 from malleable.execution.numpy_code import numpy_function
@@ -24,8 +24,8 @@ from malleable.execution.signatures import (
     BASE,
     CONCRETE,
     DISPATCH,
-    NUMBERS,
     FIXED,
+    NUMBERS,
     PER_EQN,
     Stats,
     compiling,
@@ -66,7 +66,7 @@ class Variant:
         self.is_flat = is_flat(self.traced)
         self.weak = weak_outputs(self.traced, self.program)
         self.cost = BASE + PER_EQN * equations(self.program)
-        if not self.host or not self.program.jaxpr.eqns:
+        if not self.host:
             self.stats.way = "compiled"
             return
         try:
@@ -162,6 +162,8 @@ class State:
     unsure: set
     variants: OrderedDict = field(default_factory=OrderedDict)
     instead: Callable | None = None
+    safe: Callable | None = None  # the same, giving back an exception and what was done before
+    make_safe: Callable = lambda: None
     bodies: dict = field(default_factory=dict)
     static: set = field(default_factory=set)
     how: Any = None  # its body, the kinds of its outputs, what was lifted, which leaves are dynamic
@@ -185,9 +187,10 @@ class Runner:
     fast: the compiled program, where there is one only.
     """
 
-    __slots__ = ("all_raw", "fast", "options", "prepare", "raw", "raw_ins", "state")
+    __slots__ = ("all_raw", "fast", "guarded", "options", "prepare", "raw", "raw_ins", "state")
 
-    def __init__(self, state: State, prepare: Callable, options, raw: list[bool], raw_ins):
+    def __init__(self, state: State, prepare: Callable, options, raw: list, raw_ins, guarded):
+        self.guarded = guarded  # see `safely`
         self.state, self.prepare, self.options = state, prepare, options
         self.raw, self.raw_ins = raw, raw_ins
         self.all_raw = bool(raw) and all(raw)
@@ -199,6 +202,10 @@ class Runner:
                 return self.fast(*values)
             except OtherSignature:
                 self.fast = None
+        return self.choose(*values)
+
+    def choose(self, *values):
+        """Run the variant for these arguments."""
         state = self.state
         if state.instead is not None:
             return self.cut(values)
@@ -270,8 +277,23 @@ class Runner:
     def cut(self, values):
         if compiling.get():
             raise NeedsPython
+        if self.guarded:
+            raise Cut
         assert self.state.instead is not None
         return self.state.instead(*values)
+
+    def safely(self, *values):
+        """(exception or None, *outputs): what was done before an exception is not lost."""
+        cut = False
+        try:
+            outs = self(*values)
+        except Cut:
+            cut = True
+        if not cut:
+            return (None, *outs) if len(self.state.outs) > 1 else (None, outs)
+        if self.state.safe is None:
+            self.state.safe = self.state.make_safe()
+        return self.state.safe(*values)
 
     def specialize(self, values, leaves, key):
         """A variant for a signature that is new: over symbolic sizes if only sizes are."""

@@ -149,8 +149,9 @@ class Report:
 
     def to_dict(self) -> dict:
         """All of it but the result, as dicts, lists, text and numbers."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "out"}
-        return _plain(data) | {"share": self.share, "flop_share": self.flop_share}
+        names = [f.name for f in dataclasses.fields(self) if f.name != "out"]
+        data = {name: _plain(getattr(self, name)) for name in names}
+        return data | {"share": self.share, "flop_share": self.flop_share}
 
     def diff(self, other: "Report") -> str:
         """What is different in another report, which came later: one line each, '' for nothing."""
@@ -174,7 +175,7 @@ class Report:
         return "\n".join(lines)
 
     def __str__(self):
-        return "\n".join(text for text, _ in self.styled())
+        return "\n".join(text or "" for text, _ in self.styled())
 
     def __rich_console__(self, console, options):
         if Table is None or Text is None:
@@ -312,7 +313,7 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.2f}"
 
 
-def _bytes(n: int) -> str:
+def _bytes(n: float) -> str:
     for unit in ("B", "kB", "MB"):
         if n < 1000:
             return f"{n:.3g} {unit}"

@@ -205,7 +205,7 @@ def _heads(user):
 def _selections(node, above, env: _Env):
     """`x[mask]`, and what is done with it."""
     (_, x), (_, mask) = env.parts
-    if getattr(mask, "dtype", None) != bool or not getattr(mask, "ndim", 0):
+    if str(getattr(mask, "dtype", "")) != "bool" or not mask.ndim:
         return
     apart = x.ndim - mask.ndim
     wide = "{1}" + f"[{', '.join([':'] * mask.ndim + ['None'] * apart)}]" * (apart > 0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from malleable.execution import callees
+from malleable.execution.digits import keeps_digits
 from malleable.execution.expressions import bind, expression, known
 from malleable.execution.facts import (
     ARRAY,
@@ -16,11 +17,13 @@ from malleable.execution.facts import (
     NUMBER,
     NUMPY,
     SCALAR,
+    SIZE,
     UNKNOWN,
     Known,
     Scope,
     Stays,
     join,
+    kind_of,
     refuse_numpy,
 )
 
@@ -80,22 +83,47 @@ def block(stmts: list, scope: Scope) -> bool:
 
 
 def _assign(stmt, scope):
-    match stmt:
-        case ast.Assign(
-            targets=[ast.Tuple(elts=names) as target], value=ast.Tuple(elts=items)
-        ) if len(names) == len(items) and not any(
-            isinstance(x, ast.Starred) for x in (*names, *items)
-        ):
-            kinds = [expression(x, scope) for x in items]
-            for one, kind in zip(names, kinds, strict=True):
-                bind(one, kind, scope)
-                refuse_numpy(kind)
-            return all(kind == NUMBER for kind in kinds) and isinstance(target, ast.Tuple)
-    kind = expression(stmt.value, scope)
     for target in stmt.targets:
-        bind(target, kind, scope)
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        items = stmt.value.elts if isinstance(stmt.value, ast.Tuple) else None
+        starred = any(isinstance(x, ast.Starred) for x in (*names, *(items or ())))
+        if items and isinstance(target, ast.Tuple) and len(items) == len(names) and not starred:
+            kinds = [expression(x, scope) for x in items]
+            pairs = list(zip(names, kinds, items, strict=True))
+        elif isinstance(target, ast.Tuple) and not starred and (inner := parts_of(stmt, scope)):
+            pairs = [(n, kind, stmt.value) for n, kind in zip(names, inner, strict=False)]
+        else:
+            pairs = [(target, expression(stmt.value, scope), stmt.value)]
+        for one, kind, value in pairs:
+            store(one, kind, value, scope)
+    plain = isinstance(stmt.targets[0], ast.Name | ast.Tuple)
+    return plain and all(kind == NUMBER for _, kind, _ in pairs)
+
+
+def parts_of(stmt, scope):
+    """The kinds of the items of a tuple that came in."""
+    value = scope.values.get(stmt.value.id) if isinstance(stmt.value, ast.Name) else None
+    known = type(value) is tuple and stmt.value.id in scope.kinds
+    return [kind_of(item) for item in value] if known else None
+
+
+def store(target, kind, value, scope):
+    """`target = value`. Raises Stays where a number would lose digits."""
     refuse_numpy(kind)
-    return kind == NUMBER and all(isinstance(t, ast.Name | ast.Tuple) for t in stmt.targets)
+    if isinstance(target, ast.Name):
+        mine = isinstance(value, ast.Name) and value.id in scope.mutable
+        (scope.mutable.add if mine else scope.mutable.discard)(target.id)
+        keep_digits(target.id, kind, value, scope)
+        scope.values.pop(target.id, None)
+    bind(target, kind, scope)
+
+
+def keep_digits(name, kind, value, scope):
+    if kind != NUMBER or keeps_digits(name, value) or not (scope.decided or scope.loops):
+        return
+    if scope.decided:
+        raise Stays("number", f"`{name}` is a Python number that would lose digits in 32 bits")
+    scope.unrolled = True
 
 
 def _augment(stmt, scope):
@@ -104,10 +132,12 @@ def _augment(stmt, scope):
         bind(stmt.target, value, scope)
         return False
     kind = expression(ast.Name(id=stmt.target.id, ctx=ast.Load()), scope)
-    if isinstance(kind, Known):
+    if isinstance(kind, Known) or stmt.target.id in scope.mutable:
         raise Stays("effect", "it changes something that lives outside")
     new = kind if kind == MADE else join(kind, value)
     refuse_numpy(new)
+    whole = ast.BinOp(left=ast.Name(id=stmt.target.id), op=stmt.op, right=stmt.value)
+    keep_digits(stmt.target.id, new, whole, scope)
     scope.kinds[stmt.target.id] = new
     return new == NUMBER
 
@@ -135,9 +165,13 @@ def _if(stmt, scope):
     test = expression(stmt.test, scope)
     scope.branches = True
     before = dict(scope.kinds)
-    yes = block(stmt.body, scope)
-    after, scope.kinds = scope.kinds, before
-    no = block(stmt.orelse, scope)
+    scope.decided += test not in (NUMBER, SIZE)
+    try:
+        yes = block(stmt.body, scope)
+        after, scope.kinds = scope.kinds, before
+        no = block(stmt.orelse, scope)
+    finally:
+        scope.decided -= test not in (NUMBER, SIZE)
     merge(scope, after)
     return test == NUMBER and yes and no
 
@@ -158,18 +192,27 @@ def _loop(stmt, scope):
         if isinstance(stmt, ast.For):
             items = expression(stmt.iter, scope)
             refuse_numpy(items)
-            numbers &= items == NUMBER
             bind(stmt.target, items if items in (ARRAY, NUMBER, SCALAR) else UNKNOWN, scope)
         else:
-            numbers &= expression(stmt.test, scope) == NUMBER
+            items = expression(stmt.test, scope)
+        numbers &= items == NUMBER
+        decided = items not in (NUMBER, SIZE, MADE) or leaves_early(stmt.body)
         scope.loops += 1
+        scope.decided += decided
         try:
             numbers &= block(stmt.body, scope)
         finally:
             scope.loops -= 1
+            scope.decided -= decided
         merge(scope, before)
     numbers &= block(stmt.orelse, scope)
     return numbers
+
+
+def leaves_early(stmts: list) -> bool:
+    """Whether a `break`, `continue` or `return` is among these statements."""
+    nodes_ = (node for stmt in stmts for node in ast.walk(stmt))
+    return any(isinstance(n, ast.Break | ast.Continue | ast.Return) for n in nodes_)
 
 
 def _return(stmt, scope):

@@ -1,6 +1,7 @@
 """The statements of a region as a program: traced as they stand, or with their branches lifted."""
 
 import ast
+import copy
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from malleable.frontend.convert import OPERATORS, box_all, finish
 from malleable.frontend.session import Options, Session, within
 from malleable.frontend.trees import UNSET
 
-LIFTED = Options(roll="auto", exact=True)
+LIFTED, UNROLLED = Options(roll="auto", exact=True), Options(exact=True)
+WATCH = "_watch"
+LONG = 100  # steps of Python loops that one region may hold
 
 
 _LEAF, _ONE = jax.tree.structure(0), jax.tree.structure((0,))
@@ -79,9 +82,16 @@ class Body:
         return found[-1] if found else None
 
 
-def make_body(stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun) -> Body:
-    """The function of a region. outs: names, or None for one that has no value."""
+def make_body(
+    stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun, watched: bool = False
+) -> Body:
+    """The function of a region. outs: names, None for one without a value.
+
+    watched: a long loop in it raises Stays.
+    """
     outs = ["..." if name is None else name for name in outs]
+    if watched:
+        prelude, stmts = ([Watched().visit(copy.deepcopy(s)) for s in x] for x in (prelude, stmts))
     lines = [f"def region({', '.join(ins)}):"]
     starts = []
     for definition in prelude:
@@ -94,8 +104,44 @@ def make_body(stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun)
     elif not stmts:
         lines.append("    pass")
     cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+    if watched:
+        cells[WATCH] = types.CellType(Watch())
     made = writing.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
     return Body(made, starts, made.__code__.co_filename)
+
+
+class Watched(ast.NodeTransformer):
+    """Loops that count their steps."""
+
+    def visit_For(self, node):
+        self.generic_visit(node)
+        node.iter = ast.Call(func=writing.load(WATCH), args=[node.iter], keywords=[])
+        return node
+
+    def visit_While(self, node):
+        self.generic_visit(node)
+        tick = ast.Call(func=writing.load(WATCH), args=[], keywords=[])
+        node.test = ast.BoolOp(op=ast.And(), values=[tick, node.test])
+        return node
+
+
+class Watch:
+    """Counts the steps of the loops of a region while it is traced."""
+
+    def __init__(self):
+        self.left = LONG
+
+    def __call__(self, items=None):
+        if items is None:
+            return self.step()
+        return (item for item in items if self.step())
+
+    def step(self) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            self.left = LONG
+            raise Stays("loop", "a loop of many steps stays with Python")
+        return True
 
 
 def _indented(stmt):
@@ -141,7 +187,7 @@ def attempt(
             given.append(part[0] if structure is None else jax.tree.unflatten(structure, part))
             at += count
         given = [x for x in given if x is not UNSET]
-        out = lift(body.fun, given, lifted == "masks") if lifted else body.fun(*given)
+        out = lift(body.fun, given, lifted) if lifted else body.fun(*given)
         if lifted and any(map(_is_open, jax.tree.leaves(out, is_leaf=_is_open))):
             raise Stays("mask", "the size of the result depends on values")
         found, made["tree"] = jax.tree.flatten(out)
@@ -236,11 +282,13 @@ def _can_leave(x) -> bool:
     )
 
 
-def lift(fun: types.FunctionType, given: list, masks: bool):
+def lift(fun: types.FunctionType, given: list, how: str):
     """Run a region under the front end: branches and loops on traced values are compiled.
 
-    masks: whether what a mask selects may be computed with, as long as nobody needs its size.
+    how: "masks" if what a mask selects may be computed with, as long as nobody needs its size;
+    "unrolled" if a loop that is known stays one of Python.
     """
+    options = UNROLLED if "unrolled" in how else LIFTED
 
     def run():
         boxed = box_all(given)
@@ -248,9 +296,9 @@ def lift(fun: types.FunctionType, given: list, masks: bool):
             out = OPERATORS.call(fun, *boxed)
             return ordered(finish(out), skeleton(out))
 
-    token = compacted.set(not masks)
+    token = compacted.set("masks" not in how)
     try:
-        return within(Session(LIFTED, OPERATORS.call), run)
+        return within(Session(options, OPERATORS.call), run)
     finally:
         compacted.reset(token)
 

@@ -11,7 +11,7 @@ from malleable.execution.partition import Live, Region, Tree, regions
 from malleable.frontend import nodes, scopes
 from malleable.frontend.nodes import load, placed, store
 
-HOST = "_host"
+HOST, FAILED = "_host", "_failed"
 _SAFE_CALLS = frozenset(["bool", "int", "float", "complex", "len"])
 _SAFE_ATTRIBUTES = frozenset(["shape", "ndim", "dtype", "size"])
 
@@ -77,8 +77,9 @@ def bound_in(tree: Tree) -> set:
 class Residual(ast.NodeTransformer):
     """Regions as calls, host statements through the hooks."""
 
-    def __init__(self, tree: Tree, runs: dict):
+    def __init__(self, tree: Tree, runs: dict, guarded: bool = False):
         self.tree, self.runs = tree, runs
+        self.guarded = guarded  # whether an exception may be met before the function ends
 
     def block(self, stmts: list) -> list:
         out = [new for stmt in stmts for new in self.statement(stmt)]
@@ -89,20 +90,12 @@ class Residual(ast.NodeTransformer):
             return self.region(stmt)
         kind = self.tree.breaks.get(id(stmt))
         if nodes.blocks(stmt):
-            new = copy.copy(stmt)
-            for name in ("body", "orelse", "finalbody"):
-                block = getattr(stmt, name, None)
-                if isinstance(block, list):
-                    setattr(new, name, self.block(block) if block else [])
-            for name in ("handlers", "cases"):
-                if hasattr(stmt, name):
-                    parts = [copy.copy(part) for part in getattr(stmt, name)]
-                    for part in parts:
-                        part.body = self.block(part.body)
-                    setattr(new, name, parts)
-            if isinstance(new, ast.For):
-                new.iter = self.items(stmt.iter)
-            return [new]
+            outer = self.guarded
+            self.guarded |= isinstance(stmt, ast.Try | ast.TryStar | ast.With)
+            try:
+                return [self.compound(stmt)]
+            finally:
+                self.guarded = outer
         if isinstance(stmt, ast.FunctionDef):
             return [stmt]
         if isinstance(stmt, ast.Return) and stmt.value is not None:
@@ -132,11 +125,31 @@ class Residual(ast.NodeTransformer):
                 return new
         return node
 
+    def compound(self, stmt):
+        """`if`, loops, `try`, `with`: their blocks written out."""
+        new = copy.copy(stmt)
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(stmt, name, None)
+            if isinstance(block, list):
+                setattr(new, name, self.block(block) if block else [])
+        for name in ("handlers", "cases"):
+            if hasattr(stmt, name):
+                parts = [copy.copy(part) for part in getattr(stmt, name)]
+                for part in parts:
+                    part.body = self.block(part.body)
+                setattr(new, name, parts)
+        if isinstance(new, ast.For):
+            new.iter = self.items(stmt.iter)
+        return new
+
     def region(self, region: Region):
         name = region_name(region.number)
         self.runs[name] = region
         args: list[ast.expr] = [load(n) for n in region.ins]
         call = ast.Call(func=load(name), args=args, keywords=[])
+        region.guarded = self.guarded and bool(region.outs)
+        if region.guarded:
+            return self.guarded_region(region, args)
         if region.tail:
             new: ast.stmt = ast.Return(value=call)
         elif not region.outs:
@@ -147,6 +160,23 @@ class Residual(ast.NodeTransformer):
             targets: list[ast.expr] = [store(n) for n in region.outs]
             new = ast.Assign(targets=[ast.Tuple(elts=targets, ctx=ast.Store())], value=call)
         return [placed(new, region)]
+
+    def guarded_region(self, region: Region, args):
+        """A region that leaves what it did before an exception, and then raises it."""
+        failed = f"_e{region.number}"
+        method = ast.Attribute(
+            value=load(region_name(region.number)), attr="safely", ctx=ast.Load()
+        )
+        targets: list[ast.expr] = [store(n) for n in (failed, *region.outs)]
+        test = ast.Compare(left=load(failed), ops=[ast.IsNot()], comparators=[ast.Constant(None)])
+        stmts = [
+            ast.Assign(
+                targets=[ast.Tuple(elts=targets, ctx=ast.Store())],
+                value=ast.Call(func=method, args=args, keywords=[]),
+            ),
+            ast.If(test=test, body=[ast.Raise(exc=load(failed), cause=None)], orelse=[]),
+        ]
+        return [placed(stmt, region) for stmt in stmts]
 
 
 def host(name: str, *args) -> ast.Call:
@@ -199,6 +229,9 @@ def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
                 if not safe:
                     unsafe.add(name)
             case ast.Call(func=ast.Name(id=f)) if f.startswith("_r") or f in _SAFE_CALLS:
+                for arg in node.args:
+                    visit(arg, True)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=f), attr="safely")):
                 for arg in node.args:
                     visit(arg, True)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=f))) if f == HOST:
@@ -278,7 +311,8 @@ def _made(value) -> bool:
     function = getattr(value, "func", None)
     if isinstance(function, ast.Name):
         return function.id.startswith("_r")
-    return isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == HOST
+    owner = getattr(getattr(function, "value", None), "id", "")
+    return owner == HOST or (owner.startswith("_r") and getattr(function, "attr", "") == "safely")
 
 
 def _names(target):
@@ -312,19 +346,25 @@ class Arriving(ast.NodeTransformer):
 
 def write(
     tree: Tree, name: str, args: ast.arguments, returns: list | None, unset: set,
-    residual=Residual, given=frozenset(),
+    residual=Residual, given=frozenset(), safe=False,
 ):  # fmt: skip
     """(the residual function as a tree, its regions by name). returns: names a block gives back.
 
-    given: the parameters that may be arrays of NumPy for those of JAX.
+    given: the parameters that may be arrays of NumPy for those of JAX. safe: an exception is the
+    first thing the block gives back, next to what it did before.
     """
     runs: dict = {}
-    body = residual(tree, runs).block(tree.body)
+    writer = residual(tree, runs)
+    writer.guarded = safe
+    body = writer.block(tree.body)
     if returns is not None:
         unsure = set().union(*(region.unsure for region in runs.values())) | unset
         unsure |= partition.unsure(tree.body)
         elts = [_if_given(n) if n in unsure else load(n) for n in returns]
         out = elts[0] if len(elts) == 1 else ast.Tuple(elts=elts, ctx=ast.Load())
+        if safe:
+            out = ast.Tuple(elts=[load(FAILED), *map(_if_given, returns)], ctx=ast.Load())
+            body = caught(body)
         body.append(ast.Return(value=host("leave", out)))
     raw, unsafe = find_raw(body, given)
     body = [Arriving(raw).visit(stmt) for stmt in body]
@@ -339,6 +379,14 @@ def write(
     made = nodes.function(name, (), body)
     made.args = args
     return placed(made, tree.node), runs
+
+
+def caught(body: list) -> list:
+    """Statements whose exception is kept in a variable."""
+    kind = ast.Attribute(value=load(HOST), attr="Raised", ctx=ast.Load())
+    keep = ast.ExceptHandler(type=kind, name="_x", body=[nodes.assign(FAILED, load("_x"))])
+    attempt = ast.Try(body=body, handlers=[keep], orelse=[], finalbody=[])
+    return [nodes.assign(FAILED, ast.Constant(value=None)), attempt]
 
 
 def _if_given(name: str) -> ast.expr:

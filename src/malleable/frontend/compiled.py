@@ -11,6 +11,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.joined import linked
+from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend.builtins import Steps
 from malleable.frontend.carry import (
@@ -26,8 +27,9 @@ from malleable.frontend.carry import (
 from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import if_, places_of, truth
 from malleable.frontend.reverse import while_loop
+from malleable.frontend.session import session
 from malleable.frontend.staging import Block, is_dead, put, trace_block
-from malleable.frontend.trees import Ragged, avals, bare, count, spell
+from malleable.frontend.trees import UNSET, Ragged, Static, avals, bare, count, spell
 from malleable.frontend.unwinding import freeze_if
 from malleable.frontend.values import CannotStage, inject, rebuild
 
@@ -70,6 +72,7 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
 def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
+    absent = [c.place.name for c in carried.values() if is_absent(c.tree)]
     index = counter_type() if steps is not None else None
     for k in range(ROUNDS):
         block = trace_step(loop, steps, carried, index)
@@ -87,7 +90,15 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     for name in block.unread - {c.place.name for c in carried.values()}:
         text = f"cannot access local variable {name!r} where it is not associated with a value"
         raise UnboundLocalError(text, name=name)
+    if session().options.exact and (steps is None or type(steps.length) is not int):
+        needed = [name for name in absent if loop.live is None or name in loop.live]
+        if needed:
+            raise CannotStage(f"`{needed[0]}` has no value if it never runs")
     run(loop, steps, bound, carried, block, index)
+
+
+def is_absent(tree) -> bool:
+    return isinstance(tree, Static) and (tree.value is ABSENT or tree.value is UNSET)
 
 
 def counter_type():

@@ -12,6 +12,7 @@ import malleable.errors
 CONVERT, JAX, PLAIN = "convert", "jax", "plain"
 
 _OURS = str(pathlib.Path(malleable.errors.__file__).parent)
+_TOUR = str(pathlib.Path(_OURS) / "tour")
 _STDLIB = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\.]+)[/\\.]")
 _NUMPY_INSIDE = re.compile(r"[/\\]numpy[/\\](_core|core|linalg|fft|random|ma|testing)[/\\]")
@@ -43,7 +44,7 @@ def _of_file(filename: str) -> str:
 
 def is_ours(filename: str) -> bool:
     """Whether a file is of this library, its tour excepted, which holds programs to convert."""
-    return filename.startswith(_OURS) and not filename.endswith("tour.py")
+    return filename.startswith(_OURS) and not filename.startswith(_TOUR)
 
 
 def builds_on_jax(package: str) -> bool:

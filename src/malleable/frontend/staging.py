@@ -300,6 +300,8 @@ def report_joins(targets, places, yes, no, tree_of, where) -> None:
         name = places[key].name
         for a, b in ((one, other), (other, one)):
             if isinstance(a, Static) and a.value is ABSENT and b != a:
+                if session().options.exact:
+                    raise TransformError(f"`{name}` has a value on one path only", where=where)
                 for open_ in journal.all_open():
                     open_.undefined.add(key)
                 note(f"`{name}` may be undefined", where, "it is set in one branch only")
