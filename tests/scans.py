@@ -3,8 +3,11 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from malleable import compat, listen, stage
+from malleable.rewriting.passes import optimize
 from malleable.rewriting.push import push_up_reductions
 from tests.rules import assert_same
 
@@ -47,6 +50,32 @@ def value_and_grad(fun, *args):
 def same_everywhere(passed, fun, *args):
     """Raise AssertionError unless both have one result and one gradient, under jit and vmap."""
     assert_same(value_and_grad(passed, *args), value_and_grad(fun, *args), rtol=2e-4)
+
+
+def same_on_eight_devices(local, passes, specs, *args):
+    """Raise AssertionError unless passes keep what a function gives in a shard_map over axis d.
+
+    Result, its sharding, which is that of the first argument, and gradient; optimized inside of the
+    shard_map and around it, with axes that XLA places and with explicit ones.
+    """
+
+    def run(fun, x, *rest):
+        total = lambda x: (lambda y: (y.sum(), y))(fun(x, *rest))
+        grad, out = jax.jit(jax.grad(total, has_aux=True))(x)
+        assert out.sharding.is_equivalent_to(x.sharding, x.ndim), out.sharding
+        return grad, out
+
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        mesh = jax.make_mesh((8,), ("d",), axis_types=(kind,))
+        with jax.set_mesh(mesh), jax.check_tracer_leaks(False):  # JAX's shard_map leaks under grad
+            spread = lambda fun: jax.shard_map(fun, in_specs=specs, out_specs=P("d"))
+            placed = [
+                jax.device_put(x, NamedSharding(mesh, spec))
+                for x, spec in zip(args, specs, strict=True)
+            ]
+            want = run(spread(local), *placed)
+            for fun in (spread(optimize(local, *passes)), optimize(spread(local), *passes)):
+                assert_same(run(fun, *placed), want, rtol=1e-3)
 
 
 def stacked(jaxpr):

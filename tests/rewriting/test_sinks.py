@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from malleable import compat
+from malleable import RuleError, compat
 from malleable.rewriting.axes import Ax, Running, Sunk, flow, restack, unstack
 from malleable.rewriting.sinks import RUNNERS, SINKS, Spec, sink
 from tests.rewriting.test_axes import axes, equation, numbers
@@ -196,13 +196,14 @@ def test_ties_share_a_gradient_evenly_as_in_jax(op):
 def test_a_product_has_the_gradient_of_a_product_with_zeros():
     x = jnp.array([[2.0, 0.0], [0.0, 0.0], [3.0, 5.0]])
     fun = lambda x: lax.reduce_prod(x, (0,))
-    got = jax.jacrev(by_blocks(fun, x, Ax(0), 3))(x)
+    got = jax.jit(jax.jacrev(by_blocks(fun, x, Ax(0), 3)))(x)
     assert jnp.allclose(got, jax.jacrev(fun)(x))
 
 
 def test_an_infinite_maximum_keeps_its_value_under_grad():
     x = jnp.array([1.0, jnp.inf, 2.0])
-    value, grad = jax.value_and_grad(by_blocks(lambda x: lax.reduce_max(x, (0,)), x, Ax(0), 3))(x)
+    fun = by_blocks(lambda x: lax.reduce_max(x, (0,)), x, Ax(0), 3)
+    value, grad = jax.jit(jax.value_and_grad(fun))(x)
     assert value == jnp.inf and jnp.array_equal(grad, jnp.array([0.0, 1.0, 0.0]))
 
 
@@ -228,7 +229,7 @@ def test_a_long_sum_that_overflows_is_infinite():
 
 
 def test_the_gradient_of_a_long_sum_is_one():
-    grad = jax.grad(lambda x: streamed_sum(x, 10)[0])(jnp.ones((5000, 1)))
+    grad = jax.jit(jax.grad(lambda x: streamed_sum(x, 10)[0]))(jnp.ones((5000, 1)))
     assert jnp.array_equal(grad, jnp.ones((5000, 1)))
 
 
@@ -261,3 +262,30 @@ def test_a_sink_of_yours_streams():
         assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, acc)
         acc = new
     same(mean_square.final(spec, acc), [mean_square(X)], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"init": lambda x: jnp.zeros((2, 3))}, r"final of .* gives f32\[2,3\] where f32\[3\]"),
+        ({"init": lambda x: jnp.zeros(3, int)}, r"step of .* gives f32\[3\] where i32\[3\]"),
+        ({"step": lambda acc, start, x: (acc, acc)}, r"step of .* gives f32\[3\], f32\[3\] where"),
+        ({"step": lambda acc, start, x: None}, r"step of .* gives nothing where f32\[3\]"),
+        ({"merge": lambda a, b: a.sum()}, r"merge of .* gives f32\[\] where f32\[3\]"),
+        ({"final": lambda acc: acc.sum()}, r"final of .* gives f32\[\] where f32\[3\]"),
+        ({"final": lambda acc: (acc, acc)}, r"final of .* gives f32\[3\], f32\[3\] where"),
+        ({"final": lambda acc: acc.astype(int)}, r"final of .* gives i32\[3\] where f32\[3\]"),
+    ],
+)
+def test_a_sink_of_other_types_is_named_with_its_line(wrong, words):
+    parts = {
+        "init": lambda x: jnp.zeros(x.shape[1:]),
+        "step": lambda acc, start, x: acc + x.sum(0),
+        "merge": lambda a, b: a + b,
+        "final": lambda acc: acc,
+    }
+    one = sink(lambda x: x.sum(0), **(parts | wrong))
+    x, spec = jnp.ones((4, 3)), Spec(None, (jax.typeof(jnp.ones(3)),), {}, 4)
+    with pytest.raises(RuleError, match=words + r"(.|\n)*test_sinks\.py:\d+"):
+        acc = one.step(spec, one.init(spec, jax.typeof(x)), jnp.int32(0), x)
+        one.final(spec, one.merge(spec, acc, acc))

@@ -1,21 +1,19 @@
 """A large value worked through in blocks: what comes of it stays, the value itself is nowhere."""
 
 import math
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
 from malleable import compat, listen, stage
 from malleable.rewriting.passes import optimize
 from malleable.rewriting.sinks import SINKS, sink
 from malleable.rewriting.stream import stream
 from tests.rules import assert_same
-from tests.scans import same_everywhere
+from tests.scans import same_everywhere, same_on_eight_devices
 
 M, N, D = 21, 18, 3
 LEAST = 4 * M * D * 2  # bytes: twice the largest operand
@@ -127,6 +125,11 @@ def test_rows_padded_on_the_left_do_no_harm():
     same_everywhere(optimize(fun, streamed(block=4)), fun, X, Y)
 
 
+def test_the_gradient_finds_a_minimum_though_xla_rounds_it_in_two_ways():
+    fun = lambda x: (distances(x, x) + 1e9 * jnp.eye(M)).min(1)
+    same_everywhere(optimize(fun, streamed(block=3)), fun, X)
+
+
 def test_the_nearest_of_equals_is_the_first():
     x, y = jnp.round(2 * X).at[0].set(jnp.nan), jnp.round(2 * Y).at[2].set(jnp.nan)
     fun = lambda x, y: (jnp.argmin(distances(x, y), 1), jnp.argmax(distances(x, y), 0))
@@ -228,35 +231,12 @@ def test_a_note_says_why_a_large_value_is_made(name):
 
 # ---------------------------------------------------------------- on several devices
 
-SHARDED = """
-import jax, jax.numpy as jnp
-from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec as P
-from malleable import optimize, stream
-pass_ = stream(threshold=512, block=4)
-def local(x, y):
-    d = ((x[:, None] - y[None]) ** 2).sum(-1)
-    w = jax.nn.softmax(-d + lax.axis_index("d"), 1) @ y
-    return w + lax.psum(jnp.exp(-d).sum(), "d") + d.min(1)[:, None]
-for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit):
-    mesh = jax.make_mesh((8,), ("d",), axis_types=(kind,))
-    with jax.set_mesh(mesh):
-        both = lambda f: jax.shard_map(f, in_specs=(P("d"), P()), out_specs=P("d"))
-        x = jax.device_put(jnp.linspace(0, 1, 256).reshape(128, 2), NamedSharding(mesh, P("d")))
-        y = jax.device_put(jnp.linspace(0, 1, 42).reshape(21, 2), NamedSharding(mesh, P()))
-        grad = lambda f: jax.jit(jax.value_and_grad(lambda x: f(x, y).sum()))(x)
-        want = grad(both(local))
-        for fun in (both(optimize(local, pass_)), optimize(both(local), pass_)):
-            got = grad(fun)
-            assert jnp.allclose(got[0], want[0], rtol=1e-4), (got, want)
-            assert jnp.allclose(got[1], want[1], rtol=1e-3, atol=1e-4), (got, want)
-            assert jax.jit(fun)(x, y).sharding.is_equivalent_to(x.sharding, 2)
-print("right")
-"""
-
 
 def test_it_composes_with_shard_map_on_eight_devices_in_both_orders():
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    env = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run([sys.executable, "-c", SHARDED], env=env, capture_output=True, text=True)
-    assert run.stdout.strip() == "right", run.stderr[-3000:]
+    def local(x, y):
+        d = distances(x, y)
+        w = jax.nn.softmax(-d + lax.axis_index("d"), 1) @ y
+        return w + lax.psum(jnp.exp(-d).sum(), "d") + d.min(1)[:, None]
+
+    x, y = (jnp.linspace(0.0, 1.0, 2 * n).reshape(n, 2) for n in (128, 21))
+    same_on_eight_devices(local, [stream(threshold=512, block=4)], (P("d"), P()), x, y)

@@ -9,6 +9,7 @@ from malleable.rewriting.slices import (
     Flow,
     Running,
     Sunk,
+    extreme,
     known,
     rebind,
     shapes,
@@ -29,6 +30,7 @@ _NAMES = (
 )
 ELEMENTWISE = frozenset(_NAMES.split())
 
+EXTREMES = {"reduce_max": lax.reduce_max, "reduce_min": lax.reduce_min}
 SUMMED = frozenset(("reduce_sum", "reduce_max", "reduce_min"))  # those `unrolled` knows
 
 
@@ -140,15 +142,14 @@ def reduction(eqn, ins, outs, n, origin):
     rank = len(eqn.invars[0].aval.shape)
     left = [d for d in range(rank) if d not in axes]
     source = ins[0] or outs[0]._replace(dim=left[outs[0].dim])
-    over = slots(axes, source)
+    over, best = slots(axes, source), EXTREMES.get(eqn.primitive.name)
     if source.dim in axes:
-        if (
-            eqn.primitive.name in ("reduce_max", "reduce_min")
-            and eqn.invars[0].aval.dtype.kind == "c"
-        ):
+        if best and eqn.invars[0].aval.dtype.kind == "c":
             return "complex numbers are compared along the axis"
         return Sunk((source,), (0, *(a + 1 for a in over)))
     ax = source._replace(dim=left.index(source.dim))
+    if best and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.floating):
+        return Flow((source,), (ax,), lambda t, x: [extreme(best, over, t, x)])
     return Flow((source,), (ax,), lambda t, x: rebind(eqn, [x], axes=over))
 
 

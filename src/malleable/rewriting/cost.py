@@ -4,7 +4,8 @@ import math
 
 from malleable import compat
 from malleable.rewriting.frontier import size
-from malleable.rewriting.region import Carried, Ended, Mapped, Region, axes_of
+from malleable.rewriting.late import is_late, late_sums
+from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, axes_of
 
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
 START = 2.5e-7  # seconds to start a kernel in a loop
@@ -12,18 +13,23 @@ BANDWIDTH = 1e10  # bytes per second of a core
 LARGE = 1 << 24  # bytes: more than the caches hold
 MATRIX = 1 << 16  # elements from which on a product wants more rows
 ROWS = 256  # rows that a matrix product needs to run at full speed
-BLOCK = 1 << 22  # bytes of the widest value of a block
+BLOCK = 1 << 21  # bytes of the widest value of a block: a gradient has two or three at a time
 
 
-def gains(region: Region, seeds: list[int], least: int) -> str:
+def gains(region: Region, seeds: list[int], least: int | None) -> str:
     """Why pushing up does not pay, or "" if it does.
 
     What it gains is what was stacked and is not any more, and what was worked out from it; what
-    it costs is what has to leave stacked nevertheless.
+    it costs is what has to leave stacked nevertheless. least: bytes to save; None: one cache, or
+    less where steps only add slices, which takes no longer than to stack them.
     """
     graph = region.graph
+    if least is None:
+        ends = {n for n, a in region.actions.items() if isinstance(a, Ended | Carried | Kept)}
+        least = CACHE // 8 if ends <= set(late_sums(region)) else CACHE
     escapes = region.escapes()
-    gone = [v for v in region.streams if v not in escapes]
+    there = {v for v in region.streams if graph.maker[v] in region.pulled}
+    gone = [v for v in region.streams if v not in escapes and v not in there]
     saved = sum(size(graph, v) for v in gone if v in seeds or is_kept(graph, v))
     lost = sum(size(graph, v) for v in escapes if v not in seeds)
     if not any(v in gone for v in seeds):
@@ -54,30 +60,14 @@ def is_better_behind(plan, node, view) -> bool:
     _, _, xs = view.split(list(node.ins))
     apart = sum(size(graph, v) for v in (*xs, *(v for v, *_ in plan.sources)))
     widest = max(size(graph, v) for v in plan.region.streams) // plan.n
-    vectors = [v for v in plan.results if size(graph, v) * 2 >= widest >= WIDE]
-    costly = any(e.primitive.name in COSTLY for e in view.body.jaxpr.eqns)
-    return costly and bool(vectors) and apart <= CACHE
+    vectors = [v for v in plan.results if size(graph, v) * 2 >= widest]
+    vectors += [n for n, a in plan.region.actions.items() if is_late(a)]
+    costly = any(e.primitive.name in TWICE for e in view.body.jaxpr.eqns)
+    return costly and widest >= WIDE and bool(vectors) and apart <= CACHE
 
 
-COSTLY = frozenset(
-    [
-        "exp",
-        "log",
-        "sin",
-        "cos",
-        "tan",
-        "tanh",
-        "logistic",
-        "erf",
-        "pow",
-        "sqrt",
-        "rsqrt",
-        "log1p",
-        "expm1",
-        "atan2",
-    ]
-)
-WIDE = 1 << 12  # bytes of a slice
+TWICE = frozenset(["exp", "sin", "cos", "tan"])  # what XLA:CPU works out again for each user
+WIDE = 1 << 10  # bytes of a slice
 
 
 def residuals(body) -> int:
@@ -138,7 +128,8 @@ def pace(region: Region) -> int:
     What is put right after each provisional result (a softmax, a variance) costs several starts.
     """
     graph, starts = region.graph, 0.0
-    for action in region.actions.values():
+    for node in region.actions.keys() - late_sums(region):
+        action = region.actions[node]
         kinds = {mark.kind for mark in getattr(action, "marks", ())}
         starts += (START if isinstance(action, Ended | Carried) else 0) * (
             16 if "power" in kinds else 8 if "scale" in kinds else 1

@@ -37,11 +37,18 @@ def reference(grower, value, x) -> str:
     graph, late = grower.region.graph, grower.roots
     full = Window(0, 1, grower.region.n)
 
+    def upright(v):
+        """What a value is a transpose of: under a vmap, maps and reductions see different ones."""
+        while (node := graph.maker[v]) is not None and node.name == "transpose":
+            (v,) = node.ins
+        return v
+
     def follow(v):
         node = graph.maker[v]
         action = grower.region.actions.get(node)
         if isinstance(action, Ended):
-            plain = not action.marks and action.window == full and node.ins == (x,)
+            same = [*map(upright, node.ins)] == [upright(x)]
+            plain = not action.marks and action.window == full and same
             return action.sink.name if plain else None
         rest = [u for u in node.ins if u in late]
         allowed = SAFE.get(node.name, ())

@@ -210,6 +210,33 @@ def keep_big(region: Region, small: int) -> None:
             drop(region, node)
 
 
+def follow(region: Region, grown: dict) -> None:
+    """Take cheap equations back in that come after the last big value, in order, from `grown`.
+
+    A gradient computes a block again; what is nonlinear behind it would need the block's results
+    from a pass of their own.
+    """
+    graph, more = region.graph, 0
+    for node, action in grown.items():
+        if node in region.actions or not isinstance(action, Mapped) or node.name not in PLAIN:
+            continue
+        taken = {v for v in node.ins if v in region.streams}
+        late = (graph.maker[v] for v in node.ins if v not in taken)
+        if not taken or any(maker in grown for maker in late) or more == TAIL:
+            continue
+        axes = [ax for v, ax in zip(node.ins, action.flow.ins, strict=True) if v in taken]
+        if axes != [region.streams[v].ax for v in node.ins if v in taken]:
+            continue
+        (out,), (ax,) = node.outs, action.flow.outs
+        if ax is not None and size(graph, out) <= sum(size(graph, v) for v in taken):
+            region.actions[node] = action
+            region.streams[out] = Stream(ax, action.window)
+            more += 1
+
+
+TAIL = 32  # equations
+
+
 def finish(region: Region) -> Region:
     """With the equations without the axis that its steps need, all in order."""
     graph = region.graph

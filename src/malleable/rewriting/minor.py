@@ -2,7 +2,8 @@
 
 A sum of squared distances over three coordinates is scalar code where XLA reduces a last dim of
 three; as three terms it is vector code, and no value is larger than the result. In the same order,
-so the result is equal. What is spread out and how it is cut is for `axes` to say.
+so the result is equal. A sum of three-dimensional forces over all points, which leaves these three,
+becomes three sums likewise. What is spread out and how it is cut is for `axes` to say.
 """
 
 import functools
@@ -11,10 +12,11 @@ import operator
 from jax import lax
 from jax import numpy as jnp
 
+from malleable import compat
 from malleable.rewriting.axes import Ax, unstack
 from malleable.rewriting.frontier import PLAIN, pull, size
 from malleable.rewriting.graph import Graph, Node
-from malleable.rewriting.region import Mapped, Stream, Window
+from malleable.rewriting.region import Mapped, Region, Stream, Window
 from malleable.rewriting.sinks import tied
 
 FEW = 8
@@ -33,7 +35,7 @@ def combined(name: str, terms: list):
 
 
 def unroll_minor(graph: Graph, least: int) -> bool:
-    """Unroll the short reductions of values of `least` bytes and more; whether there were any."""
+    """Unroll the short last dims of values of `least` bytes and more; whether there were any."""
     found = False
     for node in graph.order():
         if node.name in COMBINE and node in graph.nodes and size(graph, node.ins[0]) >= least:
@@ -44,23 +46,18 @@ def unroll_minor(graph: Graph, least: int) -> bool:
 def _unroll(graph: Graph, node: Node) -> bool:
     (value,) = node.ins
     aval, axes = graph.avals[value], node.params["axes"]
-    if len(axes) != 1 or aval.dtype.itemsize < 4 or aval.dtype.kind not in "fiu":
+    if aval.ndim < 2 or aval.dtype.itemsize < 4 or aval.dtype.kind not in "fiu":
         return False
-    (dim,) = axes
-    n = aval.shape[dim]
-    if not 1 < n <= FEW or dim != aval.ndim - 1:
+    dim = aval.ndim - 1
+    n, over = aval.shape[dim], dim in axes
+    if not 1 < n <= FEW or (over and len(axes) > 1):
         return False
     streams = {value: Stream(Ax(dim), Window(0, 1, n))}
     actions = pull(graph, streams, n, size(graph, value) // n)
     if not actions or value not in streams or any(a.name not in PLAIN for a in actions):
         return False
-    sources, wholes = {}, {}
-    for made, action in actions.items():
-        for v, ax in zip(made.ins, action.flow.ins, strict=True):
-            if ax is None:
-                wholes[v] = None
-            elif v not in streams:
-                sources[v, ax] = None
+    region = Region(graph, n, False, actions, streams)
+    sources, wholes = [(v, ax) for v, ax, _ in region.sources()], region.wholes()
     given = list(dict.fromkeys([*(v for v, _ in sources), *wholes]))
 
     def run(*values):
@@ -70,7 +67,9 @@ def _unroll(graph: Graph, node: Node) -> bool:
         for i in range(n):
             here = {key: lax.index_in_dim(x, i, keepdims=False) for key, x in cut.items()}
             terms.append(_one(actions, here, at, jnp.int32(i), value))
-        return [combined(node.name, terms)]
+        if over:
+            return [combined(node.name, terms)]
+        return [jnp.stack([compat.bind(node.eqn, [term])[0] for term in terms], -1)]
 
     graph.replace(dict(zip(node.outs, graph.trace(run, given, node, "unroll_minor"), strict=True)))
     return True

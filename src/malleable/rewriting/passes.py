@@ -123,7 +123,10 @@ def configurable(p: Callable) -> Callable:
             raise TypeError(f"pass {p.__name__!r} has no option {unknown[0]!r}; options: {has}")
         if not program:
             return configurable(functools.wraps(p)(functools.partial(p, **given)))
-        if isinstance(program[0], compat.Jaxpr) and compat.mutates(program[0]):
+        if not isinstance(program[0], compat.Jaxpr):
+            told = f"pass {p.__name__!r} takes a program, not {program[0]!r}"
+            raise TypeError(f"{told}; for a function there is optimize(fun, {p.__name__})")
+        if compat.mutates(program[0]):
             why = "it works on mutable references"
             note(f"left by {p.__name__} as it is", _line(program[0]), why)
             return program[0]

@@ -4,6 +4,8 @@ The state of the stream is what the sinks have so far. A step takes the state an
 source, and gives the state after it and the blocks of what escapes.
 """
 
+import functools
+import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +15,11 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.frame import zeros
-from malleable.rewriting.axes import slice_shape, unstack
+from malleable.rewriting.axes import Ax, slice_shape, unstack
+from malleable.rewriting.blocks import on_blocks
 from malleable.rewriting.graph import Node
+from malleable.rewriting.late import is_plain_sum
+from malleable.rewriting.masks import index, is_tame, within
 from malleable.rewriting.region import (
     Alias,
     Carried,
@@ -28,7 +32,7 @@ from malleable.rewriting.region import (
     Window,
     axes_of,
 )
-from malleable.rewriting.rescale import moments, rescaled, spread
+from malleable.rewriting.rescale import moments, rescaled, result_of, sums_for
 
 
 @dataclass
@@ -45,17 +49,27 @@ class Plan:
     """A region put in order. Values are looked up in an environment {value: block or array}.
 
     sources: (value, axis, window) of what is cut into slices; wholes: values seen whole;
-    escapes: values with the axis that leave stacked; single: whether it must go step by step.
+    beside: those of them that are streams themselves, as the scan stacks them;
+    escapes: values with the axis that leave stacked; single: whether it must go step by step;
+    delayed: (value, d) of slices needed d steps later; handed: the carry that is one of these.
     """
 
     def __init__(self, region: Region):
         self.region, self.graph, self.n = region, region.graph, region.n
         self.full = Window(0, 1, region.n)
-        self.sources = list(region.sources())
+        made = {v for node in region.actions for v in node.outs}
+        self.beside = [
+            v for v in region.streams if v not in made and self.graph.maker[v] in region.pulled
+        ]
+        self.sources = list(
+            dict.fromkeys([*region.sources(), *((v, Ax(0), self.full) for v in self.beside)])
+        )
         self.wholes = list(region.wholes())
         self.escapes = list(region.escapes())
         self.results = list(region.results())
-        marks = (m for s in region.streams.values() for m in s.marks)
+        marks = [m for s in region.streams.values() for m in s.marks]
+        self.centers = {m.by for m in marks if m.kind == "power"}
+        self.near = {m.by: ("near", m.by) for m in marks if m.kind == "power" and m.power == 2}
         self.marks = {m.by: m for m in marks if m.kind in ("shift", "scale", "power")}
         self.in_step = self._needed_in_step()
         self.single = any(
@@ -70,6 +84,7 @@ class Plan:
             for v, d in zip(node.ins, a.delays, strict=True)
             if d
         }
+        self.handed: dict = {}
         starts = [s.window.start for s in region.streams.values()]
         stops = [
             s.window.start + s.window.step * (s.window.count - 1) for s in region.streams.values()
@@ -111,11 +126,7 @@ class Plan:
                     made.difference_update(node.outs)
                 else:
                     rest.append(node)
-            by_window: dict[Window, list[Node]] = {}
-            for node in run:
-                window = self.region.streams[node.outs[0]].window
-                by_window.setdefault(window, []).append(node)
-            order.extend(self._segments(by_window, run))
+            order.extend(self._segments(run))
             todo = []
             for node in rest:
                 if any(v in made for v in node.ins) or isinstance(actions[node], Mapped | Alias):
@@ -126,11 +137,11 @@ class Plan:
             assert len(todo) < len(run) + len(rest)
         return order
 
-    def _segments(self, by_window, run):
-        """One segment per window; with several windows, one per equation, in order."""
-        groups = list(by_window.values()) if len(by_window) == 1 else [[node] for node in run]
-        for nodes in groups:
-            window = self.region.streams[nodes[0].outs[0]].window
+    def _segments(self, run):
+        """One segment per window, as they follow each other."""
+        window_of = lambda node: self.region.streams[node.outs[0]].window  # noqa: E731
+        for window, group in itertools.groupby(run, window_of):
+            nodes = list(group)
             inside, ins, outs = set(), {}, []
             for node in nodes:
                 action = self.region.actions[node]
@@ -142,11 +153,12 @@ class Plan:
                     if key is not None and (isinstance(key, tuple) or key not in inside):
                         ins[key] = None
                 inside.update(node.outs)
-            powers = {
-                self.graph.maker[node.ins[0]].ins[0]
+            away = [
+                self.graph.maker[self.graph.maker[node.ins[0]].ins[0]]
                 for node, a in self.region.actions.items()
                 if any(m.kind == "power" for m in getattr(a, "marks", ()))
-            }
+            ]
+            powers = {v for node in away for v in (node.ins[0], *node.outs)}
             for v in inside:
                 away = any(u not in nodes for u in self.graph.users(v))
                 if away or v in self.escapes or v in powers:
@@ -176,7 +188,7 @@ class Plan:
                 aval = shapes[self._key(node, 0)]
                 zero = jnp.zeros(aval.shape[1:], aval.dtype)
                 state[node] = compat.match_devices(zero, aval)
-        for v, d in self.delayed:
+        for v, d in self.delayed - self.handed.keys():
             aval = shapes[v]
             zero = compat.match_devices(jnp.zeros(aval.shape[1:], aval.dtype), aval)
             state[v, d] = (zero,) * d
@@ -185,14 +197,29 @@ class Plan:
             state["by", v] = env[v]
         return state
 
+    def means_of_one(self, at: dict, blocks: dict, t: int) -> dict:
+        """{("near", mean): the mean of step t alone}, near which sums of squares round least.
+
+        For `wholes`. at: all values; blocks: those of step t that the region gets from its scan.
+        A mean of the data is never further away than a root of n deviations.
+        """
+        if not self.near:
+            return {}
+        at, blocks = lax.stop_gradient((at, blocks))
+        wholes = {v: at[v] for v in self.wholes}
+        blocks |= self._sources_at(at, t)
+        state, _ = self.step(self.init(wholes), blocks, wholes, t, None)
+        env = self._feed(wholes, state, seen=jnp.int32(1))
+        finite = lambda x: jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))  # noqa: E731
+        return {key: finite(env[v]) for v, key in self.near.items()}
+
     def _operands(self, node, action):
         return [i for i, ax in enumerate(axes_of(action, node)) if ax is not None]
 
     def _start(self, node, action, avals):
         powers = [m for m in getattr(action, "marks", ()) if m.kind == "power"]
         if powers:
-            one = action.sink.init(action.spec, *avals)
-            return tuple(one for _ in range(powers[0].power))
+            return (action.sink.init(action.spec, *avals),) * sums_for(powers[0])
         return action.sink.init(action.spec, *avals)
 
     def _abstract(self):
@@ -213,10 +240,11 @@ class Plan:
         """(state, {escape: block}) after k steps from t on; k None: one step, slices not blocks."""
         region, new = self.region, OrderedDict(state)
         env: dict = dict(blocks)
+        env |= {v: blocks[v, Ax(0), self.full] for v in self.beside if (v, Ax(0), self.full) in env}
+        env |= {key: wholes[key] for key in self.near.values() if key in wholes}
         fed = dict(wholes)
-        for v, d in self.delayed:
-            past = state[v, d]
-            env[v, d] = past[0]
+        for v, d in self.delayed - self.handed.keys():
+            env[v, d] = state[v, d][0]
         for item in self.order:
             if isinstance(item, Segment):
                 self._run_segment(item, env, fed, t, k)
@@ -228,8 +256,9 @@ class Plan:
             self._feed(fed, new, seen=self._seen(t, k), only=self.in_step)
             for v in self.marks:
                 if v in fed:
+                    fed[v] = lax.stop_gradient(fed[v]) if v in self.centers else fed[v]
                     new["by", v] = fed[v]
-        for v, d in self.delayed:
+        for v, d in self.delayed - self.handed.keys():
             if v in env:
                 new[v, d] = (*state[v, d][1:], env[v])
         return new, {v: env[v] for v in self.escapes if v in env}
@@ -242,7 +271,7 @@ class Plan:
         ins = segment.ins
         if any(key not in env for key in ins):
             return  # before the stream, or behind it: not all is at hand
-        here = self._index(segment.window, t)
+        here = index(segment.window, t)
 
         def one(j, *slices):
             local = dict(zip(ins, slices, strict=True))
@@ -262,9 +291,12 @@ class Plan:
         if all(isinstance(region.actions[node], Alias) for node in segment.nodes):
             outs = one(here, *slices)
         elif k is None:
-            outs = self._where(segment.window, t, one, here, slices)
+            tame = all(is_tame(node, region.actions[node]) for node in segment.nodes)
+            run = functools.partial(one, here)
+            outs = within(segment.window, self.n, t, run, slices, tame=tame)
         else:
-            outs = jax.vmap(one)(here + jnp.arange(k, dtype=jnp.int32), *slices)
+            j, look = here + jnp.arange(k, dtype=jnp.int32), functools.partial(self._whole, fed)
+            outs = on_blocks(segment, region.actions, self._key, look, j, slices)
         if outs is not None:
             env.update(zip(segment.outs, outs, strict=True))
 
@@ -281,7 +313,7 @@ class Plan:
             return None
         slices = [env[key] for key in keys]
         blocks = [x[None] for x in slices] if k is None else slices
-        here = self._index(action.window, t)
+        here = index(action.window, t)
         match action:
             case Kept():
                 new[node] = self._keep(node, action, blocks[0], state[node], t, k, fed)
@@ -291,10 +323,10 @@ class Plan:
                     return [self._advance(node, action, acc, blocks, env, state, new, here, k)]
 
                 if k is None:
-                    found = self._where(
-                        action.window, t, advance, new[node], blocks, otherwise=[new[node]]
-                    )
-                    new[node] = new[node] if found is None else found[0]
+                    old, tame = new[node], is_plain_sum(action)
+                    run = functools.partial(advance, old)
+                    found: Any = within(action.window, self.n, t, run, blocks, [old], tame)
+                    new[node] = found[0]
                 else:
                     new[node] = advance(new[node], *blocks)[0]
             case Carried(sink, spec):
@@ -303,27 +335,6 @@ class Plan:
                 env[node.outs[0]] = out[0] if k is None else out
         return None
 
-    def _index(self, window, t):
-        """The index of an element in a value of this window."""
-        j = t - window.start if window.start else t
-        return jnp.asarray(j // window.step if window.step > 1 else j, jnp.int32)
-
-    def _where(self, window, t, fun, here, args, otherwise=None):
-        """fun(here, *args) at the steps of a window; elsewhere zeros, or `otherwise`."""
-        last = window.start + window.step * (window.count - 1)
-        if isinstance(t, int):
-            inside = window.start <= t <= last and (t - window.start) % window.step == 0
-            return fun(here, *args) if inside else otherwise
-        if window.step == 1 and window.start <= 0 and last >= self.n - 1:
-            return fun(here, *args)
-        inside = (t >= window.start) & (t <= last)
-        if window.step > 1:
-            inside &= (t - window.start) % window.step == 0
-        skipped = otherwise
-        if otherwise is None:
-            skipped = zeros(jax.eval_shape(fun, here, *args))
-        return lax.cond(inside, lambda: fun(here, *args), lambda: skipped)
-
     def _join(self, node, action, env, fed, t):
         """The element of a concatenation: the stream's own, or a row of what is joined to it."""
         stream = self.region.streams[node.outs[0]]
@@ -331,8 +342,8 @@ class Plan:
         if not isinstance(t, int):
             env[node.outs[0]] = env[node.ins[here]]
             return
-        for i, (start, size) in enumerate(action.places):
-            if start <= t < start + size:
+        for i, (start, many) in enumerate(action.places):
+            if start <= t < start + many:
                 if i == here:
                     env[node.outs[0]] = env[node.ins[here]]
                 else:
@@ -360,15 +371,18 @@ class Plan:
         """The steps at which only what was joined to the stream is at hand."""
         rows = []
         for t in times:
-            blocks = {}
-            for v, ax, window in self.sources:
-                j, off = divmod(t - window.start, window.step)
-                if 0 <= j < window.count and not off:
-                    slices = unstack(at[v], ax, window.count)
-                    blocks[v, ax, window] = lax.index_in_dim(slices, j, keepdims=False)
-            state, gone = self.step(state, blocks, wholes, t, None)
+            state, gone = self.step(state, self._sources_at(at, t), wholes, t, None)
             rows.append(gone)
         return state, rows
+
+    def _sources_at(self, at: dict, t: int) -> dict:
+        blocks = {}
+        for v, ax, window in self.sources:
+            j, off = divmod(t - window.start, window.step)
+            if 0 <= j < window.count and not off:
+                slices = unstack(at[v], ax, window.count)
+                blocks[v, ax, window] = lax.index_in_dim(slices, j, keepdims=False)
+        return blocks
 
     # ------------------------------------------------------------ sinks and feedback
 
@@ -378,10 +392,14 @@ class Plan:
                 continue
             moved = state["by", mark.by], new["by", mark.by]
             if mark.kind == "power":
-                d = env[self.graph.maker[node.ins[0]].ins[0]]
-                d = d[None] if k is None else d
+                away = self.graph.maker[self.graph.maker[node.ins[0]].ins[0]]
+                x, d = env[self._key(away, 0)], env[away.outs[0]]
+                x, d = (x[None], d[None]) if k is None else (x, d)
+                if (near := env.get(("near", mark.by))) is not None:
+                    minus = functools.partial(self.region.actions[away].flow.run, here)
+                    (x,) = jax.vmap(minus, (0, None))(x, near)
                 rows = self.n - (k or 1) - here if self.region.reverse else here
-                return moments(action, mark, acc, d, here, rows, *moved)
+                return moments(action, mark, acc, x, d, here, rows, *moved)
             acc = rescaled(acc, mark, *moved)
         return action.sink.step(action.spec, acc, here, *blocks)
 
@@ -393,6 +411,7 @@ class Plan:
 
     def _feed(self, env, state, seen, only: set | None = None):
         """Results so far, and what is worked out from them."""
+        times = self.n / seen if isinstance(seen, jax.Array) else seen and 1
         inside = {u for u, a in self.region.actions.items() if u in self.in_step or _is_mapped(a)}
         for node, action in self.region.actions.items():
             match action:
@@ -401,7 +420,7 @@ class Plan:
                     marked = any(v in self.marks for v in node.outs)
                     if only is not None and not marked and not any(u in inside for u in users):
                         continue
-                    results = self._result(node, action, state, seen, env)
+                    results = result_of(self.graph, node, action, state[node], env, times)
                     env.update(zip(node.outs, results, strict=True))
                 case Fed():
                     if only is None or node in only:
@@ -410,33 +429,9 @@ class Plan:
                             env.update(zip(node.outs, compat.copy(node.eqn, args), strict=True))
         return env
 
-    def _result(self, node, action, state, seen, env):
-        if isinstance(action, Kept):
-            aval = self.graph.avals[node.outs[0]]
-            return [lax.reshape(state[node], aval.shape)]
-        acc, spec = state[node], action.spec
-        if any(m.kind == "power" for m in action.marks):
-            acc = acc[-1]
-        outs = action.sink.final(spec, acc)
-        for mark in action.marks:
-            if mark.kind in ("mul", "div") and mark.by in env:
-                by = spread(env[mark.by], mark, outs[0].shape).astype(outs[0].dtype)
-                outs = [outs[0] * by if mark.kind == "mul" else outs[0] / by]
-        if (seen is None or isinstance(seen, jax.Array)) and action.sink.name == "reduce_max":
-            # nothing but -inf so far: x - 0 is as good as x - max, and a number
-            outs = [jnp.where(jnp.isneginf(x), jnp.zeros_like(x), x) for x in outs]
-        if isinstance(seen, jax.Array) and action.sink.name == "reduce_sum":
-            # a sum so far, as if the rest were like it: what a mean is worked out from
-            outs = [x * (self.n / seen).astype(x.dtype) if _is_float(x) else x for x in outs]
-        return outs
-
 
 def _is_mapped(action) -> bool:
     return isinstance(action, Mapped | Carried)
-
-
-def _is_float(x) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def _like(shape, aval):

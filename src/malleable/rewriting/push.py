@@ -20,7 +20,6 @@ from malleable.notes import note
 from malleable.rewriting.axes import Ax
 from malleable.rewriting.buffers import unbuffer
 from malleable.rewriting.cost import (
-    CACHE,
     LARGE,
     chunk_of,
     gains,
@@ -31,6 +30,7 @@ from malleable.rewriting.cost import (
 from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
+from malleable.rewriting.late import sum_late
 from malleable.rewriting.passes import LEVELS, configurable, each_body, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.rebuild import (
@@ -43,7 +43,7 @@ from malleable.rewriting.rebuild import (
     rebuild_batched,
     rebuild_behind,
 )
-from malleable.rewriting.region import Stream, Window
+from malleable.rewriting.region import Alias, Region, Stream, Window
 from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
 SLOW = 4  # from so many steps on that a reduction should take at once
@@ -76,13 +76,12 @@ def push_up_reductions(
     >>> after = push_up_reductions(before, threshold=0)
     >>> scans = [e for p in (before, after) for e in p.eqns if e.primitive.name == "scan"]
     >>> [[v.aval.shape for v in e.outvars] for e in scans]
-    [[(4,), (9, 4)], [(4,), ()]]
+    [[(4,), (9, 4)], [(4,), (4,)]]
     """
     check_options(level, threshold, sinks, "chunk", chunk)
     if remat not in ("auto", "tail", "body", None):
         raise ValueError(f'remat is "auto", "tail", "body" or None, not {remat!r}')
     by_name, allow, may_inline = chosen(sinks, level)
-    least = CACHE if threshold is None else threshold
 
     def inline(eqn: compat.Eqn) -> bool:
         """Calls in the way; also a tail that was pushed into this body, to be pushed further."""
@@ -93,7 +92,7 @@ def push_up_reductions(
         changed = False
         for node in graph.order():
             if node.name == "scan" and node in graph.nodes:
-                changed |= _push_one(graph, node, by_name, allow, chunk, remat, least)
+                changed |= _push_one(graph, node, by_name, allow, chunk, remat, threshold)
         return graph.jaxpr() if changed else body
 
     return settled(jaxpr, each_body(push)(unbuffer(jaxpr)))
@@ -156,12 +155,14 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
             note("a reduction stays outside its scan", compat.where(last.eqn, node.eqn), why)
         return taken
     pull_sources(region)
+    if not parts:
+        region = _with_windows(region, seeds, sinks, options, carried(view, node))
     region = finish(region)
     verdict = gains(region, parts.joined if parts else list(seeds), least)
     plan = Plan(region)
     if parts and plan.single:
         verdict = "parts of a batched map are taken"
-    elif plan.single and least and pace(region) > SLOW:
+    elif plan.single and least != 0 and pace(region) > SLOW:
         verdict = "its steps are too small to reduce one by one"
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
@@ -169,15 +170,63 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     if remat == "auto":
         remat = "body" if n * residuals(view.body) > LARGE else "tail"
     k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
-    places = carried(view, node, plan)
+    if k == 1 and not parts:
+        sum_late(region)
+    places = carried(view, node)
+    plan.handed = handed(plan, places)
     if parts:
         new = rebuild_batched(graph, node, view, plan, parts, remat)
-    elif k == 1 and places and is_better_behind(plan, node, view):
+    elif k == 1 and seeds.keys() <= places.keys() and is_better_behind(plan, node, view):
         new = rebuild_behind(graph, node, view, plan, places, remat)
     else:
         new = rebuild(graph, node, view, plan, k, remat)
     graph.replace(new)
     return True
+
+
+def _with_windows(region: Region, seeds, sinks, options, places) -> Region:
+    """The region where xs[1:], of an array as long as the scan, is a part of xs, and no copy.
+
+    Only if what it meets a step later is a carry, which is still there then.
+    """
+    graph, n, cuts = region.graph, region.n, {}
+    for v, ax, _ in region.sources():
+        node = graph.maker[v]
+        if node is not None and node.name == "slice" and ax == Ax(0):
+            (whole,) = node.ins
+            shape, p = graph.avals[whole].shape, node.params
+            rows = p["limit_indices"][0] - p["start_indices"][0]
+            same = p["strides"] is None and graph.avals[v].shape == (rows, *shape[1:])
+            if same and shape[0] == n and whole not in region.streams:
+                cuts[node] = whole
+    if not cuts:
+        return region
+    wholes = {v: Stream(Ax(0), Window(0, 1, n)) for v in cuts.values()}
+    users = {u for v in wholes for u in graph.users(v)}
+    apart = frozenset(u for u in users if u not in region.actions and u not in cuts)
+    pulled = frozenset(graph.maker[v] for v in wholes)
+    found = grow(graph, {**seeds, **wholes}, n, sinks, **options, made=apart, pulled=pulled)
+    retreat(found)
+    pull_sources(found)
+    if found.results().keys() != region.results().keys() or len(found.escapes()) > len(
+        region.escapes()
+    ):
+        return region
+    plan = Plan(finish(found))
+    return found if plan.delayed == handed(plan, places).keys() else region
+
+
+def handed(plan: Plan, places: dict[int, int]) -> dict:
+    """The slices of one step ago that a step gets as carries: {what is delayed: which carry}."""
+    found = {}
+    for v, d in plan.delayed if not plan.before + plan.behind else ():
+        whole, node = v, plan.graph.maker[v]
+        while isinstance(plan.region.actions.get(node), Alias) and node.name == "slice":
+            (whole,) = node.ins
+            node = plan.graph.maker[whole]
+        if d == 1 and whole in places:
+            found[v, d] = places[whole]
+    return found
 
 
 def _take_last(graph: Graph, node: Node, view) -> bool:

@@ -5,7 +5,7 @@ step behind, on the carry that comes in.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
@@ -54,16 +54,20 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
     given = list(dict.fromkeys([*node.ins, *(s[0] for s in plan.sources), *plan.wholes]))
     escaping = [v for v in plan.escapes if v not in ys]
     n = plan.n
+    key = lambda s: s[0] if s[1:] == (Ax(0), plan.full) else s  # noqa: E731
 
     def run(*values):
         at = dict(zip(given, values, strict=True))
         read = lambda vs: [at[v] for v in vs]  # noqa: E731
         wholes = {v: at[v] for v in plan.wholes}
         fixed = read(consts)
+        if plan.near:
+            wholes |= plan.means_of_one(at, first_of(view, node, at), n - 1 if view.reverse else 0)
 
-        def advance(state, slices, feeds, t, k):
+        def advance(state, slices, feeds, past, t, k):
             blocks = dict(zip([ys[i] for i in streams], slices, strict=True))
             blocks |= dict(zip(plan.sources, feeds, strict=True))
+            blocks |= dict(zip(plan.handed, past, strict=True))
             return plan.step(state, blocks, wholes, t, k)
 
         tail = advance
@@ -76,26 +80,34 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
 
         def single(loop, step):
             (c, state), (x, feeds, t) = loop, step
+            past = [c[i] for i in plan.handed.values()]
             c, y = one(c, x)
-            state, gone = tail(state, [y[i] for i in streams], feeds, t, None)
+            state, gone = tail(state, [y[i] for i in streams], feeds, past, t, None)
             return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
 
         def block(loop, step):
             (c, state), (x, feeds, t) = loop, step
             size = t.shape[0]
             c, y = lax.scan(lambda c, x: one(c, x), c, x, length=size, reverse=view.reverse)
-            state, gone = tail(state, [y[i] for i in streams], feeds, t[0], size)
+            state, gone = tail(state, [y[i] for i in streams], feeds, [], t[0], size)
             return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
 
         init = plan.init(wholes)
         ahead, behind = range(-plan.before, 0), range(n, n + plan.behind)
         if view.reverse:
             ahead, behind = behind[::-1], ahead[::-1]
-        state, rows = plan.prologue(init, at, wholes, ahead)
-        feeds = [cut(at[v], ax, w, n) for v, ax, w in plan.sources]
-        every = (read(xs), feeds, jnp.arange(n, dtype=jnp.int32))
+        state, first = plan.prologue(init, at, wholes, ahead)
+        rows = {v: at[v] for v in xs}
+        rows |= {key(s): cut(at[s[0]], *s[1:], n) for s in plan.sources}
+        every = (list(rows.values()), jnp.arange(n, dtype=jnp.int32))
         loop = (read(carry), state)
-        step = single if k == 1 else block
+        inner = single if k == 1 else block
+
+        def step(loop, every):
+            row = dict(zip(rows, every[0], strict=True))
+            x, feeds = [row[v] for v in xs], [row[key(s)] for s in plan.sources]
+            return inner(loop, (x, feeds, every[1]))
+
         if remat == "body":
             step = jax.checkpoint(step, prevent_cse=False)
         if k == 1:
@@ -106,12 +118,12 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         final, state = loop
         state, more = plan.prologue(state, at, wholes, behind)
         if view.reverse:
-            rows, more = more[::-1], rows[::-1]
+            first, more = more[::-1], first[::-1]
         results = plan.final(state, wholes)
         whole = []
         for v, rows_of in zip(escaping, stacked[1], strict=True):
             blank = jnp.zeros_like(rows_of[0])
-            parts = [[r.get(v, blank)[None] for r in part] for part in (rows, more)]
+            parts = [[r.get(v, blank)[None] for r in part] for part in (first, more)]
             if plan.before or plan.behind:
                 rows_of = jnp.concatenate([*parts[0], rows_of, *parts[1]])
             s = region.streams[v]
@@ -120,6 +132,15 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
 
     old = [*carries, *(ys[i] for i in kept), *escaping, *plan.results]
     return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
+
+
+def first_of(view, node: Node, at: dict) -> dict[int, Any]:
+    """The first rows of what a scan stacks, by value, worked out beside it."""
+    consts, carry, xs = view.split(list(node.ins))
+    fixed, c, rows = lax.stop_gradient([[at[v] for v in part] for part in (consts, carry, xs)])
+    x = [row[-1 if view.reverse else 0] for row in rows]
+    outs = compat.replay(view.body, [*fixed, *c, *x])
+    return dict(zip(node.outs[len(c) :], outs[len(c) :], strict=True))
 
 
 class Parts(NamedTuple):
@@ -149,6 +170,9 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
     def run(*values):
         at = dict(zip(given, values, strict=True))
         wholes = {v: at[v] for v in plan.wholes}
+        wholes |= plan.means_of_one(
+            at, {v: at[x][0] for v, x in zip(parts.joined, parts.tails, strict=True)}, n * w
+        )
 
         def step(state, rows, feeds, t, size):
             blocks = dict(zip(parts.joined, rows, strict=True))
@@ -184,23 +208,16 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
     return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
 
 
-def carried(view, node: Node, plan: Plan) -> list[int] | None:
-    """Where each stacked value of a region is among the carries, if a step stacks its new carry."""
-    body = view.body.jaxpr
-    n_carry = len(view.split(list(node.ins))[1])
-    ys = node.outs[n_carry:]
-    new, stacked = body.outvars[:n_carry], body.outvars[n_carry:]
-    places = []
-    for v, atom in zip(ys, stacked, strict=True):
-        if v in plan.region.streams:
-            found = [i for i, c in enumerate(new) if c is atom]
-            if not found:
-                return None
-            places.append(found[0])
-    return places
+def carried(view, node: Node) -> dict[int, int]:
+    """Which carry each stacked value is, of those that are the new carry of their step."""
+    outs = Graph.of(view.body).outputs  # equal values are one there, even if written twice
+    count = len(view.split(list(node.ins))[1])
+    place = {value: i for i, value in reversed([*enumerate(outs[:count])])}
+    pairs = zip(node.outs[count:], outs[count:], strict=True)
+    return {v: place[value] for v, value in pairs if value in place}
 
 
-def rebuild_behind(graph, node, view, plan: Plan, places: list[int], remat) -> dict[int, int]:
+def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[int, int]:
     """One step behind: each step reduces the carry that comes in, which is in memory already.
 
     What a step works out would be worked out twice where XLA fuses it into the new carry and into
@@ -217,12 +234,11 @@ def rebuild_behind(graph, node, view, plan: Plan, places: list[int], remat) -> d
     def run(*values):
         at = dict(zip(given, values, strict=True))
         wholes = {v: at[v] for v in plan.wholes}
+        at_once = lambda c: {v: c[places[v]] for v in streams}  # noqa: E731
 
         def advance(state, c, feeds, t):
-            blocks = dict(zip(streams, (c[i] for i in places), strict=True))
-            return plan.step(
-                state, blocks | dict(zip(plan.sources, feeds, strict=True)), wholes, t, None
-            )
+            blocks = at_once(c) | dict(zip(plan.sources, feeds, strict=True))
+            return plan.step(state, blocks, wholes, t, None)
 
         if remat is not None:
             advance = jax.checkpoint(advance, prevent_cse=False)
@@ -240,6 +256,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: list[int], remat) -> d
         every = [at[v] for v in xs]
         feeds = [cut(at[v], ax, window, n) for v, ax, window in plan.sources]
         c = one([at[v] for v in carry], [x[first] for x in every])
+        wholes |= plan.means_of_one(at, at_once(c), first)
         times = jnp.arange(n, dtype=jnp.int32)
         steps = ([x[others] for x in every], [x[before] for x in feeds], times[before])
         loop = (c, plan.init(wholes))

@@ -28,8 +28,8 @@ class Mark(NamedTuple):
     """What a value of the region still lacks, in terms of a result `by` known at the end.
 
     shift: the value is x - by, with `by` provisional (power 0: a maximum, 1: a mean); scale: it is
-    proportional to exp(-by), of
-    the provisional one; power: it is (x - by)**k; mul, div: it is to be multiplied, divided.
+    proportional to exp(-by), of the provisional one; power: it is (x - by)**k; mul, div: it is to
+    be multiplied, divided.
     dims: for each dim of `by` that is longer than 1, where it is in the value.
     """
 

@@ -14,6 +14,9 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.errors import RuleError
+from malleable.rewriting.slices import in_memory
+from malleable.rewriting.wildcards import line
 
 LONG = 4096  # from so many elements on, a running float sum also carries what rounding lost
 
@@ -210,7 +213,7 @@ def tied(value, total, count):
 @tied.defjvp
 def _tied_jvp(primals, tangents):
     value, _, count = primals
-    return value, (tangents[1] / count).astype(value.dtype)
+    return tied(*primals), (tangents[1] / count).astype(value.dtype)  # again, for second order
 
 
 def extrema(name):
@@ -233,7 +236,8 @@ def extrema(name):
         best = reduce(value, spec.how)
         if len(acc) == 1:
             return (better(acc[0], best),)
-        equal = value == lax.expand_dims(best, spec.how)
+        once = in_memory(value, start) if value.size > best.size else value
+        equal = once == lax.expand_dims(reduce(once, spec.how), spec.how)
         ties = jnp.where(equal, block, jnp.zeros_like(block)).astype(acc[1].dtype)
         count = equal.astype(acc[2].dtype)
         part = best, lax.reduce_sum(ties, spec.how), lax.reduce_sum(count, spec.how)
@@ -418,28 +422,52 @@ def sink(
 
     whole.__name__, whole.__wrapped__ = name, fun  # so that errors find the user's line
 
+    def check(what, got, due, same):
+        """Raise RuleError unless what a function of the sink gives has the types that are due."""
+        types, wanted = [
+            ", ".join(jax.typeof(x).str_short(short_dtypes=True) for x in xs) or "nothing"
+            for xs in (got, due)
+        ]
+        if len(got) != len(due) or not all(map(same, got, due)):
+            raise RuleError(
+                f"{what} of sink {name!r} gives {types} where {wanted} belongs",
+                where=line(fun),
+                hint="step and merge return what init does, final returns what the function does",
+            )
+
     def start(spec, *avals):
         acc = jax.tree.map(jnp.asarray, init(*map(plain, avals)))
         return jax.tree.map(lambda x: compat.match_devices(x, *avals), acc)
 
     def last(spec, acc):
-        return answer(spec, *map(jnp.asarray, jax.tree.leaves(final(acc))))
+        got = [jnp.asarray(x) for x in jax.tree.leaves(final(acc))]
+        check("final", got, [jnp.empty(a.shape, a.dtype) for a in spec.outs], _answers)
+        return answer(spec, *got)
+
+    def alike(what, old, new):
+        """A new accumulator, with the weak types of the old one, as a loop wants it."""
+        (due, tree), got = jax.tree.flatten(old), [jnp.asarray(x) for x in jax.tree.leaves(new)]
+        check(what, got, due, _continues)
+        fit = lambda x, y: compat.convert(y, x.dtype, jax.typeof(x).weak_type)  # noqa: E731
+        return jax.tree.unflatten(tree, map(fit, due, got))
 
     def advance(spec, acc, start, *blocks):
-        return _alike(acc, step(acc, start, *blocks))
+        return alike("step", acc, step(acc, start, *blocks))
 
     def join(spec, one, other):
-        return _alike(one, merge(one, other))
+        return alike("merge", one, merge(one, other))
 
     return Sink(name, start, advance, last, join, rounds_any, jax.jit(whole))
 
 
-def _alike(old, new):
-    """A new accumulator, with the weak types of the old one, as a loop wants it."""
-    fit = lambda x, y: compat.convert(y, x.dtype, jax.typeof(x).weak_type)  # noqa: E731
-    return jax.tree.map(
-        lambda x, y: fit(x, jnp.asarray(y)) if x.dtype == jnp.result_type(y) else y, old, new
-    )
+def _continues(new, old) -> bool:
+    return (new.shape, new.dtype) == (old.shape, old.dtype)
+
+
+def _answers(new, due) -> bool:
+    """Whether an array may be a result: of another width perhaps, but no float for an integer."""
+    kinds = [jnp.issubdtype(x.dtype, jnp.inexact) for x in (new, due)]
+    return new.shape == due.shape and kinds[0] == kinds[1]
 
 
 def rounds_any(spec) -> str:

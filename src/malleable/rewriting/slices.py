@@ -1,11 +1,13 @@
 """One axis of an array, streamed: where it is, what a slice looks like, how slices stack up."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax import lax
+from jax import numpy as jnp
 
 from malleable import compat
 
@@ -97,6 +99,32 @@ def take(x, ax: Ax | None, n: int, t):
         part = lax.dynamic_slice_in_dim(x, t * ax.inner, ax.inner, ax.dim)
         return part if ax.inner > 1 else lax.squeeze(part, (ax.dim,))
     return lax.dynamic_index_in_dim(unstack(x, ax, n), t, keepdims=False)
+
+
+def in_memory(x, t):
+    """x, worked out once for all its uses. t: the position in the stream, not negative.
+
+    XLA works out in each fusion anew what it fuses, and may round it in another way there, so that
+    no element is equal to the largest one. It does not look through a loop, were it one of no
+    turns.
+    """
+    return lax.while_loop(lambda at: at[0] < 0, lambda at: (at[0] + 1, -at[1]), (t, x))[1]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def extreme(reduce, dims, t, x):
+    """reduce_max or reduce_min of a slice, whose derivative finds it again (see `in_memory`)."""
+    return reduce(x, dims)
+
+
+@extreme.defjvp
+def _extreme_jvp(reduce, dims, primals, tangents):
+    (t, x), (_, tangent) = primals, tangents
+    once = in_memory(lax.stop_gradient(x), lax.stop_gradient(t))
+    equal = once == lax.expand_dims(reduce(once, dims), dims)
+    count = lax.reduce_sum(equal.astype(x.dtype), dims)
+    share = lax.reduce_sum(jnp.where(equal, tangent, jnp.zeros_like(tangent)), dims)
+    return reduce(x, dims), share / count
 
 
 # ---------------------------------------------------------------- params of one slice

@@ -20,7 +20,7 @@ from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axes import Ax, restack, unstack
 from malleable.rewriting.cost import BLOCK, CACHE, is_kept, is_made_whole
-from malleable.rewriting.frontier import finish, keep_big, pull, retreat, size
+from malleable.rewriting.frontier import finish, follow, keep_big, pull, retreat, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
 from malleable.rewriting.minor import unroll_minor
@@ -132,6 +132,7 @@ def _region(graph, value, dim, n, sinks, allow, small) -> Region | str:
         return "it is made by what cannot be cut"
     options = {"start": start, "beside": seed, "pulled": frozenset(start)}
     region = grow(graph, enter, n, sinks, allow=allow, **options)
+    grown = dict(region.actions)
     retreat(region)
     more = {
         v: Stream(ax, w) for v, ax, w in region.sources() if w == window and size(graph, v) > small
@@ -142,6 +143,7 @@ def _region(graph, value, dim, n, sinks, allow, small) -> Region | str:
         region.streams |= more
         region.pulled |= frozenset(taken)
     keep_big(finish(region), small)
+    follow(region, grown)
     return region if value in region.streams else "it is used as a whole"
 
 
@@ -192,7 +194,7 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
 
     def run(*values):
         at = dict(zip(given, values, strict=True))
-        wholes = {v: at[v] for v in plan.wholes}
+        wholes = {v: at[v] for v in plan.wholes} | plan.means_of_one(at, {}, 0)
 
         def step(state, feeds, t, size):
             return plan.step(state, dict(zip(plan.sources, feeds, strict=True)), wholes, t, size)

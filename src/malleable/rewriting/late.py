@@ -1,0 +1,64 @@
+"""Sums of small slices that stay slices while the stream runs, and become smaller at its end.
+
+To add a slice to a slice is one vector operation, which XLA fuses with what made the slice; to
+reduce each slice of a few KiB first takes longer than to make it.
+"""
+
+from jax import lax
+
+from malleable.rewriting.frontier import size
+from malleable.rewriting.region import Ended, Region
+from malleable.rewriting.sinks import SUM, Sink, nothing, plus, rounds, total, wide
+
+SMALL = 1 << 14  # bytes of a slice up to which that is faster, and costs no memory to speak of
+THERE = 1 << 12  # bytes, where a slice is in memory already and needs no equation of ours
+
+
+def late_sums(region: Region) -> list:
+    """The equations of a region that sum small slices, each for itself, to something smaller."""
+    graph, found = region.graph, []
+    for node, action in region.actions.items():
+        if not is_plain_sum(action):
+            continue
+        used = any(u in region.actions for v in node.outs for u in graph.users(v))
+        slice_size = size(graph, node.ins[0]) // max(1, action.window.count)
+        most = SMALL if graph.maker[node.ins[0]] in region.actions else THERE - 1
+        if not used and action.sink is SUM and size(graph, node.outs[0]) < slice_size <= most:
+            found.append(node)
+    return found
+
+
+def is_plain_sum(action) -> bool:
+    """Whether an action adds up, and needs nothing else for it."""
+    return isinstance(action, Ended) and action.sink in (SUM, LATE_SUM) and not action.marks
+
+
+def is_late(action) -> bool:
+    """Whether an action is a sum of slices that is reduced at the end."""
+    return isinstance(action, Ended) and action.sink is LATE_SUM
+
+
+def sum_late(region: Region) -> None:
+    """Let these sums have slices for accumulators."""
+    for node in late_sums(region):
+        region.actions[node] = region.actions[node]._replace(sink=LATE_SUM)
+
+
+def _init(spec, aval):
+    return nothing(spec, aval.shape[1:], wide(aval.dtype), aval)
+
+
+def _step(spec, acc, start, block):
+    return plus(acc, lax.reduce_sum(block.astype(acc[0].dtype), (0,)))
+
+
+def _final(spec, acc):
+    dims = tuple(d - 1 for d in spec.how if d)
+    return total(spec, tuple(lax.reduce_sum(x, dims) for x in acc))
+
+
+def _merge(spec, one, other):
+    return SUM.merge(spec, one, other)
+
+
+LATE_SUM = Sink("reduce_sum", _init, _step, _final, _merge, rounds)

@@ -1,0 +1,55 @@
+"""What happens at the steps of a window only: skipped elsewhere, or done with zeros."""
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable.core.frame import zeros
+from malleable.rewriting.region import Alias, Mapped, Window
+
+SHAPING = frozenset(
+    ("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "copy", "select_n")
+)
+BOUNDED = frozenset(("tanh", "sin", "cos", "logistic", "sign", "eq", "ne", "lt", "le", "gt", "ge"))
+ALGEBRA = frozenset(("add", "sub", "mul", "neg", "abs", "square", "max", "min", "and", "or", "not"))
+CASTS = frozenset(("convert_element_type", "stop_gradient"))
+TAME = SHAPING | BOUNDED | ALGEBRA | CASTS  # finite at 0, and so are their derivatives
+
+
+def is_tame(node, action) -> bool:
+    """Whether an equation may run on zeros: nothing comes of it that spoils a gradient."""
+    power = node.name == "integer_pow" and node.params["y"] > 0
+    mapped = isinstance(action, Mapped) and (power or node.name in TAME)
+    return mapped or isinstance(action, Alias)
+
+
+def index(window: Window, t):
+    """The index of an element in a value of this window."""
+    j = t - window.start if window.start else t
+    return jnp.asarray(j // window.step if window.step > 1 else j, jnp.int32)
+
+
+def within(window: Window, n: int, t, fun, args, otherwise=None, tame: bool = False):
+    """fun(*args) at the steps of a window, of n steps; elsewhere zeros, or `otherwise`.
+
+    tame: fun may run on zeros, where it is to give zeros or `otherwise` too. Where most steps are
+    in the window that is faster than to branch, in the gradient above all.
+    """
+    last = window.start + window.step * (window.count - 1)
+    if isinstance(t, int):
+        inside = window.start <= t <= last and (t - window.start) % window.step == 0
+        return fun(*args) if inside else otherwise
+    if window.step == 1 and window.start <= 0 and last >= n - 1:
+        return fun(*args)
+    inside = (t >= window.start) & (t <= last)
+    if tame and window.step == 1 and window.count * 10 >= n * 9:
+        outs = fun(*(_or_zero(inside, x) for x in args))
+        return outs if otherwise is not None else [_or_zero(inside, x) for x in outs]
+    if window.step > 1:
+        inside &= (t - window.start) % window.step == 0
+    skipped = zeros(jax.eval_shape(fun, *args)) if otherwise is None else otherwise
+    return lax.cond(inside, lambda: fun(*args), lambda: skipped)
+
+
+def _or_zero(inside, x):
+    return jnp.where(inside, x, jnp.zeros_like(x))
