@@ -14,6 +14,7 @@ import malleable as mal
 from examples import (
     adaptive_step,
     count_flops,
+    explained,
     intermediate_gradients,
     own_rewrite,
     probabilistic,
@@ -276,3 +277,14 @@ def test_a_pushed_loss_needs_less_memory_and_is_the_same(printed):
 
 def test_the_statistic_streams():
     mal.check_rule(pushed_loss.saturated, n=2, dtypes=["float32"])
+
+
+# ------------------------------------------------------------ explained
+
+
+def test_what_was_suggested_leaves_no_break(printed):
+    text = printed(explained)
+    assert "try jnp.where(x > least, x, 0).sum()" in text
+    assert "try jnp.mean(x, where=x > least)" in text
+    assert re.search(r"breaks: [1-9]\d*, then 0\n", text)
+    assert "then 100%" in text and text.endswith("same results: True\n")

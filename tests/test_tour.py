@@ -92,6 +92,15 @@ def test_the_picture_lies_where_the_tour_is_run(pushed):
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
 
 
+def test_loops_in_plain_style_agree_with_numpy_and_are_explained(monkeypatch, capsys):
+    for name, small in {"BOXES": 20, "FEW": 3, "POINTS": 200}.items():
+        monkeypatch.setattr(tour.loops, name, small)
+    rows = {row.what: row for row in tour.plain_loops(0, Console(width=200))}
+    named = ("boxes kept", "mixture of two (EM)", "EM: operations in regions")
+    assert [what for what in named if not rows[what].ok] == []  # of so few the times say nothing
+    assert "a size that depends on values" in capsys.readouterr().out
+
+
 def test_more_memory_than_plain_is_noticed():
     small, large = (lambda x: x.sum()), (lambda x: lax.sort(x @ x).sum())
     memory, *_ = tour.versus("", large, small, (jnp.ones((64, 64)),), 1)

@@ -114,6 +114,15 @@ def test_lifting_is_suggested_where_it_was_turned_off():
     assert "control_flow='lift'" in suggestions(report)
 
 
+def test_a_python_int_is_suggested_for_an_array():
+    def f(x, n):
+        return jnp.zeros(n) + x.sum()
+
+    report = mal.explain(f)(X, jnp.array(3))
+    assert suggestions(report) == ["int(n)"]
+    assert report.breaks[0].inputs == ("n",)
+
+
 def test_lines_are_marked():
     def f(x):
         y = jnp.sin(x)
@@ -142,8 +151,23 @@ def test_a_lifted_branch_is_marked():
 
 
 def test_static_arguments_are_named():
-    report = mal.explain(lambda x, n: jnp.zeros(n) + x.sum())(X, 3)
+    report = mal.explain(lambda x, n=3: jnp.zeros(n) + x.sum())(X)
     assert report.static == {"n": "3"}
+
+
+def test_a_function_that_jax_made_is_one_region():
+    report = mal.explain(mal.jit(jax.grad(lambda x: jnp.sin(x).sum())))(X)
+    assert (len(report.regions), report.share, report.breaks) == (1, 1.0, [])
+
+
+def test_new_sizes_of_another_argument_are_seen():
+    def f(x, y):
+        return (x[:, None] + y).sum(axis=0) * x.shape[0]
+
+    run = mal.jit(f)
+    for n in range(3, 14):
+        run(jnp.ones(n), jnp.ones(4))
+    assert jnp.allclose(run(jnp.ones(5), jnp.ones(9)), f(jnp.ones(5), jnp.ones(9)))
 
 
 def test_a_function_that_is_called_has_its_own_source():

@@ -45,8 +45,10 @@ def is_jax(f) -> bool:
     f = getattr(f, "__func__", f)
     module = str(getattr(f, "__module__", None) or type(f).__module__)
     package = module.partition(".")[0]
-    if package in ("jax", "jaxlib", "malleable"):
-        return not module.startswith("malleable.tour")  # which holds programs of a user's kind
+    if package == "malleable":  # but for its tour and examples, which are of a user's kind
+        return not isinstance(f, types.FunctionType) or kinds.is_ours(f.__code__.co_filename)
+    if package in ("jax", "jaxlib"):
+        return True
     if isinstance(f, types.FunctionType):
         return replaced.kind_of(f) == kinds.JAX
     return kinds.of_type(type(f)) or (isinstance(f, type) and kinds.of_type(f))
@@ -71,6 +73,16 @@ def computes(f) -> bool:
     return held is None or held[2]
 
 
+def is_stateful(f) -> bool:
+    """Whether a callable is a module with state of its own, or a method of one."""
+    owner = getattr(f, "__self__", f)
+    bases = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
+    return any(base.__module__.startswith(_STATEFUL) for base in bases)
+
+
+_STATEFUL = ("flax.nnx", "haiku", "keras", "torch", "tensorflow")
+
+
 def impure(f, scope: Scope) -> str:
     """Why a call of f may do more than compute; '' if it only computes."""
     if is_pure(f):
@@ -80,6 +92,8 @@ def impure(f, scope: Scope) -> str:
         return impure(inner, scope)
     text = f"`{getattr(f, '__qualname__', None) or type(f).__name__}`"
     module = str(getattr(f, "__module__", None) or "")
+    if is_stateful(f):
+        return f"{text} may change its state"
     if is_jax(f):
         at_fault = [w for w in _EFFECTS if w in getattr(f, "__name__", "") or f".{w}" in module]
         wrapped = getattr(f, "__wrapped__", None)

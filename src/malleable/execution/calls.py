@@ -64,12 +64,14 @@ class Host:
             return host.getitem(x, index)
         return x[index]
 
-    def method(self, x, name, *args, **kwargs):
+    def method(self, x, name, /, *args, **kwargs):
         if isinstance(x, np.ndarray | jax.Array) and (host.is_raw(x) or type(x) is not np.ndarray):
             return host.method(x, name, *args, **kwargs)
+        if type(x) is list and name == "append" and len(args) == 1:
+            return x.append(host.arrive_all(args[0]))
         return self.call(getattr(x, name), *args, **kwargs)
 
-    def call(self, f, *args, **kwargs):
+    def call(self, f, /, *args, **kwargs):
         if getattr(f, "__malleable_host__", False):  # it takes and gives arrays of NumPy
             return f(*args, **kwargs)
         if _is_listed(f):
@@ -87,6 +89,10 @@ class Host:
         """What is handed out, with arrays of JAX for ours; the very object where it has none."""
         return host.arrive_all(x)
 
+    def keep(self, x):
+        """What a callee hands out: its caller takes arrays of ours."""
+        return x
+
     def given(self, read):
         """read(), or UNSET where the variable it reads has no value."""
         try:
@@ -96,7 +102,7 @@ class Host:
 
     def iterate(self, x):
         """The items of an array of JAX as raw arrays."""
-        if isinstance(x, jax.Array) and not is_traced(x) or host.is_raw(x):
+        if (isinstance(x, jax.Array) and not is_traced(x)) or host.is_raw(x):
             return items(np.asarray(x))
         return iter(x)
 

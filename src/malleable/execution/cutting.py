@@ -15,16 +15,23 @@ from malleable.execution import anf, announce, calls, facts, partition, scan, tr
 from malleable.execution.breaks import Unsupported
 from malleable.execution.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.families import over_sizes
-from malleable.execution.functions import as_def, asked_static, definitions, hashable, leaves_of
+from malleable.execution.functions import (
+    WithoutSuper,
+    as_def,
+    asked_static,
+    definitions,
+    hashable,
+    leaves_of,
+)
 from malleable.execution.host import is_raw
 from malleable.execution.options import Options
 from malleable.execution.partition import Region, Tree
 from malleable.execution.regions import Runner, State, Variant
-from malleable.execution.signatures import compiling, flatten
+from malleable.execution.signatures import compiling, flatten, loops
 from malleable.execution.sizes import trace_symbolic
 from malleable.execution.tracing import UNSET, Failed
 from malleable.frontend import nodes, scopes, source
-from malleable.frontend.rewrite import NoSource
+from malleable.frontend.rewrite import NoSource, mangle
 from malleable.rewriting.passes import pipeline
 
 _STATIC = (bool, str, bytes, type(None))
@@ -37,7 +44,12 @@ class Partition:
         self.is_root = is_root
         self.fun, self.options, self.engine = fun, options, engine
         self.lock = threading.RLock()
-        node = as_def(source.find(fun.__code__, fun.__globals__).node)
+        found = source.find(fun.__code__, fun.__globals__)
+        node = as_def(found.node)
+        if found.owner:
+            mangle(node, found.owner)
+        if "__class__" in fun.__code__.co_freevars:
+            node = WithoutSuper(node).visit(node)
         uses = scopes.uses(*node.body)
         inner = any(isinstance(n, ast.Nonlocal) for n in ast.walk(node))
         if inner or uses.declared_global or uses.declared_nonlocal or uses.reads_scope:
@@ -52,6 +64,8 @@ class Partition:
         body = copy.deepcopy(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
         self.tree.defs = definitions(node)
+        self.tree.leave = "leave" if is_root else "keep"
+        self.last: tuple = (None, -1, None)
         loaded = taken & fun.__globals__.keys()
         self.seen = [
             (n, fun.__globals__[n]) for n in sorted(loaded)
@@ -67,15 +81,20 @@ class Partition:
 
     def residual(self, fun) -> Callable:
         """The residual program as a function with the closure of `fun`."""
+        same, version, made = self.last
+        if same is fun and version == self.tree.version:
+            return made
         with self.lock:
             if self.version != self.tree.version:
                 self.write()
             cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
             assert self.code is not None
-            return writing.function(
+            made = writing.function(
                 self.code, fun.__globals__, cells | self.hooks(self.runs),
                 fun.__defaults__, fun.__kwdefaults__,
             )  # fmt: skip
+            self.last = fun, self.version, made
+            return made
 
     def hooks(self, runs) -> dict:
         held = {name: types.CellType(runner) for name, runner in runs.items()}
@@ -85,7 +104,9 @@ class Partition:
         self.residual_tree, runs = self.written()
         self.runs = self.equip(runs)
         free = (*self.fun.__code__.co_freevars, writing.HOST, *self.runs)
-        self.code = writing.compiled(self.residual_tree, self.filename, free, self.name)
+        self.code = writing.compiled(
+            self.residual_tree, self.filename, free, self.name, self.fun.__qualname__
+        )
         self.version = self.tree.version
 
     def written(self, residual=writing.Residual) -> tuple:
@@ -111,6 +132,7 @@ class Partition:
             raw = list(region.raw_outs)
             raw_ins = [n in region.raw_ins for n in region.ins]
             made[name] = Runner(state, prepare, self.options, raw, raw_ins, region.guarded)
+            made[name].all_raw |= region.tail and not self.is_root
         return made
 
     def block(self, region: Region, state: State, stmts: list, safe: bool = False) -> Callable:
@@ -119,14 +141,15 @@ class Partition:
         safe: it gives back an exception, and what was done before.
         """
         inner = Tree(self.tree.node, stmts, self.tree.names, taken=self.taken, defs=self.tree.defs)
-        inner.breaks = self.tree.breaks
+        inner.breaks, inner.leave = self.tree.breaks, self.tree.leave
         tail, after = region.tail, set(state.outs)
-        unset = writing.settle(inner, self.is_input, after, set(state.ins))
+        unset = writing.settle(inner, self.is_input, after, set(state.ins) - region.absent)
         node, runs = writing.write(
             inner, "block", nodes.parameters(tuple(state.ins)), None if tail else state.outs, unset,
             given=frozenset(region.raw_ins), safe=safe,
         )  # fmt: skip
         called = scopes.uses(*node.body)
+        node.body[:0] = writing.forgotten(sorted(region.absent & set(state.ins)))
         node.body[:0] = [
             self.tree.defs[n] for n in self.needed_defs(called.reads | called.captured)
         ]
@@ -134,7 +157,7 @@ class Partition:
         fun = self.fun
         cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
         free = (*cells, writing.HOST, *runs)
-        code = writing.compiled(node, self.filename, free, self.name)
+        code = writing.compiled(node, self.filename, free, self.name, self.fun.__qualname__)
         return writing.function(code, fun.__globals__, cells | self.hooks(runs))
 
     def whole(self) -> list[str] | None:
@@ -174,6 +197,14 @@ class Partition:
     def title(self, region) -> str:
         """The name of a region for profiles: the function's, where it is all of it."""
         return self.name if self.tree.body == [region] else f"{self.name}_r{region.number}"
+
+    def has_while(self) -> bool:
+        """Whether a region may hold a loop of which nobody knows how often it runs."""
+        if self.options.control_flow == "host":
+            return False
+        states = [s for r in partition.regions(self.tree.body) for s in r.states.values()]
+        programs = [v.program for state in states for v in state.variants.values()]
+        return not programs or any(loops(program, ("while",)) for program in programs)
 
     def is_stale(self) -> bool:
         """Whether a function that the partition saw by its global name was defined anew."""
@@ -252,7 +283,9 @@ class Partition:
             while True:
                 scanned = self.look(region, state, values)
                 cut, stays = scanned.cut, scanned.stays
-                moved = partition.hoistable(region.body, scanned.plain)
+                moved = partition.hoistable(
+                    region.body, scanned.plain, self.reads_of, region.guarded
+                )
                 if cut is None:
                     if moved:
                         return self.hoist(region, state, moved)
@@ -287,6 +320,14 @@ class Partition:
                     continue
                 announce.met(self, stays, region.body[cut].lineno)
                 return self.put(region, state, new)
+
+    def reads_of(self, stmt) -> set:
+        """The names a statement reads, those of the functions defined here that it calls too."""
+        uses = scopes.uses(stmt)
+        names = uses.reads | uses.captured
+        for name in self.needed_defs(names):
+            names |= scopes.free(self.tree.defs[name])
+        return names
 
     def sized(self, region, state, values, axes):
         """The region over symbolic sizes."""
@@ -342,7 +383,7 @@ class Partition:
         mutable = {n for n, v in known.items() if isinstance(v, list | dict | set)}
         scope = Scope(kinds, lookup, scan.statement, defs, region.tail)
         scope.values, scope.mutable = known, mutable
-        return scan.scan(region.body, scope)
+        return scan.scan(region.body, scope, region.guarded)
 
     def trace(self, region, state, values, scanned, leaves):
         """Trace as it stands; else with branches and loops lifted; the one that comes farther."""

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import functools
+import inspect
 import linecache
 import time
 import types
@@ -121,9 +122,11 @@ def _of_jax(report: Report, selective, args, kwargs) -> Report:
             times.append(time.perf_counter() - start)
     report.first_seconds, report.seconds = times
     report.compile_seconds, report.notes = meter.compile, heard
-    made = jax.make_jaxpr(lambda: selective.fun(*args, **kwargs))()
-    ops, flop, way = work.equations(made), work.flop(made), "compiled"
     whole = not any("not compiled" in n.what for n in heard)
+    ops, flop, way = 1, 1, "compiled"
+    if whole:
+        made = jax.make_jaxpr(lambda: selective.fun(*args, **kwargs))()
+        ops, flop = work.equations(made), work.flop(made)
     report.ops = {"compiled": ops * whole, "numpy": 0, "host": ops * (not whole)}
     report.flop = {"compiled": flop * whole, "numpy": 0, "host": flop * (not whole)}
     if whole:
@@ -249,12 +252,15 @@ def _statics(part, fun, args, kwargs) -> dict[str, str]:
         if (state := _state(r)) is not None
         for i in state.static
     }
-    try:
-        code = fun.__code__
-        given = dict(zip(code.co_varnames[: code.co_argcount], args, strict=False)) | kwargs
-    except AttributeError:
-        given = kwargs
-    return {n: repr(given.get(n, "its default")) for n in sorted(names & part.params)}
+    given = _given(fun, args, kwargs)
+    return {n: repr(given[n]) for n in sorted(names & given.keys())}
+
+
+def _given(fun, args, kwargs) -> dict[str, Any]:
+    """The arguments by name, with defaults."""
+    bound = inspect.signature(fun).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 # ---------------------------------------------------------------- breaks
@@ -329,7 +335,7 @@ def _with_options(report: Report, part, fun, args, kwargs) -> list[BreakSeen]:
             tried = _tried(report, part, Selective(fun, options), args, kwargs)
             texts = "control_flow='host'", "control_flow='lift'"
         elif b.inputs and b.kind in ("int", "error", "value") and b.function == part.name:
-            given = dict(zip(fun.__code__.co_varnames, args, strict=False)) | kwargs
+            given = _given(fun, args, kwargs)
             if not all(_is_count(given.get(name)) for name in b.inputs):
                 continue
             numbers = [int(x) if n in b.inputs else x for n, x in zip(given, args, strict=False)]

@@ -103,7 +103,8 @@ def expression(node, scope: Scope):
             scope.branches = True
             test = expression(node.test, scope)
             ways = join(expression(node.body, scope), expression(node.orelse, scope))
-            if test not in (NUMBER, SIZE) and ways in (NUMBER, SCALAR, SIZE):
+            both = [expression(x, scope) for x in (node.body, node.orelse)]
+            if test not in (NUMBER, SIZE) and (NUMBER in both or ways in (SCALAR, SIZE)):
                 raise Stays("value", "which number it is depends on a value")
             return join(ways, *([test] if test == UNKNOWN else []))
         case ast.BoolOp():
@@ -183,6 +184,8 @@ def comprehension(node, scope):
     kinds_ = [expression(part, inner) for part in parts]
     refuse_numpy(join(*kinds_))
     _refuse_scalars(kinds_)
+    scope.plainly |= inner.plainly
+    scope.scalars |= inner.scalars
     return MADE if not isinstance(node, ast.GeneratorExp) else UNKNOWN
 
 
@@ -321,6 +324,9 @@ def result(f, args, node, scope):
     if f in (int, float, bool, complex, str):
         scope.scalars |= any(a != NUMBER for a in args)
         return NUMBER if all(a == NUMBER for a in args) else SCALAR
+    if f in (any, all):
+        scope.scalars |= any(a != NUMBER for a in args)
+        return NUMBER if all(a == NUMBER for a in args) else SCALAR
     if is_pure(f):
         return join(*args)
     if is_jax(f):
@@ -354,6 +360,7 @@ def lambda_(node, scope):
         active=scope.active,
     )
     expression(node.body, inner)
+    scope.plainly |= inner.plainly
 
 
 def define(node: ast.FunctionDef | ast.Lambda, args, scope):
@@ -374,4 +381,6 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope):
     for stmt in node.body:
         scope.statement(stmt, inner)
     scope.branches |= inner.branches
+    scope.plainly |= inner.plainly
+    scope.unrolled |= inner.unrolled
     scope.computes |= inner.computes

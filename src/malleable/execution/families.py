@@ -19,7 +19,8 @@ from malleable.execution.signatures import BASE, DISPATCH, PER_EQN, Stats, owned
 from malleable.execution.tracing import Traced
 from malleable.execution.work import equations
 
-PATIENCE = 2  # times the cost of compiling that one size may take before it has its own program
+LOOPS = 3  # a loop gains so much that it is compiled after this part of what compiling costs
+PATIENCE = 4  # times the cost of compiling that one size may take before it has its own program
 NEVER = 0.0, float("inf")
 
 
@@ -34,9 +35,9 @@ class Family:
 
     def variant(self, shapes, make: Callable):
         """The variant for these shapes, None where there is none. make(axes) traces one."""
-        if shapes not in self.shapes:  # more than a few only where another size begins to vary
-            if len(self.shapes) < 8 or varying([*self.shapes, shapes]) != self.axes:
-                self.shapes.append(shapes)
+        few = len(self.shapes) < 8  # after these, only what makes another size vary
+        if shapes not in self.shapes and (few or varying([*self.shapes, shapes]) != self.axes):
+            self.shapes.append(shapes)
         axes = varying(self.shapes)
         if axes != self.axes and tuple(axes.items()) not in self.refused:
             self.axes = axes
@@ -82,7 +83,7 @@ class Sized:
 
     def __post_init__(self):
         self.all_dynamic = all(self.traced.dynamic)
-        self.cost = 2 * (BASE + PER_EQN * equations(self.symbolic.jaxpr))
+        self.cost = BASE + PER_EQN * equations(self.symbolic.jaxpr)
         self.is_flat = is_flat(self.traced)
         self.weak = weak_outputs(self.traced, self.symbolic.jaxpr)
         self.limit = PATIENCE * self.cost
@@ -126,13 +127,14 @@ class Sized:
 
     def takes_bucket(self, slow) -> bool:
         """Whether the bucket is the way: compiled and faster, or NumPy took as long as that."""
-        if self.buckets is None or slow[0] <= self.cost / 2 or slow[1] < 3 * DISPATCH:
-            return False
         best = self.best.get(self.rooms)
-        if best is None and self.here > slow[0] / 2 and self.limit < float("inf"):
+        if best is not None:
+            return best[1] < slow[1]
+        share = LOOPS if self.by_numpy.loops else 2
+        if self.here > max(self.cost / share, slow[0] / 2) and DISPATCH < self.fastest < self.limit:
             self.is_frequent = True  # it is always this size
             return False
-        return best is None or best[1] < slow[1]
+        return self.buckets is not None and slow[0] > self.cost and slow[1] > 3 * DISPATCH
 
     def in_bucket(self, xs, rooms):
         start = time.perf_counter()

@@ -75,3 +75,17 @@ def walk(stmts):
         yield stmt
         for block in nodes.blocks(stmt):
             yield from walk(block)
+
+
+class WithoutSuper(ast.NodeTransformer):
+    """`super()` as `super(__class__, self)`, which needs no frame of a method."""
+
+    def __init__(self, node):
+        args = [*node.args.posonlyargs, *node.args.args]
+        self.first = args[0].arg if args else ""
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            node.args = [nodes.placed(nodes.load(n), node) for n in ("__class__", self.first)]
+        return node

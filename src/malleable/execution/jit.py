@@ -1,6 +1,7 @@
 """`mal.jit(fun)`: what compiles is compiled, the rest runs, and every break can be explained."""
 
 import ast
+import dataclasses
 import functools
 import inspect
 import threading
@@ -9,13 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.execution import announce, calls, facts, scan
+from malleable.execution import announce, calls, facts, scan, tracing
 from malleable.execution.cutting import Partition
 from malleable.execution.options import Options
 from malleable.execution.replay import replay
+from malleable.execution.signatures import flatten
 from malleable.frontend.rewrite import NoSource
 from malleable.notes import note
 
@@ -137,6 +140,7 @@ class Selective:
     def general(self, *args, **kwargs):
         """Through the residual program."""
         fun, before, named = self.plain
+        args = [x.copy() if type(x) is np.ndarray and not x.flags.writeable else x for x in args]
         args, kwargs = (*before, *args), {**named, **kwargs}
         part = self.engine.partition(fun)
         if part is None:
@@ -145,19 +149,32 @@ class Selective:
         if part.is_stale():
             self.clear_cache()
             part = self.engine.partition(fun)
+        if differentiates((args, kwargs)) and part.has_while():
+            return self.stepwise(*args[len(before) :], **kwargs)
         version, made = self.made
         if version != part.tree.version or made is None:
             made = part.residual(fun)
             self.made = part.tree.version, made
         try:
             out = made(*args, **kwargs)
+        except TransformError as e:
+            at = tracing.user_line(e.where)
+            if not at:
+                raise
+            raise TransformError(e.what, where=at, hint=e.hint) from None
         except _CONCRETE as e:
-            if any(isinstance(x, compat.Tracer) for x in jax.tree.leaves((args, kwargs))):
+            if any(isinstance(x, compat.Tracer) for x in flatten((args, kwargs))[0]):
                 raise calls.needs_value(part, e) from e
             raise
         if self.made[0] == part.tree.version and not before and not named:
             self.shorten(part, made, args, kwargs)
         return out
+
+    @functools.cached_property
+    def stepwise(self) -> "Selective":
+        """The same with the loops of Python, through which gradients go backwards."""
+        options = dataclasses.replace(self.options, control_flow="host", on_break="split")
+        return Selective(self.fun, options)
 
     def shorten(self, part: Partition, made: Callable, args, kwargs) -> None:
         """Call XLA directly from now on, if all of the function is one program."""
@@ -176,6 +193,8 @@ class Selective:
         def compiled(*args, **kwargs):
             if part.is_stale():
                 self.clear_cache()
+                return self.general(*args, **kwargs)
+            if np.ndarray in map(type, args):  # NumPy may compute with it
                 return self.general(*args, **kwargs)
             try:
                 return direct(*args, **kwargs)
@@ -222,6 +241,14 @@ class Selective:
         Raises SyntaxError, or TransformError for a program of other arguments.
         """
         self.entry = self._partition().edited(self.plain[0], source)
+
+
+def differentiates(values) -> bool:
+    """Whether arguments are being differentiated, by values that are at hand."""
+    args, kwargs = values
+    leaves = [x for value in (*args, *kwargs.values()) for x in flatten(value)[0]]
+    traced = [x for x in leaves if isinstance(x, compat.Tracer)]
+    return bool(traced) and all(compat.concrete(x) is not None for x in traced)
 
 
 def python_of(fun) -> tuple[types.FunctionType, tuple, dict] | None:

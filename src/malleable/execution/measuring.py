@@ -222,7 +222,8 @@ class Watched(Runner):
     __slots__ = ("meter", "ran")
 
     def __init__(self, runner: Runner, meter: Meter, ran: Ran):
-        super().__init__(runner.state, runner.prepare, runner.options, runner.raw, runner.raw_ins)
+        for name in Runner.__slots__:
+            setattr(self, name, getattr(runner, name))
         self.meter, self.ran = meter, ran
         meter.regions[id(ran.region)] = ran
 

@@ -62,6 +62,9 @@ def gather(w, eqn, x, indices):
     gone = {int(d) for d in (*dims.collapsed_slice_dims, *dims.operand_batching_dims)}
     window = [d for d in range(x.rank) if d not in gone]
     offset = [int(d) for d in dims.offset_dims]
+    index = _fixed(w, x, dims, indices, index_map, sizes, gone)
+    if index is not None:
+        return w.value(aval, f"{w.whole(x)}[{', '.join(index)}]" if index else w.whole(x))
     columns = columns_of(w, indices)
     starts = dict(zip(index_map, columns, strict=True))
     plain = not dims.operand_batching_dims and all(
@@ -78,6 +81,31 @@ def gather(w, eqn, x, indices):
     batch = _batch(dims.operand_batching_dims, dims.start_indices_batching_dims)
     text = f"gather({array}, {starts_text}, {w.shape(sizes)}, {window}, {lasts}, {batch}, {fill})"
     return w.value(aval, _ordered(text, indices.rank - 1, offset, len(aval.shape)))
+
+
+def _fixed(w: Writer, x, dims, indices, index_map, sizes, gone) -> list[str] | None:
+    """The index of one window at a place that is known, and within: `1:n` of each dimension."""
+    known = indices.columns or ()
+    if indices.rank != 1 or dims.operand_batching_dims or len(known) != len(index_map):
+        return None
+    at = {}
+    for d, c in zip(index_map, known, strict=True):
+        room = x.shape[d] - sizes[d]
+        inside = c.weak and c.text.isdigit() and isinstance(room, int) and int(c.text) <= room
+        if not inside:
+            return None
+        at[d] = int(c.text)
+    index = []
+    for d in range(x.rank):
+        begin = at.get(d, 0)
+        if d in gone:
+            index.append(str(begin))
+        elif same_size(sizes[d], x.shape[d]):
+            index.append(":")
+        else:
+            to_end = same_size(begin + sizes[d], x.shape[d])
+            index.append(f"{begin or ''}:{'' if to_end else w.size(begin + sizes[d])}")
+    return index
 
 
 def _mapping(entries: dict) -> str:

@@ -107,13 +107,16 @@ def rev(w, eqn, x):
     return w.value(eqn.outvars[0].aval, f"{w.array(x)}[{index}]", x.sizes)
 
 
+MOST = 8  # columns of an index that are kept apart
+
+
 @numpy_rule("concatenate")
 def concatenate(w, eqn, *xs):
     aval, axis = eqn.outvars[0].aval, int(eqn.params["dimension"])
     if len(xs) == 1:
         return xs[0]
     columns = None
-    if axis == len(aval.shape) - 1 and all(x.columns for x in xs):
+    if axis == len(aval.shape) - 1 and len(xs) <= MOST and all(x.columns for x in xs):
         columns = tuple(c for x in xs for c in x.columns)
     text = f"np.concatenate({tuple_of(map(w.argument, xs))}, {axis})"
     return w.value(aval, text, columns=columns)

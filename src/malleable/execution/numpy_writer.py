@@ -151,6 +151,8 @@ class Writer:
             if x.text in ("0", "0.0", "False"):
                 return f"np.zeros({shape}, {self.dtype(x.dtype)})"
             return f"np.full({shape}, {x.text}, {self.dtype(x.dtype)})"
+        if not x.sizes and all(same_size(d, 1) for d in x.shape):
+            return f"{self.text(x, ATOM)}.reshape({shape})"
         return f"np.broadcast_to({self.text(x)}, {shape})"
 
     def owned(self, x: Value) -> str:

@@ -31,6 +31,7 @@ class Region(ast.stmt):
         self.raw_outs: list[bool] = []  # which may leave as arrays of NumPy
         self.raw_ins: set[str] = set()  # which may come as such
         self.unsure: set[str] = set()  # outs that may have no value
+        self.absent: set[str] = set()  # ins that may have no value
         self.guarded = False  # whether what it did before an exception can be seen
         self.states: dict = {}  # what is known of it at run time, by what it takes and leaves
         self.number = 0
@@ -62,6 +63,7 @@ class Tree:
     defs: dict = field(default_factory=dict)  # functions defined in it, by name
     breaks: dict = field(default_factory=dict)  # by id of the statement
     pinned: list = field(default_factory=list)
+    leave: str = "leave"  # the hook that takes what is returned: "keep" in a callee
 
 
 class Live(scopes.Liveness):
@@ -157,18 +159,23 @@ def escapes(stmt: ast.stmt, loops: bool = False) -> set:
     return set().union(*(escapes(s, loops) for block in nodes.blocks(stmt) for s in block))
 
 
-def hoistable(stmts: list, numbers: list[int]) -> list[int]:
-    """Which of these (Python's own arithmetic) may run before all the others."""
+def hoistable(stmts: list, numbers: list[int], reads_of, guarded: bool) -> list[int]:
+    """Which of these (Python's own arithmetic) may run before all the others.
+
+    reads_of(stmt): the names it reads, in the functions it calls too. guarded: an exception would
+    show what ran before it.
+    """
     moved: list[int] = []
     kept_reads: set = set()
     kept_binds: set = set()
     for i, stmt in enumerate(stmts):
-        uses = scopes.uses(stmt)
-        reads, binds = uses.reads | uses.captured, uses.binds
+        reads, binds = reads_of(stmt), scopes.uses(stmt).binds
         free = not (reads & kept_binds or binds & (kept_reads | kept_binds))
         simple = not escapes(stmt) and not isinstance(stmt, ast.Raise | ast.Assert)
         if i in numbers and free and simple:
             moved.append(i)
+        elif guarded:
+            break
         else:
             kept_reads |= reads
             kept_binds |= binds
@@ -250,6 +257,8 @@ def hoisted_read(region: Region, cut: int) -> list | None:
     """A statement that reads an attribute of an object, before all the rest; None if it cannot."""
     stmt, before = region.body[cut], region.body[:cut]
     if not (isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Attribute)):
+        return None
+    if region.guarded:
         return None
     mine, theirs = scopes.uses(stmt), scopes.uses(*before)
     if mine.reads & theirs.binds or mine.binds & (theirs.binds | theirs.reads):

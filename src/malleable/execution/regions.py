@@ -15,7 +15,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.breaks import Cut, NeedsPython, OtherSignature, Unsupported
-from malleable.execution.families import Family, is_flat, of_jax, weak_outputs
+from malleable.execution.families import LOOPS, Family, is_flat, of_jax, weak_outputs
 from malleable.execution.host import arrive
 from malleable.execution.numpy_code import numpy_function
 from malleable.execution.numpy_runtime import TooLong
@@ -37,8 +37,9 @@ from malleable.execution.sizes import size_values
 from malleable.execution.tracing import UNSET, Traced, ordered
 from malleable.execution.work import equations
 
+HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
 SIZES = 256  # how many signatures over symbolic sizes are kept
-TRIALS = 3  # runs of a compiled region before it is compared with NumPy
+TRIALS = 8  # runs of a compiled region before it is compared with NumPy
 
 
 @dataclass
@@ -73,6 +74,7 @@ class Variant:
             self.by_numpy = numpy_function(self.program)
         except Unsupported as e:
             self.stats.way = f"compiled: {e.reason}"
+        self.trial = self.cost / (LOOPS if self.by_numpy and self.by_numpy.loops else 2)
         if self.by_numpy is not None:
             self.stats.way = "numpy"
             self.run = self.try_numpy
@@ -102,7 +104,7 @@ class Variant:
         stats.calls += 1
         stats.numpy_total += spent
         stats.numpy_best = min(stats.numpy_best, spent)
-        if stats.numpy_total > self.cost / 2 and stats.numpy_best > DISPATCH:
+        if stats.numpy_total > self.trial and stats.numpy_best > DISPATCH:
             self.run = self.try_compiled
         return out
 
@@ -197,7 +199,7 @@ class Runner:
         self.fast: Callable | None = None
 
     def __call__(self, *values):
-        if self.fast is not None:
+        if self.fast is not None and np.ndarray not in map(type, values):
             try:
                 return self.fast(*values)
             except OtherSignature:
@@ -221,6 +223,8 @@ class Runner:
                 leaves.append(value)
             elif kind in NUMBERS:
                 key.append(kind)
+                if kind is int and not -(2**31) <= value < 2**31:
+                    key.append(value)
                 leaves.append(value)
             elif kind in FIXED and value is not None:
                 key += (kind, value)
@@ -228,11 +232,11 @@ class Runner:
             else:
                 found, tree = flatten(value)
                 leaves += found
-                key.append(tree)
+                key.append(tree if kind is not dict else (tree, *value))
                 for leaf in found:
                     key += signature(leaf, may_be_raw)
         if state.static:
-            key += [values[i] for i in state.static]
+            key += [values[i] if type(values[i]) in HASHED else None for i in state.static]
         key = tuple(key)
         variant = state.variants.get(key) or state.sized.get(key)
         if variant is None or variant.is_frequent:

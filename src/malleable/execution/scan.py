@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from malleable.execution import callees
+from malleable.execution.anf import is_atom
 from malleable.execution.digits import keeps_digits
 from malleable.execution.expressions import bind, expression, known
 from malleable.execution.facts import (
@@ -42,8 +43,8 @@ class Scanned:
     scope: Scope
 
 
-def scan(stmts: list, scope: Scope) -> Scanned:
-    """Look at statements one after another."""
+def scan(stmts: list, scope: Scope, guarded: bool = False) -> Scanned:
+    """Look at statements one after another. guarded: an exception shows what ran before it."""
     plain = []
     for number, stmt in enumerate(stmts):
         before = dict(scope.kinds)
@@ -55,7 +56,34 @@ def scan(stmts: list, scope: Scope) -> Scanned:
             return Scanned(number, e, plain, scope)
         if only_numbers:
             plain.append(number)
+            if guarded and plain != list(range(number + 1)) and not isinstance(stmt, ast.Pass):
+                return Scanned(number, Stays("number", "Python computes this"), plain, scope)
+        elif divides(stmt, scope):
+            return Scanned(number, Stays("number", "Python divides these"), plain, scope)
     return Scanned(None, None, plain, scope)
+
+
+def divides(stmt, scope: Scope) -> bool:
+    """Whether Python numbers are divided in a statement: that may fail, and in 64 bits."""
+    if not isinstance(stmt, ast.Assign | ast.AugAssign | ast.Return | ast.Expr):
+        return False
+    todo = [stmt.value] if stmt.value is not None else []
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp):
+            continue
+        if isinstance(node, ast.GeneratorExp | ast.NamedExpr | ast.JoinedStr):
+            continue
+        if isinstance(node, ast.BinOp) and isinstance(node.op, _DIVISIONS):
+            names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+            kinds = [scope.kinds.get(n.id) for n in names]
+            if names and all(kind == NUMBER for kind in kinds):
+                return True
+        todo.extend(x for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr))
+    return False
+
+
+_DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 
 
 def is_pure(f) -> bool:
@@ -192,7 +220,7 @@ def _loop(stmt, scope):
         if isinstance(stmt, ast.For):
             items = expression(stmt.iter, scope)
             refuse_numpy(items)
-            bind(stmt.target, items if items in (ARRAY, NUMBER, SCALAR) else UNKNOWN, scope)
+            bind(stmt.target, items if items in (ARRAY, NUMBER, SCALAR, SIZE) else UNKNOWN, scope)
         else:
             items = expression(stmt.test, scope)
         numbers &= items == NUMBER
@@ -226,6 +254,10 @@ def _return(stmt, scope):
         refuse_numpy(kind)
         if isinstance(kind, Known):
             raise Stays("python", "it returns an object")
+        parts = stmt.value.elts if isinstance(stmt.value, ast.Tuple) else [stmt.value]
+        for part in parts:
+            if not is_atom(part) and expression(part, scope) == NUMBER:
+                raise Stays("number", "Python computes this number")
         scope.given.append(kinds_in(stmt.value, scope))
     return False
 

@@ -76,9 +76,9 @@ def shape_of(leaf) -> tuple:
     return leaf.shape if isinstance(leaf, np.ndarray | np.generic | jax.Array) else ()
 
 
-def loops(program: compat.Jaxpr) -> bool:
+def loops(program: compat.Jaxpr, names=("while", "scan")) -> bool:
     """Whether there is a loop in a program, which NumPy would run step by step."""
     return any(
-        eqn.primitive.name in ("while", "scan") or any(map(loops, compat.bodies(eqn.params)))
+        eqn.primitive.name in names or any(loops(b, names) for b in compat.bodies(eqn.params))
         for eqn in program.jaxpr.eqns
     )

@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,6 +83,19 @@ class Body:
         return found[-1] if found else None
 
 
+_USER_LINES: dict = {}  # by the file name of a region: the user's code, and which line is whose
+
+
+def user_line(where: str) -> str:
+    """The user's line for one of a region, "" where it is no such line."""
+    found = re.match(r"(<region .*>):(\d+)", where)
+    if not found or found[1] not in _USER_LINES:
+        return ""
+    code, lines = _USER_LINES[found[1]]
+    known = [theirs for ours, theirs in lines if ours <= int(found[2])]
+    return f"{code.co_filename}:{known[-1] if known else code.co_firstlineno} in {code.co_name}"
+
+
 def make_body(
     stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun, watched: bool = False
 ) -> Body:
@@ -107,6 +121,8 @@ def make_body(
     if watched:
         cells[WATCH] = types.CellType(Watch())
     made = writing.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
+    lines_of = [(line, stmt.lineno) for line, stmt in zip(starts, stmts, strict=True)]
+    _USER_LINES[made.__code__.co_filename] = (fun.__code__, lines_of)
     return Body(made, starts, made.__code__.co_filename)
 
 
@@ -151,9 +167,9 @@ def _indented(stmt):
 
 def is_dynamic(leaf) -> bool:
     """Whether a leaf is an argument of the program, and not part of its key."""
-    return isinstance(leaf, jax.Array | compat.Tracer | np.ndarray | np.generic) or (
-        isinstance(leaf, int | float | complex) and not isinstance(leaf, bool)
-    )
+    if isinstance(leaf, int) and not isinstance(leaf, np.generic):
+        return not isinstance(leaf, bool) and -(2**31) <= leaf < 2**31
+    return isinstance(leaf, jax.Array | compat.Tracer | np.ndarray | np.generic | float | complex)
 
 
 def attempt(
@@ -186,6 +202,7 @@ def attempt(
             part = filled[at : at + count]
             given.append(part[0] if structure is None else jax.tree.unflatten(structure, part))
             at += count
+        given = [ordered(x, skeleton(value)) for x, value in zip(given, values, strict=True)]
         given = [x for x in given if x is not UNSET]
         out = lift(body.fun, given, lifted) if lifted else body.fun(*given)
         if lifted and any(map(_is_open, jax.tree.leaves(out, is_leaf=_is_open))):

@@ -46,8 +46,9 @@ def settle(tree: Tree, is_input: Callable[[str], bool], after=frozenset(), param
         inner = live.summary(region.body)
         uses = scopes.uses(*region.body)
         reads = inner.needs | ((uses.reads | uses.captured) - inner.binds - inner.needs)
-        reads |= extra(reads | inner.binds)
-        own = inner.binds - inner.needs
+        called = extra(reads | inner.binds)
+        reads |= called
+        own = inner.binds - inner.needs - called
         maybe = partition.unsure(region.body) & live.after[id(region)] & live.locals
         ins = (
             maybe
@@ -56,7 +57,8 @@ def settle(tree: Tree, is_input: Callable[[str], bool], after=frozenset(), param
         )
         outs = inner.binds & (live.after[id(region)] | (captured & live.locals)) - set(tree.defs)
         new_ins, new_outs = sorted(ins), [] if region.tail else sorted(outs)
-        unset |= {n for n in ins if n in live.locals} - before[id(region)]
+        region.absent = {n for n in ins if n in live.locals} - before[id(region)]
+        unset |= region.absent
         region.unsure, region.ins, region.outs = maybe, new_ins, new_outs
         region.number = number
     return unset
@@ -102,7 +104,8 @@ class Residual(ast.NodeTransformer):
             if isinstance(stmt.value, ast.Constant):
                 return [stmt]
             new = copy.copy(stmt)
-            new.value = host("leave", stmt.value if kind is None else _hooked(stmt.value))
+            value = stmt.value if kind is None else _hooked(stmt.value)
+            new.value = host(self.tree.leave, value)
             return [placed(new, stmt)]
         if kind is not None and isinstance(getattr(stmt, "value", None), ast.expr):
             new = copy.copy(stmt)
@@ -145,7 +148,7 @@ class Residual(ast.NodeTransformer):
     def region(self, region: Region):
         name = region_name(region.number)
         self.runs[name] = region
-        args: list[ast.expr] = [load(n) for n in region.ins]
+        args: list[ast.expr] = [_if_given(n) if n in region.absent else load(n) for n in region.ins]
         call = ast.Call(func=load(name), args=args, keywords=[])
         region.guarded = self.guarded and bool(region.outs)
         if region.guarded:
@@ -159,7 +162,7 @@ class Residual(ast.NodeTransformer):
         else:
             targets: list[ast.expr] = [store(n) for n in region.outs]
             new = ast.Assign(targets=[ast.Tuple(elts=targets, ctx=ast.Store())], value=call)
-        return [placed(new, region)]
+        return [placed(stmt, region) for stmt in (new, *_forgotten(region))]
 
     def guarded_region(self, region: Region, args):
         """A region that leaves what it did before an exception, and then raises it."""
@@ -174,9 +177,29 @@ class Residual(ast.NodeTransformer):
                 targets=[ast.Tuple(elts=targets, ctx=ast.Store())],
                 value=ast.Call(func=method, args=args, keywords=[]),
             ),
+            *_forgotten(region),
             ast.If(test=test, body=[ast.Raise(exc=load(failed), cause=None)], orelse=[]),
         ]
         return [placed(stmt, region) for stmt in stmts]
+
+
+def _forgotten(region: Region) -> list[ast.stmt]:
+    """`del x` for each output that came out without a value."""
+    if region.tail:
+        return []
+    return forgotten([n for n in region.outs if n in region.unsure | region.absent])
+
+
+def forgotten(names) -> list[ast.stmt]:
+    missing = ast.Attribute(value=load(HOST), attr="UNSET", ctx=ast.Load())
+    return [
+        ast.If(
+            test=ast.Compare(left=load(n), ops=[ast.Is()], comparators=[missing]),
+            body=[ast.Delete(targets=[ast.Name(id=n, ctx=ast.Del())])],
+            orelse=[],
+        )
+        for n in names
+    ]
 
 
 def host(name: str, *args) -> ast.Call:
@@ -234,11 +257,19 @@ def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=f), attr="safely")):
                 for arg in node.args:
                     visit(arg, True)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=f), attr="given"), args=[read]) if (
+                f == HOST and isinstance(read, ast.Lambda)
+            ):
+                visit(read.body, True)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=f))) if f == HOST:
                 for arg in (*node.args, *(k.value for k in node.keywords)):
                     grouped(arg)
             case ast.Attribute(value=value, attr=attr) if attr in _SAFE_ATTRIBUTES:
                 visit(value, True)
+            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[other]) if (
+                isinstance(other, ast.Constant) or getattr(other, "attr", "") == "UNSET"
+            ):
+                visit(left, True)
             case ast.Assign(targets=targets, value=ast.Name(id=name)):
                 alias.append((name, [n for t in targets for n in _names(t)]))
                 for target in targets:
@@ -326,12 +357,18 @@ class Arriving(ast.NodeTransformer):
         self.raw = raw
 
     def visit_Assign(self, node):
+        if isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        else:
+            targets = node.targets
         called = getattr(node.value, "func", None)
         hook = isinstance(called, ast.Attribute) and getattr(called.value, "id", "") == HOST
-        if hook and not {n for t in node.targets for n in _names(t)} <= self.raw:
+        if hook and not {n for t in targets for n in _names(t)} <= self.raw:
             node = copy.copy(node)
             node.value = placed(host("leave", node.value), node)
         return node
+
+    visit_AugAssign = visit_AnnAssign = visit_Assign
 
     def visit_For(self, node):
         self.generic_visit(node)
@@ -371,8 +408,6 @@ def write(
     if returns is not None or name == "block":
         arrays = [arg.arg for arg in args.args if arg.arg in unsafe]
         body[:0] = [nodes.assign(n, host("leave", load(n))) for n in arrays]
-    missing = ast.Attribute(value=load(HOST), attr="UNSET", ctx=ast.Load())
-    body[:0] = [nodes.assign(n, missing) for n in sorted(unset)]
     for region in runs.values():
         region.raw_outs = [n in raw for n in region.outs]
         region.raw_ins = {n for n in region.ins if n in raw}
@@ -394,7 +429,9 @@ def _if_given(name: str) -> ast.expr:
     return host("given", ast.Lambda(args=nodes.parameters(), body=load(name)))
 
 
-def compiled(node: ast.FunctionDef, filename: str, free: tuple, name: str) -> types.CodeType:
+def compiled(
+    node: ast.FunctionDef, filename: str, free: tuple, name: str, qualname: str = ""
+) -> types.CodeType:
     """The code object of a function that takes `free` from around it."""
     outer = nodes.function("_factory", (), [node])
     outer.args = nodes.parameters(free)
@@ -405,13 +442,14 @@ def compiled(node: ast.FunctionDef, filename: str, free: tuple, name: str) -> ty
     made = next(
         c for c in factory.co_consts if isinstance(c, types.CodeType) and c.co_name == node.name
     )
-    return made.replace(co_name=name)
+    return made.replace(co_name=name, co_qualname=qualname or name)
 
 
 def function(code, fun_globals: dict, cells: dict, defaults=None, kwdefaults=None):
     """A function of that code; cells: the closure, by name."""
     closure = tuple(cells[name] for name in code.co_freevars)
     made = types.FunctionType(code, fun_globals, code.co_name, defaults, closure)
+    made.__qualname__ = code.co_qualname
     made.__kwdefaults__ = kwdefaults
     return made
 

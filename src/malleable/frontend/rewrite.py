@@ -129,7 +129,7 @@ def _written(code, module_globals, mode):
     if isinstance(node, ast.AsyncFunctionDef):
         raise NoSource(f"{code.co_qualname} is asynchronous")
     if _has_class(node) or found.owner:
-        _mangle(node, found.owner)
+        mangle(node, found.owner)
     if isinstance(node, ast.FunctionDef):
         node.decorator_list, node.returns = [], None
         if hasattr(node, "type_params"):
@@ -156,7 +156,7 @@ def _has_class(node):
     return found
 
 
-def _mangle(node, owner):
+def mangle(node, owner):
     """Write private names out, as the compiler does inside `class owner`."""
     prefix = owner and "_" + owner.lstrip("_")
     private = owner and owner.strip("_")
@@ -171,9 +171,9 @@ def _mangle(node, owner):
         one = todo.pop()
         if isinstance(one, ast.ClassDef):
             for part in (*one.bases, *one.keywords, *one.decorator_list):
-                _mangle(part, owner)
+                mangle(part, owner)
             for part in one.body:
-                _mangle(part, one.name)
+                mangle(part, one.name)
             one.name = long(one.name)
             continue
         for field in ("id", "attr", "arg", "name", "asname", "rest"):

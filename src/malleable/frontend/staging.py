@@ -319,6 +319,16 @@ def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
     """A number whose type depends on a value is one thing to Python and another compiled."""
     leaves = [number_leaf(t.value) if isinstance(t, Static) else t for t in (one, other)]
     first, second = (t if isinstance(t, Leaf) else None for t in leaves)
+    number_and_array = any(
+        isinstance(a, Static) and isinstance(b, Leaf) and not b.scalar
+        for a, b in ((one, other), (other, one))
+    )
+    if number_and_array and first and second:
+        raise TransformError(
+            f"`{name}` is a number on one path and an array on the other",
+            where=where,
+            hint="give it one type on both paths",
+        )
     if first and second and (first.dtype, first.weak) != (second.dtype, second.weak):
         raise TransformError(
             f"`{name}` is {spell(first)} on one path and {spell(second)} on the other",

@@ -10,7 +10,6 @@ import pathlib
 import pydoc_data.topics
 import re
 import time
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -21,25 +20,17 @@ from jax import numpy as jnp
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from sklearn.datasets import load_digits
 
 import malleable as mal
+from malleable.tour.loops import plain_loops
+from malleable.tour.rows import Row, close, equal, faster, report
 
 HIDDEN, KEEP, BATCH, RATE = 64, 0.9, 128, 3e-3
 STARTS = 1000
 STEPS, FLOATS = 1000, 10_000  # of the example of jax#4968
 LENGTH, LANES, WIDTH = 256, 16, 128  # of the language model
 PICTURE = "malleable-memory.png"
-
-
-class Row(NamedTuple):
-    """One figure of the report: what it is, what came out, what should have, whether they agree."""
-
-    what: str
-    got: str
-    expected: str
-    ok: bool
 
 
 # ------------------------------------------- a recurrent classifier, nothing passed by hand
@@ -402,26 +393,7 @@ def versus_scipy(fun, args):
     return (got, expected), between - began, time.perf_counter() - between
 
 
-def faster(what, ours, theirs, whose, most=1.0):
-    """A row about two times in seconds; ours should be below `most` times theirs."""
-    times = theirs / ours
-    got = f"{1e3 * ours:.1f} ms, {times:.{1 if times < 10 else 0}f} x as fast"
-    return Row(what, got, f"{whose}: {1e3 * theirs:.1f} ms", ours < most * theirs)
-
-
-def close(what, got, expected, most=1e-4):
-    """A row about two pytrees of floats that should differ by rounding only."""
-    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
-    off = np.max([np.abs(np.subtract(a, b)).max() / np.abs(b).max() for a, b in pairs])
-    return Row(what, f"off by {off:.1g}", f"below {most:.0e}".replace("e-0", "e-"), off < most)
-
-
-def equal(what, got, expected):
-    """A row about two arrays that should be equal; it shows their sums."""
-    return Row(what, f"{np.sum(got):,}", f"{np.sum(expected):,}", np.array_equal(got, expected))
-
-
-CHAPTERS = [digits, routines, reductions]
+CHAPTERS = [digits, routines, reductions, plain_loops]
 
 
 def tour(steps=300):
@@ -436,11 +408,3 @@ def tour(steps=300):
         agree = agree and all(row.ok for row in rows)
     console.print("Every figure is as expected." if agree else "[red]A figure is not as expected.")
     return agree
-
-
-def report(title, rows):
-    """The rows of a chapter as a table."""
-    table = Table("what", "measured", "expected", "", title=title, title_justify="left")
-    for row in rows:
-        table.add_row(row.what, row.got, row.expected, "[green]ok" if row.ok else "[red]differs")
-    return table
