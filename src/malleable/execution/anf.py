@@ -86,6 +86,8 @@ class Pieces:
             test = self.atom(node.test)
             yes, no = self.block(name, node.body), self.block(name, node.orelse)
             self.add(ast.If(test=test, body=yes, orelse=no))
+        elif _is_chain(node):
+            self.chain(name, node)
         elif isinstance(node, ast.ListComp) and not any(g.is_async for g in node.generators):
             self.comprehension(name, node)
         else:
@@ -106,6 +108,13 @@ class Pieces:
         if isinstance(node.op, ast.Or):
             test = ast.UnaryOp(op=ast.Not(), operand=test)
         self.add(ast.If(test=test, body=self.block(name, more), orelse=[]))
+
+    def chain(self, name: str, node: ast.Compare) -> None:
+        """`a < b < c`, where c is asked for only if a < b."""
+        left, middle = self.atom(node.left), self.atom(node.comparators[0])
+        self.add(assign(name, ast.Compare(left=left, ops=node.ops[:1], comparators=[middle])))
+        rest = ast.Compare(left=middle, ops=node.ops[1:], comparators=node.comparators[1:])
+        self.add(ast.If(test=load(name), body=self.block(name, placed(rest, node)), orelse=[]))
 
     def comprehension(self, name: str, node: ast.ListComp) -> None:
         """`[elt for target in items if test]` as a loop, its targets under names of their own."""
@@ -130,6 +139,8 @@ class Pieces:
         if isinstance(node, _WHOLE) or is_atom(node):
             return node
         if isinstance(node, ast.BoolOp | ast.IfExp | ast.ListComp | ast.NamedExpr):
+            return self.atom(node)
+        if _is_chain(node):
             return self.atom(node)
         new = copy.copy(node)
         for field, value in ast.iter_fields(node):
@@ -157,6 +168,10 @@ class Pieces:
         if isinstance(node, ast.Attribute) and self.names.is_fixed(_root(node)):
             return node  # `jnp.linalg.norm`: found, not computed
         return self.atom(node) if isinstance(node, ast.expr) else node
+
+
+def _is_chain(node) -> bool:
+    return isinstance(node, ast.Compare) and len(node.ops) > 1
 
 
 def _groups(node) -> bool:
@@ -192,7 +207,7 @@ def _value(todo: Pieces, stmt):
         return stmt
     value = stmt.value
     simple = isinstance(stmt, ast.Assign) and [type(t) for t in stmt.targets] == [ast.Name]
-    if simple and isinstance(value, ast.BoolOp | ast.IfExp | ast.ListComp):
+    if simple and (isinstance(value, ast.BoolOp | ast.IfExp | ast.ListComp) or _is_chain(value)):
         name = stmt.targets[0].id
         if not any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(value)):
             todo.into(name, value)

@@ -47,11 +47,12 @@ def many(part, region, state, counts, values, leaves) -> None:
     made = len(state.variants) + 1
     seen = state.seen
     for i in state.static:
-        seen.setdefault(i, {})[values[i]] = None
+        if isinstance(values[i], bool | int | float | complex | str):
+            seen.setdefault(i, {})[values[i]] = None
     shapes = tuple(map(shape_of, leaves))
     if shapes not in seen.setdefault("shapes", []) and len(seen["shapes"]) < 32:
         seen["shapes"].append(shapes)
-    changing = [i for i in state.static if len(seen[i]) >= STATICS]
+    changing = [i for i in state.static if len(seen.get(i, ())) >= STATICS]
     if state.said or not (changing or made >= part.options.max_compiles):
         return
     state.said = True

@@ -15,6 +15,7 @@ from malleable.execution.facts import (
     Scope,
     Stays,
     code_waits,
+    is_stateful,
     outside,
     parameters,
 )
@@ -71,16 +72,6 @@ def computes(f) -> bool:
     code = getattr(f, "__code__", None)
     held = _verdicts.get((id(code), id(getattr(f, "__globals__", None))))
     return held is None or held[2]
-
-
-def is_stateful(f) -> bool:
-    """Whether a callable is a module with state of its own, or a method of one."""
-    owner = getattr(f, "__self__", f)
-    bases = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
-    return any(base.__module__.startswith(_STATEFUL) for base in bases)
-
-
-_STATEFUL = ("flax.nnx", "haiku", "keras", "torch", "tensorflow")
 
 
 def impure(f, scope: Scope) -> str:

@@ -202,7 +202,10 @@ class Partition:
         """Whether a region may hold a loop of which nobody knows how often it runs."""
         if self.options.control_flow == "host":
             return False
-        states = [s for r in partition.regions(self.tree.body) for s in r.states.values()]
+        regions = list(partition.regions(self.tree.body))
+        if not regions:
+            return False
+        states = [s for r in regions for s in r.states.values()]
         programs = [v.program for state in states for v in state.variants.values()]
         return not programs or any(loops(program, ("while",)) for program in programs)
 

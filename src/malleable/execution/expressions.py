@@ -27,6 +27,7 @@ from malleable.execution.facts import (
 )
 from malleable.frontend import scopes
 
+MANY = 8  # items of a container from which on a region does not take all of it
 _SHAPE = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nbytes", "weak_type"])
 _ARRAY_METHODS = frozenset(n for n in dir(jax.Array) if not n.startswith("_")) | {
     "at", "add", "set", "multiply", "mul", "divide", "power", "min", "max", "apply", "get",
@@ -65,6 +66,8 @@ def expression(node, scope: Scope):
             value, index = expression(node.value, scope), expression(node.slice, scope)
             if isinstance(value, Known):
                 raise Stays("object", "it asks an object for an item")
+            if is_item_of_many(node, index, scope):
+                raise Stays("object", "it takes one of many things")
             return join(value, index) if value in (NUMBER, NUMPY, SCALAR, SIZE) else (
                 ARRAY if value == ARRAY else UNKNOWN)  # fmt: skip
         case ast.Call():
@@ -129,6 +132,15 @@ def expression(node, scope: Scope):
     return join(*parts)
 
 
+def is_item_of_many(node, index, scope) -> bool:
+    """Whether Python had better find the item: the region would take all there are."""
+    value = scope.values.get(node.value.id) if isinstance(node.value, ast.Name) else None
+    inside = scope.loops or scope.decided or scope.active
+    return (
+        type(value) in (dict, list, tuple) and len(value) > MANY and index == NUMBER and not inside
+    )
+
+
 def name(node, scope):
     found = scope.kinds.get(node.id)
     if found is not None:
@@ -177,6 +189,8 @@ def comprehension(node, scope):
     for generator in node.generators:
         items = expression(generator.iter, inner)
         refuse_numpy(items)
+        if isinstance(items, Known):
+            raise Stays("object", "it goes over an object")
         bind(generator.target, items if items in (ARRAY, NUMBER, SCALAR, SIZE) else UNKNOWN, inner)
         for test in generator.ifs:
             expression(test, inner)
@@ -232,6 +246,10 @@ def call(node, scope):
     if kind in (UNKNOWN, ARRAY):  # what `jax.grad(f)` gave, or a module of equinox
         for arg in args:
             _check_argument(arg, scope)
+        if isinstance(function, ast.Name) and function.id in scope.values:
+            why = impure(scope.values[function.id], scope)
+            if why:
+                raise Stays("call", why)
         if isinstance(function, ast.Call | ast.Name):
             return UNKNOWN
     raise Stays("call", "it calls something unknown")
@@ -312,6 +330,8 @@ def result(f, args, node, scope):
         scope.plainly = True
     if f in _COUNTS:
         return NUMBER if all(a == NUMBER for a in args) else SIZE
+    if f in (max, min, sorted) and getattr(node, "keywords", ()) and join(NUMBER, *args) != NUMBER:
+        raise Stays("call", "it compares values by a key")
     if f in _MAKES:
         _refuse_scalars(args)
         return MADE
@@ -370,8 +390,9 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope):
     uses = scopes.uses(*node.body)
     if uses.declared_global or uses.declared_nonlocal:
         raise Stays("effect", f"`{node.name}` writes a variable outside of it")
+    kept = {n: UNKNOWN if k == MADE else k for n, k in scope.kinds.items()}  # not to be changed
     inner = Scope(
-        scope.kinds | parameters(node), scope.lookup, scope.statement, dict(scope.defs),
+        kept | parameters(node), scope.lookup, scope.statement, dict(scope.defs),
         returns=True, active=(*scope.active, id(node)),
     )  # fmt: skip
     if scopes.uses(*node.body).binds & {"__yield__"} or any(

@@ -62,6 +62,16 @@ class Scope:
     given: list = field(default_factory=list)  # what each `return` gives, as a tree of kinds
 
 
+STATEFUL = ("flax.nnx", "haiku", "keras", "torch", "tensorflow")  # whose modules have a state
+
+
+def is_stateful(value) -> bool:
+    """Whether an object is a module with a state of its own, or a method of one."""
+    owner = getattr(value, "__self__", value)
+    bases = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
+    return any(base.__module__.startswith(STATEFUL) for base in bases)
+
+
 def kind_of(value) -> Any:
     """The kind of a value that comes into a region."""
     if isinstance(value, jax.Array | compat.Tracer):
@@ -76,6 +86,8 @@ def kind_of(value) -> Any:
         value, bool | int | float | complex | str | bytes | range | slice
     ):
         return NUMBER
+    if is_stateful(value):
+        return Known(value)
     if isinstance(value, types.ModuleType | type) or (callable(value) and not is_pytree(value)):
         return Known(value)
     try:

@@ -22,6 +22,14 @@ from malleable.execution.signatures import flatten
 from malleable.frontend.rewrite import NoSource
 from malleable.notes import note
 
+_NOT_COMPILED = (
+    calls.NeedsPython,
+    TransformError,
+    jax.errors.JAXTypeError,
+    TypeError,
+    ValueError,
+    IndexError,
+)
 PARTITIONS = 128  # functions that one `jit` remembers
 _CONCRETE = (
     jax.errors.ConcretizationTypeError,
@@ -166,6 +174,8 @@ class Selective:
             if any(isinstance(x, compat.Tracer) for x in flatten((args, kwargs))[0]):
                 raise calls.needs_value(part, e) from e
             raise
+        if not part.runs and self.made[0] == part.tree.version:
+            self.entry = self.uncut
         if self.made[0] == part.tree.version and not before and not named:
             self.shorten(part, made, args, kwargs)
         return out
@@ -176,6 +186,12 @@ class Selective:
         options = dataclasses.replace(self.options, control_flow="host", on_break="split")
         return Selective(self.fun, options)
 
+    def uncut(self, *args, **kwargs):
+        """Where nothing is left to compile, Python runs alone, until an array comes."""
+        if any(isinstance(x, jax.Array) for x in (*args, *kwargs.values())):
+            return self.general(*args, **kwargs)
+        return self.fun(*args, **kwargs)
+
     def shorten(self, part: Partition, made: Callable, args, kwargs) -> None:
         """Call XLA directly from now on, if all of the function is one program."""
         whole = part.whole()
@@ -185,10 +201,14 @@ class Selective:
             return
         bound = inspect.signature(made).bind(*args, **kwargs).arguments
         static = [n for n in whole if n in bound]
+        if any(isinstance(bound[n], types.FunctionType) for n in static):
+            return  # one that is made anew for each call would be compiled anew
         direct = jax.jit(
             part.only_compiled(made), static_argnames=static,
             donate_argnums=self.options.donate_argnums,
         )  # fmt: skip
+
+        has_while = part.has_while()
 
         def compiled(*args, **kwargs):
             if part.is_stale():
@@ -196,9 +216,18 @@ class Selective:
                 return self.general(*args, **kwargs)
             if np.ndarray in map(type, args):  # NumPy may compute with it
                 return self.general(*args, **kwargs)
+            if has_while and differentiates((args, kwargs)):
+                return self.stepwise(*args, **kwargs)
             try:
                 return direct(*args, **kwargs)
-            except (calls.NeedsPython, *_CONCRETE, TypeError, ValueError, IndexError):
+            except (
+                calls.NeedsPython,
+                TransformError,
+                *_CONCRETE,
+                TypeError,
+                ValueError,
+                IndexError,
+            ):
                 self.entry = self.general
             return self.general(*args, **kwargs)  # not in the handler: its errors are the user's
 

@@ -101,6 +101,9 @@ def numpy_function(closed: compat.Jaxpr) -> NumpyFunction:
     def region(a):
         return (np.tanh(a) * 2.0,)
     """
+    for v in (*closed.jaxpr.invars, *closed.jaxpr.outvars):
+        if jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended):
+            raise Unsupported("random keys go in or out")
     if closed.effects:
         raise Unsupported("a side effect")
     program = closed.jaxpr

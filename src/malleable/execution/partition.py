@@ -256,7 +256,7 @@ def _joined(stmts: list) -> list:
 def hoisted_read(region: Region, cut: int) -> list | None:
     """A statement that reads an attribute of an object, before all the rest; None if it cannot."""
     stmt, before = region.body[cut], region.body[:cut]
-    if not (isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Attribute)):
+    if not (isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Attribute | ast.Subscript)):
         return None
     if region.guarded:
         return None

@@ -45,6 +45,8 @@ def signature(leaf, may_be_raw=False) -> tuple:
         return (leaf.shape, leaf.dtype, leaf.aval.weak_type)
     if isinstance(leaf, np.generic):
         return ((), leaf.dtype)
+    if kind is types.FunctionType and not (leaf.__closure__ or leaf.__defaults__):
+        return (kind, leaf.__code__, id(leaf.__globals__))  # a lambda, made again for each call
     try:
         hash(leaf)
     except TypeError:

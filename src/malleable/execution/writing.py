@@ -4,7 +4,8 @@ import ast
 import copy
 import linecache
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from malleable.execution import partition
 from malleable.execution.partition import Live, Region, Tree, regions
@@ -114,7 +115,7 @@ class Residual(ast.NodeTransformer):
         return [stmt]
 
     def items(self, node):
-        """What a loop goes over, arrays through the hook that gives their items as NumPy has them."""
+        """What a loop goes over, arrays through the hook that gives raw items."""
         match node:
             case ast.Name():
                 return placed(host("iterate", node), node)
@@ -324,17 +325,23 @@ def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
     return made - unsafe, unsafe
 
 
-def gone_over(target, items):
-    """(targets, hook) for each hook that gives items to a loop, within `zip` and `enumerate` too."""
+def gone_over(target, items) -> Iterator[tuple[Any, Any]]:
+    """(targets, hook) for each hook that gives items to a loop, in `zip` and `enumerate` too."""
     if _made(items):
         yield target, items
-    elif isinstance(items, ast.Call) and getattr(items.func, "id", "") in ("zip", "enumerate"):
-        is_zip = items.func.id == "zip"
-        for i, arg in enumerate(items.args if is_zip else items.args[:1]):
-            parts = target.elts if isinstance(target, ast.Tuple) else None
-            at = i if is_zip else 1
-            whole = parts is None or any(isinstance(p, ast.Starred) for p in parts)
-            yield from gone_over(target if whole or at >= len(parts) else parts[at], arg)
+        return
+    match items:
+        case ast.Call(func=ast.Name(id="zip"), args=args):
+            pairs = list(enumerate(args))
+        case ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]):
+            pairs = [(1, first)]
+        case _:
+            return
+    parts = target.elts if isinstance(target, ast.Tuple) else []
+    if any(isinstance(part, ast.Starred) for part in parts):
+        parts = []
+    for at, arg in pairs:
+        yield from gone_over(parts[at] if at < len(parts) else target, arg)
 
 
 def _made(value) -> bool:
@@ -356,11 +363,8 @@ class Arriving(ast.NodeTransformer):
     def __init__(self, raw: set):
         self.raw = raw
 
-    def visit_Assign(self, node):
-        if isinstance(node, ast.AugAssign | ast.AnnAssign):
-            targets = [node.target]
-        else:
-            targets = node.targets
+    def visit_Assign(self, node: Any):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         called = getattr(node.value, "func", None)
         hook = isinstance(called, ast.Attribute) and getattr(called.value, "id", "") == HOST
         if hook and not {n for t in targets for n in _names(t)} <= self.raw:

@@ -329,7 +329,7 @@ def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
             where=where,
             hint="give it one type on both paths",
         )
-    if first and second and (first.dtype, first.weak) != (second.dtype, second.weak):
+    if first and second and first.dtype != second.dtype:
         raise TransformError(
             f"`{name}` is {spell(first)} on one path and {spell(second)} on the other",
             where=where,
