@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from malleable.execution.numpy_code import numpy_function
 from malleable.execution.numpy_runtime import TooLong
 from malleable.execution.sizes import trace_symbolic

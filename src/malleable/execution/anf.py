@@ -142,7 +142,7 @@ class Pieces:
             return self.atom(node)
         if _is_chain(node):
             return self.atom(node)
-        new = copy.copy(node)
+        new: Any = copy.copy(node)
         for field, value in ast.iter_fields(node):
             if field == "func" and isinstance(value, ast.Attribute):  # a path, or a method
                 method = copy.copy(value)
@@ -155,7 +155,7 @@ class Pieces:
                 setattr(new, field, self.part(value))
         return new
 
-    def part(self, node):
+    def part(self, node) -> Any:
         """A part of an operation: an atom, or what only groups atoms."""
         if isinstance(node, ast.keyword | ast.Starred | ast.FormattedValue | ast.Slice):
             new = copy.copy(node)
@@ -201,7 +201,7 @@ class Renamed(ast.NodeTransformer):
 # ---------------------------------------------------------------- statements
 
 
-def _value(todo: Pieces, stmt):
+def _value(todo: Pieces, stmt: Any):
     """Of a statement with one value: `return v`, `x = v`, `v`."""
     if stmt.value is None:
         return stmt
@@ -228,7 +228,7 @@ def _value(todo: Pieces, stmt):
     return made
 
 
-def _target(todo: Pieces, target):
+def _target(todo: Pieces, target: Any) -> Any:
     """`x[f(i)]` as a place to write to, its parts computed."""
     if isinstance(target, ast.Subscript):
         new = copy.copy(target)

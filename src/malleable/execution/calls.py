@@ -57,14 +57,16 @@ class Host:
     Raised = BaseException
 
     def __init__(self, engine):
-        self.engine = engine
+        self.engine, self.by_numpy = engine, engine.options.on_host
 
     def getitem(self, x, index):
-        if isinstance(x, np.ndarray | jax.Array):
+        if self.by_numpy and isinstance(x, np.ndarray | jax.Array):
             return host.getitem(x, index)
-        return x[index]
+        return x[host.arrive_all(index)]
 
     def method(self, x, name, /, *args, **kwargs):
+        if not self.by_numpy:
+            return self.call(getattr(x, name), *args, **kwargs)
         if isinstance(x, np.ndarray | jax.Array) and (host.is_raw(x) or type(x) is not np.ndarray):
             return host.method(x, name, *args, **kwargs)
         if type(x) is list and name == "append" and len(args) == 1:
@@ -74,7 +76,7 @@ class Host:
     def call(self, f, /, *args, **kwargs):
         if getattr(f, "__malleable_host__", False):  # it takes and gives arrays of NumPy
             return f(*args, **kwargs)
-        if _is_listed(f):
+        if self.by_numpy and _is_listed(f):
             return host.call(f, *args, **kwargs)
         args = [host.arrive_all(x) for x in args]
         kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}

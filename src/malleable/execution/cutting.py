@@ -11,7 +11,17 @@ from typing import Any
 import jax
 
 from malleable.errors import TransformError
-from malleable.execution import anf, announce, calls, facts, partition, scan, tracing, writing
+from malleable.execution import (
+    anf,
+    announce,
+    calls,
+    code_objects,
+    facts,
+    partition,
+    scan,
+    tracing,
+    writing,
+)
 from malleable.execution.breaks import Unsupported
 from malleable.execution.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.families import over_sizes
@@ -19,9 +29,11 @@ from malleable.execution.functions import (
     WithoutSuper,
     as_def,
     asked_static,
+    bare_arguments,
     definitions,
     hashable,
     leaves_of,
+    needed,
 )
 from malleable.execution.host import is_raw
 from malleable.execution.options import Options
@@ -33,8 +45,6 @@ from malleable.execution.tracing import UNSET, Failed
 from malleable.frontend import nodes, scopes, source
 from malleable.frontend.rewrite import NoSource, mangle
 from malleable.rewriting.passes import pipeline
-
-_STATIC = (bool, str, bytes, type(None))
 
 
 class Partition:
@@ -68,9 +78,9 @@ class Partition:
         self.last: tuple = (None, -1, None)
         loaded = taken & fun.__globals__.keys()
         self.seen = [
-            (n, fun.__globals__[n]) for n in sorted(loaded)
-            if isinstance(fun.__globals__[n], types.FunctionType)
-            and calls.is_of_user(fun.__globals__[n])
+            (n, fun.__globals__[n])
+            for n in sorted(loaded)
+            if callable(fun.__globals__[n]) and not isinstance(fun.__globals__[n], type)
         ]  # fmt: skip
         self.asked = asked_static(fun, options)
         self.pass_ = pipeline(*options.passes) if options.passes else lambda program: program
@@ -89,7 +99,7 @@ class Partition:
                 self.write()
             cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
             assert self.code is not None
-            made = writing.function(
+            made = code_objects.function(
                 self.code, fun.__globals__, cells | self.hooks(self.runs),
                 fun.__defaults__, fun.__kwdefaults__,
             )  # fmt: skip
@@ -104,7 +114,7 @@ class Partition:
         self.residual_tree, runs = self.written()
         self.runs = self.equip(runs)
         free = (*self.fun.__code__.co_freevars, writing.HOST, *self.runs)
-        self.code = writing.compiled(
+        self.code = code_objects.compiled(
             self.residual_tree, self.filename, free, self.name, self.fun.__qualname__
         )
         self.version = self.tree.version
@@ -112,11 +122,7 @@ class Partition:
     def written(self, residual=writing.Residual) -> tuple:
         """The residual program as a tree, and the regions it calls, by name."""
         unset = writing.settle(self.tree, self.is_input, params=self.params)
-        args = copy.deepcopy(self.tree.node.args)
-        args.defaults, args.kw_defaults = [], [None] * len(args.kwonlyargs)
-        for arg in ast.walk(args):
-            if isinstance(arg, ast.arg):
-                arg.annotation = None
+        args = bare_arguments(self.tree.node)
         return writing.write(self.tree, "residual", args, None, unset, residual)
 
     def equip(self, runs) -> dict:
@@ -151,14 +157,14 @@ class Partition:
         called = scopes.uses(*node.body)
         node.body[:0] = writing.forgotten(sorted(region.absent & set(state.ins)))
         node.body[:0] = [
-            self.tree.defs[n] for n in self.needed_defs(called.reads | called.captured)
+            self.tree.defs[n] for n in needed(called.reads | called.captured, self.tree.defs)
         ]
         runs = self.equip(runs)
         fun = self.fun
         cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
         free = (*cells, writing.HOST, *runs)
-        code = writing.compiled(node, self.filename, free, self.name, self.fun.__qualname__)
-        return writing.function(code, fun.__globals__, cells | self.hooks(runs))
+        code = code_objects.compiled(node, self.filename, free, self.name, self.fun.__qualname__)
+        return code_objects.function(code, fun.__globals__, cells | self.hooks(runs))
 
     def whole(self) -> list[str] | None:
         """If all of the function is one program of its arguments: which of these are static."""
@@ -232,20 +238,10 @@ class Partition:
                 hint="edit what `f.source` gives, below its first line",
             )
         free = (*fun.__code__.co_freevars, writing.HOST, *self.runs)
-        code = writing.compiled(node, f"<edited {self.name}>", free, node.name)
+        code = code_objects.compiled(node, f"<edited {self.name}>", free, node.name)
         cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
         cells |= self.hooks(self.runs)
-        return writing.function(code, fun.__globals__, cells, fun.__defaults__, fun.__kwdefaults__)
-
-    def needed_defs(self, names) -> list[str]:
-        found: list[str] = []
-        todo = [n for n in sorted(names) if n in self.tree.defs]
-        while todo:
-            name = todo.pop()
-            if name not in found:
-                found.append(name)
-                todo += [n for n in scopes.free(self.tree.defs[name]) if n in self.tree.defs]
-        return sorted(found)
+        return code_objects.function(code, fun.__globals__, cells, fun.__defaults__, fun.__kwdefaults__)
 
     def is_fixed(self, name: str) -> bool:
         """Whether a name stands for a module or a class."""
@@ -265,7 +261,7 @@ class Partition:
             value = facts.outside(self.fun)(name)
         except Stays:
             return False
-        if isinstance(value, (*_STATIC, types.ModuleType, type)):
+        if isinstance(value, types.ModuleType | type):
             return False
         kind = facts.kind_of(value)
         return kind in (ARRAY, NUMPY) or (kind == NUMBER and not isinstance(value, tuple))
@@ -297,13 +293,7 @@ class Partition:
                         if not found.program.jaxpr.eqns and not partition.has_ways(region.body):
                             return self.put(region, state, list(region.body))
                         held = [x for x, d in zip(leaves, found.dynamic, strict=True) if not d]
-                        raw = (
-                            tuple(region.raw_outs)
-                            if len(region.raw_outs) == len(found.outs)
-                            else ()
-                        )
                         program = self.pass_(found.program)
-                        raw = raw or (False,) * len(program.jaxpr.outvars)
                         counts = [len(flatten(v)[0]) for v in values]
                         announce.many(self, region, state, counts, values, leaves)
                         return Variant(
@@ -328,7 +318,7 @@ class Partition:
         """The names a statement reads, those of the functions defined here that it calls too."""
         uses = scopes.uses(stmt)
         names = uses.reads | uses.captured
-        for name in self.needed_defs(names):
+        for name in needed(names, self.tree.defs):
             names |= scopes.free(self.tree.defs[name])
         return names
 
@@ -379,7 +369,7 @@ class Partition:
                 kind = ARRAY
             kinds[name] = kind
         names = set().union(*(scopes.uses(s).reads | scopes.uses(s).captured for s in region.body))
-        for name in self.needed_defs(names):
+        for name in needed(names, self.tree.defs):
             kinds[name] = self.tree.defs[name]
         lookup, defs = facts.outside(self.fun), dict(self.tree.defs)
         known = dict(zip(state.ins, values, strict=True))
@@ -428,7 +418,7 @@ class Partition:
         if found is None:
             used = [scopes.uses(s) for s in region.body]
             names = set().union(*(u.reads | u.captured for u in used))
-            prelude = [self.tree.defs[n] for n in self.needed_defs(names)]
+            prelude = [self.tree.defs[n] for n in needed(names, self.tree.defs)]
             ins = [n for n in state.ins if n not in absent]
             outs = [None if n in missing else n for n in state.outs]
             found = state.bodies[absent, missing, watched] = tracing.make_body(

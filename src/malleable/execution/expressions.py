@@ -116,8 +116,9 @@ def expression(node, scope: Scope):
             found = expression(node.left, scope), expression(node.right, scope)
             if SCALAR in found and set(found) <= {NUMBER, SCALAR, SIZE}:
                 raise Stays("number", "Python computes with more digits")
-            if MADE in found and set(found) - {MADE, NUMBER, SIZE}:
-                raise Stays("python", "a list meets an array")
+            constant = isinstance(node.left, ast.Constant) or isinstance(node.right, ast.Constant)
+            if MADE in found and set(found) != {MADE} and not constant:
+                raise Stays("python", "a list meets a number or an array")
             return join(*found)
         case ast.Compare(ops=ops, comparators=others) if any(
             isinstance(op, ast.Is | ast.IsNot) for op in ops

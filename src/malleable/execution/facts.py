@@ -107,7 +107,10 @@ def kind_of(value) -> Any:
 
 
 def is_pytree(value) -> bool:
-    leaves = jax.tree.leaves(value, is_leaf=lambda x: x is not value)
+    try:
+        leaves = jax.tree.leaves(value, is_leaf=lambda x: x is not value)
+    except ValueError:  # a dict whose keys have no order
+        return False
     return not (len(leaves) == 1 and leaves[0] is value)
 
 

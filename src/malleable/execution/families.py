@@ -19,7 +19,6 @@ from malleable.execution.signatures import BASE, DISPATCH, PER_EQN, Stats, owned
 from malleable.execution.tracing import Traced
 from malleable.execution.work import equations
 
-LOOPS = 3  # a loop gains so much that it is compiled after this part of what compiling costs
 PATIENCE = 4  # times the cost of compiling that one size may take before it has its own program
 NEVER = 0.0, float("inf")
 
@@ -130,8 +129,7 @@ class Sized:
         best = self.best.get(self.rooms)
         if best is not None:
             return best[1] < slow[1]
-        share = LOOPS if self.by_numpy.loops else 2
-        if self.here > max(self.cost / share, slow[0] / 2) and DISPATCH < self.fastest < self.limit:
+        if self.here > max(self.cost, slow[0]) / 2 and DISPATCH < self.fastest < self.limit:
             self.is_frequent = True  # it is always this size
             return False
         return self.buckets is not None and slow[0] > self.cost and slow[1] > 3 * DISPATCH

@@ -1,6 +1,7 @@
 """What is read off a function before it is cut: its tree, its own functions, static arguments."""
 
 import ast
+import copy
 import inspect
 
 from malleable.errors import TransformError
@@ -68,6 +69,28 @@ def definitions(node) -> dict:
             if not stmt.decorator_list and not args.defaults and not any(args.kw_defaults):
                 found[stmt.name] = stmt
     return {name: d for name, d in found.items() if bound[name] == 1}
+
+
+def needed(names, defs: dict) -> list[str]:
+    """Which of the functions defined in the body `names` reach, through each other too."""
+    found: list[str] = []
+    todo = [n for n in sorted(names) if n in defs]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.append(name)
+            todo += [n for n in scopes.free(defs[name]) if n in defs]
+    return sorted(found)
+
+
+def bare_arguments(node: ast.FunctionDef) -> ast.arguments:
+    """The arguments of a function without defaults and annotations."""
+    args = copy.deepcopy(node.args)
+    args.defaults, args.kw_defaults = [], [None] * len(args.kwonlyargs)
+    for arg in ast.walk(args):
+        if isinstance(arg, ast.arg):
+            arg.annotation = None
+    return args
 
 
 def walk(stmts):

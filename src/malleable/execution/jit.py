@@ -43,7 +43,8 @@ class Engine:
     """What functions under one `jit` share: options, hooks, the partition of each callee."""
 
     def __init__(self, options: Options, root):
-        self.options, self.root, self.host = options, root, calls.Host(self)
+        self.options, self.root = options, root
+        self.host = calls.Host(self)
         self.lock = threading.RLock()
         self.known: dict = {}
         self.failed: dict = {}
@@ -147,6 +148,7 @@ class Selective:
 
     def general(self, *args, **kwargs):
         """Through the residual program."""
+        assert self.plain is not None
         fun, before, named = self.plain
         args = [x.copy() if type(x) is np.ndarray and not x.flags.writeable else x for x in args]
         args, kwargs = (*before, *args), {**named, **kwargs}

@@ -103,7 +103,7 @@ class Meter:
                     for name, runner in part.equip(regions).items()
                 }
                 free = (*part.fun.__code__.co_freevars, writing.HOST, *runs)
-                code = writing.compiled(tree, part.filename, free, part.name)
+                code = code_objects.compiled(tree, part.filename, free, part.name)
                 held = self.programs[id(part)] = part.tree.version, code, runs
         _, code, runs = held
         engine = _Engine(part.engine, self)
@@ -111,7 +111,7 @@ class Meter:
         cells: dict[str, Any] = dict(closure)
         cells |= {name: types.CellType(runner) for name, runner in runs.items()}
         cells[writing.HOST] = types.CellType(_Hooks(engine, self))
-        return writing.function(
+        return code_objects.function(
             code, fun.__globals__, cells, fun.__defaults__, fun.__kwdefaults__
         )  # fmt: skip
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from malleable import compat
@@ -52,17 +51,14 @@ class NumpyFunction:
     source: str
     run: Callable
     dtypes: tuple
-    keys: dict  # which results are random keys -> their type
-    takes_keys: bool = False
     loops: bool = False
 
     def __call__(self, *arrays) -> tuple:
         given = [
             x if type(x) is np.ndarray else _asarray(x, dtype)
             for x, dtype in zip(arrays, self.dtypes, strict=True)
-        ] if not self.takes_keys else list(map(_array, arrays, self.dtypes))  # fmt: skip
-        outs = QUIET.run(self.run, *given)
-        return self._with_keys(outs) if self.keys else outs
+        ]
+        return QUIET.run(self.run, *given)
 
     def within(self, seconds: float, *arrays) -> tuple:
         """The same; raises TooLong once a loop has run for so long."""
@@ -74,18 +70,8 @@ class NumpyFunction:
         finally:
             numpy_runtime.limit.at = math.inf
 
-    def _with_keys(self, outs: tuple) -> tuple:
-        return tuple(
-            jax.random.wrap_key_data(x, impl=self.keys[i]._impl) if i in self.keys else x
-            for i, x in enumerate(outs)
-        )
-
 
 _asarray = np.asarray
-
-
-def _array(x, dtype) -> np.ndarray:
-    return np.asarray(jax.random.key_data(x) if is_key(x) else x, dtype)
 
 
 def numpy_function(closed: compat.Jaxpr) -> NumpyFunction:
@@ -102,7 +88,7 @@ def numpy_function(closed: compat.Jaxpr) -> NumpyFunction:
         return (np.tanh(a) * 2.0,)
     """
     for v in (*closed.jaxpr.invars, *closed.jaxpr.outvars):
-        if jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended):
+        if is_key(v.aval):
             raise Unsupported("random keys go in or out")
     if closed.effects:
         raise Unsupported("a side effect")
@@ -115,9 +101,7 @@ def numpy_function(closed: compat.Jaxpr) -> NumpyFunction:
     w.line(f"return {tuple_of(map(w.owned, outs))}")
     source, run = _compiled(w, names)
     dtypes = tuple(dtype_of(v.aval) for v in program.invars)
-    keys = {i: v.aval.dtype for i, v in enumerate(program.outvars) if is_key(v.aval)}
-    takes_keys = any(is_key(v.aval) for v in program.invars)
-    return NumpyFunction(source, run, dtypes, keys, takes_keys, "tick" in run.__code__.co_names)
+    return NumpyFunction(source, run, dtypes, "tick" in run.__code__.co_names)
 
 
 def _symbols(invars: Sequence) -> list[str]:

@@ -34,7 +34,8 @@ class Options:
     @property
     def on_host(self) -> bool:
         """Whether NumPy may compute what is small."""
-        return self.host != "jax" and jax.default_backend() == "cpu"
+        one = jax.device_count() == 1 and jax.config.jax_default_device is None
+        return self.host != "jax" and jax.default_backend() == "cpu" and one
 
 
 _ALLOWED = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.breaks import Cut, NeedsPython, OtherSignature, Unsupported
-from malleable.execution.families import LOOPS, Family, is_flat, of_jax, weak_outputs
+from malleable.execution.families import Family, is_flat, of_jax, weak_outputs
 from malleable.execution.host import arrive
 from malleable.execution.numpy_code import numpy_function
 from malleable.execution.numpy_runtime import TooLong
@@ -74,7 +74,6 @@ class Variant:
             self.by_numpy = numpy_function(self.program)
         except Unsupported as e:
             self.stats.way = f"compiled: {e.reason}"
-        self.trial = self.cost / (LOOPS if self.by_numpy and self.by_numpy.loops else 2)
         if self.by_numpy is not None:
             self.stats.way = "numpy"
             self.run = self.try_numpy
@@ -104,7 +103,7 @@ class Variant:
         stats.calls += 1
         stats.numpy_total += spent
         stats.numpy_best = min(stats.numpy_best, spent)
-        if stats.numpy_total > self.trial and stats.numpy_best > DISPATCH:
+        if stats.numpy_total > self.cost / 2 and stats.numpy_best > DISPATCH:
             self.run = self.try_compiled
         return out
 
@@ -165,7 +164,7 @@ class State:
     variants: OrderedDict = field(default_factory=OrderedDict)
     instead: Callable | None = None
     safe: Callable | None = None  # the same, giving back an exception and what was done before
-    make_safe: Callable = lambda: None
+    make_safe: Callable[[], Any] = lambda: None
     bodies: dict = field(default_factory=dict)
     static: set = field(default_factory=set)
     how: Any = None  # its body, the kinds of its outputs, what was lifted, which leaves are dynamic
@@ -235,6 +234,8 @@ class Runner:
                 key.append(tree if kind is not dict else (tree, *value))
                 for leaf in found:
                     key += signature(leaf, may_be_raw)
+                    if type(leaf) in NUMBERS:  # kept in a list: Python's own
+                        key.append(leaf)
         if state.static:
             key += [values[i] if type(values[i]) in HASHED else None for i in state.static]
         key = tuple(key)

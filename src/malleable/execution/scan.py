@@ -8,6 +8,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from malleable.execution import callees
 from malleable.execution.anf import is_atom
 from malleable.execution.digits import keeps_digits
@@ -128,7 +130,7 @@ def _assign(stmt, scope):
     return plain and all(kind == NUMBER for _, kind, _ in pairs)
 
 
-def parts_of(stmt, scope):
+def parts_of(stmt: Any, scope):
     """The kinds of the items of a tuple that came in."""
     value = scope.values.get(stmt.value.id) if isinstance(stmt.value, ast.Name) else None
     known = type(value) is tuple and stmt.value.id in scope.kinds
@@ -258,7 +260,10 @@ def _return(stmt, scope):
         for part in parts:
             if not is_atom(part) and expression(part, scope) == NUMBER:
                 raise Stays("number", "Python computes this number")
-        scope.given.append(kinds_in(stmt.value, scope))
+        kinds = kinds_in(stmt.value, scope)
+        if NUMPY in jax.tree.leaves(kinds):
+            raise Stays("numpy", "an array of NumPy stays one")
+        scope.given.append(kinds)
     return False
 
 

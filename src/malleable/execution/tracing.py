@@ -13,13 +13,14 @@ import numpy as np
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Masked
+from malleable.arrays.box import Box, Masked
 from malleable.arrays.masked import compacted
-from malleable.execution import writing
+from malleable.execution import code_objects
 from malleable.execution.facts import NUMBER, SCALAR, SIZE, Stays
 from malleable.execution.signatures import flatten
 from malleable.frontend.bounded import BoundedList
 from malleable.frontend.convert import OPERATORS, box_all, finish
+from malleable.frontend.nodes import load
 from malleable.frontend.session import Options, Session, within
 from malleable.frontend.trees import UNSET
 
@@ -36,7 +37,7 @@ class Traced:
     """A region as a program. dynamic: which leaves of the inputs are arguments of it.
 
     outs: per leaf of the output its number among the program's, or (value,) for one that is known;
-    numbers: which outputs are Python numbers to the user; lifted: whether branches were.
+    numbers: which outputs are Python numbers to the user; lifted: how branches were, "" if not.
     form: "leaf" or "tuple" where the program's outputs are what is handed out; else "tree".
     single: whether what is handed out is the one item of a tuple.
     """
@@ -46,7 +47,7 @@ class Traced:
     tree: Any
     outs: tuple
     numbers: tuple[bool, ...]
-    lifted: bool
+    lifted: str
 
     form: str = "tree"
     single: bool = False
@@ -117,10 +118,10 @@ def make_body(
         lines.append(f"    return ({', '.join(outs)}{',' if outs else ''})")
     elif not stmts:
         lines.append("    pass")
-    cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+    cells: dict = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
     if watched:
         cells[WATCH] = types.CellType(Watch())
-    made = writing.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
+    made = code_objects.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
     lines_of = [(line, stmt.lineno) for line, stmt in zip(starts, stmts, strict=True)]
     _USER_LINES[made.__code__.co_filename] = (fun.__code__, lines_of)
     return Body(made, starts, made.__code__.co_filename)
@@ -131,12 +132,12 @@ class Watched(ast.NodeTransformer):
 
     def visit_For(self, node):
         self.generic_visit(node)
-        node.iter = ast.Call(func=writing.load(WATCH), args=[node.iter], keywords=[])
+        node.iter = ast.Call(func=load(WATCH), args=[node.iter], keywords=[])
         return node
 
     def visit_While(self, node):
         self.generic_visit(node)
-        tick = ast.Call(func=writing.load(WATCH), args=[], keywords=[])
+        tick = ast.Call(func=load(WATCH), args=[], keywords=[])
         node.test = ast.BoolOp(op=ast.And(), values=[tick, node.test])
         return node
 
@@ -186,10 +187,14 @@ def attempt(
     """
     leaves, tree = [], []
     for i, value in enumerate(values):
-        flat, structure = flatten(value)
-        tree.append((structure, len(flat)))
+        parts, structure = flatten(value)
+        tree.append((structure, len(parts)))
         leaves += [
-            (leaf, is_dynamic(leaf) and not (leaf_static(i) and _number(leaf))) for leaf in flat
+            (
+                leaf,
+                is_dynamic(leaf) and not (_number(leaf) and (leaf_static(i) or leaf is not value)),
+            )
+            for leaf in parts
         ]
     dynamic = tuple(d for _, d in leaves)
     made: dict[str, Any] = {}
@@ -278,14 +283,15 @@ def _is_open(x) -> bool:
 def _are_numbers(kinds, out, count: int) -> tuple[bool, ...]:
     """Which leaves of the output are Python numbers to the user. A tuple: each `return` in turn."""
     ways = [tuple(kinds)] if isinstance(kinds, list) else list(kinds)
+    agreed = [True] * count
     for way in ways:
         spread = lambda kind, part: jax.tree.map(lambda _: kind, part)  # noqa: E731
         try:
             found = jax.tree.leaves(jax.tree.map(spread, way, out))
         except ValueError:
-            continue
-        return tuple(kind in (NUMBER, SCALAR, SIZE) for kind in found)
-    return (False,) * count
+            return (False,) * count
+        agreed = [a and k in (NUMBER, SCALAR, SIZE) for a, k in zip(agreed, found, strict=True)]
+    return tuple(agreed) if ways else (False,) * count
 
 
 def _number(leaf) -> bool:
@@ -299,7 +305,7 @@ def _can_leave(x) -> bool:
     )
 
 
-def lift(fun: types.FunctionType, given: list, how: str):
+def lift(fun: Callable, given: list, how: str):
     """Run a region under the front end: branches and loops on traced values are compiled.
 
     how: "masks" if what a mask selects may be computed with, as long as nobody needs its size;
@@ -311,6 +317,7 @@ def lift(fun: types.FunctionType, given: list, how: str):
         boxed = box_all(given)
         with journal.opened(base=True):
             out = OPERATORS.call(fun, *boxed)
+            refuse_kept_numbers(out, 0)
             return ordered(finish(out), skeleton(out))
 
     token = compacted.set("masks" not in how)
@@ -318,6 +325,20 @@ def lift(fun: types.FunctionType, given: list, how: str):
         return within(Session(options, OPERATORS.call), run)
     finally:
         compacted.reset(token)
+
+
+def refuse_kept_numbers(out, depth: int) -> None:
+    """A Python number in a list or dict would come out as an array."""
+    if type(out) in (list, dict) or (isinstance(out, tuple) and (depth or hasattr(out, "_fields"))):
+        parts = out.values() if type(out) is dict else out
+        for part in parts:
+            value = part.value if isinstance(part, Box) and part.scalar else None
+            if isinstance(value, compat.Tracer) and value.aval.weak_type:
+                raise Stays("number", "a Python number is kept in a list or dict")
+            refuse_kept_numbers(part, depth + 1)
+    elif isinstance(out, tuple):
+        for part in out:
+            refuse_kept_numbers(part, depth + 1)
 
 
 def from_numbers_only(traced: Traced, leaves: list) -> bool:

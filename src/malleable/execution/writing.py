@@ -1,9 +1,7 @@
-"""The residual program: Python that calls the regions, and code objects made of trees."""
+"""The residual program: Python that calls the regions."""
 
 import ast
 import copy
-import linecache
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +19,7 @@ def region_name(number: int) -> str:
     return f"_r{number}"
 
 
-def settle(tree: Tree, is_input: Callable[[str], bool], after=frozenset(), params=()) -> set:
+def settle(tree: Tree, is_input: Callable[[str], bool], after: Any = (), params: Any = ()) -> set:
     """Find what each region takes and leaves; and the names that may have no value before one.
 
     after: the names live behind the whole tree; params: those that have a value from the start.
@@ -108,9 +106,10 @@ class Residual(ast.NodeTransformer):
             value = stmt.value if kind is None else _hooked(stmt.value)
             new.value = host(self.tree.leave, value)
             return [placed(new, stmt)]
-        if kind is not None and isinstance(getattr(stmt, "value", None), ast.expr):
+        value = getattr(stmt, "value", None)
+        if kind is not None and isinstance(value, ast.expr):
             new = copy.copy(stmt)
-            new.value = _hooked(stmt.value)
+            new.value = _hooked(value)
             return [placed(new, stmt)]
         return [stmt]
 
@@ -410,7 +409,7 @@ def write(
     raw, unsafe = find_raw(body, given)
     body = [Arriving(raw).visit(stmt) for stmt in body]
     if returns is not None or name == "block":
-        arrays = [arg.arg for arg in args.args if arg.arg in unsafe]
+        arrays = [arg.arg for arg in args.args if arg.arg in unsafe & given]
         body[:0] = [nodes.assign(n, host("leave", load(n))) for n in arrays]
     for region in runs.values():
         region.raw_outs = [n in raw for n in region.outs]
@@ -431,40 +430,3 @@ def caught(body: list) -> list:
 def _if_given(name: str) -> ast.expr:
     """The value of a variable, or UNSET where it has none."""
     return host("given", ast.Lambda(args=nodes.parameters(), body=load(name)))
-
-
-def compiled(
-    node: ast.FunctionDef, filename: str, free: tuple, name: str, qualname: str = ""
-) -> types.CodeType:
-    """The code object of a function that takes `free` from around it."""
-    outer = nodes.function("_factory", (), [node])
-    outer.args = nodes.parameters(free)
-    module = ast.Module(body=[placed(outer, node)], type_ignores=[])
-    ast.fix_missing_locations(module)
-    code = compile(module, filename, "exec", dont_inherit=True)
-    factory = next(c for c in code.co_consts if isinstance(c, types.CodeType))
-    made = next(
-        c for c in factory.co_consts if isinstance(c, types.CodeType) and c.co_name == node.name
-    )
-    return made.replace(co_name=name, co_qualname=qualname or name)
-
-
-def function(code, fun_globals: dict, cells: dict, defaults=None, kwdefaults=None):
-    """A function of that code; cells: the closure, by name."""
-    closure = tuple(cells[name] for name in code.co_freevars)
-    made = types.FunctionType(code, fun_globals, code.co_name, defaults, closure)
-    made.__qualname__ = code.co_qualname
-    made.__kwdefaults__ = kwdefaults
-    return made
-
-
-_count = iter(range(1, 10**9))
-
-
-def from_text(text: str, what: str, fun_globals: dict, cells: dict):
-    """A function made of text that tracebacks and the front end can read."""
-    filename = f"<region {next(_count)} of {what}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    node = ast.parse(text).body[0]
-    assert isinstance(node, ast.FunctionDef)
-    return function(compiled(node, filename, tuple(cells), node.name), fun_globals, cells)

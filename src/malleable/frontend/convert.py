@@ -234,6 +234,8 @@ def nan_where(failed, value):
 
 def result_of_choice(x: Choice):
     """The one number a choice may be, NaN where it is None."""
+    if session().options.exact:
+        raise TransformError("a value decides whether this is None", where=x.where)
     value = x.value
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         raise TransformError(

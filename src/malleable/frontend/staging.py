@@ -306,6 +306,8 @@ def report_joins(targets, places, yes, no, tree_of, where) -> None:
                     open_.undefined.add(key)
                 note(f"`{name}` may be undefined", where, "it is set in one branch only")
         if isinstance(one, Node) and isinstance(other, Node) and one.keys and other.keys:
+            if session().options.exact and {*one.keys} != {*other.keys}:
+                raise TransformError(f"`{name}` has other keys on each path", where=where)
             for k in {*one.keys} ^ {*other.keys}:
                 note(f"key {k!r} may be undefined", where, "it is set in one branch only")
         if session().options.exact:
