@@ -13,7 +13,9 @@ test:
 	$(PYTHON) -m pytest
 
 soak:                           ## the laws on many more random programs: takes hours
-	$(PYTHON) -m tests.soak --programs 20000 --python-programs 50000 --rewriting-programs 50000
+	$(PYTHON) -m tests.soak --programs 20000 --python-programs 50000 --rewriting-programs 50000 \
+		--selective-programs 20000
+	$(PYTHON) -m benchmarks.selective_soak
 
 bench:
 	$(PYTHON) -m benchmarks.staging

@@ -188,8 +188,8 @@ class Statements:
                 ("i", f"range({i} % 4)"),
                 ("i", f"range({i}, 8, 3)"),
                 ("g", f"{v}[:3]"),
-                ("f", f"{v}.tolist()[:3]"),
-                ("i", f"{self.I_(names)}.tolist()[:3]"),
+                ("f", f"({v}).tolist()[:3]"),
+                ("i", f"({self.I_(names)}).tolist()[:3]"),
                 ("j", f"{self.I_(names)}[:3]"),
                 ("f", f"{self.l_(names)}[:3]"),
             ]

@@ -22,6 +22,11 @@ HALF = np.array([0.5, 2.0, -3.0, 1e3, 0.0], np.float16)
 SIZE = np.array(4, np.int32)
 
 
+def name_of(fun):
+    """Its name for a test id, of a ufunc of JAX too: the same in each process."""
+    return f"{getattr(fun, '__module__', '')}.{getattr(fun, '__name__', type(fun).__name__)}"
+
+
 def is_array(x):
     return type(x) is np.ndarray
 
@@ -302,7 +307,7 @@ def test_threads_call_at_once():
     assert len(out) == 200 and all(out)
 
 
-@pytest.mark.parametrize("fun", [fun for fun in TABLE if fun not in (bool, int)], ids=str)
+@pytest.mark.parametrize("fun", [fun for fun in TABLE if fun not in (bool, int)], ids=name_of)
 def test_a_host_function_takes_arguments_by_the_names_of_its_namesake(fun):
     theirs = list(inspect.signature(fun).parameters.values())
     named = {param.name: place for place, param in enumerate(theirs)}

@@ -7,6 +7,7 @@ Lambdas, set and dict comprehensions and generators stay whole; a list comprehen
 import ast
 import copy
 from collections.abc import Callable
+from typing import Any, TypeGuard
 
 from malleable.frontend.nodes import assign, load, placed
 
@@ -170,7 +171,7 @@ class Pieces:
         return self.atom(node) if isinstance(node, ast.expr) else node
 
 
-def _is_chain(node) -> bool:
+def _is_chain(node) -> TypeGuard[ast.Compare]:
     return isinstance(node, ast.Compare) and len(node.ops) > 1
 
 

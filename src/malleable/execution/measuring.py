@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.execution import calls, work, writing
+from malleable.execution import calls, code_objects, work, writing
 from malleable.execution.host import is_raw
 from malleable.execution.partition import Region
 from malleable.execution.regions import Runner
@@ -125,7 +125,7 @@ class _Engine:
     """As the engine of a jit: callees are measured too."""
 
     def __init__(self, engine, meter: Meter):
-        self.engine, self.meter = engine, meter
+        self.engine, self.meter, self.options = engine, meter, engine.options
 
     def selective(self, f):
         if isinstance(f, types.MethodType):
