@@ -35,9 +35,9 @@ from jax._src import (
 )
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import lax as lax_internal
-from jax._src.lib import xla_client
 from jax.extend import core as jexc
 from jax.interpreters import ad, batching, mlir
+from jaxlib import xla_client
 
 from malleable.errors import TransformError
 

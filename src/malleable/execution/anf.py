@@ -166,6 +166,8 @@ class Pieces:
             return new
         if isinstance(node, ast.JoinedStr) or _groups(node):
             return self.step(node)
+        if isinstance(node, ast.GeneratorExp | ast.Lambda):
+            return node  # it runs when it is asked
         if isinstance(node, ast.Attribute) and self.names.is_fixed(_root(node)):
             return node  # `jnp.linalg.norm`: found, not computed
         return self.atom(node) if isinstance(node, ast.expr) else node
@@ -206,10 +208,10 @@ def _value(todo: Pieces, stmt: Any):
     """Of a statement with one value: `return v`, `x = v`, `v`."""
     if stmt.value is None:
         return stmt
-    value = stmt.value
-    simple = isinstance(stmt, ast.Assign) and [type(t) for t in stmt.targets] == [ast.Name]
+    value, targets = stmt.value, getattr(stmt, "targets", [])
+    simple = [type(t) for t in targets] == [ast.Name]
     if simple and (isinstance(value, ast.BoolOp | ast.IfExp | ast.ListComp) or _is_chain(value)):
-        name = stmt.targets[0].id
+        name = targets[0].id
         if not any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(value)):
             todo.into(name, value)
             return []
@@ -219,10 +221,10 @@ def _value(todo: Pieces, stmt: Any):
             new = todo.atom(value)
     else:
         new = todo.step(value)
-    targets = [_target(todo, t) for t in getattr(stmt, "targets", ())]
+    targets = [_target(todo, t) for t in targets]
     if not todo.done:
         return stmt
-    made = copy.copy(stmt)
+    made: Any = copy.copy(stmt)
     made.value = new
     if targets:
         made.targets = targets

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 
-from malleable.errors import TransformError
 from malleable.execution import (
     anf,
     announce,
@@ -30,7 +29,9 @@ from malleable.execution.functions import (
     as_def,
     asked_static,
     bare_arguments,
+    callables,
     definitions,
+    edited_tree,
     hashable,
     leaves_of,
     needed,
@@ -39,7 +40,7 @@ from malleable.execution.host import is_raw
 from malleable.execution.options import Options
 from malleable.execution.partition import Region, Tree
 from malleable.execution.regions import Runner, State, Variant
-from malleable.execution.signatures import compiling, flatten, loops
+from malleable.execution.signatures import compiling, flatten, is_away, loops
 from malleable.execution.sizes import trace_symbolic
 from malleable.execution.tracing import UNSET, Failed
 from malleable.frontend import nodes, scopes, source
@@ -76,12 +77,7 @@ class Partition:
         self.tree.defs = definitions(node)
         self.tree.leave = "leave" if is_root else "keep"
         self.last: tuple = (None, -1, None)
-        loaded = taken & fun.__globals__.keys()
-        self.seen = [
-            (n, fun.__globals__[n])
-            for n in sorted(loaded)
-            if callable(fun.__globals__[n]) and not isinstance(fun.__globals__[n], type)
-        ]  # fmt: skip
+        self.seen = callables(taken, fun.__globals__)
         self.asked = asked_static(fun, options)
         self.pass_ = pipeline(*options.passes) if options.passes else lambda program: program
         self.code, self.version = None, -1
@@ -156,9 +152,7 @@ class Partition:
         )  # fmt: skip
         called = scopes.uses(*node.body)
         node.body[:0] = writing.forgotten(sorted(region.absent & set(state.ins)))
-        node.body[:0] = [
-            self.tree.defs[n] for n in needed(called.reads | called.captured, self.tree.defs)
-        ]
+        node.body[:0] = needed(called.reads | called.captured, self.tree.defs).values()
         runs = self.equip(runs)
         fun = self.fun
         cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
@@ -231,17 +225,14 @@ class Partition:
     def edited(self, fun, text: str) -> Callable:
         """A residual program that the user wrote, with the regions as they are now."""
         self.residual(fun)
-        node = next((s for s in ast.parse(text).body if isinstance(s, ast.FunctionDef)), None)
-        if node is None or ast.dump(node.args) != ast.dump(self.residual_tree.args):
-            raise TransformError(
-                "this is no function of the same arguments",
-                hint="edit what `f.source` gives, below its first line",
-            )
+        node = edited_tree(text, self.residual_tree.args)
         free = (*fun.__code__.co_freevars, writing.HOST, *self.runs)
         code = code_objects.compiled(node, f"<edited {self.name}>", free, node.name)
         cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
         cells |= self.hooks(self.runs)
-        return code_objects.function(code, fun.__globals__, cells, fun.__defaults__, fun.__kwdefaults__)
+        return code_objects.function(
+            code, fun.__globals__, cells, fun.__defaults__, fun.__kwdefaults__
+        )
 
     def is_fixed(self, name: str) -> bool:
         """Whether a name stands for a module or a class."""
@@ -297,7 +288,12 @@ class Partition:
                         counts = [len(flatten(v)[0]) for v in values]
                         announce.many(self, region, state, counts, values, leaves)
                         return Variant(
-                            found, program, self.options.on_host, held, counts, self.title(region)
+                            found,
+                            program,
+                            self.options.on_host and not is_away(leaves),
+                            held,
+                            counts,
+                            self.title(region),
                         )
                     cut, stays = found.cut, calls.reason(found.error)
                     if cut < 0:
@@ -318,8 +314,8 @@ class Partition:
         """The names a statement reads, those of the functions defined here that it calls too."""
         uses = scopes.uses(stmt)
         names = uses.reads | uses.captured
-        for name in needed(names, self.tree.defs):
-            names |= scopes.free(self.tree.defs[name])
+        for definition in needed(names, self.tree.defs).values():
+            names |= scopes.free(definition)
         return names
 
     def sized(self, region, state, values, axes):
@@ -369,8 +365,7 @@ class Partition:
                 kind = ARRAY
             kinds[name] = kind
         names = set().union(*(scopes.uses(s).reads | scopes.uses(s).captured for s in region.body))
-        for name in needed(names, self.tree.defs):
-            kinds[name] = self.tree.defs[name]
+        kinds |= needed(names, self.tree.defs)
         lookup, defs = facts.outside(self.fun), dict(self.tree.defs)
         known = dict(zip(state.ins, values, strict=True))
         mutable = {n for n, v in known.items() if isinstance(v, list | dict | set)}
@@ -418,7 +413,7 @@ class Partition:
         if found is None:
             used = [scopes.uses(s) for s in region.body]
             names = set().union(*(u.reads | u.captured for u in used))
-            prelude = [self.tree.defs[n] for n in needed(names, self.tree.defs)]
+            prelude = list(needed(names, self.tree.defs).values())
             ins = [n for n in state.ins if n not in absent]
             outs = [None if n in missing else n for n in state.outs]
             found = state.bodies[absent, missing, watched] = tracing.make_body(

@@ -3,6 +3,7 @@
 import ast
 import functools
 import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -87,7 +88,8 @@ def expression(node, scope: Scope):
         case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
             return comprehension(node, scope)
         case ast.JoinedStr():
-            parts = [expression(v.value, scope) for v in node.values if hasattr(v, "format_spec")]
+            found = [v.value for v in node.values if isinstance(v, ast.FormattedValue)]
+            parts = [expression(x, scope) for x in found]
             if join(*parts) != NUMBER:
                 raise Stays("text", "a value becomes text")
             return NUMBER
@@ -135,7 +137,7 @@ def expression(node, scope: Scope):
 
 def is_item_of_many(node, index, scope) -> bool:
     """Whether Python had better find the item: the region would take all there are."""
-    value = scope.values.get(node.value.id) if isinstance(node.value, ast.Name) else None
+    value: Any = scope.values.get(node.value.id) if isinstance(node.value, ast.Name) else None
     inside = scope.loops or scope.decided or scope.active
     return (
         type(value) in (dict, list, tuple) and len(value) > MANY and index == NUMBER and not inside
@@ -295,7 +297,9 @@ def method(node, function, args, scope):
         if bound is None:
             raise Stays("object", f"it asks an object for `.{attr}`")
         return result(bound, args, node, scope)
-    if attr in ("item", "tolist") and base != MADE:
+    if attr == "tolist" and base != MADE:
+        raise Stays("value", "numbers are made of an array")
+    if attr == "item" and base != MADE:
         scope.scalars = True
         return SCALAR
     if attr in _ASKS:
@@ -400,8 +404,14 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope):
         isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node)
     ):
         raise Stays("python", f"`{node.name}` is a generator")
+    names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+    inner.kinds |= {n: k for n, k in zip(names, args, strict=False) if k == NUMBER}
     for stmt in node.body:
         scope.statement(stmt, inner)
+    if NUMBER in args and NUMBER in jax.tree.leaves(inner.given):
+        if scope.decided:
+            raise Stays("number", f"`{node.name}` gives a Python number that would lose digits")
+        scope.unrolled |= bool(scope.loops)
     scope.branches |= inner.branches
     scope.plainly |= inner.plainly
     scope.unrolled |= inner.unrolled

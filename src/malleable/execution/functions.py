@@ -71,8 +71,8 @@ def definitions(node) -> dict:
     return {name: d for name, d in found.items() if bound[name] == 1}
 
 
-def needed(names, defs: dict) -> list[str]:
-    """Which of the functions defined in the body `names` reach, through each other too."""
+def needed(names, defs: dict) -> dict:
+    """Those of the functions defined in the body that `names` reach, through each other too."""
     found: list[str] = []
     todo = [n for n in sorted(names) if n in defs]
     while todo:
@@ -80,7 +80,24 @@ def needed(names, defs: dict) -> list[str]:
         if name not in found:
             found.append(name)
             todo += [n for n in scopes.free(defs[name]) if n in defs]
-    return sorted(found)
+    return {name: defs[name] for name in sorted(found)}
+
+
+def callables(names: set, space: dict) -> list[tuple]:
+    """(name, value) of what can be called and is no class, among these global names."""
+    found = [(name, space[name]) for name in sorted(names & space.keys())]
+    return [(name, f) for name, f in found if callable(f) and not isinstance(f, type)]
+
+
+def edited_tree(text: str, args: ast.arguments) -> ast.FunctionDef:
+    """The function that a user wrote for one of these arguments."""
+    node = next((s for s in ast.parse(text).body if isinstance(s, ast.FunctionDef)), None)
+    if node is None or ast.dump(node.args) != ast.dump(args):
+        raise TransformError(
+            "this is no function of the same arguments",
+            hint="edit what `f.source` gives, below its first line",
+        )
+    return node
 
 
 def bare_arguments(node: ast.FunctionDef) -> ast.arguments:

@@ -99,7 +99,7 @@ class Selective:
         functools.update_wrapper(self, fun)
         self.__malleable_selective__ = fun
         self.made: Any = (None, None)
-        self.plain = python_of(fun)
+        self.plain: Any = python_of(fun)  # None, or the function and what is bound to it
         self.entry: Callable = self.begin
         self.said = False  # whether it was said that it is not cut
 
@@ -148,7 +148,6 @@ class Selective:
 
     def general(self, *args, **kwargs):
         """Through the residual program."""
-        assert self.plain is not None
         fun, before, named = self.plain
         args = [x.copy() if type(x) is np.ndarray and not x.flags.writeable else x for x in args]
         args, kwargs = (*before, *args), {**named, **kwargs}
@@ -159,6 +158,7 @@ class Selective:
         if part.is_stale():
             self.clear_cache()
             part = self.engine.partition(fun)
+            assert part is not None
         if differentiates((args, kwargs)) and part.has_while():
             return self.stepwise(*args[len(before) :], **kwargs)
         version, made = self.made

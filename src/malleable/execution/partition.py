@@ -168,18 +168,30 @@ def hoistable(stmts: list, numbers: list[int], reads_of, guarded: bool) -> list[
     moved: list[int] = []
     kept_reads: set = set()
     kept_binds: set = set()
+    kept = False
     for i, stmt in enumerate(stmts):
         reads, binds = reads_of(stmt), scopes.uses(stmt).binds
         free = not (reads & kept_binds or binds & (kept_reads | kept_binds))
         simple = not escapes(stmt) and not isinstance(stmt, ast.Raise | ast.Assert)
+        if kept and may_raise(stmt):
+            free = False  # the error of a statement before it comes first
         if i in numbers and free and simple:
             moved.append(i)
         elif guarded:
             break
         else:
+            kept = True
             kept_reads |= reads
             kept_binds |= binds
     return moved
+
+
+def may_raise(stmt: ast.stmt) -> bool:
+    """Whether Python's own arithmetic may fail: an item, a call, a division."""
+    return any(
+        isinstance(node, ast.Subscript | ast.Call | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow)
+        for node in ast.walk(stmt)
+    )
 
 
 def opened(stmt: ast.stmt, tail: bool, names) -> ast.stmt | None:

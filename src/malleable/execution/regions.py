@@ -30,6 +30,7 @@ from malleable.execution.signatures import (
     Stats,
     compiling,
     flatten,
+    is_away,
     shape_of,
     signature,
 )
@@ -164,7 +165,7 @@ class State:
     variants: OrderedDict = field(default_factory=OrderedDict)
     instead: Callable | None = None
     safe: Callable | None = None  # the same, giving back an exception and what was done before
-    make_safe: Callable[[], Any] = lambda: None
+    make_safe: Callable = lambda: None
     bodies: dict = field(default_factory=dict)
     static: set = field(default_factory=set)
     how: Any = None  # its body, the kinds of its outputs, what was lifted, which leaves are dynamic
@@ -225,7 +226,7 @@ class Runner:
                 if kind is int and not -(2**31) <= value < 2**31:
                     key.append(value)
                 leaves.append(value)
-            elif kind in FIXED and value is not None:
+            elif kind in FIXED and kind is not type(None):
                 key += (kind, value)
                 leaves.append(value)
             else:
@@ -238,6 +239,8 @@ class Runner:
                         key.append(leaf)
         if state.static:
             key += [values[i] if type(values[i]) in HASHED else None for i in state.static]
+        if is_away(leaves):
+            key.append("away")
         key = tuple(key)
         variant = state.variants.get(key) or state.sized.get(key)
         if variant is None or variant.is_frequent:
@@ -298,6 +301,7 @@ class Runner:
             return (None, *outs) if len(self.state.outs) > 1 else (None, outs)
         if self.state.safe is None:
             self.state.safe = self.state.make_safe()
+        assert self.state.safe is not None
         return self.state.safe(*values)
 
     def specialize(self, values, leaves, key):

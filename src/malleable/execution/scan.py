@@ -132,7 +132,7 @@ def _assign(stmt, scope):
 
 def parts_of(stmt: Any, scope):
     """The kinds of the items of a tuple that came in."""
-    value = scope.values.get(stmt.value.id) if isinstance(stmt.value, ast.Name) else None
+    value: Any = scope.values.get(stmt.value.id) if isinstance(stmt.value, ast.Name) else None
     known = type(value) is tuple and stmt.value.id in scope.kinds
     return [kind_of(item) for item in value] if known else None
 
@@ -274,7 +274,8 @@ def kinds_in(node, scope):
     if isinstance(node, ast.List):
         return [kinds_in(x, scope) for x in node.elts]
     if isinstance(node, ast.Dict) and all(isinstance(k, ast.Constant) for k in node.keys):
-        return {k.value: kinds_in(v, scope) for k, v in zip(node.keys, node.values, strict=True)}
+        keys: list[Any] = node.keys
+        return {k.value: kinds_in(v, scope) for k, v in zip(keys, node.values, strict=True)}
     kind = expression(node, scope)
     return kind if isinstance(kind, str) else UNKNOWN
 

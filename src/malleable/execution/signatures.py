@@ -3,6 +3,7 @@
 import contextvars
 import types
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,6 +26,8 @@ compiling: contextvars.ContextVar = contextvars.ContextVar("compiling", default=
 
 def flatten(value):
     """Leaves and structure; a dict whose keys have no order is a leaf."""
+    if hasattr(value, "__next__"):
+        return [value], None
     try:
         return jax.tree.flatten(value)
     except ValueError:
@@ -42,7 +45,8 @@ def signature(leaf, may_be_raw=False) -> tuple:
     if kind is int or kind is float or kind is complex:
         return (kind,)
     if isinstance(leaf, compat.Tracer | jax.Array):
-        return (leaf.shape, leaf.dtype, leaf.aval.weak_type)
+        aval: Any = leaf.aval
+        return (leaf.shape, leaf.dtype, aval.weak_type)
     if isinstance(leaf, np.generic):
         return ((), leaf.dtype)
     if kind is types.FunctionType and not (leaf.__closure__ or leaf.__defaults__):
@@ -72,6 +76,16 @@ def owned(outs, args) -> list:
     if theirs:
         outs = [np.array(x) if any(np.may_share_memory(x, y) for y in theirs) else x for x in outs]
     return list(map(own, outs))
+
+
+def is_away(leaves) -> bool:
+    """Whether an array lies elsewhere than where NumPy would leave it."""
+    if jax.device_count() == 1:
+        return False
+    config: Any = jax.config
+    home = config.jax_default_device
+    arrays = [x for x in leaves if type(x) is ARRAY]
+    return home is not None or any(x.devices() != {jax.devices()[0]} for x in arrays)
 
 
 def shape_of(leaf) -> tuple:

@@ -333,7 +333,8 @@ def refuse_kept_numbers(out, depth: int) -> None:
         parts = out.values() if type(out) is dict else out
         for part in parts:
             value = part.value if isinstance(part, Box) and part.scalar else None
-            if isinstance(value, compat.Tracer) and value.aval.weak_type:
+            aval: Any = value.aval if isinstance(value, compat.Tracer) else None
+            if aval is not None and aval.weak_type:
                 raise Stays("number", "a Python number is kept in a list or dict")
             refuse_kept_numbers(part, depth + 1)
     elif isinstance(out, tuple):
