@@ -67,6 +67,8 @@ def expression(node, scope: Scope):
             value, index = expression(node.value, scope), expression(node.slice, scope)
             if isinstance(value, Known):
                 raise Stays("object", "it asks an object for an item")
+            if index not in (NUMBER, SIZE) and is_container(node.value, value, scope):
+                raise Stays("int", "a list is asked for the item at a value")
             if is_item_of_many(node, index, scope):
                 raise Stays("object", "it takes one of many things")
             return join(value, index) if value in (NUMBER, NUMPY, SCALAR, SIZE) else (
@@ -133,6 +135,12 @@ def expression(node, scope: Scope):
             raise Stays("python", "it waits")
     parts = [expression(x, scope) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]
     return join(*parts)
+
+
+def is_container(node, kind, scope) -> bool:
+    """Whether an expression is a list, tuple or dict, whose items Python finds and checks."""
+    value = scope.values.get(node.id) if isinstance(node, ast.Name) else None
+    return kind in (NUMBER, MADE) or type(value) in (list, tuple, dict)
 
 
 def is_item_of_many(node, index, scope) -> bool:
