@@ -28,7 +28,7 @@ from malleable.execution.facts import (
 )
 from malleable.frontend import scopes
 
-MANY = 8  # items of a container from which on a region does not take all of it
+MANY = 200  # items of a container from which on a region does not take all of it
 _SHAPE = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nbytes", "weak_type"])
 _ARRAY_METHODS = frozenset(n for n in dir(jax.Array) if not n.startswith("_")) | {
     "at", "add", "set", "multiply", "mul", "divide", "power", "min", "max", "apply", "get",
