@@ -39,6 +39,7 @@ from malleable.execution.tracing import UNSET, Traced, ordered
 from malleable.execution.work import equations
 
 HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
+UNCOMPILED = 1024  # signatures kept that run through NumPy
 SIZES = 256  # how many signatures over symbolic sizes are kept
 TRIALS = 8  # runs of a compiled region before it is compared with NumPy
 
@@ -312,7 +313,8 @@ class Runner:
         family = state.families.get(kind)
         traced = any(isinstance(x, compat.Tracer) for x in leaves)
         frequent = state.sized.get(key)
-        if frequent and len(state.variants) >= self.options.max_compiles:
+        compiled = sum(v.run is v.jitted for v in list(state.variants.values()))
+        if frequent and compiled >= self.options.max_compiles:
             frequent.stay()
             return frequent
         if family is None or traced or frequent or self.options.dynamic_sizes == "exact":
@@ -336,9 +338,17 @@ class Runner:
         if variant is not None:
             state.variants[key] = variant
             state.sized.pop(key, None)
-            if len(state.variants) > self.options.max_compiles:
-                state.variants.popitem(last=False)
+            self.forget(state)
         return variant
+
+    def forget(self, state) -> None:
+        """Drop the oldest programs: `max_compiles` that XLA made, many that run through NumPy."""
+        known = list(state.variants.items())  # other threads add to it
+        made = [k for k, v in known if v.run is v.jitted or v.stats.compile]
+        if len(made) > self.options.max_compiles:
+            state.variants.pop(made[0], None)
+        elif len(known) - len(made) > UNCOMPILED:
+            state.variants.pop(next(k for k, _ in known if k not in made), None)
 
     def handed(self, variant, outs, leaves):
         """What NumPy computed, as arrays of JAX where a reader needs that."""
