@@ -4,6 +4,7 @@ import ast
 import linecache
 import types
 
+from malleable.execution.parsing import parse
 from malleable.frontend import nodes
 from malleable.frontend.nodes import placed
 
@@ -40,6 +41,6 @@ def from_text(text: str, what: str, fun_globals: dict, cells: dict):
     """A function made of text that tracebacks and the front end can read."""
     filename = f"<region {next(_count)} of {what}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    node = ast.parse(text).body[0]
+    node = parse(text).body[0]
     assert isinstance(node, ast.FunctionDef)
     return function(compiled(node, filename, tuple(cells), node.name), fun_globals, cells)

@@ -5,6 +5,7 @@ import copy
 import inspect
 
 from malleable.errors import TransformError
+from malleable.execution.parsing import parse
 from malleable.frontend import nodes, scopes
 
 
@@ -91,7 +92,7 @@ def callables(names: set, space: dict) -> list[tuple]:
 
 def edited_tree(text: str, args: ast.arguments) -> ast.FunctionDef:
     """The function that a user wrote for one of these arguments."""
-    node = next((s for s in ast.parse(text).body if isinstance(s, ast.FunctionDef)), None)
+    node = next((s for s in parse(text).body if isinstance(s, ast.FunctionDef)), None)
     if node is None or ast.dump(node.args) != ast.dump(args):
         raise TransformError(
             "this is no function of the same arguments",

@@ -11,6 +11,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.breaks import Unsupported
+from malleable.execution.parsing import parse
 
 LEAST = 2  # a symbol stands for this size or more: 0 and 1 broadcast, so they run exactly
 LARGEST = 2**31 - 1
@@ -186,7 +187,7 @@ _OPERATIONS = {
 
 def size_room(text: str, rooms: Mapping[str, int]) -> int:
     """An upper bound of a size while each symbol is between LEAST and its room."""
-    tree = ast.parse(_python(text), mode="eval").body
+    tree = parse(_python(text), mode="eval").body
     _, high = _bounds(tree, rooms)
     return max(high, 0)
 
