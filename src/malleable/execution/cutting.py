@@ -337,7 +337,7 @@ class Partition:
         found = tracing.attempt(body, values, state.static.__contains__, kinds, lifted, stage)
         if isinstance(found, Failed):
             raise Unsupported(calls.reason(found.error).why)
-        return over_sizes(found, made, self.options.on_host)
+        return over_sizes(found, made, self.options.by_numpy)
 
     def put(self, region, state, new) -> None:
         if partition.replace(self.tree.body, region, new):
@@ -371,6 +371,7 @@ class Partition:
         mutable = {n for n, v in known.items() if isinstance(v, list | dict | set)}
         scope = Scope(kinds, lookup, scan.statement, defs, region.tail)
         scope.values, scope.mutable = known, mutable
+        scope.lenient = self.options.control_flow == "lift"
         return scan.scan(region.body, scope, region.guarded)
 
     def trace(self, region, state, values, scanned, leaves):

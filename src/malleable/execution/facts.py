@@ -56,6 +56,7 @@ class Scope:
     values: dict = field(default_factory=dict)
     mutable: set = field(default_factory=set)  # names of lists, dicts and sets from outside
     decided: int = 0
+    lenient: bool = False  # whether numbers may lose digits
     unrolled: bool = False  # whether a loop has to stay one of Python
     plainly: bool = False  # whether it has to be traced as it stands
     active: tuple = ()

@@ -310,7 +310,8 @@ def jit(fun: Callable | None = None, **options) -> Callable:
     flow into shapes. donate_argnums: as in `jax.jit`, where all of `fun` is one program.
     on_break: "split", "warn" or "error" where a statement stays with Python.
     dynamic_sizes: "auto" runs a region of many sizes through NumPy or in padded buckets; "exact"
-    compiles each. control_flow: "host" leaves branches and loops on values to Python.
+    compiles each, "bucket" pads. control_flow: "host" leaves branches and loops on values to
+    Python; "lift" compiles them also where Python's numbers lose digits by it: 32 bits for 64.
     host: "numpy" or "jax" for what runs between; "auto" is NumPy on the CPU.
     max_compiles: programs kept per region. passes: those the regions go through, see `optimize`.
     pure: `fun` has no side effects, so that Python need not run where its answers are known.

@@ -32,6 +32,11 @@ class Options:
             raise ValueError(f"max_compiles is a number of programs, not {self.max_compiles!r}")
 
     @property
+    def by_numpy(self) -> bool:
+        """Whether regions of many sizes may run through NumPy, and not in buckets alone."""
+        return self.on_host and self.dynamic_sizes != "bucket"
+
+    @property
     def on_host(self) -> bool:
         """Whether NumPy may compute what is small."""
         return self.host != "jax" and jax.default_backend() == "cpu"

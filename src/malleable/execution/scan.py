@@ -149,7 +149,9 @@ def store(target, kind, value, scope):
 
 
 def keep_digits(name, kind, value, scope):
-    if kind != NUMBER or keeps_digits(name, value) or not (scope.decided or scope.loops):
+    if scope.lenient or not (scope.decided or scope.loops):
+        return
+    if kind != NUMBER or keeps_digits(name, value):
         return
     if scope.decided:
         raise Stays("number", f"`{name}` is a Python number that would lose digits in 32 bits")
