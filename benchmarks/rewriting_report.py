@@ -1,11 +1,11 @@
 """The rows of `rewriting.py` as text, and as a table in docs/benchmarks.md."""
 
-import pathlib
 import platform
 
 import jax
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "benchmarks.md"
+from benchmarks.page import put_table
+
 TITLES = {"cpu": "Pushing up and streaming", "gpu": "Pushing up and streaming, on a GPU"}
 
 
@@ -42,14 +42,8 @@ def say(row):
 
 
 def write_docs(rows, device):
-    """Put the table between the markers of `device` on the page, or a new section at its end."""
-    begin, end = f"<!-- rewriting {device} -->", f"<!-- end of rewriting {device} -->"
-    text = PAGE.read_text()
-    if begin not in text:
-        text = f"{text.rstrip()}\n\n## {TITLES[device]}\n\n{begin}\n{end}\n"
-    before, rest = text.split(begin)
-    _, after = rest.split(end)
-    PAGE.write_text(f"{before}{begin}\n{markdown(rows)}\n{end}{after}")
+    """Put the table on the page of benchmarks."""
+    put_table(f"rewriting {device}", TITLES[device], markdown(rows))
 
 
 def markdown(rows):

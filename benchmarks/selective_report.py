@@ -5,7 +5,7 @@ import platform
 
 import jax
 
-from benchmarks.rewriting_report import PAGE
+from benchmarks.page import put_table
 
 STEADY, STREAM = 0.85, 0.7  # shares of the headroom to capture
 SLOWEST = 1.1  # times eager, in any regime
@@ -106,15 +106,9 @@ def lines(records):
 
 
 def write_docs(records, name):
-    """Put the table between the markers of a file on the page, or a new section at its end."""
-    begin, end = f"<!-- selective {name} -->", f"<!-- end of selective {name} -->"
-    text = PAGE.read_text()
-    if begin not in text:
-        text = f"{text.rstrip()}\n\n## Selective JIT: programs of `{name}.py`\n\n{begin}\n{end}\n"
-    before, rest = text.split(begin)
-    _, after = rest.split(end)
+    """Put the table on the page of benchmarks."""
     table = "\n".join(markdown({n: r for n, r in records.items() if "steady" in r}))
-    PAGE.write_text(f"{before}{begin}\n{table}\n{end}{after}")
+    put_table(f"selective {name}", f"Selective JIT: programs of `{name}.py`", table)
 
 
 def markdown(records):

@@ -39,7 +39,7 @@ def test_a_race_takes_three_rounds_at_least():
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     path = tmp_path / "page.md"
-    monkeypatch.setattr(rewriting_report, "PAGE", path)
+    monkeypatch.setattr("benchmarks.page.PAGE", path)
     return path
 
 
