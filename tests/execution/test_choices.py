@@ -114,3 +114,18 @@ def test_a_function_that_is_called_hands_on_arrays_of_ours():
         found, expected = made(x), f(x)
         assert jax.tree.map(type, found) == jax.tree.map(type, expected)
         jax.tree.map(np.testing.assert_allclose, found, expected)
+
+
+def test_a_variable_without_a_value_leaves_a_region_without_one():
+    def late(x, n):
+        if n > 3:
+            y = x * 2
+        total = x.sum() * 2
+        print(end="")
+        return y if n > 3 else total
+
+    jitted = mal.jit(late)
+    for n in (2, 5, 2):
+        assert jnp.allclose(jitted(jnp.ones(3), n), late(jnp.ones(3), n))
+    (region,) = jitted.regions.values()
+    assert "y = x * 2" in region and "x.sum()" in region  # one, though `y` may have no value

@@ -1,6 +1,8 @@
 """What the residual program calls for its host statements, and what a failed trace means."""
 
+import functools
 import types
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -22,6 +24,9 @@ _KINDS = (
     (jax.errors.NonConcreteBooleanIndexError, "mask", "the size of the result depends on a mask"),
     (jax.errors.ConcretizationTypeError, "value", "this value is needed here"),
 )  # fmt: skip
+
+
+NEEDS_VALUE = tuple(kind for kind, _, _ in _KINDS)  # what JAX raises where it has no value
 
 
 def reason(error: Exception) -> Stays:
@@ -104,16 +109,13 @@ class Host:
 
     def iterate(self, x):
         """The items of an array of JAX as raw arrays."""
-        if (isinstance(x, jax.Array) and not is_traced(x)) or host.is_raw(x):
+        if (isinstance(x, jax.Array) and not isinstance(x, compat.Tracer)) or host.is_raw(x):
             return items(np.asarray(x))
         return iter(x)
 
     def iterate_arrays(self, x):
-        if isinstance(x, np.ndarray | jax.Array) and not is_traced(x) and (
-            type(x) is not np.ndarray or host.is_raw(x)
-        ):  # fmt: skip
-            return map(host.arrive, items(np.asarray(x)))
-        return iter(x)
+        """The items of an array of JAX as such ones."""
+        return map(self.arrive, self.iterate(x))
 
 
 def items(x: np.ndarray):
@@ -123,8 +125,17 @@ def items(x: np.ndarray):
     return map(host.own, (x[i, ...] for i in range(len(x)))) if x.ndim else iter(x)
 
 
-def is_traced(x) -> bool:
-    return isinstance(x, compat.Tracer)
+def cut(f, residual_of: Callable):
+    """`f` cut into regions too, where it is Python of the user's; else f itself.
+
+    residual_of(f): its residual program, None for a function that is not cut.
+    """
+    if isinstance(f, types.MethodType):
+        inner = cut(f.__func__, residual_of)
+        return f if inner is f.__func__ else functools.partial(inner, f.__self__)
+    if not isinstance(f, types.FunctionType) or not is_of_user(f):
+        return f
+    return residual_of(f) or f
 
 
 def is_of_user(f: types.FunctionType) -> bool:

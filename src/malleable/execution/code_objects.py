@@ -34,6 +34,11 @@ def function(code, fun_globals: dict, cells: dict, defaults=None, kwdefaults=Non
     return made
 
 
+def cells_of(fun: types.FunctionType) -> dict:
+    """The closure of a function, by name."""
+    return dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+
+
 _count = iter(range(1, 10**9))
 
 

@@ -30,10 +30,12 @@ from malleable.execution.functions import (
     asked_static,
     bare_arguments,
     callables,
+    captured,
     definitions,
     edited_tree,
     hashable,
     leaves_of,
+    names_read,
     needed,
 )
 from malleable.execution.host import is_raw
@@ -71,6 +73,7 @@ class Partition:
         self.taken = set(self.users)
         self.params, self.rebound = scopes.arguments(node), uses.binds
         self.locals = self.rebound | self.params
+        self.lookup = facts.outside(fun)
         names = anf.Names(self.taken, self.is_fixed)
         body = copy.deepcopy(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
@@ -93,7 +96,7 @@ class Partition:
         with self.lock:
             if self.version != self.tree.version:
                 self.write()
-            cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+            cells = code_objects.cells_of(fun)
             assert self.code is not None
             made = code_objects.function(
                 self.code, fun.__globals__, cells | self.hooks(self.runs),
@@ -150,12 +153,12 @@ class Partition:
             inner, "block", nodes.parameters(tuple(state.ins)), None if tail else state.outs, unset,
             given=frozenset(region.raw_ins), safe=safe,
         )  # fmt: skip
-        called = scopes.uses(*node.body)
+        called = names_read(node.body)
         node.body[:0] = writing.forgotten(sorted(region.absent & set(state.ins)))
-        node.body[:0] = needed(called.reads | called.captured, self.tree.defs).values()
+        node.body[:0] = needed(called, self.tree.defs).values()
         runs = self.equip(runs)
         fun = self.fun
-        cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+        cells = code_objects.cells_of(fun)
         free = (*cells, writing.HOST, *runs)
         code = code_objects.compiled(node, self.filename, free, self.name, self.fun.__qualname__)
         return code_objects.function(code, fun.__globals__, cells | self.hooks(runs))
@@ -228,7 +231,7 @@ class Partition:
         node = edited_tree(text, self.residual_tree.args)
         free = (*fun.__code__.co_freevars, writing.HOST, *self.runs)
         code = code_objects.compiled(node, f"<edited {self.name}>", free, node.name)
-        cells = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+        cells = code_objects.cells_of(fun)
         cells |= self.hooks(self.runs)
         return code_objects.function(
             code, fun.__globals__, cells, fun.__defaults__, fun.__kwdefaults__
@@ -239,7 +242,7 @@ class Partition:
         if not name or name in self.locals or name in self.taken - self.users:
             return False
         try:
-            value = facts.outside(self.fun)(name)
+            value = self.lookup(name)
         except Stays:
             return False
         return isinstance(value, types.ModuleType | type) or callable(value)
@@ -249,7 +252,7 @@ class Partition:
         if name in self.locals or name in self.taken - self.users:
             return True
         try:
-            value = facts.outside(self.fun)(name)
+            value = self.lookup(name)
         except Stays:
             return False
         if isinstance(value, types.ModuleType | type):
@@ -312,11 +315,8 @@ class Partition:
 
     def reads_of(self, stmt) -> set:
         """The names a statement reads, those of the functions defined here that it calls too."""
-        uses = scopes.uses(stmt)
-        names = uses.reads | uses.captured
-        for definition in needed(names, self.tree.defs).values():
-            names |= scopes.free(definition)
-        return names
+        names = names_read([stmt])
+        return names | captured(names, self.tree.defs)
 
     def sized(self, region, state, values, axes):
         """The region over symbolic sizes."""
@@ -364,9 +364,8 @@ class Partition:
             if kind == NUMPY and name in region.raw_ins and is_raw(value):
                 kind = ARRAY
             kinds[name] = kind
-        names = set().union(*(scopes.uses(s).reads | scopes.uses(s).captured for s in region.body))
-        kinds |= needed(names, self.tree.defs)
-        lookup, defs = facts.outside(self.fun), dict(self.tree.defs)
+        kinds |= needed(names_read(region.body), self.tree.defs)
+        lookup, defs = self.lookup, dict(self.tree.defs)
         known = dict(zip(state.ins, values, strict=True))
         mutable = {n for n, v in known.items() if isinstance(v, list | dict | set)}
         scope = Scope(kinds, lookup, scan.statement, defs, region.tail)
@@ -397,7 +396,7 @@ class Partition:
                     found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
                 if not isinstance(found, Failed):
                     if not static and tracing.from_numbers_only(found, leaves):
-                        static = {i for i, v in enumerate(values) if tracing._number(v)}
+                        static = {i for i, v in enumerate(values) if tracing.is_number(v)}
                         found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
                         if isinstance(found, Failed):
                             return found
@@ -412,9 +411,7 @@ class Partition:
         """The region as a function without the inputs that have no value."""
         found = state.bodies.get((absent, missing, watched))
         if found is None:
-            used = [scopes.uses(s) for s in region.body]
-            names = set().union(*(u.reads | u.captured for u in used))
-            prelude = list(needed(names, self.tree.defs).values())
+            prelude = list(needed(names_read(region.body), self.tree.defs).values())
             ins = [n for n in state.ins if n not in absent]
             outs = [None if n in missing else n for n in state.outs]
             found = state.bodies[absent, missing, watched] = tracing.make_body(

@@ -107,15 +107,12 @@ def expression(node, scope: Scope):
                 raise Stays("text", "a value becomes text")
             return join(*kinds_)
         case ast.IfExp():
-            scope.branches = True
             test = expression(node.test, scope)
             ways = join(expression(node.body, scope), expression(node.orelse, scope))
             both = [expression(x, scope) for x in (node.body, node.orelse)]
             if test not in (NUMBER, SIZE) and (NUMBER in both or ways in (SCALAR, SIZE)):
                 raise Stays("value", "which number it is depends on a value")
             return join(ways, *([test] if test == UNKNOWN else []))
-        case ast.BoolOp():
-            scope.branches = True
         case ast.BinOp():
             found = expression(node.left, scope), expression(node.right, scope)
             if not scope.lenient and SCALAR in found and set(found) <= {NUMBER, SCALAR, SIZE}:
@@ -196,7 +193,6 @@ def bind(target, kind, scope):
 
 def comprehension(node, scope):
     inner = Scope(dict(scope.kinds), scope.lookup, scope.statement, scope.defs, active=scope.active)
-    scope.branches = True
     for generator in node.generators:
         items = expression(generator.iter, inner)
         refuse_numpy(items)
@@ -420,7 +416,6 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope):
         if scope.decided:
             raise Stays("number", f"`{node.name}` gives a Python number that would lose digits")
         scope.unrolled |= bool(scope.loops)
-    scope.branches |= inner.branches
     scope.plainly |= inner.plainly
     scope.unrolled |= inner.unrolled
     scope.computes |= inner.computes

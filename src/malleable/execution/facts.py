@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ import jax
 import numpy as np
 
 from malleable import compat
+from malleable.execution.code_objects import cells_of
+from malleable.frontend import scopes
 
 ARRAY = "array"  # an array of JAX, or a pytree with such ones
 NUMBER = "number"  # a number, string, None or a tuple of these: Python's own
@@ -50,7 +53,6 @@ class Scope:
     defs: dict = field(default_factory=dict)
     returns: bool = False  # whether `return` may stand here
     loops: int = 0
-    branches: bool = False  # whether an `if`, `for`, `while`, `and` ... was met
     computes: bool = False  # whether something of JAX is called
     scalars: bool = False  # whether numbers are made of arrays
     values: dict = field(default_factory=dict)
@@ -79,9 +81,7 @@ def kind_of(value) -> Any:
         return ARRAY
     if hasattr(value, "__next__"):
         return Known(value)  # reading it changes it
-    if isinstance(value, np.ndarray):
-        return NUMPY
-    if isinstance(value, np.generic):
+    if isinstance(value, np.ndarray | np.generic):
         return NUMPY
     if value is None or isinstance(
         value, bool | int | float | complex | str | bytes | range | slice
@@ -128,13 +128,22 @@ def join(*found):
     return next((kind for kind in (SCALAR, SIZE) if kind in found), NUMBER)
 
 
+_WAITS = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
+
+
 def code_waits(code) -> bool:
-    return bool(code.co_flags & (0x20 | 0x80 | 0x100 | 0x200))
+    """Whether a function is a generator or a coroutine."""
+    return bool(code.co_flags & _WAITS)
 
 
 def outside(f: types.FunctionType) -> Callable[[str], Any]:
     """What the free and global names of a function mean now."""
-    cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
+    cells = cells_of(f)
 
     def lookup(name):
         try:
@@ -150,9 +159,7 @@ def outside(f: types.FunctionType) -> Callable[[str], Any]:
 
 
 def parameters(node) -> dict:
-    args = node.args
-    every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
-    return {arg.arg: UNKNOWN for arg in every if arg}
+    return dict.fromkeys(scopes.arguments(node), UNKNOWN)
 
 
 def refuse_numpy(kind):

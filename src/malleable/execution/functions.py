@@ -84,6 +84,17 @@ def needed(names, defs: dict) -> dict:
     return {name: defs[name] for name in sorted(found)}
 
 
+def captured(names, defs: dict) -> set:
+    """The names that the functions which `names` reach take from around them."""
+    return set().union(*map(scopes.free, needed(names, defs).values()))
+
+
+def names_read(stmts: list) -> set:
+    """The names that statements read, themselves or in functions made in them."""
+    uses = scopes.uses(*stmts)
+    return uses.reads | uses.captured
+
+
 def callables(names: set, space: dict) -> list[tuple]:
     """(name, value) of what can be called and is no class, among these global names."""
     found = [(name, space[name]) for name in sorted(names & space.keys())]
@@ -112,6 +123,7 @@ def bare_arguments(node: ast.FunctionDef) -> ast.arguments:
 
 
 def walk(stmts):
+    """Every statement among these and in their blocks, in order."""
     for stmt in stmts:
         yield stmt
         for block in nodes.blocks(stmt):

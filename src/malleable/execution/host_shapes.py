@@ -397,8 +397,6 @@ def _scalar(name):
     return make
 
 
-_SCALARS = ("int32", "float32", "uint8", "int8", "float16")
-
 SHAPES = {
     **{
         getattr(jnp, name): _scalar(name)

@@ -25,18 +25,12 @@ from malleable.notes import note
 _NOT_COMPILED = (
     calls.NeedsPython,
     TransformError,
-    jax.errors.JAXTypeError,
+    *calls.NEEDS_VALUE,
     TypeError,
     ValueError,
     IndexError,
 )
 PARTITIONS = 128  # functions that one `jit` remembers
-_CONCRETE = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
 
 
 class Engine:
@@ -51,13 +45,12 @@ class Engine:
 
     def selective(self, f):
         """`f` cut into regions too, where it is Python of the user's; else f itself."""
-        if isinstance(f, types.MethodType):
-            inner = self.selective(f.__func__)
-            return f if inner is f.__func__ else functools.partial(inner, f.__self__)
-        if not isinstance(f, types.FunctionType) or not calls.is_of_user(f):
-            return f
+        return calls.cut(f, self.residual)
+
+    def residual(self, f) -> Callable | None:
+        """The residual program of a Python function; None for one that is not cut."""
         found = self.partition(f)
-        return f if found is None else found.residual(f)
+        return found and found.residual(f)
 
     def partition(self, f) -> Partition | None:
         """The partition of a Python function, one per code and the functions it closes over."""
@@ -95,11 +88,11 @@ class Selective:
 
     def __init__(self, fun: Callable, options: Options):
         self.fun, self.options = fun, options
+        self.plain: Any = python_of(fun)  # None, or the function and what is bound to it
         self.engine = self._engine()
         functools.update_wrapper(self, fun)
         self.__malleable_selective__ = fun
         self.made: Any = (None, None)
-        self.plain: Any = python_of(fun)  # None, or the function and what is bound to it
         self.entry: Callable = self.begin
         self.said = False  # whether it was said that it is not cut
 
@@ -139,7 +132,7 @@ class Selective:
         def compiled(*args, **kwargs):
             try:
                 return direct(*args, **kwargs)
-            except (*_CONCRETE, TypeError) as e:
+            except (*calls.NEEDS_VALUE, TypeError) as e:
                 note("it is not compiled", "", str(e).partition("\n")[0])
                 return self.fun(*args, **kwargs)
 
@@ -172,7 +165,7 @@ class Selective:
             if not at:
                 raise
             raise TransformError(e.what, where=at, hint=e.hint) from None
-        except _CONCRETE as e:
+        except calls.NEEDS_VALUE as e:
             if any(isinstance(x, compat.Tracer) for x in flatten((args, kwargs))[0]):
                 raise calls.needs_value(part, e) from e
             raise
@@ -222,22 +215,14 @@ class Selective:
                 return self.stepwise(*args, **kwargs)
             try:
                 return direct(*args, **kwargs)
-            except (
-                calls.NeedsPython,
-                TransformError,
-                *_CONCRETE,
-                TypeError,
-                ValueError,
-                IndexError,
-            ):
+            except _NOT_COMPILED:
                 self.entry = self.general
             return self.general(*args, **kwargs)  # not in the handler: its errors are the user's
 
         self.entry = compiled
 
     def _engine(self):
-        plain = python_of(self.fun)
-        return Engine(self.options, plain and plain[0])
+        return Engine(self.options, self.plain and self.plain[0])
 
     def clear_cache(self) -> None:
         """Forget all that was compiled, and how the function was cut."""

@@ -107,8 +107,7 @@ class Meter:
                 held = self.programs[id(part)] = part.tree.version, code, runs
         _, code, runs = held
         engine = _Engine(part.engine, self)
-        closure = zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True)
-        cells: dict[str, Any] = dict(closure)
+        cells: dict[str, Any] = code_objects.cells_of(fun)
         cells |= {name: types.CellType(runner) for name, runner in runs.items()}
         cells[writing.HOST] = types.CellType(_Hooks(engine, self))
         return code_objects.function(
@@ -128,13 +127,11 @@ class _Engine:
         self.engine, self.meter, self.options = engine, meter, engine.options
 
     def selective(self, f):
-        if isinstance(f, types.MethodType):
-            inner = self.selective(f.__func__)
-            return f if inner is f.__func__ else functools.partial(inner, f.__self__)
-        if not isinstance(f, types.FunctionType) or not calls.is_of_user(f):
-            return f
+        return calls.cut(f, self.residual)
+
+    def residual(self, f) -> Callable | None:
         part = self.engine.partition(f)
-        return f if part is None else self.meter.program(part, f)
+        return part and self.meter.program(part, f)
 
 
 class _Hooks(calls.Host):

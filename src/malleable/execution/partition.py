@@ -12,6 +12,7 @@ from typing import Any
 
 from malleable.execution import anf
 from malleable.execution.facts import Stays
+from malleable.execution.functions import walk
 from malleable.frontend import nodes, scopes
 
 
@@ -47,8 +48,6 @@ class Break:
     stmt: ast.stmt
     where: str
     line: int
-    calls: int = 0
-    seconds: float = 0.0
 
 
 @dataclass
@@ -61,8 +60,7 @@ class Tree:
     taken: set = field(default_factory=set)  # all names, the generated ones too
     version: int = 0
     defs: dict = field(default_factory=dict)  # functions defined in it, by name
-    breaks: dict = field(default_factory=dict)  # by id of the statement
-    pinned: list = field(default_factory=list)
+    breaks: dict = field(default_factory=dict)  # by id of the statement, which each holds
     leave: str = "leave"  # the hook that takes what is returned: "keep" in a callee
 
 
@@ -96,11 +94,7 @@ class Live(scopes.Liveness):
 
 def regions(stmts):
     """Every region among these statements, in order."""
-    for stmt in stmts:
-        if isinstance(stmt, Region):
-            yield stmt
-        for block in nodes.blocks(stmt):
-            yield from regions(block)
+    return (stmt for stmt in walk(stmts) if isinstance(stmt, Region))
 
 
 def surely(stmts: list, have: set, at: dict) -> set:
@@ -293,7 +287,6 @@ def split(tree: Tree, region: Region, cut: int, stays: Stays, where: str) -> lis
     left = opened(stmt, region.tail and not behind, tree.names)
     host = stmt if left is None else left
     tree.breaks[id(host)] = Break(stays.kind, stays.why, host, where, stmt.lineno)
-    tree.pinned.append(host)
     out: list = enclosed(before, False, tree.names)
     out.append(host)
     if behind:

@@ -35,7 +35,7 @@ from malleable.execution.signatures import (
     signature,
 )
 from malleable.execution.sizes import size_values
-from malleable.execution.tracing import UNSET, Traced, ordered
+from malleable.execution.tracing import Traced, ordered
 from malleable.execution.work import equations
 
 HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
@@ -378,7 +378,7 @@ def assemble(variant, outs, leaves, sizes, runner: Runner):
         elif len(entry) == 2:
             x = size_values((entry[1],), tuple(sizes))(sizes)[0]
         else:
-            x = UNSET if entry[0] is ... else entry[0]
+            x = entry[0]
         found.append(x)
     if variant.is_flat:
         return found[0] if traced.single else tuple(found)

@@ -50,11 +50,10 @@ def scan(stmts: list, scope: Scope, guarded: bool = False) -> Scanned:
     plain = []
     for number, stmt in enumerate(stmts):
         before = dict(scope.kinds)
-        branches = scope.branches
         try:
             only_numbers = statement(stmt, scope)
         except Stays as e:
-            scope.kinds, scope.branches = before, branches
+            scope.kinds = before
             return Scanned(number, e, plain, scope)
         if only_numbers:
             plain.append(number)
@@ -195,7 +194,6 @@ def _expr(stmt, scope):
 
 def _if(stmt, scope):
     test = expression(stmt.test, scope)
-    scope.branches = True
     before = dict(scope.kinds)
     scope.decided += test not in (NUMBER, SIZE)
     try:
@@ -217,7 +215,6 @@ def merge(scope, other):
 
 
 def _loop(stmt, scope):
-    scope.branches = True
     numbers = True
     for _ in range(2):
         before = dict(scope.kinds)

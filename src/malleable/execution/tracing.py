@@ -25,7 +25,7 @@ from malleable.frontend.session import Options, Session, within
 from malleable.frontend.trees import UNSET
 
 LIFTED, UNROLLED = Options(roll="auto", exact=True), Options(exact=True)
-WATCH = "_watch"
+WATCH, UNBOUND = "_watch", "_unset"  # what the text of a region may name besides the user's
 LONG = 100  # steps of Python loops that one region may hold
 
 
@@ -104,7 +104,7 @@ def make_body(
 
     watched: a long loop in it raises Stays.
     """
-    outs = ["..." if name is None else name for name in outs]
+    outs = [UNBOUND if name is None else name for name in outs]
     if watched:
         prelude, stmts = ([Watched().visit(copy.deepcopy(s)) for s in x] for x in (prelude, stmts))
     lines = [f"def region({', '.join(ins)}):"]
@@ -118,7 +118,8 @@ def make_body(
         lines.append(f"    return ({', '.join(outs)}{',' if outs else ''})")
     elif not stmts:
         lines.append("    pass")
-    cells: dict = dict(zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True))
+    cells = code_objects.cells_of(fun)
+    cells[UNBOUND] = types.CellType(UNSET)
     if watched:
         cells[WATCH] = types.CellType(Watch())
     made = code_objects.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
@@ -189,13 +190,9 @@ def attempt(
     for i, value in enumerate(values):
         parts, structure = flatten(value)
         tree.append((structure, len(parts)))
-        leaves += [
-            (
-                leaf,
-                is_dynamic(leaf) and not (_number(leaf) and (leaf_static(i) or leaf is not value)),
-            )
-            for leaf in parts
-        ]
+        for leaf in parts:
+            fixed = is_number(leaf) and (leaf_static(i) or leaf is not value)
+            leaves.append((leaf, is_dynamic(leaf) and not fixed))
     dynamic = tuple(d for _, d in leaves)
     made: dict[str, Any] = {}
 
@@ -218,9 +215,9 @@ def attempt(
         same = {
             id(x): i
             for i, (x, (leaf, d)) in enumerate(zip(filled, leaves, strict=True))
-            if (d and _number(leaf)) or not (d or _can_leave(leaf))
+            if (d and is_number(leaf)) or not (d or _can_leave(leaf))
         }
-        entries, outs, numbers = [], [], []
+        entries, outs = [], []
         for x in found:
             if id(x) in same:
                 entries.append(("in", same[id(x)]))
@@ -231,7 +228,7 @@ def attempt(
                 entries.append(("size", str(x)))
             else:
                 entries.append((x,))
-        made["entries"], made["outs"] = entries, numbers
+        made["entries"] = entries
         return outs
 
     arguments = [leaf for leaf, d in leaves if d]
@@ -294,7 +291,8 @@ def _are_numbers(kinds, out, count: int) -> tuple[bool, ...]:
     return tuple(agreed) if ways else (False,) * count
 
 
-def _number(leaf) -> bool:
+def is_number(leaf) -> bool:
+    """Whether a leaf is a number of Python's own."""
     return isinstance(leaf, int | float | complex) and not isinstance(leaf, np.generic)
 
 
@@ -346,7 +344,7 @@ def from_numbers_only(traced: Traced, leaves: list) -> bool:
     """Whether an output, an array to JAX, is made of Python numbers only, and so may be one."""
     args = [leaf for leaf, d in zip(leaves, traced.dynamic, strict=True) if d]
     program = traced.program.jaxpr
-    numbers = {v for v, x in zip(program.invars, args, strict=True) if _number(x)}
+    numbers = {v for v, x in zip(program.invars, args, strict=True) if is_number(x)}
     if not numbers:
         return False
     for eqn in program.eqns:
@@ -354,5 +352,5 @@ def from_numbers_only(traced: Traced, leaves: list) -> bool:
         if inputs and all(v in numbers for v in inputs):
             numbers.update(v for v in eqn.outvars if not v.aval.shape and v.aval.weak_type)
     outs = [v for v in program.outvars if not isinstance(v, compat.Literal)]
-    known = {e for e, is_number in zip(traced.outs, traced.numbers, strict=True) if is_number}
+    known = {e for e, number in zip(traced.outs, traced.numbers, strict=True) if number}
     return any(v in numbers for i, v in enumerate(outs) if i not in known)

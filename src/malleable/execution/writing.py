@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from malleable.execution import partition
+from malleable.execution.functions import captured, walk
 from malleable.execution.partition import Live, Region, Tree, regions
 from malleable.frontend import nodes, scopes
 from malleable.frontend.nodes import load, placed, store
@@ -26,18 +27,12 @@ def settle(tree: Tree, is_input: Callable[[str], bool], after: Any = (), params:
     """
 
     def extra(names) -> set:
-        """What the functions defined here take from around them."""
-        found, todo = set(), [n for n in names if n in tree.defs]
-        while todo:
-            free = scopes.free(tree.defs[todo.pop()])
-            todo += [n for n in free - found if n in tree.defs]
-            found |= free
-        return found
+        return captured(names, tree.defs)
 
     live = Live(tree, extra)
     live._mark(tree.body, set(after), set())
-    kept = [s for s in _plain(tree.body) if isinstance(s, ast.FunctionDef)]
-    captured = set().union(*(scopes.free(d) for d in kept)) if kept else set()
+    kept = [stmt for stmt in walk(tree.body) if isinstance(stmt, ast.FunctionDef)]
+    held = set().union(*map(scopes.free, kept))  # what functions see, whenever they run
     unset: set = set()
     before: dict = {}
     partition.surely(tree.body, set(params) | set(tree.defs), before)
@@ -54,21 +49,13 @@ def settle(tree: Tree, is_input: Callable[[str], bool], after: Any = (), params:
             | {n for n in reads - own if is_input(n) and n not in tree.defs}
             | (inner.needs & live.locals - set(tree.defs))
         )
-        outs = inner.binds & (live.after[id(region)] | (captured & live.locals)) - set(tree.defs)
+        outs = inner.binds & (live.after[id(region)] | (held & live.locals)) - set(tree.defs)
         new_ins, new_outs = sorted(ins), [] if region.tail else sorted(outs)
         region.absent = {n for n in ins if n in live.locals} - before[id(region)]
         unset |= region.absent
         region.unsure, region.ins, region.outs = maybe, new_ins, new_outs
         region.number = number
     return unset
-
-
-def _plain(stmts):
-    for stmt in stmts:
-        if not isinstance(stmt, Region):
-            yield stmt
-        for block in nodes.blocks(stmt):
-            yield from _plain(block)
 
 
 def bound_in(tree: Tree) -> set:
