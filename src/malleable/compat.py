@@ -10,7 +10,9 @@ tracers, operations put off, derivatives in one direction.
 
 import contextlib
 import contextvars
+import copy as _copy
 import functools
+import itertools
 import pathlib
 import sys
 from collections import namedtuple
@@ -29,10 +31,13 @@ from jax._src import (
     core,
     dtypes,
     literals,
+    pjit,
     shard_map,
     source_info_util,
     traceback_util,
 )
+from jax._src import mesh as mesh_internal
+from jax._src.interpreters import batching as batching_internal
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import lax as lax_internal
 from jax.extend import core as jexc
@@ -1108,3 +1113,266 @@ mlir.register_lowering(_linear_call, mlir.lower_fun(_run_linear, multiple_result
 ad.primitive_jvps[_linear_call] = _linear_jvp
 ad.primitive_transposes[_linear_call] = _linear_transpose
 batching.fancy_primitive_batchers[_linear_call] = _linear_batch
+
+
+# ---------------------------------------------------------------- looking at programs
+
+Place = namedtuple("Place", "file line function column end_line end_column")
+_session = jax.make_user_context(0)  # type: ignore[attr-defined]
+_sessions = itertools.count(1)
+
+
+def frames(*eqns: Eqn) -> list[Place]:
+    """The user's frames behind an equation and those around it, innermost first."""
+    return list(dict.fromkeys(p for eqn in eqns for p in _places(eqn.source_info.traceback)))
+
+
+@functools.lru_cache(4096)
+def _places(traceback) -> tuple[Place, ...]:
+    return tuple(
+        Place(f.file_name, f.start_line, f.function_name, f.start_column, f.end_line, f.end_column)
+        for f in source_info_util.user_frames(traceback)
+    )
+
+
+def defined(jaxpr: Jaxpr) -> Place | None:
+    """Where the function behind a program begins, if it is the user's."""
+    name, _, at = (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "").rpartition(" at ")
+    file, _, line = at.rpartition(":")
+    known = line.isdigit() and source_info_util.is_user_filename(file)
+    return Place(file, int(line), name, 0, int(line), 0) if known else None
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Nothing traced inside is taken from JAX's caches, or later from what they keep of it."""
+    with _session(next(_sessions)):
+        yield
+
+
+_LANES = "lanes:"
+
+
+def lanes_of(eqn: Eqn) -> str | None:
+    """The name of the mapped function, if this scan goes through the examples of a vmap."""
+    stack = getattr(eqn.source_info.name_stack, "stack", ())
+    last = next((s.name for s in reversed(stack) if type(s) is source_info_util.Scope), "")
+    named = eqn.primitive.name == "scan" and last.startswith(_LANES)
+    return last.removeprefix(_LANES) if named else None
+
+
+@contextlib.contextmanager
+def staged_vmap() -> Iterator[None]:
+    """Every `jax.vmap` traced inside becomes a scan over its examples: see `lanes_of`.
+
+    One with an axis name, or of values that are no arrays, is batched as usual.
+    """
+    with _by_example(True):
+        yield
+
+
+_by_example = jax.make_user_context(False)  # type: ignore[attr-defined]
+_batch = batching_internal.batch
+
+
+def _batch_or_scan(fun, axis, dims, out_dims, sum_match=False):
+    batched = _batch(fun, axis, dims, out_dims, sum_match=sum_match)
+    return _Lanes(fun, axis, dims, out_dims, batched) if _by_example.value else batched
+
+
+batching_internal.batch = _batch_or_scan
+
+
+class _Lanes:
+    """What stands for a batched function: mapped over its examples one by one."""
+
+    def __init__(self, fun, axis, dims, out_dims, batched):
+        self.fun, self.axis, self.dims, self.out_dims = fun, axis, dims, out_dims
+        self.batched = batched
+
+    def call_wrapped(self, *args):
+        axis, dims, fun = self.axis, self.dims, self.fun
+        plain = all(d is None or isinstance(d, int) for d in dims) and all(map(is_array, args))
+        named = axis.name is not core.no_axis_name or axis.spmd_name is not None
+        if named or axis.explicit_mesh_axis is not None or not plain:
+            return self.batched.call_wrapped(*args)
+        xs = [jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True) if d is not None]
+
+        def body(_, xs):
+            rest = iter(xs)
+            one = [a if d is None else next(rest) for a, d in zip(args, dims, strict=True)]
+            self._forget()
+            return None, list(fun.call_wrapped(*one))
+
+        with source_info_util.extend_name_stack(_LANES + fun.__name__):
+            _, outs = lax.scan(body, None, xs, length=axis.size)
+        ends = self.out_dims() if callable(self.out_dims) else self.out_dims
+        if not all(isinstance(d, int) for d in ends):  # let JAX see to what is not mapped
+            self._forget()
+            return self.batched.call_wrapped(*args)
+        return [jnp.moveaxis(x, 0, d) for x, d in zip(outs, ends, strict=True)], list(ends)
+
+    def _forget(self):
+        for store in filter(None, self.fun.stores):
+            store.reset()
+
+
+# ---------------------------------------------------------------- whole tracebacks
+
+
+class Whole:
+    """A traceback with the frames of JAX, kept beside the one JAX made of it."""
+
+    def __init__(self, traceback=None):
+        self.traceback = traceback
+
+    def __reduce__(self):  # an error is still sent between processes; its frames are not
+        return Whole, ()
+
+
+_keepers: set[object] = set()
+
+
+@contextlib.contextmanager
+def whole_tracebacks() -> Iterator[None]:
+    """While open, errors keep the frames that JAX removes: see `whole_traceback`."""
+    _keepers.add(keeper := object())
+    try:
+        yield
+    finally:
+        _keepers.discard(keeper)
+
+
+def whole_traceback(error: BaseException) -> list[tuple]:
+    """(frame, index of the instruction, whether the code is JAX's) of an error, outermost first."""
+    kept = list(_walk(vars(error).get(_WHOLE, Whole()).traceback))
+    inner = {frame for frame, _ in kept}
+    outer = itertools.takewhile(lambda step: step[0] not in inner, _walk(error.__traceback__))
+    return [(f, at, is_hidden(f)) for f, at in (*outer, *kept)]
+
+
+def is_hidden(frame) -> bool:
+    """Whether a frame runs code of JAX or of this library."""
+    return not traceback_util.include_frame(frame)
+
+
+def _walk(tb) -> Iterator[tuple]:
+    while tb is not None:
+        yield tb.tb_frame, tb.tb_lasti
+        tb = tb.tb_next
+
+
+def _keep_whole(filter_traceback):
+    def wrapped(tb):
+        if _keepers and (error := sys.exception()) is not None:
+            vars(error).setdefault(_WHOLE, Whole(tb))
+        return filter_traceback(tb)
+
+    return wrapped
+
+
+_WHOLE = "_whole_traceback"
+traceback_util.filter_traceback = _keep_whole(traceback_util.filter_traceback)
+
+
+# ---------------------------------------------------------------- programs as they run
+
+# A call of a jitted function with values, or an execution: of such a call, or of a part of what
+# runs without jit (then fun is None). leaves: the flat arguments; given: (args, kwargs).
+Running = namedtuple("Running", "program leaves donated fun given", defaults=[None, None])
+
+_watches: list[Callable] = []
+
+
+@contextlib.contextmanager
+def watched(watch: Callable) -> Iterator[None]:
+    """While open, watch(proceed, running) stands in the place of proceed() for all that runs.
+
+    Compiled functions are compiled again for the block, and called through Python.
+    """
+    with apart():
+        _watches.append(watch)
+        try:
+            yield
+        finally:
+            _watches.remove(watch)
+
+
+def _through_watch(proceed: Callable, running: Running):
+    for watch in _watches:
+        proceed = functools.partial(watch, proceed, running)
+    return proceed()
+
+
+def _watched_call(run):
+    def wrapped(p, leaves, fun, args, kwargs):
+        proceed = functools.partial(run, p, leaves, fun, args, kwargs)
+        if not _watches or not core.trace_state_clean() or any(map(_is_tracer, leaves)):
+            return proceed()
+        donated = p.params["donated_invars"]
+        return _through_watch(
+            proceed, Running(p.params["jaxpr"], leaves, donated, fun, (args, kwargs))
+        )
+
+    return wrapped
+
+
+def _watched_run(run):
+    def wrapped(*leaves, jaxpr, donated_invars, **params):
+        params |= {"jaxpr": jaxpr, "donated_invars": donated_invars}
+        proceed = functools.partial(run, *leaves, **params)
+        if not _watches:
+            return proceed()
+        return _through_watch(proceed, Running(jaxpr, leaves, donated_invars))
+
+    return wrapped
+
+
+def _no_fast_path(make):
+    return lambda *args: None if _watches else make(*args)
+
+
+def _is_tracer(x) -> bool:
+    return isinstance(x, Tracer)
+
+
+pjit._run_python_pjit = _watched_call(pjit._run_python_pjit)
+pjit._pjit_call_impl_python = _watched_run(pjit._pjit_call_impl_python)
+pjit._get_fastpath_data = _no_fast_path(pjit._get_fastpath_data)
+
+
+# ---------------------------------------------------------------- running lane by lane
+
+
+def is_spread(x) -> bool:
+    """Whether a value is a concrete array that lies on several devices."""
+    return isinstance(x, HostArray) and len(x.sharding.device_set) > 1
+
+
+def alone(eqn: Eqn) -> Eqn:
+    """An equation of the body of a shard_map, as one that runs on the part of a single device."""
+    nowhere = jax.sharding.AbstractMesh((), ())
+    placed = [k for k, p in eqn.params.items() if isinstance(p, jax.sharding.Sharding)]
+    ctx = _copied(eqn.ctx, cur_abstract_mesh=nowhere)
+    return eqn.replace(ctx=ctx, params=eqn.params | dict.fromkeys(placed))
+
+
+def _copied(record, **changes):
+    """A copy of an object of JAX's whose attributes may not be assigned, with some changed."""
+    new = _copy.copy(record)
+    for name, value in changes.items():
+        object.__setattr__(new, name, value)
+    return new
+
+
+def function_name(jaxpr: Jaxpr) -> str:
+    """What the function behind a program is called."""
+    return (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "").partition(" at ")[0]
+
+
+def concrete_mesh(mesh):
+    """The devices of a mesh, those of the context if it names none; None where there are none."""
+    if isinstance(mesh, jax.sharding.Mesh):
+        return mesh
+    known = mesh_internal.get_concrete_mesh()
+    return None if known is None or known.empty else known

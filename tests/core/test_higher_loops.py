@@ -233,6 +233,16 @@ def test_a_carry_of_all_lanes_counts_while_any_is_at_work():
     assert under(count, lambda n: lanes(1.0, n), BOUNDS, carry=0)[1] == 3
 
 
+def test_lanes_may_write_a_number_of_python():
+    def passes(frame, x, **_):
+        frame.write("n", 1.0, mode="sum")
+        return frame.bind(x)
+
+    _, _, writes = interpret(lambda n: lanes(1.0, n), {SIN: passes})(BOUNDS)
+    each = [interpret(lambda n: until(1.0, n), {SIN: passes})(n)[2]["n"].value for n in BOUNDS]
+    assert_same(writes["n"].value, jnp.stack(each))
+
+
 def test_lanes_in_a_scan_and_scans_of_lanes_write_the_same():
     program = lambda n: lax.scan(lambda c, _: (c + until(1.0, n), None), 0.0, length=2)[0]
     reap = interpret(program, {SIN: hand_out("last")})

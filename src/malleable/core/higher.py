@@ -340,7 +340,8 @@ def _masked(write: Write, go) -> Write:
     """A write of one step, where only some lanes are still at work."""
 
     def wide(x):
-        return x if x.shape[: go.ndim] == go.shape else jnp.broadcast_to(x, go.shape + x.shape)
+        shape = jnp.shape(x)
+        return x if shape[: go.ndim] == go.shape else jnp.broadcast_to(x, go.shape + shape)
 
     value = jax.tree.map(wide, write.value)
     value = select(go, value, zeros(value)) if write.mode == "sum" else value

@@ -22,8 +22,8 @@ class Staged:
 def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged]:
     """Return a function that traces `fun` on its arguments instead of running it.
 
-    Arrays and numbers are traced; other leaves (strings, functions, None) stay as they are,
-    in the arguments and in the output. `markers` are those some rule is waiting for.
+    Arrays and numbers are traced, and what only says its type (jax.ShapeDtypeStruct); other
+    leaves (strings, functions, None) stay as they are, in the arguments and in the output. `markers` are those some rule is waiting for.
 
     >>> import jax.numpy as jnp
     >>> staged = stage(lambda x, how: {"y": jnp.sin(x), "how": how})(1.0, "fast")
@@ -35,7 +35,7 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
 
     def staged(*args, **kwargs) -> Staged:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        traced = [compat.is_array(x) for x in leaves]
+        traced = [compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) for x in leaves]
         made: dict[str, Any] = {}
 
         def flat(*xs):

@@ -26,10 +26,11 @@ def flop(program: compat.Jaxpr, size: Callable[[Any], int] = int) -> int:
     factorization of (n, n) counts n**3; what only moves numbers nothing; all else one per number
     it makes. A scan counts its steps, a `while` one pass, a `cond` its longest branch.
     """
-    return sum(_flop(eqn, size) for eqn in program.jaxpr.eqns)
+    return sum(flop_of(eqn, size) for eqn in program.jaxpr.eqns)
 
 
-def _flop(eqn, size) -> int:
+def flop_of(eqn: compat.Eqn, size: Callable[[Any], int] = int) -> int:
+    """`flop` of one equation."""
     name, inside = eqn.primitive.name, compat.bodies(eqn.params)
     if inside and not name.startswith(("reduce", "scatter", "sort")):
         parts = [flop(body, size) for body in inside]

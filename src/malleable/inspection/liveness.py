@@ -1,0 +1,70 @@
+"""How much memory a program holds at once, run equation by equation."""
+
+from typing import NamedTuple
+
+from malleable import compat
+from malleable.inspection import counting, places
+
+
+class Peak(NamedTuple):
+    """bytes: alive at once, arguments included; where: the line; made: (line, bytes) of these."""
+
+    bytes: int
+    where: str
+    made: list[tuple[str, int]]
+
+
+def peak(program: compat.Jaxpr) -> Peak:
+    """The most that is alive at once: arguments, constants and results stay until the end.
+
+    A value dies after its last use. A body adds what it holds beyond its operands and results;
+    of a loop, one step's, and a second copy of its carry. Liveness as in Aho, Lam, Sethi, Ullman,
+    "Compilers", 2nd edition, section 9.2.5.
+
+    >>> import jax.numpy as jnp
+    >>> x = jnp.ones(1000, jnp.float32)
+    >>> peak(compat.trace(lambda x: jnp.sin(jnp.cos(x)) * x, x)).bytes
+    12000
+    """
+    raw = program.jaxpr
+    kept = {*raw.constvars, *raw.invars, *_variables(raw.outvars)}
+    given = list(dict.fromkeys((*raw.constvars, *raw.invars)))
+    last = {v: i for i, eqn in enumerate(raw.eqns) for v in _variables(eqn.invars)}
+    alive = {v: ("arguments and constants", counting.size(v.aval)) for v in given}
+    most = Peak(sum(b for _, b in alive.values()), "", list(alive.values()))
+    held = most.bytes
+    for i, eqn in enumerate(raw.eqns):
+        where = places.spell(places.of(eqn))
+        for v in _variables(eqn.outvars):
+            alive[v] = (where, counting.size(v.aval))
+            held += alive[v][1]
+        inner = _inside(eqn)
+        if held + inner.bytes > most.bytes:
+            at = inner.where or where if inner.bytes else where
+            most = Peak(held + inner.bytes, at, [*alive.values(), *inner.made])
+        for v in _variables((*eqn.invars, *eqn.outvars)):
+            if v in alive and v not in kept and last.get(v, i) <= i:
+                held -= alive.pop(v)[1]
+    return most
+
+
+def _inside(eqn: compat.Eqn) -> Peak:
+    """What the bodies of an equation hold beyond its operands and results."""
+    most = Peak(0, "", [])
+    inside = compat.bodies(eqn.params)
+    for i, _ in counting.bodies_of(eqn):
+        body, raw = peak(inside[i]), inside[i].jaxpr
+        ends = {*raw.constvars, *raw.invars, *_variables(raw.outvars)}
+        beyond = body.bytes - sum(counting.size(v.aval) for v in ends)
+        view = compat.view(eqn)
+        if isinstance(view, compat.Scan | compat.While):  # a step makes a new carry beside the old
+            beyond += sum(counting.size(v.aval) for v in raw.outvars)
+        if beyond > most.bytes:
+            most = Peak(
+                beyond, body.where, [m for m in body.made if m[0] != "arguments and constants"]
+            )
+    return most
+
+
+def _variables(atoms) -> list:
+    return list(dict.fromkeys(a for a in atoms if not isinstance(a, compat.Literal)))

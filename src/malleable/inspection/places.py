@@ -1,0 +1,60 @@
+"""Lines of the user's own: which frame of an equation to name, and how."""
+
+import functools
+import linecache
+import os
+import site
+import sysconfig
+
+from malleable import compat
+from malleable.compat import Place
+
+
+@functools.cache
+def is_own(file: str) -> bool:
+    """Whether a file is the user's own: not of an installed package, nor of the standard library.
+
+    >>> is_own("model.py"), is_own(os.__file__)
+    (True, False)
+    """
+    return not file.startswith(_INSTALLED)
+
+
+_FOLDERS = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
+_INSTALLED = (
+    *(f"{folder}{os.sep}" for folder in _FOLDERS if "packages" in folder or "python" in folder),
+    "<frozen ",
+)
+
+
+def own(places: list[Place]) -> Place | None:
+    """The first place in a file of the user's own, else the first, else None."""
+    return next((p for p in places if is_own(p.file)), places[0] if places else None)
+
+
+def of(*eqns: compat.Eqn) -> Place | None:
+    """The line of the user's own behind an equation; then those around it, innermost first."""
+    return own(compat.frames(*eqns))
+
+
+def spell(place: Place | None) -> str:
+    """`file.py:12 in fun`, or "" for none; the file as seen from the working directory.
+
+    >>> spell(Place("model.py", 12, "net", 1, 12, 9))
+    'model.py:12 in net'
+    """
+    if place is None:
+        return ""
+    function = place.function.rpartition("<locals>.")[2]
+    return f"{relative(place.file)}:{place.line} in {function}"
+
+
+def relative(file: str) -> str:
+    """A path as seen from the working directory, if it is in there."""
+    near = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if near.startswith("..") else near
+
+
+def line_of(place: Place | None) -> str:
+    """The text of the user's line, or "" where it cannot be read."""
+    return linecache.getline(place.file, place.line).strip() if place else ""
