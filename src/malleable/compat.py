@@ -8,13 +8,14 @@ In order: jaxprs, source lines, views of higher-order equations, markers, symbol
 tracers, operations put off, derivatives in one direction.
 """
 
+import ast
 import contextlib
 import contextvars
-import copy as _copy
 import functools
 import itertools
 import pathlib
 import sys
+import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -33,6 +34,7 @@ from jax._src import (
     literals,
     pjit,
     shard_map,
+    sharding_impls,
     source_info_util,
     traceback_util,
 )
@@ -40,6 +42,9 @@ from jax._src import mesh as mesh_internal
 from jax._src.interpreters import batching as batching_internal
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import lax as lax_internal
+from jax._src.lax import parallel
+from jax._src.lax.control_flow import conditionals
+from jax._src.random import prng
 from jax.extend import core as jexc
 from jax.interpreters import ad, batching, mlir
 from jaxlib import xla_client
@@ -1135,11 +1140,16 @@ def _places(traceback) -> tuple[Place, ...]:
     )
 
 
+def is_users(file: str) -> bool:
+    """Whether code in a file is neither JAX's, nor NumPy's, nor this library's."""
+    return source_info_util.is_user_filename(file)
+
+
 def defined(jaxpr: Jaxpr) -> Place | None:
     """Where the function behind a program begins, if it is the user's."""
     name, _, at = (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "").rpartition(" at ")
     file, _, line = at.rpartition(":")
-    known = line.isdigit() and source_info_util.is_user_filename(file)
+    known = line.isdigit() and is_users(file)
     return Place(file, int(line), name, 0, int(line), 0) if known else None
 
 
@@ -1298,6 +1308,16 @@ def watched(watch: Callable) -> Iterator[None]:
             _watches.remove(watch)
 
 
+def argument_names(jaxpr: Jaxpr) -> tuple[str, ...]:
+    """The paths of the arguments of the function behind a program, as JAX knows them."""
+    return tuple(name or "" for name in getattr(jaxpr.jaxpr.debug_info, "arg_names", None) or ())
+
+
+def key_numbers(x):
+    """The array of numbers behind a typed random key; anything else as it is."""
+    return getattr(x, "_base_array", x)
+
+
 def _through_watch(proceed: Callable, running: Running):
     for watch in _watches:
         proceed = functools.partial(watch, proceed, running)
@@ -1351,23 +1371,10 @@ def is_spread(x) -> bool:
 
 def alone(eqn: Eqn) -> Eqn:
     """An equation of the body of a shard_map, as one that runs on the part of a single device."""
-    nowhere = jax.sharding.AbstractMesh((), ())
+    with eqn.ctx.manager, jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        ctx = type(eqn.ctx)()
     placed = [k for k, p in eqn.params.items() if isinstance(p, jax.sharding.Sharding)]
-    ctx = _copied(eqn.ctx, cur_abstract_mesh=nowhere)
     return eqn.replace(ctx=ctx, params=eqn.params | dict.fromkeys(placed))
-
-
-def _copied(record, **changes):
-    """A copy of an object of JAX's whose attributes may not be assigned, with some changed."""
-    new = _copy.copy(record)
-    for name, value in changes.items():
-        object.__setattr__(new, name, value)
-    return new
-
-
-def function_name(jaxpr: Jaxpr) -> str:
-    """What the function behind a program is called."""
-    return (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "").partition(" at ")[0]
 
 
 def concrete_mesh(mesh):
@@ -1376,3 +1383,164 @@ def concrete_mesh(mesh):
         return mesh
     known = mesh_internal.get_concrete_mesh()
     return None if known is None or known.empty else known
+
+
+def mesh_of(x):
+    """The mesh that a concrete array is laid out on, or None."""
+    mesh = getattr(x.sharding, "mesh", None) if isinstance(x, HostArray) else None
+    return mesh if isinstance(mesh, jax.sharding.Mesh) else None
+
+
+def is_laid_out(aval) -> bool:
+    """Whether a type says how its values are laid out on a mesh."""
+    sharding = getattr(aval, "sharding", None)
+    return sharding is not None and not sharding.mesh.empty
+
+
+on_mesh = sharding_impls._internal_use_concrete_mesh  # inside, the devices of a mesh are known
+
+
+def number(atom: Literal):
+    """A number written into a program, as an array of its type."""
+    x, aval = atom.val, atom.aval
+    if isinstance(x, HostArray) or aval.dtype == jax.dtypes.float0:
+        return x
+    return put(np.asarray(x, aval.dtype), aval.weak_type)
+
+
+# ---------------------------------------------------------------- calls of JAX's transformations
+
+# module behind jax._src. -> {name of the code that runs when one is called: what a user calls it}
+_CALLED = {
+    "api": "vmap_f=vmap grad_f=grad grad_f_aux=grad value_and_grad_f=value_and_grad _jvp=jvp vjp=vjp "
+    "linearize=linearize jacfun=jacobian",
+    "pjit": "cache_miss=jit",
+    "lax.control_flow.loops": "scan=scan while_loop=while_loop fori_loop=fori_loop map=map "
+    "associative_scan=associative_scan",
+    "lax.control_flow.conditionals": "cond=cond switch=switch",
+    "ad_checkpoint": "fun_remat=checkpoint",
+    "shard_map": "wrapped=shard_map",
+}
+CALLED = {
+    (f"jax._src.{module}", code): name
+    for module, names in _CALLED.items()
+    for code, name in (pair.split("=") for pair in names.split())
+}
+
+
+# ---------------------------------------------------------------- programs in files
+
+
+@functools.cache
+def named_primitives() -> dict[str, Primitive]:
+    """{name: primitive} of those of JAX that only compute: nothing that calls back or mutates."""
+    modules = (lax, lax.linalg, jexc.primitives, parallel, prng, lax_internal, conditionals)
+    found = [v for m in modules for n, v in vars(m).items() if n.endswith("_p")]
+    named = {p.name: p for p in found if isinstance(p, Primitive)}
+    return {name: p for name, p in named.items() if name not in _DOING}
+
+
+_DOING = {*"get swap addupdate call core_call custom_lin infeed outfeed create_token".split()}
+MemorySpace = core.MemorySpace
+UNPLACED = type(jax.make_jaxpr(jax.jit(abs))(0.0).eqns[0].params["in_shardings"][0])
+
+
+def array_type(shape, dtype, weak: bool = False):
+    """The type of an array."""
+    return core.ShapedArray(tuple(shape), dtype, weak_type=weak)
+
+
+def key_kind(x) -> str | None:
+    """The name of the generator behind a dtype of random keys, or behind what holds one."""
+    return getattr(getattr(x, "_impl", x), "name", None)
+
+
+@functools.cache
+def key_dtype(name: str) -> Any:
+    """The dtype of the random keys of a generator; None for one that is not there."""
+    return prng.KeyTy(prng.prngs[name]) if name in prng.prngs else None
+
+
+def key_implementation(name: str) -> Any:
+    """A generator, as the params of primitives hold it; None for one that is not there."""
+    return prng.prngs.get(name)
+
+
+def names_around(eqn: Eqn) -> list[tuple[str, str]]:
+    """The name stack of an equation as text: ("scope", name) or ("transform", name)."""
+    stack = getattr(eqn.source_info.name_stack, "stack", ())
+    return [("scope" if type(s) is source_info_util.Scope else "transform", s.name) for s in stack]
+
+
+def spoken_of(jaxpr: Jaxpr) -> tuple[str, tuple[str, ...]]:
+    """What the user called the function behind a program, and its arguments; "" for unknown."""
+    info, count = jaxpr.jaxpr.debug_info, len(jaxpr.jaxpr.invars)
+    known = getattr(info, "arg_names", None) or ()
+    names = tuple(str(n or "") for n in known) if len(known) == count else ("",) * count
+    return (getattr(info, "func_src_info", None) or "").partition(" at ")[0], names
+
+
+@contextlib.contextmanager
+def restored(traceback, names: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """Attribute everything bound inside to frames made by `traceback_of`, under a name stack."""
+    kinds = {"scope": source_info_util.Scope, "transform": source_info_util.Transform}
+    stack = source_info_util.NameStack(tuple(kinds[kind](name) for kind, name in names))
+    with source_info_util.user_context(traceback, name_stack=stack):
+        yield
+
+
+def traceback_of(places: Sequence[Place]):
+    """A traceback as JAX keeps them, of frames that are no more: innermost first.
+
+    One empty call per frame, of a code object with the file, the line and the name it had.
+    """
+    run: Any = xla_client.Traceback.get_traceback
+    for p in places:
+        at = {"lineno": p.line, "col_offset": p.column}
+        at |= {"end_lineno": p.end_line, "end_col_offset": p.end_column}
+        call = ast.Call(ast.Name("run", ast.Load(), **at), [], [], **at)
+        code = compile(ast.Expression(call), p.file, "eval")
+        code = code.replace(co_name=p.function.rpartition(".")[2], co_qualname=p.function)
+        run = functools.partial(eval, code, {"run": run})
+    made: list = []
+    thread = threading.Thread(target=lambda: made.append(run()))  # no frames of ours around it
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+# ---------------------------------------------------------------- programs in other operations
+
+
+def written_in_jax(prim: Primitive) -> Callable | None:
+    """fun(*args, **params), by which a primitive is compiled, if it is one of JAX operations."""
+    entry: Any = mlir._lowerings.get(prim)
+    rule = getattr(entry, "rule", entry)
+    written = getattr(getattr(rule, "__code__", None), "co_freevars", ()) == _LOWER_FUN
+    return rule.__closure__[0].cell_contents if written else None
+
+
+_LOWER_FUN = ("fun", "multiple_results")
+
+
+def is_key(aval) -> bool:
+    """Whether this is the type of random keys."""
+    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def key_functions(dtype):
+    """What makes random numbers of a kind of key: seed, split, random_bits, fold_in, key_shape."""
+    return dtype._impl
+
+
+def sizes_at(shape: Sequence, sizes: dict[str, int]) -> tuple[int, ...]:
+    """A shape with symbols as one of numbers: {name: size}."""
+    return tuple(d if isinstance(d, int) else int(d._evaluate(sizes)) for d in shape)
+
+
+def places_now() -> tuple[Place, ...]:
+    """The user's frames at this moment, innermost first."""
+    return _places(source_info_util.current().traceback)
+
+
+varying = _varying
