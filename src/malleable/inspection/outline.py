@@ -6,13 +6,17 @@ import string
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import counting, places
 
 _ROLES = {"cond": ("if false", "if true"), "while": ("test", "body")}
-_DULL = {"None", "False", "()", "(UnspecifiedValue,)", "(False,)", "(None,)"}
-_COUNTS = {"num_consts", "num_carry", "cond_nconsts", "body_nconsts", "unroll", "name", "ft_in"}
+_COUNTS = {
+    *("num_consts", "num_carry", "cond_nconsts", "body_nconsts", "unroll", "name", "ft_in"),
+    *("ctx_mesh", "context_mesh", "inline", "keep_unused", "unconstrained_dims"),
+}
 _LONG = 24  # characters of a parameter that is still worth reading
 
 
@@ -87,7 +91,7 @@ def outline(program: compat.Jaxpr) -> Body:
         rows, start = [], compat.defined(jaxpr) or start
         for eqn in jaxpr.jaxpr.eqns:
             number = next(numbers)
-            chain = tuple(dict.fromkeys((*compat.frames(eqn), *outer)))
+            chain = tuple(dict.fromkeys((*places.frames(eqn), *outer)))
             lines = chain or tuple(filter(None, [start]))
             inside = compat.bodies(eqn.params)
             bodies = tuple(
@@ -142,10 +146,17 @@ def name_variables(program: compat.Jaxpr) -> dict:
 
 def params_of(eqn: compat.Eqn) -> tuple[tuple[str, str], ...]:
     """What an equation was told, as far as it is short and says something."""
-    plain = {k: str(v) for k, v in eqn.params.items() if not compat.bodies({k: v})}
-    return tuple(
-        (k, v) for k, v in plain.items() if k not in _COUNTS and v not in _DULL and len(v) <= _LONG
-    )
+    known = {"length"} if eqn.primitive.name == "scan" else set()  # `steps` has it
+    plain = ((k, v) for k, v in eqn.params.items() if not compat.bodies({k: v}))
+    said = ((k, str(v)) for k, v in plain if k not in _COUNTS | known and not _is_dull(v))
+    return tuple((k, v) for k, v in said if len(v) <= _LONG)
+
+
+def _is_dull(value) -> bool:
+    """Whether a parameter says nothing: nothing is given, for none of the operands."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_dull, value))
+    return value is None or value is False or "Unspecified" in type(value).__name__
 
 
 def named(atoms, names: dict) -> tuple[Named, ...]:
@@ -159,4 +170,6 @@ def type_of(aval) -> str:
 
 def spell(atom, names: dict) -> str:
     """The name of a variable, or a number as it is."""
-    return str(atom.val) if isinstance(atom, compat.Literal) else names.get(atom, "_")
+    if not isinstance(atom, compat.Literal):
+        return names.get(atom, "_")
+    return str(atom.val if getattr(atom.val, "shape", None) else np.asarray(atom.val)[()])

@@ -8,6 +8,7 @@ import sysconfig
 
 from malleable import compat
 from malleable.compat import Place
+from malleable.execution import tracing
 
 
 @functools.cache
@@ -34,7 +35,20 @@ def own(places: list[Place]) -> Place | None:
 
 def of(*eqns: compat.Eqn) -> Place | None:
     """The line of the user's own behind an equation; then those around it, innermost first."""
-    return own(compat.frames(*eqns))
+    return own(frames(*eqns))
+
+
+def frames(*eqns: compat.Eqn) -> list[Place]:
+    """As `compat.frames`; in a region of `malleable.jit`, the lines that it was cut from."""
+    return list(map(_written, compat.frames(*eqns)))
+
+
+def _written(place: Place) -> Place:
+    if not place.file.startswith("<region "):
+        return place
+    where, _, function = tracing.user_line(f"{place.file}:{place.line}").rpartition(" in ")
+    file, _, line = where.rpartition(":")
+    return Place(file, int(line), function, 0, int(line), 0) if file else place
 
 
 def spell(place: Place | None) -> str:

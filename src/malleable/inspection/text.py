@@ -1,120 +1,80 @@
-"""Print a staged program under the source lines it comes from: `show(fun)(*args)`."""
+"""Print a program under the source lines it comes from: `show(fun)(*args)`."""
 # pyright: reportOptionalCall=false
 
-import itertools
-import linecache
-import os
-import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from malleable import compat
-from malleable.core.stage import stage
 from malleable.errors import MalleableError
+from malleable.inspection import lines, listing
+from malleable.inspection.shown import Shown
+from malleable.inspection.stages import gather
+from malleable.rewriting.passes import Pass
 
 try:
     from rich.console import Console
     from rich.text import Text
-    from rich.tree import Tree
 except ImportError:  # comes with the extra `show`
-    Console = Text = Tree = None
-
-_ROLES = {"cond": ("if false", "if true"), "while": ("test", "body")}
-_DULL = {"None", "False", "()", "(UnspecifiedValue,)", "(False,)", "(None,)"}
-_COUNTS = {"num_consts", "num_carry", "cond_nconsts", "body_nconsts", "unroll", "name"}
+    Console = Text = None
 
 
-def show(fun: Callable, *, file: Any = None, width: int | None = None) -> Callable[..., None]:
+def show(
+    fun: Callable,
+    *,
+    passes: Sequence[Pass] = (),
+    hlo: bool | str = False,
+    file: Any = None,
+    width: int | None = None,
+    limit: int | None = 500,
+    quiet: bool = False,
+) -> Callable[..., Shown]:
     """Return a function that prints the program `fun` is on its arguments, and does not run it.
 
-    Each equation stands under the source line it comes from; one without a line of its own
-    stands under the line of the equation around it. Bodies of scan, cond and their like are
-    nested. file: where to print; width: in characters. Raises MalleableError without rich.
+    Each equation stands under the source line it comes from, the nearest in the user's own files;
+    bodies of scan, cond and their like are nested. Results of a MiB or more, steps of loops, and
+    what makes up 1% or more of the work are said behind a #.
+
+    passes: what each of them does is shown too; they run one after the other, with nothing pruned
+    in between, unlike under `optimize`. hlo: True for what XLA is given, "optimised" for what it
+    makes of that too. limit: equations to print, None for all; more are folded, the deepest first.
+    file: where to print; width: in characters. quiet: print nothing.
+
+    The result has every stage as data, `str()` is all of it as text, `.html(path)` writes a page;
+    a notebook displays it. Arguments may be jax.ShapeDtypeStruct. Raises MalleableError without
+    rich, unless quiet; TypeError for what is no pass, RuleError for a pass that breaks the program.
 
     >>> import jax
-    >>> show(lambda x: jax.numpy.sin(x) + 1, width=60)(0.5)
+    >>> shown = show(lambda x: jax.numpy.sin(x) + 1, width=80)(0.5)
     program: a:f32[] -> c:f32[]
     └── <doctest malleable.inspection.text.show[1]>:1
-        │ show(lambda x: jax.numpy.sin(x) + 1, width=60)(0.5)
+        │ shown = show(lambda x: jax.numpy.sin(x) + 1, width=80)(0.5)
         ├── b:f32[] = sin a
         └── c:f32[] = add b 1.0
+    >>> [stage.name for stage in shown.stages]
+    ['source', 'jaxpr']
     """
-    if Console is None or Tree is None:
-        raise MalleableError(
-            "show needs rich, which is not installed", hint="pip install 'malleable[show]'"
-        )
-    console, tree_of = Console(file=file, width=width, highlight=False, soft_wrap=True), Tree
+    console = None if quiet else console_for("show", file, width)
 
-    def shown(*args, **kwargs):
-        program = stage(fun)(*args, **kwargs).jaxpr
-        names = name_variables(program)
-        tree = tree_of(_signature("program", program, names), guide_style="dim")
-        _grow(tree, program, names, ())
-        console.print(tree)
+    def shown(*args, **kwargs) -> Shown:
+        found = gather(fun, args, kwargs, passes=passes, hlo=hlo, limit=limit)
+        if console is not None and not (console.is_jupyter and file is None):
+            printed(listing.of_shown(found, limit, brief=True), console, width)
+        return found
 
     return shown
 
 
-def name_variables(program: compat.Jaxpr) -> dict:
-    """Short names for the variables of a program and its bodies, in program order."""
-    letters = string.ascii_lowercase
-    fresh = ("".join(w) for n in itertools.count(1) for w in itertools.product(letters, repeat=n))
-    names: dict = {}
-
-    def walk(jaxpr):
-        for v in (*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars):
-            names.setdefault(v, next(fresh))
-        for eqn in jaxpr.jaxpr.eqns:
-            for body in compat.bodies(eqn.params):
-                walk(body)
-            for v in eqn.outvars:
-                names.setdefault(v, next(fresh))
-
-    walk(program)
-    return names
+def console_for(what: str, file: Any, width: int | None) -> Any:
+    """Where to print. Raises MalleableError without rich."""
+    if Console is None:
+        raise MalleableError(
+            f"{what} needs rich, which is not installed",
+            hint="pip install 'malleable[show]', or quiet=True and str() of the result",
+        )
+    return Console(file=file, width=width, highlight=False, soft_wrap=True)
 
 
-def _grow(tree, program, names, outer, last=None) -> None:
-    """Add the equations of a body to a tree, each under its source line if that is a new one."""
-    branch = tree
-    for eqn in program.jaxpr.eqns:
-        found = compat.place(eqn, *outer)
-        if found and found[:2] != last:
-            last = found[:2]
-            branch = tree.add(_source_line(*last))
-        leaf = branch.add(_equation(eqn, names))
-        inside = compat.bodies(eqn.params)
-        roles = _ROLES.get(eqn.primitive.name, ())
-        for i, body in enumerate(inside):
-            role = roles[i] if len(roles) == len(inside) else f"body {i}" if inside[1:] else "body"
-            _grow(leaf.add(_signature(role, body, names)), body, names, (eqn, *outer), last)
-
-
-def _source_line(file, line):
-    text = Text(f"{os.path.relpath(file) if os.path.exists(file) else file}:{line}", "cyan")
-    code = linecache.getline(file, line).strip()
-    return text.append(f"\n│ {code}", "dim") if code else text
-
-
-def _equation(eqn, names):
-    text = Text(_typed(eqn.outvars, names) or "()", "green").append(" = ", "dim")
-    text.append(str(eqn.primitive), "bold")
-    plain = {k: str(v) for k, v in eqn.params.items() if not compat.bodies({k: v})}
-    short = [
-        f"{k}={v}" for k, v in plain.items() if k not in _COUNTS and v not in _DULL and len(v) <= 24
-    ]
-    text.append(f"[{' '.join(short)}]" if short else "", "magenta")
-    return text.append("".join(" " + _name(v, names) for v in eqn.invars))
-
-
-def _signature(role, program, names):
-    ins, outs = (_typed(vs, names) for vs in (program.jaxpr.invars, program.jaxpr.outvars))
-    return Text(f"{role}: ", "italic").append(f"{ins} -> {outs}", "green")
-
-
-def _typed(atoms, names) -> str:
-    return " ".join(f"{_name(v, names)}:{v.aval.str_short(short_dtypes=True)}" for v in atoms)
-
-
-def _name(atom, names) -> str:
-    return str(atom.val) if isinstance(atom, compat.Literal) else names.get(atom, "_")
+def printed(found: Iterable[lines.Line], console: Any, width: int | None) -> None:
+    """Print lines, those too long for the terminal broken at spaces."""
+    room = width or (console.width if console.is_terminal else None)
+    assert Text is not None
+    console.print(Text("\n").join(Text.assemble(*line) for line in lines.fitted(found, room)))
