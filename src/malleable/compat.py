@@ -17,6 +17,7 @@ import itertools
 import pathlib
 import sys
 import threading
+import traceback as traceback_module
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
@@ -1306,6 +1307,7 @@ _watches: list[Callable] = []
 def watched(watch: Callable) -> Iterator[None]:
     """While open, watch(proceed, running) stands in the place of proceed() for all that runs.
 
+    watch.narrowed(asked, given) is told of a dtype that is not to be had without jax_enable_x64.
     Compiled functions are compiled again for the block, and called through Python.
     """
     with apart():
@@ -1374,6 +1376,16 @@ def _watched_run(run):
     return wrapped
 
 
+def _watched_dtype(canonical):
+    def wrapped(dtype, fun_name):
+        kept = canonical(dtype, fun_name)
+        for watch in _watches if kept != dtype else ():
+            watch.narrowed(dtype, kept)
+        return kept
+
+    return wrapped
+
+
 def _no_fast_path(make):
     return lambda *args: None if _watches else make(*args)
 
@@ -1394,6 +1406,9 @@ def _is_tracer(x) -> bool:
 pjit._run_python_pjit = _watched_call(pjit._run_python_pjit)
 pjit._pjit_call_impl_python = _watched_run(pjit._pjit_call_impl_python)
 pjit._get_fastpath_data = _no_fast_path(pjit._get_fastpath_data)
+dtypes._maybe_canonicalize_explicit_dtype = _watched_dtype(
+    dtypes._maybe_canonicalize_explicit_dtype
+)
 
 
 # ---------------------------------------------------------------- running lane by lane
@@ -1927,14 +1942,6 @@ def same_type(x, y) -> bool:
     return same and _varying(one) == _varying(other)
 
 
-def is_library_file(file: str) -> bool:
-    """Whether a file is of JAX, NumPy or this library."""
-    return file.startswith((_JAX, _NUMPY, _OWN))
-
-
-_NUMPY, _OWN = str(pathlib.Path(np.__file__).parent), str(pathlib.Path(__file__).parent)
-
-
 def is_manual(p) -> bool:
     """Whether a parameter places values on the mesh of a shard_map around it."""
     return isinstance(p, jax.sharding.NamedSharding) and p.mesh._any_axis_manual
@@ -1961,3 +1968,51 @@ def _settings() -> list:
     known = [x for m in list(sys.modules.values()) for x in list(getattr(m, "__dict__", {}).values())]
     known = [x._obj if type(x) is type(_detour) else x for x in known]
     return list({id(x): x for x in known if isinstance(x, config.config_ext.Config)}.values())
+
+
+def checkpointed(fun: Callable, differentiated: bool, **again) -> Callable:
+    """jax.checkpoint; differentiated: as inside a gradient, where XLA may not undo it."""
+    kept = jax.checkpoint(fun, **again)
+    if not differentiated:
+        return kept
+
+    def flagged(*args):
+        made, out = jax.make_jaxpr(kept, return_shape=True)(*args)
+        (eqn,) = made.jaxpr.eqns
+        eqn = eqn.replace(params=eqn.params | {"differentiated": True})
+        known = dict(zip(made.jaxpr.constvars, made.consts, strict=True))
+        outs = replay(program(made, [eqn], made.jaxpr.outvars, known), list(args))
+        return jax.tree.unflatten(jax.tree.structure(out), outs)
+
+    return flagged
+
+
+def branch(index, branches: Sequence[Callable], args: Sequence, platforms=None) -> list:
+    """lax.switch on an index that is known to be in range: without a clamp."""
+    made = trace(lambda index, *xs: lax.switch(index, branches, *xs), index, *args)
+    env = dict(zip(made.jaxpr.constvars, made.consts, strict=True))
+    env |= dict(zip(made.jaxpr.invars, (index, *args), strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]  # noqa: E731
+    for eqn in made.jaxpr.eqns:
+        values = [read(v) for v in eqn.invars]
+        if eqn.primitive.name == "clamp":
+            outs = [index]
+        else:
+            told = {"branches_platforms": platforms} if platforms else {}
+            told = told if eqn.primitive.name == "cond" else {}
+            outs = copy(eqn.replace(params=eqn.params | told), values)
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [read(v) for v in made.jaxpr.outvars]
+
+
+InconclusiveSize: Any = core.InconclusiveDimensionOperation  # what is not decided for a symbol
+
+
+def frames_of(error: BaseException) -> tuple[Place, ...]:
+    """The user's frames that an exception went through, innermost first."""
+    found = []
+    for frame, line in traceback_module.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if source_info_util.is_user_filename(code.co_filename):
+            found.append(Place(code.co_filename, line, code.co_qualname, 0, line, 0))
+    return tuple(reversed(found))

@@ -1,0 +1,417 @@
+"""The user's names for the values of a program: read off the source lines its equations come from.
+
+`r = jnp.sqrt(x)` names the result of `sqrt`, and its operand; so does `return h` in a function
+that is called as `y = net(x)`. What a derivative adds to a line is not what the line names: of
+the equations of one expression the first whose result something else uses has its value. Where
+that cannot be told there is no name, and the program's own has to do.
+"""
+
+import ast
+import functools
+import inspect
+import itertools
+import linecache
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.compat import Place
+
+Span = tuple[int, int, int, int]  # line, column, end line, end column
+Scope = tuple[str, str, tuple[Place, ...]]  # file, function, the frames that called it
+
+_SPELLED = {  # what functions of NumPy are called as primitives, where not the same
+    "sum": "reduce_sum",
+    "max": "reduce_max",
+    "min": "reduce_min",
+    "prod": "reduce_prod",
+    "any": "reduce_or",
+    "all": "reduce_and",
+    "dot": "dot_general",
+    "matmul": "dot_general",
+    "maximum": "max",
+    "minimum": "min",
+    "negative": "neg",
+    "power": "pow",
+    "multiply": "mul",
+    "subtract": "sub",
+    "divide": "div",
+    "fori_loop": "while",
+    "while_loop": "while",
+}
+_OPERATORS = {
+    ast.Add: {"add"},
+    ast.Sub: {"sub"},
+    ast.Mult: {"mul"},
+    ast.Div: {"div"},
+    ast.Pow: {"pow", "integer_pow", "square"},
+    ast.MatMult: {"dot_general"},
+    ast.Mod: {"rem"},
+    ast.Lt: {"lt"},
+    ast.LtE: {"le"},
+    ast.Gt: {"gt"},
+    ast.GtE: {"ge"},
+    ast.Eq: {"eq"},
+    ast.NotEq: {"ne"},
+    ast.USub: {"neg"},
+}
+
+
+def argument_names(fun: Callable, args: tuple, kwargs: dict) -> list[str]:
+    """A name for each array that goes into fun(*args, **kwargs), such as params['w'].
+
+    >>> argument_names(lambda params, x: x, ({"w": 1.0}, 2.0), {})
+    ["params['w']", 'x']
+    """
+    names = [f"argument {i}" for i in range(len(args))]
+    try:
+        signature = inspect.signature(fun)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):  # a builtin, or a call that fun will refuse
+        bound = None
+    if bound is not None:
+        i = 0
+        for name, value in bound.arguments.items():
+            kind = signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                for k in range(len(value)):
+                    names[i] = f"{name}[{k}]"
+                    i += 1
+            elif i < len(args) and kind is not inspect.Parameter.VAR_KEYWORD:
+                names[i] = name
+                i += 1
+    found = []
+    for part, tree in zip((*names, *kwargs), (*args, *kwargs.values()), strict=True):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            if compat.is_array(leaf):
+                found.append((part, part + jax.tree_util.keystr(path)))
+    order = {key: i for i, key in enumerate([*names, *sorted(kwargs)])}  # as JAX flattens a dict
+    return [full for _, full in sorted(found, key=lambda one: order[one[0]])]
+
+
+def visible(program: compat.Jaxpr, chain: tuple[Place, ...], known: Mapping) -> dict[str, Any]:
+    """{the user's name: variable} among the `known` variables of a body, as a frame sees them.
+
+    chain: the frame, then those that called it; a name belongs to one call of one function.
+    Of the transposed body of a loop, which computes cotangents, ask for nothing.
+    """
+    found: dict[str, Any] = {}
+    scope = _scope(chain) if chain else None
+    for v, place, name in named(program):
+        if scope and v in known and _same(place, scope):
+            found[name] = v
+    return found
+
+
+def every(program: compat.Jaxpr) -> dict[Any, str]:
+    """{variable: a name the user has for it, in whatever frame} of a body."""
+    return {v: n for n, v in parameters(program).items()} | {v: n for v, _, n in named(program)}
+
+
+def _scope(chain) -> Scope:
+    return chain[0].file, chain[0].function, chain[1:]
+
+
+def _same(one: Scope, other: Scope) -> bool:
+    """Whether two frames are one call of one function, as far as both tell."""
+    n = min(len(one[2]), len(other[2]))
+    return one[:2] == other[:2] and one[2][:n] == other[2][:n]
+
+
+_memo: dict = {}
+
+
+def named(program: compat.Jaxpr) -> list[tuple[Any, Scope, str]]:
+    """(variable, frame, name) of a body, in the order the names are given."""
+    key = id(program)
+    if key not in _memo or _memo[key][0] is not program:
+        if len(_memo) >= 256:
+            _memo.clear()
+        _memo[key] = program, list(_find(program))
+    return _memo[key][1]
+
+
+def _find(program: compat.Jaxpr):
+    raw = program.jaxpr
+    groups: dict[tuple[Place, ...], list] = {}
+    users: dict[Any, set] = {}
+    for eqn in raw.eqns:
+        frames = tuple(compat.frames(eqn))
+        if frames and "transpose(" not in str(eqn.source_info.name_stack):
+            groups.setdefault(frames, []).append(eqn)
+        for v in eqn.invars:
+            if not isinstance(v, compat.Literal):
+                users.setdefault(v, set()).add(frames)
+    ends = {v for v in raw.outvars if not isinstance(v, compat.Literal)}
+    position = {eqn: i for i, eqn in enumerate(map(id, raw.eqns))}
+    found = []
+    for frames, eqns in groups.items():
+        for eqn in _results(frames, eqns, users, ends):
+            if len(eqn.outvars) == 1:
+                found += [(position[id(eqn)], eqn.outvars[0], *one) for one in _targets(frames)]
+            else:
+                found += [(position[id(eqn)], *one) for one in _several(frames, eqn)]
+    loads = []
+    for frames, eqns in groups.items():
+        loads += _operands(frames, eqns, position)
+    named = {(v, scope[:2]) for _, v, scope, _ in found}
+    found += [one for one in loads if (one[1], one[2][:2]) not in named]
+    return [one[1:] for one in sorted(found, key=lambda one: one[0])]
+
+
+def _several(frames, eqn) -> Iterator[tuple[Any, Scope, str]]:
+    """Names for the results of an equation with several: `carry, ys = lax.scan(...)`."""
+    node = _tree(frames[0].file).get(_span(frames[0]))
+    match _statement(node):
+        case ast.Assign(targets=[ast.Tuple(elts=elts)], value=value) if value is node:
+            names = [e.id for e in elts if isinstance(e, ast.Name)]
+            if len(names) == len(elts) == len(eqn.outvars):
+                for v, name in zip(eqn.outvars, names, strict=True):
+                    yield v, _scope(frames), name
+
+
+def _results(frames, eqns, users, ends) -> list:
+    """The equation that gives the value of an expression, of all that come from it.
+
+    Several where the line ran several times, each on what the one before gave.
+    """
+    node = _tree(frames[0].file).get(_span(frames[0]))
+    if node is None:
+        return []
+    wanted = _primitives(node)
+    exact = [e for e in eqns if e.primitive.name in wanted]
+    if exact:
+        again = all(any(v in b.invars for v in a.outvars) for a, b in itertools.pairwise(exact))
+        return exact if again else exact[:1]
+    outside = [e for e in eqns if any(users.get(v, set()) - {frames} for v in e.outvars)]
+    at_end = [e for e in eqns if any(v in ends for v in e.outvars)]
+    return (outside or at_end)[:1]
+
+
+def _primitives(node) -> set[str]:
+    """What an expression may be as one primitive."""
+    match node:
+        case ast.BinOp(op=op) | ast.UnaryOp(op=op):
+            return _OPERATORS.get(type(op), set())
+        case ast.Compare(ops=[op]):
+            return _OPERATORS.get(type(op), set())
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return {name, _SPELLED.get(name, name)}
+    return set()
+
+
+def _targets(frames) -> Iterator[tuple[Scope, str]]:
+    """(frame, name) of each variable that is given the value of the expression of a frame."""
+    for depth, place in enumerate(frames):
+        tree = _tree(place.file)
+        node = tree.get(_span(place))
+        if node is None:
+            return
+        scope = _scope(frames[depth:])
+        names = list(_assigned(node))
+        yield from ((scope, name) for name in names)
+        function = _function_around(node)
+        if function is None or not _returns(function, node, names):
+            return
+
+
+def _assigned(node) -> Iterator[str]:
+    """The names that the value of an expression is given."""
+    statement = _statement(node)
+    match statement:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                if value is node and isinstance(target, ast.Name):
+                    yield target.id
+                match target, value:
+                    case (ast.Tuple(elts=ones), ast.Tuple(elts=parts)) if len(ones) == len(parts):
+                        for one, part in zip(ones, parts, strict=True):
+                            if part is node and isinstance(one, ast.Name):
+                                yield one.id
+        case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is node:
+            yield name
+        case ast.AugAssign(target=ast.Name(id=name)):
+            if statement is node:
+                yield name
+    parent = getattr(node, "up", None)
+    if isinstance(parent, ast.NamedExpr):
+        yield parent.target.id
+
+
+def _statement(node):
+    while node is not None and not isinstance(node, ast.stmt):
+        node = getattr(node, "up", None)
+    return node
+
+
+def _function_around(node):
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.Lambda):
+        node = getattr(node, "up", None)
+    return node
+
+
+def _returns(function, node, names) -> bool:
+    """Whether a function gives back the value of an expression in it, and nothing else."""
+    if isinstance(function, ast.Lambda):
+        return function.body is node
+    own = [n for n in ast.walk(function) if isinstance(n, ast.Return)]
+    own = [n for n in own if _function_around(n) is function]
+    if len(own) != 1:
+        return False
+    value = own[0].value
+    return value is node or (isinstance(value, ast.Name) and value.id in names)
+
+
+def _operands(frames, eqns, position):
+    """Names of what goes in: the operands of `c * x` are c and x."""
+    node = _tree(frames[0].file).get(_span(frames[0]))
+    if node is None:
+        return
+    wanted = _primitives(node)
+    eqn = next((e for e in eqns if e.primitive.name in wanted), None)
+    if eqn is None:
+        return
+    match node:
+        case ast.BinOp(left=left, right=right):
+            parts = [left, right]
+        case ast.UnaryOp(operand=one):
+            parts = [one]
+        case ast.Compare(left=left, comparators=[right]):
+            parts = [left, right]
+        case ast.Call(func=ast.Attribute(value=one), args=[]):
+            parts = [one]
+        case ast.Call(args=parts):
+            pass
+        case _:
+            return
+    if len(eqn.invars) != len(parts):
+        parts = parts[:1] if len(eqn.invars) == 1 else []
+    for v, part in zip(eqn.invars, parts, strict=False):
+        if isinstance(part, ast.Name) and not isinstance(v, compat.Literal):
+            yield position[id(eqn)] - 0.5, v, _scope(frames), part.id
+
+
+def parameters(program: compat.Jaxpr) -> dict[str, Any]:
+    """{name: variable} of the parameters, where JAX knows them: of what jit or scan were given."""
+    raw = program.jaxpr
+    names = getattr(raw.debug_info, "arg_names", None) or ()
+    if len(names) != len(raw.invars):
+        return {}
+    return {str(n): v for n, v in zip(names, raw.invars, strict=True) if n}
+
+
+def _span(place: Place) -> Span:
+    return place.line, place.column, place.end_line, place.end_column
+
+
+@functools.lru_cache(256)
+def _tree(file: str) -> dict[Span, ast.AST]:
+    """{where in the file: expression or statement}; of two at one place the inner expression."""
+    lines = linecache.getlines(file)
+    try:
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict = {}
+
+    def walk(node, up):
+        node.up = up
+        if isinstance(node, ast.expr | ast.AugAssign):
+            found[node.lineno, node.col_offset, node.end_lineno, node.end_col_offset] = node
+        for child in ast.iter_child_nodes(node):
+            walk(child, node)
+
+    walk(tree, None)
+    return found
+
+
+def is_written(eqn: compat.Eqn) -> bool:
+    """Whether an equation is the operation that its line spells, as log is of `jnp.log(x)`."""
+    frames = compat.frames(eqn)
+    node = _tree(frames[0].file).get(_span(frames[0])) if frames else None
+    return node is not None and eqn.primitive.name in _primitives(node)
+
+
+# ---------------------------------------------------------------- values to look at
+
+
+class Parts(dict):
+    """What is known of a container: parts['w'] or parts.w, as far as values of it are here."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, with those called params['w'] or params.w put together under `params`.
+
+    >>> nested({"x": 1, "p['w'][0]": 2})["p"]["w"][0]
+    2
+    """
+    found: dict[str, Any] = {n: x for n, x in values.items() if n.isidentifier()}
+    for name, x in values.items():
+        keys = _keys(name)
+        if not keys or isinstance(found.get(keys[0], Parts()), jax.Array):
+            continue
+        spot = found
+        for key in keys[:-1]:
+            spot = spot.setdefault(key, Parts())
+            if not isinstance(spot, dict):
+                break
+        else:
+            spot[keys[-1]] = x
+    return found
+
+
+def _keys(name: str) -> list:
+    """['p', 'w', 0] of p['w'][0] or p.w[0]; [] for anything else."""
+    try:
+        node = ast.parse(name, mode="eval").body
+    except SyntaxError:
+        return []
+    keys: list = []
+    while not isinstance(node, ast.Name):
+        match node:
+            case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
+                keys.append(key)
+            case ast.Attribute(value=inner, attr=key):
+                keys.append(key)
+            case _:
+                return []
+        node = inner
+    return [node.id, *reversed(keys)] if keys else []
+
+
+def table(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(name, type, value in short) of each value."""
+    return [(name, type_text(x), value_text(x)) for name, x in values.items()]
+
+
+def type_text(x) -> str:
+    return jax.typeof(x).str_short(short_dtypes=True)
+
+
+def value_text(x) -> str:
+    """A few numbers as they are, many by their range; whether some are not finite is said."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return "random key"
+    x = np.asarray(x)
+    if x.dtype.kind not in "fciub":
+        x = x.astype(np.float32) if x.dtype != jax.dtypes.float0 else np.zeros(x.shape, bool)
+    if x.size <= 8:
+        return np.array2string(x, precision=4, separator=", ").replace("\n", "")
+    if x.dtype.kind == "b":
+        return f"{int(x.sum())} of {x.size} true"
+    if x.dtype.kind == "c":
+        return f"{x.size} numbers of magnitude up to {np.abs(x).max():.4g}"
+    finite = x[np.isfinite(x)]
+    span = f"from {finite.min():.4g} to {finite.max():.4g}" if finite.size else "none finite"
+    lost = x.size - finite.size
+    return span + f", {lost} of {x.size} not finite" * bool(lost)

@@ -1,0 +1,64 @@
+"""Whose a function is: the user's, or JAX's own with nothing of the user's in it."""
+
+import functools
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from malleable import compat
+
+_LIBRARIES = ("jax", "jaxlib", "numpy", "malleable", "builtins", "functools", "operator")
+
+
+def is_users(*things: Any) -> bool:
+    """Whether a function of the user's is among some things, or held by one of them.
+
+    >>> import jax
+    >>> is_users(jax.numpy.sin), is_users(lambda x: x), is_users(functools.partial(jax.vmap(len)))
+    (False, True, False)
+    """
+    return any(_holds(x, set(), 12) for x in things)
+
+
+def _holds(x: Any, seen: set, depth: int) -> bool:
+    if id(x) in seen or not depth:
+        return False
+    if isinstance(x, list | tuple | set | frozenset | Mapping):
+        seen.add(id(x))
+        parts = x.values() if isinstance(x, Mapping) else x
+        return any(_holds(part, seen, depth - 1) for part in parts)
+    traced = hasattr(x, "transforms") and hasattr(x, "f")  # a function wrapped by JAX for tracing
+    if not callable(x) and not traced:
+        return False
+    seen.add(id(x))
+    inner = lambda *parts: any(_holds(part, seen, depth - 1) for part in parts)  # noqa: E731
+    if isinstance(x, weakref.ref):
+        return inner(x())
+    if isinstance(x, functools.partial):
+        return inner(x.func, x.args, x.keywords)
+    if isinstance(x, type):
+        return not _is_library(x)
+    if traced:
+        return inner(x.f, [part for _, args in x.transforms for part in args])
+    if hasattr(x, "__self__") and hasattr(x, "__func__"):
+        return inner(x.__func__, x.__self__) or not _is_library(type(x.__self__))
+    if hasattr(x, "__wrapped__"):
+        return inner(x.__wrapped__, *_closed_over(x))
+    if hasattr(x, "__code__"):
+        return compat.is_users(x.__code__.co_filename) or inner(*_closed_over(x))
+    return not _is_library(type(x)) or inner(*vars(x).values() if hasattr(x, "__dict__") else ())
+
+
+def _closed_over(fun) -> list:
+    found = []
+    for cell in getattr(fun, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    return found
+
+
+def _is_library(x) -> bool:
+    module = getattr(x, "__module__", None) or ""
+    return module.partition(".")[0] in _LIBRARIES
