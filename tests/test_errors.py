@@ -1,10 +1,11 @@
 """An error says what happened, where, and one way out."""
 
+import contextlib
 import pickle
 
 import pytest
 
-from malleable import MalleableError, RuleError, TransformError, UnhandledError
+from malleable import MalleableError, RuleError, TransformError, UnhandledError, errors
 
 CLASSES = [RuleError, TransformError, UnhandledError]
 
@@ -36,3 +37,42 @@ def test_an_error_survives_the_way_between_processes(cls):
     assert type(copy) is cls
     assert str(copy) == str(error)
     assert copy.hint == "find it"
+
+
+# ------------------------------------------------------------ advice
+
+
+@pytest.fixture
+def adviser(monkeypatch):
+    """Lets a test be the only adviser."""
+
+    def hire(*advice):
+        @contextlib.contextmanager
+        def watch():
+            yield lambda error: advice
+
+        monkeypatch.setattr(errors, "advisers", [watch])
+
+    return hire
+
+
+def advised():
+    try:
+        with errors.explain():
+            raise NameError("unbound name", "more")
+    except NameError as error:
+        return error
+
+
+def test_the_heaviest_advice_is_a_note_and_the_text_stays(adviser):
+    adviser("look here", errors.Advice("edit this", "model.py:3", "so", 3))
+    error = advised()
+    assert error.args == ("unbound name", "more")
+    assert error.__notes__ == ["malleable: edit this\n  at model.py:3\n  hint: so"]
+
+
+def test_words_that_are_false_are_put_right_and_kept(adviser):
+    adviser(errors.Advice("edit this", weight=3, instead="it is not bound"))
+    error = advised()
+    assert error.args == ("it is not bound", "more")
+    assert error.jax_message == str(NameError("unbound name", "more"))

@@ -54,10 +54,16 @@ from malleable.frontend.hints import inline_stack as inline_stack
 from malleable.frontend.hints import inline_while as inline_while
 from malleable.frontend.hints import loop as loop
 from malleable.frontend.hints import skip as skip
+from malleable.inspection import advice as _advice  # noqa: F401  it registers
 from malleable.inspection.calls import trace_calls as trace_calls
 from malleable.inspection.cost import cost as cost
+from malleable.inspection.debugger import step as step
 from malleable.inspection.diff import diff as diff
+from malleable.inspection.nonfinite import first_nonfinite as first_nonfinite
+from malleable.inspection.notebook import load_ipython_extension as load_ipython_extension
+from malleable.inspection.notebook import unload_ipython_extension as unload_ipython_extension
 from malleable.inspection.text import show as show
+from malleable.inspection.unstage import unstage as unstage
 from malleable.notes import Note as Note
 from malleable.notes import listen as listen
 from malleable.notes import note as note

@@ -1,4 +1,11 @@
-"""The errors users see. Each names the user's line and one way out."""
+"""The errors users see, each with the user's line and one way out; `explain()` for JAX's own."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 
 class MalleableError(Exception):
@@ -15,8 +22,7 @@ class MalleableError(Exception):
 
     def __init__(self, what: str, *, where: str = "", hint: str = ""):
         self.what, self.where, self.hint = what, where, hint
-        at, todo = f"\n  at {where}" * bool(where), f"\n  hint: {hint}" * bool(hint)
-        super().__init__(what + at + todo)
+        super().__init__(_text(what, where, hint))
 
 
 class TransformError(MalleableError):
@@ -27,9 +33,140 @@ class BreakWarning(UserWarning):
     """A statement breaks the graph of a function under `jit`, or programs are made on and on."""
 
 
+class AdviceWarning(UserWarning):
+    """What JAX does without a word and is seldom meant, seen inside an `explain()` block."""
+
+
 class RuleError(MalleableError):
     """A rule returned something that does not fit in the place of its equation."""
 
 
 class UnhandledError(MalleableError):
     """A value was asked for that only a transformation can supply, and none is around."""
+
+
+def _text(what: str, where: str, hint: str) -> str:
+    return what + f"\n  at {where}" * bool(where) + f"\n  hint: {hint}" * bool(hint)
+
+
+# ---------------------------------------------------------------- JAX's own errors
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What an adviser makes of an error. weight: how sure and how exact; the heaviest is shown.
+
+    where: `file.py:12 in fun: source text` of the line to edit. instead: what the error should
+    say, where its own words are false.
+    """
+
+    what: str
+    where: str = ""
+    hint: str = ""
+    weight: float = 1.0
+    instead: str = ""
+
+    def __str__(self):
+        return _text(self.what, self.where, self.hint)
+
+
+Adviser = Callable[[Exception], Iterable[Advice | str]]
+
+# Each makes a context that is entered with every `explain()` block and gives an Adviser. Those
+# who know JAX append theirs when they are imported: see malleable/inspection/advice/__init__.py.
+advisers: list[Callable[[], AbstractContextManager[Adviser]]] = []
+
+HEADER = "malleable: "
+
+
+def explain(*, debug: bool = False) -> "Explaining":
+    """While the block is open, an error of JAX says which line of yours to edit, and how.
+
+    The exception goes on unchanged, with one note more (PEP 678); also a decorator. Blocks nest;
+    an error is explained once. Where JAX's own words are false, as for a collective over an axis
+    that nothing names, they are put right, and kept as `error.jax_message`.
+    debug: an adviser that fails says so in a note of its own.
+
+    >>> import jax
+    >>> with explain():
+    ...     float(jax.jit(lambda x: x + 1)(1.0))
+    2.0
+    """
+    return Explaining(debug)
+
+
+class Explaining(contextlib.ContextDecorator):
+    """An `explain()` block: `with` it, decorate with it, or ask it to `explain` one error."""
+
+    def __init__(self, debug: bool):
+        self.debug, self._open = debug, []
+
+    def __enter__(self):
+        stack, advise, failures = contextlib.ExitStack(), [], []
+        for make in advisers:
+            with self._failing(failures):
+                advise.append(stack.enter_context(make()))
+        self._open.append((stack, advise, failures))
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        stack = self._open[-1][0]
+        try:
+            if isinstance(error, Exception):
+                self.explain(error)
+        finally:
+            self._open.pop()
+            stack.close()
+
+    def explain(self, error: Exception) -> None:
+        """Add the best advice to an error, unless it has some already."""
+        if any(note.startswith(HEADER) for note in getattr(error, "__notes__", ())):
+            return
+        _, advise, failures = self._open[-1]
+        failures, found = list(failures), []
+        for adviser in advise:
+            with self._failing(failures):
+                for one in adviser(error):
+                    found.append(one if isinstance(one, Advice) else Advice(one))
+        if found:
+            best = max(found, key=lambda one: one.weight)
+            error.add_note(HEADER + str(best))
+            if best.instead:
+                error.jax_message = str(error)  # type: ignore[attr-defined]
+                error.args = (best.instead, *error.args[1:])
+        if self.debug:
+            for failure in failures:
+                error.add_note(f"an adviser failed with {failure!r}")
+
+    @contextlib.contextmanager
+    def _failing(self, failures: list):
+        try:
+            yield
+        except Exception as failure:  # an adviser may never stand before the user's own error
+            failures.append(failure)
+
+    def __call__(self, func):
+        """A decorated generator or coroutine is watched while it runs, not while it is made."""
+        if inspect.isgeneratorfunction(func):
+
+            @functools.wraps(func)
+            def generator(*args, **kwargs):
+                with Explaining(self.debug):
+                    return (yield from func(*args, **kwargs))
+
+            return generator
+        if inspect.iscoroutinefunction(func):
+
+            @functools.wraps(func)
+            async def coroutine(*args, **kwargs):
+                with Explaining(self.debug):
+                    return await func(*args, **kwargs)
+
+            return coroutine
+
+        @functools.wraps(func)
+        def function(*args, **kwargs):
+            with Explaining(self.debug):
+                return func(*args, **kwargs)
+
+        return function

@@ -1,0 +1,192 @@
+"""Python asks for a value that is only traced: `if x > 0`, `range(n)`, `np.sin(x)`, `x[m]`."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from malleable.errors import Advice
+from malleable.inspection import places
+from malleable.inspection.advice import creation, flow, needs, sources, wording
+from malleable.inspection.advice.leaks import outlived
+from malleable.inspection.advice.sources import MISSING
+from malleable.inspection.advice.trouble import Step, Trouble, here
+from malleable.inspection.advice.truth import Need
+from malleable.inspection.advice.wording import listed
+
+_TELLTALE = {
+    "TracerBoolConversionError": r"",
+    "TracerIntegerConversionError": r"",
+    "TracerArrayConversionError": r"",
+    "ConcretizationTypeError": r"",
+    "NonConcreteBooleanIndexError": r"",
+    "TypeError": r"^Shapes must be 1D.*Tracer|format string passed to \w*Tracer"
+    r"|unhashable type: '\w*Tracer'|iteration over a 0-d array|cannot be interpreted as an integer"
+    r"|only integer scalar arrays can be conv",
+    "IndexError": r"^Slice entries must be static|slice indices must have static",
+    "KeyError": r"Tracer\(|Traced<",
+    "ValueError": r"^setting an array element with a sequence\.$",
+}
+
+
+def concrete(trouble: Trouble) -> Iterator[Advice]:
+    """A traced value where Python, NumPy or a shape needs a known one."""
+    pattern, step = _TELLTALE.get(trouble.kind), trouble.last
+    if pattern is None or step is None:
+        return
+    weight = 3.0 if re.search(pattern, trouble.text) else 1.5
+    if weight < 3 and not re.search(r"not \w*Tracer|got \w*Tracer|Traced<", trouble.text):
+        return
+    told = told_arguments(trouble)
+    if outlived(trouble):
+        return  # the value has leaked out of its trace
+    node = sources.expression(step.place)
+    need = needs.need(node, step, trouble) if node is not None else None
+    if need is None:
+        return
+    asked = need.of or (need.at,)
+    atoms = [atom for part in asked for atom in flow.traced(part, step)]
+    if told is not None and len(atoms) > 1:
+        atoms = [a for a in atoms if _is_told(a, told[1], step, trouble)] or atoms
+    if need.number:
+        atoms = [a for a in atoms if getattr(sources.value(a, step), "shape", ()) == ()] or atoms
+    names = list(dict.fromkeys(map(sources.text, atoms)))
+    origins = _origins(atoms or asked, step, trouble)
+    many = len(names) > 1
+    if not any(flow.has_tracer(sources.value(atom, step)) for atom in atoms) and told is None:
+        return
+    state = "are traced: their values are" if many else "is traced: its value is"
+    what = f"{need.what} {listed(names) if names else 'this'}, which {state} not known yet"
+    what += _depends(origins, trouble)
+    place = sources.place(need.at, step.place.file, step.place.function)
+    hints = [*_reduced(need, trouble), *need.ways, *_static(need, origins, trouble)]
+    yield Advice(what, here(place), "; or ".join(hints), weight)
+
+
+def _reduced(need: Need, trouble: Trouble) -> Iterator[str]:
+    """Which of many truth values is meant, if there are many."""
+    found = re.match(
+        r"Attempted boolean conversion of traced array with shape \w+\[(\d[\d,]*)\]", trouble.text
+    )
+    if found is not None:
+        shown = sources.text(need.at)
+        yield f"there are many truth values, of shape ({found[1]}): take jnp.all({shown}) or " + (
+            f"jnp.any({shown}), or choose element by element"
+        )
+
+
+def truths(trouble: Trouble) -> Iterator[Advice]:
+    """Python asks a known array of many elements whether it is true."""
+    step = trouble.last
+    if step is None or "truth value of an array" not in trouble.text:
+        return
+    node = sources.expression(step.place)
+    if node is None:
+        return
+    asked = needs.truth(node)
+    names = [sources.text(atom) for atom in sources.atoms(asked.at)]
+    shapes = [
+        (n, wording.shape_of(sources.value(a, step)))
+        for n, a in zip(names, sources.atoms(asked.at), strict=True)
+    ]
+    shown = ", ".join(f"`{n}` has shape {shape}" for n, shape in shapes if shape)
+    at = sources.text(asked.at)
+    what = f"{asked.what.replace(' from', '')}, and `{at}` is an array of many: {shown}"
+    way = f"say which is meant: jnp.all({at}) or jnp.any({at}); or " + "; or ".join(asked.ways)
+    yield Advice(what, here(step.place), way, 3)
+
+
+def _is_told(atom: ast.AST, told: list[str], step: Step, trouble: Trouble) -> bool:
+    """Whether JAX says that the value depends on the arguments this one depends on."""
+    roots = {re.split(r"[\[.]", name)[0] for name in told}
+    return any(origin.argument in roots for origin in _origins([atom], step, trouble))
+
+
+def _origins(nodes: Sequence[ast.AST], step: Step, trouble: Trouble) -> list[flow.Origin]:
+    found: dict = {}
+    for origin in (o for node in nodes for o in flow.origins(node, step, trouble)):
+        found.setdefault((origin.argument, origin.function), origin)
+    return list(found.values())
+
+
+def _depends(origins: list[flow.Origin], trouble: Trouble) -> str:
+    """`; it depends on the argument x of f, through y = ... (line 3)`."""
+    by_function: dict[str, list[str]] = {}
+    for origin in origins:
+        by_function.setdefault(origin.function, []).append(origin.argument)
+    if not by_function:
+        told = told_arguments(trouble)
+        by_function = {told[0]: list(told[1])} if told else {}
+    if not by_function:
+        return ""
+    parts = []
+    for function, names in by_function.items():
+        word = "argument" if len(names) == 1 else "arguments"
+        parts.append(f"the {word} {wording.listed(names, quote='')} of {function}")
+    lines = list(dict.fromkeys(line for origin in origins for line in origin.lines))
+    lines = sorted(lines, key=lambda line: line[1].line)[:3]
+    way = ", ".join(f"`{name}` ({places.spell(place)})" for name, place in lines)
+    return f"\n  it depends on {' and '.join(parts)}" + (f", by way of {way}" if way else "")
+
+
+def told_arguments(trouble: Trouble) -> tuple[str, list[str], str] | None:
+    """(function, arguments, transformation) that JAX's own text says a value depends on."""
+    found = re.search(
+        r"tracing the function (\S+) .*?for (\w+)\."
+        r".*?values? of the arguments? ([^\n]*?)\.(?=\s|$)",
+        trouble.text,
+        re.S,
+    )
+    if found is None:
+        return None
+    names = re.split(r", and |, | and ", found[3])
+    return found[1], [name for name in names if name], found[2]
+
+
+def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterator[str]:
+    """`jax.jit(f, static_argnames='n')`, where the argument is a number that a jit was given."""
+    if not need.static:
+        return
+    jit = trouble.within("_infer_params", "_infer_params_impl", "cache_miss")
+    if jit is None or any(o.step.values.get(o.argument) is MISSING for o in origins):
+        return
+    fun = jit.values.get("fun")
+    told = told_arguments(trouble)
+    if told is not None and told[2] not in ("jit", "pjit"):
+        return
+    known = set(sources.parameters(fun)) if fun is not None else set()
+    scalars = _scalars(fun, jit)
+    names = [o.argument for o in origins if o.function == sources.name_of(fun)]
+    names = list(dict.fromkeys(names or (told[1] if told else [])))
+    names = [re.split(r"[\[.]", name)[0] for name in names]
+    if not names or not set(names) <= known & scalars:
+        return
+    if need.static == "whole" and not _whole(fun, jit, names):
+        return
+    spelled = repr(names[0]) if len(names) == 1 else repr(tuple(names))
+    at = creation.of(("jit",), fun)
+    where = f" (at {places.spell(at)})" if at else ""
+    call = f"jax.jit({sources.name_of(fun)}, static_argnames={spelled})"
+    yield f"mark it static, {call}{where}, which compiles anew for every value"
+
+
+def _given(fun, jit: Step) -> dict:
+    """What a jitted function was called with, by parameter."""
+    args, kwargs = jit.values.get("args"), jit.values.get("kwargs")
+    return dict(zip(sources.parameters(fun), args or (), strict=False)) | (kwargs or {})
+
+
+def _scalars(fun, jit: Step) -> set[str]:
+    """The parameters that were passed a single number."""
+    given = _given(fun, jit).items()
+    return {name for name, x in given if wording.shape_of(x) == () or _is_shape(x)}
+
+
+def _is_shape(x) -> bool:
+    return isinstance(x, tuple | list) and all(isinstance(n, int) for n in x)
+
+
+def _whole(fun, jit: Step, names: list[str]) -> bool:
+    given = _given(fun, jit)
+    return all(jax.numpy.result_type(given[name]).kind in "biu" for name in names)

@@ -1,0 +1,249 @@
+"""What runs while an `explain()` block is open: programs, their arguments, who called them.
+
+Observers look at every run before it starts; an error keeps the runs it came out of. While the
+block is open a compiled call takes about 0.1 ms longer, an indexing outside of jit 0.5 ms, and what
+was compiled before is compiled anew; afterwards all is as fast as before. Calls go the long way
+through JAX: on JAX 0.10 a call given a donated array then raises RuntimeError and not ValueError.
+"""
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from malleable import compat
+from malleable.compat import Place
+from malleable.errors import HEADER, Advice, AdviceWarning
+from malleable.inspection import places
+from malleable.inspection.advice.trouble import here, place_of
+
+
+@dataclass(eq=False)
+class Run:
+    """A program on its way; leaves: its flat arguments; names: their paths, as `params['w']`.
+
+    fun, args, kwargs: the user's function and what it was called with, where JAX knows them.
+    """
+
+    program: compat.Jaxpr
+    leaves: tuple
+    donated: tuple[bool, ...]
+    fun: Any = None
+    args: tuple = ()
+    kwargs: dict = field(default_factory=dict)
+    within: bool = False  # it is the program of a call that was looked at
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        names = compat.argument_names(self.program)
+        return names if len(names) == len(self.leaves) else ("",) * len(self.leaves)
+
+    @property
+    def own(self) -> bool:
+        """Whether the program is a function of the user's, and not one of a library."""
+        place = compat.defined(self.program)
+        return place is not None and places.is_own(place.file)
+
+
+class Observer:
+    """Looks at what runs in one block."""
+
+    def called(self, run: Run, caller: types.FrameType | None) -> None:
+        """Before a call of a jitted function; caller: the innermost frame of the user's own."""
+
+    def met(self, run: Run, caller: types.FrameType | None) -> None:
+        """A call of a jitted function under vmap or grad; its leaves are types."""
+
+    def ran(self, run: Run, caller: types.FrameType | None) -> None:
+        """Before anything compiled runs: such calls, and what runs without jit."""
+
+    def narrowed(self, asked, given, caller: types.FrameType | None) -> None:
+        """When a dtype of 64 bits is asked for by name, and 32 are given."""
+
+    def close(self) -> None:
+        """At the end of the block."""
+
+
+class Block:
+    """One open block: its observers, and what went wrong in them."""
+
+    def __init__(self, observers: Iterable[Observer]):
+        self.observers = list(observers)
+        self.failures: list[Exception] = []
+        self.recent: deque[compat.Jaxpr] = deque(maxlen=32)
+        self.busy = threading.local()
+
+    def __call__(self, proceed, running: compat.Running):
+        if getattr(self.busy, "now", False):  # an observer computes something of its own
+            return proceed()
+        args, kwargs = running.given or ((), {})
+        program, leaves, donated, fun, *_ = running
+        if running.traced:
+            self.busy.now = True
+            try:
+                self.look(
+                    "met", Run(program, tuple(leaves), tuple(donated), fun, args, kwargs), caller()
+                )
+            finally:
+                self.busy.now = False
+            return proceed()
+        calls = self.busy.__dict__.setdefault("calls", [])
+        within = running.given is None and any(c.program is program for c in calls)
+        run = Run(program, tuple(leaves), tuple(donated), fun, args, kwargs, within)
+        self.busy.now = True
+        try:
+            self.look("ran" if running.given is None else "called", run, caller())
+        finally:
+            self.busy.now = False
+        calls.append(run)
+        self.recent.append(program)
+        try:
+            return proceed()
+        except Exception as error:
+            vars(error).setdefault(_RUNS, []).append(run)
+            raise
+        finally:
+            calls.pop()
+
+    def narrowed(self, asked, given) -> None:
+        self.look("narrowed", asked, given, caller())
+
+    def look(self, how: str, *seen) -> None:
+        for observer in self.observers:
+            try:
+                getattr(observer, how)(*seen)
+            except Warning:  # the user has made errors of warnings
+                raise
+            except Exception as failure:  # what looks on may never stop the program
+                self.failures.append(failure)
+
+    def find(self, kind: type) -> Any:
+        """The observer of a kind."""
+        return next(o for o in self.observers if type(o) is kind)
+
+
+_RUNS = "_malleable_runs"
+_open: list[Block] = []
+
+
+@contextlib.contextmanager
+def observed(kinds: Iterable[type[Observer]]) -> Iterator[Block]:
+    """Have everything that runs inside looked at; inside another such block, by the outer one."""
+    if _open:
+        yield _open[-1]
+        return
+    block = Block(kind() for kind in kinds)
+    _open.append(block)
+    try:
+        with compat.watched(block):
+            yield block
+    finally:
+        _open.remove(block)
+        with contextlib.suppress(Warning) if sys.exception() else contextlib.nullcontext():
+            block.look("close")
+
+
+@contextlib.contextmanager
+def unobserved() -> Iterator[None]:
+    """What an adviser computes is not looked at."""
+    busy = _open[-1].busy if _open else threading.local()
+    before, busy.now = getattr(busy, "now", False), True
+    try:
+        yield
+    finally:
+        busy.now = before
+
+
+def block() -> Block | None:
+    """The open block."""
+    return _open[-1] if _open else None
+
+
+def runs_of(error: BaseException) -> list[Run]:
+    """The runs an error came out of, innermost first."""
+    return list(vars(error).get(_RUNS, ()))
+
+
+def caller() -> types.FrameType | None:
+    """The innermost frame of the user's own, of those that run."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+@functools.lru_cache(4096)
+def _is_users(file: str) -> bool:
+    return places.is_own(file) and not compat.is_hidden_file(file)
+
+
+def place_in(frame: types.FrameType | None) -> Place | None:
+    """Where a frame is."""
+    return place_of(frame.f_code, frame.f_lasti) if frame is not None else None
+
+
+def name_in(frame: types.FrameType | None, value) -> str:
+    """What the user calls a value: `state`, `params['w']`; "" where nothing of theirs holds it."""
+    if frame is None:
+        return ""
+    for scope in (frame.f_locals, frame.f_globals):
+        for name, held in list(scope.items()):
+            if held is value:
+                return name
+        for name, held in list(scope.items()):
+            if isinstance(held, dict | list | tuple) and not name.startswith("__"):
+                for path, leaf in leaves_with_path(held):
+                    if leaf is value:
+                        return name + jax.tree_util.keystr(path)
+    return ""
+
+
+def leaves_with_path(tree) -> list:
+    try:
+        return jax.tree_util.tree_leaves_with_path(tree)
+    except Exception:  # a dictionary whose keys have no order, say: not a tree of arrays
+        return []
+
+
+def type_of(x) -> str:
+    """`float32[8,2]`."""
+    try:
+        return spell_type(jax.typeof(x))
+    except TypeError:
+        return type(x).__name__
+
+
+def spell_type(aval) -> str:
+    """`float32[8,2]`, of a type."""
+    shape = ",".join(map(str, getattr(aval, "shape", ())))
+    return f"{getattr(aval, 'dtype', aval)}[{shape}]"
+
+
+def shape_of(x) -> str:
+    """`(8, 2)`, as Python writes it."""
+    return str(tuple(np.shape(x)))
+
+
+def warn(advice: Advice, place: Place | None) -> None:
+    """Say what JAX does without a word: a warning at the user's line."""
+    text = HEADER + str(advice)
+    if place is None:
+        warnings.warn(text, AdviceWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, AdviceWarning, place.file, place.line)
+
+
+def spelled(place: Place | None) -> str:
+    """`file.py:12 in fun: source text`."""
+    return here(place)

@@ -1,0 +1,333 @@
+"""Shapes that do not fit: broadcasting, products, joining, reshaping, axes and indices."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from malleable.errors import Advice
+from malleable.inspection.advice.operands import Operand, operands
+from malleable.inspection.advice.sources import text
+from malleable.inspection.advice.trouble import Step, Trouble, here
+
+
+def shapes(trouble: Trouble) -> Iterator[Advice]:
+    """An operation on arrays whose shapes do not fit together."""
+    step, foreign = trouble.last, trouble.foreign
+    if step is None or trouble.kind not in ("TypeError", "ValueError", "IndexError"):
+        return
+    if foreign is not None:
+        found = _said(trouble, foreign)
+        if found is not None:
+            inside = f"inside of a library, at {here(foreign.place)}, {found[0]}"
+            way = f"check what is passed to it here ({found[1]})" if found[1] else ""
+            yield Advice(inside, here(step.place), way, 2)
+        return
+    found = None if _mapped(trouble) else _said(trouble, step)
+    if found is not None:
+        yield Advice(found[0], here(step.place), found[1], 3)
+    elif trouble.steps[-1] is not step and not _mapped(trouble):
+        node, known = operands(trouble)  # a library refuses what this line gives to it
+        known = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
+        if known:
+            name = text(node.func) if isinstance(node, ast.Call) else "this operation"
+            yield Advice(f"{name} refuses what it is given here: {_shown(known)}", here(step.place))
+
+
+def _said(trouble: Trouble, step: Step) -> tuple[str, str] | None:
+    """(what, way out) by the first row of the table that fits the error."""
+    for pattern, say in _TABLE:
+        found = re.search(pattern, trouble.text, re.S | re.I)
+        if found is not None:
+            node, known = operands(trouble, deep=True, step=step)
+            advice = say(found, node, [one for one in known if one.shape is not None])
+            if advice is not None:
+                return advice
+    return None
+
+
+def _mapped(trouble: Trouble) -> bool:
+    """Whether the line only passes a function on, which fails inside of a library."""
+    return trouble.callee is not None and trouble.callee.name in _TRANSFORMATIONS
+
+
+_TRANSFORMATIONS = {"tree_map", "scan", "while_loop", "cond", "switch", "fori_loop", "vmap_f"}
+_TRANSFORMATIONS |= {"jvp", "vjp", "grad_f", "value_and_grad_f", "jacfun", "associative_scan"}
+_TRANSFORMATIONS |= {"map"}
+
+
+def _shown(known: list[Operand]) -> str:
+    return ", ".join(map(str, known))
+
+
+def _broadcast(found, node, known) -> tuple[str, str] | None:
+    arrays = [one for one in known if one.shape]
+    pair = _clash(arrays)
+    if pair is None:
+        if not arrays:
+            return None
+        return f"these shapes do not broadcast: {_shown(arrays)}", _ANY_SHAPE
+    one, other = pair
+    axis, a, b = _where(one.shape, other.shape) or (0, 0, 0)
+    what = (
+        f"{one} and {other}, which do not broadcast: aligned at the right, axis {axis} is {a} in "
+    )
+    what += f"`{one.name}` and {b} in `{other.name}`"
+    return what, _fit(one, other)
+
+
+_ANY_SHAPE = "make every axis equal or 1, aligned at the right: x[:, None], x.reshape(...)"
+
+
+def _clash(arrays: list[Operand]) -> tuple[Operand, Operand] | None:
+    for i, one in enumerate(arrays):
+        for other in arrays[i + 1 :]:
+            if _where(one.shape, other.shape) is not None:
+                return one, other
+    return None
+
+
+def _where(a: tuple, b: tuple) -> tuple[int, int, int] | None:
+    """(axis counted from the right, sizes) where two shapes do not broadcast."""
+    for i, (m, n) in enumerate(zip(reversed(a), reversed(b), strict=False)):
+        if m != n and 1 not in (m, n):
+            return -1 - i, m, n
+    return None
+
+
+def _fit(one: Operand, other: Operand) -> str:
+    small, big = sorted((one, other), key=lambda x: len(x.shape))
+    name = small.name if small.name.isidentifier() else f"({small.name})"
+    if len(small.shape) < len(big.shape):
+        for start in range(len(big.shape) - len(small.shape) + 1):
+            part = big.shape[start : start + len(small.shape)]
+            if all(m == n or 1 in (m, n) for m, n in zip(part, small.shape, strict=True)):
+                after = len(big.shape) - start - len(small.shape)
+                index = ", ".join([":"] * len(small.shape) + ["None"] * after)
+                return f"line up the axes: write {name}[{index}] (or reshape it), of shape " + str(
+                    small.shape + (1,) * after
+                )
+    if len(small.shape) == len(big.shape) >= 2 and _where(small.shape[::-1], big.shape) is None:
+        return f"transpose one of them: {name}.T"
+    if len(small.shape) == len(big.shape) == 1:
+        n = min(small.shape[0], big.shape[0])
+        longer = big if big.shape[0] > n else small
+        outer = f"for all pairs write {name}[:, None]"
+        return f"make them equally long, e.g. {longer.name}[:{n}]; or, {outer}"
+    return f"{_ANY_SHAPE}, or reduce one, e.g. `{big.name}`.sum(axis=...)"
+
+
+# ---------------------------------------------------------------- products
+
+
+def _product(found, node, known) -> tuple[str, str] | None:
+    arrays = [one for one in known if one.shape]
+    if len(arrays) < 2:
+        return None
+    one, other = arrays[:2]
+    inner = one.shape[-1], other.shape[-2] if len(other.shape) > 1 else other.shape[0]
+    of = "the second last axis" if len(other.shape) > 1 else "the axis"
+    what = f"{one} and {other}: the last axis of `{one.name}` has size {inner[0]} and {of} of "
+    what += f"`{other.name}` has size {inner[1]}; a product sums over both, so they must be equal"
+    if inner[0] == inner[1]:
+        what = f"{one} and {other}: the axes that are summed over are not of the same size"
+    at = isinstance(node, ast.BinOp)
+    signs = (("", ""), ("", ".T"), (".T", ""), (".T", ".T"))
+    pairs = ((one.name, other.name), (other.name, one.name))
+    ways = [(a + first, b + last) for a, b in pairs for first, last in signs]
+    known_shapes = {one.name: one.shape, other.name: other.shape}
+    for a, b in ways:
+        if _multiplies(_transposed(a, known_shapes), _transposed(b, known_shapes)):
+            made = f"{a} @ {b}" if at else f"jnp.dot({a}, {b})"
+            return what, f"write {made}, if that is what you mean; or give one another shape"
+    return what, "give them a common axis: check the shape in which each is made"
+
+
+def _transposed(name: str, known: dict) -> tuple:
+    return known[name[:-2]][::-1] if name.endswith(".T") and name not in known else known[name]
+
+
+def _multiplies(a: tuple, b: tuple) -> bool:
+    return bool(a) and bool(b) and a[-1] == b[-2:][0]
+
+
+def _einsum(found, node, known) -> tuple[str, str] | None:
+    if not isinstance(node, ast.Call) or not node.args:
+        return None
+    spec = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+    arrays = [one for one in known if one.shape is not None]
+    if not isinstance(spec, str) or "..." in spec:
+        return (f"in this einsum {_shown(arrays)}", "") if arrays else None
+    terms = spec.split("->")[0].replace(" ", "").split(",")
+    if len(terms) != len(arrays):
+        what = f"`{spec}` speaks of {len(terms)} arrays, and {len(arrays)} are passed: "
+        return what + _shown(arrays), "write one group of letters for each array"
+    sizes: dict[str, tuple[int, str]] = {}
+    for term, one in zip(terms, arrays, strict=True):
+        shape = one.shape or ()
+        if len(term) != len(shape):
+            what = f"`{term}` in `{spec}` has {len(term)} letters, but {one}"
+            return what, f"write {len(shape)} letters for `{one.name}`, one per axis"
+        for letter, size in zip(term, shape, strict=True):
+            if letter in sizes and sizes[letter][0] != size:
+                first, name = sizes[letter]
+                what = f"the letter {letter} of `{spec}` is {first} in `{name}` and {size} in "
+                what += f"`{one.name}`: {_shown(arrays)}"
+                return what, f"use another letter for one of them, or the same size for {letter}"
+            sizes.setdefault(letter, (size, one.name))
+    return None
+
+
+# ---------------------------------------------------------------- joining and reshaping
+
+
+def _join(found, node, known) -> tuple[str, str] | None:
+    arrays = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
+    if len(arrays) < 2:
+        return None
+    names = [one.name for one in arrays]
+    name = text(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else "this"
+    usual = max({one.shape for one in arrays}, key=[one.shape for one in arrays].count)
+    odd = next((one for one in arrays if one.shape != usual), arrays[-1])
+    other = next((one for one in arrays if one.shape == usual), arrays[0])
+    what = f"{name} cannot join these: {_shown(arrays)}"
+    if all(one.shape == () for one in arrays):
+        return what, f"single numbers have no axis to join along: jnp.stack([{', '.join(names)}])"
+    few, many = sorted((odd, other), key=lambda one: len(one.shape))
+    if len(few.shape) + 1 == len(many.shape):
+        matches = [i for i in range(len(many.shape)) if _drop(many.shape, i) == few.shape]
+        axis = matches[0] if matches else 0
+        index = ", ".join([":"] * axis + ["None"])
+        return what, f"give `{few.name}` the axis it lacks: {few.name}[{index}] (jnp.expand_dims)"
+    if "stack" in name and name == "stack":
+        return what, "stack needs the same shape for all: pad or cut them; or jnp.concatenate"
+    if len(few.shape) == len(many.shape):
+        differ = [i for i, (m, n) in enumerate(zip(few.shape, many.shape, strict=True)) if m != n]
+        if len(differ) == 1:
+            return what, f"only axis {differ[0]} differs: join along it, axis={differ[0]}"
+    return what, "make them alike in every axis but the one along which they are joined, axis=..."
+
+
+def _drop(shape: tuple, axis: int) -> tuple:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _reshape(found, node, known) -> tuple[str, str] | None:
+    arrays = [one for one in known if one.shape and hasattr(one.value, "dtype")]
+    if not arrays or not isinstance(node, ast.Call):
+        return None
+    one, size = arrays[0], 1
+    for n in one.shape:
+        size *= n
+    wanted = [text(a) for a in node.args[0 if isinstance(node.func, ast.Attribute) else 1 :]]
+    wanted = [w for w in wanted if w != one.name]
+    shape = ", ".join(wanted)
+    shape = shape if shape.startswith("(") else f"({shape})"
+    what = f"{one}, which are {size} elements, and they do not fill the shape {shape}"
+    fits = [n for n in (_whole_number(a) for a in node.args) if n and n > 0 and size % n == 0]
+    way = f"choose a shape whose product is {size}; -1 stands for what is left, e.g. "
+    return what, way + f"{one.name}.reshape({fits[0] if fits else one.shape[0]}, -1)"
+
+
+def _whole_number(node: ast.AST) -> int | None:
+    """The whole number that is written there."""
+    inner = node.elts[0] if isinstance(node, ast.Tuple) and node.elts else node
+    value = inner.value if isinstance(inner, ast.Constant) else None
+    return value if isinstance(value, int) else None
+
+
+def _axis(found, node, known) -> tuple[str, str] | None:
+    axis, count = int(found[1]), int(found[2])
+    arrays = [one for one in known if one.shape is not None and len(one.shape) == count]
+    if str(abs(axis)) not in text(node):
+        return None
+    name = f"`{arrays[0].name}` has shape {arrays[0].shape}" if arrays else "the array"
+    if not arrays:
+        name = f"the array has {count} axes"
+    what = f"axis {axis} is asked for, but {name}: its {count} axes are 0 to {count - 1}"
+    if count == 0:
+        return f"axis {axis} is asked for, but {name}, and no axis", "drop axis=, or pass an array"
+    return what, f"use axes 0 to {count - 1}; the last is axis={count - 1}, or axis=-1"
+
+
+def _indices(found, node, known) -> tuple[str, str] | None:
+    count, given = int(found[1]), int(found[2])
+    arrays = [one for one in known if one.shape is not None and len(one.shape) == count]
+    item = text(node) if isinstance(node, ast.Subscript) else "it"
+    name = arrays[0].name if arrays else "the array"
+    shape = f", its shape is {arrays[0].shape}" if arrays else ""
+    what = f"`{item}` has {given} indices, too many: `{name}` has {count} axes{shape}"
+    kept = ""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
+        kept = ", ".join(map(text, node.slice.elts[:count]))
+    way = f"use at most {count}: {name}[{kept}]" if kept and count else f"use at most {count}"
+    return what, f"{way}; or add an axis before, {name}[..., None]"
+
+
+def _convolution(found, node, known) -> tuple[str, str] | None:
+    arrays = [one for one in known if len(one.shape or ()) > 2][:2]
+    if len(arrays) < 2:
+        return None
+    image, kernel = arrays
+    what = f"{image} and {kernel}: the image has {found[1]} channels and the kernel expects "
+    what += found[2]
+    way = "make the numbers of channels equal; or say which axis is which with dimension_numbers="
+    return what, f"{way}('NHWC', 'HWIO', 'NHWC')"
+
+
+def _update(found, node, known) -> tuple[str, str] | None:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+        return None
+    name, place = text(node.args[0]), text(node.func.value).replace(".at", "")
+    what = f"`{name}` is {found[1]}, and the place it is written to, `{place}`, is {found[2]}"
+    return what, "give it that shape (reshape, or a slice), or one that broadcasts to it"
+
+
+def _squeezed(found, node, known) -> tuple[str, str] | None:
+    arrays = [one for one in known if one.shape]
+    if not arrays:
+        return None
+    one = arrays[0]
+    ones = [i for i, n in enumerate(one.shape or ()) if n == 1]
+    what = (
+        f"`{one.name}` has shape {one.shape}: only an axis of size 1 can be squeezed out, and axis "
+    )
+    what += f"{found[1]} is not"
+    way = (
+        f"write axis={ones[0]}" if ones else f"take one entry of the axis, {one.name}[:, 0], or sum"
+    )
+    return what, way
+
+
+def _uneven(found, node, known) -> tuple[str, str] | None:
+    arrays = [one for one in known if one.shape]
+    if not arrays or not isinstance(node, ast.Call) or len(node.args) < 2:
+        return None
+    one, given = arrays[0], ", ".join(map(text, node.args))
+    what = f"{one}, and it cannot be split into {text(node.args[1])} equal parts"
+    return what, f"write jnp.array_split({given}), whose parts may differ in size; or pad it"
+
+
+def _too_large(found, node, known) -> tuple[str, str] | None:
+    arrays = [one for one in known if one.shape and hasattr(one.value, "dtype")]
+    if not arrays:
+        return None
+    what = f"the slice, of shape {found[1]}, is larger than the array, of shape {found[2]}: "
+    return what + _shown(
+        arrays
+    ), f"take a slice of at most {found[2]}, or pad the array with jnp.pad"
+
+
+_TABLE = (
+    (r"split does not result in an equal division", _uneven),
+    (r"(?:less|smaller) than.* operand shape, got .*?(\([\d, ]*\)).*?(\([\d, ]*\))", _too_large),
+    (r"input type=(\S+) and requested type=(\S+)", _update),
+    (r"squeeze out which has size not equal to one, .*dimensions=\((\d+)", _squeezed),
+    (r"lhs feature dimension size .*? but (\d+) // 1 != (\d+)", _convolution),
+    (r"einsum|Size of label|einstein", _einsum),
+    (r"ncompatible shapes for broadcasting|got incompatible shapes|broadcast", _broadcast),
+    (r"contracting dimensions|matmul|dot_general|inner dimension", _product),
+    (r"concatenate|All input arrays must have the same shape|stack", _join),
+    (r"cannot reshape|reshape total size|cannot divide evenly", _reshape),
+    (r"axis (-?\d+) is out of bounds for array of dimension (\d+)", _axis),
+    (r"array is (\d+)-dimensional, but (\d+) were indexed", _indices),
+)

@@ -1,0 +1,148 @@
+"""Python asks a traced value whether it is true: `if`, `while`, `and`, `max(x, 0)`."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from malleable.inspection.advice import sources
+from malleable.inspection.advice.sources import text
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is asked of a traced value, and how to write the line without asking.
+
+    at: the expression that asks; what: the start of a sentence about it; static: whether it would
+    help to know an argument while tracing ("whole": only a whole number); of: the expressions
+    whose values are asked for, if not all in `at`; number: they are single numbers.
+    """
+
+    at: ast.AST
+    what: str
+    ways: tuple[str, ...]
+    static: bool | str = False
+    of: tuple[ast.AST, ...] = ()
+    number: bool = False
+
+
+_BUILTINS = {"max": "jnp.maximum", "min": "jnp.minimum", "sorted": "jnp.sort", "any": "jnp.any"}
+_BUILTINS |= {"all": "jnp.all", "sum": "jnp.sum", "divmod": "jnp.divmod"}
+
+
+def truth(node: ast.AST) -> Need:
+    """Who needs True or False of a value at a failing expression."""
+    asks = "needs True or False from"
+    if isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp):  # so it is for a bare name
+        node = node.test
+    for inner in [node, *sources.parents(node)]:
+        match inner:
+            case ast.Call(func=ast.Name(id=name)) if name in (*_BUILTINS, "bool", "filter"):
+                return _truth_of_call(inner, name)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                way = f"write ~({text(operand)}), or jnp.logical_not({text(operand)})"
+                return Need(inner, f"`not` {asks}", (way, *_tested(inner)))
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], left=left, comparators=[many]):
+                way = f"write jnp.any({text(left)} == jnp.array({text(many)}))"
+                return Need(inner, f"`in` {asks}", (way,))
+            case ast.Compare(ops=[_, _, *_]):
+                return _chain(inner)
+            case ast.BoolOp():
+                return _joined(inner)
+        match getattr(inner, "parent", None):
+            case ast.UnaryOp(op=ast.Not()) | ast.Compare(ops=[_, _, *_]) | ast.BoolOp():
+                continue
+            case ast.If(test=test) as holder if inner is test:
+                return Need(test, f"`if` {asks}", (_branch(holder),), "whole")
+            case ast.While(test=test) as holder if inner is test:
+                names = ", ".join(_changed(holder)) or "state"
+                loop = f"lax.while_loop(lambda state: ..., lambda state: ..., ({names}))"
+                return Need(test, f"`while` {asks}", (f"write the loop as {loop}",), "whole")
+            case ast.Assert(test=test) if inner is test:
+                check = f"checkify.check({text(test)}, 'message')"
+                way = f"check outside of the traced function, or inside it with {check}"
+                return Need(test, f"`assert` {asks}", (way,))
+            case ast.IfExp(test=test, body=body, orelse=other) if inner is test:
+                way = f"write jnp.where({text(test)}, {text(body)}, {text(other)}), or lax.cond"
+                return Need(test, f"`if ... else` {asks}", (way,), "whole")
+            case ast.comprehension(ifs=tests) if inner in tests:
+                way = "keep every element and choose with jnp.where(test, value, 0)"
+                return Need(inner, f"the `if` of a comprehension {asks}", (way,))
+        if isinstance(inner, ast.stmt):
+            break
+    return Need(node, f"Python {asks}", ("write jnp.where(test, a, b), or lax.cond",))
+
+
+def _joined(found: ast.BoolOp) -> Need:
+    sign, word = ("&", "and") if isinstance(found.op, ast.And) else ("|", "or")
+    both = f" {sign} ".join(f"({text(v)})" for v in found.values)
+    ways = (f"write {both}, or jnp.logical_{word}", *_tested(found))
+    return Need(found, f"`{word}` needs True or False from", ways)
+
+
+def _chain(found: ast.Compare) -> Need:
+    terms = [found.left, *found.comparators]
+    pairs = [
+        f"({text(ast.Compare(a, [op], [b]))})"
+        for a, op, b in zip(terms, found.ops, terms[1:], strict=False)
+    ]
+    ways = (f"write {' & '.join(pairs)}, or jnp.logical_and", *_tested(found))
+    return Need(found, "a chain of comparisons needs True or False from", ways)
+
+
+def _tested(node: ast.AST) -> Iterator[str]:
+    """How to branch, if this is the test of an `if`."""
+    holder = getattr(node, "parent", None)
+    if isinstance(holder, ast.If) and holder.test is node:
+        yield "branch with jnp.where(test, a, b) or lax.cond"
+
+
+def _truth_of_call(call: ast.Call, name: str) -> Need:
+    given, asks = (
+        ", ".join(text(arg) for arg in call.args),
+        f"Python's `{name}` needs True or False",
+    )
+    if name == "bool":
+        way = f"drop bool() and branch on {given} with jnp.where or lax.cond"
+        return Need(call, f"{asks} from", (way,))
+    if name == "filter":
+        return Need(call, f"{asks} from", ("keep all and choose with jnp.where(test, x, 0)",))
+    other = _BUILTINS[name]
+    if name in ("max", "min") and len(call.args) == 1:
+        other = f"jnp.{name}"
+    return Need(call, f"{asks} from a comparison of", (f"write {other}({given})",))
+
+
+def _branch(node: ast.If) -> str:
+    """An `if` written with jnp.where, as far as it is short."""
+    test = text(node.test)
+    match node.body, node.orelse:
+        case [ast.Return(value=yes)], [ast.Return(value=no)] if yes and no:
+            return f"write jnp.where({test}, {text(yes)}, {text(no)}) (computes both) or lax.cond"
+        case [ast.Return(value=yes)], [] if yes and (no := _return_after(node)):
+            return f"write jnp.where({test}, {text(yes)}, {text(no)}) (computes both) or lax.cond"
+        case [ast.Assign(targets=[ast.Name(id=name)], value=yes)], []:
+            return f"write {name} = jnp.where({test}, {text(yes)}, {name}), or lax.cond"
+        case [
+            [ast.Assign(targets=[ast.Name(id=name)], value=yes)],
+            [ast.Assign(targets=[ast.Name(id=same)], value=no)],
+        ] if name == same:
+            return f"write {name} = jnp.where({test}, {text(yes)}, {text(no)}), or lax.cond"
+        case [ast.Raise()], _:
+            return (
+                "raise outside of the traced function; inside it, checkify.check raises, "
+                "and jnp.where or lax.cond choose"
+            )
+    return f"write jnp.where({test}, a, b), which computes both sides, or lax.cond({test}, f, g)"
+
+
+def _return_after(node: ast.If) -> ast.expr | None:
+    body = getattr(getattr(node, "parent", None), "body", [])
+    after = body[body.index(node) + 1 :] if node in body else []
+    return after[0].value if len(after) == 1 and isinstance(after[0], ast.Return) else None
+
+
+def _changed(loop: ast.While) -> list[str]:
+    stored = [
+        n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    ]
+    return list(dict.fromkeys(stored))

@@ -1,0 +1,209 @@
+"""`explain()` names the line to edit, the path, both things that disagree, and a way out."""
+
+import concurrent.futures
+import pickle
+import re
+import traceback
+
+import jax
+import pytest
+from jax import numpy as jnp
+
+from malleable import errors
+from malleable.errors import Advice, explain
+from malleable.inspection.advice import creation
+from tests.inspection import (  # noqa: F401
+    failing_derivatives,
+    failing_loops,
+    failing_shapes,
+    failing_trees,
+    failing_values,
+)
+from tests.inspection.failing import PROGRAMS
+
+INTERNAL = r"jax[./]_src|PyTreeDef|\w*Tracer\b|PytreeLeaf|0x[0-9a-f]{6,}|ShapedArray"
+
+
+def note_of(error):
+    """What was added to an error, "" if nothing was."""
+    notes = [n for n in getattr(error, "__notes__", ()) if n.startswith(errors.HEADER)]
+    assert len(notes) <= 1
+    return notes[0] if notes else ""
+
+
+def failure(run, **options):
+    """The error of a function that runs in an `explain()` block."""
+    with pytest.raises(Exception) as caught, explain(**options):
+        run()
+    return caught.value
+
+
+@pytest.mark.caches  # some of the programs leak tracers, which is what they are about
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_the_note_says(program):
+    error = failure(program.run, debug=True)
+    note = note_of(error)
+    assert any(re.search(rf"{re.escape(line)}\b", note) for line in program.lines), note
+    for pattern in (program.path, *program.both):
+        assert re.search(pattern, note, re.S), (pattern, note)
+    assert any(re.search(pattern, note, re.S | re.I) for pattern in program.fix), note
+    assert not re.search(INTERNAL, note)
+    assert not [n for n in error.__notes__ if "adviser failed" in n]
+
+
+@pytest.mark.caches
+@pytest.mark.parametrize("program", PROGRAMS[::7], ids=lambda program: program.name)
+def test_the_error_is_the_same_as_without(program):
+    with pytest.raises(Exception) as alone:
+        program.run()
+    error = failure(program.run)
+    assert type(error) is type(alone.value)
+    plain = lambda e: re.sub(r"0x\w+|id \d+", "", str(e))
+    assert plain(error) == plain(alone.value)
+
+
+def branch(x):
+    if x > 0:
+        return x
+    return -x
+
+
+def refuse():
+    jax.jit(branch)(1.0)
+
+
+def test_the_traceback_shows_no_frame_of_ours():
+    error = failure(lambda: jax.jit(3))  # fails inside of a function that is being watched
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    assert not [file for file in files if "malleable/inspection" in file]
+
+
+def test_blocks_nest_and_explain_once():
+    with explain():
+        error = failure(refuse)
+    assert note_of(failure(lambda: (_ for _ in ()).throw(error))) == note_of(error)
+
+
+def test_nothing_is_said_outside_of_a_block():
+    with explain():
+        pass
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        refuse()
+    assert note_of(caught.value) == ""
+
+
+def test_everything_is_put_back_also_when_blocks_end_out_of_order():
+    before = jax.vmap, jax.jit, jax.grad, jax.custom_vjp.defvjp
+    one, other = explain(), explain()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert jax.vmap is not before[0]
+    other.__exit__(None, None, None)
+    assert (jax.vmap, jax.jit, jax.grad, jax.custom_vjp.defvjp) == before
+    assert not creation._made
+
+
+def test_a_jitted_function_is_what_it_always_is():
+    plain = jax.jit(branch)
+    with explain():
+        made = jax.jit(jnp.sin)
+    assert type(made) is type(plain)
+    assert made.lower(1.0).as_text()
+
+
+def test_errors_of_other_kinds_pass():
+    error = failure(lambda: {}["mine"])
+    assert note_of(error) == ""
+    with pytest.raises(KeyboardInterrupt) as caught, explain():
+        raise KeyboardInterrupt
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_functions_generators_and_coroutines_are_watched_while_they_run():
+    @explain()
+    def function():
+        refuse()
+
+    @explain()
+    def generator():
+        yield 1
+        refuse()
+
+    @explain()
+    async def coroutine():
+        refuse()
+
+    def finish(gen):
+        return [*gen]
+
+    runs = [function, lambda: finish(generator()), lambda: coroutine().send(None)]
+    for run in runs:
+        with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+            run()
+        assert "test_advice.py:" in note_of(caught.value)
+
+
+def test_a_block_may_stay_open_in_a_generator():
+    def steps():
+        with explain():
+            yield
+            refuse()
+
+    going = steps()
+    next(going)
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        next(going)
+    assert note_of(caught.value)
+
+
+def test_threads_do_not_disturb_each_other():
+    def run(n):
+        return note_of(failure(lambda: jax.vmap(lambda a, b: a, in_axes=(0,))(jnp.ones(n), 1.0)))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        notes = list(pool.map(run, range(1, 9)))
+    assert all("in_axes=(0, None)" in note for note in notes)
+
+
+def test_an_adviser_that_fails_hides_nothing(monkeypatch):
+    def broken(error):
+        raise ValueError("of the adviser")
+
+    class Context:
+        def __enter__(self):
+            return broken
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(errors, "advisers", [Context, *errors.advisers])
+    error = failure(refuse)
+    assert note_of(error) and len(error.__notes__) <= 2
+    assert any("of the adviser" in note for note in failure(refuse, debug=True).__notes__)
+
+
+def test_the_heaviest_advice_is_shown(monkeypatch):
+    class Context:
+        def __enter__(self):
+            return lambda error: [Advice("light"), Advice("heavy", "f.py:3", "do it", 9), "text"]
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(errors, "advisers", [Context])
+    assert note_of(failure(refuse)) == "malleable: heavy\n  at f.py:3\n  hint: do it"
+
+
+def test_an_explained_error_can_be_sent_to_another_process():
+    error = failure(lambda: jax.vmap(lambda a, b: a, in_axes=(0,))(jnp.ones(3), 1.0))
+    assert note_of(pickle.loads(pickle.dumps(error))) == note_of(error)
+
+
+made_before = jax.vmap(lambda a, b: a + b, in_axes=(0,))
+
+
+def test_what_was_made_before_the_block_is_found_in_the_source():
+    line = test_what_was_made_before_the_block_is_found_in_the_source.__code__.co_firstlineno - 3
+    note = note_of(failure(lambda: made_before(jnp.ones(3), 1.0)))
+    assert f"test_advice.py:{line} " in note
