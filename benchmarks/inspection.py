@@ -1,21 +1,26 @@
-"""What looking into a program costs, in times of the compiled program.
+"""What looking into a program costs.
 
-python -m benchmarks.inspection [--json]
+    python -m benchmarks.inspection [--docs]
 
-stepping: `step(fun)(*args)` to the end, every equation a step, against `jax.jit` and against
-`jax.disable_jit`, which shows values too; and `first_nonfinite` where all is finite, which is what
-one pays for asking. Cold is the first run in a process, with XLA compiling each kind of equation.
+showing: `show` of a program of 10,000 equations, and its page. Exit status 0 means that both gates
+pass: under 3 s with tracing, and a page under 1 MB. stepping, in times of the compiled program:
+`step(fun)(*args)` to the end, every equation a step, against `jax.jit` and `jax.disable_jit`, which
+shows values too; and `first_nonfinite` where all is finite, which is what one pays for asking. Cold
+is the first run in a process, with XLA compiling each kind of equation.
 """
 
+import argparse
+import sys
 import time
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from benchmarks.measure import report
-from malleable.inspection.debugger import step
-from malleable.inspection.nonfinite import first_nonfinite
+from benchmarks.page import put_table
+from malleable import cse, first_nonfinite, show, step
+
+MOST = 3.0, 1 << 20  # seconds to show, bytes of a page
 
 
 def train(params, x, y):
@@ -126,22 +131,78 @@ def stepping(fun, args):
     return found
 
 
-def spell(f):
+def row(name, f):
+    """One line of the table."""
     each = 1e6 * f["warm"] / f["equations"]
-    times = ", ".join(
-        f"{f[name] / f['jit']:.1f}x {name}" for name in ("first_nonfinite", "results only")
-    )
-    against = f"{f['warm'] / f['jit']:.0f}x jit, {f['warm'] / f['disable_jit']:.2f}x disable_jit"
+    times = [f[kind] / f["jit"] for kind in ("first_nonfinite", "results only")]
     return (
-        f"{f['equations']:6d} equations  jit {1e3 * f['jit']:.2f} ms  step {1e3 * f['warm']:.0f} ms"
-        f" ({each:.0f} us each; cold {f['cold']:.1f} s; {against})  {times}"
+        f"{name} | {f['equations']} | {1e3 * f['jit']:.2f} | {each:.0f} | {f['cold']:.1f} | "
+        f"{f['warm'] / f['jit']:.0f}x | {f['warm'] / f['disable_jit']:.2f}x | "
+        + " | ".join(f"{t:.1f}x" for t in times)
     )
 
 
-def main():
-    figures = {name: stepping(*program) for name, program in PROGRAMS.items()}
-    report("stepping", [(name, spell(f)) for name, f in figures.items()], figures)
+STEPPING = (
+    "program | equations | jit, ms | step, us each | cold, s | step / jit | step / disable_jit | "
+    "first_nonfinite / jit | hidden=False\n" + " | ".join(["---"] * 9)
+)
+
+# ---------------------------------------------------------------- showing
+
+
+def flat(x):
+    for _ in range(5000):
+        x = jnp.sin(x) * 0.5
+    return x
+
+
+def nested(x):
+    def body(c, _):
+        for _ in range(100):
+            c = jnp.sin(c) * 0.5
+        return c, c
+
+    for _ in range(50):
+        x, _ = lax.scan(body, x, None, length=3)
+    return x
+
+
+def showing(fun):
+    """(equations, seconds to trace and show, with a pass; seconds to make the page; its bytes)"""
+    took, shown = once(lambda: show(fun, passes=[cse], quiet=True)(jnp.ones(3)))
+    page, text = once(shown.html)
+    size = next(stage.body.size for stage in shown.stages if stage.name == "jaxpr")
+    return size, took, page, len(text.encode())
+
+
+SHOWING = "program | equations | show, s | page, s | page, kB\n--- | --- | --- | --- | ---"
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--docs", action="store_true", help="write the tables to docs/benchmarks.md"
+    )
+    given = parser.parse_args(arguments)
+    shown = {name: showing(fun) for name, fun in {"flat": flat, "50 scans": nested}.items()}
+    rows = [
+        f"{name} | {size} | {took:.2f} | {page:.2f} | {length / 1000:.0f}"
+        for name, (size, took, page, length) in shown.items()
+    ]
+    seen = "\n".join([SHOWING, *rows])
+    print(seen, end="\n\n")
+    stepped = "\n".join([STEPPING, *(row(n, stepping(*p)) for n, p in PROGRAMS.items())])
+    print(stepped, end="\n\n")
+    slowest = max(took + page for _, took, page, _ in shown.values())
+    largest = max(length for *_, length in shown.values())
+    gates = {f"shown in {slowest:.2f} s": slowest < MOST[0]}
+    gates[f"a page of {largest / 1000:.0f} kB"] = largest < MOST[1]
+    for text, passed in gates.items():
+        print("PASS" if passed else "FAIL", text)
+    if given.docs:
+        put_table("inspection", "Looking into programs", f"{seen}\n\n{stepped}")
+    return 0 if all(gates.values()) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -438,9 +438,11 @@ def context_key(eqn: Eqn):
 
 # ---------------------------------------------------------------- where am I
 
-for _module in (__file__, np.__file__):
-    source_info_util.register_exclusion(str(pathlib.Path(_module).parent))
-traceback_util.register_exclusion(str(pathlib.Path(__file__).parent))
+_parts = [p for p in pathlib.Path(__file__).parent.iterdir() if p.name != "tour"]  # a user, as you
+for _path in map(str, _parts):
+    source_info_util.register_exclusion(_path)
+    traceback_util.register_exclusion(_path)
+source_info_util.register_exclusion(str(pathlib.Path(np.__file__).parent))
 
 
 @contextlib.contextmanager
@@ -1462,8 +1464,8 @@ def number(atom: Literal):
 
 # module behind jax._src. -> {name of the code that runs when one is called: what a user calls it}
 _CALLED = {
-    "api": "vmap_f=vmap grad_f=grad grad_f_aux=grad value_and_grad_f=value_and_grad _jvp=jvp vjp=vjp "
-    "linearize=linearize jacfun=jacobian",
+    "api": "vmap_f=vmap grad_f=grad grad_f_aux=grad value_and_grad_f=value_and_grad _jvp=jvp "
+    "vjp=vjp linearize=linearize jacfun=jacobian",
     "pjit": "cache_miss=jit",
     "lax.control_flow.loops": "scan=scan while_loop=while_loop fori_loop=fori_loop map=map "
     "associative_scan=associative_scan",
@@ -1486,7 +1488,7 @@ def named_primitives() -> dict[str, Primitive]:
     """{name: primitive} of those of JAX that only compute: nothing that calls back or mutates."""
     modules = (lax, lax.linalg, jexc.primitives, parallel, prng, lax_internal, conditionals)
     found = [v for m in modules for n, v in vars(m).items() if n.endswith("_p")]
-    named = {p.name: p for p in found if isinstance(p, Primitive)}
+    named = {p.name: p for p in (*found, core.pvary_p) if isinstance(p, Primitive)}
     return {name: p for name, p in named.items() if name not in _DOING}
 
 
@@ -1725,8 +1727,13 @@ def _bind_or_run(bind):
         fun, trees = params["subfuns"][0], []
         with under_trace(trace):
             outs = by.shard_map(
-                lane, fun, args, params["mesh"], params["in_specs"], params["newly_manual_axes"],
-                params["check_vma"]
+                lane,
+                fun,
+                args,
+                params["mesh"],
+                params["in_specs"],
+                params["newly_manual_axes"],
+                params["check_vma"],
             )
         if outs is NotImplemented:
             return bind(self, trace, args, avals, params)
@@ -1965,7 +1972,9 @@ def thread_state() -> Callable[[], None]:
 @functools.cache
 def _settings() -> list:
     """What JAX keeps for each thread, contexts of others included, found by their names."""
-    known = [x for m in list(sys.modules.values()) for x in list(getattr(m, "__dict__", {}).values())]
+    known = [
+        x for m in list(sys.modules.values()) for x in list(getattr(m, "__dict__", {}).values())
+    ]
     known = [x._obj if type(x) is type(_detour) else x for x in known]
     return list({id(x): x for x in known if isinstance(x, config.config_ext.Config)}.values())
 

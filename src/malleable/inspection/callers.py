@@ -1,6 +1,6 @@
 """The user's frames around a step, innermost first, each with the values its body has by now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,6 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places, variables
 from malleable.inspection.stepping import Step
-
-_SAME_OPERANDS = compat.Call | compat.CustomJvp | compat.CustomVjp  # body and equation
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +54,10 @@ class Frame:
         return next((v for v in self.env if self.letters.get(v) == letter), None)
 
 
-def frames(step: Step, kept: Sequence[Step], program: compat.Jaxpr, arguments: dict) -> list[Frame]:
-    """Around a step. kept: steps up to it; arguments: {name: variable} of the whole program."""
+def frames(step: Step, program: compat.Jaxpr, arguments: dict) -> list[Frame]:
+    """Around a step. arguments: {name: variable} of the whole program."""
     found: list[Frame] = []
-    for eqn, body, env, around in _levels(step, kept, program):
+    for eqn, body, env, around in _levels(step, program):
         chain = tuple(p for p in compat.frames(eqn))
         own = tuple(p for p in chain if places.is_own(p.file)) or chain
         cotangents = any("transpose(" in str(e.source_info.name_stack) for e in around)
@@ -79,7 +77,7 @@ def frames(step: Step, kept: Sequence[Step], program: compat.Jaxpr, arguments: d
     return [inner, *named[1:]] if start and start.program is first.program else [inner, *named]
 
 
-def _levels(step: Step, kept: Sequence[Step], program: compat.Jaxpr):
+def _levels(step: Step, program: compat.Jaxpr):
     """(equation, body it stands in, values there, equations around) from inside out."""
     around, before = [], step.before
     while before is not None:
@@ -91,14 +89,5 @@ def _levels(step: Step, kept: Sequence[Step], program: compat.Jaxpr):
         around = around[1:]
         outer = before.before
         body = outer.program if outer is not None else program
-        known = getattr(before, "env", None)
-        if known is None:
-            known = next((s.env for s in reversed(kept) if s.before is outer), {})
-            if isinstance(
-                compat.view(before.eqn), compat.Call | compat.CustomJvp | compat.CustomVjp
-            ):
-                pairs = zip(before.eqn.invars, before.inputs, strict=True)
-                given = {v: x for v, x in pairs if not isinstance(v, compat.Literal)}
-                known = {**known, **given}
-        yield before.eqn, body, known, around
+        yield before.eqn, body, before.env, around
         before = outer

@@ -108,7 +108,7 @@ class Session:
             return []
         if self._framed is None or self._framed[0] is not step:
             arguments = dict(zip(self._arguments, self.program.jaxpr.invars, strict=True))
-            found = callers.frames(step, self._time.past, self.program, arguments)
+            found = callers.frames(step, self.program, arguments)
             self._framed = step, found
         return self._framed[1]
 

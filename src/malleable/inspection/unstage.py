@@ -5,6 +5,7 @@ shard_map, vmap, scan, while, cond, checkpoint, custom derivatives.
 """
 
 import contextlib
+import contextvars
 import functools
 import io
 import operator
@@ -58,10 +59,17 @@ def unstage(fun: Callable) -> Callable:
                 "unstage runs a function on its values, and these are being traced",
                 hint="put unstage around what traces: unstage(jax.jit(f)), not jax.jit(unstage(f))",
             )
-        with compat.detoured(_CONSTRUCTS):
-            return fun(*args, **kwargs)
+        token = _said.set(set())
+        try:
+            with compat.detoured(_CONSTRUCTS):
+                return fun(*args, **kwargs)
+        finally:
+            _said.reset(token)
 
     return unstaged
+
+
+_said: contextvars.ContextVar[set] = contextvars.ContextVar("said")  # what notes say already
 
 
 class _Constructs:
@@ -111,7 +119,7 @@ class _Constructs:
         staged = functools.partial(
             original, f, init, xs, length, reverse=reverse, unroll=unroll, **options
         )
-        if not _is_live() or not is_users(f):
+        if not _is_live() or not is_users(f) or not _all_arrays((init, xs)):
             return staged()
         carry, leaves, tree = _arrays(init), *jax.tree.flatten(_arrays(xs))
         sizes = {jnp.shape(x)[:1] for x in leaves} | ({(length,)} if length is not None else set())
@@ -140,7 +148,7 @@ class _Constructs:
 
     def while_loop(self, original, cond_fun, body_fun, init_val):
         staged = functools.partial(original, cond_fun, body_fun, init_val)
-        if not _is_live() or not is_users(cond_fun, body_fun):
+        if not _is_live() or not is_users(cond_fun, body_fun) or not _all_arrays(init_val):
             return staged()
         if "derivative" in compat.around():
             note("ran a while_loop under a derivative", here(), "in reverse, JAX refuses it")
@@ -226,7 +234,9 @@ class _Constructs:
 
     def staged(self, what, function):
         name, _, where = function.partition(" at ")
-        if where and compat.is_users(where.rpartition(":")[0]):
+        said = _said.get()
+        if where and (what, function) not in said and compat.is_users(where.rpartition(":")[0]):
+            said.add((what, function))
             note(f"{name} stays staged", where, f"JAX traces it for {what}")
 
 
