@@ -13,6 +13,7 @@ from jax.experimental import checkify, io_callback
 
 import malleable.inspection.advice  # registers the advisers
 from malleable import compat
+from malleable.compat import running as running_door
 from malleable.compat import Primitive, ad, mlir
 from malleable.errors import AdviceWarning, explain
 from malleable.inspection.advice import running
@@ -760,7 +761,7 @@ def test_results_are_the_same_and_nothing_is_left_behind():
     with explain():
         inside = f(1.0)
     assert before == inside == f(1.0)
-    assert running.block() is None and compat._watches == []
+    assert running.block() is None and running_door._watches == []
 
 
 def test_a_function_compiled_before_the_block_is_looked_at_in_it():

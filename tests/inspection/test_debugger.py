@@ -233,6 +233,7 @@ def test_frames_further_out_see_their_own_values():
     session.up()
     assert session.place.line == line_of(loss, "each =")
     assert "total" not in session.values()
+    assert (3, 4) in [x.shape for x in session.values().values()]  # the whole of xs
     with pytest.raises(MalleableError, match="outermost"):
         session.up()
     session.down()

@@ -3,6 +3,7 @@
 import functools
 import gc
 import inspect
+import pathlib
 import re
 import sys
 import types
@@ -216,13 +217,18 @@ def _caller(frame) -> Place | None:
     frame = frame.f_back
     while frame is not None:
         code = frame.f_code
-        if places.is_own(code.co_filename) and not code.co_filename.startswith(_HERE):
+        if places.is_own(code.co_filename) and not _is_here(code.co_filename):
             return Place(code.co_filename, frame.f_lineno, code.co_qualname, 0, 0, 0)
         frame = frame.f_back
     return None
 
 
-_HERE = compat.__file__.removesuffix("compat.py")
+_HERE = str(pathlib.Path(compat.__file__).parent.parent)
+_TOUR = str(pathlib.Path(_HERE) / "tour")
+
+
+def _is_here(file: str) -> bool:
+    return file.startswith(_HERE) and not file.startswith(_TOUR)
 
 
 def _again(frame) -> tuple[Callable, tuple, dict] | None:

@@ -1,0 +1,273 @@
+"""Programs: trace, close, bind, copy and replay them; the lines they come from."""
+
+import contextlib
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.export
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jax._src import array, config, core, dtypes, source_info_util, traceback_util
+from jax._src.interpreters import partial_eval as pe
+from jax._src.lax import lax as lax_internal
+from jax.extend import core as jexc
+from jaxlib import xla_client
+
+Eqn = jexc.JaxprEqn
+Jaxpr = jexc.ClosedJaxpr  # a program with its constants; from JAX 0.11 the only kind there is
+Literal = jexc.Literal
+Primitive = jexc.Primitive
+Tracer = jax.core.Tracer
+
+INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # type: ignore[attr-defined]
+
+
+def trace(fun: Callable, *avals) -> Jaxpr:
+    """Stage a flat function of `avals`; loops stay loops even under `jax.disable_jit`."""
+    with jax.disable_jit(False):
+        return jax.make_jaxpr(fun)(*avals)
+
+
+def inlined(fun: Callable) -> Callable:
+    """`fun`, traced once per signature and trace context; leaves no call in the program.
+
+    Compiled where values are at hand; put in place, each equation with its own line, elsewhere.
+    """
+    jitted = jax.jit(fun, inline=INLINE)
+
+    def call(*args):
+        if not isinstance(core.trace_ctx.trace, pe.DynamicJaxprTrace):
+            return jitted(*args)
+        traced = jitted.trace(*args)
+        leaves = list(map(as_array, jax.tree.leaves(args)))
+        if len(traced.jaxpr.jaxpr.invars) != len(leaves):  # it closes over a value being traced
+            return jitted(*args)
+        tree = jax.tree.structure(traced.out_info)
+        return jax.tree.unflatten(tree, replay(traced.jaxpr, leaves))
+
+    return call
+
+
+def replay(closed: Jaxpr, args: Sequence = (), consts: Sequence | None = None) -> list:
+    """Put the equations of a program here, each under its own line."""
+    program = closed.jaxpr
+    known = closed.consts if consts is None else consts
+    env = dict(zip((*program.constvars, *program.invars), (*known, *args), strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]  # noqa: E731
+    for eqn in program.eqns:
+        env.update(zip(eqn.outvars, copy(eqn, [read(v) for v in eqn.invars]), strict=True))
+    return [read(v) for v in program.outvars]
+
+
+def close(jaxpr) -> Jaxpr:
+    """A jaxpr found in some params, as a closed one."""
+    if isinstance(jaxpr, Jaxpr):
+        return jaxpr
+    return pe.close_jaxpr(pe.convert_constvars_jaxpr(jaxpr) if jaxpr.constvars else jaxpr)
+
+
+def bodies(params: dict) -> list[Jaxpr]:
+    """The jaxprs among the params of an equation, those that an object hides included."""
+    hidden = vars(params["_prim"]) if "_prim" in params else {}
+    every = (*params.values(), *hidden.values())
+    flat = (x for p in every for x in (p if isinstance(p, tuple | list) else (p,)))
+    return [close(x) for x in flat if isinstance(x, (Jaxpr, jexc.Jaxpr))]
+
+
+def bind(eqn: Eqn, args: Sequence) -> list:
+    """Run one equation on `args`, unchanged. Always returns a list."""
+    out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def copy(eqn: Eqn, args: Sequence, *, inside: bool = False) -> list:
+    """As `bind`, and under the user's line of the equation; inside: we are in `source` already.
+
+    While a program is being staged, an equation on operands of its own types is put into it as
+    it stands, without evaluating it abstractly again: as JAX does where it inlines a jit.
+    """
+    trace = core.trace_ctx.trace
+    if (
+        isinstance(trace, pe.DynamicJaxprTrace)
+        and not eqn.effects
+        and not eqn.primitive.is_high(*(v.aval for v in eqn.invars), **eqn.params)
+        and all(jax.typeof(x) == v.aval for x, v in zip(args, eqn.invars, strict=True))
+    ):
+        info, stack = eqn.source_info, source_info_util.current_name_stack()
+        info = info.replace(name_stack=stack if inside else stack + info.name_stack)
+        tracers = [trace.to_jaxpr_tracer(x, info) for x in args]
+        avals = [v.aval for v in eqn.outvars]
+        return trace.emit_eqn(tracers, avals, eqn.primitive, eqn.params, eqn.effects, info, eqn.ctx)
+    with contextlib.nullcontext() if inside else source(eqn):
+        return bind(eqn, args)
+
+
+def same_program(eqn: Eqn):
+    """A hashable key, equal for equations that compute the same function of their operands."""
+    try:
+        key = eqn.primitive, frozenset(eqn.params.items())
+    except TypeError:  # a custom_vjp with nondiff_argnums carries an object without a hash
+        return eqn
+    return key
+
+
+def slice_type(x):
+    """The type of one slice of an array along its leading axis."""
+    return jexc.mapped_aval(x.shape[0], 0, jax.typeof(x))
+
+
+def as_array(x):
+    """A number or a NumPy array as an array of JAX; anything else as it is."""
+    if isinstance(x, jax.Array) or is_ref(jax.typeof(x)):
+        return x
+    return jnp.asarray(x)
+
+
+def promote(one, weak_one: bool, other, weak_other: bool):
+    """(dtype, weak) that hold values of both, as NumPy promotes; weak: of a Python number."""
+    weak = weak_one and weak_other
+    types = ((one, weak_one and not weak), (other, weak_other and not weak))
+    avals = [core.ShapedArray((), dtype, weak_type=w) for dtype, w in types]
+    return dtypes.lattice_result_type(*avals)[0], weak
+
+
+def convert(x, dtype, weak: bool):
+    """An array as one of another dtype or weakness."""
+    return lax_internal._convert_element_type(x, dtype, weak)
+
+
+def is_idle() -> bool:
+    """Whether nothing is being traced."""
+    return core.trace_state_clean()
+
+
+def is_inner(x) -> bool:
+    """Whether a value exists only in the innermost program being traced."""
+    return isinstance(x, Tracer) and x._trace is core.trace_ctx.trace
+
+
+def is_array(x) -> bool:
+    """Whether JAX can trace `x`: an array, a tracer or a Python number."""
+    if isinstance(x, np.ndarray | np.generic):
+        return x.dtype != jax.dtypes.float0 and x.dtype.kind in "biufcV"
+    return isinstance(x, jax.Array | bool | int | float | complex)
+
+
+HostArray = array.ArrayImpl  # the concrete array; a tracer is no instance of exactly this
+
+
+def is_on_host(x) -> bool:
+    """Whether a concrete array lies on the default CPU device and nothing binds it there."""
+    free = _PLACES.get(x.sharding)
+    if free is None:
+        devices = jax.devices()
+        home = jax.sharding.SingleDeviceSharding(devices[0])
+        here = devices[0].platform == "cpu" and x.sharding == home
+        free = _PLACES[x.sharding] = len(devices) if here else 0
+    return free == 1 or (free > 1 and not x._committed)
+
+
+_PLACES: dict[Any, int] = {}
+
+
+def host_mode() -> bool | None:
+    """Whether 64-bit types are on; None where settings ask for more than values (NaN checks)."""
+    if (
+        config.debug_nans.value
+        or config.debug_infs.value
+        or config.default_device.value is not None
+    ):
+        return None
+    if config.numpy_dtype_promotion.value is not _STANDARD:
+        return None
+    return config.enable_x64.value if config.numpy_rank_promotion.value == "allow" else None
+
+
+_STANDARD = config.NumpyDtypePromotion.STANDARD
+
+
+def put(x: np.ndarray, weak: bool = False) -> jax.Array:
+    """An array of the default device that may share memory with `x`; `weak`: of weak type."""
+    sharding, devices = _home()
+    aval = aval_of(x.shape, x.dtype, weak)
+    return xla_client.batched_device_put(aval, sharding, [x], devices, False)  # type: ignore
+
+
+@functools.lru_cache(4096)
+def aval_of(shape, dtype, weak):
+    return core.ShapedArray(shape, dtype, weak_type=weak)
+
+
+@functools.cache
+def _home():
+    device = jax.local_devices()[0]
+    return jax.sharding.SingleDeviceSharding(device), [device]
+
+
+def differentiable(aval) -> bool:
+    """Whether a value of this type can carry a tangent."""
+    return jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def is_ref(aval) -> bool:
+    """Whether this is the type of a mutable reference (`jax.new_ref`)."""
+    return hasattr(aval, "inner_aval")
+
+
+def mutates(jaxpr: Jaxpr) -> bool:
+    """Whether a program works on mutable references, at any depth."""
+    program = jaxpr.jaxpr
+    atoms = [*program.constvars, *program.invars, *(v for e in program.eqns for v in e.outvars)]
+    inside = (body for eqn in program.eqns for body in bodies(eqn.params))
+    return any(is_ref(v.aval) for v in atoms) or any(map(mutates, inside))
+
+
+def match_devices(value, *likes):
+    """`value`, typed as varying over the mesh axes that `likes` vary over (inside shard_map)."""
+    missing = frozenset().union(*map(varying, likes)) - varying(value)
+    return lax.pcast(value, tuple(missing), to="varying") if missing else value
+
+
+def varying(x) -> frozenset:
+    aval = jax.typeof(x) if is_array(x) else x
+    kind = getattr(aval, "manual_axis_type", None)
+    return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
+
+
+# ---------------------------------------------------------------- where am I
+
+_parts = [
+    p for p in pathlib.Path(__file__).parent.parent.iterdir() if p.name != "tour"
+]  # a user, as you
+for _path in map(str, _parts):
+    source_info_util.register_exclusion(_path)
+    traceback_util.register_exclusion(_path)
+source_info_util.register_exclusion(str(pathlib.Path(np.__file__).parent))
+
+
+@contextlib.contextmanager
+def source(eqn: Eqn) -> Iterator[None]:
+    """Attribute everything bound inside to the user's line behind `eqn`."""
+    info = eqn.source_info
+    stack = source_info_util.current_name_stack() + info.name_stack
+    with source_info_util.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
+        yield
+
+
+def place(*eqns: Eqn) -> tuple[str, int, str] | None:
+    """(file, line, function) of the first equation with a line of the user's; of now, for none."""
+    infos = [eqn.source_info for eqn in eqns] or [source_info_util.current()]
+    frames = (source_info_util.user_frame(info.traceback) for info in infos)
+    frame = next(filter(None, frames), None)
+    return (frame.file_name, frame.start_line, frame.function_name) if frame else None
+
+
+def where(*eqns: Eqn) -> str:
+    """`file.py:12 in fun`: what `place` gives, in words; "" for nothing."""
+    found = place(*eqns)
+    return "{}:{} in {}".format(*found) if found else ""

@@ -1,0 +1,132 @@
+"""Programs as they run: who watches is asked."""
+
+import contextlib
+import functools
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.core
+import jax.export
+from jax._src import core, dtypes, pjit, traceback_util
+from jax._src.interpreters import partial_eval as pe
+
+from malleable.compat.looking import apart
+from malleable.compat.programs import Eqn, Jaxpr, Tracer
+
+# A call of a jitted function with values, or an execution: of such a call, or of a part of what
+# runs without jit (then fun is None). leaves: the flat arguments; given: (args, kwargs).
+# traced: the call is under vmap or grad, and the leaves are types.
+Running = namedtuple(
+    "Running", "program leaves donated fun given traced", defaults=[None, None, False]
+)
+
+_watches: list[Callable] = []
+
+
+@contextlib.contextmanager
+def watched(watch: Callable) -> Iterator[None]:
+    """While open, watch(proceed, running) stands in the place of proceed() for all that runs.
+
+    watch.narrowed(asked, given) is told of a dtype that is not to be had without jax_enable_x64.
+    Compiled functions are compiled again for the block, and called through Python.
+    """
+    with apart():
+        _watches.append(watch)
+        try:
+            yield
+        finally:
+            _watches.remove(watch)
+
+
+def argument_names(jaxpr: Jaxpr) -> tuple[str, ...]:
+    """The paths of the arguments of the function behind a program, as JAX knows them."""
+    return tuple(name or "" for name in getattr(jaxpr.jaxpr.debug_info, "arg_names", None) or ())
+
+
+def name_of(jaxpr: Jaxpr) -> str:
+    """The name of the function behind a program, "" where JAX does not know it."""
+    known = getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
+    return known.rpartition(" at ")[0]
+
+
+def key_numbers(x):
+    """The array of numbers behind a typed random key; anything else as it is."""
+    return getattr(x, "_base_array", x)
+
+
+def host_function(eqn: Eqn):
+    """The function that a callback calls on the host, None where it is out of reach."""
+    fun = eqn.params.get("callback")
+    return getattr(fun, "callback_func", fun)
+
+
+def is_hidden_file(file: str) -> bool:
+    """Whether a file is of JAX or of this library."""
+    return not traceback_util.include_filename(file)
+
+
+def _through_watch(proceed: Callable, running: Running):
+    for watch in _watches:
+        proceed = functools.partial(watch, proceed, running)
+    return proceed()
+
+
+def _watched_call(run):
+    def wrapped(p, leaves, fun, args, kwargs):
+        proceed = functools.partial(run, p, leaves, fun, args, kwargs)
+        if not _watches or _is_staging():
+            return proceed()
+        program, donated = p.params["jaxpr"], p.params["donated_invars"]
+        traced = any(map(_is_tracer, leaves))
+        leaves = list(map(jax.typeof, leaves)) if traced else leaves
+        running = Running(program, leaves, donated, fun, (args, kwargs), traced)
+        return _through_watch(proceed, running)
+
+    return wrapped
+
+
+def _watched_run(run):
+    def wrapped(*leaves, jaxpr, donated_invars, **params):
+        params |= {"jaxpr": jaxpr, "donated_invars": donated_invars}
+        proceed = functools.partial(run, *leaves, **params)
+        if not _watches:
+            return proceed()
+        return _through_watch(proceed, Running(jaxpr, leaves, donated_invars))
+
+    return wrapped
+
+
+def _watched_dtype(canonical):
+    def wrapped(dtype, fun_name):
+        kept = canonical(dtype, fun_name)
+        for watch in _watches if kept != dtype else ():
+            watch.narrowed(dtype, kept)
+        return kept
+
+    return wrapped
+
+
+def _no_fast_path(make):
+    return lambda *args: None if _watches else make(*args)
+
+
+def _is_staging() -> bool:
+    trace = core.trace_ctx.trace
+    while trace is not None:
+        if isinstance(trace, pe.DynamicJaxprTrace):
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
+
+
+def _is_tracer(x) -> bool:
+    return isinstance(x, Tracer)
+
+
+pjit._run_python_pjit = _watched_call(pjit._run_python_pjit)
+pjit._pjit_call_impl_python = _watched_run(pjit._pjit_call_impl_python)
+pjit._get_fastpath_data = _no_fast_path(pjit._get_fastpath_data)
+dtypes._maybe_canonicalize_explicit_dtype = _watched_dtype(
+    dtypes._maybe_canonicalize_explicit_dtype
+)

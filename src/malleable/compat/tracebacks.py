@@ -1,0 +1,63 @@
+"""Tracebacks with the frames that JAX removes."""
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Iterator
+
+from jax._src import traceback_util
+
+
+class Whole:
+    """A traceback with the frames of JAX, kept beside the one JAX made of it."""
+
+    def __init__(self, traceback=None):
+        self.traceback = traceback
+
+    def __reduce__(self):  # an error is still sent between processes; its frames are not
+        return Whole, ()
+
+
+_keepers: set[object] = set()
+
+
+@contextlib.contextmanager
+def whole_tracebacks() -> Iterator[None]:
+    """While open, errors keep the frames that JAX removes: see `whole_traceback`."""
+    _keepers.add(keeper := object())
+    try:
+        yield
+    finally:
+        _keepers.discard(keeper)
+
+
+def whole_traceback(error: BaseException) -> list[tuple]:
+    """(frame, index of the instruction, whether the code is JAX's) of an error, outermost first."""
+    kept = list(_walk(vars(error).get(_WHOLE, Whole()).traceback))
+    inner = {frame for frame, _ in kept}
+    outer = itertools.takewhile(lambda step: step[0] not in inner, _walk(error.__traceback__))
+    return [(f, at, is_hidden(f)) for f, at in (*outer, *kept)]
+
+
+def is_hidden(frame) -> bool:
+    """Whether a frame runs code of JAX or of this library."""
+    return not traceback_util.include_frame(frame)
+
+
+def _walk(tb) -> Iterator[tuple]:
+    while tb is not None:
+        yield tb.tb_frame, tb.tb_lasti
+        tb = tb.tb_next
+
+
+def _keep_whole(filter_traceback):
+    def wrapped(tb):
+        if _keepers and (error := sys.exception()) is not None and error.__traceback__ is tb:
+            vars(error).setdefault(_WHOLE, Whole(tb))
+        return filter_traceback(tb)
+
+    return wrapped
+
+
+_WHOLE = "_whole_traceback"
+traceback_util.filter_traceback = _keep_whole(traceback_util.filter_traceback)

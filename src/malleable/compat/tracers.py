@@ -1,0 +1,152 @@
+"""Live tracers, and operations put off."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.export
+import numpy as np
+from jax._src import config, core, source_info_util
+from jax._src.interpreters import partial_eval as pe
+from jax.extend import core as jexc
+
+from malleable.compat.programs import Jaxpr, Tracer, as_array, close, is_array, is_ref, trace
+
+
+class LiveTracer(Tracer):
+    """A value that runs now and is watched: branching on it and printing it work."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, trace, value):
+        super().__init__(trace, jax.typeof(value))
+        self.value = value
+
+    def to_concrete_value(self):
+        value = self.value
+        return value.to_concrete_value() if isinstance(value, Tracer) else value
+
+    def full_lower(self):
+        return self
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.value, dtype)
+
+
+for _name in ("__float__", "__complex__", "__repr__", "__str__", "__format__", "tolist"):
+    setattr(LiveTracer, _name, lambda self, *a, _name=_name: getattr(self.value, _name)(*a))
+
+
+class LiveTrace(jax.core.Trace):
+    """Runs each primitive at once, on the values its tracers hold.
+
+    process(jaxpr, values) -> results runs a program of one equation; watches(prim, params) says
+    which primitives go there. The others go straight to the trace outside.
+    """
+
+    def __init__(self, parent, process, watches, tracer):
+        super().__init__()
+        self.parent, self.process, self.watches, self.tracer = parent, process, watches, tracer
+        self.requires_low = False
+
+    def lift(self, value):
+        """A watched value; what is no array (a mutable reference, say) is left as it is."""
+        if is_ref(jax.typeof(value)):
+            return value
+        if not isinstance(value, jax.Array):  # a number stays known under a jit around us
+            with jexc.set_current_trace(core.eval_trace):
+                value = as_array(value)
+        return self.tracer(self, value)
+
+    def lower(self, x):
+        return x.value if isinstance(x, LiveTracer) and x._trace is self else x
+
+    def outside(self):
+        """Work on plain values, as the trace around this one would."""
+        return jexc.set_current_trace(self.parent)
+
+    def is_current(self) -> bool:
+        with jexc.take_current_trace() as now:
+            return now is self
+
+    def process_primitive(self, prim, tracers, params, /):
+        values, tree, here = [self.lower(t) for t in tracers], None, source_info_util.current()
+
+        def bind(*xs):
+            nonlocal tree
+            with source_info_util.user_context(here.traceback):
+                out = prim.bind(*xs, **params)
+            if not hasattr(out, "vals"):
+                return out
+            tree = out.update([None] * len(out.vals))  # shard_map answers with a tree of its own
+            return list(out.vals)
+
+        with self.outside():
+            if "subfuns" in params or self.watches(prim, params):
+                one = trace(bind, *values)  # what comes with functions is one equation first
+                one = one.replace(consts=[self.lower(c) for c in one.consts])
+                outs = self.process(one, values)
+                outs = outs if prim.multiple_results else outs[0]
+                _forget_first_run(*params.get("subfuns", ()))
+            else:
+                outs = prim.bind(*values, **params)
+        if not prim.multiple_results:
+            return self.lift(outs)
+        outs = [self.lift(x) for x in outs]
+        return outs if tree is None else tree.update(outs)
+
+    def process_call(self, prim, fun, tracers, params, /):  # up to JAX 0.10
+        return self.process_primitive(prim, tracers, params | {"subfuns": (fun,)})
+
+    def _with_functions(self, prim, *functions_tracers, **params):
+        *functions, tracers = functions_tracers
+        return self.process_primitive(prim, tracers, params | {"subfuns": tuple(functions)})
+
+    process_custom_jvp_call = process_custom_vjp_call = process_shard_map = _with_functions
+
+    def stage_value(self, value):
+        return self.lift(value)
+
+    def to_jaxpr_tracer(self, x, *_):
+        return x
+
+
+def _forget_first_run(fun=None, rule=None, *_):
+    """JAX wants to be told that a custom function ran, or its derivative rule, but not both."""
+    if rule is not None and all(getattr(s, "_store", s) for s in rule.stores if s is not None):
+        for store in filter(None, fun.stores if fun else ()):
+            store.reset()
+
+
+def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTracer) -> Any:
+    """fun(lifted leaves, trace), with every primitive of it run by a new LiveTrace."""
+    with jexc.take_current_trace() as parent:
+        live = LiveTrace(parent, process, watches, tracer)
+        with jexc.set_current_trace(live):
+            return fun([live.lift(x) if is_array(x) else x for x in leaves], live)
+
+
+# ---------------------------------------------------------------- operations put off
+
+Trace = jax.core.Trace
+Recording = pe.DynamicJaxprTrace
+eager, under_trace = core.eval_trace, jexc.set_current_trace
+current_trace = jexc.take_current_trace
+trace_context, here = config.trace_context, source_info_util.current
+
+
+def is_compiling() -> bool:
+    """Whether `jax.jit` compiles; it does not under `jax.disable_jit`."""
+    return not config.disable_jit.value
+
+
+def recorded(trace: Recording, outs: Sequence) -> tuple[Jaxpr, list]:
+    """The program recorded so far, its constants as leading inputs; and these constants."""
+    raw, consts = trace.to_jaxpr(outs, core.DebugInfo("jit", "segment", None, None), here())
+    return close(raw), consts
+
+
+def concrete(x):
+    """The value behind a tracer, None where there is none; anything else as it is."""
+    return x.to_concrete_value() if isinstance(x, Tracer) else x

@@ -1,0 +1,235 @@
+"""What an equation that carries programs means: Call, Branch, Scan, While, Map and their like."""
+
+from collections import namedtuple
+
+import jax
+import jax.core
+import jax.export
+import numpy as np
+from jax import numpy as jnp
+from jax.interpreters import ad
+
+from malleable.compat.programs import Eqn, bodies, close, differentiable, is_ref, varying
+
+# One body, run once. wrap(fun) gives fun(frame, *args) -> (outs, frame) the same treatment;
+# lost: what a body that was entered cannot keep, or "".
+Call = namedtuple("Call", "body wrap lost", defaults=[""])
+
+# jvp(primals, tangents) -> (outs, tangents of outs)
+CustomJvp = namedtuple("CustomJvp", "body jvp")
+
+# fwd(*args) -> (outs, residuals); bwd(residuals, cotangents) -> cotangents of args
+CustomVjp = namedtuple("CustomVjp", "body fwd bwd")
+
+# cond and switch: the operands are the index, then the arguments of the branches
+Branch = namedtuple("Branch", "branches")
+
+# split(args) -> consts, carry, xs; body(*consts, *carry, *xs_i) -> (*carry, *ys_i)
+Scan = namedtuple("Scan", "body split length reverse unroll")
+
+# split(args) -> consts of the test, consts of the body, carry
+While = namedtuple("While", "cond body split")
+
+# shard_map: one body per device along `axes` of the mesh, {name: size}. wrap(fun, in_specs,
+# out_specs) maps fun(*state, *args) -> (outs, state) the same way, given the specs of the
+# state; lanes(value) -> the axes along which a value inside differs.
+Map = namedtuple("Map", "body axes wrap lanes")
+
+# a body that cannot be entered, and why
+Opaque = namedtuple("Opaque", "why")
+
+
+def view(eqn: Eqn):
+    """One of the above, for an equation that carries jaxprs; Opaque for one in no table."""
+    name = eqn.primitive.name
+    if any(is_ref(v.aval) for v in eqn.invars):
+        return Opaque("it updates a mutable reference (jax.new_ref)")
+    if name in OPAQUE:
+        return Opaque(OPAQUE[name])
+    if name in INLINED:
+        return Call(bodies(eqn.params)[0], lambda fun: fun, INLINED[name])
+    return VIEWS[name](eqn) if name in VIEWS else Opaque("malleable does not know it")
+
+
+def _jit(eqn):
+    p = eqn.params
+    donated = tuple(i + 1 for i, d in enumerate(p["donated_invars"]) if d)
+    options = {"inline": p["inline"], "keep_unused": p["keep_unused"]}
+    if p["compiler_options_kvs"]:
+        options["compiler_options"] = dict(p["compiler_options_kvs"])
+    ins, outs = (
+        [s if isinstance(s, jax.sharding.Sharding) else None for s in p[side]]
+        for side in ("in_shardings", "out_shardings")
+    )
+    if any(ins):
+        options["in_shardings"] = (None, *ins)
+    if any(outs):
+        options["out_shardings"] = (outs, None)
+
+    def wrap(fun):
+        fun.__name__ = p["name"]
+        return jax.jit(fun, donate_argnums=donated, **options)
+
+    return Call(p["jaxpr"], wrap)
+
+
+def _remat(eqn):
+    p = eqn.params
+    again = {"prevent_cse": p["prevent_cse"], "policy": p["policy"]}
+
+    def wrap(fun):
+        if not p["differentiated"]:
+            return jax.checkpoint(fun, **again)
+
+        def kept(*args):  # inside a gradient a flag keeps XLA from undoing the recomputation
+            program, out = jax.make_jaxpr(jax.checkpoint(fun, **again), return_shape=True)(*args)
+            (eqn,) = program.jaxpr.eqns
+            eqn = eqn.replace(params=eqn.params | {"differentiated": True})
+            jaxpr = program.jaxpr.replace(eqns=[eqn])
+            outs = jax.core.eval_jaxpr(jaxpr, program.consts, *jax.tree.leaves(args))
+            return jax.tree.unflatten(jax.tree.structure(out), outs)
+
+        return kept
+
+    return Call(close(p["jaxpr"]), wrap)
+
+
+def _subfuns(eqn):
+    return eqn.primitive.get_bind_params(eqn.params)["subfuns"]
+
+
+def _custom_jvp(eqn):
+    def jvp(primals, tangents):
+        _, rule = _subfuns(eqn)
+        flat = list(rule.call_wrapped(*primals, *tangents))
+        n = len(eqn.outvars)
+        return flat[:n], _plain(flat[n:], eqn.outvars)
+
+    return CustomJvp(close(eqn.params["call_jaxpr"]), jvp)
+
+
+def _custom_vjp(eqn):
+    n, consts = len(eqn.outvars), eqn.params["num_consts"]
+
+    def fwd(*args):
+        _, rule, _ = _subfuns(eqn)
+        pairs = ((x, i >= consts) for i, x in enumerate(args))  # (value, is it differentiated)
+        flat = list(rule.call_wrapped(*(x for pair in pairs for x in pair)))
+        res, outs = flat[: len(flat) - n], flat[len(flat) - n :]
+        trees = eqn.params["out_trees"]()
+        if len(trees) > 2 and trees[2] is not None:  # residuals that are inputs are left out
+            rest = iter(res)
+            res = [next(rest) if i is None else args[i] for i in trees[2]]
+        return outs, res
+
+    def bwd(res, cts):
+        _, _, rule = _subfuns(eqn)
+        out = rule.call_wrapped(*res, *cts)
+        if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], dict | None):
+            out = out[0]  # from JAX 0.11: (cotangents, logs)
+        return _plain(out, eqn.invars)
+
+    return CustomVjp(close(eqn.params["call_jaxpr"]), fwd, bwd)
+
+
+def _plain(tangents, variables):
+    """Tangents or cotangents, the symbolic zeros among them as arrays."""
+    absent = (type(None), ad.Zero, jax.custom_derivatives.SymbolicZero)
+    return [
+        zero_tangent(v.aval) if isinstance(t, absent) else t
+        for t, v in zip(tangents, variables, strict=True)
+    ]
+
+
+def zero_tangent(aval):
+    """The zero of the tangent space of a type: an array, of dtype float0 for integers."""
+    if differentiable(aval):
+        return jnp.zeros(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, jax.dtypes.float0)
+
+
+def add_tangents(a, b):
+    """The sum, where the type has tangents at all."""
+    return a if a.dtype == jax.dtypes.float0 else a + b
+
+
+def _scan(eqn):
+    p = eqn.params
+    if "ft_in" in p:  # from JAX 0.11
+        split = lambda args: [list(part.vals) for part in p["ft_in"].update(list(args)).unpack()]  # noqa: E731
+    else:
+        split = _split_at(p["num_consts"], p["num_carry"])
+    return Scan(p["jaxpr"], split, p["length"], p["reverse"], p["unroll"])
+
+
+def _while(eqn):
+    p = eqn.params
+    split = _split_at(p["cond_nconsts"], p["body_nconsts"])
+    return While(p["cond_jaxpr"], p["body_jaxpr"], split)
+
+
+def _split_at(a, b):
+    return lambda args: (list(args[:a]), list(args[a : a + b]), list(args[a + b :]))
+
+
+def _shard_map(eqn):
+    p = eqn.params
+    mesh, checked = p["mesh"], p["check_vma"]
+    manual = p.get("newly_manual_axes", p.get("manual_axes"))
+    axes = {a: mesh.shape[a] for a in mesh.axis_names if a in manual}
+    options = {"mesh": mesh, "check_vma": checked}
+    if len(axes) < len(mesh.axis_names):
+        options["axis_names"] = set(axes)
+
+    def wrap(fun, in_specs, out_specs):
+        outs = (list(p["out_specs"]), out_specs)
+        ins = (*in_specs, *p["in_specs"])
+        return jax.shard_map(fun, in_specs=ins, out_specs=outs, **options)
+
+    def lanes(value):
+        return tuple(a for a in axes if a in varying(value)) if checked else tuple(axes)
+
+    return Map(close(p["jaxpr"]), axes, wrap, lanes)
+
+
+VIEWS = {
+    **dict.fromkeys(("jit", "pjit"), _jit),
+    **dict.fromkeys(("remat", "remat2", "checkpoint"), _remat),
+    "custom_jvp_call": _custom_jvp,
+    "custom_vjp_call": _custom_vjp,
+    "cond": lambda eqn: Branch(tuple(eqn.params["branches"])),
+    "scan": _scan,
+    "while": _while,
+    "shard_map": _shard_map,  # pmap is jit of shard_map
+}
+
+# what is run in place, and what is lost by it
+INLINED = {
+    "closed_call": "",
+    "core_call": "",
+    "eval_jaxpr": "",
+    "composite": "its name as one operation",
+    "custom_vmap_call": "its batching rule",
+    "custom_transpose_call": "its transposition rule",
+    "linear_call": "its transposition rule",
+    "custom_partitioning": "its partitioning rule",
+    "compute_on": "where it runs",
+    "xla_metadata_call": "its XLA metadata",
+    "program_order": "the order it fixed",
+}
+
+# why a body cannot be entered, and whose
+_CLOSED = {
+    "its bodies define a linear solve and its derivatives together": "custom_linear_solve",
+    "its body is chosen when it is differentiated": "remat_opt",
+    "its body is hidden in an object": "call_hi_primitive",
+    "its body updates mutable references": "run_state",
+    "its body is a kernel over references": "pallas_call core_map mpmd_map run_scoped jaxpr_call "
+    "parallel_loop emit_pipeline pipeline_body",
+    "its body is meant for one kind of hardware": "cudnn_fusion custom_fusion fusible thunky.cond "
+    "thunky.while thunky.async_start thunky.collective_group thunky.call_thunky_nested",
+    "its body says how two elements combine, which XLA runs in no fixed order": "reduce "
+    "reduce_window select_and_scatter scatter scatter-add scatter-sub scatter-mul scatter-min "
+    "scatter-max scatter_add scatter_sub scatter_mul scatter_min scatter_max",
+}
+OPAQUE = {name: why for why, names in _CLOSED.items() for name in names.split()}
