@@ -101,6 +101,15 @@ def test_loops_in_plain_style_agree_with_numpy_and_are_explained(monkeypatch, ca
     assert "a size that depends on values" in capsys.readouterr().out
 
 
+def test_nothing_is_hidden_of_a_gradient_that_is_nan(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tour.insight, "IMAGES", 4)
+    rows = tour.nothing_hidden(0, Console(width=200))
+    assert [row.what for row in rows if not row.ok] == []
+    assert "in what differentiation makes of that line" in capsys.readouterr().out
+    assert "jnp.sqrt" in (tmp_path / tour.insight.PAGE).read_text()
+
+
 def test_more_memory_than_plain_is_noticed():
     small, large = (lambda x: x.sum()), (lambda x: lax.sort(x @ x).sum())
     memory, *_ = tour.versus("", large, small, (jnp.ones((64, 64)),), 1)

@@ -1,5 +1,6 @@
 """A compiler for JAX programs that its users can read and change."""
 
+from malleable import errors as errors
 from malleable.core.analyze import analyze as analyze
 from malleable.core.frame import Frame as Frame
 from malleable.core.frame import Masked as Masked
@@ -28,6 +29,9 @@ from malleable.effects.tags import (
 )
 from malleable.effects.tags import (
     tag as tag,
+)
+from malleable.errors import (
+    AdviceWarning as AdviceWarning,
 )
 from malleable.errors import (
     BreakWarning as BreakWarning,
@@ -59,6 +63,8 @@ from malleable.inspection.calls import trace_calls as trace_calls
 from malleable.inspection.cost import cost as cost
 from malleable.inspection.debugger import step as step
 from malleable.inspection.diff import diff as diff
+from malleable.inspection.files.load import load as load
+from malleable.inspection.files.save import save as save
 from malleable.inspection.nonfinite import first_nonfinite as first_nonfinite
 from malleable.inspection.notebook import load_ipython_extension as load_ipython_extension
 from malleable.inspection.notebook import unload_ipython_extension as unload_ipython_extension

@@ -1,24 +1,212 @@
-"""The command line: `malleable tour`, or `python -m malleable tour`."""
+"""The command line: `malleable show model.py:loss --args "f32[8,3]" "jnp.ones(3)"`, and the tour.
+
+A function is named `module:function` or `file.py:function`. Each argument is a Python expression,
+in which np, jnp, jax and the names of the function's module are known, or a type such as f32[8,3].
+"""
 
 import argparse
+import importlib
+import importlib.util
+import pathlib
+import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
-try:
-    from malleable.tour import tour
-except ModuleNotFoundError as error:  # the rest of the command line works without the extra
-    tour, missing = None, error.name
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+import malleable as mal
+
+_TYPE = re.compile(r"^(bool|bf16|[fuic]\d+)\[([\d, ]*)\]$")
+_TOUR = "pip install 'malleable[tour]'"
+_LETTERS = {"f": "float", "u": "uint", "i": "int", "c": "complex"}
 
 
-def main(argv=None):
+def main(argv=None) -> int:
     """Run one command; returns the exit status: 0 if all is well, 1 if not, 2 for a wrong call."""
-    parser = argparse.ArgumentParser("malleable", description="Change what JAX programs do.")
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.command == "tour":
+        return _tour(given)
+    try:
+        fun, known = find(given.function)
+        args = [argument(text, known) for text in given.args]
+        given.run(fun, args, given)
+    except mal.MalleableError as error:
+        print(f"malleable: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "malleable", description="See and change what JAX programs do."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
+
+    def add(name: str, run: Callable, what: str):
+        made = commands.add_parser(name, help=what, description=what)
+        made.set_defaults(run=run)
+        made.add_argument("function", help="module:function or file.py:function")
+        made.add_argument("--args", nargs="*", default=[], help="expressions, or types: f32[8,3]")
+        return made
+
+    made = add("show", _show, "the program, each equation under its source line")
+    made.add_argument("--passes", default="", help="run these first: dce,cse,push_up_reductions")
+    made.add_argument("--hlo", action="store_true", help="what XLA is given, too")
+    made.add_argument("--html", metavar="FILE", help="write a page instead of printing")
+    made = add("cost", _cost, "operations, traffic and memory by source line")
+    made.add_argument("--steps", default=None, help="of each while: a number, or 'measured'")
+    made.add_argument("--html", metavar="FILE", help="write a picture (SVG) too")
+    made = add("explain", _explain, "what mal.jit compiles, what breaks it, and a way out")
+    made.add_argument("--html", metavar="FILE", help="write the program as a page too")
+    add("step", _step, "a debugger: step through the program on values")
+    add("calls", _calls, "which transformation calls which")
+    add("source", _source, "the program as Python source that runs")
+    made = add("save", _save, "write the program to a file that `malleable.load` reads")
+    made.add_argument("path")
+    made.add_argument("--transformable", action="store_true", help="to be differentiated later")
+    made = add("onnx", _onnx, "write the program as ONNX, checked against onnxruntime")
+    made.add_argument("path")
     guided = commands.add_parser("tour", help="a guided run on real data, checked as it goes")
     guided.add_argument("--steps", type=int, default=300, help="of training (default: 300)")
-    args = parser.parse_args(argv)
-    if tour is None:
-        parser.exit(1, f"malleable: the tour needs {missing}: pip install 'malleable[tour]'\n")
-    return 0 if tour(args.steps) else 1
+    return parser
+
+
+# ---------------------------------------------------------------- what is named
+
+
+def find(name: str) -> tuple[Callable, dict[str, Any]]:
+    """The function behind `module:function` or `file.py:function`, and the names of its module.
+
+    Raises MalleableError for what is not there.
+    """
+    where, colon, path = name.rpartition(":")
+    if not colon or not where:
+        raise mal.MalleableError(f"{name!r} names no function", hint="module:function or file.py:f")
+    module = _module(where)
+    found: Any = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            has = ", ".join(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
+            raise mal.MalleableError(f"there is no {path!r} in {where}", hint=f"there is: {has}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise mal.MalleableError(f"{name} is no function", hint="name one that can be called")
+    return found, vars(module)
+
+
+def _module(where: str):
+    sys.path.insert(0, "")
+    if not where.endswith(".py"):
+        try:
+            return importlib.import_module(where)
+        except ModuleNotFoundError as error:
+            if error.name != where.partition(".")[0]:
+                raise  # something that the module itself wants
+            hint = f"a file is named with its ending: {where}.py:function"
+            raise mal.MalleableError(f"there is no module {where!r}", hint=hint) from error
+    file = pathlib.Path(where)
+    if not file.exists():
+        raise mal.MalleableError(f"there is no file {where}", hint="name it from this directory")
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(file.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def argument(text: str, known: dict[str, Any]) -> Any:
+    """The value of an expression; for a type such as f32[8,3], a sample: normal, or 0, 1, 2, ...
+
+    >>> argument("f32[2,3]", {}).shape, argument("[1, jnp.pi]", {})[0]
+    ((2, 3), 1)
+    """
+    if match := _TYPE.match(text.replace(" ", "")):
+        kind, sizes = match.groups()
+        shape = tuple(int(n) for n in sizes.split(",") if n)
+        name = {"bool": "bool", "bf16": "bfloat16"}.get(kind) or _LETTERS[kind[0]] + kind[1:]
+        return _sample(shape, jnp.dtype(name))
+    try:
+        return eval(text, {**known, "np": np, "jnp": jnp, "jax": jax})
+    except Exception as error:
+        what = f"the argument {text!r} is no value: {type(error).__name__}: {error}"
+        raise mal.MalleableError(what, hint="an expression, or a type: f32[8,3]") from error
+
+
+def _sample(shape: tuple[int, ...], dtype) -> jax.Array:
+    """Numbers of a type, the same each time."""
+    counted = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jax.random.normal(jax.random.key(0), shape).astype(dtype)
+    return jnp.asarray(counted % (2 if dtype.kind == "b" else 100), dtype)
+
+
+# ---------------------------------------------------------------- what is done
+
+
+def _show(fun, args, given) -> None:
+    passes = [_pass(name) for name in filter(None, given.passes.split(","))]
+    shown = mal.show(fun, passes=passes, hlo=given.hlo, quiet=bool(given.html))(*args)
+    if given.html:
+        shown.html(given.html)
+        print(f"wrote {given.html}")
+
+
+def _pass(name: str) -> Callable:
+    found = getattr(mal, name, None)
+    if not callable(found):
+        raise mal.MalleableError(f"there is no pass {name!r}", hint="such as dce, cse, stream")
+    return found
+
+
+def _cost(fun, args, given) -> None:
+    steps = int(given.steps) if given.steps and given.steps.isdigit() else given.steps
+    found = mal.cost(fun, steps=steps)(*args)
+    print(found)
+    if given.html:
+        found.flame(given.html)
+        print(f"wrote {given.html}")
+
+
+def _explain(fun, args, given) -> None:
+    print(mal.explain(fun)(*args))
+    if given.html:
+        mal.show(fun, quiet=True)(*args).html(given.html)
+        print(f"wrote {given.html}")
+
+
+def _step(fun, args, given) -> None:
+    mal.step(fun)(*args).interact()
+
+
+def _calls(fun, args, given) -> None:
+    print(mal.trace_calls(fun)(*args))
+
+
+def _source(fun, args, given) -> None:
+    print(mal.export.source(fun, *args))
+
+
+def _save(fun, args, given) -> None:
+    mal.save(given.path, fun, *args, transformable=given.transformable)
+    print(f"wrote {given.path}")
+
+
+def _onnx(fun, args, given) -> None:
+    print(mal.export.onnx(fun, *args, path=given.path))
+
+
+def _tour(given) -> int:
+    try:
+        tour = importlib.import_module("malleable.tour").tour
+    except ModuleNotFoundError as error:
+        print(f"malleable: the tour needs {error.name}: {_TOUR}", file=sys.stderr)
+        sys.exit(1)
+    return 0 if tour(given.steps) else 1
 
 
 if __name__ == "__main__":

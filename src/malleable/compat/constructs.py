@@ -5,7 +5,7 @@ import functools
 import sys
 import types
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,7 +19,6 @@ from jax._src import (
     custom_derivatives,
     pjit,
     shard_map,
-    source_info_util,
 )
 from jax._src import mesh as mesh_internal
 from jax._src.interpreters import ad as ad_internal
@@ -28,16 +27,10 @@ from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import parallel
 from jax.interpreters import ad
 
-from malleable.compat.building import program
-from malleable.compat.looking import Place
 from malleable.compat.programs import (
     HostArray,
-    Literal,
     Tracer,
     aval_of,
-    copy,
-    replay,
-    trace,
     varying,
 )
 from malleable.compat.tracers import LiveTracer, under_trace
@@ -146,7 +139,8 @@ class _Examples:
         name = None if self.axis.name is core.no_axis_name else self.axis.name
         outs = _detour.value.vmap(run, args, self.dims, self.axis.size, name, ends, self.fun.f)
         if outs is not NotImplemented:
-            return outs, list(self.out_dims() if callable(self.out_dims) else self.out_dims)
+            known: Any = self.out_dims() if callable(self.out_dims) else self.out_dims
+            return outs, list(known)
         for store in stores:
             store.reset()
         return self.batched.call_wrapped(*args)

@@ -13,6 +13,7 @@ import jax
 import jax.core
 import jax.export
 from jax import lax
+from jax import numpy as jnp
 from jax._src import core, source_info_util
 from jax._src.lax import lax as lax_internal
 from jax._src.lax import parallel
@@ -184,7 +185,7 @@ _LOWER_FUN = ("fun", "multiple_results")
 
 def is_key(aval) -> bool:
     """Whether this is the type of random keys."""
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def key_functions(dtype):

@@ -1,5 +1,7 @@
 """What one device of many runs."""
 
+from typing import Any
+
 import jax
 import jax.core
 import jax.export
@@ -48,7 +50,8 @@ on_mesh = sharding_impls._internal_use_concrete_mesh  # inside, the devices of a
 
 def number(atom: Literal):
     """A number written into a program, as an array of its type."""
-    x, aval = atom.val, atom.aval
+    x: Any = atom.val
+    aval: Any = atom.aval
     if isinstance(x, HostArray) or aval.dtype == jax.dtypes.float0:
         return x
     return put(np.asarray(x, aval.dtype), aval.weak_type)

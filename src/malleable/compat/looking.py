@@ -5,6 +5,7 @@ import functools
 import itertools
 from collections import namedtuple
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.core
@@ -110,7 +111,7 @@ class _Lanes:
 
         with source_info_util.extend_name_stack(_LANES + fun.__name__):
             _, outs = lax.scan(body, None, xs, length=axis.size)
-        ends = self.out_dims() if callable(self.out_dims) else self.out_dims
+        ends: Any = self.out_dims() if callable(self.out_dims) else self.out_dims
         if not all(isinstance(d, int) for d in ends):  # let JAX see to what is not mapped
             self._forget()
             return self.batched.call_wrapped(*args)

@@ -40,14 +40,14 @@ def flop_of(eqn: compat.Eqn, size: Callable[[Any], int] = int) -> int:
     if name in MOVES or not eqn.invars:
         return 0
     made = sum(_count(v.aval, size) for v in eqn.outvars)
-    first = eqn.invars[0].aval
+    first: Any = eqn.invars[0].aval
     read = _count(first, size)
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
         return 2 * made * math.prod(size(first.shape[i]) for i in contracted)
     if name == "conv_general_dilated":
         channels = eqn.params["dimension_numbers"].rhs_spec[0]
-        kernel = eqn.invars[1].aval
+        kernel: Any = eqn.invars[1].aval
         return 2 * made * _count(kernel, size) // max(1, size(kernel.shape[channels]))
     if name == "sort":
         return math.ceil(read * math.log2(read + 1))

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.compat import Place
@@ -237,7 +238,7 @@ def _again(frame) -> tuple[Callable, tuple, dict] | None:
     if any(name not in known for name in code.co_freevars):
         return None
     cells = tuple(types.CellType(known[name]) for name in code.co_freevars)
-    fun = _closed(types.FunctionType(code, frame.f_globals, code.co_name, None, cells))
+    fun: Any = _closed(types.FunctionType(code, frame.f_globals, code.co_name, None, cells))
     names = code.co_varnames
     count, only = code.co_argcount, code.co_kwonlyargcount
     args = [known[n] for n in names[:count]]
@@ -248,8 +249,8 @@ def _again(frame) -> tuple[Callable, tuple, dict] | None:
         end += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         kwargs |= known[names[end]]
-    call = fun, *jax.tree.map(_typed, (tuple(args), kwargs))
-    return None if _holds_tracer(call) else call
+    given, named = jax.tree.map(_typed, (tuple(args), kwargs))
+    return None if _holds_tracer((fun, given, named)) else (fun, given, named)
 
 
 def _typed(x):
@@ -262,7 +263,7 @@ def _typed(x):
 def _closed(x, depth: int = 4):
     """A function with zeros in the place of the values being traced that it closes over."""
     if isinstance(x, compat.Tracer):
-        key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
+        key = jnp.issubdtype(x.dtype, jax.dtypes.extended)
         return x if key else np.zeros(x.shape, x.dtype)
     if depth == 0:
         return x

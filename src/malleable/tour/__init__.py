@@ -23,6 +23,7 @@ from rich.progress import track
 from sklearn.datasets import load_digits
 
 import malleable as mal
+from malleable.tour.insight import nothing_hidden
 from malleable.tour.loops import plain_loops
 from malleable.tour.rows import Row, close, equal, faster, report
 
@@ -393,7 +394,7 @@ def versus_scipy(fun, args):
     return (got, expected), between - began, time.perf_counter() - between
 
 
-CHAPTERS = [digits, routines, reductions, plain_loops]
+CHAPTERS = [digits, routines, reductions, plain_loops, nothing_hidden]
 
 
 def tour(steps=300):

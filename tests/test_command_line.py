@@ -1,0 +1,118 @@
+"""`malleable show|cost|explain|step|calls|source|save file.py:function --args ...`."""
+
+import io
+
+import jax.numpy as jnp
+import pytest
+
+import malleable as mal
+from malleable.__main__ import argument, find, main
+
+MODEL = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+SIZE = 3
+
+def step(c, x):
+    return jnp.tanh(c * x), None
+
+def model(x, n=2.0):
+    return lax.scan(step, x[0] * n, x)[0].sum()
+
+class Net:
+    def forward(x):
+        return x + 1
+
+def positive(x):
+    return x[x > 0].sum()
+"""
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    (tmp_path / "a_model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    return "a_model.py:model"
+
+
+def test_show_prints_the_program_under_its_lines(model, capsys):
+    assert main(["show", model, "--args", "f32[4,3]"]) == 0
+    told = capsys.readouterr().out
+    assert "a_model.py:12" in told and "return jnp.tanh(c * x), None" in told
+
+
+def test_show_runs_passes_and_writes_a_page(model, capsys, tmp_path):
+    given = ["show", model, "--args", "f32[4,3]", "--passes", "dce,cse", "--html", "p.html"]
+    assert main(given) == 0
+    assert "wrote p.html" in capsys.readouterr().out
+    assert "lax.scan(step" in (tmp_path / "p.html").read_text()
+
+
+def test_cost_counts_and_draws(model, capsys, tmp_path):
+    assert main(["cost", model, "--args", "f32[4,SIZE]"]) == 1  # a type has numbers
+    assert main(["cost", model, "--args", "jnp.ones((4, SIZE))", "--html", "c.svg"]) == 0
+    assert "a_model.py:9 in step" in capsys.readouterr().out
+    assert (tmp_path / "c.svg").read_text().startswith("<svg")
+
+
+def test_explain_says_what_is_compiled(model, capsys):
+    assert main(["explain", "a_model.py:positive", "--args", "jnp.array([1.0, -2.0])"]) == 0
+    told = capsys.readouterr().out
+    assert "of operations" in told and "return x[x > 0].sum()" in told
+
+
+def test_calls_are_a_tree(model, capsys):
+    assert main(["calls", model, "--args", "f32[4,3]"]) == 0
+    assert "└── scan of step" in capsys.readouterr().out
+
+
+def test_source_runs(model, capsys):
+    assert main(["source", model, "--args", "f32[4,3]"]) == 0
+    names: dict = {}
+    exec(capsys.readouterr().out, names)
+    assert any(callable(x) for x in names.values())
+
+
+def test_save_writes_what_load_reads(model, tmp_path):
+    assert main(["save", model, "m.mal", "--args", "f32[4,3]", "--transformable"]) == 0
+    x = argument("f32[4,3]", {})
+    assert jnp.allclose(mal.load("m.mal")(x), find(model)[0](x))
+
+
+def test_step_reads_commands(model, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("step\nwhere\nquit\n"))
+    assert main(["step", model, "--args", "f32[4,3]"]) == 0
+    assert "a_model.py" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("nothing", "names no function"),
+        ("a_model.py:absent", "there is no 'absent' in a_model.py\n  hint: there is: step, model"),
+        ("a_model.py:SIZE", "is no function"),
+        ("no_such_file.py:f", "there is no file"),
+        ("no_such_module:f", "there is no module"),
+    ],
+)
+def test_a_wrong_name_says_what_there_is(model, capsys, given, told):
+    assert main(["show", given]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_a_wrong_argument_or_pass_is_named(model, capsys):
+    assert main(["show", model, "--args", "f32[4,"]) == 1
+    assert main(["show", model, "--args", "f32[4,3]", "--passes", "shrink"]) == 1
+    told = capsys.readouterr().err
+    assert "'f32[4,' is no value" in told and "there is no pass 'shrink'" in told
+
+
+def test_names_with_dots_and_types_of_every_kind(model):
+    assert find("a_model.py:Net.forward")[0](1) == 2
+    assert find("jax.numpy:sin")[0] is jnp.sin
+    kinds = {text: argument(text, {}) for text in ("bool[3]", "i32[2,2]", "bf16[]", "u8[300]")}
+    assert {k: str(x.dtype) for k, x in kinds.items()} == {
+        "bool[3]": "bool", "i32[2,2]": "int32", "bf16[]": "bfloat16", "u8[300]": "uint8",
+    }  # fmt: skip
