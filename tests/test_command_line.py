@@ -105,7 +105,10 @@ def test_a_wrong_name_says_what_there_is(model, capsys, given, told):
 def test_a_wrong_argument_or_pass_is_named(model, capsys):
     assert main(["show", model, "--args", "f32[4,"]) == 1
     assert main(["show", model, "--args", "f32[4,3]", "--passes", "shrink"]) == 1
+    assert main(["show", model, "--args", "f33[2]"]) == 1
+    assert main(["show", model, "--args", "f32[4,3]", "--html", "absent/p.html"]) == 1
     told = capsys.readouterr().err
+    assert "'f33[2]' is no type" in told and "absent/p.html" in told
     assert "'f32[4,' is no value" in told and "there is no pass 'shrink'" in told
 
 

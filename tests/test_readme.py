@@ -24,7 +24,7 @@ def test_quickstart_runs():
     exec(compile(code, "README.md", "exec"), {"__name__": "quickstart"})
 
 
-@pytest.mark.parametrize("part", ["frontend", "rewriting", "jit"])
+@pytest.mark.parametrize("part", ["frontend", "rewriting", "jit", "inspection"])
 def test_the_code_of_a_part_runs(part, monkeypatch):
     code, name = fence(f"<!-- {part} -->", "python"), f"README.{part}.py"
     monkeypatch.setitem(linecache.cache, name, (len(code), None, code.splitlines(True), name))

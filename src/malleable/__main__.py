@@ -34,7 +34,7 @@ def main(argv=None) -> int:
         fun, known = find(given.function)
         args = [argument(text, known) for text in given.args]
         given.run(fun, args, given)
-    except mal.MalleableError as error:
+    except (mal.MalleableError, OSError) as error:
         print(f"malleable: {error}", file=sys.stderr)
         return 1
     return 0
@@ -129,7 +129,10 @@ def argument(text: str, known: dict[str, Any]) -> Any:
         kind, sizes = match.groups()
         shape = tuple(int(n) for n in sizes.split(",") if n)
         name = {"bool": "bool", "bf16": "bfloat16"}.get(kind) or _LETTERS[kind[0]] + kind[1:]
-        return _sample(shape, jnp.dtype(name))
+        try:
+            return _sample(shape, jnp.dtype(name))
+        except TypeError as error:
+            raise mal.MalleableError(f"{text!r} is no type", hint="such as f32[8,3]") from error
     try:
         return eval(text, {**known, "np": np, "jnp": jnp, "jax": jax})
     except Exception as error:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import marker, stage
+from malleable import interpret, marker, stage
 from tests.rules import prims, prims_deep
 
 mark = marker("mark")
@@ -100,3 +100,11 @@ def test_a_jitted_function_traced_before_has_the_marker_that_is_waited_for():
     jitted(1.0)
     assert prims_deep(stage(jitted, [mark])(1.0).jaxpr) == [("jit", [("mark",), ("add",)])]
     assert prims_deep(stage(jitted)(1.0).jaxpr) == [("jit", [("add",)])]
+
+
+def test_static_arguments_of_a_jitted_function_stay_as_they_are():
+    power = jax.jit(lambda x, n, up=True: x**n if up else x, static_argnums=1, static_argnames="up")
+    for given in [((2.0, 3), {}), ((2.0, 3), {"up": False})]:
+        staged = stage(power)(*given[0], **given[1])
+        assert len(staged.args) == 1
+        assert interpret(power, {})(*given[0], **given[1])[0] == power(*given[0], **given[1])

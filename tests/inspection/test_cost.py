@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import MalleableError, stage
+from malleable import MalleableError, listen, stage
 from malleable.inspection import flame, liveness
 from malleable.inspection.cost import cost
 
@@ -158,3 +158,18 @@ def test_nothing_is_run_and_types_suffice():
 def test_other_steps_are_refused():
     with pytest.raises(MalleableError, match=r"not 'guess'\n  hint"):
         cost(chain, steps="guess")
+
+
+def test_a_while_that_cannot_be_measured_is_counted_once_and_said_to_be():
+    solve = lambda a: jax.scipy.sparse.linalg.cg(a, jnp.ones(3))[0]
+    with listen() as heard:
+        found = cost(solve, steps="measured")(3 * jnp.eye(3))
+    assert found.flops > 0
+    assert [note.what for note in heard] == ["counted each while once"]
+
+
+def test_measuring_leaves_the_arguments_alone():
+    given = jax.jit(halved, donate_argnums=0)
+    found = cost(given, steps="measured")(x := jnp.full(3, 8.0))
+    assert not x.is_deleted()
+    assert [n for n, _ in found.loops.values()] == [3.0]

@@ -547,3 +547,13 @@ def test_devices_of_a_shard_map():
     session.clear()
     session.cont()
     assert np.allclose(session.result, jnp.arange(4.0) / 6)
+
+
+def test_a_session_keeps_what_a_call_would_donate():
+    x = jnp.ones(3)
+    session = step(jax.jit(lambda x: jnp.log(x) + 1, donate_argnums=0))(x)
+    session.next()
+    session.back()
+    session.cont()
+    assert not x.is_deleted()
+    assert session.result.tolist() == [1.0, 1.0, 1.0]

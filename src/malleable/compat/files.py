@@ -39,6 +39,7 @@ def named_primitives() -> dict[str, Primitive]:
 
 _DOING = {"get", "swap", "addupdate", "call", "core_call", "custom_lin", "infeed", "outfeed"}
 MemorySpace = core.MemorySpace
+primitives = jexc.primitives
 UNPLACED = type(jax.make_jaxpr(jax.jit(abs))(0.0).eqns[0].params["in_shardings"][0])
 
 
@@ -172,15 +173,17 @@ def limited(exported, refuse: Callable):
 # ---------------------------------------------------------------- programs in other operations
 
 
-def written_in_jax(prim: Primitive) -> Callable | None:
-    """fun(*args, **params), by which a primitive is compiled, if it is one of JAX operations."""
-    entry: Any = mlir._lowerings.get(prim)
+def written_in_jax(eqn: Eqn) -> Callable | None:
+    """fun(*operands), by which an equation is compiled, if it is one of JAX operations."""
+    if "_prim" in eqn.params:  # from JAX 0.11: an object that expands itself
+        hidden = eqn.params["_prim"]
+        return lambda *args: hidden.expand(*jax.tree.unflatten(hidden.in_tree, args))
+    entry: Any = mlir._lowerings.get(eqn.primitive)
     rule = getattr(entry, "rule", entry)
-    written = getattr(getattr(rule, "__code__", None), "co_freevars", ()) == _LOWER_FUN
-    return rule.__closure__[0].cell_contents if written else None
-
-
-_LOWER_FUN = ("fun", "multiple_results")
+    if getattr(getattr(rule, "__code__", None), "co_freevars", ()) != ("fun", "multiple_results"):
+        return None
+    fun = rule.__closure__[0].cell_contents  # what mlir.lower_fun was given
+    return functools.partial(fun, **eqn.primitive.get_bind_params(eqn.params))
 
 
 def is_key(aval) -> bool:

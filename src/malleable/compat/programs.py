@@ -33,6 +33,12 @@ def trace(fun: Callable, *avals) -> Jaxpr:
         return jax.make_jaxpr(fun)(*avals)
 
 
+def static_arguments(fun: Callable) -> frozenset:
+    """Numbers and names of the arguments that a jitted function does not trace."""
+    info = getattr(fun, "_jit_info", None)
+    return frozenset((*info.static_argnums, *info.static_argnames)) if info else frozenset()
+
+
 def inlined(fun: Callable) -> Callable:
     """`fun`, traced once per signature and trace context; leaves no call in the program.
 

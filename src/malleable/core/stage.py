@@ -24,8 +24,8 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
     """Return a function that traces `fun` on its arguments instead of running it.
 
     Arrays and numbers are traced, and what only says its type (jax.ShapeDtypeStruct). Other leaves
-    (strings, functions, None) stay as they are, in the arguments and in the output. `markers` are
-    those some rule is waiting for.
+    (strings, functions, None), and static arguments of a jitted function, stay as they are, in the
+    arguments and in the output. `markers` are those some rule is waiting for.
 
     >>> import jax.numpy as jnp
     >>> staged = stage(lambda x, how: {"y": jnp.sin(x), "how": how})(1.0, "fast")
@@ -36,8 +36,7 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
     """
 
     def staged(*args, **kwargs) -> Staged:
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        traced = [compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) for x in leaves]
+        leaves, tree, traced = arguments(fun, args, kwargs)
         made: dict[str, Any] = {}
 
         @functools.wraps(fun, assigned=(), updated=())
@@ -60,3 +59,19 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
             return Staged(compat.trace(flat, *given), given, rebuild)
 
     return staged
+
+
+def arguments(fun: Callable, args: tuple, kwargs: dict) -> tuple[list, Any, list[bool]]:
+    """The leaves of the arguments, their pytree, and which of them `stage` traces.
+
+    >>> arguments(abs, (1.0, "fast"), {})[2]
+    [True, False]
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    fixed = compat.static_arguments(fun)
+    traced = [
+        key not in fixed and (compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct))
+        for key, part in (*enumerate(args), *sorted(kwargs.items()))
+        for x in jax.tree.leaves(part)
+    ]
+    return leaves, tree, traced

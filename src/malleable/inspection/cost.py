@@ -17,10 +17,13 @@ from malleable import compat
 from malleable.core.frame import Masked, select
 from malleable.core.interpret import interpret
 from malleable.core.stage import stage
-from malleable.errors import MalleableError
+from malleable.errors import MalleableError, TransformError
 from malleable.inspection import counting, flame, liveness, places
 from malleable.inspection.counting import Count
 from malleable.inspection.outline import Body, Row, outline
+from malleable.inspection.stepping import undonated
+from malleable.notes import note
+from malleable.rewriting.passes import in_bodies
 
 Steps = int | str | None
 _UNITS = ("", "k", "M", "G", "T", "P")
@@ -108,15 +111,17 @@ def cost(fun: Callable, *, steps: Steps = None) -> Callable[..., Cost]:
 
     def counted(*args, **kwargs) -> Cost:
         staged = stage(fun)(*args, **kwargs)
-        program = compat.dce(staged.jaxpr)
+        program = in_bodies(undonated)(compat.dce(staged.jaxpr))
         loops: dict[str, tuple[float, str]] = {}
-        measured = _measure(program, staged.args) if steps == "measured" else {}
+        measured = _measure(program, staged.args) if steps == "measured" else None
 
         def trips(eqn) -> float:
-            if steps == "measured":
+            if measured is not None:
                 n, known = measured.get(_loop(eqn), 0.0), "measured"
+            elif isinstance(steps, int):
+                n, known = steps, "as said"
             else:
-                n, known = (1, "not known, counted once") if steps is None else (steps, "as said")
+                n, known = 1, "not known, counted once"
             loops[places.spell(places.of(eqn)) or "?"] = n, known
             return n
 
@@ -171,7 +176,7 @@ def _stack(row: Row) -> tuple[str, ...]:
     return (*named, row.primitive)
 
 
-def _measure(program, args) -> dict[int, float]:
+def _measure(program, args) -> dict[int, float] | None:
     """{id of the body of a `while`: steps per entry}, from one run that counts."""
     loops: dict[str, int] = {}
 
@@ -208,7 +213,11 @@ def _measure(program, args) -> dict[int, float]:
         return outs
 
     rules = {lax.while_p: counted}
-    _, _, seen = interpret(lambda xs: compat.replay(program, xs), rules)(list(args))
+    try:
+        _, _, seen = interpret(lambda xs: compat.replay(program, xs), rules)(list(args))
+    except TransformError as error:  # a loop in a linear solve, say
+        note("counted each while once", error.where, "one of them is where no counter can be")
+        return None
     found = {name: float(_value(x)) for name, x in seen.items()}
     return {
         key: found.get(("steps", loop), 0.0) / max(1.0, found.get(("entries", loop), 0.0))

@@ -17,7 +17,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.stage import stage
+from malleable.core.stage import arguments, stage
 from malleable.errors import MalleableError
 from malleable.inspection import blame, places, remedies, variables
 from malleable.inspection.hidden import count, first_made
@@ -130,17 +130,17 @@ def first_nonfinite(
     checks: dict = {}
 
     def find(*args, **kwargs) -> Finding | None:
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        leaves, tree, traced = arguments(fun, args, kwargs)
         if any(isinstance(x, compat.Tracer) for x in leaves):
             raise MalleableError(
                 "the search for a NaN needs concrete values, and these are being traced",
                 hint="call this outside of jit, vmap, grad and their like",
             )
-        key = _key(tree, leaves)
+        key = _key(tree, leaves, traced)
         if key is None or key not in checks:
             checks.clear()  # one signature at a time is what a training loop has
             checks[key] = _check(fun, args, kwargs, large, hidden)
-        suspected, certain = checks[key]([x for x in leaves if compat.is_array(x)])
+        suspected, certain = checks[key]([x for x, t in zip(leaves, traced, strict=True) if t])
         if not suspected:
             return None
         names = variables.argument_names(fun, args, kwargs)
@@ -160,9 +160,9 @@ def first_nonfinite(
     return find
 
 
-def _key(tree, leaves):
+def _key(tree, leaves, traced):
     """What decides the program; None where it cannot be compared."""
-    types = [x if not compat.is_array(x) else jax.typeof(x) for x in leaves]
+    types = [jax.typeof(x) if t else x for x, t in zip(leaves, traced, strict=True)]
     key = tree, tuple(types)
     try:
         hash(key)
@@ -173,7 +173,8 @@ def _key(tree, leaves):
 
 def _check(fun, args, kwargs, large, inside) -> Callable[[list], tuple[bool, bool]]:
     """A compiled check of flat arrays: whether anything may be bad, whether a result is nan."""
-    program = stage(fun)(*args, **kwargs).jaxpr
+    staged = stage(fun)(*args, **kwargs)
+    program = staged.jaxpr
     shown = _nonfinite if large is None else _over(large)
     wrong = jnp.isnan if large is None else lambda x: ~(jnp.abs(x) <= large)
 
@@ -193,9 +194,8 @@ def _check(fun, args, kwargs, large, inside) -> Callable[[list], tuple[bool, boo
         return blame.compiled(check)
 
     chosen = check(everything if inside else results)
-    given = [x for x in jax.tree.leaves((args, kwargs)) if compat.is_array(x)]
     try:
-        chosen.trace(program.consts, given)
+        chosen.trace(program.consts, staged.args)
     except MalleableError as error:  # state cannot cross some control flow
         if not inside:
             raise

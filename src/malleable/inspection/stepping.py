@@ -22,6 +22,7 @@ from malleable.inspection import lanes, places
 from malleable.inspection.outline import name_variables
 from malleable.inspection.tables import Env, Table
 from malleable.notes import note
+from malleable.rewriting.passes import in_bodies
 
 
 class Level(NamedTuple):
@@ -140,9 +141,29 @@ def prepare(fun: Callable) -> Callable[..., Prepared]:
     def prepared(*args, **kwargs) -> Prepared:
         with compat.apart(), compat.staged_vmap():
             staged = stage(fun)(*args, **kwargs)
-        return Prepared(staged.jaxpr, list(map(compat.as_array, staged.args)), staged.rebuild)
+        args = list(map(compat.as_array, staged.args))
+        return Prepared(in_bodies(undonated)(staged.jaxpr), args, staged.rebuild)
 
     return prepared
+
+
+def undonated(program: compat.Jaxpr) -> compat.Jaxpr:
+    """A pass: calls keep the arrays they are given, so that one may go back to them.
+
+    >>> give = jax.jit(abs, donate_argnums=0)
+    >>> undonated(compat.trace(give, 1.0)).eqns[0].params["donated_invars"]
+    (False,)
+    """
+    if not any(any(eqn.params.get("donated_invars", ())) for eqn in program.jaxpr.eqns):
+        return program
+    kept = [
+        eqn.replace(params=eqn.params | {"donated_invars": (False,) * len(eqn.invars)})
+        if "donated_invars" in eqn.params
+        else eqn
+        for eqn in program.jaxpr.eqns
+    ]
+    consts = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+    return compat.program(program, kept, program.jaxpr.outvars, consts)
 
 
 def walk(
