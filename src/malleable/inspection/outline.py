@@ -14,7 +14,8 @@ from malleable.inspection import counting, places
 
 _ROLES = {"cond": ("if false", "if true"), "while": ("test", "body")}
 _COUNTS = {
-    *("num_consts", "num_carry", "cond_nconsts", "body_nconsts", "unroll", "name", "ft_in"),
+    *("num_consts", "num_carry", "cond_nconsts", "body_nconsts", "unroll", "name"),
+    *("ft_in", "ft_out"),
     *("ctx_mesh", "context_mesh", "inline", "keep_unused", "unconstrained_dims"),
 }
 _LONG = 24  # characters of a parameter that is still worth reading
