@@ -24,7 +24,7 @@ bench-gpu:                      ## pushing up and streaming on a GPU; DOCS=--doc
 	$(PYTHON) -m benchmarks.gpu $(DOCS)
 
 docs:
-	$(PYTHON) -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 format:
 	$(PYTHON) -m ruff check --fix .

@@ -1,9 +1,18 @@
 """The pages of docs/ tell the truth: their code runs, and the table of modes is what happens."""
 
+import ast
+import collections
+import contextlib
+import doctest
+import importlib.util
+import io
 import itertools
 import linecache
 import pathlib
+import pkgutil
 import re
+import shlex
+import tomllib
 
 import jax
 import jax.numpy as jnp
@@ -11,36 +20,186 @@ import pytest
 from jax import lax
 
 import malleable as mal
+from malleable.__main__ import main
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(DOCS.rglob("*.md"))
+REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 
 
-def source(path):
-    """The python blocks of a page, where they stand; all other lines are empty."""
-    kept, inside = [], False
-    for line in path.read_text().splitlines():
-        inside = inside and line != "```"
-        kept.append(line if inside else "")
-        inside = inside or line == "```python"
-    return "\n".join(kept) + "\n"
+def name_of(path):
+    return str(path.relative_to(DOCS).with_suffix(""))
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_the_code_of_a_page_runs(path, monkeypatch):
-    code, name = source(path), f"{path}.py"
-    monkeypatch.setitem(linecache.cache, name, (len(code), None, code.splitlines(True), name))
-    exec(compile(code, name, "exec"), {"__name__": path.stem})
+# ------------------------------------------------------------ the code of the pages
+#
+# ```python                                    runs, in the order of the page
+# ```python title="model.py"                   is that file, too, for what comes below
+# ```python title="needs malleable[onnx]"      runs where the extra is installed
+# ```text title="prints"                       what the block above prints
+# ```console                                   `$ malleable ...` and what that prints
+#
+# In what is printed, `...` stands for anything, `model.py:3` is the third line of the block with
+# that title, and `here.py:3` that of one without.
+
+EXTRAS = {"onnx": ("jax2onnx", "onnx", "onnxruntime")}
+INFO = re.compile(r'(python|text|console|bash|svg|)(?: title="([^"]*)")?')
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def fences(path):
+    """(language, title, number of lines before it, text) of every fenced block of a page."""
+    lines = iter(enumerate(path.read_text().splitlines(), 1))
+    for start, line in lines:
+        if line.startswith("```"):
+            found = INFO.fullmatch(line[3:])
+            assert found, f"{path}:{start}: no test knows what to do with {line}"
+            inside = itertools.takewhile(lambda pair: pair[1] != "```", lines)
+            yield found[1], found[2] or "", start, "".join(f"{text}\n" for _, text in inside)
+
+
+def is_missing(title):
+    """Whether a block needs an extra that is not installed."""
+    extra = re.fullmatch(r"needs malleable\[(\w+)\]", title)
+    return bool(extra) and not all(map(importlib.util.find_spec, EXTRAS[extra[1]]))
+
+
+def printed_by(run, *args):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        run(*args)
+    return out.getvalue()
+
+
+def check(path, line, got, wanted):
+    """Compare what was printed with what the page says, but for spaces at the ends of lines."""
+    blocks = [(start, title) for language, title, start, _ in fences(path) if language == "python"]
+
+    def within(found):
+        at = int(found[1])
+        start, title = max(block for block in blocks if block[0] < at)
+        return f"{title if title.endswith('.py') else 'here.py'}:{at - start}"
+
+    got = re.sub(r"[^\s`'\"]*\.md\.py:(\d+)", within, got)
+    got, wanted = ("".join(f"{t.rstrip()}\n" for t in x.splitlines()) for x in (got, wanted))
+    same = doctest.OutputChecker().check_output(wanted, got, doctest.ELLIPSIS)
+    assert same, f"{path}:{line} says\n{wanted}\nand this is printed:\n{got}"
+
+
+def check_console(path, line, text):
+    """Run the commands of a block, and compare what they print."""
+    for command in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, wanted = command.partition("\n")
+        name, *argv = shlex.split(command)
+        assert name == "malleable", f"{path}:{line}: {command} is not run by a test"
+        check(path, line, printed_by(main, argv), wanted)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_the_code_of_a_page_runs(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    blocks = [*fences(path)]
+    code, name = ["\n"] * len(path.read_text().splitlines()), f"{path}.py"
+    for language, _, start, text in blocks:
+        if language == "python":
+            code[start : start + text.count("\n")] = text.splitlines(True)
+    monkeypatch.setitem(linecache.cache, name, (len("".join(code)), None, code, name))
+    known, printed = {"__name__": path.stem}, None
+    for language, title, start, text in blocks:
+        if language == "python":
+            if title.endswith(".py"):
+                pathlib.Path(title).write_text(text)
+            compiled = compile("\n" * start + text, name, "exec")
+            printed = None if is_missing(title) else printed_by(exec, compiled, known)
+        elif language == "console":
+            check_console(path, start, text)
+        elif title == "prints" and printed is not None:
+            check(path, start, printed, text)
+
+
+def test_code_that_needs_an_extra_waits_for_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(EXTRAS, "onnx", ("no_such_module",))
+    assert is_missing("needs malleable[onnx]") and not is_missing("model.py")
+    test_the_code_of_a_page_runs(DOCS / "howto" / "export.md", monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_no_code_of_a_page_is_left_out(path):
+    assert not re.search(r"^[ \t]+(```|~~~)|^~~~", path.read_text(), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_links_between_pages_lead_somewhere(path):
-    for page, anchor in re.findall(r"\]\(([\w-]*(?:\.md)?)(?:#([\w-]+))?\)", path.read_text()):
-        target = DOCS / page if page else path
+    prose = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for page, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w.-]+))?\)", prose):
+        target = (path.parent / page).resolve() if page else path
         assert target.exists(), page
-        titles = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
-        anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
-        assert not anchor or anchor in anchors, f"{page}#{anchor}"
+        if anchor:
+            assert anchor in anchors(target), f"{page}#{anchor}"
+
+
+def anchors(path):
+    text = path.read_text()
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    ours = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+    return ours | set(re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE))
+
+
+def test_every_page_is_in_the_navigation_and_every_picture_in_a_page():
+    said = (DOCS.parent / "mkdocs.yml").read_text()
+    assert [p for p in PAGES if f" {p.relative_to(DOCS)}\n" not in said] == []
+    text = "".join(path.read_text() for path in PAGES)
+    assert [p.name for p in (DOCS / "images").iterdir() if f"images/{p.name}" not in text] == []
+
+
+def test_the_extras_that_pages_name_exist():
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    named = {x for page in PAGES for x in re.findall(r"malleable\[(\w+)\]", page.read_text())}
+    assert named - project["optional-dependencies"].keys() == set()
+
+
+def test_pictures_are_small():
+    assert [p for p in (DOCS / "images").iterdir() if p.stat().st_size > 300_000] == []
+
+
+# ------------------------------------------------------------ the reference
+
+
+def described():
+    """How often each name is described in the reference."""
+    text = "\n".join(path.read_text() for path in REFERENCE)
+    return collections.Counter(re.findall(r"^::: malleable\.(\S+)$", text, flags=re.MULTILINE))
+
+
+def public():
+    """The names that `malleable/__init__.py` gives to its users."""
+    tree = ast.parse(pathlib.Path(mal.__file__).read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return [
+        alias.asname for node in imports for alias in node.names if (alias.asname or "_")[0] != "_"
+    ]
+
+
+NAMESPACES = {"errors", "export"}  # modules: their names are described, one by one
+
+
+def test_every_public_name_is_in_the_reference_once():
+    counts = described()
+    assert {n: counts[n] for n in public() if counts[n] != 1 and n not in NAMESPACES} == {}
+
+
+def test_the_reference_describes_what_there_is_and_has_a_docstring():
+    for name in described():
+        if not name.startswith("integrations.pytensor"):  # its import sets jax_enable_x64
+            value = pkgutil.resolve_name(f"malleable.{name}")
+            assert isinstance(value, list | tuple) or value.__doc__, f"{name} has no docstring"
+
+
+def test_docstrings_become_markdown():
+    pytest.importorskip("griffe")
+    path = DOCS / "docstrings.py"
+    spec = importlib.util.spec_from_file_location("docstrings", path)
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    assert doctest.testmod(module) == (0, 1)  # failed, attempted
+    assert module.markdown("`*a` and *b") == "`*a` and \\*b"
 
 
 # ------------------------------------------------------------ the table of modes
