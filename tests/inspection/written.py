@@ -1,6 +1,6 @@
 """Functions whose files are kept under `files/`, by the version of JAX that wrote them.
 
-    python -m tests.inspection.written      # writes those of the JAX it runs on
+python -m tests.inspection.written      # writes those of the JAX it runs on
 """
 
 import pathlib
