@@ -59,6 +59,7 @@ from malleable.frontend.hints import inline_while as inline_while
 from malleable.frontend.hints import loop as loop
 from malleable.frontend.hints import skip as skip
 from malleable.inspection import advice as _advice  # noqa: F401  it registers
+from malleable.inspection import export as export
 from malleable.inspection.calls import trace_calls as trace_calls
 from malleable.inspection.cost import cost as cost
 from malleable.inspection.debugger import step as step

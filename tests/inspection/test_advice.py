@@ -207,3 +207,89 @@ def test_what_was_made_before_the_block_is_found_in_the_source():
     line = test_what_was_made_before_the_block_is_found_in_the_source.__code__.co_firstlineno - 3
     note = note_of(failure(lambda: made_before(jnp.ones(3), 1.0)))
     assert f"test_advice.py:{line} " in note
+
+
+class Net:
+    def __init__(self):
+        self.cache = None
+
+    def __call__(self, x):
+        h = jnp.tanh(x)
+        self.cache = h
+        return h.sum()
+
+
+@pytest.mark.caches
+def test_a_leak_is_at_the_line_that_stores_a_traced_value_and_not_where_it_begins_as_none():
+    net = Net()
+
+    def run():
+        jax.grad(lambda x: net(x))(jnp.ones(3))
+        return net.cache + 1
+
+    note, line = note_of(failure(run)), Net.__call__.__code__.co_firstlineno + 2
+    assert f"test_advice.py:{line} in __call__: self.cache = h" in note
+    assert "__init__" not in note and "None" not in note
+
+
+@pytest.mark.caches
+def test_a_leak_that_two_lines_may_have_made_names_only_its_use(tmp_path):
+    text = """
+def one(box, x):
+    box.kept = x * 2
+    return x
+def two(box, x):
+    box.kept = x * 3
+    return x
+def use(box):
+    return box.kept + 1
+"""
+    (tmp_path / "written.py").write_text(text)
+    scope = {}
+    exec(compile(text, str(tmp_path / "written.py"), "exec"), scope)
+    net = Net()
+
+    def run():
+        jax.grad(lambda x: scope["one"](net, x))(1.0)
+        return scope["use"](net)
+
+    note = note_of(failure(run))
+    assert "in two" not in note and "outlives" not in note
+
+
+def test_a_backward_rule_is_told_of_the_arguments_of_nondiff_argnums():
+    def power(x, n):
+        return x**n
+
+    def bwd(x, g):
+        return (g * x,)
+
+    power = jax.custom_vjp(power, nondiff_argnums=(1,))
+    power.defvjp(lambda x, n: (x**n, x), bwd)
+    note = note_of(failure(lambda: jax.grad(lambda x: power(x, 2))(1.0)))
+    assert "of nondiff_argnums" in note and re.search(r"def bwd\(\w+, x, g\)", note)
+
+
+def test_hints_fit_what_is_written():
+    loss = lambda w, b: w * 2 + b
+    note = note_of(failure(lambda: jax.grad(loss, argnums=(0, 2))(1.0, 2.0)))
+    assert "argnums=(0, 1) for `w`, `b`" in note
+
+    def newton(x, tol):
+        err = 1.0
+        while err > tol:
+            new = 0.5 * (x + 2.0 / x)
+            err, x = jnp.abs(new - x), new
+        return x
+
+    assert ", (err, x))" in note_of(failure(lambda: jax.jit(newton)(1.0, 1e-3)))
+    numbers = ("NHWC", "HWIO", "NHWC")
+    image, kernel = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 1, 4))
+    note = note_of(
+        failure(
+            lambda: jax.lax.conv_general_dilated(
+                image, kernel, (1, 1), "SAME", dimension_numbers=numbers
+            )
+        )
+    )
+    assert "3 channels" in note and "numbers of channels equal" in note and "NHWC" not in note

@@ -12,9 +12,8 @@ from jax import numpy as jnp
 from jax.experimental import checkify, io_callback
 
 import malleable.inspection.advice  # registers the advisers
-from malleable import compat
-from malleable.compat import running as running_door
 from malleable.compat import Primitive, ad, mlir
+from malleable.compat import running as running_door
 from malleable.errors import AdviceWarning, explain
 from malleable.inspection.advice import running
 
@@ -783,3 +782,42 @@ def test_warnings_that_the_user_made_errors_are_errors():
         warnings.simplefilter("error", AdviceWarning)
         with pytest.raises(AdviceWarning, match="outside of `x`"), explain():
             jax.jit(pick)(jnp.arange(3.0), 10)
+
+
+# ---------------------------------------------------------------- whose names these are
+
+
+def test_several_rows_for_a_device_of_pmap_are_no_squeeze_of_the_users():
+    x = jnp.ones((2 * jax.local_device_count(), 3))
+    said = note(lambda: jax.pmap(lambda rows: rows * 2)(x))
+    count = jax.local_device_count()
+    assert "argument `rows` has shape" in said and f"there are {count} devices" in said
+    assert f"({count}, 2, ...)" in said and "squeeze" not in said
+
+
+def test_a_number_given_to_pmap_is_named_without_jax_own_axis():
+    x = jnp.ones((jax.local_device_count(), 3))
+    said = note(lambda: jax.pmap(lambda x, rate: x * rate)(x, 0.1))
+    assert "argument `rate`" in said and "in_axes=(0, None)" in said and "_internal" not in said
+
+
+def test_operands_on_two_devices_have_the_names_of_the_user():
+    weights = jax.device_put(jnp.ones(3), jax.devices()[0])
+    batch = jax.device_put(jnp.ones(3), jax.devices()[1])
+    said = note(lambda: weights + batch)
+    assert "`weights` lies on" in said and "`batch` lies on" in said and "`y`" not in said
+
+
+def test_an_argument_that_in_shardings_do_not_divide_is_named():
+    n = jax.local_device_count()
+    sharding = jax.NamedSharding(mesh(n), jax.P("a"))
+    double = jax.jit(lambda rows: rows * 2, in_shardings=sharding)
+    assert "argument `rows` has size" in note(lambda: double(jnp.ones(n + 1)))
+
+
+def test_a_collective_over_an_axis_that_the_mesh_lacks():
+    n = jax.local_device_count()
+    total = lambda x: lax.psum(x.sum(), "i")
+    run = jax.shard_map(total, mesh=mesh(n), in_specs=jax.P("a"), out_specs=jax.P())
+    said = note(lambda: run(jnp.ones(n)))
+    assert "the axis 'i'" in said and "write 'a' here" in said

@@ -557,3 +557,125 @@ def test_a_session_keeps_what_a_call_would_donate():
     session.cont()
     assert not x.is_deleted()
     assert session.result.tolist() == [1.0, 1.0, 1.0]
+
+
+# ---------------------------------------------------------------- conditions and what changes
+
+
+@pytest.mark.parametrize(
+    ("text", "near"), [("zz > 0", "z"), ("z > 0 and nosuch", "z"), ("parms['w'] > 0", "params")]
+)
+def test_a_condition_on_a_name_that_is_nowhere_is_refused(text, near):
+    def fun(params):
+        z = jnp.tanh(params["w"])
+        return z * 2
+
+    session = step(jax.jit(fun))({"w": 1.0})
+    with pytest.raises(MalleableError, match=rf"no variable(.|\n)*{near}"):
+        session.break_at(text)
+    assert not session.breakpoints
+    session.break_at("z > 0 and abs(params['w']) > jnp.float32(0) and all(q for q in [z])")
+    assert session.cont().eqn.primitive.name == "tanh"
+
+
+@pytest.mark.parametrize("what", ["z.nothing > 1", "1 / 0 > z"])
+def test_what_a_condition_raised_stays_and_is_said_once(what):
+    def fun(x):
+        z = jnp.tanh(x)
+        return z * 2
+
+    session = step(jax.jit(fun))(1.0)
+    one = session.break_at(what)
+    assert "it raises" in (told := commands(session, "c\nw\nq\n")) and session.done
+    assert told.count("***") == 1 and one.error is not None
+    watched = step(net)(0.5)
+    other = watched.watch(lambda v: 1 / 0)
+    watched.cont()
+    assert isinstance(other.error, ZeroDivisionError) and "ZeroDivisionError" in str(other)
+
+
+def test_a_condition_that_nothing_could_answer_says_so():
+    session = step(jax.jit(lambda params: jnp.sin(params["w"]) * 2))({"w": 1.0})
+    one, other = session.break_at("params['b'] > 1"), session.break_at("params['w'] > 0")
+    assert session.cont() is not None and other.hits == 1 and other.missing == ""
+    assert session.cont() is None and one.error is None
+    assert "no part 'b'" in str(one)
+
+
+def test_a_name_error_inside_what_a_condition_calls_is_an_error():
+    session = step(net)(0.5)
+    session._globals = {**session._globals, "asks": lambda y: undefined > y}  # noqa: F821
+    one = session.break_at("asks(y)")
+    session.cont()
+    assert isinstance(one.error, NameError)
+
+
+def over(params, xs):
+    def cell(c, w):
+        c = jnp.sin(c * w * params["a"])
+        return c, c
+
+    return lax.scan(cell, 0.5, xs)[1].sum()
+
+
+@pytest.mark.parametrize(("name", "times"), [("xs", 1), ("params['a']", 1), ("w", 3)])
+def test_a_break_at_what_a_body_is_given_stops_where_it_begins(name, times):
+    session = step(jax.jit(jax.grad(over)))({"a": 2.0}, jnp.arange(1.0, 4.0))
+    session.break_at(name)
+    stops = 0
+    while session.cont() is not None:
+        assert name in session.values()
+        stops += 1
+    assert stops == times
+
+
+def test_a_break_stops_again_after_going_back():
+    session = step(jax.jit(net))(0.5)
+    session.break_at("net")
+    session.break_at("x")
+    first = session.cont().number
+    session.back()
+    assert session.cont().number == first
+    session.step()
+    session.back()
+    assert session.cont() is None
+
+
+def changed(x):
+    r = jax.new_ref(x)
+    r[0] = r[0] * 2.0
+    return jnp.log(r[...])
+
+
+def test_a_mutable_reference_is_as_it_was():
+    session = step(changed)(jnp.array([1.0, 2.0]))
+    values = []
+    while session.step() is not None:
+        values.append(session["r"][...].tolist())
+        assert "r" in session._repr_html_()
+    assert "Ref" in commands(session, "vars\nq\n")
+    for number in (2, 5, 1, 4, 3):
+        session.goto(number)
+        assert session["r"][...].tolist() == values[number - 1]
+    assert values[0] == [1.0, 2.0] and values[-1] == [2.0, 2.0]
+    session.cont()
+    assert session.result.tolist() == changed(jnp.array([1.0, 2.0])).tolist()
+
+
+def test_a_reference_that_is_given_is_not_changed_twice():
+    def fun(r):
+        r[0] = r[0] * 2.0
+        return r[...] + 1
+
+    r = jax.new_ref(jnp.array([1.0, 2.0]))
+    session = step(fun)(r)
+    session.cont()
+    session.goto(1)
+    session.cont()
+    assert session.result.tolist() == [3.0, 3.0] and r[...].tolist() == [2.0, 2.0]
+
+
+def test_a_step_is_printed_in_one_line():
+    text = repr(of_ensemble().step())
+    assert text.startswith("<Step 1: ") and "ensemble.py" in text and "\n" not in text
+    assert len(text) < 300

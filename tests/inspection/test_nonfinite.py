@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from malleable import MalleableError
 from malleable.inspection.nonfinite import first_nonfinite
+from malleable.notes import listen
 from tests.inspection import ensemble
 from tests.inspection.ensemble import BAD, PARAMS, XS, advance, line_of
 
@@ -400,3 +401,52 @@ def test_a_search_where_all_is_finite_takes_at_most_a_few_runs():
         return min(times)
 
     assert seconds(lambda: find(xs)) < 10 * seconds(lambda: run(xs))  # 3 when nobody else runs
+
+
+# ---------------------------------------------------------------- mutable references
+
+
+def doubled(x):
+    r = jax.new_ref(x)
+    r[0] = r[0] * 2.0
+    y = r[...]
+    return jnp.log(y)
+
+
+def cancelled(x):
+    r = jax.new_ref(x)
+    r[0] += jnp.inf
+    r[0] += -jnp.inf
+    return r[...]
+
+
+def covered(x):
+    r = jax.new_ref(x)
+    r[0] = jnp.log(r[0])
+    return r[...][1:]
+
+
+def test_a_nan_in_a_program_with_references():
+    x = jnp.array([-0.5, 2.0])
+    with listen() as heard:
+        one = found(doubled, x)
+    assert (one.kind, one.primitive, one.line) == ("nan", "log", line_of(doubled, "log"))
+    assert one.element == (0,) and "mutable references" in str(heard)
+    two = found(cancelled, x)
+    assert (two.kind, two.line) == ("nan", line_of(cancelled, "-jnp.inf"))
+    three = found(covered, x)
+    assert three.primitive == "log" and not three.reaches_result
+    assert first_nonfinite(covered, hidden=False)(x) is None
+    assert first_nonfinite(covered)(jnp.abs(x)) is None
+    assert found(doubled, x.at[0].set(jnp.nan)).argument == "argument x[0]"
+
+
+def test_a_reference_that_is_given():
+    def fun(r):
+        r[0] = r[0] * 2.0
+        return jnp.log(r[...])
+
+    r = jax.new_ref(jnp.array([-0.5, 2.0]))
+    one = found(fun, r)
+    assert one.primitive == "log" and r[...].tolist() == [-1.0, 2.0]
+    assert found(fun, jax.new_ref(jnp.array([jnp.nan, 2.0]))).argument.endswith("[0]")

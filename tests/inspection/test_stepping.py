@@ -349,3 +349,29 @@ def test_traced_values_are_refused():
     ready = prepare(jnp.sin)(0.5)
     with pytest.raises(MalleableError, match="concrete values"):
         jax.jit(lambda x: [0 for _ in walk(ready.program, [x])] or x)(0.5)
+
+
+@pytest.mark.caches  # pmap keeps what it made of a function
+@pytest.mark.parametrize("across", [lax.psum, lax.pmax, lax.all_gather])
+def test_collectives_give_types_as_weak_as_jax_does(across):
+    fun = jax.pmap(lambda x, y: (x * y, across(y, "i")), axis_name="i", in_axes=(0, None))
+    args = jnp.array([1.0, 3.0]), 2.0
+    _, outs = events_of(fun, *args)
+    assert [x.aval.weak_type for x in outs] == [x.aval.weak_type for x in fun(*args)]
+
+
+def test_a_batching_rule_of_the_users_own_is_run():
+    @jax.custom_batching.custom_vmap
+    def f(x):
+        return jnp.sin(x)
+
+    @f.def_vmap
+    def rule(size, batched, x):
+        return jnp.cos(x), True
+
+    xs = jnp.arange(3.0)
+    ready = prepare(jax.jit(jax.vmap(lambda x: f(x) + 1)))(xs)
+    events = walk(ready.program, ready.args)
+    steps = [e for e in events if isinstance(e, Step)]
+    (out,) = steps[-1].outputs
+    assert jnp.allclose(out, jnp.cos(xs) + 1)

@@ -503,3 +503,17 @@ def test_other_threads_and_later_calls_are_left_alone():
     with pytest.raises(ZeroDivisionError):
         unstage(jax.jit(lambda x: 1 // 0))(1.0)
     assert not jax.jit(lambda x: isinstance(x, compat.HostArray))(1.0)
+
+
+@pytest.mark.caches  # pmap keeps what it made of a function
+@pytest.mark.parametrize("across", [lax.psum, lax.pmax, lax.pmin, lax.all_gather])
+def test_numbers_of_python_have_the_types_that_collectives_give_them(across):
+    fun = lambda x, y: (x * y, across(y, "i"))
+    for mapped in (
+        jax.pmap(fun, axis_name="i", in_axes=(0, None)),
+        jax.jit(vmap(fun, axis_name="i", in_axes=(0, None))),
+    ):
+        check(mapped, jnp.array([1.0, 3.0]), 2.0)
+        weak = [x.aval.weak_type for x in mapped(jnp.array([1.0, 3.0]), 2.0)]
+        found = [x.aval.weak_type for x in unstage(mapped)(jnp.array([1.0, 3.0]), 2.0)]
+        assert found == weak

@@ -70,7 +70,8 @@ def lanes_of(eqn: Eqn) -> str | None:
 def staged_vmap() -> Iterator[None]:
     """Every `jax.vmap` traced inside becomes a scan over its examples: see `lanes_of`.
 
-    One with an axis name, or of values that are no arrays, is batched as usual.
+    One with an axis name, of values that are no arrays, or of a function with a batching rule of
+    its own, is batched as usual.
     """
     with _by_example(True):
         yield
@@ -86,6 +87,23 @@ def _batch_or_scan(fun, axis, dims, out_dims, sum_match=False):
 
 
 batching_internal.batch = _batch_or_scan
+
+
+class _HasRule(BaseException):
+    """A function with a batching rule of the user's own is met: it has to be batched."""
+
+
+_in_lane = jax.make_user_context(False)  # type: ignore[attr-defined]
+_call_with_rule = jax.custom_batching.custom_vmap.__call__
+
+
+def _call_or_batch(self, *args, **kwargs):
+    if _in_lane.value and _by_example.value:
+        raise _HasRule
+    return _call_with_rule(self, *args, **kwargs)
+
+
+jax.custom_batching.custom_vmap.__call__ = _call_or_batch  # type: ignore[method-assign]
 
 
 class _Lanes:
@@ -107,10 +125,16 @@ class _Lanes:
             rest = iter(xs)
             one = [a if d is None else next(rest) for a, d in zip(args, dims, strict=True)]
             self._forget()
-            return None, list(fun.call_wrapped(*one))
+            with _in_lane(True):
+                return None, list(fun.call_wrapped(*one))
 
-        with source_info_util.extend_name_stack(_LANES + fun.__name__):
-            _, outs = lax.scan(body, None, xs, length=axis.size)
+        try:
+            with source_info_util.extend_name_stack(_LANES + fun.__name__):
+                _, outs = lax.scan(body, None, xs, length=axis.size)
+        except _HasRule:
+            self._forget()
+            with _in_lane(False):
+                return self.batched.call_wrapped(*args)
         ends: Any = self.out_dims() if callable(self.out_dims) else self.out_dims
         if not all(isinstance(d, int) for d in ends):  # let JAX see to what is not mapped
             self._forget()

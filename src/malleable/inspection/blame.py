@@ -7,7 +7,7 @@ that have nothing to do with it run whole, and nothing runs equation by equation
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -259,6 +259,43 @@ def first_step(body: Body, eqn: compat.Eqn, args: Sequence, test: Test) -> Step 
     return None
 
 
+def first_steps(program: compat.Jaxpr, args: Sequence, tests: Sequence[Test]) -> tuple:
+    """({test: the first step that makes something bad of what is not}, results), one by one.
+
+    For programs that work on mutable references; the steps have what these hold in their place.
+    """
+    found: dict[Test, Step] = {}
+    spoilt: dict[Test, set[int]] = {
+        t: {id(x) for x in (*args, *program.consts) if is_bad(x, t)} for t in tests
+    }
+    events = walk(program, args)
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as stop:
+            return found, stop.value
+        if not isinstance(event, Step):
+            continue
+        given = [x for x in event.inputs if not compat.is_ref(jax.typeof(x))]
+        changed = [x for x in event.inputs if compat.is_ref(jax.typeof(x))]
+        for test in tests:
+            before = any(id(x) in spoilt[test] for x in changed)
+            before = before or any(is_bad(x, test) for x in given)
+            bad = [x for x in (*event.outputs, *changed) if is_bad(x, test)]
+            now = [x for x in (*event.outputs, *changed) if compat.is_ref(jax.typeof(x))]
+            spoilt[test] -= {id(x) for x in now}
+            spoilt[test] |= {id(x) for x in now if is_bad(x, test)}
+            if bad and not before and test not in found:
+                outs = event.outputs or tuple(changed)
+                found[test] = replace(
+                    event, inputs=tuple(map(held, event.inputs)), outputs=tuple(map(held, outs))
+                )
+
+
+def held(x):
+    return x[...] if compat.is_ref(jax.typeof(x)) else x
+
+
 class Loop:
     """A scan or a while on concrete operands."""
 
@@ -338,11 +375,13 @@ def enters(eqn: compat.Eqn) -> bool:
 
 
 def checkable(aval) -> bool:
-    return jnp.issubdtype(getattr(aval, "dtype", bool), jnp.inexact)
+    """Whether values of a type can be bad; a reference is none, what is read from it is."""
+    return not compat.is_ref(aval) and jnp.issubdtype(getattr(aval, "dtype", bool), jnp.inexact)
 
 
 def is_bad(value, test: Test) -> bool:
     """Whether a concrete value, of whatever type, has a bad element."""
+    value = held(value)
     return checkable(jax.typeof(value)) and bool(test(jnp.asarray(value)))
 
 

@@ -4,6 +4,8 @@ A breakpoint says of each step whether to stop there, and of an equation with bo
 could stop inside, so that what cannot matter runs whole.
 """
 
+import ast
+import builtins
 import difflib
 import os
 import re
@@ -20,13 +22,18 @@ from malleable.errors import MalleableError
 from malleable.inspection import places, variables
 from malleable.inspection.outline import Body, Row
 from malleable.inspection.stepping import Step
+from malleable.notes import note
 
+Evaluate = Callable[[Step, Any], Any]
 Holds = Callable[[Step], Any]  # a key while it holds, else None; a new key is a new stop
 
 
 @dataclass
 class Breakpoint:
-    """kind: breakpoint or watch; text: as the user gave it; error: what its condition raised."""
+    """kind: breakpoint or watch; text: as the user gave it; error: what its condition raised last.
+
+    missing: a variable that has not been there wherever it was asked for, so that it never held.
+    """
 
     number: int
     kind: str
@@ -36,25 +43,44 @@ class Breakpoint:
     temporary: bool = False
     hits: int = 0
     error: Exception | None = None
+    missing: str = ""
+    is_told: bool = True  # whether the error was shown
+    _asked: bool = False
     _last: Any = field(default=None, repr=False)
 
     def stops(self, step: Step) -> bool:
         """Whether to stop at a step; a line or a function stops where it begins."""
-        try:
-            key = self.holds(step)
-            self.error = None
-        except Exception as error:
-            key, self.error = None, error
-        again, self._last = key is not None and key == self._last, key
-        if key is None or again:
+        before, key = self._last, self.look(step)
+        if key is None or key == before:
             return False
         self.hits += 1
         return True
 
+    def look(self, step: Step | None) -> Any:
+        """What holds at a step; with nothing more, it does not begin to hold at the next one."""
+        self._last = None
+        try:
+            self._last = None if step is None else self.holds(step)
+            self._asked, self.missing = step is not None or self._asked, ""
+        except Absent as error:
+            self.missing = "" if self._asked else str(error)
+        except Exception as error:
+            if repr(error) != repr(self.error):
+                where = places.spell(step.place) if step else ""
+                note(f"the condition `{self.text}` failed", where, repr(error))
+                self.is_told = False
+            self.error, self._asked, self.missing = error, True, ""
+        return self._last
+
     def __str__(self):
         times = "once" if self.hits == 1 else f"{self.hits} times"
         failed = f"; it raises {type(self.error).__name__}: {self.error}" if self.error else ""
+        failed += f"; there was no {self.missing} so far" * bool(self.missing)
         return f"{self.kind} {self.number}: {self.text} (stopped {times}){failed}"
+
+
+class Absent(Exception):
+    """A variable of a condition is not there yet."""
 
 
 # ---------------------------------------------------------------- what a program has
@@ -64,8 +90,8 @@ class Index:
     """The lines, functions, primitives and names of a program, each with its equations."""
 
     def __init__(self, body: Body):
-        self.rows = list(_rows(body))
-        self.programs = list(_programs(body))
+        self.program, self.rows = body.program, list(_rows(body))
+        self.bodies = list(_bodies(body, False))
 
     def lines(self, file: str) -> set[int]:
         """The lines of a file that have equations."""
@@ -82,7 +108,11 @@ class Index:
         return {row.primitive for row in self.rows}
 
     def names(self) -> set[str]:
-        return {name for program in self.programs for name in _names(program)}
+        return {name for body in self.bodies for name in (*body.given, *body.arguments)}
+
+    def roots(self) -> set[str]:
+        """The variables that an expression may be about: `params` of params['w']."""
+        return {variables.root(name) for name in self.names()} - {""}
 
     def containing(self, wanted: Callable[[Row], bool]) -> Callable[[compat.Eqn], bool]:
         """Whether something is in an equation, given what to look for: found out once."""
@@ -108,15 +138,26 @@ def _rows(body: Body) -> Iterator[Row]:
             yield from _rows(inner)
 
 
-def _programs(body: Body) -> Iterator[compat.Jaxpr]:
-    yield body.program
+@dataclass
+class _Named:
+    """A body. given: {name: its variables}, as equations make them; arguments: of the body."""
+
+    body: Body
+    given: dict[str, set]
+    arguments: set[str]
+
+
+def _bodies(body: Body, cotangents: bool) -> Iterator[_Named]:
+    given: dict[str, set] = {}
+    for v, _, name in [] if cotangents else variables.named(body.program):
+        given.setdefault(name, set()).add(v)
+    taken = set(body.program.jaxpr.invars)
+    arguments = {name for name, vs in given.items() if vs & taken}
+    yield _Named(body, given, arguments | set(variables.parameters(body.program)))
     for row in body.rows:
+        back = cotangents or "transpose(" in str(row.eqn.source_info.name_stack)
         for inner in row.bodies:
-            yield from _programs(inner)
-
-
-def _names(program) -> set[str]:
-    return {*variables.every(program).values(), *(name for _, _, name in variables.named(program))}
+            yield from _bodies(inner, back)
 
 
 def _short(function: str) -> str:
@@ -191,15 +232,34 @@ def at_primitive(index: Index, name: str) -> tuple[Holds, Callable]:
 
 
 def at_name(index: Index, name: str) -> tuple[Holds, Callable]:
-    """Stop after each equation that gives a variable of the user's its value."""
-    given = {
-        v for program in index.programs for v, _, known in variables.named(program) if known == name
-    }
+    """Stop after each equation that gives a variable of the user's its value.
+
+    A variable that a body is given has it where the body begins to run: after its first equation.
+    """
+    given = {v for one in index.bodies for v in one.given.get(name, ())}
+    bodies = [one.body for one in index.bodies if name in one.arguments]
+    programs = {id(body.program) for body in bodies}
+    rows = {id(row) for body in bodies for row in body.rows}
+    began: dict[int, tuple[Any, int]] = {}  # {a run of such a body: its first step}
 
     def holds(step: Step):
-        return step.number if any(v in given for v in step.eqn.outvars) else None
+        runs, program, before = [], step.program, step.before
+        while True:
+            if id(program) in programs:
+                runs.append(before)
+            if before is None:
+                break
+            before = before.before
+            program = before.program if before else index.program
+        first = {id(run): began.get(id(run), (run, step.number)) for run in runs}
+        began.clear()
+        began.update(first)
+        starts = any(number == step.number for _, number in first.values())
+        return step.number if starts or any(v in given for v in step.eqn.outvars) else None
 
-    return holds, index.containing(lambda row: any(v in given for v in row.eqn.outvars))
+    return holds, index.containing(
+        lambda row: id(row) in rows or any(v in given for v in row.eqn.outvars)
+    )
 
 
 def everywhere(test: Callable[[Step], Any]) -> tuple[Holds, Callable]:
@@ -207,21 +267,48 @@ def everywhere(test: Callable[[Step], Any]) -> tuple[Holds, Callable]:
     return (lambda step: step.number if test(step) else None), lambda eqn: True
 
 
-def on_expression(text: str, evaluate: Callable[[Step, Any], Any]) -> tuple[Holds, Callable]:
+def on_expression(
+    index: Index, text: str, evaluate: Evaluate, known: set[str]
+) -> tuple[Holds, Callable]:
     """Stop where an expression over the user's variables begins to hold.
 
-    Where a variable is not there yet, it does not hold.
+    Where a variable is not there yet, it does not hold. known: what else there is; raises
+    MalleableError for a name that is nowhere.
     """
     code = compile(text, "<breakpoint>", "eval")
+    names = _free(text)
+    own = sorted(index.roots())
+    for name in sorted(names - {*own, *known, *vars(builtins)}):
+        near = difflib.get_close_matches(name, [*own, *known], 4, 0.5) or own[:8]
+        raise MalleableError(
+            f"there is no variable {name!r} in the program, nor in the module of its function",
+            hint=f"there is: {', '.join(near)}",
+        )
 
     def holds(step: Step):
         try:
-            value = bool(np.all(np.asarray(evaluate(step, code))))
-        except NameError:
-            value = False
-        return True if value else None
+            value = evaluate(step, code)
+        except NameError as error:
+            if error.name not in names:
+                raise
+            raise Absent(f"variable {error.name!r}") from None
+        except variables.NotHere as error:
+            raise Absent(f"part {error} of a variable") from None
+        except AttributeError as error:
+            if not isinstance(error.obj, variables.Parts):
+                raise
+            raise Absent(f"part {error.name!r} of a variable") from None
+        return True if bool(np.all(np.asarray(value))) else None
 
     return holds, lambda eqn: True
+
+
+def _free(text: str) -> set[str]:
+    """The names that an expression takes from outside."""
+    nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    own = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    own |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    return {n.id for n in nodes if isinstance(n, ast.Name)} - own
 
 
 def made(bad: Callable[[Any], Any]) -> Callable[[Step], bool]:
@@ -235,10 +322,12 @@ def made(bad: Callable[[Any], Any]) -> Callable[[Step], bool]:
     return test
 
 
-def find(index: Index, text: str, file: str, evaluate) -> tuple[Holds, Callable]:
+def find(
+    index: Index, text: str, file: str, evaluate: Evaluate, known: set[str]
+) -> tuple[Holds, Callable]:
     """What the user means by `model.py:12`, `12`, `loss`, `sqrt`, or `loss > 10`.
 
-    file: which one a bare line number is about.
+    file: which one a bare line number is about; known: what an expression sees everywhere.
     """
     if match := re.fullmatch(r"(?:(.+):)?(\d+)", text):
         return at_line(index, match[1] or file, int(match[2]))
@@ -247,18 +336,18 @@ def find(index: Index, text: str, file: str, evaluate) -> tuple[Holds, Callable]
         (index.names, at_name),
         (index.primitives, at_primitive),
     )
-    for known, make in kinds:
-        if text in known():
+    for found, make in kinds:
+        if text in found():
             return make(index, text)
     if text.isidentifier():
-        every = sorted(set().union(*(known() for known, _ in kinds)))
+        every = sorted(set().union(*(found() for found, _ in kinds)))
         near = difflib.get_close_matches(text, every, 4, 0.5) or every[:8]
         raise MalleableError(
             f"there is no function, variable or primitive {text!r} in the program",
             hint=f"there is: {', '.join(near)}",
         )
     try:
-        return on_expression(text, evaluate)
+        return on_expression(index, text, evaluate, known)
     except SyntaxError:
         raise MalleableError(
             f"{text!r} is no line, name or expression",

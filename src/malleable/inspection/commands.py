@@ -188,9 +188,10 @@ class Commands(cmd.Cmd):
 
     def _show(self):
         session = self.session
-        failed = [f"*** {b}" for b in session.breakpoints if b.error]
-        for line in failed:
-            self._say(line)
+        for one in session.breakpoints:
+            if not one.is_told or (session.done and one.missing):
+                one.is_told = True
+                self._say(f"*** {one}")
         if session.stopped not in ("step", "before the first equation"):
             self._say(session.stopped)
         if session.at is None:

@@ -27,6 +27,8 @@ from malleable.inspection.outline import outline
 from malleable.inspection.stepping import Step
 from malleable.inspection.timeline import Timeline
 
+_MODULES = {"jax": jax, "jnp": jnp, "np": np, "lax": lax}
+
 
 def step(fun: Callable, *, focus: Any = None, history: int = 10_000) -> Callable[..., "Session"]:
     """Return a function that stages `fun` on its arguments and gives a debugger of its program.
@@ -198,11 +200,18 @@ class Session:
     def back(self, count: int = 1) -> Step | None:
         """Undo `count` steps. None before the first."""
         self._time.back(count)
-        return self._stop()
+        return self._moved()
 
     def goto(self, number: int) -> Step | None:
         """To the step of a number, backward or forward; 0 is before the first."""
         self._time.goto(number)
+        return self._moved()
+
+    def _moved(self) -> Step | None:
+        """Stop where nothing ran: what holds here does not begin to hold with the next step."""
+        self._frame = 0
+        for one in self.breakpoints:
+            one.look(self.at)
         return self._stop()
 
     # ------------------------------------------------------------ examples of a vmap
@@ -229,7 +238,7 @@ class Session:
         known = [i for i, s in enumerate(time.steps) if s.eqn is step.eqn and s.path == path]
         if known:
             time.go(known[-1])
-            return self._stop()
+            return self._moved()
         if index < (level.index or 0):  # it ran before, and nobody looked
             time.begin()
         elif time.steps:
@@ -237,7 +246,7 @@ class Session:
         while time.advance(into=True):
             now = self._needed()
             if now.eqn is step.eqn and now.path == path:
-                return self._stop()
+                return self._moved()
         self._stop("the program is through")
         return None
 
@@ -301,8 +310,7 @@ class Session:
 
     def namespace(self) -> dict[str, Any]:
         """What an expression sees: the user's module, arrays' modules, the variables here."""
-        modules = {"jax": jax, "jnp": jnp, "np": np, "lax": lax}
-        return {**self._globals, **modules, **variables.nested(self.values())}
+        return {**self._globals, **_MODULES, **variables.nested(self.values())}
 
     # ------------------------------------------------------------ stopping
 
@@ -317,7 +325,8 @@ class Session:
             text, found = getattr(what, "__name__", "condition"), breakpoints.everywhere(what)
         else:
             text = str(what).strip()
-            found = breakpoints.find(self._index(), text, self._here(), self._evaluate_at)
+            known = {*self._globals, *_MODULES, *map(variables.root, self._arguments)}
+            found = breakpoints.find(self._index(), text, self._here(), self._evaluate_at, known)
         return self._add("breakpoint", text, *found, temporary)
 
     def watch(self, what: Any = None, *, large: float | None = None) -> Breakpoint:
@@ -350,8 +359,9 @@ class Session:
 
     def _add(self, kind, text, holds, inside, temporary) -> Breakpoint:
         self._count += 1
-        self.breakpoints.append(Breakpoint(self._count, kind, text, holds, inside, temporary))
-        return self.breakpoints[-1]
+        made = Breakpoint(self._count, kind, text, holds, inside, temporary)
+        self.breakpoints.append(made)
+        return made
 
     def _index(self) -> breakpoints.Index:
         if self._indexed is None:

@@ -87,7 +87,9 @@ def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence)
     if name in ("pmax", "pmin") and "derivative" in compat.around():
         note(f"differentiated a {name}", here(), "JAX refuses it when it is staged")
     if len(own) == len(axes):
-        return crew.ask(name, params, plain, lane.beside)
+        outs = crew.ask(name, params, plain, lane.beside)
+        strong = lane.manual and name in lanes.STRONG  # among devices; of a vmap's examples not
+        return [lanes.weak(x, False) for x in outs] if strong else outs
     if "axes" not in params:
         raise MalleableError(
             f"`{name}` works along {axes}, of which some belong to another vmap or shard_map",

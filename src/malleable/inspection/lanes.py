@@ -111,6 +111,19 @@ def combine(primitive: str, params: Mapping[str, Any], values: Sequence[tuple]) 
     return outs
 
 
+def typed(values: Sequence, outvars: Sequence) -> list:
+    """Results of a collective as weak in their types as the program says."""
+    pairs = zip(values, outvars, strict=True)
+    return [weak(x, getattr(v.aval, "weak_type", False)) for x, v in pairs]
+
+
+def weak(x, is_so: bool):
+    """A number of a type that is weak, or not."""
+    if not isinstance(x, jax.Array) or compat.is_weak(x) == is_so:
+        return x
+    return compat.convert(x, x.dtype, is_so)
+
+
 def _everyone(out: Any, xs: Sequence) -> list:
     return [out] * len(xs)
 
@@ -170,6 +183,10 @@ LOCAL = (
     *("reduced_vary_cast", "psum_done", "all_gather_done", "reduce_scatter_done"),
     *("all_to_all_done", "ppermute_done", "pbroadcast_done"),
 )
+
+
+# What gives numbers of a type that is not weak, among devices.
+STRONG = ("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin", "all_to_all")
 
 
 # What only says where values lie.

@@ -22,6 +22,7 @@ from malleable.errors import MalleableError
 from malleable.inspection import blame, places, remedies, variables
 from malleable.inspection.hidden import count, first_made
 from malleable.inspection.stepping import Level, spell
+from malleable.inspection.timeline import refs
 from malleable.notes import note
 
 _FEW = 4  # operands that are worth reading
@@ -140,10 +141,13 @@ def first_nonfinite(
         if key is None or key not in checks:
             checks.clear()  # one signature at a time is what a training loop has
             checks[key] = _check(fun, args, kwargs, large, hidden)
+        given = refs(leaves)
         suspected, certain = checks[key]([x for x, t in zip(leaves, traced, strict=True) if t])
         if not suspected:
             return None
         names = variables.argument_names(fun, args, kwargs)
+        for ref, value in given:  # the check has run the program
+            ref[...] = value
         for apart in (True, False):  # examples of a vmap one by one; then together, as they ran
             with compat.staged_vmap() if apart else contextlib.nullcontext(), compat.apart():
                 staged = stage(fun)(*args, **kwargs)
@@ -227,11 +231,14 @@ class _Search:
     def __init__(self, program, args, names, large):
         self.top = blame.Body(program, list(map(compat.as_array, args)), (), ())
         self.names, self.large = names, large
+        self.unseen: Any = None  # the first step that makes what is bad, where all are looked at
 
     def result(self) -> Finding | None:
         """What a result shows: NaN before Inf before what is large."""
         outs = self.top.program.jaxpr.outvars
         tests = [_nan, _nonfinite, *([] if self.large is None else [_over(self.large)])]
+        if compat.mutates(self.top.program):
+            return self.one_by_one(tests)
         for test in tests:
             try:
                 found = blame.origin(self.top, outs, test, made=test is not _nan)
@@ -241,6 +248,25 @@ class _Search:
                 return self.nan(found)
             if found.is_made or found.argument is not None:
                 return self.told(found, test)
+        return None
+
+    def one_by_one(self, tests) -> Finding | None:
+        """The first equation of all to make what a result shows, or else what none does."""
+        note("searched equation by equation", "", "the program works on mutable references")
+        body = self.top
+        steps, outs = blame.first_steps(body.program, body.args, tests)
+        shown = [t for t in tests if any(blame.is_bad(x, t) for x in outs)]
+        self.unseen = steps.get(tests[0] if self.large is None else tests[-1])
+        for test in shown:
+            if test in steps:
+                step = steps[test]
+                return self.told(blame.Origin(body, step.eqn, step=step), test)
+            for i, x in enumerate(body.args):
+                if blame.is_bad(x, test):
+                    return self.told(blame.Origin(body, argument=i), test)
+            for x in body.program.consts:
+                if blame.is_bad(x, test):
+                    return self.told(blame.Origin(body, constant=blame.held(x)), test)
         return None
 
     def nan(self, found: blame.Origin) -> Finding:
@@ -263,6 +289,10 @@ class _Search:
 
     def hidden(self) -> Finding | None:
         test = _nan if self.large is None else _over(self.large)
+        if compat.mutates(self.top.program):
+            step = self.unseen
+            made = step and self.told(blame.Origin(self.top, step.eqn, step=step), test)
+            return made and replace(made, reaches_result=False)
         found = first_made(self.top, test)
         return found and replace(self.told(found, test), reaches_result=False)
 
@@ -297,6 +327,7 @@ class _Search:
         value, name = found.constant, "a constant"
         if found.argument is not None:
             value, name = self.top.args[found.argument], f"argument {self.names[found.argument]}"
+            value = blame.held(value)
         kind = _kind(value)
         at = _first(value, kind, self.large)
         return Finding(

@@ -20,7 +20,7 @@ from malleable.core.stage import stage
 from malleable.errors import MalleableError
 from malleable.inspection import lanes, places
 from malleable.inspection.outline import name_variables
-from malleable.inspection.tables import Env, Table
+from malleable.inspection.tables import Env, Table, Told
 from malleable.notes import note
 from malleable.rewriting.passes import in_bodies
 
@@ -56,8 +56,8 @@ def spell(path: Path) -> str:
     return " > ".join(map(str, path))
 
 
-@dataclass(frozen=True)
-class Enter:
+@dataclass(frozen=True, repr=False)
+class Enter(Told):
     """A body is about to run. path: that of the body; before: what was entered around it.
 
     env: the variables known in the body that the equation stands in.
@@ -72,8 +72,8 @@ class Enter:
     env: Mapping
 
 
-@dataclass(frozen=True)
-class Leave:
+@dataclass(frozen=True, repr=False)
+class Leave(Told):
     """A body has run. results: those of the whole equation after its last body, else None."""
 
     eqn: compat.Eqn
@@ -83,8 +83,8 @@ class Leave:
     results: tuple | None
 
 
-@dataclass(frozen=True)
-class Step:
+@dataclass(frozen=True, repr=False)
+class Step(Told):
     """An equation that has just run. number: from 1; program: the body it stands in.
 
     entered: whether its bodies were stepped through, and this is the whole of it.
@@ -298,7 +298,7 @@ class _Walker:
         place = places.spell(table.place(at))
         request = lanes.Request(spot.coords, name, params, tuple(inputs), place)
         answers = yield _Wait([request])
-        return answers[request], False
+        return lanes.typed(answers[request], eqn.outvars), False
 
     def cross(self, table: Table, at: int, env: dict, args: list, spot: _Spot) -> _Walk:
         """(results, whether there were events) of an equation with bodies; None to run it whole."""

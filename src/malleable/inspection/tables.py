@@ -11,6 +11,25 @@ from malleable.compat import Place
 from malleable.inspection import lanes, places
 
 
+class Told:
+    """An event in one line: a program in it may be long, and the programs around it longer."""
+
+    eqn: compat.Eqn
+    path: tuple
+    place: Any
+
+    def __repr__(self):
+        number = getattr(self, "number", "")
+        path = " > ".join(map(str, self.path))
+        where = places.spell(self.place)
+        return (
+            f"<{type(self).__name__}{f' {number}' * bool(number)}: {self.eqn.primitive}"
+            + f" in {path}" * bool(path)
+            + f" at {where}" * bool(where)
+            + ">"
+        )
+
+
 class Table:
     """What is known of a body before it runs. lane: whether it runs on one device of many."""
 

@@ -4,6 +4,8 @@ import bisect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jax import numpy as jnp
+
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection import places, stepping
@@ -19,6 +21,9 @@ class Timeline:
     """
 
     def __init__(self, ready: stepping.Prepared, wants: Callable, focus: Any, history: int):
+        if compat.mutates(ready.program):
+            history = 1  # what changes is as it was only where the program runs again up to there
+        self._given = refs((*ready.args, *ready.program.consts))
         self.ready, self.wants, self.history = ready, wants, max(1, history)
         self.focus: tuple = ()
         self.look_at(focus)
@@ -27,6 +32,8 @@ class Timeline:
         self._restart()
 
     def _restart(self) -> None:
+        for ref, value in self._given:
+            ref[...] = value
         self.steps: list[Step] = []
         self.position, self._into = -1, True
         self._seen = self._asked = 0  # steps so far, of those in focus; and questions
@@ -168,9 +175,19 @@ class Timeline:
         return all(want in (None, i) for i, want in zip(lanes, self.focus, strict=False))
 
 
+def refs(values: Sequence) -> list[tuple[Any, Any]]:
+    """(reference, what it holds now) of the mutable ones among some values."""
+    return [(x, jnp.array(x[...])) for x in values if _is_ref(x)]
+
+
 def _was_passed_over(step: Step) -> bool:
     """Whether a step ran an equation whole that could have been gone into."""
     if step.entered or not compat.bodies(step.eqn.params):
         return False
     view = compat.view(step.eqn)
     return not isinstance(view, compat.Opaque) and getattr(view, "length", 1) != 0
+
+
+def _is_ref(x) -> bool:
+    """Whether this is a mutable reference; an argument may be of any type."""
+    return not compat.is_array(x) and hasattr(x, "aval") and compat.is_ref(x.aval)

@@ -339,14 +339,20 @@ def is_written(eqn: compat.Eqn) -> bool:
 # ---------------------------------------------------------------- values to look at
 
 
+class NotHere(KeyError):
+    """A part of a container of which no value is known."""
+
+
 class Parts(dict):
     """What is known of a container: parts['w'] or parts.w, as far as values of it are here."""
 
+    def __missing__(self, key):
+        raise NotHere(key)
+
     def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        if name not in self:
+            raise AttributeError(f"no value of {name!r} is here", name=name, obj=self)
+        return self[name]
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,6 +374,11 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             spot[keys[-1]] = x
     return found
+
+
+def root(name: str) -> str:
+    """The variable that a name is of, p of p['w'][0]; "" of what is no name."""
+    return name if name.isidentifier() else str(next(iter(_keys(name)), ""))
 
 
 def _keys(name: str) -> list:
@@ -400,6 +411,8 @@ def type_text(x) -> str:
 
 def value_text(x) -> str:
     """A few numbers as they are, many by their range; whether some are not finite is said."""
+    if compat.is_ref(jax.typeof(x)):
+        x = x[...]
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return "random key"
     x = np.asarray(x)

@@ -1,5 +1,6 @@
 """vmap and its axes: in_axes and out_axes that do not fit what the function is given or gives."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,8 +61,8 @@ def axes(trouble: Trouble) -> Iterator[Advice]:
     if advice is not None:
         # JAX lists a None against an array among the mismatches, which is legal
         rest = "\nwhat does not fit is told below; JAX's own list is in error.jax_message"
-        known, listed, _ = text.partition("Mismatch details")
-        instead = known.rstrip() + rest if listed else ""
+        known, several = text.partition("Mismatch details")[0], re.search(r"\(\d+ found\)", text)
+        instead = known.rstrip() + rest if several and several[0] != "(1 found)" else ""
         yield Advice(advice[0] + called, here(edit), advice[1], 3, instead)
 
 

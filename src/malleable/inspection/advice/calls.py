@@ -243,6 +243,19 @@ def _arguments(trouble: Trouble) -> Iterator[Advice]:
     caller = trouble.caller(by)
     names, place = sources.parameters(fun), sources.where_defined(fun)
     public = _PUBLIC.get(by.name, f"lax.{by.name.strip('_')}")
+    more = re.search(r"but (\d+) were given", problem) if by.name == "_flatten_bwd" else None
+    if more and int(more[1]) > 2:  # nothing else gives a backward rule more than two
+        count = int(more[1]) - 2
+        first = "the argument" if count == 1 else f"the {count} arguments"
+        what = f"jax.custom_vjp calls {name} with {first} of nondiff_argnums, then the residuals "
+        what += f"and the cotangent; but {name} takes ({', '.join(names)}): it {_problem(problem)}"
+        what += f"\n  it is passed at {here(caller.place)}" if caller else ""
+        lead = [_nondiff(trouble, i) for i in range(count)]
+        way = f"let it take them all: def {name}({', '.join([*lead, 'residuals', 'g'])})"
+        if len(names) == 2 and not {*lead} & {*names}:
+            way = f"let it take them all: def {name}({', '.join([*lead, *names])})"
+        yield Advice(what, here(place or (caller and caller.place)), way, 3)
+        return
     what = f"{public} calls {name} with {_CALLERS[by.name]}; but {name} takes ({', '.join(names)})"
     what += f": it {_problem(problem)}"
     if by.name == "vmap_f" and caller is not None:
@@ -256,6 +269,17 @@ def _arguments(trouble: Trouble) -> Iterator[Advice]:
     yield Advice(
         what, here(place or (caller and caller.place)), _signature(by, fun, name, names), 3
     )
+
+
+def _nondiff(trouble: Trouble, number: int) -> str:
+    """What the function calls one of its arguments of nondiff_argnums, or a name for it."""
+    for step in reversed(trouble.steps):
+        owner = step.values.get("self") if step.name == "__call__" and not step.own else None
+        numbers = sorted(getattr(owner, "nondiff_argnums", ()))
+        names = sources.parameters(owner) if numbers else []
+        if number < len(numbers) and numbers[number] < len(names):
+            return names[numbers[number]]
+    return f"nondiff{number}"
 
 
 _PUBLIC = {"vmap_f": "jax.vmap", "_flatten_fwd": "jax.custom_vjp", "_flatten_bwd": "jax.custom_vjp"}

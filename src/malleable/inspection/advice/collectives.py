@@ -20,9 +20,9 @@ def unbound_axis(trouble: Trouble) -> Iterator[Advice]:
     """A collective over an axis that nothing around it names."""
     found = re.search(r"unbound axis name:? '?(\w+)'?", trouble.text)
     step = trouble.last
-    if found is None or step is None:
+    axis = found[1] if found else _unsaid(trouble)
+    if not axis or step is None:
         return
-    axis = found[1]
     calls = syntax.calls_on(step.place, *_COLLECTIVES)
     call = next((c for c in calls if any(_is_text(n, axis) for n in ast.walk(c))), None)
     call = call or (calls[0] if calls else None)
@@ -39,7 +39,10 @@ def unbound_axis(trouble: Trouble) -> Iterator[Advice]:
         known = ", ".join(f"'{m.axis}'" for m in named)
         what += f": the axes named there are {known}"
         other = named[-1].axis
-        hint = f"write '{other}' here, or axis_name='{axis}' where the function is mapped"
+        hint = f"write '{other}' here, or "
+        shard = named[-1].kind == "shard_map"
+        hint += f"call the axis of the mesh '{axis}'" if shard else f"axis_name='{axis}' where the "
+        hint += "" if shard else "function is mapped"
         place = step.place
         what += f" (mapped at {places.spell(named[-1].place)})" if named[-1].place else ""
     elif maps:
@@ -58,8 +61,26 @@ def unbound_axis(trouble: Trouble) -> Iterator[Advice]:
             f"jax.shard_map over a mesh with an axis '{axis}'"
         )
     # JAX names psum and shard_map, whatever was called and under which map
-    instead = f"unbound axis name: {axis} (JAX's own words are in error.jax_message)"
+    instead = (
+        f"unbound axis name: {axis} (JAX's own words are in error.jax_message)" if found else ""
+    )
     yield Advice(what, here(place), hint, weight=4, instead=instead)
+
+
+def _unsaid(trouble: Trouble) -> str:
+    """The axis that a shard_map does not have, where JAX only asserts that it has it."""
+    step, callee = trouble.last, trouble.callee
+    if step is None or callee is None or trouble.kind != "AssertionError" or trouble.text:
+        return ""
+    calls = syntax.calls_on(step.place, *_COLLECTIVES)
+    maps = list(mappings(trouble))
+    known = {m.axis for m in maps}
+    if len(calls) != 1 or callee.name != syntax.called(calls[0]) or not known - {""}:
+        return ""
+    at = 0 if callee.name in ("axis_index", "axis_size") else 1
+    axis = syntax.argument(calls[0], at, "axis_name")
+    axis = axis.value if isinstance(axis, ast.Constant) else None
+    return axis if isinstance(axis, str) and axis not in known else ""
 
 
 def _is_text(node: ast.AST, text: str) -> bool:

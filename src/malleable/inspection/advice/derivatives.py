@@ -153,6 +153,12 @@ def _argnums(trouble: Trouble, step: Step, caller: Step, fun) -> Iterator[Advice
     way = (
         f"write argnums={last} for `{names[last]}`" if last < len(names) else "pass more arguments"
     )
+    if isinstance(argnums, tuple | list) and last < len(names):
+        inside = [n for n in argnums if n <= last]
+        free = [n for n in range(last, -1, -1) if n not in inside]
+        kept = sorted((*inside, *free[: len(argnums) - len(inside)]))
+        shown = ", ".join(f"`{names[n]}`" for n in kept)
+        way = f"write argnums={tuple(kept)} for {shown}"
     yield Advice(what, here(creation.keyword(made, "argnums") or caller.place), way, 3)
 
 

@@ -46,7 +46,8 @@ def leaks(trouble: Trouble) -> Iterator[Advice]:
     if chosen is not None:
         target, place, value = chosen
         function = told[1] if told else place.function.rpartition(".")[2]
-        kind = f", which {transform} traces" if transform else ""
+        which = "which" if told else "in what"  # it may be called by what is traced
+        kind = f", {which} {transform} traces" if transform else ""
         what = (
             f"`{target}` outlives the call of {function}{kind}, and keeps a traced value, {value}"
         )
@@ -83,6 +84,14 @@ def _chosen(told, created, used, trouble: Trouble) -> tuple[str, Place, str] | N
     files += [step.place.file for step in trouble.own]
     files = [file for file in dict.fromkeys(files) if places.is_own(file)]
     stores = [s for file in files for s in _stores(file)]
+    if told is None:  # nothing says which function was traced: one line alone may have done it
+        exact = [s for s in stores if used is not None and used[0] in (s[0], s[3])]
+        other = [s for s in stores if used is not None and _last(s[0]) == _last(used[0])]
+        made = [
+            s for s in stores if created and (s[1].file, str(s[1].line)) == (created[1], created[2])
+        ]
+        few = next((few for few in (made, exact, other) if few), [])
+        return few[0][:3] if len(few) == 1 else None
     inside = [s for s in stores if told and s[1].file == told[2] and s[1].line in _lines_of(told)]
     made = [
         s for s in stores if created and s[1].line == int(created[2]) and s[1].file == created[1]
@@ -92,7 +101,7 @@ def _chosen(told, created, used, trouble: Trouble) -> tuple[str, Place, str] | N
     if created and len(named) != 1 and len(inside) > 1:
         inside = [s for s in inside if s[1].line >= int(created[2])] or inside
     exact = [s for s in inside if used is not None and s[3] == used[0]]
-    best = exact or named or made or inside or (anywhere if len(anywhere) == 1 or not told else [])
+    best = exact or named or made or inside or (anywhere if len(anywhere) == 1 else [])
     return best[0][:3] if best else None
 
 
@@ -165,6 +174,8 @@ def _stores(file: str) -> list[tuple[str, Place, str, str]]:
             nodes, local = list(sources.own_nodes(function)), _locals(function)
             for node in nodes:
                 for target, value in _written(node, local):
+                    if isinstance(value, ast.Constant) and not isinstance(node, ast.AugAssign):
+                        continue  # None, 0: no traced value
                     name = getattr(function, "name", "<lambda>")
                     where = sources.place(node, file, name)
                     written = getattr(node, "targets", [target])[0]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from malleable.errors import Advice
+from malleable.inspection.advice.mapped import is_pmap
 from malleable.inspection.advice.operands import Operand, operands
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Step, Trouble, here
@@ -47,7 +48,8 @@ def _said(trouble: Trouble, step: Step) -> tuple[str, str] | None:
 
 def _mapped(trouble: Trouble) -> bool:
     """Whether the line only passes a function on, which fails inside of a library."""
-    return trouble.callee is not None and trouble.callee.name in _TRANSFORMATIONS
+    callee = trouble.callee
+    return callee is not None and (callee.name in _TRANSFORMATIONS or is_pmap(callee))
 
 
 _TRANSFORMATIONS = {"tree_map", "scan", "while_loop", "cond", "switch", "fori_loop", "vmap_f"}
@@ -271,6 +273,8 @@ def _convolution(found, node, known) -> tuple[str, str] | None:
     what = f"{image} and {kernel}: the image has {found[1]} channels and the kernel expects "
     what += found[2]
     way = "make the numbers of channels equal; or say which axis is which with dimension_numbers="
+    if isinstance(node, ast.Call) and any(k.arg == "dimension_numbers" for k in node.keywords):
+        return what, "make the numbers of channels equal, or set feature_group_count"
     return what, f"{way}('NHWC', 'HWIO', 'NHWC')"
 
 

@@ -12,7 +12,7 @@ from malleable.compat import Place
 from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import creation, running, sources, syntax
-from malleable.inspection.advice.mapped import is_pmap, mapped_function, mappings
+from malleable.inspection.advice.mapped import closed_over, is_pmap, mapped_function, mappings
 from malleable.inspection.advice.trouble import Step, Trouble, here
 
 
@@ -62,8 +62,7 @@ def pmap_sizes(mapped: Step, step: Step, parts: int, size: int, shape: str) -> I
                 sizes[root + jax.tree_util.keystr(path)] = np.shape(leaf)
     culprit = next((n for n, s in sizes.items() if str(tuple(s)) == shape), "")
     others = {n: s[0] for n, s in sizes.items() if s[0] != size}
-    count = jax.local_device_count()
-    if others:
+    if others and closed_over(mapped, "in_axes") == 0:  # each argument is mapped
         other, n = next(iter(others.items()))
         what = (
             f"pmap maps over the leading axis of its arguments, and these differ: `{culprit}` has "
@@ -73,20 +72,58 @@ def pmap_sizes(mapped: Step, step: Step, parts: int, size: int, shape: str) -> I
             f"give `{culprit}` the same leading size, {n}; or in_axes=None for an argument that "
             "every device gets whole"
         )
+        yield Advice(what, here(step.place), hint, weight=4)
     else:
-        name = f"argument `{culprit}`" if culprit else "the argument"
-        what = (
-            f"pmap gives one device to each entry along the leading axis: {name} has shape "
-            f"{shape}, "
-            f"so {size} entries, and there are {count} devices"
-        )
-        first = f"pad it to {-(-size // count) * count} entries and " if size % count else ""
-        hint = (
-            f"{first}reshape it to ({count}, {-(-size // count)}, ...), with jax.vmap inside; "
-            "or use "
-            "jax.vmap alone, which needs no devices; or jax.jit with a sharding"
-        )
-    yield Advice(what, here(step.place), hint, weight=4)
+        yield too_many_entries(culprit, step, size, shape, jax.local_device_count())
+
+
+def too_many_entries(culprit: str, step: Step, size: int, shape: str, count: int) -> Advice:
+    """An argument of pmap has more entries than there are devices."""
+    name = f"argument `{culprit}`" if culprit else "the argument"
+    what = (
+        f"pmap gives one device to each entry along the leading axis: {name} has shape {shape}, "
+        f"so {size} entries, and there are {count} devices"
+    )
+    first = f"pad it to {-(-size // count) * count} entries and " if size % count else ""
+    hint = (
+        f"{first}reshape it to ({count}, {-(-size // count)}, ...), with jax.vmap inside; or use "
+        "jax.vmap alone, which needs no devices; or jax.jit with a sharding"
+    )
+    return Advice(what, here(step.place), hint, weight=4)
+
+
+def pmap_wrapper(trouble: Trouble) -> Iterator[Advice]:
+    """What pmap does with its arguments fails: several entries for a device, or no axis."""
+    step = trouble.last
+    after = trouble.steps[trouble.steps.index(step) + 1 :] if step else []
+    mapped = next((s for s in after if s.jax and is_pmap(s) and "args" in s.values), None)
+    if step is None or mapped is None:
+        return
+    made = mapped_function(mapped)
+    names, leaves = sources.parameters(made) if made is not None else [], {}
+    for i, arg in enumerate(mapped.values.get("args") or ()):
+        root = names[i] if i < len(names) else f"argument {i}"
+        for path, leaf in running.leaves_with_path(arg):
+            leaves[root + jax.tree_util.keystr(path)] = np.shape(leaf)
+    squeezed = re.search(r"squeeze out .*got shape=\((.*?)\) and dimensions=\(0,\)", trouble.text)
+    if squeezed:
+        each, *rest = (int(n) for n in re.findall(r"\d+", squeezed[1]))
+        fits = {n: s for n, s in leaves.items() if [*s[1:]] == rest and s and s[0] % each == 0}
+        large = {n: s for n, s in fits.items() if s[0] == max(t[0] for t in fits.values())}
+        if len({s[0] for s in fits.values()}) == 1:
+            name, shape = next(iter(large.items()))
+            yield too_many_entries(name, step, shape[0], str(shape), shape[0] // each)
+    elif re.search(r"_internal_pmap_axis_name.*value of rank 0", trouble.text, re.S):
+        culprit = next((name for name, shape in leaves.items() if not shape), "")
+        if culprit:
+            what = f"pmap maps argument `{culprit}` over its leading axis, and it has shape (), "
+            what += "so no axis"
+            hint = f"pass it whole to every device: None for `{culprit}` in in_axes of jax.pmap"
+            first = culprit.partition("[")[0]
+            if first in names and closed_over(mapped, "in_axes") == 0:
+                axes = ", ".join("None" if n == first else "0" for n in names)
+                hint += f", in_axes=({axes})" if culprit == first and len(names) > 1 else ""
+            yield Advice(what, here(step.place), hint, weight=4)
 
 
 def pmap_devices(trouble: Trouble) -> Iterator[Advice]:
@@ -118,7 +155,11 @@ def named_by_shape(trouble: Trouble, step: Step, shape: str) -> tuple[str, str]:
     if "jit" in trouble.text and "output" in trouble.text:
         return "the result", "a result of the function"
     checked = trouble.within("pjit_check_aval_sharding")
-    if checked and "output" in str(checked.values.get("what_aval")):
+    argument = checked.values.get("name") if checked else None
+    kind = str(checked.values.get("what_aval")) if checked else ""
+    if argument and isinstance(argument, str) and "arg" in kind:
+        return f"`{argument}`", f"argument `{argument}`"
+    if "output" in kind:
         return "the result", "a result of the jitted function (out_shardings)"
     return "it", "the array"
 
@@ -139,14 +180,18 @@ def devices(trouble: Trouble) -> Iterator[Advice]:
     step = trouble.last
     if len(found) < 2:
         return
+    if not any(run.own for run in running.runs_of(trouble.error)):
+        found = [(_lying_on(ids, step), of, ids, at) for _, of, ids, at in found]  # of JAX's own
     parts = []
     for name, inside, ids, platform in found:
-        thing = f"`{name}`" if name else f"the {inside} in it"
+        thing = f"`{name}`" if name else f"the {inside} in it" if inside else "an operand"
         spec = _placed(name, trouble) if name else ""
         parts.append(f"{thing} lies on {platform} devices {ids}{spec}")
     what = f"{parts[0]}, and {parts[1]}: one computation runs on one set of devices"
     (first, *_), (second, *_) = found[:2]
-    if first and second:
+    if not first and not second:
+        hint = "move one to the devices of the other: x = jax.device_put(x, y.sharding)"
+    elif first and second:
         hint = (
             f"move one to the other: {second} = jax.device_put({second}, {first}.sharding) before "
             "the call, or make both on one mesh"
@@ -159,6 +204,17 @@ def devices(trouble: Trouble) -> Iterator[Advice]:
             "both"
         )
     yield Advice(what, here(step.place), hint, weight=4)
+
+
+def _lying_on(ids: str, step: Step) -> str:
+    """The one name in the line of the user's that holds an array on these devices, or ""."""
+    names = {}
+    for node in _names(step.place):
+        value = step.values.get(node.id, step.frame.f_globals.get(node.id))
+        if isinstance(value, compat.HostArray):
+            names[node.id] = {str(d.id) for d in value.devices()}
+    fits = [name for name, held in names.items() if held == set(re.findall(r"\d+", ids))]
+    return fits[0] if len(fits) == 1 else ""
 
 
 def _placed(name: str, trouble: Trouble) -> str:
@@ -227,7 +283,7 @@ def constraint(trouble: Trouble) -> Iterator[Advice]:
         trouble.text,
         re.S,
     )
-    if found is None or trouble.last is None:
+    if found is None or trouble.last is None or "_internal_pmap" in found[1]:
         return
     spec, least, rank = found.groups()
     step = trouble.last
@@ -289,6 +345,7 @@ def explicit(trouble: Trouble) -> Iterator[Advice]:
 FAMILIES: list[Callable[[Trouble], Iterator[Advice]]] = [
     indivisible,
     pmap_devices,
+    pmap_wrapper,
     devices,
     in_shardings,
     meshes,

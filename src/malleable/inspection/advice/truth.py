@@ -145,4 +145,13 @@ def _changed(loop: ast.While) -> list[str]:
     stored = [
         n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     ]
-    return list(dict.fromkeys(stored))
+    function = sources.around(loop, sources.Function)
+    if function is None:
+        return list(dict.fromkeys(stored))
+    before = {a.arg for a in sources.arguments(function)}
+    before |= {
+        n.id
+        for n in ast.walk(function)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.lineno < loop.lineno
+    }
+    return [name for name in dict.fromkeys(stored) if name in before]

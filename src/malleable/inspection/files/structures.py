@@ -23,7 +23,7 @@ WAY_OUT = "save it without transformable=True: as StableHLO it can be called, th
 def take(reader: Reader, eqn: compat.Eqn) -> tuple[str, dict[str, Any], list]:
     """(operation, params, operands). Raises MalleableError for what no file holds."""
     name = eqn.primitive.name
-    if any(compat.is_ref(v.aval) for v in eqn.invars):
+    if any(compat.is_ref(v.aval) for v in (*eqn.invars, *eqn.outvars)):
         raise _refusal(eqn, "it works on a mutable reference (jax.new_ref)")
     if name in _TAKE:
         operation, params = _TAKE[name](reader, eqn)
