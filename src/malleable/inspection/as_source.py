@@ -261,6 +261,11 @@ _HELPERS = {
         raise TypeError(f"this program was written for {path} = {value!r}")''',
     "_flat": """def _flat(x):
     return list(x) if isinstance(x, tuple) else [x]""",
+    "_where": '''def _where(going, new, old):
+    """New values for the examples whose loop is still going."""
+    shape = lambda x: going.reshape(going.shape + (1,) * (x.ndim - going.ndim))
+    choose = lambda x, y: jnp.where(shape(x), x, y) if x.size else x
+    return jax.tree.map(choose, new, old)''',
     "_no_derivative": NO_DERIVATIVE,
 }
 

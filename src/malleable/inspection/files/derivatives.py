@@ -18,7 +18,12 @@ from malleable.inspection.files import types
 from malleable.inspection.files.program import Ref
 from malleable.notes import note
 
-_DEEPEST = 5  # rules whose rules have rules, each of another function: derivatives of that order
+# how deep rules of rules go, each of another function, and how many equations they may have
+DEPTHS = {5: 3_000, 3: 10_000, 2: 30_000, 1: None}
+
+
+class TooMuch(Exception):
+    """Rules of rules are more than a file should hold: they are read again, less deep."""
 
 
 def custom_jvp(reader, eqn: compat.Eqn) -> dict[str, Any]:
@@ -137,8 +142,17 @@ def _staged(reader, eqn, fun, avals, name: str, outs: list | None = None) -> Ref
     program = compat.trace(fun, *avals)
     if outs is not None:
         outs[:] = program.out_avals
+    reader.spent += _size(program)
+    if reader.budget is not None and reader.spent > reader.budget:
+        raise TooMuch
     known = [f"x{i}" for i in range(len(eqn.invars))]
     return reader.read(program, name, [*known, *(f"t{i}" for i in range(len(avals) - len(known)))])
+
+
+def _size(program: compat.Jaxpr) -> int:
+    """How many equations there are, at any depth."""
+    inside = (body for eqn in program.eqns for body in compat.bodies(eqn.params))
+    return len(program.eqns) + sum(map(_size, inside))
 
 
 def _once(reader, eqn, body, rules: dict[str, Callable], identity=None) -> dict[str, Any]:
@@ -155,8 +169,8 @@ def _once(reader, eqn, body, rules: dict[str, Callable], identity=None) -> dict[
         return active.get(key) or known[key]
     called = compat.spoken_of(body)[0]
     base = called if called.isidentifier() else "custom"
-    if len(active) >= _DEEPEST:
-        why = f"its derivatives are in the file up to order {_DEEPEST}"
+    if len(active) >= reader.depth:
+        why = f"its derivatives are in the file up to order {reader.depth}"
         return {"body": reader.body(body, base), "refuses": f"`{base}`: {why}"}
     reader.rules.setdefault("alive", []).append(eqn)  # so that nothing gets the id of its parts
     plain, before = reader.body(body, base), reader.checkpoint()
@@ -165,6 +179,8 @@ def _once(reader, eqn, body, rules: dict[str, Callable], identity=None) -> dict[
     try:
         for name, make in rules.items():
             make(refs[name].name)
+    except TooMuch:
+        raise
     except Exception as err:  # a rule of the user's may raise anything
         reader.restore(before)
         why = str(getattr(err, "what", err)).partition("\n")[0]

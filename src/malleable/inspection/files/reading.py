@@ -23,8 +23,9 @@ CONTEXT = {"threefry_partitionable": True, "compute_type": None, "xla_metadata":
 class Reader:
     """Bodies and constants read so far. take(reader, eqn) -> (operation, params, operands)."""
 
-    def __init__(self, take: Callable, around: Sequence[Place] = ()):
+    def __init__(self, take: Callable, around: Sequence[Place] = (), depth=1, budget=None):
         self.take, self.around = take, tuple(around)
+        self.depth, self.budget, self.spent = depth, budget, 0  # of rules: see `derivatives`
         self.bodies: dict[str, Body] = {}
         self.constants: dict[str, Constant] = {}
         self.rules: dict = {}  # of custom derivatives: see `derivatives`

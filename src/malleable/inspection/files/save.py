@@ -1,5 +1,6 @@
 """Put a function into a file, as it is on some arguments: `save(path, fun, *args)`."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -19,6 +20,7 @@ from malleable.inspection.files import (
     building,
     calls,
     container,
+    derivatives,
     names,
     places,
     portable,
@@ -95,8 +97,11 @@ def save(
 
 def take_apart(program: compat.Jaxpr, around=(), arguments: Sequence[str] = ()) -> Program:
     """The plain data of a program. Raises MalleableError for what a file cannot hold."""
-    reader = Reader(structures.take, around)
-    return reader.program(reader.read(program, reader.reserve("main"), arguments))
+    for depth, budget in derivatives.DEPTHS.items():
+        reader = Reader(structures.take, around, depth, budget)
+        with contextlib.suppress(derivatives.TooMuch):
+            return reader.program(reader.read(program, reader.reserve("main"), arguments))
+    raise AssertionError("rules without rules of their own have no limit")
 
 
 def _check(lines: list[str], program: compat.Jaxpr) -> None:
