@@ -281,6 +281,15 @@ def test_a_policy_of_the_users_own_leaves_a_note(again):
     assert heard[0].what == "a checkpoint will keep nothing"
 
 
+def test_a_loop_that_was_mapped_comes_back(again):
+    newton = lambda x: lax.while_loop(lambda y: y * y > x, lambda y: 0.9 * y, 2 * x)
+    many = jax.vmap(newton)
+    loaded, xs = again(many, jnp.array([1.0, 40.0])), jnp.array([3.0, 70.0])
+    assert_equal(loaded(xs), many(xs))
+    assert_equal(jax.vmap(loaded)(jnp.stack([xs, 2 * xs])), jax.vmap(many)(jnp.stack([xs, 2 * xs])))
+    assert_close(jax.jvp(loaded, (xs,), (xs,)), jax.jvp(many, (xs,), (xs,)))
+
+
 # ---------------------------------------------------------------- lines
 
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from malleable import compat
+from malleable.core.stage import stage
 from malleable.inspection import counting, listing
 from malleable.inspection.aligned import align
 from malleable.inspection.origins import name_of, sources
 from malleable.inspection.outline import Body, outline
 from malleable.inspection.shown import Difference, Totals
-from malleable.inspection.stages import pass_name, run_pass, stage_any
+from malleable.inspection.stages import pass_name, run_pass
 from malleable.inspection.text import console_for, printed
 from malleable.notes import listen
 from malleable.rewriting.passes import Pass
@@ -55,8 +56,8 @@ def diff(
 
     def differ(*args, **kwargs) -> Difference:
         with listen() as heard, compat.apart():
-            old = stage_any(f, args, kwargs).jaxpr
-            new = old if passes else stage_any(g, args, kwargs).jaxpr  # type: ignore[arg-type]
+            old = stage(f)(*args, **kwargs).jaxpr
+            new = old if passes else stage(g)(*args, **kwargs).jaxpr  # type: ignore[arg-type]
             for p in passes:
                 new = run_pass(p, new)
         names = name_of(f), ", ".join(map(pass_name, passes)) if passes else name_of(g)  # type: ignore[arg-type]

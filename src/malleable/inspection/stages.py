@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 
 from malleable import compat
-from malleable.core.stage import Staged, stage
+from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.execution.jit import Selective
 from malleable.frontend.source import NoSource
@@ -19,8 +19,6 @@ from malleable.inspection.renamed import known
 from malleable.inspection.shown import Cost, Shown, Stage
 from malleable.notes import listen, note
 from malleable.rewriting.passes import Pass, pipeline
-
-_STATIC = (TypeError, ValueError, jax.errors.ConcretizationTypeError)
 
 
 def gather(
@@ -48,7 +46,7 @@ def gather(
         found += _source(layers[-1])
         found += _converted(layers)
         try:
-            staged = stage_any(fun, args, kwargs)
+            staged = stage(fun)(*args, **kwargs)
         except TransformError as e:
             if not any(isinstance(layer, Selective) for layer in layers):
                 raise
@@ -104,23 +102,6 @@ def _became(name: str, old: Body, after: compat.Jaxpr | None, taken: set[str]) -
 
 def pass_name(p: Pass) -> str:
     return getattr(p, "__name__", type(p).__name__)
-
-
-def stage_any(fun: Callable, args: tuple, kwargs: dict) -> Staged:
-    """As `stage`; of a `jax.jit` with static arguments, what is inside of it."""
-    try:
-        return stage(fun)(*args, **kwargs)
-    except _STATIC as failed:
-        if not (hasattr(fun, "trace") and hasattr(fun, "lower")):
-            raise
-        try:
-            traced = fun.trace(*args, **kwargs)  # type: ignore[attr-defined]
-        except _STATIC:
-            raise failed from None
-    note("took what is inside of jit", "", "it has static arguments")
-    types_in = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in traced.jaxpr.in_avals]
-    tree = jax.tree.structure(traced.out_info)
-    return Staged(traced.jaxpr, types_in, functools.partial(jax.tree.unflatten, tree))
 
 
 def program_stage(name: str, body: Body) -> Stage:

@@ -5,9 +5,10 @@ and what has no counterpart is named by line (`onnx_preflight.py`); after it did
 against JAX (`onnx_running.py`). Needs the extra: `pip install 'malleable[onnx]'`.
 """
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,17 +97,59 @@ def export_onnx(
                 "there is no array among the results", hint="return what to export"
             )
         mention(prepared)
-        model = convert(prepared, opset)
-        errors = {}
-        if verify:
-            errors = onnx_running.verify(model, prepared, tolerance)
-        else:
-            note("the ONNX model was not compared with JAX", "", "verify=False")
+        model, errors = made(prepared, opset, tolerance if verify else None)
     if path is not None:
         part = f"{os.fspath(path)}.part"
         extra("onnx").save(model, part, format="protobuf")
         os.replace(part, path)
     return Exported(model, None if path is None else os.fspath(path), errors, list(notes), [])
+
+
+def made(prepared: Prepared, opset: int | None, tolerance: float | None):
+    """(model, errors); no errors without a tolerance.
+
+    jax2onnx simplifies what it made, and forgets at times that a loop or branch uses a value it
+    removes. Where the result is no model, or a wrong one, it is made once more as it was written.
+    """
+    try:
+        model = convert(prepared, opset)
+        extra("onnx").checker.check_model(model)
+        return model, checked(model, prepared, tolerance)
+    except Exception as first:
+        with unsimplified():
+            model = convert(prepared, opset)
+        try:
+            errors = checked(model, prepared, tolerance)
+        except MalleableError:
+            raise first if isinstance(first, MalleableError) else broken(first) from first
+        note("jax2onnx did not simplify the model", "", f"it was wrong: {first}".partition("\n")[0])
+        return model, errors
+
+
+def checked(model: Any, prepared: Prepared, tolerance: float | None) -> dict[str, float]:
+    """The errors of a model, which is not compared without a tolerance."""
+    if tolerance is not None:
+        return onnx_running.verify(model, prepared, tolerance)
+    note("the ONNX model was not compared with JAX", "", "verify=False")
+    return {}
+
+
+def broken(error: Exception) -> MalleableError:
+    return MalleableError(
+        f"jax2onnx made no valid model: {error}", hint="report it, with the program"
+    )
+
+
+@contextlib.contextmanager
+def unsimplified() -> Iterator[None]:
+    """Without the optimizer of jax2onnx."""
+    converter = extra("jax2onnx.converter.conversion_api")
+    found = converter.optimize_graph
+    converter.optimize_graph = lambda model: None
+    try:
+        yield
+    finally:
+        converter.optimize_graph = found
 
 
 def refused(problems: Sequence[Problem]) -> MalleableError:

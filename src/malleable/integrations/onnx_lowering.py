@@ -22,6 +22,7 @@ from malleable.inspection import places
 
 Rule = Callable[[Eqn], Callable | None]
 RULES: dict[str, list[Rule]] = {}  # by primitive; "" for all
+IN_LOOP: dict[str, list[Rule]] = {}  # those that come first, inside of loops
 PAIRS: dict[str, Rule] = {}  # of equations that have keys or complex numbers
 FLOW: dict[str, Callable] = {}  # (lowering, eqn, args, done) -> outs
 LACKING: dict[str, str] = {}  # what has no counterpart, and why
@@ -35,8 +36,8 @@ def rule(*names: str, table: dict = RULES, once: bool = False):
     def keep(fun: Any):
         fun.once = once
         for name in names:
-            if table is RULES:
-                RULES.setdefault(name, []).append(fun)
+            if table is RULES or table is IN_LOOP:
+                table.setdefault(name, []).append(fun)
             else:
                 table[name] = fun
         return fun
@@ -111,7 +112,8 @@ class Lowering:
             kind = "keys" if any(compat.is_key(v.aval) for v in eqn.invars) else "complex numbers"
             return self.unfolded(eqn, args, done, f"ONNX has no {kind}")
         general = RULES[""] if name in self.known or name in RULES else ()
-        for one in (*RULES.get(name, ()), *general):
+        looped = IN_LOOP.get(name, ()) if any(map(is_loop, self.around)) else ()
+        for one in (*looped, *RULES.get(name, ()), *general):
             key = (one, name)
             fun = None if key in done else one(eqn)
             if fun is not None:
@@ -153,6 +155,10 @@ class Lowering:
     def where(self, eqn: Eqn) -> str:
         """The user's line behind an equation, or behind those around it."""
         return places.spell(places.of(eqn, *reversed(self.around)))
+
+
+def is_loop(eqn: Eqn) -> bool:
+    return eqn.primitive.name in ("scan", "while")
 
 
 def unable(eqn: Eqn) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from malleable import compat
+from malleable.core.frame import select
 from malleable.errors import MalleableError
 from malleable.inspection.files import types, values
 from malleable.inspection.files.program import Constant
@@ -108,11 +109,16 @@ def _scan(b, p, args):
 def _while(b, p, args):
     n, m = p["test_consts"], p["test_consts"] + p["body_consts"]
     kinds = [kind for _, kind in b.body(p["body"]).ins][p["body_consts"] :]
-    return lax.while_loop(
-        lambda carry: b.run(p["test"], [*args[:n], *carry])[0],
-        lambda carry: b.run(p["body"], [*args[n:m], *carry]),
-        [fit(x, k, "a carry") for x, k in zip(args[m:], kinds, strict=True)],
-    )
+    start = [fit(x, k, "a carry") for x, k in zip(args[m:], kinds, strict=True)]
+    test = lambda carry: b.run(p["test"], [*args[:n], *carry])[0]  # noqa: E731
+    step = lambda carry: b.run(p["body"], [*args[n:m], *carry])  # noqa: E731
+    if not jax.eval_shape(test, start).shape:
+        return lax.while_loop(test, step, start)
+
+    def some(carry):  # of vmap: one test per example; those that are done keep what they have
+        return select(test(carry), step(carry), list(carry))
+
+    return lax.while_loop(lambda carry: jnp.any(test(carry)), some, start)
 
 
 # ---------------------------------------------------------------- derivatives

@@ -99,6 +99,7 @@ class _Parser:
         numbers = [_integer(n) for n in found["span"]]
         line, column, end_line, end_column = numbers
         sound = 1 <= line <= end_line <= _FARTHEST and min(column, end_column) >= 0
+        sound = sound and (line < end_line or column <= end_column)
         if not sound or found["line"] != len(self.frames) or self.bodies:
             raise MalleableError("a source line that cannot be")
         place = Place(_text(found["file"]), line, _text(found["function"]), *numbers[1:])

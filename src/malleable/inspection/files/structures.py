@@ -61,7 +61,7 @@ def _is_whole(name: str, value) -> bool:
 def _refusal(eqn, why: str) -> MalleableError:
     return MalleableError(
         f"`{eqn.primitive}` cannot go into a transformable file: {why}",
-        hint=WAY_OUT if "callback" not in eqn.primitive.name else "remove it before saving",
+        hint="take it out before saving" if eqn.primitive.name in _CALLBACKS else WAY_OUT,
     )
 
 
