@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -385,6 +386,17 @@ def test_a_callback_has_no_export(tmp_path):
     with pytest.raises(MalleableError, match="cannot export") as caught:
         save(tmp_path / "f", fun, X)
     assert "debug.print" in caught.value.hint
+
+
+def test_an_export_names_the_extra_it_needs(files, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)  # as if it were not installed
+    with pytest.raises(MalleableError, match="is written with flatbuffers") as caught:
+        save(tmp_path / "f", jnp.sin, X)
+    assert "malleable[save]" in caught.value.hint
+    with pytest.raises(MalleableError, match="is read with flatbuffers"):
+        load(files["portable"])
+    save(tmp_path / "f", jnp.sin, X, transformable=True)
+    np.testing.assert_array_equal(load(tmp_path / "f")(X), jnp.sin(X))
 
 
 def test_a_sealed_file_may_still_make_no_sense(files, tmp_path):

@@ -83,6 +83,7 @@ def inconclusive(err: Exception, where: str) -> MalleableError:
 
 def export(program: compat.Jaxpr, avals: Sequence, name: str, platforms, order: int) -> bytes:
     """A program as bytes that any process of JAX can run, with gradients up to some order."""
+    _check_flatbuffers("is written")
 
     def run(*xs):
         return compat.replay(program, xs)
@@ -99,8 +100,19 @@ def export(program: compat.Jaxpr, avals: Sequence, name: str, platforms, order: 
         raise MalleableError(f"JAX cannot export it: {said}", hint=hint) from err
 
 
+def _check_flatbuffers(what: str) -> None:
+    try:
+        import flatbuffers  # noqa: F401  an extra
+    except ImportError as err:
+        raise MalleableError(
+            f"StableHLO {what} with flatbuffers, which cannot be imported: {err}",
+            hint="pip install 'malleable[save]', or save with transformable=True",
+        ) from err
+
+
 def restore(data: bytes, written_by: str, order: int):
     """The exported function in some bytes. Raises MalleableError where JAX cannot read them."""
+    _check_flatbuffers("is read")
     try:
         exported = jax.export.deserialize(bytearray(data))
         text = exported.mlir_module()
