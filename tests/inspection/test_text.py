@@ -189,6 +189,7 @@ def test_lines_are_no_wider_than_asked_for():
     assert " ".join([*names.values()][:40]) in together.rpartition("concatenate")[2]
 
 
+@pytest.mark.caches
 def test_the_work_grows_with_the_program_and_not_faster():
     def work(n):
         def flat(x):
