@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
-from malleable.frontend.nodes import assign, load, placed
+from malleable.frontend.nodes import assign, copied, load, placed
 
 ATOMS = (ast.Name, ast.Constant)
 MARK = "_t"
@@ -123,7 +123,7 @@ class Pieces:
             n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
         }
         rename = Renamed({old: next(self.names) for old in bound})
-        node = rename.visit(copy.deepcopy(node))
+        node = rename.visit(copied(node))
         self.add(assign(name, ast.List(elts=[], ctx=ast.Load())))
         append = ast.Attribute(value=load(name), attr="append", ctx=ast.Load())
         call = ast.Call(func=append, args=[node.elt], keywords=[])
@@ -274,14 +274,14 @@ def _while(todo: Pieces, stmt: ast.While):
         name = next(todo.names)
         stop = ast.If(
             test=ast.UnaryOp(op=ast.Not(), operand=load(name)),
-            body=[*copy.deepcopy(stmt.orelse), ast.Break()],
+            body=[*copied(stmt.orelse), ast.Break()],
             orelse=[],
         )
         body = [assign(name, stmt.test), stop, *stmt.body]
         return placed(ast.While(test=ast.Constant(value=True), body=body, orelse=[]), stmt)
     name = next(todo.names)
     todo.add(assign(name, stmt.test))
-    again = placed(assign(name, copy.deepcopy(stmt.test)), stmt)
+    again = placed(assign(name, copied(stmt.test)), stmt)
     body = [*stmt.body, again]
     return placed(ast.While(test=load(name), body=body, orelse=stmt.orelse), stmt)
 

@@ -1,7 +1,6 @@
 """One function under `jit`: its partition, traced and cut while it runs."""
 
 import ast
-import copy
 import functools
 import threading
 import types
@@ -75,7 +74,7 @@ class Partition:
         self.locals = self.rebound | self.params
         self.lookup = facts.outside(fun)
         names = anf.Names(self.taken, self.is_fixed)
-        body = copy.deepcopy(node.body)
+        body = nodes.copied(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
         self.tree.defs = definitions(node)
         self.tree.leave = "leave" if is_root else "keep"

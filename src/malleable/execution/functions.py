@@ -1,7 +1,6 @@
 """What is read off a function before it is cut: its tree, its own functions, static arguments."""
 
 import ast
-import copy
 import inspect
 
 from malleable.errors import TransformError
@@ -114,7 +113,7 @@ def edited_tree(text: str, args: ast.arguments) -> ast.FunctionDef:
 
 def bare_arguments(node: ast.FunctionDef) -> ast.arguments:
     """The arguments of a function without defaults and annotations."""
-    args = copy.deepcopy(node.args)
+    args = nodes.copied(node.args)
     args.defaults, args.kw_defaults = [], [None] * len(args.kwonlyargs)
     for arg in ast.walk(args):
         if isinstance(arg, ast.arg):

@@ -6,7 +6,6 @@ what traces and gives the same on these very values. What nothing is known for g
 
 import ast
 import builtins
-import copy
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -103,14 +102,14 @@ class Whole(ast.NodeTransformer):
         value = self.made.get(node.id)
         if value is None or (isinstance(value, ast.Name) and value.id == node.id):
             return node
-        return self.visit(copy.deepcopy(value))
+        return self.visit(nodes.copied(value))
 
     def text(self, stmt) -> str:
         """The expression that a statement is about, as the user wrote it; '' if there is none."""
         value = getattr(stmt, "value", getattr(stmt, "test", getattr(stmt, "iter", None)))
         if value is None:
             return ""
-        return _bare(ast.unparse(self.visit(copy.deepcopy(value))))
+        return _bare(ast.unparse(self.visit(nodes.copied(value))))
 
 
 def _bare(text: str) -> str:

@@ -1,7 +1,6 @@
 """The statements of a region as a program: traced as they stand, or with their branches lifted."""
 
 import ast
-import copy
 import re
 import types
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from malleable.execution.facts import NUMBER, SCALAR, SIZE, Stays
 from malleable.execution.signatures import flatten
 from malleable.frontend.bounded import BoundedList
 from malleable.frontend.convert import OPERATORS, box_all, finish
-from malleable.frontend.nodes import load
+from malleable.frontend.nodes import copied, load
 from malleable.frontend.session import Options, Session, within
 from malleable.frontend.trees import UNSET
 
@@ -106,7 +105,7 @@ def make_body(
     """
     outs = [UNBOUND if name is None else name for name in outs]
     if watched:
-        prelude, stmts = ([Watched().visit(copy.deepcopy(s)) for s in x] for x in (prelude, stmts))
+        prelude, stmts = ([Watched().visit(copied(s)) for s in x] for x in (prelude, stmts))
     lines = [f"def region({', '.join(ins)}):"]
     starts = []
     for definition in prelude:

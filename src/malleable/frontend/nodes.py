@@ -1,9 +1,11 @@
 """Small pieces of syntax tree, placed where the user's own code stands."""
 
 import ast
+import copy
 
 HOOKS = "ag__"  # the closure variable that holds the operators
 MARK = "_ag_"  # every generated name begins so; alone, it marks a generated lambda
+SHARED = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 
 def placed(node, like):
@@ -29,6 +31,17 @@ def placed(node, like):
             elif isinstance(value, ast.AST):
                 todo.append(value)
     return node
+
+
+def copied(tree):
+    """A copy of a node, or of a list of them, but for `Load()`, `Add()` and their kin.
+
+    Python has one of each for all trees. What other tools hang there (the tree around it, say, as
+    the tracebacks of IPython do) would be copied along, and copied again in each copy.
+    """
+    todo = tree if isinstance(tree, list) else [tree]
+    parts = (part for node in todo for part in ast.walk(node))
+    return copy.deepcopy(tree, {id(part): part for part in parts if isinstance(part, SHARED)})
 
 
 def load(name):

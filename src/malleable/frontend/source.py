@@ -1,10 +1,11 @@
 """The syntax tree of a function, found by its code object, with the file's own line numbers."""
 
 import ast
-import copy
 import linecache
 import threading
 from dataclasses import dataclass
+
+from malleable.frontend.nodes import copied
 
 
 class NoSource(Exception):
@@ -45,7 +46,7 @@ def find(code, module_globals=None):
             node, owner = held.function_at(code, held.lambdas())
         except NoSource as e:
             raise absent if filename == "<string>" else e from None
-        return Found(copy.deepcopy(node), filename, code.co_firstlineno, owner, lines)
+        return Found(copied(node), filename, code.co_firstlineno, owner, lines)
     span = held.defs.get(code.co_firstlineno)
     if span is None or span[0] not in (code.co_name, _plain(code.co_name, span[3])):
         if filename == "<string>":  # from Python 3.13 on, that may be another text

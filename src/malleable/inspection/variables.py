@@ -20,6 +20,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.compat import Place
+from malleable.frontend.nodes import SHARED
 
 Span = tuple[int, int, int, int]  # line, column, end line, end column
 Scope = tuple[str, str, tuple[Place, ...]]  # file, function, the frames that called it
@@ -319,7 +320,8 @@ def _tree(file: str) -> dict[Span, ast.AST]:
     found: dict = {}
 
     def walk(node, up):
-        node.up = up
+        if not isinstance(node, SHARED):
+            node.up = up
         if isinstance(node, ast.expr | ast.AugAssign):
             found[node.lineno, node.col_offset, node.end_lineno, node.end_col_offset] = node
         for child in ast.iter_child_nodes(node):

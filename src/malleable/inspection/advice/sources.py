@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from malleable.compat import Place
+from malleable.frontend.nodes import SHARED
 from malleable.inspection.advice.trouble import Step
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -28,7 +29,8 @@ def _parse(text: str) -> ast.Module | None:
         return None
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
-            child.parent = node  # type: ignore[attr-defined]
+            if not isinstance(child, SHARED):
+                child.parent = node  # type: ignore[attr-defined]
     return tree
 
 
