@@ -17,7 +17,6 @@ if importlib.util.find_spec("jax2onnx") is None:
 from malleable.integrations import onnx as onnx_files
 from malleable.integrations.onnx_preflight import preflight
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what jax2onnx and its own say
 X = jnp.linspace(-1.0, 1.0, 6).reshape(2, 3)
 
 
@@ -25,9 +24,15 @@ def rnn(x):
     return lax.scan(lambda h, v: (jnp.tanh(h + v), h), jnp.zeros(3), x, reverse=True)[1]
 
 
+def shuffled(x):
+    step = lambda h, v: (jnp.tanh(v + h[:, jnp.array([2, 0, 1])]), None)
+    return lax.scan(step, x, jnp.ones(3))[0]
+
+
 PROGRAMS = {
     "reverse scan": rnn,
     "gradient of a scan": jax.grad(lambda x: rnn(x).sum()),
+    "indices in a scan, whose gradient scatters": jax.grad(lambda x: shuffled(x).sum()),
     "switch of three": lambda x: lax.switch(2, [jnp.sin, jnp.cos, jnp.tanh], x),
     "fori_loop that closes over": lambda x: lax.fori_loop(0, 3, lambda i, c: c * x, x),
     "while": lambda x: lax.while_loop(lambda c: c.sum() < 5, lambda c: c + 1.0, x),

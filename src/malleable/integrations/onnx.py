@@ -20,6 +20,7 @@ from malleable.inspection import places
 from malleable.integrations import onnx_running
 from malleable.integrations.onnx_lowering import Problem
 from malleable.integrations.onnx_preflight import Prepared, extra, preflight, prepare, quiet
+from malleable.integrations.onnx_restoring import restored
 from malleable.notes import Note, listen, note
 
 __all__ = ["Exported", "Problem", "export_onnx", "preflight"]
@@ -193,6 +194,7 @@ def convert(prepared: Prepared, opset: int | None) -> Any:
     plain = [i for i in range(len(lowered.jaxpr.outvars)) if not trivial(lowered.jaxpr, i)]
     avals = [v.aval for v in lowered.jaxpr.invars]
     options = {} if opset is None else {"opset": opset}
+    wide = is_double(lowered)  # set here: jax2onnx would set it for all threads, and leave it so
     loggers = [logging.getLogger(name) for name in ("jax2onnx", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -203,11 +205,11 @@ def convert(prepared: Prepared, opset: int | None) -> Any:
         return [outs[i] for i in plain]
 
     try:
-        with quiet(), compat.apart():
+        with quiet(), restored(), compat.apart(), jax.enable_x64(wide):
             model = exporter.to_onnx(
                 flat,
                 [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals],
-                enable_double_precision=is_double(lowered),
+                enable_double_precision=wide,
                 input_names=prepared.inputs,
                 output_names=[prepared.outputs[i] for i in plain],
                 **options,

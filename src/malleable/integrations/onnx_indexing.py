@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from malleable.integrations.onnx_lowering import UNABLE, rule
+from malleable.integrations.onnx_lowering import IN_LOOP, UNABLE, rule
 from malleable.integrations.onnx_numbers import fill_of, known
 
 ROWS = lax.GatherDimensionNumbers
@@ -118,43 +118,83 @@ def order(cut: Cut, lead: int, windows, rank: int) -> list[int]:
     return [place[next(window)] if axis in windows else next(index) for axis in range(rank)]
 
 
-@rule(
-    *("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter-sub"),
-    once=True,
-)
+SCATTERS = {
+    "scatter": lambda old, new: new,
+    "scatter-add": lax.add,
+    "scatter-sub": lax.sub,
+    "scatter-mul": lax.mul,
+    "scatter-min": lax.min,
+    "scatter-max": lax.max,
+}
+AT_ONCE = {
+    "scatter": lax.scatter,
+    "scatter-add": lax.scatter_add,
+    "scatter-sub": lambda x, i, u, *rest, **how: lax.scatter_add(x, i, -u, *rest, **how),
+    "scatter-mul": lax.scatter_mul,
+    "scatter-min": lax.scatter_min,
+    "scatter-max": lax.scatter_max,
+}
+
+
+@rule(*SCATTERS, once=True)
 def scatter(eqn):
     """Into rows of the matrix; what is outside goes to a row too many."""
+
+    def put(matrix, at, rows):
+        numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+        return AT_ONCE[eqn.primitive.name](matrix, at[:, None], rows, numbers, mode=INSIDE)
+
+    return into_rows(eqn, put)
+
+
+@rule(*SCATTERS, table=IN_LOOP)
+def scatter_in_loop(eqn):
+    """Row by row: of a loop with a scatter in it jax2onnx gets the sizes wrong."""
+    combine = SCATTERS[eqn.primitive.name]
+
+    def step(matrix, one):
+        at, row = one
+        start = at, jnp.zeros_like(at)
+        old = lax.dynamic_slice(matrix, start, row.shape, allow_negative_indices=False)
+        new = combine(old, row)
+        return lax.dynamic_update_slice(matrix, new, start, allow_negative_indices=False), None
+
+    def put(matrix, at, rows):
+        if len(at) == 1:
+            return step(matrix, (at[0], rows))[0]
+        return lax.scan(step, matrix, (at, rows[:, None]))[0]
+
+    return into_rows(eqn, put)
+
+
+def into_rows(eqn, put):
+    """put(matrix, numbers of rows, rows) -> matrix, for what an equation scatters; or None."""
     p, (x, indices, updates) = eqn.params, (v.aval for v in eqn.invars)
-    numbers, mode, name = p["dimension_numbers"], str(p["mode"]), eqn.primitive.name
-    if not is_static(x, indices, updates) or (name == "scatter" and p["update_jaxpr"] is not None):
+    numbers, mode = p["dimension_numbers"], str(p["mode"])
+    applies = eqn.primitive.name == "scatter" and p["update_jaxpr"] is not None
+    if applies or not is_static(x, indices, updates):
         return None
     pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     paired, gone = dict(pairs), numbers.inserted_window_dims
     windows = iter(updates.shape[axis] for axis in numbers.update_window_dims)
     sizes = [1 if d in gone or d in paired else next(windows) for d in range(len(x.shape))]
     cut = cut_of(x.shape, tuple(sizes), gone, paired, numbers.scatter_dims_to_operand_dims)
-    write = {"-add": "add", "-mul": "mul", "-min": "min", "-max": "max"}.get(name[7:], "")
-    put = getattr(lax, f"scatter_{write}" if write else "scatter")
 
     def fun(x, i, u):
         i, last = i.astype(np.int32), cut.last()
-        starts = jnp.minimum(jnp.maximum(i, 0), last)
-        at = cut.numbers(starts)
+        at = cut.numbers(jnp.minimum(jnp.maximum(i, 0), last))
         if "CLIP" not in mode:
             inside = jnp.all((i >= 0) & (i <= last), -1)
             inside = inside.reshape(*inside.shape, *(1,) * (at.ndim - inside.ndim))
             at = jnp.where(inside, at, np.int32(cut.count))
         where = order(cut, i.ndim - 1, numbers.update_window_dims, u.ndim)
         u = u.transpose(np.argsort(where)).reshape(at.size, -1)
-        u = -u if name == "scatter-sub" else u
         matrix = cut.matrix(x)
         matrix = jnp.concatenate([matrix, jnp.zeros((1, matrix.shape[1]), x.dtype)])
-        rows = lax.ScatterDimensionNumbers((1,), (0,), (0,))
-        out = put(matrix, at.reshape(-1, 1), u, rows, mode=INSIDE)[: cut.count]
+        out = put(matrix, at.reshape(-1), u)[: cut.count]
         axes = (*cut.rows, *cut.columns)
         return out.reshape([cut.shape[d] for d in axes]).transpose(np.argsort(axes))
 
-    put = lax.scatter_add if name == "scatter-sub" else put
     return fun
 
 

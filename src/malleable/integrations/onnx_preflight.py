@@ -23,6 +23,7 @@ from malleable.integrations import (  # noqa: F401  they register their rules
 )
 from malleable.integrations.onnx_bodies import distinct
 from malleable.integrations.onnx_lowering import Problem, is_pair, lower
+from malleable.integrations.onnx_restoring import restored
 from malleable.rewriting.passes import cse, dce, pipeline
 
 # plugins of jax2onnx that are not used: what JAX itself makes of these primitives is exported
@@ -156,7 +157,7 @@ SPLIT = "return y.real, y.imag"
 
 def plugins() -> dict[str, Any]:
     """jax2onnx's table of primitives it converts."""
-    with quiet():
+    with quiet(), restored():
         system = extra("jax2onnx.plugins.plugin_system")
         system.import_all_plugins()
     return system.PLUGIN_REGISTRY
