@@ -375,3 +375,12 @@ def test_a_batching_rule_of_the_users_own_is_run():
     steps = [e for e in events if isinstance(e, Step)]
     (out,) = steps[-1].outputs
     assert jnp.allclose(out, jnp.cos(xs) + 1)
+
+
+def test_numbers_become_arrays_where_no_transfer_is_allowed():
+    fun = jax.jit(lambda x: lax.scan(lambda c, a: (c + 2 * a, c), x[0], x))
+    row = X[0]
+    with jax.transfer_guard("disallow"):
+        events, got = events_of(fun, row)
+    assert [str(e.eqn.primitive) for e in events if isinstance(e, Step)][-1] == "add"
+    assert_same(got, fun(row))

@@ -2,10 +2,12 @@ import contextlib
 import functools
 import io
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from malleable import compat
 from malleable.errors import MalleableError
+from malleable.inspection import crew, lanes
 from malleable.inspection.unstage import unstage
 from malleable.notes import listen
 from tests.inspection.test_stepping import assert_same
@@ -304,6 +307,92 @@ def test_a_mesh_inside_a_mesh():
     check(jax.jit(jax.shard_map(body, mesh=grid, **specs)), jnp.arange(32.0).reshape(4, 8))
 
 
+def test_a_reduction_by_a_function_of_ones_own():
+    check(lambda x: lax.reduce(x, 1.0, lambda p, q: p * q + 0.0, (0,)), X)
+    check(lambda x: lax.reduce_window(x, 1.0, lambda p, q: p * q + 0.0, (2, 1), (1, 1), "same"), X)
+
+
+@jax.custom_batching.custom_vmap
+def ruled(x):
+    return jnp.sin(x)
+
+
+@ruled.def_vmap
+def _(size, batched, x):
+    return jnp.cos(x), True
+
+
+def test_a_function_with_a_rule_for_batches_is_batched_by_it():
+    with listen() as notes:
+        check(vmap(lambda x: ruled(x) + 1), X)
+    assert [n.what for n in notes if "rule for batches" in n.why] == ["ran a vmap as a whole"]
+    check(vmap(vmap(ruled)), X)
+    check(vmap(lambda x: see(x) + vmap(ruled)(X[0]).sum()), X[0], seen=X[0].tolist())
+    check(vmap(lambda x: ruled(x) / lax.psum(x, "i"), axis_name="i"), X)
+    check(vmap(jax.jit(lambda x: lax.map(ruled, x))), X)
+    check(ruled, X)
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_a_mesh_that_is_set_is_that_of_a_shard_map(axis_type):
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(axis_type,) * 2)
+    x = jax.device_put(LINE, jax.NamedSharding(mesh, P("a")))
+    with jax.set_mesh(mesh):
+        body = lambda u: see(u) * 2 + lax.psum(u, "a")
+        fun = jax.shard_map(body, in_specs=P("a"), out_specs=P("a"))
+        check(fun, x, seen=[LINE[i : i + 2].tolist() for i in (0, 0, 2, 2, 4, 4, 6, 6)])
+        check(jax.jit(fun), x)
+        assert unstage(fun)(x).sharding == fun(x).sharding
+
+
+@pytest.mark.caches
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_derivatives_with_a_mesh_that_is_set(axis_type, checked):
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(axis_type,) * 2)
+    x = jax.device_put(LINE, jax.NamedSharding(mesh, P("a")))
+    with jax.set_mesh(mesh):
+        body = lambda u: jnp.sin(u) * 2 + lax.psum(u, "a")
+        fun = jax.shard_map(body, in_specs=P("a"), out_specs=P("a"), check_vma=checked)
+        check(jax.jit(jax.grad(lambda x: (fun(x) ** 2).sum())), x)
+
+
+@pytest.mark.caches
+def test_examples_along_a_sharded_axis():
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+    place = lambda *spec: jax.device_put(
+        jnp.arange(8.0).reshape(4, 2), jax.NamedSharding(mesh, P(*spec))
+    )
+    for fun, x in [
+        (vmap(lambda row: jnp.sin(see(row)).sum()), place("a", None)),
+        (vmap(vmap(see), out_axes=1), place("a", "b")),
+        (vmap(lambda row: (row * 2, 1.0), in_axes=1), place("a", "b")),
+        (vmap(lambda row: row * 2), place(None, "b")),
+    ]:
+        check(fun, x)
+        got, want = unstage(fun)(x), fun(x)
+        assert jax.tree.all(jax.tree.map(lambda x, y: x.sharding == y.sharding, got, want))
+    with pytest.raises(ValueError, match="0th dimension of all xs should be replicated"):
+        unstage(lambda x: lax.scan(lambda c, a: (c, a * 2), 0.0, x))(place("a"))
+
+
+@pytest.mark.caches  # pmap keeps what it made of a function
+def test_a_pmap_knows_nothing_of_the_one_before():
+    devices = jax.devices()[:2]
+    unstage(jax.pmap(lambda x: x * 2, devices=devices))(X)
+    mapped = jax.pmap(lambda x: lax.pmean(x**2, "i"), axis_name="i", devices=devices)
+    check(jax.grad(lambda x: mapped(x).sum()), X)
+
+
+def test_numbers_become_arrays_where_no_transfer_is_allowed():
+    row = X[0]
+    fun = jax.jit(lambda x: lax.scan(lambda c, a: (c + 2 * see(a), c), x[0], x))
+    shares = vmap(lambda x: x / lax.psum(x, "i") + 1, axis_name="i")
+    with jax.transfer_guard("disallow"):
+        got = unstage(fun)(row), unstage(shares)(row)
+    assert_same(got, (fun(row), shares(row)))
+
+
 @settings(max_examples=6)
 @given(programs(), inputs())
 def test_any_program(program, args):
@@ -467,6 +556,68 @@ def test_devices_at_different_collectives_are_named_with_both_lines():
         MalleableError, match=r"(?s)d=0 .*`psum` at .*:\d+.*d=3 at `pmax` at .*:\d+"
     ):
         unstage(fun)(LINE)
+
+
+def meeting(count, meets, under: Any = contextlib.nullcontext):
+    """Functions of a 2 by 2 mesh, of which some meet along x, and their spots."""
+
+    def fun(i):
+        return lambda: crew.ask("psum", {"axes": ("x",)}, [i], under) if i in meets else i
+
+    return list(map(fun, range(count))), list(lanes.spread({"y": 2, "x": 2}))
+
+
+def test_a_collective_that_fails_at_the_end_of_a_thread_is_raised():
+    @contextlib.contextmanager
+    def failing():
+        raise KeyError("lost")
+        yield
+
+    with pytest.raises(KeyError, match="lost"):  # asked by 0 and 1, computed when 3 has ended
+        crew.run(*meeting(4, {0, 1}, failing))
+    assert crew.run(*meeting(4, {0, 1})) == [[1], [1], 2, 3]
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_thread_that_cannot_start_ends_all(monkeypatch, which):
+    start, left = threading.Thread.start, [*[True] * which, False]
+
+    def refused(thread):
+        if not left.pop(0):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        crew.run(*meeting(4, {0, 1, 2} if which < 2 else {0, 1}))
+
+
+def test_an_interrupt_does_not_wait_for_what_runs_in_a_thread(monkeypatch):
+    monkeypatch.setattr(crew, "PATIENCE", 0.1)
+    functions, spots = meeting(4, {0})
+    ended = threading.Event()
+
+    def interrupting():
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        ended.wait(60)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            crew.run([functions[0], interrupting, *functions[2:]], spots)
+        assert not ended.is_set()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        ended.set()
+
+
+def test_a_thread_that_is_not_told_the_context_ends_all(monkeypatch):
+    def tell():
+        raise KeyError("untold")
+
+    monkeypatch.setattr(compat, "thread_state", lambda: tell)
+    with pytest.raises(KeyError, match="untold"):
+        crew.run(*meeting(4, {0, 1, 2, 3}))
 
 
 def test_inside_of_jit_and_vmap_there_are_no_values():

@@ -1,13 +1,16 @@
-"""What one device of many runs."""
+"""What one device or example of many runs, and where its values lie."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.core
 import jax.export
 import numpy as np
+from jax._src import core, sharding_impls
 from jax._src import mesh as mesh_internal
-from jax._src import sharding_impls
+from jax._src.interpreters import batching as batching_internal
 
 from malleable.compat.programs import Eqn, HostArray, Literal, put
 
@@ -55,3 +58,35 @@ def number(atom: Literal):
     if isinstance(x, HostArray) or aval.dtype == jax.dtypes.float0:
         return x
     return put(np.asarray(x, aval.dtype), aval.weak_type)
+
+
+@contextlib.contextmanager
+def off_mesh() -> Iterator[None]:
+    """Inside, no mesh of `jax.set_mesh` is there: what runs is bound to no devices."""
+    with contextlib.ExitStack() as stack:
+        if concrete_mesh(None) is not None:
+            stack.enter_context(on_mesh(jax.sharding.Mesh(np.empty((), object), ())))
+            stack.enter_context(jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())))
+        yield
+
+
+def is_operation(fun) -> bool:
+    """Whether JAX jitted a function of its own, to run one operation on values."""
+    return getattr(fun, "_apply_primitive", False)
+
+
+class HasRule(BaseException):
+    """A function with a batching rule of the user's own is met: the examples go together."""
+
+
+one_example: Any = jax.make_user_context(False)  # type: ignore[attr-defined]
+_call_with_rule = jax.custom_batching.custom_vmap.__call__
+
+
+def _call_or_refuse(self, *args, **kwargs):
+    if one_example.value and not isinstance(core.trace_ctx.trace, batching_internal.BatchTrace):
+        raise HasRule
+    return _call_with_rule(self, *args, **kwargs)
+
+
+jax.custom_batching.custom_vmap.__call__ = _call_or_refuse  # type: ignore[method-assign]

@@ -13,6 +13,8 @@ from typing import Any
 from malleable import compat
 from malleable.inspection import lanes
 
+PATIENCE = 5.0  # seconds that an interrupt waits for what runs in another thread
+
 _current: contextvars.ContextVar["_Member | None"] = contextvars.ContextVar("member", default=None)
 
 
@@ -114,7 +116,10 @@ class _Group:
     def is_dismissed(self) -> bool:
         return self.around is not None and self.around.is_dismissed()
 
-    def go_on(self):
+    def fail(self, error: BaseException) -> None:
+        self.error = error if self.error is None else self.error
+
+    def go_on(self) -> None:
         self.gate.release()
 
 
@@ -146,24 +151,34 @@ class _Member:
         if self.gate is not None:
             self.gate.release()
             return
+        thread = threading.Thread(target=self.context.run, args=(self.in_thread,), daemon=True)
         self.gate = threading.Semaphore(0)
-        threading.Thread(target=self.context.run, args=(self.in_thread,), daemon=True).start()
+        try:
+            thread.start()
+        except BaseException:
+            self.gate = None  # nobody is there to be dismissed
+            raise
 
     def in_thread(self) -> None:
-        self.group.tell()
-        self.body()
-        then = self.group if self.is_dismissed() else self.crew.next()
-        then.go_on()
+        """Run in a thread of its own, at whose end another goes on, whatever happens here."""
+        with lanes.unguarded():
+            self.body(self.group.tell)
+        try:
+            then = self.group if self.is_dismissed() else self.crew.next()
+            then.go_on()
+        except BaseException as error:
+            self.group.fail(error)
+            self.group.go_on()
 
-    def body(self) -> None:
+    def body(self, first: Callable[[], None] = lambda: None) -> None:
         _current.set(self)
         try:
+            first()
             self.result = self.fun()
         except _Dismissed:
             pass
         except BaseException as error:
-            if self.group.error is None:
-                self.group.error = error
+            self.group.fail(error)
         finally:
             self.done, self.fun = True, None
 
@@ -185,6 +200,8 @@ class _Member:
 
     def dismiss(self) -> None:
         """Unwind what still stands and waits on another thread."""
+        interrupted = isinstance(self.group.error, KeyboardInterrupt)  # what ran goes on meanwhile
         while self.gate is not None and not self.here and not self.done:
             self.gate.release()
-            self.group.gate.acquire()
+            if not self.group.gate.acquire(timeout=PATIENCE if interrupted else None):
+                return

@@ -36,6 +36,10 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
     spots = list(lanes.spread(sizes))
 
     def run(at):
+        with compat.off_mesh():
+            return device(at)
+
+    def device(at):
         lane = compat.Lane(sizes, _perform, mesh if checked else None)
         parts = [lanes.cut(x, s, at) for x, s in zip(args, in_specs, strict=True)]
         if checked:
@@ -58,7 +62,8 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
             if len(spec) > x.ndim or not axes_of_x <= said:
                 return None
     columns = zip(*(outs for outs, *_ in rows), strict=True)
-    wholes = [lanes.join(c, spots, s) for c, s in zip(columns, specs, strict=True)]
+    with compat.off_mesh():
+        wholes = [lanes.join(c, spots, s) for c, s in zip(columns, specs, strict=True)]
     devices = compat.concrete_mesh(mesh)
     if devices is None or compat.around():
         return wholes
@@ -75,9 +80,7 @@ def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence)
         if name in lanes.PLACING and lane.manual:
             return plain
         inside = compat.bodies(params)
-        if inside and (
-            lane.mesh is not None or any(_meets(b, frozenset(lane.axes)) for b in inside)
-        ):
+        if inside and (_is_typed(lane) or any(_meets(b, frozenset(lane.axes)) for b in inside)):
             return _enter(lane, prim, plain, params, args)
         return NotImplemented
     if name in lanes.LOCAL:
@@ -98,6 +101,11 @@ def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence)
     outs = crew.ask(name, params | {"axes": tuple(own)}, plain, lane.beside)
     rest = tuple(a for a in params["axes"] if a not in own and not isinstance(a, int))
     return lane.plainly(prim, outs, params | {"axes": rest})
+
+
+def _is_typed(lane: compat.Lane) -> bool:
+    """Whether bodies traced in a lane are about its mesh, which is not there beside it."""
+    return lane.mesh is not None or (lane.manual and "derivative" in compat.around())
 
 
 def _enter(lane, prim, plain, params, args) -> list:

@@ -286,6 +286,33 @@ def home(x):
     return x
 
 
+def is_explicit(x) -> bool:
+    """Whether the type of an array says along which axes of a mesh it lies."""
+    mesh = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)
+    return mesh is not None and bool(mesh.explicit_axes)
+
+
+def axes_along(x, d: int | None):
+    """The axes of an explicit mesh that a dimension of an array lies along; None for none."""
+    return None if d is None or not is_explicit(x) else jax.typeof(x).sharding.spec[d]
+
+
+def laid_along(x, d: int, axes):
+    """An array on an explicit mesh, a dimension of which lies along other axes of it, or none."""
+    sharding = jax.typeof(x).sharding
+    spec = [*sharding.spec]
+    spec[d] = axes
+    return jax.sharding.reshard(x, sharding.update(spec=jax.sharding.PartitionSpec(*spec)))
+
+
+def unguarded() -> contextlib.AbstractContextManager:
+    """Inside, numbers become arrays though `jax.transfer_guard` lets no array move."""
+    ways = ("host_to_device", "device_to_device", "device_to_host")
+    guards = (getattr(jax.config, f"jax_transfer_guard_{way}") or "" for way in ways)
+    strict = any("disallow" in guard for guard in guards)
+    return jax.transfer_guard("allow") if strict else contextlib.nullcontext()
+
+
 def stack(values: Sequence, like):
     """Values one above the other. like: the type of one of them."""
     if isinstance(values[0], compat.Tracer):

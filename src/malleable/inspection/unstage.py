@@ -36,8 +36,9 @@ def unstage(fun: Callable) -> Callable:
 
     Types of carries are checked as JAX checks them, by JAX. Under a derivative, values print and
     compare, and the derivative itself is computed as always. What JAX insists on staging (kernels,
-    `jax.eval_shape`) is staged, and leaves a note. An error says in which step, example or device
-    it happened. Raises MalleableError inside of jit or vmap, where there are no values.
+    `jax.eval_shape`) is staged, and leaves a note; so does a vmap of a `custom_vmap`, which runs as
+    a whole, by the rule. An error says in which step, example or device it happened. Raises
+    MalleableError inside of jit or vmap, where there are no values.
 
     >>> import jax
     >>> @jax.jit
@@ -61,7 +62,7 @@ def unstage(fun: Callable) -> Callable:
             )
         token = _said.set(set())
         try:
-            with compat.detoured(_CONSTRUCTS):
+            with compat.detoured(_CONSTRUCTS), lanes.unguarded():
                 return fun(*args, **kwargs)
         finally:
             _said.reset(token)
@@ -76,7 +77,7 @@ class _Constructs:
     """What each construct of JAX does instead. NotImplemented: let JAX do it."""
 
     def jit(self, fun, args, kwargs, static_argnums, static_argnames):
-        if not _is_live() or not is_users(fun, args, kwargs):
+        if compat.is_operation(fun) or not _is_live() or not is_users(fun, args, kwargs):
             return NotImplemented
         static = {i % len(args) for i in static_argnums if -len(args) <= i < len(args)}
         given = [x for i, x in enumerate(args) if i not in static]
@@ -124,6 +125,8 @@ class _Constructs:
         carry, leaves, tree = _arrays(init), *jax.tree.flatten(_arrays(xs))
         sizes = {jnp.shape(x)[:1] for x in leaves} | ({(length,)} if length is not None else set())
         if len(sizes) != 1 or sizes in ({()}, {(0,)}):  # an error, or no step that shows a type
+            return _instead(staged)
+        if any(lanes.axes_along(x, 0) for x in leaves):  # JAX refuses it
             return _instead(staged)
         ((n,),) = sizes
         ys: dict[int, Any] = {}
@@ -209,25 +212,38 @@ class _Constructs:
             note("ran a vmap as a whole", here(), "it maps something that is no array")
             return NotImplemented
         args = list(map(compat.as_array, args))
+        along = [lanes.axes_along(x, d) for x, d in zip(args, dims, strict=True)]
+        over = next(filter(None, along), None)  # the axes of a mesh that the examples lie along
+        args = [
+            lanes.laid_along(x, d, None) if axes else x
+            for x, d, axes in zip(args, dims, along, strict=True)
+        ]
 
         def example(i):
             one = [x if d is None else _slice(x, i, d) for x, d in zip(args, dims, strict=True)]
-            with saying(f"vmap[{i}/{size}]"):
+            with saying(f"vmap[{i}/{size}]"), compat.one_example(True):
                 return list(map(compat.as_array, run(*one)))
 
         many = name is not None
-        rows = together(example, name, size) if many else [example(i) for i in range(size)]
+        try:
+            rows = together(example, name, size) if many else [example(i) for i in range(size)]
+        except compat.HasRule:
+            note("ran a vmap as a whole", here(), "a function in it has a rule for batches")
+            return NotImplemented
         columns, axes = zip(*rows, strict=True), ends()
         try:
-            return [_stack(column, d) for column, d in zip(columns, axes, strict=True)]
+            return [_stack(column, d, over) for column, d in zip(columns, axes, strict=True)]
         except _Unlike:
             return NotImplemented
 
     def shard_map(self, lane, fun, args, mesh, in_specs, axes, checked):
-        if not _is_live():
+        if not _is_live() or not (is_users(fun) or compat.around()):
             return NotImplemented
         if not all(map(compat.is_array, args)):
             note("ran a shard_map as a whole", here(), "it maps something that is no array")
+            return NotImplemented
+        if any(isinstance(x, compat.Tracer) and lanes.is_explicit(x) for x in args):
+            note("ran a shard_map as a whole", here(), "it is differentiated on an explicit mesh")
             return NotImplemented
         outs = on_devices(lane, args, mesh, in_specs, axes, checked)
         return NotImplemented if outs is None else outs
@@ -336,8 +352,8 @@ class _Unlike(Exception):
     """Values of several runs of a body do not go together."""
 
 
-def _stack(values: Sequence, axis: int | None = 0):
-    """Values one above the other along an axis, or the one they all are."""
+def _stack(values: Sequence, axis: int | None = 0, over: Any = None):
+    """Values one above the other along an axis, or the one they all are. over: axes of a mesh."""
     if axis is None:
         known: list[Any] = [compat.concrete(x) for x in values]
         if not all(jnp.array_equal(known[0], x, equal_nan=True) for x in known[1:]):
@@ -346,8 +362,10 @@ def _stack(values: Sequence, axis: int | None = 0):
     first = jax.typeof(values[0])
     if not all(jnp.shape(x) == first.shape and jax.typeof(x).dtype == first.dtype for x in values):
         raise _Unlike
-    if compat.around():
-        return jnp.stack(values, axis)
+    if compat.around() or lanes.is_explicit(values[0]):
+        whole = jnp.stack(values, axis)
+        laid = over is not None and lanes.is_explicit(whole)
+        return lanes.laid_along(whole, axis, over) if laid else whole
     return jnp.moveaxis(lanes.stack(values, first), 0, axis)
 
 
