@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import random
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ import pytest
 from jax import lax
 
 from malleable.errors import MalleableError
-from malleable.inspection.files import container
+from malleable.inspection.files import container, portable
 from malleable.inspection.files.load import load
 from malleable.inspection.files.save import save
 from malleable.rewriting.passes import dce
@@ -389,7 +388,7 @@ def test_a_callback_has_no_export(tmp_path):
 
 
 def test_an_export_names_the_extra_it_needs(files, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "flatbuffers", None)  # as if it were not installed
+    monkeypatch.setattr(portable, "flatbuffers", None)  # as if it were not installed
     with pytest.raises(MalleableError, match="is written with flatbuffers") as caught:
         save(tmp_path / "f", jnp.sin, X)
     assert "malleable[save]" in caught.value.hint

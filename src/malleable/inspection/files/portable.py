@@ -10,6 +10,11 @@ import jax.export
 from malleable import compat
 from malleable.errors import MalleableError
 
+try:
+    import flatbuffers  # JAX writes and reads its exports with it
+except ImportError:
+    flatbuffers = None
+
 CHANGED = "save it with transformable=True"
 
 
@@ -101,13 +106,11 @@ def export(program: compat.Jaxpr, avals: Sequence, name: str, platforms, order: 
 
 
 def _check_flatbuffers(what: str) -> None:
-    try:
-        import flatbuffers  # noqa: F401  an extra
-    except ImportError as err:
+    if flatbuffers is None:
         raise MalleableError(
-            f"StableHLO {what} with flatbuffers, which cannot be imported: {err}",
+            f"StableHLO {what} with flatbuffers, which is not installed",
             hint="pip install 'malleable[save]', or save with transformable=True",
-        ) from err
+        )
 
 
 def restore(data: bytes, written_by: str, order: int):
