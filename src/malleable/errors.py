@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -118,10 +119,16 @@ class Explaining(contextlib.ContextDecorator):
             self._open.pop()
             stack.close()
 
-    def explain(self, error: Exception) -> None:
-        """Add the best advice to an error, unless it has some already."""
+    def explain(self, error: Exception, seen: tuple = ()) -> None:
+        """Add the best advice to an error, or to those it was made of: its cause, its members."""
+        if id(error) not in seen and not self._explain(error):
+            for one in _made_of(error):
+                self.explain(one, (*seen, id(error)))
+
+    def _explain(self, error: Exception) -> bool:
+        """Add the best advice to this error, unless it has some already; whether it has now."""
         if any(note.startswith(HEADER) for note in getattr(error, "__notes__", ())):
-            return
+            return True
         _, advise, failures = self._open[-1]
         failures, found = list(failures), []
         for adviser in advise:
@@ -137,6 +144,7 @@ class Explaining(contextlib.ContextDecorator):
         if self.debug:
             for failure in failures:
                 error.add_note(f"an adviser failed with {failure!r}")
+        return bool(found)
 
     @contextlib.contextmanager
     def _failing(self, failures: list):
@@ -170,3 +178,12 @@ class Explaining(contextlib.ContextDecorator):
                 return func(*args, **kwargs)
 
         return function
+
+
+def _made_of(error: Exception) -> list[Exception]:
+    """The members of a group, and what an error that JAX did not raise was raised from."""
+    members = error.exceptions if isinstance(error, ExceptionGroup) else ()
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    *_, last = [None, *(frame for frame, _ in traceback.walk_tb(error.__traceback__))]
+    of_jax = last is not None and last.f_globals.get("__name__", "").startswith("jax.")
+    return [one for one in (*members, None if of_jax else before) if isinstance(one, Exception)]

@@ -2,16 +2,17 @@
 
 import contextlib
 import functools
+import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 
 import jax
 import jax.core
 import jax.export
-from jax._src import core, dtypes, pjit, traceback_util
+from jax._src import config, core, dtypes, pjit, traceback_util
 from jax._src.interpreters import partial_eval as pe
+from jax._src.ops import scatter
 
-from malleable.compat.looking import apart
 from malleable.compat.programs import Eqn, Jaxpr, Tracer
 
 # A call of a jitted function with values, or an execution: of such a call, or of a part of what
@@ -21,17 +22,22 @@ Running = namedtuple(
     "Running", "program leaves donated fun given traced", defaults=[None, None, False]
 )
 
-_watches: list[Callable] = []
+_watches: list = []
+_inside = jax.make_user_context(False)  # type: ignore[attr-defined]
+_latest = threading.local()  # .running: what has just run
 
 
 @contextlib.contextmanager
-def watched(watch: Callable) -> Iterator[None]:
-    """While open, watch(proceed, running) stands in the place of proceed() for all that runs.
+def watched(watch) -> Iterator[None]:
+    """While open, watch(proceed, running) stands in the place of proceed() for what runs.
 
-    watch.narrowed(asked, given) is told of a dtype that is not to be had without jax_enable_x64.
-    Compiled functions are compiled again for the block, and called through Python.
+    watch.narrowed(asked, given) is told of a dtype that is not to be had without jax_enable_x64,
+    watch.converted(given, kept) of one that is written into an array of a dtype that holds less.
+    watch.lets_go(running) is asked once a program has run: if it need not be seen again, JAX calls
+    it directly from then on, also in later blocks. What was compiled outside of every such block
+    is compiled again in the first one.
     """
-    with apart():
+    with _inside(True):
         _watches.append(watch)
         try:
             yield
@@ -69,7 +75,9 @@ def is_hidden_file(file: str) -> bool:
 def _through_watch(proceed: Callable, running: Running):
     for watch in _watches:
         proceed = functools.partial(watch, proceed, running)
-    return proceed()
+    out = proceed()
+    _latest.running = running
+    return out
 
 
 def _watched_call(run):
@@ -78,7 +86,7 @@ def _watched_call(run):
         if not _watches or _is_staging():
             return proceed()
         program, donated = p.params["jaxpr"], p.params["donated_invars"]
-        traced = any(map(_is_tracer, leaves))
+        traced = any(isinstance(x, Tracer) for x in leaves)
         leaves = list(map(jax.typeof, leaves)) if traced else leaves
         running = Running(program, leaves, donated, fun, (args, kwargs), traced)
         return _through_watch(proceed, running)
@@ -107,8 +115,23 @@ def _watched_dtype(canonical):
     return wrapped
 
 
-def _no_fast_path(make):
-    return lambda *args: None if _watches else make(*args)
+def _watched_write(write):
+    def wrapped(x, y, *rest, **named):
+        for watch in _watches if _watches and not dtypes.safe_to_cast(y, x) else ():
+            watch.converted(jax.typeof(y).dtype, jax.typeof(x).dtype)
+        return write(x, y, *rest, **named)
+
+    return wrapped
+
+
+def _unless_followed(make):
+    def wrapped(*args):
+        running, _latest.running = getattr(_latest, "running", None), None
+        if _watches and (running is None or config.debug_nans.value or config.debug_infs.value):
+            return None
+        return make(*args) if all(w.lets_go(running) for w in _watches) else None
+
+    return wrapped
 
 
 def _is_staging() -> bool:
@@ -120,13 +143,10 @@ def _is_staging() -> bool:
     return False
 
 
-def _is_tracer(x) -> bool:
-    return isinstance(x, Tracer)
-
-
 pjit._run_python_pjit = _watched_call(pjit._run_python_pjit)
 pjit._pjit_call_impl_python = _watched_run(pjit._pjit_call_impl_python)
-pjit._get_fastpath_data = _no_fast_path(pjit._get_fastpath_data)
+pjit._get_fastpath_data = _unless_followed(pjit._get_fastpath_data)
 dtypes._maybe_canonicalize_explicit_dtype = _watched_dtype(
     dtypes._maybe_canonicalize_explicit_dtype
 )
+scatter._scatter_impl = _watched_write(scatter._scatter_impl)

@@ -11,7 +11,7 @@ from malleable.errors import Advice
 from malleable.inspection.advice import creation, sources
 from malleable.inspection.advice.differences import children, differences, is_leaf
 from malleable.inspection.advice.trouble import Step, Trouble, here
-from malleable.inspection.advice.wording import kind, listed, of_type, shape_of
+from malleable.inspection.advice.wording import kind, leaves, listed, of_type, shape_of
 
 
 def axes(trouble: Trouble) -> Iterator[Advice]:
@@ -47,7 +47,7 @@ def axes(trouble: Trouble) -> Iterator[Advice]:
     elif "inconsistent sizes" in text:
         advice = _sizes(step, spec, args, step.values.get("kwargs", {}), names)
     elif "its rank should be at least" in text:
-        advice = _rank(spec, args, names)
+        advice = _rank(spec, args, names) or _keyword(step.values.get("kwargs") or {}, fun)
     elif "at least one non-None value" in text:
         shown = {n: of_type(a) for n, a in zip(names, args, strict=False)}
         what = f"in_axes={spec!r} maps no argument of {name}, so there is nothing to map over"
@@ -261,6 +261,17 @@ def _sizes(step: Step, spec, args, kwargs, names) -> tuple[str, str] | None:
             f"in_axes, or fix it with functools.partial({name}, {names_of})"
         )
     return f"the examples are not equally many: {shown}", "; or ".join(ways)
+
+
+def _keyword(kwargs: dict, fun: Any) -> tuple[str, str] | None:
+    """A keyword argument without an axis: in_axes says nothing of these."""
+    for path, leaf in [pair for k, v in kwargs.items() for pair in leaves(v, k)]:
+        if shape_of(leaf) == ():
+            name, root = sources.name_of(fun), re.split(r"[\[.]", path)[0]
+            what = f"vmap maps every keyword argument along axis 0, and `{path}` is {of_type(leaf)}"
+            way = f"fix it before: jax.vmap(functools.partial({name}, {root}={root})); or pass it "
+            return f"{what}, without an axis", f"{way}by position, with None for it in in_axes"
+    return None
 
 
 def _first_of_each(sizes: list) -> list:

@@ -306,6 +306,12 @@ def _signature(by: Step, fun, name: str, names: list[str]) -> str:
     elif len(names) > len(wanted) and by.name in ("while_loop", "scan", "map", "fori_loop"):
         tuple_of = ", ".join(names[len(wanted) - 1 :])
         lead = wanted[:-1]
+        if name == "<lambda>":
+            parts = ", ".join(f"state[{i}]" for i in range(len(names) - len(lead)))
+            return (
+                f"take one tuple and index it: lambda {', '.join([*lead, 'state'])}: ..., with "
+                f"{parts} for {tuple_of}"
+            )
         return (
             f"take one tuple and unpack it: def {name}({', '.join([*lead, 'state'])}): "
             f"{tuple_of} = state"

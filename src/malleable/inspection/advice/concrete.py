@@ -164,10 +164,18 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
         return
     if need.static == "whole" and not _whole(fun, jit, names):
         return
+    made = creation.how(("jit",), fun)
+    options = made.options if made is not None else {}
+    already = options.get("static_argnames", ())
+    names = [*([already] if isinstance(already, str) else already), *names]
     spelled = repr(names[0]) if len(names) == 1 else repr(tuple(names))
-    at = creation.of(("jit",), fun)
-    where = f" (at {places.spell(at)})" if at else ""
-    call = f"jax.jit({sources.name_of(fun)}, static_argnames={spelled})"
+    static = f"static_argnames={spelled}"
+    if "static_argnums" in options:
+        static = f"static_argnums={options['static_argnums']!r}, {static}"
+    where = f" (at {places.spell(made.place)})" if made is not None else ""
+    call = f"jax.jit({sources.name_of(fun)}, {static})"
+    if sources.parameters(fun)[:1] == ["self"]:
+        call = f"{static} in its jax.jit"
     yield f"mark it static, {call}{where}, which compiles anew for every value"
 
 

@@ -114,10 +114,16 @@ def _weak(fun) -> Callable[[], Any]:
 
 def of(kinds: tuple[str, ...], fun: Any, **options) -> Place | None:
     """Where one of these transformations was last applied to `fun`, with options that are these."""
+    made = how(kinds, fun, **options)
+    return made.place if made is not None else None
+
+
+def how(kinds: tuple[str, ...], fun: Any, **options) -> Made | None:
+    """How one of these transformations was last applied to `fun`."""
     for made in reversed(_made):
         known = made.kind in kinds and any(ref() is fun for ref in made.funs)
         if known and all(made.options.get(k, v) is v for k, v in options.items()):
-            return made.place
+            return made
     return None
 
 

@@ -21,6 +21,8 @@ def derivative_rules(trouble: Trouble) -> Iterator[Advice]:
         yield from _forward(trouble)
     elif "Custom JVP rule" in words:
         yield from _tangent(trouble)
+    elif re.search(r"forward-mode .*to a custom_vjp function", words):
+        yield from _forward_mode(trouble)
     elif "No VJP defined" in words or "No JVP defined" in words:
         yield from _undefined(trouble)
 
@@ -195,6 +197,23 @@ def _aval(x: Any) -> Any:
 
 def _shape(x: Any) -> tuple:
     return tuple(getattr(x, "shape", ()))
+
+
+def _forward_mode(trouble: Trouble) -> Iterator[Advice]:
+    """jvp or jacfwd of a function that has a rule for reverse mode only."""
+    used = trouble.last
+    outer = trouble.within("jacfun", "_jvp", "jvp", "linearize")
+    caller = trouble.caller(outer) or used
+    if used is None or caller is None:
+        return
+    node = sources.expression(used.place)
+    call = sources.around(node, ast.Call) if node is not None else None
+    name = f"`{text(call.func)}`" if call is not None and used is not caller else "this function"
+    what = f"{name} has a derivative rule for reverse mode only (jax.custom_vjp), and here it is "
+    what += "differentiated forward, as jax.jvp and jax.jacfwd do"
+    what += f"\n  it is called at {here(used.place)}" if used is not caller else ""
+    way = "use jax.jacrev, jax.grad or jax.vjp; or give the function a rule with jax.custom_jvp, "
+    yield Advice(what, here(caller.place), f"{way}which serves both directions", 3)
 
 
 def _undefined(trouble: Trouble) -> Iterator[Advice]:

@@ -128,7 +128,8 @@ def _unsupported(found, node, known) -> tuple[str, str] | None:
     if one.value is None:
         product = isinstance(getattr(node, "op", None), ast.Mult | ast.Div)
         like = f"jnp.{'ones' if product else 'zeros'}_like({others[0].name})" if others else "0.0"
-        return what, f"give it a value, e.g. {like}, or skip it: `if {one.name} is not None`"
+        skip = f", or skip it: `if {one.name} is not None`" if one.name != "None" else ""
+        return what, f"give it a value, e.g. {like}{skip}"
     if isinstance(one.value, list | tuple):
         first = f"jnp.asarray({one.name})"
         return what, f"make an array of it, {first}; or take an element, {one.name}[0]"
@@ -159,7 +160,8 @@ def _same(found, node, known) -> tuple[str, str] | None:
     name = text(node.func) if isinstance(node, ast.Call) else "this operation"
     what = f"{name} takes arrays of one dtype only: {_shown(arrays)}"
     way = f"convert one: ({odd.name}).astype(jnp.{to})"
-    return what, f"{way}; functions of jax.numpy convert by themselves"
+    strict = "dtype promotion" in found.string  # then jax.numpy converts nothing either
+    return what, way if strict else f"{way}; functions of jax.numpy convert by themselves"
 
 
 def _accepts(found, node, known) -> tuple[str, str] | None:

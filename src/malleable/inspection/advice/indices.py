@@ -1,10 +1,13 @@
 """Says which index is out of bounds: JAX clamps it, drops the write or gives NaN, and is silent.
 
 A program with an index of the user's is followed by a check of its indices alone, compiled from
-the same program; the first index found outside of each place in the source is told.
+the same program; the first index found outside of each place in the source is told. After the
+first runs of a program, its checks are left out where they would take over a tenth of the time.
 """
 
 import ast
+import functools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,6 +27,8 @@ from malleable.inspection import places
 from malleable.inspection.advice import running, syntax
 from malleable.inspection.advice.running import Observer, Run
 
+ALWAYS = 16  # runs of a program that are checked, however long it takes
+SHARE = 0.1  # of the time since the block was opened, for the checks of later runs
 MOST = 64  # sites that are checked in one program
 _METHODS = {"get", "set", "add", "subtract", "multiply", "divide", "power", "min", "max", "apply"}
 _FUNCTIONS = {
@@ -64,6 +69,7 @@ class Checked:
 
     run: Callable | None = None
     sites: list[Site] = field(default_factory=list)
+    times: int = 0
 
 
 class Indices(Observer):
@@ -72,11 +78,17 @@ class Indices(Observer):
     def __init__(self):
         self.programs: dict[Any, Checked | dict[Place | None, Checked]] = {}
         self.told: set[Place] = set()
+        self.opened, self.spent = time.perf_counter(), 0.0
+
+    def follows(self, running: compat.Running) -> bool:
+        known = self.programs.get(running.program, Checked())
+        return isinstance(known, dict) or known.run is not None
 
     def ran(self, run: Run, caller):
         known = self.programs.get(run.program)
         if known is None:
-            known = checks(run.program, list(sites(run.program))) if run.own else Checked()
+            made = own_checks(run.program) if run.own else Checked()
+            known = Checked(made.run, made.sites)
             if not run.own and any(True for _ in indexing(run.program)):
                 known = {}  # by line: a function of a library is called from many
             self.programs[run.program] = known
@@ -87,7 +99,11 @@ class Indices(Observer):
             known = known[place]
         if known.run is None or all(site.place in self.told for site in known.sites):
             return
+        known.times, began = known.times + 1, time.perf_counter()
+        if known.times > ALWAYS and self.spent > SHARE * (began - self.opened):
+            return
         found = jax.device_get(known.run(*run.leaves))
+        self.spent += time.perf_counter() - began if known.times > 1 else 0.0  # without compiling
         for site, (count, bad, size) in zip(known.sites, found, strict=True):
             if count and site.place not in self.told:
                 self.told.add(site.place)
@@ -204,6 +220,11 @@ def _plain(index: ast.expr) -> str:
 
 
 # ---------------------------------------------------------------- the check
+
+
+@functools.lru_cache(32)  # compiled once for all blocks
+def own_checks(program: compat.Jaxpr) -> Checked:
+    return checks(program, list(sites(program)))
 
 
 def checks(program: compat.Jaxpr, found: list[Site]) -> Checked:

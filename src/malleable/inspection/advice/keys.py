@@ -5,9 +5,13 @@ the same (the same operation of the same operands), so that `keys[0]` is one key
 written. Keys that reach a program from outside are told apart by the array that holds them.
 """
 
+import functools
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from malleable import compat
 from malleable.compat import Place
@@ -62,6 +66,7 @@ class Reading:
     uses: list[Use] = field(default_factory=list)
     arguments: dict[int, int] = field(default_factory=dict)  # {number: position}
 
+    @functools.cached_property
     def consumed(self) -> dict[int, Use]:
         """{position of an argument: its first use}."""
         found: dict[int, Use] = {}
@@ -73,12 +78,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Used:
-    """A key that was used. key: kept, so that its number stays its own; leaves: numbers only."""
+    """A key that was used. key: kept, so that its number stays its own; given: the arguments."""
 
     key: Any
     place: Place
     program: compat.Jaxpr
-    leaves: tuple[int, ...]
+    given: tuple
 
 
 class Keys(Observer):
@@ -106,9 +111,13 @@ class Keys(Observer):
             for first, second in clashes(own):
                 assert second.place
                 self.tell(second.place, inside(first, second), second.chain)
-        consumed = reading.consumed()
+        consumed = reading.consumed
         if consumed:
             self.between(run, consumed, running.place_in(caller), caller)
+
+    def follows(self, running: compat.Running) -> bool:
+        reading = self.programs.get(running.program)
+        return reading is not None and bool(reading.consumed)
 
     def between(self, run: Run, consumed: dict[int, Use], place: Place | None, caller):
         """Keys that other programs have used already."""
@@ -120,7 +129,7 @@ class Keys(Observer):
             if used is None:
                 if len(self.used) >= MOST:
                     self.used.clear()
-                self.used[id(key)] = Used(key, place, run.program, tuple(map(id, run.leaves)))
+                self.used[id(key)] = Used(key, place, run.program, tuple(map(told, run.leaves)))
                 continue
             library = not run.own and used.place == place and run.program is not used.program
             if repeats(run, used) or library:
@@ -138,7 +147,18 @@ class Keys(Observer):
 def repeats(run: Run, used: Used) -> bool:
     """Whether a run only repeats another: a call of the user's with the same arguments."""
     same = run.own and run.program is used.program
-    return same and tuple(map(id, run.leaves)) == used.leaves
+    return same and all(map(is_same, used.given, map(told, run.leaves)))
+
+
+def told(leaf):
+    """What tells an argument from another, without keeping it alive."""
+    return weakref.ref(leaf) if isinstance(leaf, compat.HostArray | np.ndarray) else leaf
+
+
+def is_same(one, other) -> bool:
+    if isinstance(one, weakref.ref) or isinstance(other, weakref.ref):
+        return one is other
+    return type(one) is type(other) and bool(one == other)
 
 
 # ---------------------------------------------------------------- what is said
@@ -184,10 +204,15 @@ def through(name: str, first: Use, second: Use) -> Advice:
 
 
 def twice(name: str, first: Place, second: Place) -> Advice:
-    if (first.file, first.line) == (second.file, second.line):
+    if first == second:
         what = (
             f"`{name}` is the same key each time this line runs, so that {_how(second)} gives the "
             "same numbers each time"
+        )
+    elif (first.file, first.line) == (second.file, second.line):
+        what = (
+            f"`{name}` is used twice in this line, by {_how(first)} and by {_how(second)}: what "
+            "they draw is not independent"
         )
     else:
         what = (

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from jax import numpy as jnp
+
 from malleable.errors import Advice
 from malleable.inspection.advice import bodies, sources
 from malleable.inspection.advice.differences import differences
@@ -214,8 +216,11 @@ def _inputs(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> It
     if flat_ones:
         path, x = flat_ones[0]
         what = f"xs, `{path}`, is {of_type(x)}: it has no leading axis to go through"
-        ways = [f"pass an array with one row per step, e.g. jnp.arange({path})"]
-        if len(pairs) == 1:
+        ways = ["pass an array with one row per step"]
+        whole = jnp.issubdtype(jnp.result_type(x), jnp.integer)
+        if whole:
+            ways[0] += f", e.g. jnp.arange({path})"
+        if len(pairs) == 1 and whole:
             ways.append(f"to repeat a step {path} times: xs=None, length={path}")
         else:
             ways.append("let the body close over what is the same in every step")

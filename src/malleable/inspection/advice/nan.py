@@ -117,18 +117,24 @@ def calls(trouble: Trouble) -> Iterator[tuple[Callable, tuple, dict]]:
     """(function, args, kwargs) of the calls of JAX the error came through, outermost first."""
     steps = trouble.steps
     for step, inner in zip(steps, [*steps[1:], None], strict=True):
-        if not step.jax or step.name not in ("reraise_with_filtered_traceback", "cache_miss"):
+        if not step.jax or step.name not in _CALLS:
             continue
         if inner is not None and inner.name == "cache_miss" and step.name != "cache_miss":
             continue
         values = step.values
         fun, args, kwargs = (values.get(n) for n in ("fun", "args", "kwargs"))
+        if getattr(fun, "__name__", "") == _HOOK:  # what JAX calls with a call that has run
+            continue
         if not callable(fun) or not isinstance(args, tuple) or not isinstance(kwargs, dict):
             continue
         leaves = jax.tree.leaves((args, kwargs))
         if any(isinstance(x, compat.Tracer) for x in leaves) or any(map(is_gone, leaves)):
             continue
         yield without_statics(trouble, fun, args, kwargs)
+
+
+_HOOK = "_nan_check_posthook"
+_CALLS = ("reraise_with_filtered_traceback", "cache_miss", _HOOK)
 
 
 def is_gone(x) -> bool:

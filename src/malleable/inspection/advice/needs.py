@@ -192,7 +192,7 @@ def _numpy(node: ast.AST, step: Step) -> Need:
     ):
         way = f"drop it, or write jnp.asarray({given})"
         return Need(call, what, (way, host), False, _args(call))
-    if _is_numpy(function) and hasattr(jnp, last):
+    if _is_numpy(function) and getattr(jnp, last, function) is not function:
         keywords = "".join(f", {k.arg}={text(k.value)}" for k in call.keywords)
         way = f"write jnp.{last}({given}{keywords})"
         return Need(call, what, (way, host), False, _args(call))
@@ -203,6 +203,9 @@ def _numpy(node: ast.AST, step: Step) -> Need:
     if name.startswith(("np.random", "numpy.random", "random.")):
         way = "draw with jax.random, from a key: jax.random.key(seed)"
         return Need(call, what, (way, host), False, _args(call))
+    if _is_numpy(function) and getattr(jnp, last, None) is function:  # np.save
+        way = "call it outside of the traced function, on what that returns"
+        return Need(call, what, (way,), False, _args(call))
     call_back = f"jax.pure_callback({name}, jax.ShapeDtypeStruct(shape, dtype), {given})"
     ways = ("use jax.numpy or jax.scipy", f"call it on the host: {call_back}")
     return Need(call, what, ways, False, _args(call))

@@ -21,6 +21,7 @@ from malleable.inspection.advice import (
 from malleable.inspection.advice.donations import Donations
 from malleable.inspection.advice.indices import Indices
 from malleable.inspection.advice.keys import Keys
+from malleable.inspection.advice.runtime import Memory
 from malleable.inspection.advice.silent import Truncations
 from malleable.inspection.advice.storms import Storms
 from malleable.inspection.advice.trouble import Trouble
@@ -31,6 +32,7 @@ OBSERVERS = [
     Keys,
     Donations,
     Truncations,
+    Memory,
 ]  # each says what is silent, or remembers
 
 FAMILIES: list[Callable[[Trouble], Iterator[Advice]]] = [

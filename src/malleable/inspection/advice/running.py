@@ -1,9 +1,10 @@
 """What runs while an `explain()` block is open: programs, their arguments, who called them.
 
-Observers look at every run before it starts; an error keeps the runs it came out of. While the
-block is open a compiled call takes about 0.1 ms longer, an indexing outside of jit 0.5 ms, and what
-was compiled before is compiled anew; afterwards all is as fast as before. Calls go the long way
-through JAX: on JAX 0.10 a call given a donated array then raises RuntimeError and not ValueError.
+Observers look at the first run of every program before it starts, and at each later run of those
+they follow: programs that take a random key, an index of the user's or a 64-bit array of NumPy, or
+that make a very large value. Such a call takes 0.1 to 0.2 ms longer while the block is open; any
+other is as fast as ever. What was compiled before is compiled once more, in the first block. An
+error keeps the runs it came out of.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.errors import HEADER, Advice, AdviceWarning
 from malleable.inspection import places
+from malleable.inspection.advice import direct
 from malleable.inspection.advice.trouble import here, place_of
 
 
@@ -69,6 +71,13 @@ class Observer:
     def narrowed(self, asked, given, caller: types.FrameType | None) -> None:
         """When a dtype of 64 bits is asked for by name, and 32 are given."""
 
+    def converted(self, given, kept, caller: types.FrameType | None) -> None:
+        """When a value is written into an array whose dtype holds less, x.at[i].add(y)."""
+
+    def follows(self, running: compat.Running) -> bool:
+        """Whether the program that has run is to be seen each time it runs."""
+        return False
+
     def close(self) -> None:
         """At the end of the block."""
 
@@ -107,15 +116,31 @@ class Block:
         calls.append(run)
         self.recent.append(program)
         try:
-            return proceed()
+            out = proceed()
         except Exception as error:
-            vars(error).setdefault(_RUNS, []).append(run)
-            raise
+            same = direct.as_called_directly(error, program, run.leaves) if run.fun else error
+            vars(same).setdefault(_RUNS, list(runs_of(error))).append(run)
+            if same is error:
+                raise
+            raise same from None
         finally:
             calls.pop()
+        if run.fun:
+            direct.has_run(program)
+        return out
+
+    def lets_go(self, running: compat.Running) -> bool:
+        """Whether nothing more is to be seen of a program, so that JAX may call it directly."""
+        if getattr(self.busy, "now", False):
+            module = getattr(running.fun, "__module__", None) or ""
+            return module.startswith(__name__.partition(".")[0])
+        return not any(observer.follows(running) for observer in self.observers)
 
     def narrowed(self, asked, given) -> None:
         self.look("narrowed", asked, given, caller())
+
+    def converted(self, given, kept) -> None:
+        self.look("converted", given, kept, caller())
 
     def look(self, how: str, *seen) -> None:
         for observer in self.observers:
@@ -190,7 +215,18 @@ def _is_users(file: str) -> bool:
 
 def place_in(frame: types.FrameType | None) -> Place | None:
     """Where a frame is."""
-    return place_of(frame.f_code, frame.f_lasti) if frame is not None else None
+    if frame is None:
+        return None
+    known = (id(frame.f_code), frame.f_lasti)
+    if known not in _places:
+        if len(_places) >= MOST_PLACES:
+            _places.clear()
+        _places[known] = (frame.f_code, place_of(frame.f_code, frame.f_lasti))
+    return _places[known][1]
+
+
+MOST_PLACES = 4096
+_places: dict[tuple[int, int], tuple[types.CodeType, Place]] = {}  # the code: its id stays its own
 
 
 def name_in(frame: types.FrameType | None, value) -> str:

@@ -11,22 +11,38 @@ from malleable.compat import Place
 from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import running, sources, syntax
+from malleable.inspection.advice.running import Observer
 from malleable.inspection.advice.trouble import Trouble, here
 
 # ---------------------------------------------------------------- memory
+
+LARGE = 2**28  # bytes
+
+
+class Memory(Observer):
+    """Keeps in sight the programs that make very large values."""
+
+    def __init__(self):
+        self.largest: dict[compat.Jaxpr, int] = {}
+
+    def follows(self, running: compat.Running) -> bool:
+        program = running.program
+        if program not in self.largest:
+            self.largest[program] = max((size for size, *_ in large(program)), default=0)
+        return self.largest[program] >= LARGE
 
 
 def out_of_memory(trouble: Trouble) -> Iterator[Advice]:
     """RESOURCE_EXHAUSTED: the largest value of the program that ran."""
     if not re.search(r"RESOURCE_EXHAUSTED|[Oo]ut of memory", trouble.text):
         return
-    for program in programs(trouble):
+    asked = re.search(r"(?:allocat\w+|allocate) (\d+) ?bytes", trouble.text)
+    for program in suspects(trouble, int(asked[1]) if asked else 0):
         values = sorted(large(program), key=lambda found: -found[0])
         if not values:
             continue
         size, kind, place = values[0]
         place = place or (trouble.last.place if trouble.last else None)
-        asked = re.search(r"(?:allocat\w+|allocate) (\d+) ?bytes", trouble.text)
         total = f", of the {spelled_bytes(int(asked[1]))} asked for" if asked else ""
         same = sum(1 for other in values if other[0] == size)
         many = f"; {same} values of the program are as large" if same > 1 else ""
@@ -38,6 +54,16 @@ def out_of_memory(trouble: Trouble) -> Iterator[Advice]:
         )
         yield Advice(what, here(place), hint, weight=4)
         return
+
+
+def suspects(trouble: Trouble, asked: int) -> list[compat.Jaxpr]:
+    """The programs that may have asked for some memory; if it is not known which, those alone."""
+    found = list(programs(trouble))
+    if running.runs_of(trouble.error):
+        return found
+    sizes = {p: max((size for size, *_ in large(p)), default=0) for p in found}
+    most = [p for p, size in sizes.items() if size >= LARGE]
+    return most if len(most) == 1 else [p for p in most if 2 * sizes[p] >= asked > 0]
 
 
 def programs(trouble: Trouble) -> Iterator[compat.Jaxpr]:
@@ -93,16 +119,16 @@ def spelled_bytes(n: int) -> str:
 
 def callbacks(trouble: Trouble) -> Iterator[Advice]:
     """A function that a program calls on the host fails, or does not return what it should."""
-    if "allback" not in trouble.text or trouble.kind not in ("JaxRuntimeError", "XlaRuntimeError"):
+    if "allback" not in trouble.text or trouble.kind not in _RAISED:
         return
     lines = [line for line in trouble.text.splitlines() if line.strip()]
     found = list(host_calls(trouble))
     raised = raised_at(trouble.text)
     if "Incorrect output" in lines[-1] or "Mismatched number of outputs" in lines[-1]:
-        yield from wrong_result(lines[-1], found)
+        yield from wrong_result(trouble.error, lines[-1], found)
     elif raised is not None:
         name = next((n for n, _, fun in found if is_within(fun, raised)), "")
-        name = name or (found[0][0] if found else "a function of the host")
+        name = name or (found[0][0] if len(found) == 1 else "a function of the host")
         by = next((p for n, p, _ in found if n == name), None)
         where = f", called by the callback at {places.spell(by)}" if by else ""
         what = f"`{name}`{where}, runs on the host and raised {lines[-1].strip()}"
@@ -114,12 +140,15 @@ def callbacks(trouble: Trouble) -> Iterator[Advice]:
         yield Advice(what, here(raised), hint, weight=4)
 
 
-def wrong_result(line: str, found: list) -> Iterator[Advice]:
+_RAISED = ("JaxRuntimeError", "XlaRuntimeError", "ValueError")
+
+
+def wrong_result(error: BaseException, line: str, found: list) -> Iterator[Advice]:
     """What the host function returned, and what was promised."""
     expected, actual = re.search(r"Expected: (.+?), Actual: (.+)$", line).groups()  # type: ignore
     fits = [f for f in found if _promises(f, expected)] or found
-    if not fits:
-        return
+    if len(fits) != 1 and not running.runs_of(error):
+        return  # one of several that ran before
     name, place, fun = fits[0]
     defined = f" ({places.spell(sources.where_defined(fun))})" if sources.where_defined(fun) else ""
     thing = "shape" if "shape" in line else "dtype" if "dtype" in line else "number of results:"
@@ -184,10 +213,9 @@ def _callbacks(program: compat.Jaxpr, outer: tuple = ()) -> Iterator[tuple]:
 def raised_at(text: str) -> Place | None:
     """The innermost line of the user's own below a callback, in a traceback that a text quotes."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
-    began = max((i for i, f in enumerate(frames) if compat.is_hidden_file(f[0])), default=-1)
-    if not any("callback" in name for _, _, name in frames[: began + 1]):
-        return None
-    own = [f for f in frames[began + 1 :] if places.is_own(f[0])]
+    theirs = [i for i, f in enumerate(frames) if not places.is_own(f[0])]
+    called = [i for i in theirs if "callback" in frames[i][2]]
+    own = [f for f in frames[called[-1] :] if places.is_own(f[0])] if called else []
     if not own:
         return None
     file, line, name = own[-1]

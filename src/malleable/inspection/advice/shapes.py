@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from malleable.errors import Advice
+from malleable.inspection.advice import sources
 from malleable.inspection.advice.mapped import is_pmap
 from malleable.inspection.advice.operands import Operand, operands
 from malleable.inspection.advice.sources import text
@@ -25,13 +26,37 @@ def shapes(trouble: Trouble) -> Iterator[Advice]:
         return
     found = None if _mapped(trouble) else _said(trouble, step)
     if found is not None:
-        yield Advice(found[0], here(step.place), found[1], 3)
+        way = _by_pairs(trouble, step) or found[1]
+        yield Advice(found[0], here(step.place), way, 3)
     elif trouble.steps[-1] is not step and not _mapped(trouble):
         node, known = operands(trouble)  # a library refuses what this line gives to it
         known = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
-        if known:
+        if known and _is_about(trouble.text, known):
             name = text(node.func) if isinstance(node, ast.Call) else "this operation"
             yield Advice(f"{name} refuses what it is given here: {_shown(known)}", here(step.place))
+
+
+def _is_about(words: str, known: list[Operand]) -> bool:
+    """Whether a message speaks of the shape or the dtype of one of these arrays."""
+    shapes = {str(one.shape) for one in known if one.shape}
+    shapes |= {str(list(one.shape)).replace(" ", "") for one in known if one.shape}
+    types = {str(one.value.dtype) for one in known}
+    return any(told in words or told in words.replace(" ", "") for told in shapes | types)
+
+
+def _by_pairs(trouble: Trouble, step: Step) -> str:
+    """The way out for a function that associative_scan gives many elements at once."""
+    scan = trouble.within("associative_scan")
+    fun = scan.values.get("fn") if scan is not None else None
+    plain = sources.plain(fun) if fun is not None else None
+    if plain is None or plain.__code__ is not step.frame.f_code:
+        return ""
+    name = sources.name_of(fun)
+    name = "fn" if name == "<lambda>" else name
+    return (
+        f"associative_scan gives {name} many elements at once, along axis 0: pass jax.vmap({name}) "
+        "for one that is written for two single elements"
+    )
 
 
 def _said(trouble: Trouble, step: Step) -> tuple[str, str] | None:
@@ -240,7 +265,8 @@ def _whole_number(node: ast.AST) -> int | None:
 def _axis(found, node, known) -> tuple[str, str] | None:
     axis, count = int(found[1]), int(found[2])
     arrays = [one for one in known if one.shape is not None and len(one.shape) == count]
-    if str(abs(axis)) not in text(node):
+    named = [one for one in known if type(one.value) is int and one.value == axis]
+    if str(abs(axis)) not in text(node) and not named:
         return None
     name = f"`{arrays[0].name}` has shape {arrays[0].shape}" if arrays else "the array"
     if not arrays:
@@ -249,6 +275,17 @@ def _axis(found, node, known) -> tuple[str, str] | None:
     if count == 0:
         return f"axis {axis} is asked for, but {name}, and no axis", "drop axis=, or pass an array"
     return what, f"use axes 0 to {count - 1}; the last is axis={count - 1}, or axis=-1"
+
+
+def _no_axis(found, node, known) -> tuple[str, str] | None:
+    """axis=2 of an array with two axes, where JAX says only that a tuple has no such entry."""
+    arrays = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
+    axis = {k.arg: k.value for k in getattr(node, "keywords", ())}.get("axis")
+    given = next((one.value for one in known if one.node is axis), None)
+    if axis is None or type(given) is not int or not arrays:
+        return None
+    count = len(arrays[0].shape)
+    return None if -count <= given < count else _axis((None, given, count), node, known)
 
 
 def _indices(found, node, known) -> tuple[str, str] | None:
@@ -333,5 +370,6 @@ _TABLE = (
     (r"concatenate|All input arrays must have the same shape|stack", _join),
     (r"cannot reshape|reshape total size|cannot divide evenly", _reshape),
     (r"axis (-?\d+) is out of bounds for array of dimension (\d+)", _axis),
+    (r"tuple index out of range", _no_axis),
     (r"array is (\d+)-dimensional, but (\d+) were indexed", _indices),
 )

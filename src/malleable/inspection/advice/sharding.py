@@ -268,6 +268,12 @@ def meshes(trouble: Trouble) -> Iterator[Advice]:
             f"XLA_FLAGS=--xla_force_host_platform_device_count={needed} before JAX is imported"
         )
         yield Advice(what, here(step.place), hint, weight=4)
+    elif "requires a non-empty mesh in context" in trouble.text:
+        call = next(iter(syntax.calls_on(step.place, "with_sharding_constraint")), None)
+        spec = syntax.text_of(syntax.argument(call, 1, "shardings")) or "jax.P(...)"
+        what = f"the spec `{spec}` speaks of the axes of a mesh, and no mesh is set here"
+        hint = f"pass jax.NamedSharding(mesh, {spec}) in its place, or call the function under "
+        yield Advice(what, here(step.place), f"{hint}jax.set_mesh(mesh)", weight=4)
     elif "context mesh cannot be empty" in trouble.text:
         made = next((m.place for m in mappings(trouble) if m.kind == "shard_map"), None)
         what = "shard_map was given no mesh, and none is set around its call"

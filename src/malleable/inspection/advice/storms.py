@@ -49,6 +49,7 @@ class History:
     made: list[Compilation] = field(default_factory=list)
     caller: Place | None = None
     said: bool = False
+    meant: bool = False  # each is compiled once, and kept: several functions made of one code
 
 
 class Storms(Observer):
@@ -72,7 +73,8 @@ class Storms(Observer):
         history.programs[id(run.program)] = run.program  # kept, so that the number stays its own
         history.made.append(compilation(run, history.made))
         history.caller = running.place_in(caller)
-        if len(history.made) == MANY:
+        history.meant = all_kept(history.made)
+        if len(history.made) >= MANY:
             self.say(history)
 
     def close(self):
@@ -81,9 +83,15 @@ class Storms(Observer):
                 self.say(history)
 
     def say(self, history: History):
-        if not history.said:
+        if not history.said and not history.meant:
             history.said = True
             running.warn(advice(history), history.caller)
+
+
+def all_kept(made: list[Compilation]) -> bool:
+    """Whether each compilation is of another function, and none of these has been dropped."""
+    apart = len({m.which for m in made}) == len(made) > 1
+    return apart and all(m.fun() is not None for m in made)
 
 
 def advice(history: History) -> Advice:
@@ -187,12 +195,13 @@ def changed_function(made: list[Compilation]) -> tuple[str, str]:
         )
     inner = differing([m.inner for m in made])
     if inner:
-        path, seen = next(iter(inner.items()))
+        some = list(inner.items())[:2]
+        held = " and ".join(f"`{path}` = {listed(unique(seen))}" for path, seen in some)
+        names = " and ".join(f"`{path}`" for path, _ in some)
+        an = "an argument" if len(some) == 1 else "arguments"
         return (
-            f"it is a new function each time jax.jit(...) runs, with `{path}` = "
-            f"{listed(unique(seen))}",
-            f"pass `{path}` as an argument of the jitted function, and jit it once, outside of the "
-            "loop",
+            f"it is a new function each time jax.jit(...) runs, with {held}",
+            f"pass {names} as {an} of the jitted function, and jit it once, outside of the loop",
         )
     return (
         "it is a new function object (a lambda, a partial or a nested function) each time "

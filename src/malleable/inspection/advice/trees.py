@@ -216,8 +216,10 @@ def _no_leaf(trouble: Trouble) -> Iterator[Advice]:
         for path, leaf in leaves(arg, root):
             if not hasattr(leaf, "dtype") and not isinstance(leaf, bool | int | float | complex):
                 what = f"`{path}` is {_called(leaf)}, where {sources.name_of(fun)} needs an array"
-                way = f"take it out: close over it, or functools.partial({sources.name_of(fun)}, "
-                yield Advice(what, here(caller.place), f"{way}{root}=...), before transforming", 3)
+                way = f"close over it, or functools.partial({sources.name_of(fun)}, {root}=...)"
+                if path != root:  # the rest of the argument is still wanted
+                    way = f"make a tree of the other leaves of `{root}`, and close over this one"
+                yield Advice(what, here(caller.place), f"take it out of what is passed: {way}", 3)
                 return
 
 

@@ -48,6 +48,9 @@ def truth(node: ast.AST) -> Need:
                 return _chain(inner)
             case ast.BoolOp():
                 return _joined(inner)
+            case ast.Match(subject=subject):
+                way = f"choose with lax.switch({text(subject)}, [...], *operands), or jnp.where"
+                return Need(subject, f"`match` {asks}", (way,), "whole", (subject,))
         match getattr(inner, "parent", None):
             case ast.UnaryOp(op=ast.Not()) | ast.Compare(ops=[_, _, *_]) | ast.BoolOp():
                 continue

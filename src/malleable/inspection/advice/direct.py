@@ -1,0 +1,55 @@
+"""Errors as JAX raises them where it calls a program directly, and not by way of Python."""
+
+import functools
+import weakref
+
+import jax
+from jax import numpy as jnp
+
+from malleable.compat import HostArray, Jaxpr
+
+_called: weakref.WeakSet = weakref.WeakSet()  # programs that JAX alone would call directly by now
+
+
+def has_run(program: Jaxpr) -> None:
+    """Remember that a program has been called."""
+    _called.add(program)
+
+
+def as_called_directly(error: Exception, program: Jaxpr, leaves: tuple) -> Exception:
+    """The error of an argument that was donated before, as the user would get it without us.
+
+    JAX 0.10 raises ValueError then, and RuntimeError where it looks at the arguments first.
+    """
+    met = type(error) is RuntimeError and "has been deleted" in str(error)
+    if program not in _called or not met:
+        return error
+    gone = [i for i, x in enumerate(leaves) if isinstance(x, HostArray) and is_donated(x)]
+    if not gone or issubclass(RuntimeError, of_donated()[0]):
+        return error
+    kind, text = of_donated()
+    said = text.replace("argument 0", f"argument {gone[0]}")
+    return kind(said).with_traceback(error.__traceback__)
+
+
+def is_donated(x: HostArray) -> bool:
+    """Whether an array is no more because it was donated, and not by .delete()."""
+    if not x.is_deleted() or len(x.sharding.device_set) > 1:
+        return False
+    try:
+        x.unsafe_buffer_pointer()
+    except Exception as error:  # of a type that depends on the version
+        return "Buffer has been deleted or donated" in str(error)
+    return False
+
+
+@functools.cache
+def of_donated() -> tuple[type[Exception], str]:
+    """What a second call with a donated argument raises."""
+    fun, gone = jax.jit(lambda x: x + 1, donate_argnums=0), jnp.zeros(())
+    fun(gone)
+    try:
+        fun(gone)
+    except Exception as error:  # of a type that depends on the version
+        return type(error), str(error)
+    return RuntimeError, ""
