@@ -111,13 +111,11 @@ class Explaining(contextlib.ContextDecorator):
         return self
 
     def __exit__(self, kind, error, traceback):
-        stack = self._open[-1][0]
         try:
             if isinstance(error, Exception):
                 self.explain(error)
         finally:
-            self._open.pop()
-            stack.close()
+            self._open.pop()[0].close()
 
     def explain(self, error: Exception, seen: tuple = ()) -> None:
         """Add the best advice to an error, or to those it was made of: its cause, its members."""
@@ -141,9 +139,8 @@ class Explaining(contextlib.ContextDecorator):
             if best.instead:
                 error.jax_message = str(error)  # type: ignore[attr-defined]
                 error.args = (best.instead, *error.args[1:])
-        if self.debug:
-            for failure in failures:
-                error.add_note(f"an adviser failed with {failure!r}")
+        for failure in failures if self.debug else ():
+            error.add_note(f"an adviser failed with {failure!r}")
         return bool(found)
 
     @contextlib.contextmanager
@@ -155,29 +152,22 @@ class Explaining(contextlib.ContextDecorator):
 
     def __call__(self, func):
         """A decorated generator or coroutine is watched while it runs, not while it is made."""
-        if inspect.isgeneratorfunction(func):
 
-            @functools.wraps(func)
-            def generator(*args, **kwargs):
-                with Explaining(self.debug):
-                    return (yield from func(*args, **kwargs))
-
-            return generator
-        if inspect.iscoroutinefunction(func):
-
-            @functools.wraps(func)
-            async def coroutine(*args, **kwargs):
-                with Explaining(self.debug):
-                    return await func(*args, **kwargs)
-
-            return coroutine
-
-        @functools.wraps(func)
         def function(*args, **kwargs):
             with Explaining(self.debug):
                 return func(*args, **kwargs)
 
-        return function
+        def generator(*args, **kwargs):
+            with Explaining(self.debug):
+                return (yield from func(*args, **kwargs))
+
+        async def coroutine(*args, **kwargs):
+            with Explaining(self.debug):
+                return await func(*args, **kwargs)
+
+        like = generator if inspect.isgeneratorfunction(func) else function
+        like = coroutine if inspect.iscoroutinefunction(func) else like
+        return functools.wraps(func)(like)
 
 
 def _made_of(error: Exception) -> list[Exception]:

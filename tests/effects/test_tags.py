@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 from malleable import (
     Masked,
@@ -175,6 +177,37 @@ def test_what_was_not_written_is_not_planted():
         10.0,
         3.0,
     ]
+
+
+def of_loop_in_branch(x, runs):
+    step = lambda i, c: tag(jnp.tanh(c + c), "y", mode="masked")
+    return lax.cond(runs, lambda x: lax.fori_loop(0, 3, step, x), lambda x: x, x)
+
+
+def of_loops_and_branches(x, runs):
+    outer = lambda c, t: (of_loop_in_branch(c + t, t > 0), t)
+    return lax.cond(runs, lambda x: lax.scan(outer, x, jnp.arange(2.0))[0], lambda x: x, x)
+
+
+@pytest.mark.parametrize("program", [of_loop_in_branch, of_loops_and_branches])
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_a_branch_around_a_loop_wrote_is_planted_in_each_step(program, runs):
+    out, tags = reap(program)(XS, runs)
+    assert plant(program)(tags, XS, runs).tolist() == out.tolist()
+    value, written = tags["y"]
+    planted = plant(program)({"y": Masked(value + 1, written)}, XS, runs)
+    assert (planted.tolist() == out.tolist()) is not runs
+
+
+def test_what_a_branch_around_devices_wrote_is_planted_on_each():
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
+    split = jax.shard_map(
+        lambda x: tag(2 * x, "y", mode="masked"), mesh=mesh, in_specs=P("i"), out_specs=P("i")
+    )
+    program = lambda x, runs: lax.cond(runs, split, lambda x: x, x)
+    for runs in (True, False):
+        out, tags = reap(program)(jnp.arange(8.0), runs)
+        assert plant(program)(tags, jnp.arange(8.0), runs).tolist() == out.tolist()
 
 
 def test_a_value_the_lanes_of_a_vmap_share_comes_back_once():

@@ -284,6 +284,7 @@ def _slices(feeds, length, why):
     if length is None:
         hint = 'hand it in as `shared`; to plant into every pass, tag it with mode="last"'
     for name, value in feeds.items():
+        value = _by_row(value)
         sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(value)}
         if isinstance(value, Misfit):
             misfits[name] = value
@@ -293,6 +294,14 @@ def _slices(feeds, length, why):
             given = ", ".join(str(s[0]) if s else "no leading axis" for s in sorted(sizes))
             misfits[name] = Misfit(f"{why}, the feed has {given}", hint)
     return fits, misfits
+
+
+def _by_row(feed):
+    """A feed that says of each row whether it was written: all alike, in a branch around a loop."""
+    if not isinstance(feed, frames.Masked) or jnp.ndim(feed.written):
+        return feed
+    rows = jnp.shape(jax.tree.leaves(feed.value)[0])[:1]
+    return feed._replace(written=jnp.broadcast_to(feed.written, rows))
 
 
 def _fold_key(root, i):
@@ -357,7 +366,9 @@ def _map(view: compat.Map, book, frame, args):
     root = None if frame.key is None else frame.next_key()
     same = PartitionSpec()
     eqn, outer = frame.eqn, frame.outer
-    split = {q: _spec_of(value, view.axes) for q, value in frame.feeds.items()}
+    feeds = {q: _by_row(value) for q, value in frame.feeds.items()}
+    split = {q: _spec_of(value, view.axes) for q, value in feeds.items()}
+    feeds |= {q: frame.feeds[q] for q in feeds if split[q] == same}
     seen: dict = {}
 
     def one(frame, feeds, *args):
@@ -384,9 +395,9 @@ def _map(view: compat.Map, book, frame, args):
 
     start = Frame(frame.carry, shared=frame.shared, key=root)
     probe = view.wrap(lambda *a: (one(*a)[0], ()), (same, split), ())
-    jax.eval_shape(probe, start, frame.feeds, *args)
+    jax.eval_shape(probe, start, feeds, *args)
     mapped = view.wrap(one, (same, split), (same, seen["specs"]))
-    outs, (frame.carry, writes) = mapped(start, frame.feeds, *args)
+    outs, (frame.carry, writes) = mapped(start, feeds, *args)
     frame.changed = frame.changed or seen["changed"]
     for q, w in writes.items():
         frame.put(q, w)
