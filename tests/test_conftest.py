@@ -13,6 +13,7 @@ def forgotten():
     kept.clear()
 
 
+@pytest.mark.leaks
 @pytest.mark.parametrize("around", [jax.jit, jax.vmap])
 def test_a_tracer_kept_in_a_list_is_a_leak(around, forgotten):
     def leaky(x):

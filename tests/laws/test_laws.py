@@ -1,4 +1,4 @@
-"""Every law on random programs: 200 each, of which some run eagerly, the rest compiled."""
+"""Every law on random programs: 60 each, of which some run eagerly, the rest compiled."""
 
 import os
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.laws.laws import LAWS, check
 from tests.programs import inputs, programs
 
-TRIES = int(os.environ.get("MALLEABLE_LAWS", "200"))
+TRIES = int(os.environ.get("MALLEABLE_LAWS", "60"))
 
 
 @pytest.mark.caches  # leak checks make JAX forget what it compiled: eager programs take for ever

@@ -8,7 +8,7 @@ import pytest
 from tests.array_programs import random_array_program
 from tests.laws.rewriting_laws import PASSES, compare, drawn, try_seed
 
-PROGRAMS = int(os.environ.get("MALLEABLE_REWRITING_PROGRAMS", "300"))
+PROGRAMS = int(os.environ.get("MALLEABLE_REWRITING_PROGRAMS", "120"))
 BATCH = 20
 
 # Leak checks would trace everything anew; tracing and compiling is what takes the time already.

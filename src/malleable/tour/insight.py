@@ -57,7 +57,8 @@ def explained(weights, images):
 
 def nothing_hidden(steps, console):
     """A NaN found by line, step and lane; costs, errors and files with nothing hidden"""
-    images = jnp.asarray(load_digits().images[:IMAGES] / 16, jnp.float32)
+    images = load_digits(return_X_y=True)[0][:IMAGES].reshape(-1, 8, 8)
+    images = jnp.asarray(images / 16, jnp.float32)
     weights = jax.random.normal(jax.random.key(0), (HIDDEN, 8)) / 4
     blank = np.argwhere(np.all(np.asarray(images) == 0, axis=1))  # (image, column)
 
