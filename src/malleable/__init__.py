@@ -61,16 +61,16 @@ from malleable.frontend.hints import skip as skip
 from malleable.inspection import advice as _advice  # noqa: F401  it registers
 from malleable.inspection import export as export
 from malleable.inspection.calls import trace_calls as trace_calls
-from malleable.inspection.cost import cost as cost
-from malleable.inspection.debugger import step as step
-from malleable.inspection.diff import diff as diff
+from malleable.inspection.costs.cost import cost as cost
+from malleable.inspection.debugging.debugger import step as step
+from malleable.inspection.debugging.nonfinite import first_nonfinite as first_nonfinite
 from malleable.inspection.files.load import load as load
 from malleable.inspection.files.save import save as save
-from malleable.inspection.nonfinite import first_nonfinite as first_nonfinite
 from malleable.inspection.notebook import load_ipython_extension as load_ipython_extension
 from malleable.inspection.notebook import unload_ipython_extension as unload_ipython_extension
-from malleable.inspection.text import show as show
-from malleable.inspection.unstage import unstage as unstage
+from malleable.inspection.programs.diff import diff as diff
+from malleable.inspection.programs.text import show as show
+from malleable.inspection.unstaging.unstage import unstage as unstage
 from malleable.notes import Note as Note
 from malleable.notes import listen as listen
 from malleable.notes import note as note

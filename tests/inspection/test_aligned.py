@@ -9,10 +9,10 @@ import pytest
 from jax import lax
 
 from malleable import compat, cse, dce, fold, hoist, stage
-from malleable.inspection.aligned import align
-from malleable.inspection.diff import compared
 from malleable.inspection.outline import outline
-from malleable.inspection.renamed import known, rows_of
+from malleable.inspection.programs.aligned import align
+from malleable.inspection.programs.diff import compared
+from malleable.inspection.programs.renamed import known, rows_of
 from tests.programs import example_args, random_program
 
 SEEDS = range(12)

@@ -7,8 +7,8 @@ import pytest
 from jax import lax
 
 from malleable import MalleableError, listen, stage
-from malleable.inspection import flame, liveness
-from malleable.inspection.cost import cost
+from malleable.inspection.costs import flame, liveness
+from malleable.inspection.costs.cost import cost
 
 M = jnp.ones((64, 64))
 

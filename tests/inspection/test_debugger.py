@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from malleable import MalleableError
-from malleable.inspection.debugger import step
+from malleable.inspection.debugging.debugger import step
 from tests.inspection import ensemble
 from tests.inspection.ensemble import BAD, PARAMS, XS, advance, line_of, loss, rollout
 

@@ -9,8 +9,8 @@ import pytest
 
 import malleable as mal
 from malleable import MalleableError, cse, dce
-from malleable.inspection import text
-from malleable.inspection.diff import diff
+from malleable.inspection.programs import text
+from malleable.inspection.programs.diff import diff
 
 
 def twice(x):

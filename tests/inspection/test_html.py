@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import pytest
 
 import malleable as mal
-from malleable.inspection import html as pages
-from malleable.inspection.diff import diff
-from malleable.inspection.packing import as_script
+from malleable.inspection.page import html as pages
+from malleable.inspection.page.packing import as_script
+from malleable.inspection.programs.diff import diff
 from tests.inspection.pages import body, hostile, line_of, long, model, rows
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 import malleable as mal
-from malleable.inspection import html
-from malleable.inspection.diff import diff
+from malleable.inspection.page import html
+from malleable.inspection.programs.diff import diff
 from tests.inspection.pages import (
     FLAGS,
     body,

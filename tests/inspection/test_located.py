@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import malleable as mal
-from malleable.inspection.located import located
+from malleable.inspection.page.located import located
 from tests.inspection.pages import body, line_of, model
 
 MLIR = """\

@@ -9,7 +9,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from malleable import MalleableError
-from malleable.inspection.nonfinite import first_nonfinite
+from malleable.inspection.debugging.nonfinite import first_nonfinite
 from malleable.notes import listen
 from tests.inspection import ensemble
 from tests.inspection.ensemble import BAD, PARAMS, XS, advance, line_of

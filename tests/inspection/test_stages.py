@@ -14,8 +14,8 @@ from jax import lax
 import malleable as mal
 from malleable import RuleError, cse, dce
 from malleable.inspection import places
-from malleable.inspection.renamed import rows_of
-from malleable.inspection.text import show
+from malleable.inspection.programs.renamed import rows_of
+from malleable.inspection.programs.text import show
 
 
 def model(x, y=2.0, *, z=1.0):

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection import places
-from malleable.inspection.stepping import Enter, Leave, Step, prepare, spell, walk
+from malleable.inspection.debugging.stepping import Enter, Leave, Step, prepare, spell, walk
 from malleable.notes import listen
 from tests.programs import inputs, programs
 

@@ -10,7 +10,8 @@ import pytest
 from jax import lax
 
 from malleable import MalleableError, cse, dce, show, stage
-from malleable.inspection import outline, text
+from malleable.inspection import outline
+from malleable.inspection.programs import text
 from tests.work import calls
 
 

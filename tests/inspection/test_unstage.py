@@ -20,8 +20,9 @@ from jax.sharding import PartitionSpec as P
 
 from malleable import compat
 from malleable.errors import MalleableError
-from malleable.inspection import crew, lanes
-from malleable.inspection.unstage import unstage
+from malleable.inspection.debugging import lanes
+from malleable.inspection.unstaging import crew
+from malleable.inspection.unstaging.unstage import unstage
 from malleable.notes import listen
 from tests.inspection.test_stepping import assert_same
 from tests.programs import inputs, programs
@@ -444,7 +445,7 @@ def test_pdb_in_a_device_reads_and_goes_on():
     code = """
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import Mesh, PartitionSpec as P
-        from malleable.inspection.unstage import unstage
+        from malleable.inspection.unstaging.unstage import unstage
 
         def body(x):
             total = jax.lax.psum(x, "d")

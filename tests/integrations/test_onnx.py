@@ -14,8 +14,8 @@ from malleable import MalleableError
 if importlib.util.find_spec("jax2onnx") is None:
     pytest.skip("needs the extra `onnx`", allow_module_level=True)
 
-from malleable.integrations import onnx as onnx_files
-from malleable.integrations.onnx_preflight import preflight
+from malleable.integrations.onnx import export as onnx_files
+from malleable.integrations.onnx.preflight import preflight
 
 X = jnp.linspace(-1.0, 1.0, 6).reshape(2, 3)
 

@@ -18,7 +18,7 @@ import equinox  # noqa: F401  it is replaced in, too
 import flax.linen
 import flax.nnx
 
-from malleable.integrations.onnx_restoring import PACKAGES, is_foreign, owners_of, restored
+from malleable.integrations.onnx.restoring import PACKAGES, is_foreign, owners_of, restored
 
 X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
 CALLS = {

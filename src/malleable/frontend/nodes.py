@@ -2,6 +2,7 @@
 
 import ast
 import copy
+from typing import Any
 
 HOOKS = "ag__"  # the closure variable that holds the operators
 MARK = "_ag_"  # every generated name begins so; alone, it marks a generated lambda
@@ -33,7 +34,7 @@ def placed(node, like):
     return node
 
 
-def copied(tree):
+def copied(tree: Any) -> Any:
     """A copy of a node, or of a list of them, but for `Load()`, `Add()` and their kin.
 
     Python has one of each for all trees. What other tools hang there (the tree around it, say, as

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from malleable.errors import MalleableError
-from malleable.inspection.as_source import source as source
+from malleable.inspection.source.write import source as source
 
 
 def onnx(fun: Callable, *args, **kwargs) -> Any:

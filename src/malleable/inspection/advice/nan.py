@@ -12,7 +12,7 @@ from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import running, storms
 from malleable.inspection.advice.trouble import Trouble, here
-from malleable.inspection.nonfinite import Finding, first_nonfinite
+from malleable.inspection.debugging.nonfinite import Finding, first_nonfinite
 
 _WAYS = re.compile(r"where|eps|clip|maximum|minimum|softmax|finfo")
 

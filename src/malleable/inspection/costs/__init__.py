@@ -1,0 +1,1 @@
+"""FLOPs, bytes and memory by line."""

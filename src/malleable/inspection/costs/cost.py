@@ -1,0 +1,247 @@
+"""Where the work of a program is, by source line: `cost(fun)(*args)`.
+
+The program is counted as it is staged, without dead code, before XLA fuses it; what a loop does
+is in it as often as the loop runs.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.core.frame import Masked, select
+from malleable.core.interpret import interpret
+from malleable.core.stage import stage
+from malleable.errors import MalleableError, TransformError
+from malleable.inspection import counting, places
+from malleable.inspection.costs import flame, liveness
+from malleable.inspection.counting import Count
+from malleable.inspection.debugging.stepping import undonated
+from malleable.inspection.outline import Body, Row, outline
+from malleable.notes import note
+from malleable.rewriting.passes import in_bodies
+
+Steps = int | str | None
+_UNITS = ("", "k", "M", "G", "T", "P")
+
+
+@dataclass(frozen=True)
+class LineCost:
+    """What one line of the user's does. live: bytes it made that are alive at the peak."""
+
+    where: str
+    text: str
+    flops: float
+    bytes: float
+    equations: int
+    live: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """flops: operations; bytes: memory traffic without fusion; peak: bytes alive at once.
+
+    peak_at: the line where that is; lines: the dearest first; stacks: {frames from the outermost
+    in: cost}; loops: {line of a `while`: (steps per entry, how that is known)}.
+    """
+
+    name: str
+    flops: float
+    bytes: float
+    peak: int
+    peak_at: str
+    lines: list[LineCost]
+    stacks: dict[tuple[str, ...], Count]
+    loops: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    def __str__(self):
+        told = [
+            f"{self.name}: {spell(self.flops)}flop, {spell(self.bytes)}B read and written, "
+            f"{spell(self.peak)}B alive at once" + f" at {self.peak_at}" * bool(self.peak_at)
+        ]
+        for line in self.lines:
+            share = line.flops / self.flops if self.flops else 0.0
+            told.append(
+                f"{share:6.1%} {'█' * round(20 * share):20} {spell(line.flops):>7}flop "
+                f"{spell(line.bytes):>7}B {spell(line.live):>7}B live  {line.where}  {line.text}"
+            )
+        for where, (steps, known) in self.loops.items():
+            told.append(f"while at {where}: {steps:g} steps, {known}")
+        return "\n".join(told)
+
+    def _repr_html_(self) -> str:
+        return flame.svg(self.stacks, self.name)
+
+    def folded(self) -> str:
+        """One line per stack, `outer;inner flops`: what flame graph viewers open."""
+        rows = ((";".join(stack), c.flops) for stack, c in self.stacks.items())
+        return "\n".join(f"{stack} {flops:.0f}" for stack, flops in rows)
+
+    def flame(self, path: str) -> None:
+        """Write a picture (SVG): calls from the top down, as wide as they have flops."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(flame.svg(self.stacks, self.name))
+
+
+def cost(fun: Callable, *, steps: Steps = None) -> Callable[..., Cost]:
+    """Return a function that counts the work of `fun` on its arguments, by source line.
+
+    Nothing is run. A scan counts its steps, a cond its dearest branch, a `while` as often as
+    `steps` says: a number; "measured", which runs `fun` once to see; None, once, which the
+    result says. An equation counts for the user's own line around it.
+    Rules for flops are those of `malleable.execution.work`; bytes are operands and results of
+    each equation; the peak is what a run equation by equation holds, arguments included.
+    Raises MalleableError for other `steps`.
+
+    >>> import jax.numpy as jnp
+    >>> from jax import lax
+    >>> f = lambda m: lax.scan(lambda c, _: (c @ m, None), m, None, length=100)[0]
+    >>> cost(f)(jnp.ones((64, 64))).flops
+    52428800.0
+    """
+    if not (steps is None or steps == "measured" or (isinstance(steps, int) and steps >= 0)):
+        raise MalleableError(
+            f"cost takes steps=None, a number or 'measured', not {steps!r}",
+            hint="steps is how often each `while` runs its body",
+        )
+
+    def counted(*args, **kwargs) -> Cost:
+        staged = stage(fun)(*args, **kwargs)
+        program = in_bodies(undonated)(compat.dce(staged.jaxpr))
+        loops: dict[str, tuple[float, str]] = {}
+        measured = _measure(program, staged.args) if steps == "measured" else None
+
+        def trips(eqn) -> float:
+            if measured is not None:
+                n, known = measured.get(_loop(eqn), 0.0), "measured"
+            elif isinstance(steps, int):
+                n, known = steps, "as said"
+            else:
+                n, known = 1, "not known, counted once"
+            loops[places.spell(places.of(eqn)) or "?"] = n, known
+            return n
+
+        body = outline(program)
+        lines: dict[str, list] = {}
+        stacks: dict[tuple[str, ...], Count] = {}
+        for row, times in _leaves(body, 1.0, trips):
+            c = counting.count(row.eqn, trips).times(times)
+            where = places.spell(row.place) or "no line known"
+            entry = lines.setdefault(where, [places.line_of(row.place), Count(), 0])
+            entry[1], entry[2] = entry[1].plus(c), entry[2] + 1
+            stack = _stack(row)
+            stacks[stack] = stacks.get(stack, Count()).plus(c)
+        peak = liveness.peak(program)
+        alive = {w: sum(b for at, b in peak.made if at == w) for w, _ in peak.made}
+        found = [
+            LineCost(where, text, c.flops, c.bytes, n, alive.get(where, 0))
+            for where, (text, c, n) in lines.items()
+        ]
+        found.sort(key=lambda line: (-line.flops, -line.bytes))
+        total = Count(sum(x.flops for x in found), sum(x.bytes for x in found))
+        name = getattr(fun, "__name__", type(fun).__name__)
+        return Cost(name, *total, peak.bytes, peak.where, found, stacks, loops)
+
+    return counted
+
+
+def _leaves(body: Body, times: float, trips):
+    """(row, how often it runs) for each row that counts as a whole."""
+    for row in body.rows:
+        inner = counting.bodies_of(row.eqn)
+        if not inner:
+            yield row, times
+            continue
+        if row.primitive == "cond":  # its dearest branch
+            inner = [
+                max(inner, key=lambda part: counting.total(row.bodies[part[0]].program, trips))
+            ]
+        for i, n in inner:
+            yield from _leaves(row.bodies[i], times * n(trips), trips)
+
+
+def _loop(eqn) -> int:
+    view: Any = compat.view(eqn)
+    return id(view.body.jaxpr)
+
+
+def _stack(row: Row) -> tuple[str, ...]:
+    """The frames of the user's own, from the outermost in; then the primitive."""
+    own = [p for p in row.chain if places.is_own(p.file)] or list(row.chain)
+    named = [f"{p.function.rpartition('<locals>.')[2]}:{p.line}" for p in reversed(own)]
+    return (*named, row.primitive)
+
+
+def _measure(program, args) -> dict[int, float] | None:
+    """{id of the body of a `while`: steps per entry}, from one run that counts."""
+    loops: dict[str, int] = {}
+
+    def counted(frame, *xs, **params):
+        """A `while` with a counter; what loops inside it count goes around in the carry."""
+        view = compat.view(frame.eqn)
+        if not isinstance(view, compat.While):  # it works on mutable references, say
+            return frame.bind(*xs)
+        loop = str(id(view.body.jaxpr))
+        loops[loop] = id(view.body.jaxpr)
+        tests, consts, carry = view.split(xs)
+
+        def test(*carry):
+            return interpret(functools.partial(compat.replay, view.cond), rules)([*tests, *carry])
+
+        def body(*carry):
+            return interpret(functools.partial(compat.replay, view.body), rules)([*consts, *carry])
+
+        def go(state):
+            return jnp.any(test(*state[-1])[0][0])
+
+        def step(state):
+            n, sums, carry = state
+            (again,), _, seen = test(*carry)
+            outs, _, more = body(*carry)
+            outs = select(again, outs, list(carry)) if jnp.ndim(again) else outs
+            return n + 1, _add(sums, seen, more), outs
+
+        kinds = [jax.eval_shape(part, *carry)[2] for part in (test, body)]
+        sums = {name: jnp.zeros(()) for kind in kinds for name in kind}
+        n, sums, outs = lax.while_loop(go, step, (jnp.zeros(()), sums, list(carry)))
+        for name, value in {("steps", loop): n, ("entries", loop): jnp.ones(()), **sums}.items():
+            frame.write(name, value, mode="sum")
+        return outs
+
+    rules = {lax.while_p: counted}
+    try:
+        _, _, seen = interpret(lambda xs: compat.replay(program, xs), rules)(list(args))
+    except TransformError as error:  # a loop in a linear solve, say
+        note("counted each while once", error.where, "one of them is where no counter can be")
+        return None
+    found = {name: float(_value(x)) for name, x in seen.items()}
+    return {
+        key: found.get(("steps", loop), 0.0) / max(1.0, found.get(("entries", loop), 0.0))
+        for loop, key in loops.items()
+    }
+
+
+def _add(sums, *more):
+    return {name: sum((_value(m[name]) for m in more if name in m), x) for name, x in sums.items()}
+
+
+def _value(x):
+    """What was written; nothing was, where a branch was not taken."""
+    return jnp.where(x.written, x.value, 0.0) if isinstance(x, Masked) else x
+
+
+def spell(n: float) -> str:
+    """A number in thousands, in one unit.
+
+    >>> spell(52428800), spell(12)
+    ('52.4 M', '12 ')
+    """
+    unit = 0
+    while abs(n) >= 1000 and unit + 1 < len(_UNITS):
+        n, unit = n / 1000, unit + 1
+    return f"{n:.3g} {_UNITS[unit]}"

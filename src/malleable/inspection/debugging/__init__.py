@@ -1,0 +1,1 @@
+"""Programs run equation by equation: stepped through, and searched for what is not finite."""

@@ -1,0 +1,1 @@
+"""The page of `show` and `diff`: one file of HTML."""

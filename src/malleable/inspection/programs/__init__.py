@@ -1,0 +1,1 @@
+"""Programs as they are shown, after each stage, and what differs between two."""

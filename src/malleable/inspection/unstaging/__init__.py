@@ -1,0 +1,1 @@
+"""Staged code run as plain Python."""
