@@ -17,7 +17,14 @@ VIEWS = st.sampled_from(
     ["{}.T", "{}.ravel()", "{}.reshape(-1)[::2]", "{}.swapaxes(0, -1)", "{}[:]", "{}.squeeze()"]
 )
 COPIES = st.sampled_from(
-    ["{}.copy()", "{} + 1", "-{}", "{}.astype('float32')", "{}.sum(0)", "xp.where({0} > 0, {0}, k)"]
+    [
+        "{}.copy()",
+        "{} + 1",
+        "-{}",
+        "{}.astype('float32')",
+        "{}[None].sum(0)",
+        "xp.where({0} > 0, {0}, k)",
+    ]
 )
 PARTS = st.one_of(
     st.integers(-3, 2).map(str),

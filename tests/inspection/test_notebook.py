@@ -33,7 +33,7 @@ def test_a_cell_that_fails_shows_the_advice(shell, capsys):
     assert "TracerBoolConversionError" in shown
     assert "malleable: `if` needs True or False" in shown
     assert "ZeroDivisionError" in output(shell, capsys, "1 / 0")
-    assert "SyntaxError" in output(shell, capsys, "x = (")
+    assert "SyntaxError" in output(shell, capsys, "x = )")
 
 
 def test_what_an_earlier_cell_made_is_known(shell, capsys):
