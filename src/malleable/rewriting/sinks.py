@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import RuleError
-from malleable.rewriting.slices import in_memory
+from malleable.rewriting.slices import in_memory, is_best
 from malleable.rewriting.wildcards import line
 
 LONG = 4096  # from so many elements on, a running float sum also carries what rounding lost
@@ -236,8 +236,7 @@ def extrema(name):
         best = reduce(value, spec.how)
         if len(acc) == 1:
             return (better(acc[0], best),)
-        once = in_memory(value, start) if value.size > best.size else value
-        equal = once == lax.expand_dims(reduce(once, spec.how), spec.how)
+        equal = is_best(reduce, spec.how, start, value)
         ties = jnp.where(equal, block, jnp.zeros_like(block)).astype(acc[1].dtype)
         count = equal.astype(acc[2].dtype)
         part = best, lax.reduce_sum(ties, spec.how), lax.reduce_sum(count, spec.how)
@@ -293,6 +292,7 @@ def place(name):
         if x.shape[0] == 1 and spec.how[0] is None and not spec.reverse:
             return later(acc, x[0], start)
         over, inner = dims(spec), spec.how[2]
+        x = in_memory(x, start)
         best = best_of(x, over)
         at = start + lax.broadcasted_iota(index, x.shape, 0)
         if len(over) > 1:

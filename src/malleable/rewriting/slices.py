@@ -111,6 +111,17 @@ def in_memory(x, t):
     return lax.while_loop(lambda at: at[0] < 0, lambda at: (at[0] + 1, -at[1]), (t, x))[1]
 
 
+def is_best(reduce, dims, t, x):
+    """Where x is equal to the largest (smallest) of its elements over `dims`: nowhere, if a NaN is.
+
+    t: as for `in_memory`.
+    """
+    if math.prod(x.shape[d] for d in dims) == 1:
+        return x == x  # of one evaluation, as a reduction of one element is not for XLA
+    once = in_memory(x, t)
+    return once == lax.expand_dims(reduce(once, dims), dims)
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def extreme(reduce, dims, t, x):
     """reduce_max or reduce_min of a slice, whose derivative finds it again (see `in_memory`)."""
@@ -120,8 +131,7 @@ def extreme(reduce, dims, t, x):
 @extreme.defjvp
 def _extreme_jvp(reduce, dims, primals, tangents):
     (t, x), (_, tangent) = primals, tangents
-    once = in_memory(lax.stop_gradient(x), lax.stop_gradient(t))
-    equal = once == lax.expand_dims(reduce(once, dims), dims)
+    equal = is_best(reduce, dims, *lax.stop_gradient((t, x)))
     count = lax.reduce_sum(equal.astype(x.dtype), dims)
     share = lax.reduce_sum(jnp.where(equal, tangent, jnp.zeros_like(tangent)), dims)
     return reduce(x, dims), share / count

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axes import Ax, restack, unstack
+from malleable.rewriting.comparisons import compared, torn
 from malleable.rewriting.cost import BLOCK, CACHE, is_kept, is_made_whole
 from malleable.rewriting.frontier import finish, follow, keep_big, pull, retreat, size
 from malleable.rewriting.graph import Graph, Node
@@ -69,10 +70,11 @@ def stream(
     def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, may_inline)
         tried: set = set()
+        comparisons = compared(graph)
         changed = level != "exact" and unroll_minor(graph, least)
         while (node := _next(graph, tried, least)) is not None:
             tried.add(node)
-            changed |= _stream_one(graph, node, by_name, allow, block, remat)
+            changed |= _stream_one(graph, node, by_name, allow, block, remat, comparisons)
         return graph.jaxpr() if changed else body
 
     return settled(jaxpr, in_bodies(pass_over)(jaxpr))
@@ -91,7 +93,7 @@ def _next(graph: Graph, tried: set, least: int) -> Node | None:
     return None
 
 
-def _stream_one(graph, node, sinks, allow, block, remat) -> bool:
+def _stream_one(graph, node, sinks, allow, block, remat, comparisons) -> bool:
     """Stream the best axis of what an equation spreads out; whether there was one."""
     (out,) = node.outs
     aval, found, reasons = graph.avals[out], [], []
@@ -103,7 +105,7 @@ def _stream_one(graph, node, sinks, allow, block, remat) -> bool:
         region = _region(graph, out, dim, n, sinks, allow, small)
         if isinstance(region, str):
             reasons.append(region)
-        elif why := _verdict(region, small):
+        elif why := _verdict(region, small) or torn(region, comparisons):
             reasons.append(why)
         else:
             found.append((_rank(region), dim, region))
