@@ -449,6 +449,9 @@ def test_a_slice_of_a_custom_rule_can_be_differentiated_twice():
 def test_the_first_extremum_in_two_passes_is_that_of_jax(op):
     x = jnp.round(numbers(40, 30)).at[3, 4:6].set(jnp.nan).at[7].set(jnp.inf).at[8].set(-jnp.inf)
     check(lambda x: op(x, 1, "int32"), x, n=40, ins=Ax(0))
+    late = x.at[5, -1].set(jnp.nan).at[6, -2:].set(jnp.nan)  # wins, wherever it is
+    check(lambda x: op(x, 1, "int32"), late, n=40, ins=Ax(0))
+    check(lambda x: op(x, 1, "int8"), jnp.tile(late, (1, 4)), n=40, ins=Ax(0))
 
 
 def test_an_axis_of_length_one_streams():

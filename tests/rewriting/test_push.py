@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
@@ -286,3 +287,20 @@ def test_it_composes_with_shard_map_on_eight_devices_in_both_orders():
         return w + jax.nn.softmax(ys, 0)[3:].sum(0) + ys.var(0) + jnp.cumsum(ys, 0).max(0)
 
     same_on_eight_devices(local, [push], (P("d"),), jnp.linspace(0.1, 0.9, 16))
+
+
+@pytest.mark.parametrize("chunk", [1, 8, "auto"])
+@pytest.mark.parametrize("pick", [jnp.argmax, jnp.argmin])
+def test_a_nan_comes_first_in_blocks_so_wide_that_a_maximum_loses_it(chunk, pick):
+    def paths(x):
+        return lax.scan(lambda c, x: (jnp.round(c / 2 + x),) * 2, jnp.zeros(x.shape[1]), x)[1]
+
+    def places(x):
+        ys = jnp.where(paths(x) == 2, jnp.nan, paths(x))
+        return pick(ys, 0), pick(ys)
+
+    x = jax.random.normal(jax.random.key(0), (200, 1000))
+    found = jax.jit(optimize(places, push_up_reductions(chunk=chunk, threshold=0)))(x)
+    ys = np.where(np.asarray(jax.jit(paths)(x)) == 2, np.nan, jax.jit(paths)(x))
+    np.testing.assert_array_equal(found[0], getattr(np, pick.__name__)(ys, 0))
+    assert found[1] == getattr(np, pick.__name__)(ys)

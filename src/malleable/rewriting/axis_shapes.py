@@ -10,6 +10,7 @@ from malleable.rewriting.slices import (
     Running,
     Sunk,
     extreme,
+    in_memory,
     known,
     rebind,
     shapes,
@@ -161,10 +162,10 @@ def extremum(eqn, ins, outs, n, origin):
     if source.dim == k:
         return Sunk((source,), (source.dim + 1 if source.width > 1 else None, *source[1:]))
     ax, over = source._replace(dim=left.index(source.dim)), slots((k,), source)
-    return Flow((source,), (ax,), lambda t, x: [first_extremum(eqn, x, *over)])
+    return Flow((source,), (ax,), lambda t, x: [first_extremum(eqn, t, x, *over)])
 
 
-def first_extremum(eqn, x, axis):
+def first_extremum(eqn, t, x, axis):
     """argmax or argmin along one axis, in two passes where XLA:CPU is slow at one.
 
     The extremum, then the first place that equals it, or holds a NaN: 8 to 12 times faster than a
@@ -173,11 +174,14 @@ def first_extremum(eqn, x, axis):
     if jax.default_backend() != "cpu" or x.shape[axis] < 8 or x.dtype.kind not in "iuf":
         return rebind(eqn, [x], axes=(axis,))[0]
     best = lax.reduce_max if eqn.primitive.name == "argmax" else lax.reduce_min
-    x, dtype, length = lax.stop_gradient(x), eqn.params["index_dtype"], x.shape[axis]
+    x, dtype, length = in_memory(lax.stop_gradient(x), t), eqn.params["index_dtype"], x.shape[axis]
     hit = x == lax.expand_dims(best(x, (axis,)), (axis,))
-    if x.dtype.kind == "f":
-        hit = hit | (x != x)
     places = lax.broadcasted_iota(dtype, x.shape, axis)
+    if x.dtype.kind == "f":  # a NaN comes before all others
+        places = places if 3 * length <= jnp.iinfo(dtype).max else places.astype(jnp.int32)
+        places = lax.select(x != x, places, lax.select(hit, places + length, places + 2 * length))
+        first = lax.reduce_min(places, (axis,))
+        return lax.convert_element_type(lax.select(first < length, first, first - length), dtype)
     return lax.reduce_min(lax.select(hit, places, jnp.full(x.shape, length, dtype)), (axis,))
 
 

@@ -294,6 +294,8 @@ def place(name):
         over, inner = dims(spec), spec.how[2]
         x = in_memory(x, start)
         best = best_of(x, over)
+        if x.dtype.kind not in "iu":  # XLA may lose a NaN on the way
+            best = jnp.where(jnp.any(x != x, over), jnp.full_like(best, jnp.nan), best)
         at = start + lax.broadcasted_iota(index, x.shape, 0)
         if len(over) > 1:
             part = lax.broadcasted_iota(index, x.shape, over[1])
