@@ -10,7 +10,7 @@ from tests.laws.execution_laws import SAME, differs, seen, several_args, try_see
 from tests.selective_programs import random_selective_program, selective_args
 
 PROGRAMS = int(os.environ.get("MALLEABLE_SELECTIVE_PROGRAMS", "60"))
-BATCH = 100  # plain JAX compiles each operation for each size it meets: once, in a long batch
+BATCH = 30  # plain JAX compiles each operation for each size it meets: once, in a long batch
 
 # Leak checks make JAX forget what it compiled: plain JAX takes for ever.
 pytestmark = pytest.mark.caches

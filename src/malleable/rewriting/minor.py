@@ -20,6 +20,7 @@ from malleable.rewriting.region import Mapped, Region, Stream, Window
 from malleable.rewriting.sinks import tied
 
 FEW = 8
+SLOW = frozenset(("sin", "cos"))  # vector code in XLA:CPU only where it reduces what comes of them
 COMBINE = {"reduce_sum": operator.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
 
 
@@ -56,6 +57,8 @@ def _unroll(graph: Graph, node: Node) -> bool:
     actions = pull(graph, streams, n, size(graph, value) // n)
     if not actions or value not in streams or any(a.name not in PLAIN for a in actions):
         return False
+    if any(a.name in SLOW for a in actions) and not _is_reduced(graph, node):
+        return False
     region = Region(graph, n, False, actions, streams)
     sources, wholes = [(v, ax) for v, ax, _ in region.sources()], region.wholes()
     given = list(dict.fromkeys([*(v for v, _ in sources), *wholes]))
@@ -73,6 +76,19 @@ def _unroll(graph: Graph, node: Node) -> bool:
 
     graph.replace(dict(zip(node.outs, graph.trace(run, given, node, "unroll_minor"), strict=True)))
     return True
+
+
+def _is_reduced(graph: Graph, node: Node) -> bool:
+    """Whether the result goes into one reduction and nothing else."""
+    while True:
+        users = [u for v in node.outs for u in graph.users(v)]
+        if len(users) != 1 or any(v in graph.outputs for v in node.outs):
+            return False
+        (node,) = users
+        if node.name in COMBINE:
+            return True
+        if node.name not in PLAIN:
+            return False
 
 
 def _one(actions: dict[Node, Mapped], slices: dict, wholes: dict, t, wanted: int):
