@@ -9,6 +9,7 @@ from malleable import compat
 from malleable.rewriting import feedback
 from malleable.rewriting.axes import Ax, Flow, Running, Sunk, flow
 from malleable.rewriting.graph import Graph, Node, fingerprint
+from malleable.rewriting.picks import is_pick
 from malleable.rewriting.region import (
     Alias,
     Carried,
@@ -265,6 +266,11 @@ class _Grower:
                 if stream.window != Window(0, 1, self.region.n):
                     return "it picks from a part of the axis"
                 return Kept(None, stream.window, 1 + ax.dim), None
+            case "gather":
+                if not is_pick(node.eqn, ax) or stream.window != Window(0, 1, self.region.n):
+                    return None
+                found = flow(node.eqn, (ax, None), (None,), stream.window.count)
+                return (Kept(None, stream.window, 1), None) if isinstance(found, str) else None
         return None
 
     def windowed(self, stream, start, limit, step):

@@ -15,6 +15,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.rewriting import picks
 from malleable.rewriting.axes import Ax, slice_shape, unstack
 from malleable.rewriting.blocks import on_blocks
 from malleable.rewriting.graph import Node
@@ -187,6 +188,8 @@ class Plan:
             elif isinstance(action, Kept):
                 aval = shapes[self._key(node, 0)]
                 zero = jnp.zeros(aval.shape[1:], aval.dtype)
+                if node.name == "gather":
+                    zero = picks.nothing(node.eqn)
                 state[node] = compat.match_devices(zero, aval)
         for v, d in self.delayed - self.handed.keys():
             aval = shapes[v]
@@ -353,6 +356,9 @@ class Plan:
 
     def _keep(self, node, action, block, old, t, k, fed):
         at = action.at
+        if node.name == "gather":
+            ax = self.region.streams[node.ins[0]].ax
+            return picks.pick(node.eqn, ax, self.n, block, self._whole(fed, node.ins[1]), old, t)
         if at is None:
             at = self._whole(fed, node.ins[action.index])
             at = at if at.dtype.itemsize >= 4 else at.astype(jnp.int32)  # so that n fits

@@ -17,6 +17,7 @@ from malleable.rewriting.axis_bodies import REMATS
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.region import Region, Window
+from malleable.rewriting.sinks import WINS
 
 NAME = "push_up_reductions"
 
@@ -24,6 +25,15 @@ NAME = "push_up_reductions"
 def is_ours(body: compat.Jaxpr) -> bool:
     """Whether a program was made here: what could be pushed into it has been."""
     return compat.is_from(body, __file__)
+
+
+def worked_out_again(fun):
+    """fun, worked out again for a gradient, but for which sides won where two extrema met.
+
+    Else the accumulators would be kept, several floats for each bit of that.
+    """
+    policy = jax.checkpoint_policies.save_only_these_names(WINS)
+    return jax.checkpoint(fun, prevent_cse=False, policy=policy)
 
 
 def checkpointed(fun):
@@ -34,7 +44,7 @@ def checkpointed(fun):
 
     def run(*args):
         *arrays, size = args
-        return jax.checkpoint(lambda *xs: fun(*xs, size), prevent_cse=False)(*arrays)
+        return worked_out_again(lambda *xs: fun(*xs, size))(*arrays)
 
     return run
 
@@ -109,7 +119,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
             return inner(loop, (x, feeds, every[1]))
 
         if remat == "body":
-            step = jax.checkpoint(step, prevent_cse=False)
+            step = worked_out_again(step)
         if k == 1:
             how = {"reverse": view.reverse, "unroll": view.unroll, "length": n}
             loop, stacked = lax.scan(step, loop, every, **how)
@@ -189,7 +199,7 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
             return (outs[: len(c)], state), [gone[v] for v in plan.escapes]
 
         if remat == "body":
-            one = jax.checkpoint(one, prevent_cse=False)
+            one = worked_out_again(one)
         feeds = [cut(at[v], ax, window, plan.n) for v, ax, window in plan.sources]
         heads = [x[: n * w].reshape(n, w, *x.shape[1:]) for x in feeds]
         every = ([at[v] for v in xs], heads, w * jnp.arange(n, dtype=jnp.int32))
@@ -241,7 +251,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
             return plan.step(state, blocks, wholes, t, None)
 
         if remat is not None:
-            advance = jax.checkpoint(advance, prevent_cse=False)
+            advance = worked_out_again(advance)
 
         def one(c, x):
             return compat.replay(view.body, [*(at[v] for v in consts), *c, *x])[: len(carry)]
@@ -252,7 +262,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
             return (one(c, x), state), [gone[v] for v in plan.escapes]
 
         if remat == "body":
-            step = jax.checkpoint(step, prevent_cse=False)
+            step = worked_out_again(step)
         every = [at[v] for v in xs]
         feeds = [cut(at[v], ax, window, n) for v, ax, window in plan.sources]
         c = one([at[v] for v in carry], [x[first] for x in every])

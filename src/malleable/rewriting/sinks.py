@@ -12,12 +12,14 @@ import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from malleable import compat
 from malleable.errors import RuleError
 from malleable.rewriting.slices import in_memory, is_best
 from malleable.rewriting.wildcards import line
 
+WINS = "malleable: which side won"  # kept for a gradient, where all else is worked out again
 LONG = 4096  # from so many elements on, a running float sum also carries what rounding lost
 
 
@@ -247,7 +249,9 @@ def extrema(name):
         if len(one) == 1:
             return (best,)
         # compared with each other: XLA may round one of them again, elsewhere, to another best
-        wins = (ahead(one[0], other[0]), ahead(other[0], one[0]))
+        wins = [
+            checkpoint_name(ahead(x, y), WINS) for x, y in ((one[0], other[0]), (other[0], one[0]))
+        ]
         kept = [
             jnp.where(win, x, jnp.zeros_like(x))
             for win, acc in zip(wins, (one, other), strict=True)

@@ -1,0 +1,84 @@
+"""A gather of single elements of the axis, block by block: `hs[lengths - 1, arange(batch)]`."""
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.rewriting.axes import Ax
+
+FILL = lax.GatherScatterMode.FILL_OR_DROP
+MODES = (FILL, lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+
+
+def is_pick(eqn: compat.Eqn, ax: Ax) -> bool:
+    """Whether an index says which element of the axis is wanted, and few of them are."""
+    p, table, out = eqn.params, eqn.invars[0].aval, eqn.outvars[0].aval
+    one = ax.width == 1 and p["slice_sizes"][ax.dim] == 1
+    few = 4 * out.size <= table.size
+    return one and few and ax.dim in p["dimension_numbers"].start_index_map and p["mode"] in MODES
+
+
+def nothing(eqn: compat.Eqn) -> jax.Array:
+    """What the result is where no element has been met: what the gather gives out of bounds."""
+    aval, value = eqn.outvars[0].aval, eqn.params["fill_value"]
+    if eqn.params["mode"] != FILL:
+        value = 0
+    elif value is None:
+        kind, dtype = aval.dtype.kind, aval.dtype
+        ends = {"b": lambda: True, "u": lambda: jnp.iinfo(dtype).max}
+        value = (ends | {"i": lambda: jnp.iinfo(dtype).min}).get(kind, lambda: jnp.nan)()
+    return jnp.full(aval.shape, value, aval.dtype)
+
+
+def pick(eqn: compat.Eqn, ax: Ax, n: int, block, indices, old, t):
+    """`old`, with the elements that are in this block. block: (k, *slice), from t on, of n."""
+    p, d, last = eqn.params, eqn.params["dimension_numbers"], indices.ndim - 1
+    part, k = list(d.start_index_map).index(ax.dim), block.shape[0]
+    indices = (
+        indices if indices.dtype.itemsize >= 4 else indices.astype(jnp.int32)
+    )  # so that n fits
+    at = lax.index_in_dim(indices, part, last)
+    if p["mode"] != FILL:
+        at = jnp.clip(at, 0, n - 1)
+    here = at - jnp.asarray(t, at.dtype)
+    inside = (here >= 0) & (here < k)
+    cuts = (
+        lax.slice_in_dim(indices, 0, part, axis=last),
+        lax.slice_in_dim(indices, part + 1, indices.shape[last], axis=last),
+    )
+    indices = lax.concatenate([cuts[0], jnp.clip(here, 0, k - 1), cuts[1]], last)
+    numbers, sizes, gone = _numbers(p, d, ax)
+    found = lax.gather(block, indices, numbers, sizes, mode=p["mode"], fill_value=p["fill_value"])
+    if gone is not None:
+        found = lax.expand_dims(found, (gone,))
+    batch = [i for i in range(found.ndim) if i not in set(map(int, d.offset_dims))]
+    inside = lax.broadcast_in_dim(inside[..., 0], found.shape, batch)
+    return jnp.where(inside, found, old)
+
+
+def _numbers(p, d, ax):
+    """(dimension numbers, slice sizes, lost dim) of a gather from a block, the axis its first dim.
+
+    lost dim: where the result of the equation has a dim for the axis, which that of a block lacks.
+    """
+    move = lambda dims: [0 if i == ax.dim else int(i) + (i < ax.dim) for i in dims]  # noqa: E731
+    offsets, gone = [int(i) for i in d.offset_dims], None
+    collapsed = {int(i) for i in d.collapsed_slice_dims}
+    if ax.dim not in collapsed:
+        windows = [
+            i
+            for i in range(len(p["slice_sizes"]))
+            if i not in collapsed and i not in set(map(int, d.operand_batching_dims))
+        ]
+        gone = offsets.pop(windows.index(ax.dim))
+        offsets = [i - (i > gone) for i in offsets]
+    numbers = d._replace(
+        offset_dims=tuple(offsets),
+        collapsed_slice_dims=tuple(sorted(move(collapsed | {ax.dim}))),
+        start_index_map=tuple(move(d.start_index_map)),
+        operand_batching_dims=tuple(move(d.operand_batching_dims)),
+    )
+    rest = [s for i, s in enumerate(p["slice_sizes"]) if i != ax.dim]
+    return numbers, tuple(np.array([1, *rest]).tolist()), gone
