@@ -1,12 +1,14 @@
 """A gather of single elements of the axis, block by block: `hs[lengths - 1, arange(batch)]`."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.rewriting.axes import Ax
+from malleable.rewriting.slices import Ax, shapes, size
 
 FILL = lax.GatherScatterMode.FILL_OR_DROP
 MODES = (FILL, lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
@@ -14,15 +16,16 @@ MODES = (FILL, lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUN
 
 def is_pick(eqn: compat.Eqn, ax: Ax) -> bool:
     """Whether an index says which element of the axis is wanted, and few of them are."""
-    p, table, out = eqn.params, eqn.invars[0].aval, eqn.outvars[0].aval
+    p, (table, *_), (out,) = eqn.params, shapes(eqn.invars), shapes(eqn.outvars)
     one = ax.width == 1 and p["slice_sizes"][ax.dim] == 1
-    few = 4 * out.size <= table.size
+    few = 4 * size(out) <= size(table)
     return one and few and ax.dim in p["dimension_numbers"].start_index_map and p["mode"] in MODES
 
 
 def nothing(eqn: compat.Eqn) -> jax.Array:
     """What the result is where no element has been met: what the gather gives out of bounds."""
-    aval, value = eqn.outvars[0].aval, eqn.params["fill_value"]
+    aval: Any = eqn.outvars[0].aval
+    value = eqn.params["fill_value"]
     if eqn.params["mode"] != FILL:
         value = 0
     elif value is None:
