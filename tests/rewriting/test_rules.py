@@ -453,6 +453,16 @@ def test_rules_that_undo_each_other_are_named():
         after(lambda x: x + x, x3, by=[there, back])
 
 
+def test_all_rules_of_a_cycle_are_named():
+    names = ["sin", "cos", "tan"]
+    turn = [
+        rule(getattr(jnp, a), getattr(jnp, b), name=f"{a} to {b}")
+        for a, b in zip(names, names[1:] + names[:1], strict=True)
+    ]
+    with pytest.raises(RuleError, match="'sin to cos', 'cos to tan' and 'tan to sin' undo"):
+        after(jnp.sin, x3, by=turn)
+
+
 def test_one_rule_may_fire_often_on_the_same_operand():
     @rule
     def times_twice(x, a: Lit, b: Lit):

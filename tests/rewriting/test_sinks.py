@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from malleable import RuleError, compat
+from malleable import RuleError, compat, optimize, push_up_reductions
 from malleable.rewriting.axes import Ax, Running, Sunk, flow, restack, unstack
 from malleable.rewriting.sinks import RUNNERS, SINKS, Spec, sink
 from tests.rewriting.test_axes import axes, equation, numbers
@@ -289,3 +289,30 @@ def test_a_sink_of_other_types_is_named_with_its_line(wrong, words):
     with pytest.raises(RuleError, match=words + r"(.|\n)*test_sinks\.py:\d+"):
         acc = one.step(spec, one.init(spec, jax.typeof(x)), jnp.int32(0), x)
         one.final(spec, one.merge(spec, acc, acc))
+
+
+def test_an_error_in_a_sink_of_yours_names_it_and_its_line():
+    parts = {
+        "init": lambda x: jnp.zeros(x.shape[1:]),
+        "merge": lambda a, b: a + b,
+        "final": lambda acc: acc,
+        "step": lambda acc, start, x: acc + x.sum(0),
+    }
+
+    def run(**changed):
+        mine = sink(lambda x: x.sum(0), **(parts | changed))
+        path = lambda x: lax.scan(lambda c, _: (jnp.sin(c),) * 2, x, length=9)[1]
+        pushed = push_up_reductions(sinks=(*SINKS, mine), threshold=0, chunk=4)
+        return optimize(lambda x: mine(path(x)), pushed)(jnp.ones(3))
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(step=lambda acc, start, x: 1 / 0)
+    assert any("step of sink" in n and "test_sinks.py" in n for n in caught.value.__notes__)
+    assert any("push_up_reductions" in n for n in caught.value.__notes__)
+
+    def say(acc, start, x):
+        jax.debug.print("{}", start)
+        return acc + x.sum(0)
+
+    with pytest.raises(RuleError, match=r"(?s)has an effect.*test_sinks") as caught:
+        run(step=say)

@@ -16,7 +16,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.core.stage import stage
-from malleable.errors import RuleError
+from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
 from malleable.rewriting.graph import Graph, fingerprint
 
@@ -86,7 +86,7 @@ def pipeline(*passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], A
 
     def run(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         for name, p in zip(names, passes, strict=True):
-            before, after = jaxpr, p(jaxpr)
+            before, after = jaxpr, _run(name, p, jaxpr)
             if after is not before:
                 _check(name, before, after)
                 jaxpr = cse(dce(after))
@@ -243,6 +243,20 @@ def _same_atom(a, b) -> bool:
 
 
 # ---------------------------------------------------------------- checks
+
+
+def _run(name, p, jaxpr):
+    """What a pass makes of a program; an error of its own tells which it was."""
+    try:
+        return p(jaxpr)
+    except MalleableError:
+        raise
+    except Exception as error:
+        where = _line(jaxpr)
+        error.add_note(
+            f"raised by pass {name!r}" + (f", on the program at {where}" if where else "")
+        )
+        raise
 
 
 def _name(p) -> str:

@@ -270,12 +270,14 @@ def _run(graph, by_start, reach, fuel) -> int:
 
 
 def _endless(fired, node):
-    names = list(dict.fromkeys(r.name for r in reversed(fired[-64:])))
+    last = Counter(r.name for r in fired[-64:])
+    names = [name for name, count in last.items() if 2 * count >= max(last.values())]
     where = compat.where(node.eqn)
     if len(names) == 1:
         hint = "its replacement matches its pattern again: add a guard"
         return RuleError(f"rule {names[0]!r} never comes to rest", where=where, hint=hint)
-    both = " and ".join(map(repr, names[:2]))
+    *some, last = map(repr, names)
+    both = f"{', '.join(some)} and {last}"
     hint = "give them to different passes, or guard one of them (where=)"
     return RuleError(f"rules {both} undo each other", where=where, hint=hint)
 
@@ -286,7 +288,8 @@ def _endless(fired, node):
 def _forms(sides: Sides) -> list[patterns.Form]:
     """The forms of a pattern: one per way to choose its literals, settings and operations."""
     kinds, found = sides.kinds, {}
-    problems: dict[int, str] = {}  # the first of each kind; 1: no meaning for such arrays
+    problems: dict[int, str] = {}  # the first of each kind: -1, of the replacement; 0, of the
+    # pattern; 1, neither has a meaning for such arrays
     bodies = {n: _example(n, k.example) for n, k in kinds.items() if isinstance(k, Fun)}
 
     def learn(avals, chosen):
@@ -298,7 +301,7 @@ def _forms(sides: Sides) -> list[patterns.Form]:
         if isinstance(form, str):
             return problems.setdefault(0, form)
         if traced.problem:
-            return problems.setdefault(0, f"its replacement {traced.problem}")
+            return problems.setdefault(-1, f"its replacement {traced.problem}")
         prims = {n: x for n, x in chosen.items() if isinstance(kinds[n], Prim)}
         found.setdefault((repr(form.roots), repr(prims)), form._replace(chosen=prims))
         return None
@@ -311,11 +314,11 @@ def _forms(sides: Sides) -> list[patterns.Form]:
                     learn(other, chosen)
                 break
     if not found:
-        raise RuleError(
-            f"rule {sides.name!r} can never match: {problems[min(problems)]}",
-            where=line(sides.fun),
-            hint="annotations say what a wildcard is: Arr['n d'], Lit, Static, Fun, Prim",
-        )
+        hint = "annotations say what a wildcard is: Arr['n d'], Lit, Static, Fun, Prim"
+        if min(problems) < 0:
+            hint = "a replacement has the shapes and dtypes of its pattern, and no effects"
+        what = f"rule {sides.name!r} can never match: {problems[min(problems)]}"
+        raise RuleError(what, where=line(sides.fun), hint=hint)
     return list(found.values())
 
 

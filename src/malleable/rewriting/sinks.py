@@ -3,6 +3,7 @@
 A block is (k, *slice): k consecutive slices of the streamed axis, in ascending order.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -441,12 +442,23 @@ def sink(
                 hint="step and merge return what init does, final returns what the function does",
             )
 
+    def asked(what, part, *args):
+        """What a function of the sink gives; an error of its own tells where it was."""
+        try:
+            return part(*args)
+        except Exception as error:
+            error.add_note(f"raised by {what} of sink {name!r}, at {line(fun)}")
+            raise
+
     def start(spec, *avals):
-        acc = jax.tree.map(jnp.asarray, init(*map(plain, avals)))
+        acc = jax.tree.map(jnp.asarray, asked("init", init, *map(plain, avals)))
+        if compat.trace(functools.partial(asked, "step", step), acc, 0, *map(plain, avals)).effects:
+            hint = "how often a step runs depends on how the axis is cut: leave the effect out"
+            raise RuleError(f"step of sink {name!r} has an effect", where=line(fun), hint=hint)
         return jax.tree.map(lambda x: compat.match_devices(x, *avals), acc)
 
     def last(spec, acc):
-        got = [jnp.asarray(x) for x in jax.tree.leaves(final(acc))]
+        got = [jnp.asarray(x) for x in jax.tree.leaves(asked("final", final, acc))]
         check("final", got, [jnp.empty(a.shape, a.dtype) for a in spec.outs], _answers)
         return answer(spec, *got)
 
@@ -458,10 +470,10 @@ def sink(
         return jax.tree.unflatten(tree, map(fit, due, got))
 
     def advance(spec, acc, start, *blocks):
-        return alike("step", acc, step(acc, start, *blocks))
+        return alike("step", acc, asked("step", step, acc, start, *blocks))
 
     def join(spec, one, other):
-        return alike("merge", one, merge(one, other))
+        return alike("merge", one, asked("merge", merge, one, other))
 
     return Sink(name, start, advance, last, join, rounds_any, jax.jit(whole))
 
