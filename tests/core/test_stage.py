@@ -108,3 +108,8 @@ def test_static_arguments_of_a_jitted_function_stay_as_they_are():
         staged = stage(power)(*given[0], **given[1])
         assert len(staged.args) == 1
         assert interpret(power, {})(*given[0], **given[1])[0] == power(*given[0], **given[1])
+
+
+def test_static_arguments_may_be_counted_from_the_end():
+    power = jax.jit(lambda x, n: x**n, static_argnums=-1)
+    assert len(stage(power)(2.0, 3).args) == 1
