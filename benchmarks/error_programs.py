@@ -1,6 +1,6 @@
 # ruff: noqa
 # fmt: off
-"""125 programs that fail while they run, on several devices, with keys, primitives or callbacks.
+"""140 programs that fail while they run, on several devices, with keys, primitives or callbacks.
 
     python -m benchmarks.errors benchmarks/error_programs.py [NAME ..]
 
@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(os.environ.get("ERROR_CASES", pathlib.Path(_
 import errors as harness  # sets up four devices, so before jax
 from errors import CASES, U, case
 from functools import partial
+from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -1075,6 +1076,144 @@ def _():
         jax.debug.print("{}", x.sum(), ordered=True)  #! ordered_devices
         return x
     jax.jit(U(f))(x)
+
+
+# ------------------------------------------------------------------ donated arrays, later calls and blocks
+@case("donated_later_call", kind="run-time", path=r"`b`.*argument `state`", both=(r"update\(b, 1\.0\)",), fix=(r"jnp\.copy\(b\)",), wrong=r"a = update")
+def _():
+    @partial(jax.jit, donate_argnums=0)
+    def update(state, g):
+        return state - g
+    a = jnp.ones(3)
+    for _ in range(3):
+        a = update(a, 1.0)
+    b = jnp.zeros(3)
+    c = update(b, 1.0)  #! donated_later_call
+    b + c  #! donated_later_call
+
+
+@case("deleted_by_hand", kind="run-time", path=r"`b`", fix=(r"jnp\.copy\(b\)",), wrong=r"update")
+def _():
+    @partial(jax.jit, donate_argnums=0)
+    def update(state, g):
+        return state - g
+    update(jnp.ones(3), 1.0)
+    b = jnp.zeros(3)
+    b.delete()
+    b + 1  #! deleted_by_hand
+
+
+# ------------------------------------------------------------------ gradients of trees
+@case("vjp_missing_key", path=r"p\['b'\]", both=(r"keys 'a'", r"'a', 'b'"), fix=(r"'b': \.\.\.",), wrong=r"tuple of 1, but")
+def _():
+    @jax.custom_vjp
+    def f(p):
+        return (p["a"] * p["b"]).sum()
+    def bwd(p, g):
+        return ({"a": g * p["b"]},)  #! vjp_missing_key
+    f.defvjp(lambda p: (f(p), p), bwd)
+    jax.grad(f)({"a": jnp.ones(3), "b": jnp.ones(3)})
+
+
+@case("vjp_transposed", path=r"\bw\b", both=(r"float32\[3,2\]", r"float32\[2,3\]"), fix=(r"jnp\.outer\(x, g\)\.T",), wrong=r"axis=\(0, 1\)")
+def _():
+    @jax.custom_vjp
+    def f(w, x):
+        return w @ x
+    def bwd(res, g):
+        w, x = res
+        return jnp.outer(x, g), w.T @ g  #! vjp_transposed
+    f.defvjp(lambda w, x: (w @ x, (w, x)), bwd)
+    jax.grad(lambda w: f(w, jnp.ones(3)).sum())(jnp.ones((2, 3)))
+
+
+# ------------------------------------------------------------------ settings, statics, matrices
+@case("rank_promotion", path=r"`b`", both=(r"\(3, 4\)", r"\(4,\)"), fix=(r"b\[None, :\]",), wrong=r"do not broadcast: ")
+def _():
+    a, b = jnp.ones((3, 4)), jnp.ones(4)
+    with jax.numpy_rank_promotion("raise"):
+        a + b  #! rank_promotion
+
+
+@case("static_method", path=r"\btrain\b", fix=(r"static_argnums=\(0, 2\)",), wrong=r"static_argnums=0, static_argnames")
+def _():
+    class Net:
+        @partial(jax.jit, static_argnums=0)
+        def __call__(self, x, train):
+            if train:  #! static_method
+                x = x * 2
+            return x
+    Net()(jnp.ones(2), True)
+
+
+@case("inverse_of_wide", path=r"`a`", both=(r"\b2\b", r"\b3\b"), fix=(r"pinv\(a\)",))
+def _():
+    a = jnp.ones((2, 3))
+    jnp.linalg.inv(a)  #! inverse_of_wide
+
+
+@case("switch_sizes", path=r"branch 1", both=(r"float32\[3\]", r"float32\[2\]"), fix=(r"jnp\.pad\(x\[:2\], \(0, 1\)\)",), wrong=r"\.sum\(\) or")
+def _():
+    lax.switch(1, [lambda x: x, lambda x: x[:2], lambda x: x], jnp.ones(3))  #! switch_sizes
+
+
+@case("shard_map_explicit", path=r"argument `r`", both=(r"P\(None,\)", r"P\('x',\)"), fix=(r"jax\.reshard\(rows",))
+def _():
+    mesh, rows = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,)), jnp.ones(8)
+    jax.shard_map(lambda r: r * 2, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))(rows)  #! shard_map_explicit
+
+
+@case("leak_in_dict", path=r"box\.log", fix=(r"has_aux|return it",), wrong=r"drop float")
+def _():
+    class Box:
+        log = {}
+    box = Box()
+    def loss(w):
+        box.log["norm"] = jnp.sum(w ** 2)  #! leak_in_dict
+        return box.log["norm"]
+    jax.grad(loss)(jnp.ones(3))
+    float(box.log["norm"])
+
+
+@case("sorted_list", path=r"x\[0\]", fix=(r"jnp\.sort\(jnp\.stack",))
+def _():
+    def f(x):
+        return sorted([x[0], x[1]])  #! sorted_list
+    jax.jit(U(f))(jnp.ones(2))
+
+
+@case("concatenate_inline", path=r"jnp\.ones\(\(2, 5\)\)", both=(r"\(3, 4\)", r"\(2, 5\)"), fix=(r"axis=",))
+def _():
+    def f(x):
+        return jnp.concatenate([x, jnp.ones((2, 5))], axis=0)  #! concatenate_inline
+    jax.jit(U(f))(jnp.ones((3, 4)))
+
+
+# ------------------------------------------------------------------ libraries
+if find_spec("flax"):
+    @case("flax_width", path=r"params\['kernel'\]", both=(r"\(3, 4\)", r"\(5, 4\)"), fix=(r"width 3",))
+    def _():
+        import flax.linen as nn
+        net = nn.Dense(4)
+        params = net.init(jax.random.key(0), jnp.ones((2, 3)))
+        jax.jit(net.apply)(params, jnp.ones((2, 5)))  #! flax_width
+
+
+if find_spec("optax"):
+    @case("optax_state", path=r"st\[0\]\.mu", both=(r"grads\['b'\]",), fix=(r"\.init",))
+    def _():
+        import optax
+        tx, grads = optax.adam(1e-3), {"w": jnp.ones(3), "b": jnp.ones(2)}
+        st = tx.init({"w": jnp.ones(3)})
+        tx.update(grads, st)  #! optax_state
+
+
+if find_spec("equinox"):
+    @case("equinox_batch", path=r"\bnet\b", both=(r"\(3,\)", r"\(5, 3\)"), fix=(r"jax\.vmap\(net\)",))
+    def _():
+        import equinox as eqx
+        net, x = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)), jnp.ones((5, 3))
+        net(x)  #! equinox_batch
 
 
 if __name__ == "__main__":

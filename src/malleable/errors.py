@@ -1,8 +1,6 @@
 """The errors users see, each with the user's line and one way out; `explain()` for JAX's own."""
 
 import contextlib
-import functools
-import inspect
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -77,7 +75,11 @@ Adviser = Callable[[Exception], Iterable[Advice | str]]
 # who know JAX append theirs when they are imported: see malleable/inspection/advice/__init__.py.
 advisers: list[Callable[[], AbstractContextManager[Adviser]]] = []
 
+# Each makes of (function, what opens a block) one that is watched in its steps, if it has any.
+wrappers: list[Callable[[Callable, Callable], Callable | None]] = []
+
 HEADER = "malleable: "
+MOST = 100  # errors that are looked at, of those that one was made of
 
 
 def explain(*, debug: bool = False) -> "Explaining":
@@ -115,17 +117,24 @@ class Explaining(contextlib.ContextDecorator):
             if isinstance(error, Exception):
                 self.explain(error)
         finally:
-            self._open.pop()[0].close()
+            with contextlib.suppress(Exception) if error else contextlib.nullcontext():
+                self._open.pop()[0].close()
 
-    def explain(self, error: Exception, seen: tuple = ()) -> None:
+    def explain(self, error: Exception) -> None:
         """Add the best advice to an error, or to those it was made of: its cause, its members."""
-        if id(error) not in seen and not self._explain(error):
-            for one in _made_of(error):
-                self.explain(one, (*seen, id(error)))
+        waiting, seen = [error], set()
+        try:
+            while waiting and len(seen) < MOST:
+                one = waiting.pop(0)
+                waiting += [] if id(one) in seen or self._explain(one) else _made_of(one)
+                seen.add(id(one))
+        except Exception as failure:  # of an odd error, which stays the one that the user sees
+            with contextlib.suppress(Exception):
+                error.add_note(f"the advice of malleable failed with {failure!r}")
 
     def _explain(self, error: Exception) -> bool:
         """Add the best advice to this error, unless it has some already; whether it has now."""
-        if any(note.startswith(HEADER) for note in getattr(error, "__notes__", ())):
+        if any(str(note).startswith(HEADER) for note in getattr(error, "__notes__", ())):
             return True
         _, advise, failures = self._open[-1]
         failures, found = list(failures), []
@@ -151,23 +160,12 @@ class Explaining(contextlib.ContextDecorator):
             failures.append(failure)
 
     def __call__(self, func):
-        """A decorated generator or coroutine is watched while it runs, not while it is made."""
+        """A decorated generator or coroutine is watched in each of its steps, not between them."""
+        made = (wrap(func, self._recreate_cm) for wrap in wrappers)
+        return next(filter(None, made), None) or super().__call__(func)
 
-        def function(*args, **kwargs):
-            with Explaining(self.debug):
-                return func(*args, **kwargs)
-
-        def generator(*args, **kwargs):
-            with Explaining(self.debug):
-                return (yield from func(*args, **kwargs))
-
-        async def coroutine(*args, **kwargs):
-            with Explaining(self.debug):
-                return await func(*args, **kwargs)
-
-        like = generator if inspect.isgeneratorfunction(func) else function
-        like = coroutine if inspect.iscoroutinefunction(func) else like
-        return functools.wraps(func)(like)
+    def _recreate_cm(self):
+        return Explaining(self.debug)
 
 
 def _made_of(error: Exception) -> list[Exception]:

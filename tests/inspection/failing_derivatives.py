@@ -250,3 +250,90 @@ def vag_nonscalar_method():
             return jax.value_and_grad(self.loss)(w, x)
 
     M().fit(jnp.ones(3), jnp.ones((8, 3)))
+
+
+@failing(r"p\['b'\]", both=(r"keys 'a'", r"'a', 'b'"), fix=(r"\{'a': g \* p\['b'\], 'b': ...\}",))
+def vjp_tree():
+    @jax.custom_vjp
+    def f(p):
+        return (p["a"] * p["b"]).sum()
+
+    def bwd(p, g):
+        return ({"a": g * p["b"]},)  #!
+
+    f.defvjp(lambda p: (f(p), p), bwd)
+    jax.grad(f)({"a": jnp.ones(3), "b": jnp.ones(3)})
+
+
+@failing(r"p\['a'\]\['b'\]", both=(r"keys 'w'", r"'b', 'w'"), fix=(r"'b': \.\.\.",))
+def vjp_tree_nested():
+    @jax.custom_vjp
+    def f(p, x):
+        return (p["a"]["w"] * p["a"]["b"] * x).sum()
+
+    def bwd(res, g):
+        p, x = res
+        return {"a": {"w": g * p["a"]["b"] * x}}, g * x  #!
+
+    f.defvjp(lambda p, x: (f(p, x), (p, x)), bwd)
+    jax.grad(f)({"a": {"w": jnp.ones(3), "b": jnp.ones(3)}}, jnp.ones(3))
+
+
+@failing(r"\bp\b", both=(r"'w', 'c'",), fix=(r"leave 'c' out",))
+def vjp_tree_extra():
+    @jax.custom_vjp
+    def f(p):
+        return p["w"] * 2
+
+    def bwd(_, g):
+        return ({"w": g * 2, "c": g},)  #!
+
+    f.defvjp(lambda p: (f(p), None), bwd)
+    jax.grad(f)({"w": 1.0})
+
+
+@failing(r"\bw\b", both=(r"float32\[3,2\]", r"float32\[2,3\]"), fix=(r"jnp\.outer\(x, g\)\.T",))
+def vjp_transposed():
+    @jax.custom_vjp
+    def f(w, x):
+        return w @ x
+
+    def bwd(res, g):
+        w, x = res
+        return jnp.outer(x, g), w.T @ g  #!
+
+    f.defvjp(lambda w, x: (w @ x, (w, x)), bwd)
+    jax.grad(lambda w: f(w, jnp.ones(3)).sum())(jnp.ones((2, 3)))
+
+
+@failing(r"\bx\b", both=(r"4,5,3", r"4,1,3"), fix=(r"jnp\.sum\(g, axis=1, keepdims=True\)",))
+def vjp_keepdims():
+    @jax.custom_vjp
+    def f(x, b):
+        return x + b
+
+    def bwd(_, g):
+        return g, jnp.sum(g, axis=(0, 2)).reshape((5, 1))  #!
+
+    f.defvjp(lambda x, b: (x + b, None), bwd)
+    jax.grad(lambda b: f(jnp.ones((4, 1, 3)), b).sum())(jnp.ones((5, 1)))
+
+
+@failing(r"\bfj\b", both=(r"\(\*, \*\)", r"one"), fix=(r"tx \* y \+ ty \* x",))
+def jvp_two_tangents():
+    @jax.custom_jvp
+    def f(x, y):
+        return x * y
+
+    @f.defjvp
+    def fj(primals, tangents):
+        (x, y), (tx, ty) = primals, tangents
+        return f(x, y), (tx * y, ty * x)  #!
+
+    jax.grad(f)(1.0, 2.0)
+
+
+@failing(r"pull", both=(r"one array", r"\(\*, \*\)"), fix=(r"ones_like",))
+def cotangent_tree():
+    _, pull = jax.vjp(lambda x: (x, 2 * x), 1.0)
+    pull(1.0)  #!

@@ -207,3 +207,63 @@ def unpack():
         return a + b
 
     jax.jit(f)(jnp.ones(3))
+
+
+@failing(r"\ba\b", both=(r"\b2\b", r"\b3\b"), fix=(r"jnp\.linalg\.pinv\(a\)",))
+def inverse():
+    a = jnp.ones((2, 3))
+    jnp.linalg.inv(a)  #!
+
+
+@failing(r"\ba\b", both=(r"\b3\b", r"\b4\b"), fix=(r"square",))
+def cholesky():
+    a = jnp.ones((3, 4))
+    jax.jit(lambda a: jnp.linalg.cholesky(a))(a)  #!
+
+
+@failing(r"\bb\b", both=(r"\(3, 3\)", r"\(2, 3\)"), fix=(r"b\.T",))
+def solve():
+    a, b = jnp.eye(3), jnp.ones((2, 3))
+    jnp.linalg.solve(a, b)  #!
+
+
+@failing(r"`b`", both=(r"\(3, 4\)", r"\(4,\)", r"rank_promotion"), fix=(r"b\[None, :\]",))
+def rank_promotion():
+    a, b = jnp.ones((3, 4)), jnp.ones(4)
+    with jax.numpy_rank_promotion("raise"):
+        a + b  #!
+
+
+@failing(
+    r"branch 1", both=(r"float32\[3\]", r"float32\[2\]"), fix=(r"jnp\.pad\(x\[:2\], \(0, 1\)\)",)
+)
+def switch_sizes():
+    jax.lax.switch(1, [lambda x: x, lambda x: x[:2], lambda x: x], jnp.ones(3))  #!
+
+
+@failing(r"jnp\.ones\(\(2, 5\)\)", both=(r"\(3, 4\)", r"\(2, 5\)"), fix=(r"axis=",))
+def concatenate_inline():
+    def f(x):
+        return jnp.concatenate([x, jnp.ones((2, 5))], axis=0)  #!
+
+    jax.jit(f)(jnp.ones((3, 4)))
+
+
+@failing(r"\by\b", both=(r"\(2, 3\)", r"\(2, 4\)"), fix=(r"jnp\.concatenate\(\[x, y\], axis=1\)",))
+def vstack():
+    x, y = jnp.ones((2, 3)), jnp.ones((2, 4))
+    jnp.vstack([x, y])  #!
+
+
+@failing(r"\bk\b", both=(r"\b8\b", r"\b3\b"), fix=(r"lax\.conv_general_dilated\(img, k, .*NHWC",))
+def conv_layout():
+    def f(img, k):
+        return jax.lax.conv(img, k, (1, 1), "SAME")  #!
+
+    f(jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 16)))
+
+
+@failing(r"\by\b", both=(r"\(2, 3\)", r"\(3, 2\)"), fix=(r"y\.T",))
+def stack_transposed():
+    x, y = jnp.ones((2, 3)), jnp.ones((3, 2))
+    jnp.stack([x, x, y])  #!

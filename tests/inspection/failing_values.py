@@ -406,3 +406,54 @@ def leak_default_state():
 
     train(1.0)
     print(float(state["ema"]))
+
+
+@failing(r"x\[0\]", fix=(r"jnp\.sort\(jnp\.stack\(\[x\[0\], x\[1\]\]\)\)",))
+def sorted_list():
+    def f(x):
+        return sorted([x[0], x[1]])  #!
+
+    jax.jit(f)(jnp.ones(2))
+
+
+@failing(r"\ba\b", fix=(r"jnp\.max\(jnp\.stack\(\[a, b, c\]\)\)",))
+def max_of_three():
+    def f(a, b, c):
+        return max(a, b, c)  #!
+
+    jax.jit(f)(1.0, 2.0, 3.0)
+
+
+@failing(r"\bx\b", fix=(r"jnp\.linalg\.norm\(x\)",))
+def numpy_linalg():
+    def f(x):
+        return np.linalg.norm(x)  #!
+
+    jax.jit(f)(jnp.ones(3))
+
+
+@failing(r"\bidx\b", both=(r"float32",), fix=(r"idx\.astype\(jnp\.int32\)",))
+def take_float():
+    idx = jnp.array([0.0, 1.0])
+    jnp.take(jnp.ones((3, 4)), idx, axis=0)  #!
+
+
+@failing(r"flaot32", fix=(r"jnp\.float32",))
+def dtype_typo():
+    jnp.ones(3).astype("flaot32")  #!
+
+
+@failing(r"box\.log", fix=(r"has_aux|return it",))
+def leak_in_dict():
+    class Box:
+        log: dict
+
+    box = Box()
+    box.log = {}
+
+    def loss(w):
+        box.log["norm"] = jnp.sum(w**2)  #!
+        return box.log["norm"]
+
+    jax.grad(loss)(jnp.ones(3))
+    float(box.log["norm"])

@@ -1,19 +1,23 @@
 """`explain()` names the line to edit, the path, both things that disagree, and a way out."""
 
+import asyncio
 import concurrent.futures
 import pickle
 import re
 import traceback
+import warnings
 
 import jax
 import pytest
 from jax import numpy as jnp
 
 from malleable import errors
+from malleable.compat import running as door
 from malleable.errors import Advice, explain
-from malleable.inspection.advice import creation
+from malleable.inspection.advice import creation, running
 from tests.inspection import (  # noqa: F401
     failing_derivatives,
+    failing_libraries,
     failing_loops,
     failing_shapes,
     failing_trees,
@@ -155,6 +159,214 @@ def test_a_block_may_stay_open_in_a_generator():
     with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
         next(going)
     assert note_of(caught.value)
+
+
+def watching():
+    """Whether a block is open in this thread."""
+    return running.block() is not None or door.watches() != []
+
+
+def test_between_the_steps_of_a_decorated_generator_no_block_is_open():
+    @explain()
+    def generator():
+        given = yield watching()
+        try:
+            yield given, watching()
+        except KeyError:
+            yield "caught"
+        return "end"
+
+    going = generator()
+    assert next(going) and not watching()
+    assert going.send("given") == ("given", True) and not watching()
+    assert going.throw(KeyError()) == "caught" and not watching()
+    with pytest.raises(StopIteration) as end:
+        next(going)
+    assert end.value.value == "end"
+    closed = []
+
+    @explain()
+    def never_ending():
+        try:
+            yield 1
+        finally:
+            closed.append(watching())
+
+    going = never_ending()
+    next(going)
+    going.close()
+    assert closed == [True] and not watching()
+
+
+def test_between_the_steps_of_a_decorated_coroutine_no_block_is_open():
+    seen = []
+
+    @explain()
+    async def coroutine():
+        seen.append(watching())
+        await asyncio.sleep(0.01)
+        seen.append(watching())
+        return 3
+
+    async def other():
+        await asyncio.sleep(0)
+        seen.append(watching())
+
+    async def main():
+        return (await asyncio.gather(coroutine(), other()))[0]
+
+    assert asyncio.run(main()) == 3 and seen == [True, False, True]
+
+
+def test_a_decorated_generator_of_coroutines_is_watched_while_it_runs():
+    caught = []
+
+    @explain()
+    async def many():
+        try:
+            given = yield watching()
+            assert given == "given" and watching()
+            await asyncio.sleep(0)
+            yield 2
+        except KeyError as error:
+            caught.append(error)
+        yield 3
+        refuse()
+
+    async def main():
+        going = many()
+        assert await going.__anext__() and not watching()
+        assert await going.asend("given") == 2 and not watching()
+        assert await going.athrow(KeyError("mine")) == 3 and len(caught) == 1
+        return [x async for x in going]
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as error:
+        asyncio.run(main())
+    assert "test_advice.py:" in note_of(error.value)
+
+    @explain()
+    async def few():
+        yield 1
+        yield 2
+
+    async def collect():
+        return [x async for x in few()]
+
+    assert asyncio.run(collect()) == [1, 2]
+
+    async def close():
+        going = few()
+        await going.__anext__()
+        await going.aclose()
+
+    asyncio.run(close())
+    assert not watching()
+
+
+def test_a_task_that_outlives_the_block_it_was_begun_in_is_not_watched():
+    async def later(seen):
+        await asyncio.sleep(0.01)
+        seen.append(watching())
+
+    async def main():
+        seen = []
+        with explain():
+            task = asyncio.ensure_future(later(seen))
+            await asyncio.sleep(0)
+        await task
+        return seen
+
+    assert asyncio.run(main()) == [False]
+
+
+def test_blocks_of_tasks_that_end_in_any_order_leave_nothing_behind():
+    async def task(before, inside):
+        await asyncio.sleep(before)
+        with explain():
+            await asyncio.sleep(inside)
+
+    async def main():
+        await asyncio.gather(task(0, 0.02), task(0.01, 0.03))
+
+    asyncio.run(main())
+    assert not watching() and not door._inside.value
+
+
+def test_a_block_looks_at_its_own_thread_only():
+    def run():
+        seen.append(watching())
+        return jnp.arange(4)[jnp.asarray(9)]
+
+    seen = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.AdviceWarning)
+        with explain(), concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(run).result()
+    assert seen == [False]
+    with pytest.warns(errors.AdviceWarning), explain():
+        run()
+
+
+# ---------------------------------------------------------------- odd errors
+
+
+def chained(count):
+    error = None
+    for i in range(count):
+        last, error = error, ValueError(i)
+        error.__context__ = last
+    return error
+
+
+class NoNotes(Exception):
+    @property
+    def __notes__(self):
+        raise KeyError("no notes")
+
+
+class OddNotes(Exception):
+    __notes__ = (1, None)
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [chained(1200), NoNotes("x"), OddNotes("x"), NoText("x")])
+def test_whatever_is_odd_about_an_error_it_stays_the_one_that_is_raised(error):
+    def run():
+        raise error
+
+    assert failure(run) is error
+
+
+def test_advice_that_fails_as_a_whole_says_so(monkeypatch):
+    def broken(error):
+        raise ValueError("of the advice")
+
+    monkeypatch.setattr(errors, "_made_of", broken)
+    error = failure(lambda: {}["mine"])
+    assert type(error) is KeyError and note_of(error) == ""
+    (note,) = error.__notes__
+    assert "of the advice" in note
+
+
+def test_the_error_of_jax_is_found_behind_many_others():
+    def run():
+        try:
+            refuse()
+        except Exception as error:
+            found.append(error)
+            last = error
+            for i in range(20):
+                before, last = last, ValueError(i)
+                last.__cause__ = before
+        raise last
+
+    found = []
+    assert note_of(failure(run)) == ""
+    assert note_of(found[0])
 
 
 def test_threads_do_not_disturb_each_other():

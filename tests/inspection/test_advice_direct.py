@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 import malleable.inspection.advice  # registers the advisers
 from malleable.errors import AdviceWarning, explain
-from malleable.inspection.advice import indices, running
+from malleable.inspection.advice import indices, keys, running, storms
 
 assert malleable.inspection.advice
 
@@ -61,16 +61,17 @@ def test_what_nothing_is_to_be_seen_of_is_seen_once(fun):
         assert list(block.recent) == []
 
 
-def test_a_donating_step_is_seen_once():
+def test_a_later_run_is_looked_at_by_those_who_follow_it_only(monkeypatch):
+    looked = []
+    monkeypatch.setattr(storms.Storms, "called", lambda self, run, caller: looked.append(1))
+    monkeypatch.setattr(keys.Keys, "called", lambda self, run, caller: looked.append(2))
     step = jax.jit(lambda s: s + 1, donate_argnums=0)
     with explain():
-        state = step(jnp.ones(3))
-        block = running.block()
-        assert block is not None
-        block.recent.clear()
-        for _ in range(5):
+        state = step(jax.device_put(np.float32(1)))
+        looked.clear()
+        for _ in range(3):
             state = step(state)
-        assert list(block.recent) == []
+    assert looked == []
 
 
 def test_a_function_is_compiled_once_for_all_blocks():
@@ -208,22 +209,76 @@ def test_the_error_of_a_donated_argument_keeps_its_type_and_is_explained(drawing
     assert "`params['w']`" in note and "an earlier run of this line donated it" in note
 
 
-def test_what_a_later_call_took_is_laid_to_the_function_that_takes_its_like():
-    step = jax.jit(lambda s: s + 1, donate_argnums=0)
-    state = jnp.ones(8)
+def train(step, state):
+    for i in range(5):
+        old = state if i == 3 else None
+        state = step(state)
+        if old is not None:
+            return old + 1
 
-    def train(state):
-        for i in range(5):
-            old = state if i == 3 else None
-            state = step(state)
-            if old is not None:
-                return old + 1
+
+def test_what_a_later_call_took_is_laid_to_that_call():
+    step = jax.jit(lambda s: s + 1, donate_argnums=0)
+    with pytest.raises(RuntimeError) as caught, explain():
+        train(step, jnp.ones(8))
+    (note,) = ours(caught.value)
+    call = train.__code__.co_firstlineno + 3
+    assert "`old`" in note and "old + 1" in note and "argument `s` of a lambda" in note
+    assert f"the call at tests/inspection/test_advice_direct.py:{call} in train" in note
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def update(state, rate):
+    return state - rate
+
+
+def test_the_call_that_took_an_array_is_named_and_no_other_of_the_same_function():
+    def run():
+        a = update(jnp.ones(3), 1.0)
+        a = update(a, 1.0)
+        b = jnp.zeros(3)
+        c = update(b, 1.0)
+        return b + c
+
+    for _ in range(2):
+        with pytest.raises(Exception) as caught, explain():
+            run()
+        (note,) = ours(caught.value)
+        assert "`c = update(b, 1.0)`" in note and "a = update" not in note
+
+
+def test_what_a_call_in_an_earlier_block_took_is_laid_to_that_call():
+    b = jnp.zeros(3)
+    with explain():
+        update(b, 1.0)
+    with pytest.raises(RuntimeError) as caught, explain():
+        update(jnp.ones(3), 1.0)
+        b + 1
+    (note,) = ours(caught.value)
+    assert "the call at" in note and "`update(b, 1.0)`" in note
+
+
+def test_an_array_deleted_by_hand_is_laid_to_no_call():
+    def run():
+        update(jnp.ones(3), 1.0)
+        b = jnp.zeros(3)
+        b.delete()
+        return b + 1
 
     with pytest.raises(RuntimeError) as caught, explain():
-        train(state)
+        run()
     (note,) = ours(caught.value)
-    assert "`old`" in note and "old + 1" in note
-    assert "a lambda donates such an array, its argument `s`" in note
+    assert ".delete()" in note and "update" not in note
+
+
+def test_what_was_donated_before_the_block_is_laid_to_no_call_of_it():
+    b = jnp.zeros(3)
+    update(b, 1.0)
+    with pytest.raises(Exception) as caught, explain():
+        update(jnp.ones(3), 1.0)
+        b + 1
+    (note,) = ours(caught.value)
+    assert "donate_argnums" in note and "jnp.copy(b)" in note and "update" not in note
 
 
 def test_one_array_as_two_donated_arguments():

@@ -760,7 +760,7 @@ def test_results_are_the_same_and_nothing_is_left_behind():
     with explain():
         inside = f(1.0)
     assert before == inside == f(1.0)
-    assert running.block() is None and running_door._watches == []
+    assert running.block() is None and running_door.watches() == []
 
 
 def test_a_function_compiled_before_the_block_is_looked_at_in_it():

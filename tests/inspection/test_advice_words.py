@@ -2,6 +2,7 @@
 
 import functools
 import io
+import re
 import warnings
 
 import jax
@@ -12,6 +13,7 @@ from jax import numpy as jnp
 
 import malleable.inspection.advice  # registers the advisers
 from malleable.errors import AdviceWarning, explain
+from malleable.inspection.advice.fitting import fitted, gathered
 
 assert malleable.inspection.advice
 
@@ -158,7 +160,7 @@ def test_static_arguments_that_are_there_are_kept():
         Net()(jnp.ones(3), True)
 
     said = note(run)
-    assert "static_argnums=0, static_argnames='train' in its jax.jit" in said
+    assert "static_argnums=(0, 2) in its jax.jit" in said
 
 
 def act(mode, x):
@@ -192,3 +194,66 @@ def test_what_is_lost_where_it_is_written_is_told():
     (said,) = heard(jax.jit(count), jnp.zeros(3, jnp.int32), 0.5)
     assert "`w` is float32 and `counts`" in said and "drops what is after the point" in said
     assert heard(jax.jit(count), jnp.zeros(3), 1) == []
+
+
+def fixed(x, n, m):
+    return jnp.zeros(m) + x * n
+
+
+@pytest.mark.parametrize(
+    "fun, has",
+    [
+        (jax.jit(fixed, static_argnums=1), {"static_argnums": (1, 2)}),
+        (jax.jit(fixed, static_argnames="n"), {"static_argnums": (1, 2)}),
+    ],
+)
+def test_more_static_arguments_are_added_to_those_that_a_jit_has(fun, has):
+    said = note(lambda: fun(1.0, 2, 3))
+    assert f"jax.jit(fixed, static_argnums={has['static_argnums']})" in said
+    assert jax.jit(fixed, **has)(1.0, 2, 3).shape == (3,)
+    with pytest.raises(TypeError):
+        jax.jit(fixed, static_argnums=1, static_argnames="m")(1.0, 2, 3)
+
+
+def explicit(n):
+    return jax.make_mesh((n,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+
+def test_an_argument_that_lies_otherwise_on_a_mesh_with_explicit_axes():
+    n = jax.local_device_count()
+    mesh, rows = explicit(n), jnp.ones(2 * n)
+    double = jax.shard_map(lambda r: r * 2, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+    said = note(lambda: double(rows))
+    assert "the argument `r`" in said and "P(None,)" in said and "P('x',)" in said
+    way = re.search(r"lay it out first: (jax\.reshard\(rows, .*?\)\));", said)
+    assert way is not None
+    moved = eval(way[1], {"jax": jax, "rows": rows, "mesh": mesh})
+    assert double(moved).shape == rows.shape
+
+
+def test_a_size_that_the_devices_do_not_divide_on_a_mesh_with_explicit_axes():
+    n = jax.local_device_count()
+    rows, sharding = jnp.ones(n + 1), jax.NamedSharding(explicit(n), jax.P("x"))
+    said = note(lambda: jax.device_put(rows, sharding))
+    assert f"{n} does not divide {n + 1}" in said
+
+
+SHAPES = [(), (3,), (2,), (1, 3), (2, 3), (3, 2), (6,), (4, 2, 3), (2, 1, 3), (5, 3)]
+
+
+@pytest.mark.parametrize("got", SHAPES)
+def test_what_is_said_to_give_a_shape_gives_it(got):
+    for wanted in SHAPES:
+        for way in (fitted("x", got, wanted), gathered("x", got, wanted)):
+            made = eval(way, {"jnp": jnp, "x": jnp.ones(got)}) if way else jnp.ones(wanted)
+            assert made.shape == wanted, way
+
+
+def test_the_options_of_a_derivative_are_not_made_up():
+    said = note(lambda: jax.hessian(lambda p: p["x"] * p["n"])({"x": 1.0, "n": 3}))
+    assert "`p['n']`" in said and "allow_int" not in said and "3.0" in said
+
+
+def test_a_write_that_is_none_is_not_called_one():
+    said = note(lambda: jnp.broadcast_to(jnp.ones(2), (3,)))
+    assert "the place it is written to" not in said

@@ -1,6 +1,7 @@
 """Programs as they run: who watches is asked."""
 
 import contextlib
+import contextvars
 import functools
 import threading
 from collections import namedtuple
@@ -22,27 +23,37 @@ Running = namedtuple(
     "Running", "program leaves donated fun given traced", defaults=[None, None, False]
 )
 
-_watches: list = []
+_live: dict = {}  # {what watches: the thread it was opened in}
+_opened: contextvars.ContextVar[tuple] = contextvars.ContextVar("opened", default=())
 _inside = jax.make_user_context(False)  # type: ignore[attr-defined]
-_latest = threading.local()  # .running: what has just run
+_thread = threading.local()  # .running: what has just run
 
 
 @contextlib.contextmanager
 def watched(watch) -> Iterator[None]:
-    """While open, watch(proceed, running) stands in the place of proceed() for what runs.
+    """While open, watch(proceed, running) stands in the place of proceed() for what runs here.
 
-    watch.narrowed(asked, given) is told of a dtype that is not to be had without jax_enable_x64,
-    watch.converted(given, kept) of one that is written into an array of a dtype that holds less.
-    watch.lets_go(running) is asked once a program has run: if it need not be seen again, JAX calls
-    it directly from then on, also in later blocks. What was compiled outside of every such block
-    is compiled again in the first one.
+    Here is in this thread, or in this asyncio task and those that it begins. watch.narrowed(asked,
+    given) is told of a dtype that is not to be had without jax_enable_x64, watch.converted(given,
+    kept) of one that is written into an array of a dtype that holds less. watch.lets_go(running)
+    is asked once a program has run: if it need not be seen again, JAX calls it directly from then
+    on, also in later blocks. What was compiled outside of every block is compiled again in one.
     """
-    with _inside(True):
-        _watches.append(watch)
-        try:
-            yield
-        finally:
-            _watches.remove(watch)
+    _live[watch] = thread = threading.get_ident()
+    _inside._obj.set_local(True)
+    _opened.set((*_opened.get(), watch))
+    try:
+        yield
+    finally:
+        del _live[watch]
+        _opened.set(tuple(w for w in _opened.get() if w is not watch))
+        if thread == threading.get_ident() and thread not in _live.values():
+            _inside._obj.set_local(config.config_ext.unset)
+
+
+def watches() -> list:
+    """What watches here, outermost first."""
+    return [w for w in _opened.get() if w in _live]  # a task may outlive the block it was begun in
 
 
 def argument_names(jaxpr: Jaxpr) -> tuple[str, ...]:
@@ -73,17 +84,17 @@ def is_hidden_file(file: str) -> bool:
 
 
 def _through_watch(proceed: Callable, running: Running):
-    for watch in _watches:
+    for watch in watches():
         proceed = functools.partial(watch, proceed, running)
     out = proceed()
-    _latest.running = running
+    _thread.running = running
     return out
 
 
 def _watched_call(run):
     def wrapped(p, leaves, fun, args, kwargs):
         proceed = functools.partial(run, p, leaves, fun, args, kwargs)
-        if not _watches or _is_staging():
+        if not watches() or _is_staging():
             return proceed()
         program, donated = p.params["jaxpr"], p.params["donated_invars"]
         traced = any(isinstance(x, Tracer) for x in leaves)
@@ -98,7 +109,7 @@ def _watched_run(run):
     def wrapped(*leaves, jaxpr, donated_invars, **params):
         params |= {"jaxpr": jaxpr, "donated_invars": donated_invars}
         proceed = functools.partial(run, *leaves, **params)
-        if not _watches:
+        if not watches():
             return proceed()
         return _through_watch(proceed, Running(jaxpr, leaves, donated_invars))
 
@@ -108,7 +119,7 @@ def _watched_run(run):
 def _watched_dtype(canonical):
     def wrapped(dtype, fun_name):
         kept = canonical(dtype, fun_name)
-        for watch in _watches if kept != dtype else ():
+        for watch in watches() if kept != dtype else ():
             watch.narrowed(dtype, kept)
         return kept
 
@@ -117,7 +128,7 @@ def _watched_dtype(canonical):
 
 def _watched_write(write):
     def wrapped(x, y, *rest, **named):
-        for watch in _watches if _watches and not dtypes.safe_to_cast(y, x) else ():
+        for watch in watches() if _live and not dtypes.safe_to_cast(y, x) else ():
             watch.converted(jax.typeof(y).dtype, jax.typeof(x).dtype)
         return write(x, y, *rest, **named)
 
@@ -126,10 +137,11 @@ def _watched_write(write):
 
 def _unless_followed(make):
     def wrapped(*args):
-        running, _latest.running = getattr(_latest, "running", None), None
-        if _watches and (running is None or config.debug_nans.value or config.debug_infs.value):
+        running, _thread.running = getattr(_thread, "running", None), None
+        watching, debug = watches(), config.debug_nans.value or config.debug_infs.value
+        if (running is None or debug) if watching else _inside.value:  # of another task
             return None
-        return make(*args) if all(w.lets_go(running) for w in _watches) else None
+        return make(*args) if all(w.lets_go(running) for w in watching) else None
 
     return wrapped
 

@@ -19,6 +19,7 @@ from malleable import compat, errors
 from malleable.errors import Advice
 from malleable.inspection.advice import creation
 from malleable.inspection.advice import observers as observers
+from malleable.inspection.advice import steps as steps
 from malleable.inspection.advice.axes import axes
 from malleable.inspection.advice.branches import branches
 from malleable.inspection.advice.calls import calls
@@ -27,6 +28,7 @@ from malleable.inspection.advice.derivative_rules import derivative_rules
 from malleable.inspection.advice.derivatives import derivatives
 from malleable.inspection.advice.dtypes import dtypes
 from malleable.inspection.advice.leaks import leaks
+from malleable.inspection.advice.libraries import libraries
 from malleable.inspection.advice.loops import loops
 from malleable.inspection.advice.shapes import shapes
 from malleable.inspection.advice.trees import trees
@@ -47,6 +49,7 @@ FAMILIES: list[Callable[[Trouble], Iterator[Advice]]] = [
     calls,
     shapes,
     dtypes,
+    libraries,
 ]
 
 

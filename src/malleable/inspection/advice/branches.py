@@ -8,6 +8,7 @@ from typing import Any
 from malleable.errors import Advice
 from malleable.inspection.advice import bodies, sources
 from malleable.inspection.advice.differences import differences
+from malleable.inspection.advice.fitting import fitted
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, leaves, of_type, structure
@@ -80,11 +81,9 @@ def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
     shown = text(expression) if expression is not None else "..."
     wanted, got = (a, b) if odd == 1 else (b, a)
     if tuple(a.shape) != tuple(b.shape):
-        way = f"return the shape {tuple(wanted.shape)} from both, e.g. "
-        if len(wanted.shape) > len(got.shape):
-            way += f"jnp.broadcast_to({shown}, {tuple(wanted.shape)}) in {names[odd]}"
-        else:
-            way += f"reduce it in {names[odd]}, .sum() or .mean(), or index it"
+        way = f"return one shape from both, {tuple(wanted.shape)} or {tuple(got.shape)}"
+        fits = fitted(shown, tuple(got.shape), tuple(wanted.shape))
+        way += f", e.g. {fits} in {names[odd]}" if fits else ""
     else:
         way = f"in {names[odd]} return {wanted.dtype}: ({shown}).astype(jnp.{wanted.dtype})"
         if isinstance(expression, ast.Constant):

@@ -165,18 +165,52 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
     if need.static == "whole" and not _whole(fun, jit, names):
         return
     made = creation.how(("jit",), fun)
-    options = made.options if made is not None else {}
-    already = options.get("static_argnames", ())
-    names = [*([already] if isinstance(already, str) else already), *names]
-    spelled = repr(names[0]) if len(names) == 1 else repr(tuple(names))
-    static = f"static_argnames={spelled}"
-    if "static_argnums" in options:
-        static = f"static_argnums={options['static_argnums']!r}, {static}"
+    known_options = made.options if made is not None else _options(fun, jit)
+    static = _marked(sources.parameters(fun), names, known_options)
     where = f" (at {places.spell(made.place)})" if made is not None else ""
     call = f"jax.jit({sources.name_of(fun)}, {static})"
     if sources.parameters(fun)[:1] == ["self"]:
         call = f"{static} in its jax.jit"
     yield f"mark it static, {call}{where}, which compiles anew for every value"
+
+
+def _marked(parameters: list[str], names: list[str], options: dict) -> str:
+    """The options of a jit with more static arguments; JAX adds what follows from the one given.
+
+    >>> _marked(["x", "n", "m"], ["m"], {}), _marked(["x", "n", "m"], ["m"], {"static_argnums": 1})
+    ("static_argnames='m'", 'static_argnums=(1, 2)')
+    >>> _marked(["x", "n", "m"], ["m"], {"static_argnums": 1, "static_argnames": "n"})
+    "static_argnums=(1, 2), static_argnames=('n', 'm')"
+    """
+    numbers, called = (_listed(options.get(k)) for k in ("static_argnums", "static_argnames"))
+    called, more = [*called, *names], [parameters.index(name) for name in names]
+    if not numbers:
+        return f"static_argnames={_spelled(called)}"
+    static = f"static_argnums={_spelled([*numbers, *more])}"
+    return static + f", static_argnames={_spelled(called)}" * ("static_argnames" in options)
+
+
+def _options(fun, jit: Step) -> dict:
+    """The static arguments of a jit as JAX knows them, by number and name or one of these."""
+    info = jit.values.get("ji")
+    numbers = list(getattr(info, "static_argnums", None) or ())
+    names = list(getattr(info, "static_argnames", None) or ())
+    parameters = sources.parameters(fun)
+    if not numbers:
+        return {"static_argnames": names} if names else {}
+    if all(0 <= i < len(parameters) for i in numbers):
+        inferred = sorted(parameters[i] for i in numbers) == sorted(names)
+        return {"static_argnums": numbers} | ({} if inferred else {"static_argnames": names})
+    return {"static_argnums": numbers, "static_argnames": names}
+
+
+def _spelled(many: list) -> str:
+    return repr(many[0] if len(many) == 1 else tuple(many))
+
+
+def _listed(option) -> list:
+    """The entries of an option that may be one."""
+    return [] if option is None else [option] if isinstance(option, int | str) else list(option)
 
 
 def _given(fun, jit: Step) -> dict:

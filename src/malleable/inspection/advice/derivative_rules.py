@@ -5,11 +5,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+
 from malleable.errors import Advice
 from malleable.inspection.advice import bodies, creation, sources
+from malleable.inspection.advice.differences import Difference, differences, is_leaf
+from malleable.inspection.advice.fitting import closed, fitted, gathered
 from malleable.inspection.advice.sources import text
-from malleable.inspection.advice.trouble import Trouble, here
-from malleable.inspection.advice.wording import kind, of_type, structure
+from malleable.inspection.advice.trouble import Step, Trouble, here
+from malleable.inspection.advice.wording import kind, listed, of_type, structure
 
 
 def derivative_rules(trouble: Trouble) -> Iterator[Advice]:
@@ -46,37 +50,35 @@ def _backward(trouble: Trouble) -> Iterator[Advice]:
     result, ends = step.values.get("py_cts_in"), sources.returns(rule) if rule else []
     name = sources.name_of(rule) if rule else "bwd"
     value, place = ends[-1] if ends else (None, None)
-    primal = creation.owner(rule)
+    primal = creation.owner(rule) or _holder(rule, trouble)
     names = sources.parameters(primal) if primal is not None else []
     primal_name = sources.name_of(primal) if primal is not None else "the function"
     begins = _used(trouble)
     told = re.search(
         r"at output(\S*) the bwd rule produced an output of type (\S+) "
-        r"corresponding to an input of type (\S+?),",
+        r"corresponding to an input of type (\w[^\s\[]*\[[\d,]*\])",
         trouble.text,
     )
     if told is not None:
-        index = next(iter(bodies.keys_of(told[1])), 0)
         piece = bodies.part(rule, told[1]) if rule else None
         expression = text(piece[0]) if piece and piece[0] is not None else "..."
-        argument = _argument(trouble, index, names, value)
+        argument = _argument(told[1], names)
         got, wanted = _numbers(told[2]), _numbers(told[3])
         what = f"{name} returns {told[2]} as output{told[1]}, the gradient of {argument}, which is "
         what += f"{told[3]}{begins}"
+        summed, fits = gathered(expression, got, wanted), fitted(expression, got, wanted)
         way = f"return the shape and dtype of {argument}"
-        if len(got) > len(wanted):
-            axes = tuple(range(len(got) - len(wanted)))
-            axis = axes[0] if len(axes) == 1 else axes
-            way = f"sum over the axes that were broadcast: jnp.sum({expression}, axis={axis})"
-        elif got == wanted:
-            way = f"convert it: ({expression}).astype(jnp.{told[3].split('[')[0]})"
-        elif len(got) < len(wanted):
-            way = f"give it the shape of {argument}: jnp.broadcast_to({expression}, {wanted})"
+        if got == wanted:
+            way = f"convert it: {closed(expression)}.astype(jnp.{told[3].split('[')[0]})"
+        elif summed:
+            way = f"sum over the axes that were broadcast: {summed}"
+        elif fits and len(got) <= len(wanted):
+            way = f"give it the shape of {argument}: {fits}"
         yield Advice(what, here(piece[1] if piece else place), way, 3)
         return
-    count = step.values["in_tree"].num_leaves if "in_tree" in step.values else None
+    yield from _parts(step, rule, name, names, begins)
     tree = step.values.get("in_tree")
-    arity = len(tree.children()) if tree is not None else count
+    arity = len(tree.children()) if tree is not None else None
     shown = text(value) if value is not None else "nothing"
     what = f"{name} returns {kind(result)}, but {primal_name} has {arity} argument"
     what += (
@@ -113,8 +115,60 @@ def _used(trouble: Trouble) -> str:
     return f"\n  it is differentiated at {here(last.place)}" if last else ""
 
 
-def _argument(trouble: Trouble, index: int, names: list[str], value) -> str:
-    return f"the argument `{names[index]}`" if index < len(names) else f"argument {index}"
+def _argument(path: str, names: list[str]) -> str:
+    """``the argument `p['b']` `` for the path `[0]['b']` in the tuple of arguments."""
+    first, _, rest = path.partition("]")
+    index = int(first[1:])
+    return (
+        f"the argument `{names[index]}{rest}`" if index < len(names) else f"argument {index}{rest}"
+    )
+
+
+def _parts(step: Step, rule: Any, name: str, names: list[str], begins: str) -> Iterator[Advice]:
+    """A gradient that is another tree than its argument."""
+    result, tree, avals = (step.values.get(k) for k in ("py_cts_in", "in_tree", "in_avals"))
+    if not isinstance(result, tuple) or tree is None or avals is None:
+        return
+    wanted = jax.tree.unflatten(tree, list(avals))
+    if len(result) != len(wanted):
+        return
+    all_parts = [one for i in range(len(wanted)) for one in _unlike(result, wanted, i)]
+    for found in all_parts[:1]:
+        piece = bodies.part(rule, found.path) if rule else None
+        argument = _argument(found.path, names)
+        called = argument.split("`")[1] if "`" in argument else argument
+        lacking, extra = reversed(found.keys)
+        what = f"{name} returns {kind(found.left)} as the gradient of {argument}, which is "
+        what += kind(found.right)
+        written = piece[0] if piece else None
+        if lacking:
+            what += f": there is nothing for {listed(f'{called}[{key!r}]' for key in lacking)}"
+            more = ", ".join(f"{key!r}: ..." for key in lacking)
+            inside = text(written)[1:-1] if isinstance(written, ast.Dict) else ""
+            shown = f"{{{inside}, {more}}}" if inside else f"{{..., {more}}}"
+            way = f"return one gradient for each: {shown}; None for what has none"
+        elif extra:
+            way = f"leave {listed(map(repr, extra), quote='')} out, which {argument} does not have"
+        else:
+            way = f"return {kind(found.right)} there, one gradient for each part, None for none"
+        yield Advice(what + begins, here(piece[1] if piece else None), way, 3.5)
+
+
+def _unlike(result: tuple, wanted: tuple, index: int) -> Iterator[Difference]:
+    """Where a gradient is another tree than its argument; None stands for no gradient."""
+    for found in differences(result[index], wanted[index], path=f"[{index}]"):
+        if found.left is not None:
+            yield found
+
+
+def _holder(rule: Any, trouble: Trouble) -> Any:
+    """The custom_vjp with this backward rule, among what the user's frames hold."""
+    scopes = [scope for step in trouble.own for scope in (step.values, step.frame.f_globals)]
+    for held in (value for scope in scopes for value in list(scope.values())):
+        bwd = getattr(held, "bwd", None) if type(held).__name__ == "custom_vjp" else None
+        if bwd is not None and sources.plain(bwd) is rule:
+            return held
+    return None
 
 
 def _numbers(aval: str) -> tuple[int, ...]:
@@ -173,7 +227,7 @@ def _tangent(trouble: Trouble) -> Iterator[Advice]:
     tangent: Any = step.values.get("py_tangents_out")
     parts = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == 2 else [None, None]
     shown = text(parts[1]) if parts[1] is not None else "tangent"
-    if (hasattr(result, "shape") and hasattr(tangent, "shape")) or hasattr(result, "dtype"):
+    if hasattr(result, "shape") and hasattr(tangent, "shape"):
         what = f"{name}, the rule of {primal}, returns the tangent {of_type(_aval(tangent))} for a "
         what += f"result that is {of_type(_aval(result))}: shapes {_shape(tangent)} and "
         what += f"{_shape(result)}"
@@ -188,6 +242,10 @@ def _tangent(trouble: Trouble) -> Iterator[Advice]:
         )
         what += structure(result)
         way = "return a tangent for every part of the result"
+        if is_leaf(result) and isinstance(tangent, tuple | list):
+            way = "there is one result, so there is one tangent: the sum over the arguments"
+            if isinstance(parts[1], ast.Tuple):
+                way += f", `{' + '.join(map(text, parts[1].elts))}`"
     yield Advice(what + begins, here(place), way, 3)
 
 

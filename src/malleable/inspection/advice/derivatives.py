@@ -29,7 +29,7 @@ def derivatives(trouble: Trouble) -> Iterator[Advice]:
         or ("primal and tangent" in words and trouble.within("_jvp"))
     ):
         yield from _tangents(trouble)
-    elif "argument to VJP function" in words or "cotangent" in words:
+    elif re.search("argument to (a )?VJP function|cotangent", words):
         yield from _cotangent(trouble)
     elif step is not None:
         caller = trouble.caller(step)
@@ -38,7 +38,7 @@ def derivatives(trouble: Trouble) -> Iterator[Advice]:
 
 
 def _of_function(trouble: Trouble, step: Step, caller: Step) -> Iterator[Advice]:
-    words, fun = trouble.text, step.values.get("fun")
+    words, fun = trouble.text, sources.users(step.values.get("fun"))
     name, ends = sources.name_of(fun), sources.returns(fun)
     value, place = ends[-1] if ends else (None, sources.where_defined(fun))
     value = value if len(ends) == 1 else None  # which of them it was is not known
@@ -136,7 +136,11 @@ def _inputs(step: Step, caller: Step, words: str) -> Iterator[Advice]:
         way = (
             f"keep `{path}` out of `{root}`: pass it as an argument of its own, which argnums does "
         )
-        way += "not name; or make it a float with .astype(jnp.float32); or pass allow_int=True"
+        plain = not hasattr(leaf, "dtype")
+        way += "not name; or make it a float, " + (
+            f"{float(leaf)}" if plain else f"{path}.astype(jnp.float32)"
+        )
+        way += "; or pass allow_int=True" if step.name in ("value_and_grad_f", "jacrev") else ""
     yield Advice(what, here(caller.place), way, 3)
 
 
@@ -270,7 +274,17 @@ def _cotangent(trouble: Trouble) -> Iterator[Advice]:
         what += f"result of the function is {told[2]}, of shape {shape}"
         way = f"pass one of the same shape and dtype, e.g. jnp.ones({shape}, jnp.{wanted.dtype})"
         yield Advice(what, here(caller.place), way, 3)
-    elif "tree structure" in trouble.text or "structure" in trouble.text:
+    elif "structure" in trouble.text and (error := trouble.within("_vjp_ct_tree_error")):
+        out = jax.tree.unflatten(
+            error.values["out_tree"], [1] * error.values["out_tree"].num_leaves
+        )
+        has = error.values["ct_tree"]
+        has = jax.tree.unflatten(has, [1] * has.num_leaves)
+        what = f"the cotangent `{given}` given to the vjp function `{name}` is {structure(has)}, "
+        what += f"and the result of the function is {structure(out)}"
+        way = "pass a tree like the result, one cotangent for each part, e.g. "
+        yield Advice(what, here(caller.place), f"{way}jax.tree.map(jnp.ones_like, result)", 3)
+    elif "structure" in trouble.text:
         what = f"the cotangent `{given}` given to the vjp function `{name}` has another structure "
         what += "than the result of the function"
         way = "pass a tree like the result, e.g. jax.tree.map(jnp.ones_like, result)"

@@ -2,6 +2,7 @@
 
 import functools
 import weakref
+from typing import Any
 
 import jax
 from jax import numpy as jnp
@@ -33,14 +34,41 @@ def as_called_directly(error: Exception, program: Jaxpr, leaves: tuple) -> Excep
 
 
 def is_donated(x: HostArray) -> bool:
-    """Whether an array is no more because it was donated, and not by .delete()."""
-    if not x.is_deleted() or len(x.sharding.device_set) > 1:
+    """Whether an array is no more because it was donated, and certainly not by .delete()."""
+    return was_donated(x) is True
+
+
+def was_donated(x: HostArray) -> bool | None:
+    """Whether a deleted array was donated; None where the version of JAX does not tell.
+
+    >>> x = jnp.zeros(3)
+    >>> x.delete()
+    >>> was_donated(x) in (False, None)
+    True
+    """
+    if not x.is_deleted():
         return False
+    donated, deleted = _told()
+    if donated == deleted or len(x.sharding.device_set) > 1:
+        return None
+    return _refusal(x) == donated
+
+
+def _refusal(x: Any) -> str:
     try:
         x.unsafe_buffer_pointer()
     except Exception as error:  # of a type that depends on the version
-        return "Buffer has been deleted or donated" in str(error)
-    return False
+        return str(error)
+    return ""
+
+
+@functools.cache
+def _told() -> tuple[str, str]:
+    """What is said of an array that was donated, and of one that was deleted."""
+    donated, deleted = jnp.zeros(()), jnp.zeros(())
+    jax.jit(lambda x: x + 1, donate_argnums=0)(donated)
+    deleted.delete()
+    return _refusal(donated), _refusal(deleted)
 
 
 @functools.cache

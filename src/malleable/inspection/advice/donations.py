@@ -1,8 +1,8 @@
 """An array is used after its memory was given away: to which argument, and on which line."""
 
 import ast
+import functools
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,12 +13,12 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.errors import Advice
 from malleable.inspection import places
-from malleable.inspection.advice import creation, running, storms, syntax
+from malleable.inspection.advice import creation, direct, running, storms, syntax
 from malleable.inspection.advice.running import Observer, Run
 from malleable.inspection.advice.trouble import Step, Trouble, here
 
 
-@dataclass
+@dataclass(frozen=True)
 class Donation:
     """One array that was given away; argument: its path in the call."""
 
@@ -29,73 +29,51 @@ class Donation:
     called: str  # what the user called it there
 
 
-@dataclass(frozen=True)
-class Taker:
-    """A call that donates one of its arguments, of some type. code: of the function."""
-
-    code: Any
-    function: str
-    argument: str
-    call: Place
-    kind: str
-
-
 class Donations(Observer):
-    """Remembers which arrays the first run of a program was donated; of later ones, what kind."""
+    """Remembers which call was given which array, as long as there is the array."""
 
-    takers: ClassVar[deque[Taker]] = deque(maxlen=256)  # those of earlier blocks included
+    given: ClassVar[dict[int, Donation]] = {}  # in earlier blocks, too
 
     def __init__(self):
-        self.given: dict[int, Donation] = {}
         self.programs: set[compat.Jaxpr] = set()
 
+    def follows(self, running: compat.Running) -> bool:
+        return any(running.donated)
+
     def called(self, run: Run, caller):
-        self.see(run, caller)
-        if any(run.donated) and run.own and run.program not in self.programs:
-            self.programs.add(run.program)
+        if not any(run.donated):
+            return
+        fresh = run.program not in self.programs
+        self.see(run, caller, fresh)
+        if run.own and fresh:
             for name, kind in unusable(run):
                 place = running.place_in(caller)
                 running.warn(in_vain(name, kind, run, place), place)
 
     def ran(self, run: Run, caller):
-        if not run.within:
-            self.see(run, caller)
+        if not run.within and any(run.donated):
+            self.see(run, caller, run.program not in self.programs)
 
-    def see(self, run: Run, caller):
-        if not any(run.donated):
-            return
-        place, code = running.place_in(caller), storms.code_of(run.fun)
-        function = storms.name_of(run.fun) if run.fun else ""
+    def see(self, run: Run, caller, fresh: bool):
+        self.programs.add(run.program)
+        place, function = running.place_in(caller), storms.name_of(run.fun) if run.fun else ""
         for array, name, donated in zip(run.leaves, run.names, run.donated, strict=True):
-            if donated and not is_deleted(array):
-                called = running.name_in(caller, array)
-                gift = Donation(weakref.ref(array), name, function, place, called)
+            if donated and isinstance(array, compat.HostArray) and not array.is_deleted():
+                called = running.name_in(caller, array) if fresh else ""
+                gone = functools.partial(_forget, self.given, id(array))
+                gift = Donation(weakref.ref(array, gone), name, function, place, called)
                 self.given[id(array)] = gift
-                if place is not None and name and code is not None:
-                    taker = Taker(code, function, name, place, running.type_of(array))
-                    if taker not in self.takers:
-                        self.takers.append(taker)
-
-    def of(self, array) -> Donation | None:
-        """How an array was given away."""
-        found = self.given.get(id(array))
-        return found if found and found.array() is array else None
-
-    def taker(self, kind: str, trouble: Trouble) -> Taker | None:
-        """The one function that takes arrays of a type and is used where an error came through."""
-        codes = [code for step in trouble.own for code in used_in(step)]
-        fits = [t for t in self.takers if t.kind == kind and any(t.code is c for c in codes)]
-        one = len({(id(t.code), t.argument) for t in fits}) == 1
-        return fits[-1] if one else None
 
 
-def used_in(step: Step) -> Iterator[Any]:
-    """The code of the functions that the code of a frame names."""
-    code = step.frame.f_code
-    for name in (*code.co_names, *code.co_varnames, *code.co_freevars):
-        held = step.values.get(name, step.frame.f_globals.get(name))
-        if callable(held):
-            yield storms.code_of(held)
+def _forget(given: dict, key: int, _) -> None:
+    given.pop(key, None)
+
+
+def donation_of(array) -> Donation | None:
+    """How an array was given away; None where it was deleted in another way, or not seen."""
+    found = Donations.given.get(id(array))
+    known = found is not None and found.array() is array
+    return found if known and direct.was_donated(array) is not False else None
 
 
 def unusable(run: Run) -> Iterator[tuple[str, str]]:
@@ -141,25 +119,15 @@ def used_again(trouble: Trouble) -> Iterator[Advice]:
     gone = list(deleted(trouble))
     if step is None or not gone:
         return
-    open_block = running.block()
-    donations = open_block.find(Donations) if open_block else Donations()
-    given = donations.of
-    array = min(gone, key=lambda x: (not named_at(step, x), given(x) is None))
+    with running.unobserved():
+        array = min(gone, key=lambda x: (not named_at(step, x), donation_of(x) is None))
+        donation, donated = donation_of(array), direct.was_donated(array)
     name = named_at(step, array) or running.name_in(step.frame, array)
-    donation = given(array)
     name = name or (donation.called if donation else "") or "the array"
     kind = f"{array.dtype}[{','.join(map(str, array.shape))}]"
     what = f"`{name}` ({kind}, shape {tuple(array.shape)}) has no memory any more: "
     if donation is None or donation.place is None:
-        what += "it was deleted, by `.delete()` or as a donated argument (donate_argnums) of a call"
-        taker = donations.taker(kind, trouble)
-        if taker is not None:
-            there = "this line" if same_line(taker.call, step.place) else here(taker.call)
-            taken = f"{taker.function} donates such an array, its argument `{taker.argument}`"
-            what += f"; {taken}: {there}"
-        hint = f"copy it before that, `jnp.copy({name})`"
-        hint += ", or use the result from there on" if taker is not None else ""
-        yield Advice(what, here(step.place), hint, weight=2.5 if taker is None else 3.5)
+        yield _not_seen(donated, name, what, step)
         return
     function = donation.function or "the function"
     line = places.spell(donation.place)
@@ -171,9 +139,22 @@ def used_again(trouble: Trouble) -> Iterator[Advice]:
     root = name.partition("[")[0].partition(".")[0]
     hint = (
         f"use the result from there on (`{root} = ...` at that call, instead of another name), or "
-        f"pass a copy, `jnp.copy({name})`, or drop donate_argnums from that jax.jit"
+        f"pass a copy, `jnp.copy({name})`, or drop donate_argnums / donate_argnames from that "
+        "jax.jit"
     )
     yield Advice(what, here(step.place), hint, weight=4)
+
+
+def _not_seen(donated: bool | None, name: str, what: str, step: Step) -> Advice:
+    """An array that is no more, and no call was seen that took it."""
+    hint = f"copy it before that, `jnp.copy({name})`"
+    if donated is False:
+        hint += ", or call .delete() later"
+        return Advice(f"{what}`.delete()` was called on it", here(step.place), hint, weight=2.5)
+    call = "a call with donate_argnums / donate_argnames"
+    what += f"{call} took it" if donated else f"it was deleted, by `.delete()` or by {call}"
+    hint += ", or use the result of the call from there on"
+    return Advice(what, here(step.place), hint, weight=2.5)
 
 
 def same_line(one: Place, other: Place) -> bool:

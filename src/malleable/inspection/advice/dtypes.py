@@ -1,6 +1,7 @@
 """Values of a kind that the operation does not take: None, lists, strings, whole numbers."""
 
 import ast
+import difflib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -254,7 +255,17 @@ def _whole(found, node, known) -> tuple[str, str] | None:
     return what, f"write int({name}), or divide with //" if name else "write int(...), or use //"
 
 
+def _no_dtype(found, node, known) -> tuple[str, str] | None:
+    near = difflib.get_close_matches(found[1], _NAMES, 1, 0.5)
+    what = f"there is no dtype called {found[1]!r}"
+    return what, f"write {near[0]!r}, or jnp.{near[0]}" if near else "write jnp.float32, say"
+
+
+_NAMES = [f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)]
+_NAMES = [name for name in _NAMES if name != "float8"] + ["bool", "bfloat16", "complex64"]
+
 _TABLE = (
+    (r"data type '(\w+)' not understood", _no_dtype),
     (
         r"arrays are immutable and do not support in-place item|object does not support item ass",
         _immutable,
@@ -268,7 +279,7 @@ _TABLE = (
     (r"does not accept dtype (\w+).*?Accepted dtypes.*?subtypes of ([^.]*)", _accepts),
     (r"Indexer must have integer or boolean type|slice indices must be integers", _indexer),
     (
-        r"indices must be of integer type|must have an integer dtype|indices must have int",
+        r"indices must be of integer type|must have an integer dtype|indices must have (?:an )?int",
         _integers,
     ),
     (r"values to unpack", _unpacked),

@@ -71,11 +71,28 @@ def _told(trouble: Trouble) -> re.Match | None:
 
 
 def outlived(trouble: Trouble) -> bool:
-    """Whether JAX names a traced function, and nothing was being traced when the error came."""
+    """Whether a traced value was asked for, and nothing was being traced when the error came."""
     told = _told(trouble)
+    if told is None:
+        return trouble.kind in _ASKED and trouble.last is not None and not _within_jax(trouble)
     names = {step.name for step in trouble.steps}
     tracing = any(name.startswith(("trace_to_jaxpr", "trace_to_subjaxpr")) for name in names)
     return told is not None and not tracing and told[1].rpartition(".")[2] not in names
+
+
+_ASKED = {"ConcretizationTypeError", "TracerBoolConversionError", "TracerArrayConversionError"}
+_ASKED |= {"TracerIntegerConversionError", "NonConcreteBooleanIndexError"}
+
+
+def _within_jax(trouble: Trouble) -> bool:
+    """Whether JAX called, near or far, the line that failed."""
+    at = trouble.steps.index(trouble.last) if trouble.last else 0
+    before = [step.frame for step in trouble.steps[:at]]
+    outer = trouble.steps[0].frame.f_back
+    while outer is not None:
+        before.append(outer)
+        outer = outer.f_back
+    return any(f.f_globals.get("__name__", "").startswith("jax.") for f in before)
 
 
 def _chosen(told, created, used, trouble: Trouble) -> tuple[str, Place, str] | None:

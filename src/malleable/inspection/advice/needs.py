@@ -166,6 +166,16 @@ def _is_numpy(function) -> bool:
     return isinstance(function, np.ufunc) or module.split(".")[0] == "numpy"
 
 
+def _part(function) -> str:
+    """`linalg.` for a function of numpy.linalg, "" for one of numpy."""
+    parts = (getattr(function, "__module__", None) or "").split(".")[1:2]
+    return f"{parts[0]}." if parts and parts[0] in ("linalg", "fft") else ""
+
+
+def _within_jnp(part: str):
+    return getattr(jnp, part.rstrip(".")) if part else jnp
+
+
 def _numpy(node: ast.AST, step: Step) -> Need:
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
         return _store(node, step)
@@ -192,9 +202,10 @@ def _numpy(node: ast.AST, step: Step) -> Need:
     ):
         way = f"drop it, or write jnp.asarray({given})"
         return Need(call, what, (way, host), False, _args(call))
-    if _is_numpy(function) and getattr(jnp, last, function) is not function:
+    part = _part(function)
+    if _is_numpy(function) and getattr(_within_jnp(part), last, function) is not function:
         keywords = "".join(f", {k.arg}={text(k.value)}" for k in call.keywords)
-        way = f"write jnp.{last}({given}{keywords})"
+        way = f"write jnp.{part}{last}({given}{keywords})"
         return Need(call, what, (way, host), False, _args(call))
     what = f"`{name}` works on NumPy arrays and needs the values of"
     twin = _twin(function, last)

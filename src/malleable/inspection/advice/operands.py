@@ -108,6 +108,9 @@ def _filled(known: list[Operand], node: ast.AST, step: Step, trouble: Trouble) -
             values = values[::-1]
     elif isinstance(node, ast.Call):
         values = next((v for v in map(_positional, after) if v is not None), None)
+        listed = next((v for v in map(_joined, after) if v is not None), None)
+        if listed is not None and len(known) >= len(listed):
+            return _in_place(known, node, listed)
         owner = len(known) - len(node.args) - len(node.keywords)
         if values is None or any(isinstance(a, ast.Starred | ast.List) for a in node.args):
             return known
@@ -148,6 +151,22 @@ def _positional(step: Step) -> tuple | None:
     if not names:
         return None
     return tuple(step.values.get(name, MISSING) for name in names)
+
+
+def _joined(step: Step) -> list | None:
+    """The arrays that a function of JAX joins."""
+    held = next((step.values[k] for k in ("arrays", "tup") if k in step.values), None)
+    many = isinstance(held, list | tuple) and len(held) > 1 and all(map(_array, held))
+    return list(held) if many else None  # type: ignore[arg-type]
+
+
+def _in_place(known: list[Operand], node: ast.Call, values: list) -> list[Operand]:
+    """The operands with the values of those that stand in the list of a call."""
+    written = next((a.elts for a in node.args if isinstance(a, ast.List | ast.Tuple)), [])
+    if len(written) != len(values):
+        return known
+    at = {id(part): value for part, value in zip(written, values, strict=True)}
+    return [Operand(one.name, at.get(id(one.node), one.value), one.node) for one in known]
 
 
 def _array(x: Any) -> bool:

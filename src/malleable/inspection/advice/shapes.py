@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from malleable.errors import Advice
 from malleable.inspection.advice import sources
+from malleable.inspection.advice.fitting import closed, fitted
 from malleable.inspection.advice.mapped import is_pmap
+from malleable.inspection.advice.matrices import square
 from malleable.inspection.advice.operands import Operand, operands
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Step, Trouble, here
@@ -100,6 +102,22 @@ def _broadcast(found, node, known) -> tuple[str, str] | None:
     )
     what += f"`{one.name}` and {b} in `{other.name}`"
     return what, _fit(one, other)
+
+
+def _promotion(found, node, known) -> tuple[str, str] | None:
+    """Arrays that broadcast, and jax_numpy_rank_promotion forbids it."""
+    arrays = [one for one in known if one.shape]
+    few, many = min(arrays, key=_count, default=None), max(arrays, key=_count, default=None)
+    if few is None or many is None or _count(few) == _count(many) or _clash(arrays):
+        return None
+    what = f"{few} and {many}: they broadcast, but the setting jax_numpy_rank_promotion='raise' "
+    what += "forbids to broadcast arrays with different numbers of axes"
+    index = ", ".join(["None"] * (_count(many) - _count(few)) + [":"] * _count(few))
+    return what, f"say which axes are new: {closed(few.name)}[{index}]"
+
+
+def _count(one: Operand) -> int:
+    return len(one.shape or ())
 
 
 _ANY_SHAPE = "make every axis equal or 1, aligned at the right: x[:, None], x.reshape(...)"
@@ -225,12 +243,15 @@ def _join(found, node, known) -> tuple[str, str] | None:
         axis = matches[0] if matches else 0
         index = ", ".join([":"] * axis + ["None"])
         return what, f"give `{few.name}` the axis it lacks: {few.name}[{index}] (jnp.expand_dims)"
-    if "stack" in name and name == "stack":
-        return what, "stack needs the same shape for all: pad or cut them; or jnp.concatenate"
+    if name == "stack":
+        way = fitted(odd.name, odd.shape, usual)
+        way = f"give all the shape {usual}: {way}" if way else "pad or cut them to one shape"
+        return what, f"stack needs the same shape for all: {way}"
     if len(few.shape) == len(many.shape):
         differ = [i for i, (m, n) in enumerate(zip(few.shape, many.shape, strict=True)) if m != n]
         if len(differ) == 1:
-            return what, f"only axis {differ[0]} differs: join along it, axis={differ[0]}"
+            joined = f"jnp.concatenate([{', '.join(names)}], axis={differ[0]})"
+            return what, f"only axis {differ[0]} differs: join along it, {joined}"
     return what, "make them alike in every axis but the one along which they are joined, axis=..."
 
 
@@ -310,6 +331,11 @@ def _convolution(found, node, known) -> tuple[str, str] | None:
     what = f"{image} and {kernel}: the image has {found[1]} channels and the kernel expects "
     what += found[2]
     way = "make the numbers of channels equal; or say which axis is which with dimension_numbers="
+    if isinstance(node, ast.Call) and text(node.func).endswith("lax.conv"):
+        given = ", ".join(map(text, node.args))
+        way = "make the numbers of channels equal; or say which axis is which: "
+        way += f"lax.conv_general_dilated({given}, dimension_numbers="
+        return what, f"{way}('NHWC', 'HWIO', 'NHWC'))"
     if isinstance(node, ast.Call) and any(k.arg == "dimension_numbers" for k in node.keywords):
         return what, "make the numbers of channels equal, or set feature_group_count"
     return what, f"{way}('NHWC', 'HWIO', 'NHWC')"
@@ -318,9 +344,14 @@ def _convolution(found, node, known) -> tuple[str, str] | None:
 def _update(found, node, known) -> tuple[str, str] | None:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
         return None
+    if ".at[" not in text(node.func):
+        way = "give it a shape that broadcasts to it, one whose axes are equal or 1"
+        return f"`{text(node.args[0])}` is {found[1]}, and {found[2]} is wanted there", way
     name, place = text(node.args[0]), text(node.func.value).replace(".at", "")
     what = f"`{name}` is {found[1]}, and the place it is written to, `{place}`, is {found[2]}"
-    return what, "give it that shape (reshape, or a slice), or one that broadcasts to it"
+    got, wanted = (tuple(map(int, re.findall(r"\d+", t.partition("[")[2]))) for t in found.groups())
+    fits = fitted(name, got, wanted)
+    return what, "give it that shape, or one that broadcasts to it" + f", e.g. {fits}" * bool(fits)
 
 
 def _squeezed(found, node, known) -> tuple[str, str] | None:
@@ -364,6 +395,8 @@ _TABLE = (
     (r"input type=(\S+) and requested type=(\S+)", _update),
     (r"squeeze out which has size not equal to one, .*dimensions=\((\d+)", _squeezed),
     (r"lhs feature dimension size .*? but (\d+) // 1 != (\d+)", _convolution),
+    (r"square|shape \[\.\.\., n, n\]|for broadcasting|core dimension", square),
+    (r"jax_numpy_rank_promotion='raise'", _promotion),
     (r"einsum|Size of label|einstein", _einsum),
     (r"ncompatible shapes for broadcasting|got incompatible shapes|broadcast", _broadcast),
     (r"contracting dimensions|matmul|dot_general|inner dimension", _product),

@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 
 from malleable.compat import Place
 from malleable.errors import Advice
 from malleable.inspection import places
-from malleable.inspection.advice import sources
+from malleable.inspection.advice import running, sources
 from malleable.inspection.advice.mapped import is_shard_map, is_users, made_at
-from malleable.inspection.advice.trouble import Trouble, here
+from malleable.inspection.advice.trouble import Step, Trouble, here
 
 
 def shard_map_specs(trouble: Trouble) -> Iterator[Advice]:
@@ -30,6 +31,8 @@ def shard_map_specs(trouble: Trouble) -> Iterator[Advice]:
     text = trouble.text
     if "must refer to an axis" in text:
         yield from unknown_axis(text, mesh, where)
+    elif "does not match the specs of the input" in text:
+        yield from elsewhere(text, values, params, caller, where)
     elif "structure error" in text and "in_specs" in text:
         yield from arity(values.get("in_specs"), args, params, function, where)
     elif "too long to be compatible" in text and "in_specs" in text:
@@ -51,6 +54,44 @@ def unknown_axis(text: str, mesh, where: str) -> Iterator[Advice]:
     what = f"{found[1]} names the axis '{found[2]}', and the mesh has {known} only"
     hint = f"write jax.P('{axes[0]}') in {found[1]}, or rename the axis where the mesh is made"
     yield Advice(what, where, hint, weight=4)
+
+
+def elsewhere(
+    text: str, values: dict, params: list[str], caller: Step | None, where: str
+) -> Iterator[Advice]:
+    """An argument that lies on a mesh with explicit axes in another way than in_specs says."""
+    found = re.search(
+        r"shard_map: (P\(.*?\)) does not match the specs of the input: (P\(.*?\)) "
+        r"for arg: (\S+)\.?",
+        text,
+    )
+    if not found:
+        return
+    spec, has, kind = found.groups()
+    kind, (name, leaf) = kind.rstrip("."), _passed(values, params)
+    mesh = values.get("mesh")
+    axes = tuple(map(str, getattr(mesh, "axis_names", ())))
+    sizes = tuple(getattr(mesh, "axis_sizes", ()))
+    what = f"{name} ({kind}) is laid out as {has}, and in_specs says {spec}: over a mesh with "
+    what += "explicit axes, which jax.make_mesh makes, shard_map does not move its arguments"
+    known = running.name_in(caller.frame, leaf) if caller else ""
+    shown = known or (name.split("`")[1] if "`" in name else "x")
+    auto = ", ".join(["jax.sharding.AxisType.Auto"] * len(axes)) + "," * (len(axes) == 1)
+    hint = (
+        f"lay it out first: jax.reshard({shown}, jax.NamedSharding(mesh, jax.{spec})); or make a "
+        f"mesh that moves them, jax.make_mesh({sizes}, {axes}, axis_types=({auto}))"
+    )
+    yield Advice(what, where, hint, weight=4)
+
+
+def _passed(values: dict, params: list[str]) -> tuple[str, Any]:
+    """What the function calls the argument that is being looked at, and its value."""
+    one, args = values.get("a"), values.get("args") or ()
+    for i, arg in enumerate(args):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
+            if leaf is one and i < len(params):
+                return f"the argument `{params[i]}{jax.tree_util.keystr(path)}`", leaf
+    return "an argument", one
 
 
 def arity(specs, args, params: list[str], function: str, where: str) -> Iterator[Advice]:

@@ -18,14 +18,22 @@ from malleable.inspection.advice.trouble import Step, Trouble, here
 
 def indivisible(trouble: Trouble) -> Iterator[Advice]:
     """A size that the devices do not divide: device_put, jit with shardings, pmap."""
-    found = re.search(
-        r"array axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+) "
-        r"\(full shape: (\(.*?\))",
-        trouble.text,
-    ) or re.search(
-        r"dimension (\d+) should be divisible by (\d+), but it is equal to (\d+) "
-        r"\(full shape: (\(.*?\))",
-        trouble.text,
+    found = (
+        re.search(
+            r"array axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+) "
+            r"\(full shape: (\(.*?\))",
+            trouble.text,
+        )
+        or re.search(
+            r"array axis (\d+) is partitioned (\d+) times, but does not evenly divide the "
+            r"dimension size (\d+)\. Got shape: (\(.*?\))",
+            trouble.text,
+        )
+        or re.search(
+            r"dimension (\d+) should be divisible by (\d+), but it is equal to (\d+) "
+            r"\(full shape: (\(.*?\))",
+            trouble.text,
+        )
     )
     step = trouble.last
     if found is None or step is None:

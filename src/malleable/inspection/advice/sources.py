@@ -10,6 +10,7 @@ from typing import Any
 
 from malleable.compat import Place
 from malleable.frontend.nodes import SHARED
+from malleable.inspection import places
 from malleable.inspection.advice.trouble import Step
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -105,6 +106,29 @@ def plain(fun: Any) -> types.FunctionType | None:
         elif not isinstance(fun, types.FunctionType) and callable(fun):
             fun = getattr(fun, "fun", None) or type(fun).__call__
     return fun if isinstance(fun, types.FunctionType) else None
+
+
+def users(fun: Any) -> Any:
+    """The user's function inside one that a library makes of it; any other as it is."""
+    waiting, known = [(fun, 0)], plain(fun)
+    if known is None or places.is_own(known.__code__.co_filename):
+        return fun
+    for held, depth in waiting:
+        known = plain(held) if callable(held) else None
+        if known is not None and places.is_own(known.__code__.co_filename):
+            return held
+        if depth < 4 and len(waiting) < 200:
+            waiting += [(one, depth + 1) for one in (*_closed_over(held), *_closed_over(known))]
+    return fun
+
+
+def _closed_over(fun: Any) -> list:
+    """What a function closes over, or the attributes of an object that is called like one."""
+    if isinstance(fun, functools.partial):
+        return [fun.func]
+    cells = getattr(fun, "__closure__", None) or ()
+    inside = [cell.cell_contents for cell in cells if cell != types.CellType()]
+    return inside or (list(vars(fun).values()) if hasattr(fun, "__dict__") else [])
 
 
 def definition(fun: Any) -> tuple[Function, Place] | None:

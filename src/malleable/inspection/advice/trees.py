@@ -8,7 +8,7 @@ from typing import Any
 
 from malleable.errors import Advice
 from malleable.inspection.advice import bodies, creation, sources
-from malleable.inspection.advice.differences import differences, is_leaf
+from malleable.inspection.advice.differences import children, differences, is_leaf
 from malleable.inspection.advice.sources import MISSING, text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import a, is_jitted, kind, leaves, of_type
@@ -26,6 +26,8 @@ def trees(trouble: Trouble) -> Iterator[Advice]:
     elif (step := trouble.within("tree_map")) is not None and _is_users(step, trouble):
         yield from _two_trees(step, trouble)
         yield from _one_leaf(step, trouble)
+    elif step is not None and trouble.foreign is not None:
+        yield from _two_trees(step, trouble)
     elif isinstance(trouble.error, KeyError):
         yield from _no_key(trouble)
 
@@ -34,9 +36,14 @@ def trees(trouble: Trouble) -> Iterator[Advice]:
 
 
 def _is_users(step: Step, trouble: Trouble) -> bool:
-    """Whether the user calls tree.map, and not JAX for its own ends."""
-    before = trouble.steps[max(trouble.steps.index(step) - 1, 0)]
-    return before.own or before.place.file.endswith("tree.py")
+    """Whether the user calls tree.map, and not JAX or a library for its own ends."""
+    before = [s for s in trouble.steps[: trouble.steps.index(step)] if not _is_door(s)]
+    return bool(before) and before[-1].own
+
+
+def _is_door(step: Step) -> bool:
+    """Whether this is jax.tree.map, which only calls another function."""
+    return not step.own and step.place.file.endswith("tree.py")
 
 
 def _two_trees(step: Step, trouble: Trouble) -> Iterator[Advice]:
@@ -46,14 +53,15 @@ def _two_trees(step: Step, trouble: Trouble) -> Iterator[Advice]:
     if caller is None or not isinstance(call, ast.Call):
         return
     given = [text(arg) for arg in call.args[1:]]
+    inside = not _is_users(step, trouble)
+    if inside:  # a library maps over what it was given
+        given = [_called_by(caller, tree) or f"tree {i}" for i, tree in enumerate(trees, 1)]
     names = [*given, *(f"argument {i + 2}" for i in range(len(given), len(trees)))]
-    check = step.values.get("is_leaf")
-    if check is not None:
-        return
+    ends = step.values.get("is_leaf") or (lambda _: False)
     for name, other in zip(names[1:], trees[1:], strict=False):
         for found in differences(trees[0], other, prefix=False):
-            if is_leaf(found.left):  # the first tree decides: anything may stand for its leaf
-                continue
+            if is_leaf(found.left) or ends(found.left):
+                continue  # the first tree decides: anything may stand for its leaf
             first, left, right = names[0], found.left, found.right
             only_left, only_right = found.keys
             if only_left or only_right:
@@ -70,8 +78,26 @@ def _two_trees(step: Step, trouble: Trouble) -> Iterator[Advice]:
                 what = found.says(first, name)
                 way = "build the second from the first, e.g. with jax.tree.map(jnp.zeros_like, "
                 way += f"{first}), or make them the same there"
+            if inside:
+                what = f"{text(call.func)} goes through two trees at once, and {what}"
+                way = "make both from one tree: what is made for parameters, as the state of an "
+                way += "optimizer is, has to be made anew (.init) when these change"
             yield Advice(what, here(caller.place), way, 3)
             return
+
+
+def _called_by(step: Step, tree: Any) -> str:
+    """What the user calls a tree: `state[0].mu`; "" where no variable of theirs holds it."""
+    waiting = [(name, held, 0) for name, held in step.values.items()]
+    for name, held, depth in waiting:
+        if held is tree:
+            return name
+        if depth < DEEP and len(waiting) < MANY and isinstance(held, dict | list | tuple):
+            waiting += [(name + key, child, depth + 1) for key, child in children(held)]
+    return ""
+
+
+DEEP, MANY = 5, 4096  # how far a tree is looked for in others
 
 
 def _one_leaf(step: Step, trouble: Trouble) -> Iterator[Advice]:

@@ -36,6 +36,8 @@ class Step:
     @property
     def own(self) -> bool:
         compiled = self.place.file.endswith((".pyx", ".pxd"))  # of a library, as it was built
+        if self.place.file.startswith("<") and not linecache.getlines(self.place.file):
+            return False  # what a library wrote and compiled, the __init__ of a dataclass, say
         return not self.jax and not compiled and places.is_own(self.place.file)
 
 

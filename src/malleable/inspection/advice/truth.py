@@ -110,9 +110,23 @@ def _truth_of_call(call: ast.Call, name: str) -> Need:
     if name == "filter":
         return Need(call, f"{asks} from", ("keep all and choose with jnp.where(test, x, 0)",))
     other = _BUILTINS[name]
-    if name in ("max", "min") and len(call.args) == 1:
+    if name in ("max", "min") and len(call.args) != 2:
         other = f"jnp.{name}"
+    if len(call.args) > 2:
+        given = f"jnp.stack([{given}])"
+    elif len(call.args) == 1:
+        given = _one_array(call.args[0])
     return Need(call, f"{asks} from a comparison of", (f"write {other}({given})",))
+
+
+def _one_array(many: ast.expr) -> str:
+    """A list of values as one array: the functions of jax.numpy take no lists."""
+    match many:
+        case ast.List() | ast.Tuple() | ast.ListComp():
+            return f"jnp.stack({text(many)})"
+        case ast.GeneratorExp():
+            return f"jnp.stack([{text(many)[1:-1]}])"
+    return f"jnp.asarray({text(many)})"
 
 
 def _branch(node: ast.If) -> str:
