@@ -68,9 +68,8 @@ def arguments(fun: Callable, args: tuple, kwargs: dict) -> tuple[list, Any, list
     [True, False]
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    fixed = {
-        k + len(args) if k in range(-len(args), 0) else k for k in compat.static_arguments(fun)
-    }
+    fixed, n = compat.static_arguments(fun), len(args)
+    fixed |= {k + n for k in fixed if isinstance(k, int) and k < 0}
     traced = [
         key not in fixed and (compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct))
         for key, part in (*enumerate(args), *sorted(kwargs.items()))
