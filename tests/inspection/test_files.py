@@ -290,6 +290,27 @@ def test_a_wrong_argument_is_named_by_its_path(tmp_path, transformable, wrong, t
         load(tmp_path / "f")(*wrong)
 
 
+@pytest.mark.parametrize("transformable", [True, False])
+@pytest.mark.parametrize("static", [{"static_argnums": (1, 2)}, {"static_argnames": ("n", "m")}])
+def test_static_numbers_are_part_of_the_program(tmp_path, transformable, static):
+    fun = jax.jit(lambda x, n, m, y=0.0: x * n + sum(m) + y, **static)
+    for args, kwargs in [((X, 2, (3, 4), X), {}), ((X, 2), {"m": (3, 4), "y": X})]:
+        save(tmp_path / "f", fun, *args, transformable=transformable, **kwargs)
+        loaded = load(tmp_path / "f")
+        assert_close(loaded(X + 1, *args[1:], **kwargs), fun(X + 1, *args[1:], **kwargs))
+        assert [path for path, _ in loaded.metadata["arguments"]] == ["x", "y"]
+        for n, m in [(3, (3, 4)), (2, (3, 5)), (2, (3, 4, 5))]:
+            with pytest.raises(MalleableError, match="another structure"):
+                loaded(X, n=n, m=m, y=X)
+    if not transformable:
+        save(tmp_path / "f", fun, X, 2, (3, 4), X, polymorphic=("b", None, None, "b"))
+        x = jnp.ones(5)
+        assert_close(load(tmp_path / "f")(x, 2, (3, 4), x), fun(x, 2, (3, 4), x))
+    rest = jax.jit(lambda *xs: xs[0] * xs[1] - xs[2], static_argnums=1)
+    save(tmp_path / "f", rest, X, 2, X, transformable=transformable)
+    assert_close(load(tmp_path / "f")(X + 1, 2, X), rest(X + 1, 2, X))
+
+
 def test_a_setting_is_part_of_the_program(tmp_path):
     fun = lambda x, how: jnp.sin(x) if how == 1 else jnp.cos(x)
     save(tmp_path / "f", lambda x, how: fun(x, {"sin": 1, "cos": 2}[how]), X, "sin",

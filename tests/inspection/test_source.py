@@ -572,3 +572,23 @@ def test_onnx_names_the_extra(monkeypatch):
     with pytest.raises(MalleableError, match="onnx") as caught:
         export.onnx(abs, 1.0)
     assert "malleable[onnx]" in caught.value.hint
+
+
+def scaled(x, n, how, m=(1, 2)):
+    return (x * n if how == "times" else x + n) * sum(m)
+
+
+@pytest.mark.parametrize(
+    "static", [{"static_argnums": (1, 2, 3)}, {"static_argnames": ("n", "how", "m")}]
+)
+def test_static_arguments_are_part_of_the_program(static):
+    fun = jax.jit(scaled, **static)
+    for args, kwargs in [((2, "times"), {}), ((2.5,), {"how": "plus", "m": (3, 4)})]:
+        again = written(fun, X, *args, **kwargs)
+        assert_same(again(X + 1, *args, **kwargs), fun(X + 1, *args, **kwargs))
+        with pytest.raises(TypeError, match="written for n = 2"):
+            again(X, 3, *args[1:], **kwargs)
+    rest = jax.jit(lambda *xs: xs[0] * xs[1] - xs[2], static_argnums=1)
+    assert_same(written(rest, X, 2, X)(X + 1, 2, X), rest(X + 1, 2, X))
+    text = export.source(jax.jit(lambda x, inf: x * inf, static_argnums=1), X, float("inf"))
+    assert_same(run(text, "main")(X, None), X * float("inf"))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from jax import lax, vmap
+from jax.custom_derivatives import SymbolicZero
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -30,6 +31,7 @@ from tests.programs import inputs, programs
 X = jnp.arange(6.0).reshape(2, 3) / 7
 LINE = jnp.arange(1.0, 9.0)
 MESH = Mesh(np.array(jax.devices()), ("d",))
+TWO = Mesh(np.array(jax.devices()[:2]), ("d",))
 SEEN: list = []
 
 
@@ -331,7 +333,117 @@ def test_a_function_with_a_rule_for_batches_is_batched_by_it():
     check(vmap(lambda x: see(x) + vmap(ruled)(X[0]).sum()), X[0], seen=X[0].tolist())
     check(vmap(lambda x: ruled(x) / lax.psum(x, "i"), axis_name="i"), X)
     check(vmap(jax.jit(lambda x: lax.map(ruled, x))), X)
+    check(vmap(lambda x: lax.scan(lambda c, a: (c, ruled(x)), 0.0, X[:0])[1]), X)  # stays staged
+    check(vmap(jax.shard_map(ruled, mesh=TWO, in_specs=P("d"), out_specs=P("d"))), X.T)
     check(ruled, X)
+
+
+def test_a_rule_for_batches_is_followed_though_the_user_catches_everything():
+    def swallowed(x):
+        try:
+            return ruled(x)
+        except BaseException:
+            return x
+
+    def misled(x):
+        try:
+            return ruled(x)
+        except BaseException:
+            raise ValueError from None
+
+    for one in (swallowed, misled):
+        with listen() as notes:
+            check(vmap(one), X)
+        assert "ran a vmap as a whole" in [n.what for n in notes]
+        check(vmap(lambda x, one=one: one(x) / lax.psum(x, "i"), axis_name="i"), X)
+
+
+def test_what_is_not_mapped_over_comes_out_as_it_was():
+    fun = vmap(lambda x: (x, jnp.ones(2), 1.5), out_axes=(0, None, None))
+    named = vmap(lambda x: (lax.psum(x, "i"), jnp.ones(2), 2), axis_name="i", out_axes=None)
+    for mapped in (fun, named):
+        *got, number = unstage(mapped)(X[0])
+        *want, wanted = mapped(X[0])
+        assert_same(got, want)
+        assert type(number) is type(wanted) and number == wanted
+
+
+# Rules that are not the derivative of their function, so that it shows who is asked.
+seven = jax.custom_vjp(jnp.sin)
+seven.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (g * 7,))
+limited = jax.custom_vjp(lambda x: x)
+limited.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -0.1, 0.1),))
+summed = jax.custom_vjp(lambda x: x)
+summed.defvjp(lambda x: (x, None), lambda _, g: (lax.psum(g, "d"),))
+eight = jax.custom_jvp(jnp.sin)
+eight.defjvp(lambda p, t: (eight(p[0]), t[0] * 8))
+shared = jax.custom_jvp(lambda x: see(x) / lax.psum(x, "d"))
+shared.defjvp(lambda p, t: (shared(p[0]), 9 * t[0] / lax.psum(p[0], "d")))
+met = jax.custom_jvp(lambda x: lax.psum(jnp.sin(x), "d"))
+met.defjvp(lambda p, t: (met(p[0]), lax.psum(5 * t[0], "d")))
+half = jax.custom_jvp(lambda x, y: x * y)
+half.defjvp(
+    lambda p, t: (half(*p), sum(3 * x for x in t if not isinstance(x, SymbolicZero))),
+    symbolic_zeros=True,
+)
+
+
+def whole(f):
+    """A derivative of what devices do, each with its part."""
+    return jax.grad(lambda x: (f(x) * 1.5).sum())
+
+
+RULED = {
+    "relu": lambda v: jax.nn.relu(v - 1),
+    "softmax": jax.nn.softmax,
+    "vjp": seven,
+    "no linear rule": lambda v: limited(lax.psum(v, "d")) * v,
+    "collective backward": summed,
+    "jvp": eight,
+    "collective of values": shared,
+    "collective of tangents": met,
+    "symbolic zeros": lambda v: half(v, 2.0) + half(v, v),
+    "in jit": lambda v: jax.jit(eight)(v) + jax.jit(seven)(v),
+    "in scan": lambda v: lax.scan(lambda c, a: (c + eight(a), c), v[0], v)[1],
+    "in library": lambda v: lax.map(jax.nn.relu, v - 1),
+    "in vmap": lambda v: vmap(lambda a: eight(a) * lax.psum(a, "i"), axis_name="i")(v),
+    "both in vmap": lambda v: vmap(lambda a: seven(a) / lax.psum(a, "i"), axis_name="i")(v),
+    "derivative inside": lambda v: jax.grad(lambda v: eight(v).sum() * seven(v).sum())(v),
+}
+
+
+@pytest.mark.caches
+@pytest.mark.parametrize("name", RULED)
+def test_rules_for_derivatives_hold_around_devices(name):
+    rule = RULED[name]
+    for checked in (True, False):
+        if checked and name == "collective backward":  # JAX refuses it
+            continue
+        if checked and name.endswith("in vmap"):  # and cannot batch this
+            continue
+        body = rule if checked else lambda v: lax.psum(rule(v).sum(), "d")
+        specs = {"in_specs": P("d"), "out_specs": P("d") if checked else P(), "check_vma": checked}
+        check(whole(jax.shard_map(body, mesh=TWO, **specs)), LINE[:4])
+
+
+@pytest.mark.caches  # pmap keeps what it made of a function
+def test_rules_for_derivatives_hold_around_pmap_and_named_examples():
+    for rule in (seven, limited, summed, eight, shared, met):
+        check(whole(lambda x, f=rule: jax.pmap(f, axis_name="d")(x)), X[:2])
+        check(whole(lambda x, f=rule: vmap(f, axis_name="d")(x)), X[:2])
+    each = vmap(whole(jax.pmap(seven)))
+    check(each, jnp.stack([X[:2], X[:2] + 1]))
+
+
+def test_devices_whose_derivative_has_a_rule_still_show_values():
+    body = lambda v: jax.nn.relu(see(v)) * 2
+    fun = jax.shard_map(body, mesh=TWO, in_specs=P("d"), out_specs=P("d"))
+    with listen() as notes:
+        check(whole(fun), LINE[:2], seen=[[1.0], [2.0]])
+    assert not notes
+    with listen() as notes:
+        check(whole(jax.shard_map(seven, mesh=TWO, in_specs=P("d"), out_specs=P("d"))), LINE[:2])
+    assert "ran a shard_map as a whole" in [n.what for n in notes]
 
 
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])

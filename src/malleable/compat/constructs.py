@@ -12,14 +12,7 @@ import jax
 import jax.core
 import jax.export
 from jax import lax
-from jax._src import (
-    ad_checkpoint,
-    config,
-    core,
-    custom_derivatives,
-    pjit,
-    shard_map,
-)
+from jax._src import ad_checkpoint, config, core, custom_derivatives, linear_util, pjit, shard_map
 from jax._src import mesh as mesh_internal
 from jax._src.interpreters import ad as ad_internal
 from jax._src.interpreters import batching as batching_internal
@@ -27,12 +20,7 @@ from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import parallel
 from jax.interpreters import ad
 
-from malleable.compat.programs import (
-    HostArray,
-    Tracer,
-    aval_of,
-    varying,
-)
+from malleable.compat.programs import HostArray, Tracer, aval_of, varying
 from malleable.compat.tracers import LiveTracer, under_trace
 
 _detour: Any = jax.make_user_context(None)  # type: ignore[attr-defined]
@@ -161,18 +149,12 @@ def _bind_or_run(bind):
             return list(tree.vals), list(specs)
 
         fun, trees = params["subfuns"][0], []
+        given = [params[k] for k in ("mesh", "in_specs", "newly_manual_axes", "check_vma")]
         with under_trace(trace):
-            outs = by.shard_map(
-                lane,
-                fun,
-                args,
-                params["mesh"],
-                params["in_specs"],
-                params["newly_manual_axes"],
-                params["check_vma"],
-            )
-        if outs is NotImplemented:
-            return bind(self, trace, args, avals, params)
+            outs = by.shard_map(lane, fun, args, *given)
+        if outs is None or outs is NotImplemented:
+            with contextlib.nullcontext() if outs is NotImplemented else detoured(None):
+                return bind(self, trace, args, avals, params)
         return trees[-1][0].update(outs)
 
     return wrapped
@@ -252,6 +234,11 @@ def around() -> set[str]:
 _DERIVATIVES = (ad.JVPTrace, ad_internal.LinearizeTrace, pe.JaxprTrace)
 
 
+def is_batched() -> bool:
+    """Whether what is done here is done for all examples of a vmap at once."""
+    return isinstance(core.trace_ctx.trace, batching_internal.BatchTrace)
+
+
 def lanes_here() -> "Iterator[Lane]":
     """The lanes that what is done here runs in, innermost first."""
     trace = core.trace_ctx.trace
@@ -265,13 +252,14 @@ class Lane(jax.core.Trace):
     """What runs inside is one lane of many: values are concrete, collectives are passed on.
 
     axes: {name: size}; run(primitive, plain operands, params, operands) -> results, for what is
-    about the axes or has a body. mesh: of a shard_map that checks along which axes values vary:
-    then arrays say so in their types, as derivatives have to know.
+    about the axes, has a body, or a rule for its derivative in reverse. mesh: of a shard_map that
+    checks along which axes values vary: then arrays say so in their types, as derivatives have to
+    know. in_rule: it runs a rule for a derivative, whose tangents no other lane knows.
     """
 
     def __init__(self, axes, run, mesh=None):
         super().__init__()
-        self.axes, self.run, self.mesh, self.manual = axes, run, mesh, False
+        self.axes, self.run, self.mesh, self.manual, self.in_rule = axes, run, mesh, False, False
         self.parent_trace, self.outside = core.trace_ctx.trace, mesh_internal.get_abstract_mesh()
 
     @contextlib.contextmanager
@@ -310,24 +298,48 @@ class Lane(jax.core.Trace):
             outs = [self.typed(x, t) for x, t in zip(outs, types, strict=True)]
         return list(outs) if prim.multiple_results else outs[0]
 
-    def process_custom_jvp_call(self, prim, fun, rule, args, /, **_):
-        with under_trace(self):
-            return fun.call_wrapped(*args)
+    def process_custom_jvp_call(self, prim, fun, rule, args, /, **params):
+        if not self.is_differentiated():
+            return self.process_call(prim, fun, args, params)
+        types, seen = list(map(jax.typeof, args)), []
+        tangents = [t.to_tangent_aval() for t in types]
+        params["subfuns"] = self.again(fun, types, seen), self.again(rule, types + tangents, seen)
+        with self.beside():
+            outs = prim.bind(*map(self.plain, args), **params)
+        return [self.typed(x, jax.typeof(y)) for x, y in zip(outs, seen, strict=False)]
 
-    def process_custom_vjp_call(self, prim, fun, fwd, bwd, args, /, **_):
-        with under_trace(self):
-            return fun.call_wrapped(*args)
+    def process_custom_vjp_call(self, prim, fun, fwd, bwd, args, /, **params):
+        if self.is_differentiated():
+            return self.run(self, prim, args, params, args)
+        return self.process_call(prim, fun, args, params)
 
     def process_call(self, prim, fun, args, params, /):
         with under_trace(self):
             return fun.call_wrapped(*args)
+
+    def is_differentiated(self) -> bool:
+        with under_trace(self.parent_trace):
+            return "derivative" in around()
+
+    def again(self, fun, types, seen):
+        """A function to be called beside the lane, that runs as in it. seen: its results there."""
+        mesh = mesh_internal.get_abstract_mesh()
+
+        def run(*args):
+            lane = Lane(self.axes, self.run, self.mesh)
+            lane.manual, lane.in_rule = self.manual, True
+            with under_trace(lane), jax.sharding.use_abstract_mesh(mesh):
+                seen[:] = fun.call_wrapped(*map(lane.typed, args, types))
+            return list(map(lane.plain, seen))
+
+        return linear_util.wrap_init(run, debug_info=fun.debug_info)
 
     def stage_value(self, value):
         return value
 
     def typed(self, x, aval):
         """A value, saying along which axes of the mesh it varies."""
-        if not varying(aval) or not isinstance(aval, core.ShapedArray):
+        if not varying(aval) or isinstance(x, jax.custom_derivatives.SymbolicZero):
             return x
         if isinstance(x, HostArray):
             arrays, kept = x._arrays, x._committed
@@ -376,13 +388,6 @@ def is_weak(x) -> bool:
 def is_known(x) -> bool:
     """Whether there is a value behind an array, a number or a tracer."""
     return core.is_concrete(x)
-
-
-def same_type(x, y) -> bool:
-    """Whether two arrays are of one type, weak or not, wherever they lie."""
-    one, other = jax.typeof(x), jax.typeof(y)
-    same = one.shape == other.shape and one.dtype == other.dtype
-    return same and varying(one) == varying(other)
 
 
 def is_manual(p) -> bool:

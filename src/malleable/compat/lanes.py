@@ -8,9 +8,8 @@ import jax
 import jax.core
 import jax.export
 import numpy as np
-from jax._src import core, sharding_impls
 from jax._src import mesh as mesh_internal
-from jax._src.interpreters import batching as batching_internal
+from jax._src import sharding_impls
 
 from malleable.compat.programs import Eqn, HostArray, Literal, put
 
@@ -73,20 +72,3 @@ def off_mesh() -> Iterator[None]:
 def is_operation(fun) -> bool:
     """Whether JAX jitted a function of its own, to run one operation on values."""
     return getattr(fun, "_apply_primitive", False)
-
-
-class HasRule(BaseException):
-    """A function with a batching rule of the user's own is met: the examples go together."""
-
-
-one_example: Any = jax.make_user_context(False)  # type: ignore[attr-defined]
-_call_with_rule = jax.custom_batching.custom_vmap.__call__
-
-
-def _call_or_refuse(self, *args, **kwargs):
-    if one_example.value and not isinstance(core.trace_ctx.trace, batching_internal.BatchTrace):
-        raise HasRule
-    return _call_with_rule(self, *args, **kwargs)
-
-
-jax.custom_batching.custom_vmap.__call__ = _call_or_refuse  # type: ignore[method-assign]

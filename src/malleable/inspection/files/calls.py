@@ -3,13 +3,14 @@
 import inspect
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from malleable import compat
+from malleable.core import stage
 from malleable.errors import MalleableError
 from malleable.inspection.files import trees, types
 
@@ -18,12 +19,18 @@ _KINDS = {kind.name: kind for kind in inspect._ParameterKind}
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments in order. leaves: the arrays among them, under `paths` such as params['w']."""
+    """Arguments in order. leaves: the arrays among them, under `paths` such as params['w'].
+
+    traced: for every leaf, whether it is one of these; static: the arguments that are not, though
+    they hold numbers.
+    """
 
     tree: tuple[tuple, dict]
     leaves: list
     paths: list[str]
     every: list[str]  # the paths of all leaves, those that are no arrays among them
+    traced: list[bool]
+    static: list[str]
 
 
 def signature_of(fun: Callable) -> inspect.Signature:
@@ -34,8 +41,19 @@ def signature_of(fun: Callable) -> inspect.Signature:
         return inspect.signature(lambda *args, **kwargs: None)
 
 
-def arrange(signature: inspect.Signature, args: tuple, kwargs: dict, name: str) -> Given:
-    """The arguments of a call. Raises MalleableError where they do not fit the parameters."""
+def arrange(
+    signature: inspect.Signature,
+    args: tuple,
+    kwargs: dict,
+    name: str,
+    *,
+    fun: Callable | None = None,
+    static: Sequence[str] = (),
+) -> Given:
+    """The arguments of a call. Raises MalleableError where they do not fit the parameters.
+
+    fun: what is called, which may have static arguments; static: these, if there is none.
+    """
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as err:
@@ -51,12 +69,38 @@ def arrange(signature: inspect.Signature, args: tuple, kwargs: dict, name: str) 
     tree = (bound.args, bound.kwargs)
     found = jax.tree_util.tree_flatten_with_path(tree)[0]
     every = [_spell_path(path, positional) for path, _ in found]
-    arrays = [(p, x) for p, (_, x) in zip(every, found, strict=True) if is_traced(x)]
-    return Given(tree, [x for _, x in arrays], [p for p, _ in arrays], every)
+    roots = [_spell_path(path[:2], positional) for path, _ in found]
+    numbers = [is_traced(x) for _, x in found]
+    traced = [n and root not in static for n, root in zip(numbers, roots, strict=True)]
+    if fun is not None:
+        traced = stage.arguments(fun, *tree)[2]
+    fixed = {r: None for r, n, t in zip(roots, numbers, traced, strict=True) if n and not t}
+    arrays = [(p, x) for p, (_, x), t in zip(every, found, traced, strict=True) if t]
+    leaves, paths = [x for _, x in arrays], [p for p, _ in arrays]
+    return Given(tree, leaves, paths, every, traced, list(fixed))
+
+
+def of_arrays(fun: Callable, given: Given) -> Callable:
+    """`fun` as a function of the arrays among its arguments."""
+
+    def call(*leaves):
+        args, kwargs = with_leaves(given, leaves)
+        return fun(*args, **kwargs)
+
+    return call
+
+
+def with_leaves(given: Given, leaves: Sequence) -> tuple[tuple, dict]:
+    """The arguments with other arrays among them."""
+    flat, tree = jax.tree.flatten(given.tree)
+    rest = iter(leaves)
+    return jax.tree.unflatten(
+        tree, [next(rest) if t else x for t, x in zip(given.traced, flat, strict=True)]
+    )
 
 
 def is_traced(x) -> bool:
-    """Whether a leaf is handed in at each call, rather than once and for all."""
+    """Whether a leaf is handed in at each call, unless it is of a static argument."""
     return compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
 
@@ -75,7 +119,8 @@ def type_of(x) -> str:
 
 def describe_arguments(given: Given) -> Any:
     """The pytree of arguments, without their types."""
-    return trees.describe(given.tree, lambda x: "array" if is_traced(x) else trees.leaf_text(x))
+    traced = iter(given.traced)
+    return trees.describe(given.tree, lambda x: "array" if next(traced) else trees.leaf_text(x))
 
 
 def write_signature(signature: inspect.Signature, given: Given) -> list[list[str]]:

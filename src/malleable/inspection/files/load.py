@@ -33,7 +33,8 @@ class Loaded:
         return self.program is not None
 
     def __call__(self, *args, **kwargs):
-        given = calls.arrange(self.__signature__, args, kwargs, self.__name__)
+        static = self.metadata.get("static", ())
+        given = calls.arrange(self.__signature__, args, kwargs, self.__name__, static=static)
         leaves = calls.fitted(given, self.metadata["takes"], self._kinds, self.__name__)
         return self._rebuild.tree(self.metadata["gives"], iter(self._run(leaves)))
 
@@ -112,6 +113,7 @@ def _checked(about: dict, nodes) -> tuple[dict, trees.Rebuild]:
         sound &= all(len(pair) == 2 for pair in (*about["arguments"], *about["parameters"]))
         sound &= all(isinstance(about["by"][name], str) for name in ("malleable", "jax"))
         sound &= {"takes", "gives", "wide", "metadata"} <= set(about)
+        sound &= all(isinstance(x, str) for x in about.get("static", ()))
         calls.read_signature(about["parameters"])
         for kind in (*(k for _, k in about["arguments"]), *about["results"]):
             calls.check_kind(kind)

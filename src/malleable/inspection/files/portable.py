@@ -47,7 +47,7 @@ def _misfit(spec: str, path: str, aval, why: str = "") -> MalleableError:
     return MalleableError(what, hint='write a name or a number per axis, as in "b, 3"')
 
 
-def specs_of(polymorphic: Any, tree: tuple[tuple, dict], is_traced) -> list[str | None]:
+def specs_of(polymorphic: Any, tree: tuple[tuple, dict], traced) -> list[str | None]:
     """The spec of each array: of one string for all, or of a pytree of them as a prefix."""
     args, kwargs = tree
     leaf = lambda x: x is None or isinstance(x, str)  # noqa: E731
@@ -65,8 +65,7 @@ def specs_of(polymorphic: Any, tree: tuple[tuple, dict], is_traced) -> list[str 
             raise MalleableError(what, hint="give one string, or one per argument") from err
         every = (wide, jax.tree.map(lambda _: None, kwargs))
     flat = jax.tree.leaves(every, is_leaf=leaf)
-    pairs = zip(flat, jax.tree.leaves(tree), strict=True)
-    return [spec for spec, x in pairs if is_traced(x)]
+    return [spec for spec, is_array in zip(flat, traced, strict=True) if is_array]
 
 
 def inconclusive(err: Exception, where: str) -> MalleableError:

@@ -129,15 +129,13 @@ class Slot:
 
 def _stage(fun, args, kwargs, name, passes, polymorphic, constraints) -> _Made:
     signature = calls.signature_of(fun)
-    given = calls.arrange(signature, args, kwargs, name)
+    given = calls.arrange(signature, args, kwargs, name, fun=fun)
     avals: list = given.leaves
     a, k = given.tree
     if polymorphic is not None:
-        specs = portable.specs_of(polymorphic, given.tree, calls.is_traced)
+        specs = portable.specs_of(polymorphic, given.tree, given.traced)
         avals = portable.symbolic(given.leaves, specs, given.paths, constraints)
-        flat, tree = jax.tree.flatten(given.tree)
-        rest = iter(avals)
-        a, k = jax.tree.unflatten(tree, [next(rest) if calls.is_traced(x) else x for x in flat])
+        a, k = calls.with_leaves(given, avals)
     try:
         with compat.apart():
             staged = stage(fun)(*a, **k)
@@ -171,6 +169,7 @@ def _about(made: _Made, name: str, metadata) -> dict:
         "parameters": made.signature,
         "arguments": [list(pair) for pair in zip(made.given.paths, kinds, strict=True)],
         "takes": calls.describe_arguments(made.given),
+        "static": made.given.static,
         "results": [types.spell(a) for a in made.program.out_avals],
         "gives": made.result,
         "wide": any(types.is_wide(a) for a in _avals(made.program)),

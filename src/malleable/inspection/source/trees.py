@@ -4,6 +4,7 @@ Arguments are taken out by their paths where that gives the very leaf, else by t
 the leaves. Results are plain containers and named tuples; of any other class, a list of the arrays.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,10 +47,10 @@ def take(body: Body, given: calls.Given) -> list[str]:
     found = [
         f"_decided({_reach(path, i, given)}, {x!r}, {path!r})"
         for i, (path, x) in enumerate(zip(given.every, jax.tree.leaves(given.tree), strict=True))
-        if isinstance(x, str | bytes)
+        if not given.traced[i] and _is_literal(x)
     ]
     every, pairs = list(given.every), []
-    arrays = [i for i, x in enumerate(jax.tree.leaves(given.tree)) if calls.is_traced(x)]
+    arrays = [i for i, traced in enumerate(given.traced) if traced]
     for (name, kind), i in zip(body.ins, arrays, strict=True):
         pairs.append((name, f"_argument({_reach(every[i], i, given)}, {_plain(kind)!r})"))
     roots = {_root(path) for path in every}
@@ -57,6 +58,11 @@ def take(body: Body, given: calls.Given) -> list[str]:
         targets, sources = zip(*pairs, strict=True)  # one is called as an argument still to read
         return [*found, f"{listed(targets)} = {listed(sources)}"]
     return [*found, *(f"{name} = {text}" for name, text in pairs)]
+
+
+def _is_literal(x) -> bool:
+    """Whether a value is what Python reads from its text."""
+    return type(x) in (str, bytes, bool, int) or (type(x) is float and math.isfinite(x))
 
 
 def _plain(kind: str) -> str:

@@ -63,7 +63,7 @@ def source(fun: Callable, *args, **kwargs) -> str:
     """
     around = places.outside()
     signature = calls.signature_of(fun)
-    given = calls.arrange(signature, args, kwargs, "the function")
+    given = calls.arrange(signature, args, kwargs, "the function", fun=fun)
     with compat.apart():
         staged = stage(fun)(*given.tree[0], **given.tree[1])
     called = getattr(fun, "__name__", "main")
@@ -104,8 +104,8 @@ def _results_of(text: str, called: str, given: calls.Given) -> list[str]:
     module: dict[str, Any] = {}
     with compat.apart():
         exec(compile(text, f"<source of {called}>", "exec"), module)
-        args, kwargs = given.tree
-        return [types.spell(a) for a in stage(module[called])(*args, **kwargs).jaxpr.out_avals]
+        staged = stage(calls.of_arrays(module[called], given))(*given.leaves)
+    return [types.spell(a) for a in staged.jaxpr.out_avals]
 
 
 class _Writer:

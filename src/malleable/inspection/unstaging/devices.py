@@ -12,6 +12,8 @@ from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
 from malleable.inspection.debugging.stepping import evaluate
 from malleable.inspection.unstaging import crew
+from malleable.inspection.unstaging.places import here
+from malleable.inspection.unstaging.refusals import HasRule
 from malleable.notes import note
 
 
@@ -75,6 +77,8 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
 def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence):
     """What an operation gives in a lane; NotImplemented where being in a lane does not matter."""
     name = prim.name
+    if name == "custom_vjp_call":  # what comes back to one lane is not always what JAX gives it
+        raise HasRule("a function in it has a rule for its derivative in reverse")
     axes = lanes.axes_of(name, params)
     own = [a for a in axes if a in lane.axes]
     if not own:
@@ -91,7 +95,7 @@ def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence)
     if name in ("pmax", "pmin") and "derivative" in compat.around():
         note(f"differentiated a {name}", here(), "JAX refuses it when it is staged")
     if len(own) == len(axes):
-        outs = crew.ask(name, params, plain, lane.beside)
+        outs = _ask(lane, name, params, plain)
         strong = lane.manual and name in lanes.STRONG  # among devices; of a vmap's examples not
         return [lanes.weak(x, False) for x in outs] if strong else outs
     if "axes" not in params:
@@ -99,9 +103,15 @@ def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence)
             f"`{name}` works along {axes}, of which some belong to another vmap or shard_map",
             hint="call it once for each of the axes",
         )
-    outs = crew.ask(name, params | {"axes": tuple(own)}, plain, lane.beside)
+    outs = _ask(lane, name, params | {"axes": tuple(own)}, plain)
     rest = tuple(a for a in params["axes"] if a not in own and not isinstance(a, int))
     return lane.plainly(prim, outs, params | {"axes": rest})
+
+
+def _ask(lane: compat.Lane, name: str, params, values: Sequence) -> list:
+    if lane.in_rule and not all(map(compat.is_known, values)):
+        raise HasRule("a rule for a derivative in it has a collective of tangents")
+    return crew.ask(name, params, values, lane.beside)
 
 
 def _is_typed(lane: compat.Lane) -> bool:
@@ -113,9 +123,16 @@ def _enter(lane, prim, plain, params, args) -> list:
     """Run an operation with a body equation by equation."""
     bind = functools.partial(_bind, prim, params)
     program = compat.trace(bind, *args)
+    if "derivative" in compat.around() and _has_rules(program):
+        view = compat.view(program.jaxpr.eqns[0])
+        if not isinstance(view, compat.Call) or len(program.jaxpr.eqns) != 1:
+            raise HasRule("a loop or branch in it has a rule for its derivative")
+        with compat.under_trace(lane):
+            outs = compat.replay(view.body, args)
+        return list(map(lane.plain, outs))
 
     def ask(request):
-        return crew.ask(request.primitive, request.params, request.values, lane.beside)
+        return _ask(lane, request.primitive, request.params, request.values)
 
     with lane.beside():
         return evaluate(program, plain, crew.coords(), ask)
@@ -126,6 +143,16 @@ def _bind(prim, params, *args):
 
 
 @functools.lru_cache(1024)
+def _has_rules(body: compat.Jaxpr) -> bool:
+    """Whether a program has a call with a rule for its derivative, at any depth."""
+    ruled = ("custom_jvp_call", "custom_vjp_call")
+    return any(
+        eqn.primitive.name in ruled or any(map(_has_rules, compat.bodies(eqn.params)))
+        for eqn in body.jaxpr.eqns
+    )
+
+
+@functools.lru_cache(1024)
 def _meets(body: compat.Jaxpr, axes: frozenset) -> bool:
     """Whether a program has a collective along some axes, at any depth."""
     return any(
@@ -133,12 +160,6 @@ def _meets(body: compat.Jaxpr, axes: frozenset) -> bool:
         or any(_meets(inner, axes) for inner in compat.bodies(eqn.params))
         for eqn in body.jaxpr.eqns
     )
-
-
-def here() -> str:
-    """The user's line that runs."""
-    at = compat.place()
-    return "{}:{} in {}".format(*at) if at else ""
 
 
 @contextlib.contextmanager

@@ -20,7 +20,9 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
-from malleable.inspection.unstaging.devices import here, on_devices, saying, together
+from malleable.inspection.unstaging.devices import on_devices, saying, together
+from malleable.inspection.unstaging.places import here
+from malleable.inspection.unstaging.refusals import one_example, unless_refused
 from malleable.inspection.unstaging.whose import is_users
 from malleable.notes import note
 
@@ -36,9 +38,10 @@ def unstage(fun: Callable) -> Callable:
 
     Types of carries are checked as JAX checks them, by JAX. Under a derivative, values print and
     compare, and the derivative itself is computed as always. What JAX insists on staging (kernels,
-    `jax.eval_shape`) is staged, and leaves a note; so does a vmap of a `custom_vmap`, which runs as
-    a whole, by the rule. An error says in which step, example or device it happened. Raises
-    MalleableError inside of jit or vmap, where there are no values.
+    `jax.eval_shape`) is staged, and leaves a note. So does what runs as a whole, by a rule: a vmap
+    of a `custom_vmap`; under a derivative, a shard_map, pmap or vmap along a name of a `custom_vjp`
+    or of a `custom_jvp` whose tangents meet at a collective. An error says in which step, example
+    or device it happened. Raises MalleableError inside of jit or vmap, where there are no values.
 
     >>> import jax
     >>> @jax.jit
@@ -74,7 +77,7 @@ _said: contextvars.ContextVar[set] = contextvars.ContextVar("said")  # what note
 
 
 class _Constructs:
-    """What each construct of JAX does instead. NotImplemented: let JAX do it."""
+    """What each construct of JAX does instead. NotImplemented, or None: let JAX do it."""
 
     def jit(self, fun, args, kwargs, static_argnums, static_argnames):
         if compat.is_operation(fun) or not _is_live() or not is_users(fun, args, kwargs):
@@ -221,14 +224,16 @@ class _Constructs:
 
         def example(i):
             one = [x if d is None else _slice(x, i, d) for x, d in zip(args, dims, strict=True)]
-            with saying(f"vmap[{i}/{size}]"), compat.one_example(True):
-                return list(map(compat.as_array, run(*one)))
+            with saying(f"vmap[{i}/{size}]"), one_example(True):
+                return list(run(*one))
 
-        many = name is not None
-        try:
-            rows = together(example, name, size) if many else [example(i) for i in range(size)]
-        except compat.HasRule:
-            note("ran a vmap as a whole", here(), "a function in it has a rule for batches")
+        def every():
+            if name is not None:
+                return together(example, name, size)
+            return [example(i) for i in range(size)]
+
+        rows = unless_refused(every, "vmap")
+        if rows is NotImplemented:
             return NotImplemented
         columns, axes = zip(*rows, strict=True), ends()
         try:
@@ -245,8 +250,9 @@ class _Constructs:
         if any(isinstance(x, compat.Tracer) and lanes.is_explicit(x) for x in args):
             note("ran a shard_map as a whole", here(), "it is differentiated on an explicit mesh")
             return NotImplemented
-        outs = on_devices(lane, args, mesh, in_specs, axes, checked)
-        return NotImplemented if outs is None else outs
+        every = functools.partial(on_devices, lane, args, mesh, in_specs, axes, checked)
+        outs = unless_refused(every, "shard_map")
+        return None if outs is NotImplemented else outs  # nothing of it in parts, from now on
 
     def staged(self, what, function):
         name, _, where = function.partition(" at ")
@@ -304,7 +310,14 @@ def _fits(carry, out) -> bool:
     """Whether a step returned a carry of the type it was given."""
     ins, outs = jax.tree.leaves(carry), jax.tree.leaves(out)
     same = jax.tree.structure(carry) == jax.tree.structure(out) and all(map(compat.is_array, outs))
-    return same and all(map(compat.same_type, ins, outs))
+    return same and all(map(_same_type, ins, outs))
+
+
+def _same_type(x, y) -> bool:
+    """Whether two arrays are of one type, weak or not, wherever they lie."""
+    one, other = jax.typeof(x), jax.typeof(y)
+    same = one.shape == other.shape and one.dtype == other.dtype
+    return same and compat.varying(one) == compat.varying(other)
 
 
 def _promoted(carry, out):
@@ -359,6 +372,7 @@ def _stack(values: Sequence, axis: int | None = 0, over: Any = None):
         if not all(jnp.array_equal(known[0], x, equal_nan=True) for x in known[1:]):
             raise _Unlike
         return values[0]
+    values = list(map(compat.as_array, values))
     first = jax.typeof(values[0])
     if not all(jnp.shape(x) == first.shape and jax.typeof(x).dtype == first.dtype for x in values):
         raise _Unlike

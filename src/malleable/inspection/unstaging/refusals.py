@@ -1,0 +1,55 @@
+"""What cannot run part by part, because a function in it has a rule of its own."""
+
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from malleable import compat
+from malleable.inspection.unstaging.places import here
+from malleable.notes import note
+
+_refused: contextvars.ContextVar[list[str]] = contextvars.ContextVar("refused")
+
+
+class HasRule(BaseException):
+    """A function is met that has a rule for all examples, or lanes, together."""
+
+    def __init__(self, why: str):
+        super().__init__(why)
+        _refused.get().append(why)
+
+
+one_example: Any = jax.make_user_context(False)  # type: ignore[attr-defined]
+_custom_vmap: Any = jax.custom_batching.custom_vmap
+_call = _custom_vmap.__call__
+
+
+def _call_or_refuse(self, *args, **kwargs):
+    if one_example.value and not compat.is_batched():
+        raise HasRule("a function in it has a rule for batches")
+    return _call(self, *args, **kwargs)
+
+
+_custom_vmap.__call__ = _call_or_refuse
+
+
+def unless_refused(run: Callable, what: str):
+    """What a construct gives, part by part; NotImplemented, with a note, where it has a rule.
+
+    The error that says so may have got lost in the user's code.
+    """
+    why: list[str] = []
+    token = _refused.set(why)
+    try:
+        outs = run()
+    except (HasRule, Exception):
+        if not why:
+            raise
+    finally:
+        _refused.reset(token)
+    if not why:
+        return outs
+    note(f"ran a {what} as a whole", here(), why[0])
+    return NotImplemented
