@@ -20,7 +20,7 @@ from malleable.inspection import places
 from malleable.integrations.onnx import running
 from malleable.integrations.onnx.lowering import Problem
 from malleable.integrations.onnx.preflight import Prepared, extra, preflight, prepare, quiet
-from malleable.integrations.onnx.restoring import restored
+from malleable.integrations.onnx.restoring import untouched
 from malleable.notes import Note, listen, note
 
 __all__ = ["Exported", "Problem", "export_onnx", "preflight"]
@@ -189,7 +189,7 @@ NARROW = "onnxruntime computes nothing in bfloat16 on the CPU"
 
 def convert(prepared: Prepared, opset: int | None) -> Any:
     """The model that jax2onnx makes of the lowered program."""
-    exporter = extra("jax2onnx")
+    exporter, converter = extra("jax2onnx"), extra("jax2onnx.converter.conversion_api")
     lowered = prepared.lowered
     plain = [i for i in range(len(lowered.jaxpr.outvars)) if not trivial(lowered.jaxpr, i)]
     avals = [v.aval for v in lowered.jaxpr.invars]
@@ -205,7 +205,7 @@ def convert(prepared: Prepared, opset: int | None) -> Any:
         return [outs[i] for i in plain]
 
     try:
-        with quiet(), restored(), compat.apart(), jax.enable_x64(wide):
+        with quiet(), untouched(converter), compat.apart(), jax.enable_x64(wide):
             model = exporter.to_onnx(
                 flat,
                 [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals],

@@ -13,6 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable.integrations.onnx.lowering import IN_LOOP, UNABLE, rule
+from malleable.integrations.onnx.missing import poison
 from malleable.integrations.onnx.numbers import fill_of, known
 
 ROWS = lax.GatherDimensionNumbers
@@ -142,7 +143,12 @@ def scatter(eqn):
 
     def put(matrix, at, rows):
         numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
-        return AT_ONCE[eqn.primitive.name](matrix, at[:, None], rows, numbers, mode=INSIDE)
+        name, how = eqn.primitive.name, (at[:, None], rows, numbers)
+        out = AT_ONCE[name](matrix, *how, mode=INSIDE)
+        if name in ("scatter-max", "scatter-min") and jnp.issubdtype(rows.dtype, jnp.floating):
+            how = (at[:, None], poison(rows), numbers)  # for ScatterND passes over NaN
+            out = out + lax.scatter_add(jnp.zeros_like(matrix), *how, mode=INSIDE)
+        return out
 
     return into_rows(eqn, put)
 

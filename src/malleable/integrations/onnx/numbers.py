@@ -27,8 +27,8 @@ NATIVE = {
     BFLOAT: MOVES,
     **dict.fromkeys(SMALL, MOVES + " broadcast_in_dim"),
     np.dtype("float16"): MOVES
-    + """ broadcast_in_dim add sub mul div neg abs max min sqrt rsqrt exp log tanh logistic sign
-    square select_n pad eq ne lt le gt ge reduce_sum reduce_max reduce_min dot_general add_any iota
+    + """ broadcast_in_dim add sub mul div neg abs max min sqrt rsqrt exp log tanh logistic square
+    select_n pad eq ne lt le gt ge reduce_sum reduce_max reduce_min dot_general add_any iota
     integer_pow conv_general_dilated is_finite nextafter clamp""",
 }
 

@@ -1,6 +1,7 @@
 """What of a function cannot go to ONNX, by the user's line, before anything is converted."""
 
 import contextlib
+import functools
 import importlib
 import inspect
 import warnings
@@ -15,14 +16,17 @@ from malleable.errors import MalleableError
 from malleable.integrations.onnx import (  # noqa: F401  they register their rules
     arrays,
     control,
+    functions,
     indexing,
     matrices,
+    missing,
     numbers,
     pairs,
     windows,
 )
 from malleable.integrations.onnx.bodies import distinct
 from malleable.integrations.onnx.lowering import Problem, is_pair, lower
+from malleable.integrations.onnx.missing import left_to_softmax
 from malleable.integrations.onnx.restoring import restored
 from malleable.rewriting.passes import cse, dce, pipeline
 
@@ -88,7 +92,7 @@ def prepare(fun: Callable, args: tuple, kwargs: dict, polymorphic, passes: Seque
         program = compat.trace(flat, *types)
         program = pipeline(*passes)(program) if passes else program
         lowered, problems = lower(program, known)
-        lowered = distinct(cse(dce(lowered)))
+        lowered = distinct(dce(left_to_softmax(cse(dce(lowered)))))
     inputs = unique([spelled(path) for (path, _), a in zip(paths, is_array, strict=True) if a])
     outputs = unique([spelled(path, "out") for path in found["outputs"]], taken=inputs)
     problems = [*problems, *foreign(program, inputs, outputs)]
@@ -155,6 +159,7 @@ SPLIT = "return y.real, y.imag"
 # ---------------------------------------------------------------- jax2onnx
 
 
+@functools.cache
 def plugins() -> dict[str, Any]:
     """jax2onnx's table of primitives it converts."""
     with quiet(), restored():

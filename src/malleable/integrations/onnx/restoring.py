@@ -1,7 +1,8 @@
-"""JAX as it was: `with restored():` takes back what jax2onnx replaces and does not put back.
+"""JAX as it is: `with untouched():` jax2onnx converts and replaces nothing that others see.
 
-It leaves jax.numpy.cumsum and flax.linen.MultiHeadAttention replaced, new names in modules, a
-handler at the root logger, and other random numbers in NumPy.
+It would replace functions of JAX, Flax and Equinox to see them called; a lowered program calls
+none. Only its first import leaves things replaced, such as flax.linen.MultiHeadAttention, which
+`with restored():` takes back.
 """
 
 import contextlib
@@ -19,14 +20,40 @@ from malleable import compat
 PACKAGES = {"jax", "jaxlib", "numpy", "flax", "equinox", "optax", "dm_pix", "einops"}
 ALONE = threading.RLock()  # two threads would take each other's replacements for what was there
 MISSING = object()
+PATCHES = "_activate_plugin_worlds"  # the function with which jax2onnx replaces others
 
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
     """What jax2onnx changes inside is as it was afterwards. One thread at a time goes in."""
-    with ALONE, contextlib.ExitStack() as after:
+    with ALONE, unheard():
         owners = {id(owner): (owner, dict(vars(owner))) for owner in owners_of(PACKAGES)}
-        after.callback(lambda: put_back(owners.values()))
+        try:
+            yield
+        finally:
+            put_back(owners.values())
+
+
+@contextlib.contextmanager
+def untouched(converter: Any) -> Iterator[None]:
+    """Without the replacements of jax2onnx's module `converter`. One thread at a time goes in."""
+    found = getattr(converter, PATCHES, None)
+    if found is None:  # another jax2onnx
+        with restored():
+            yield
+        return
+    with ALONE, unheard():
+        setattr(converter, PATCHES, contextlib.nullcontext)
+        try:
+            yield
+        finally:
+            setattr(converter, PATCHES, found)
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Logging as it is, and NumPy's random numbers."""
+    with contextlib.ExitStack() as after:
         after.callback(np.random.set_state, np.random.get_state())
         root, silent = logging.getLogger(), logging.NullHandler()
         root.addHandler(silent)  # without any, the first message adds one that prints

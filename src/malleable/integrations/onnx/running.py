@@ -4,7 +4,8 @@ import ctypes
 import functools
 import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +14,9 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import MalleableError
-from malleable.integrations.onnx.lowering import as_pair
+from malleable.integrations.onnx.lowering import as_pair, primitives
 from malleable.integrations.onnx.preflight import Prepared, extra
+from malleable.notes import note
 
 BFLOAT, BFLOAT16 = np.dtype(jnp.bfloat16), 16  # the latter in TensorProto's numbering
 
@@ -25,18 +27,73 @@ def verify(model: Any, prepared: Prepared, tolerance: float) -> dict[str, float]
     Raises MalleableError for an output of another shape, dtype or value. A float may differ by
     `tolerance` times the largest number in its array (or 1), and by 4 roundings of the narrowest
     type on its way; integers and booleans may not. For symbolic sizes, the others are larger.
+    Leaves a note for each kind of numbers in `KINDS` that gives something else.
     """
     session = Session(model)
+    start, run = time.perf_counter(), reference(prepared)
     allowed = max(tolerance, 4 * narrowest(prepared.program))
     worst = dict.fromkeys(prepared.outputs, 0.0)
     for further, values in enumerate((prepared.values, others(prepared))):
-        want = reference(prepared, values)
+        want = run(values)
         got = session.run([np.asarray(as_pair(x)) for x in values], prepared.inputs)
         kind = "other values of the same kind" if further else "the arguments given"
         for name, a, b in zip(prepared.outputs, got, want, strict=True):
             error = compare(name, a, b, allowed, kind, bool(further))
             worst[name] = max(worst[name], error)
+    if time.perf_counter() - start < LONG and "while" not in primitives(prepared.lowered):
+        probe(session, run, prepared, allowed)
     return worst
+
+
+LONG = 10.0  # seconds; compilation and two runs. A loop may not end for all numbers
+KINDS = {
+    "numbers near 0": lambda x: x * x.dtype.type(1e-3 if x.itemsize < 4 else 1e-6),
+    "negative numbers": lambda x: -abs(x),
+    "large numbers": lambda x: x * x.dtype.type(100 if x.itemsize < 4 else 1e4),
+    "NaN": lambda x: with_last(x, np.nan),
+    "infinities": lambda x: with_last(x, np.inf),
+}
+
+
+def with_last(x, value):
+    """The array with another last number."""
+    x = x.copy()
+    x[(-1,) * x.ndim] = value
+    return x
+
+
+def probe(session, run: Callable, prepared: Prepared, allowed: float) -> None:
+    """Notes about the kinds of numbers for which onnxruntime computes something else than JAX."""
+    for kind, change in KINDS.items():
+        with np.errstate(all="ignore"):
+            values = [
+                jnp.asarray(change(np.asarray(x))) if is_float(x) and x.size else x
+                for x in prepared.values
+            ]
+        want = run(values)
+        got = session.run([np.asarray(as_pair(x)) for x in values], prepared.inputs)
+        odd = [
+            name
+            for name, a, b in zip(prepared.outputs, got, want, strict=True)
+            if differs(a, b, 10 * allowed)
+        ]
+        if odd:
+            why = f"of the arguments given, made {kind}: {', '.join(f'`{name}`' for name in odd)}"
+            note(f"the ONNX model differs from JAX for {kind}", "", why)
+
+
+def is_float(x) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def differs(got, want, allowed: float) -> bool:
+    """Whether two outputs differ by more than a part of the largest finite number of one."""
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        errors = np.where(same, 0.0, abs(a - b))
+    scale = abs(b[np.isfinite(b)]).max(initial=float(jnp.finfo(np.float32).tiny))
+    return not bool(np.all(errors <= allowed * scale))
 
 
 def compare(name, got, want, allowed: float, kind: str, lenient: bool) -> float:
@@ -74,10 +131,10 @@ def wrong(name: str, what: str, kind: str) -> MalleableError:
     )
 
 
-def reference(prepared: Prepared, values: Sequence) -> list:
-    """What JAX computes, as numpy arrays; keys as their data."""
+def reference(prepared: Prepared) -> Callable[[Sequence], list[np.ndarray]]:
+    """A function of arrays: what JAX computes, as numpy arrays; keys as their data."""
     run = jax.jit(lambda *xs: [as_pair(x) for x in prepared.fun(*xs)])
-    return list(map(np.asarray, run(*values)))
+    return lambda values: list(map(np.asarray, run(*values)))
 
 
 # ---------------------------------------------------------------- onnxruntime
