@@ -66,6 +66,13 @@ def test_a_wrong_model_is_not_written(tmp_path, monkeypatch):
     assert not path.exists()
 
 
+def test_static_arguments_are_no_inputs():
+    scaled = jax.jit(lambda x, n, y: x * n + y, static_argnums=1)
+    for options in ({}, {"polymorphic": ["b, 3", "", "b, 3"]}):
+        model = mal.export.onnx(scaled, X, 2, X, **options).model
+        assert [entry.name for entry in model.graph.input] == ["x", "y"]
+
+
 def test_a_symbolic_size_holds_for_other_sizes():
     exported = mal.export.onnx(lambda x: jnp.tanh(x) @ x.T, X, polymorphic=["b, 3"])
     assert max(exported.errors.values()) < 1e-5

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from malleable import compat
+from malleable.core.stage import arguments
 from malleable.errors import MalleableError
 from malleable.integrations.onnx import (  # noqa: F401  they register their rules
     arrays,
@@ -70,13 +71,16 @@ def prepare(fun: Callable, args: tuple, kwargs: dict, polymorphic, passes: Seque
     known = set(plugins()) - set(UNUSED.split())
     paths, tree = jax.tree_util.tree_flatten_with_path((named(fun, args), kwargs))
     leaves = [x for _, x in paths]
-    is_array = [compat.is_array(x) for x in leaves]
+    traced = arguments(fun, args, kwargs)[2]
+    is_array = [t and compat.is_array(x) for x, t in zip(leaves, traced, strict=True)]
     values = [compat.as_array(x) for x, a in zip(leaves, is_array, strict=True) if a]
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in values]
     if polymorphic is not None:
         specs = (polymorphic,) if isinstance(polymorphic, str) else tuple(polymorphic)
-        only = [jax.tree.map(lambda x: x if compat.is_array(x) else None, a) for a in args]
-        symbolic = jax.tree.leaves(jax.export.symbolic_args_specs(only, list(specs)))
+        only = [x if a else None for x, a in zip(leaves, is_array, strict=True)]
+        given, _ = jax.tree.unflatten(tree, only)
+        symbolic = jax.export.symbolic_args_specs([*given.values()], list(specs))
+        symbolic = jax.tree.leaves(symbolic)
         types[: len(symbolic)] = symbolic
     found: dict[str, Any] = {}
 
