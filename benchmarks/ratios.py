@@ -1,7 +1,7 @@
 """Programs that compute the same, against each other: how much faster, how much memory.
 
 Speed is the median of the ratios of rounds: in a round each program runs once, in one process, so
-that whatever else the machine does meets all of them. A program frees its memory after its result
+that whatever else the machine does meets all of them; who begins changes with the round. A program frees its memory after its result
 is ready; so each turn begins with a call that is not timed, or the next one would pay for it.
 Memory is what XLA sets aside for a call (`temp`). Kernels of YNN in XLA:CPU take more than that
 and do not say so: `shown` is the same with these switched off. `resident` asks the kernel instead.
@@ -79,11 +79,13 @@ def race(calls, budget, decided=lambda times: False, clock=time.perf_counter):
     first = {name: seconds(call) for name, call in calls.items()}
     repeats = {name: max(1, math.ceil(SHORTEST / max(s, 1e-6))) for name, s in first.items()}
     times, start = {name: [] for name in calls}, time.perf_counter()
+    names = list(calls)
     for n in range(1, MOST + 1):
-        for name, call in calls.items():
+        names = names[1:] + names[:1]  # each comes after each of the others
+        for name in names:
             if first[name] < LONG:
-                call()
-            times[name].append(seconds(call, repeats[name], clock))
+                calls[name]()
+            times[name].append(seconds(calls[name], repeats[name], clock))
         spent = time.perf_counter() - start
         if spent > budget if n >= LEAST else spent > 2 * budget:
             break

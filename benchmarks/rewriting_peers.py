@@ -11,6 +11,8 @@ from benchmarks import pairwise_workloads as ours
 PYKEOPS = importlib.util.find_spec("pykeops") is not None
 TORCH = importlib.util.find_spec("torch") is not None
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle threads would slow down the others
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("KMP_BLOCKTIME", "0")
 os.environ.setdefault("KEOPS_VERBOSE", "0")
 if PYKEOPS:
     with warnings.catch_warnings():
@@ -91,7 +93,7 @@ def torch_distances(x, y):
 TORCHED = {
     ours.gaussian: lambda x, y, b: (torch.exp(-torch_distances(x, y)) * b[:, 0]).sum(1)[:, None],
     ours.pairwise_logsumexp: lambda x, y: torch.logsumexp(-torch_distances(x, y), 1),
-    ours.nearest: lambda x, y: torch.argmin(torch_distances(x, y), 1),
+    ours.nearest: lambda x, y: torch.argmin(torch_distances(x, y), 1).to(torch.int32),
 }
 
 

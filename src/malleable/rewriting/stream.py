@@ -33,6 +33,7 @@ from malleable.rewriting.region import Ended, Kept, Region, Stream, Window
 from malleable.rewriting.sinks import SINKS, Sink
 
 LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
+ROWS = 128  # of a block, which then may be twice as large: XLA shares fewer among threads badly
 SPREAD = 4  # so many times its largest operand is a value that is spread out
 
 
@@ -184,7 +185,7 @@ def _rows(region: Region) -> int:
     kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
     widest = max(size(graph, v) for v in kept or region.streams) // region.n
     k = 1
-    while 2 * k * widest <= BLOCK and 2 * k < region.n:
+    while 2 * k < region.n and 2 * k * widest <= BLOCK * (2 if 2 * k <= ROWS else 1):
         k *= 2
     return k
 
