@@ -263,6 +263,12 @@ def rounds(x, w):
     return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.tanh(s[1] @ w)), (0, x))
 
 
+def rounds_each(i, x):
+    """A loop of each row, with its own number of rounds."""
+    more = lambda s: (s[0] + 1, jnp.sin(s[1]) + 1)
+    return jax.vmap(lambda i, x: lax.while_loop(lambda s: s[0] < 3, more, (i, x)))(i, x)
+
+
 def choice(i, x, w):
     return lax.switch(i, [lambda x: x @ w, lambda x: jnp.ones_like(x), lambda x: -x], x)
 
@@ -308,6 +314,7 @@ NESTED = {
     "scan, rows only": (loop, [X, W], 4, [None, None, Ax(1)], None),
     "scan, backwards": (loop, [X, W], 4, None, [None, Ax(1)]),
     "while": (rounds, [X, W], 5, [None, None, first], None),
+    "while, of a vmap": (rounds_each, [jnp.arange(5), X], 4, [None, Ax(1)], None),
     "fori": (lambda x: lax.fori_loop(0, 3, lambda i, c: c * i + 1, x), [X], 4, [None, Ax(1)], None),
     "custom_jvp": (kink, [X, X], 4, Ax(1), None),
     "custom_jvp of one whole": (kink, [X, X[:1]], 4, Ax(1), None),
@@ -391,6 +398,7 @@ REFUSED = {
         lambda x: lax.while_loop(lambda s: s.sum() < 3, lambda s: s + 1, x),
         [X], 5, first, "how often",
     ),
+    "rounds of a vmap": (rounds_each, [jnp.arange(5), X], 5, [None, first], "how often"),
     "side effect": (lambda x: jax.debug.print("{}", x), [X], 5, first, "side effect"),
     "merged running": (lambda x: lax.cumsum(x, 1), [X], 2, Ax(1, 2), "as one"),
     "kernel": (lambda k: conv(X, k), [numbers(2, 4, 2)], 2, [None, Ax(0)], "convolution"),

@@ -6,6 +6,7 @@ Each rule is handed `flow`, which says how the axis goes through one equation.
 from collections.abc import Sequence
 
 from jax import lax
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.rewriting.axis_shapes import ELEMENTWISE
@@ -300,17 +301,24 @@ def while_loop(flow, eqn, ins, outs, n, origin):
     test = flow_program(flow, loop.cond, (*test_ins, *state), n)
     if isinstance(test, str) or any(test.outs) or test.ins != (*test_ins, *state):
         return "how often a loop runs depends on the axis"
+    lanes = loop.cond.out_avals[0].ndim  # of a vmap, whose examples end one by one
+    if any(ax and ax.dim < lanes for ax in state):
+        return "how often a loop runs depends on the axis"
     consts = body.ins[: len(body_ins)]
 
     def run(t, *args):
         test_args, body_args, carry = loop.split(args)
-        return list(
-            lax.while_loop(
-                lambda state: test.run(t, *test_args, *state)[0],
-                lambda state: tuple(body.run(t, *body_args, *state)),
-                tuple(carry),
-            )
-        )
+        going = lambda state: test.run(t, *test_args, *state)[0]  # noqa: E731
+
+        def advance(state):
+            new, on = body.run(t, *body_args, *state), going(state)
+            if not lanes:
+                return tuple(new)
+            spread = [lax.broadcast_in_dim(on, x.shape, range(on.ndim)) for x in new]
+            return tuple(map(lax.select, spread, new, state))
+
+        some = (lambda state: jnp.any(going(state))) if lanes else going
+        return list(lax.while_loop(some, advance, tuple(carry)))
 
     return Flow((*test_ins, *consts, *state), state, run)
 
