@@ -304,3 +304,19 @@ def test_a_nan_comes_first_in_blocks_so_wide_that_a_maximum_loses_it(chunk, pick
     ys = np.where(np.asarray(jax.jit(paths)(x)) == 2, np.nan, jax.jit(paths)(x))
     np.testing.assert_array_equal(found[0], getattr(np, pick.__name__)(ys, 0))
     assert found[1] == getattr(np, pick.__name__)(ys)
+
+
+def test_a_run_finds_what_another_run_would_find():
+    """The second scan hands on what the first stacks; JAX sees that once its body is traced anew."""
+
+    def program(x, c):
+        ys = lax.scan(lambda c, x: (jnp.sin(c) + x,) * 2, c, x)[1]
+
+        def hand_on(c, y):
+            inner = lax.scan(lambda d, _: (jnp.cos(d), c), y, length=2)[1]
+            return jnp.tanh(c + inner.mean()), y
+
+        return jnp.var(lax.scan(hand_on, c, ys)[1])
+
+    once = push_up_reductions(stage(program)(jnp.ones((6, 3)), jnp.ones(3)).jaxpr, threshold=0)
+    assert push_up_reductions(once, threshold=0) is once

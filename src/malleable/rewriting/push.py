@@ -31,7 +31,7 @@ from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
 from malleable.rewriting.late import sum_late
-from malleable.rewriting.passes import LEVELS, configurable, each_body, settled
+from malleable.rewriting.passes import LEVELS, configurable, dce, each_body, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.rebuild import (
     NAME,
@@ -47,6 +47,7 @@ from malleable.rewriting.region import Alias, Region, Stream, Window
 from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
 
 SLOW = 4  # from so many steps on that a reduction should take at once
+ROUNDS = 4  # a scan may find its reduction only when another user of what it stacks is gone
 
 
 @configurable
@@ -95,7 +96,12 @@ def push_up_reductions(
                 changed |= _push_one(graph, node, by_name, allow, chunk, remat, threshold)
         return graph.jaxpr() if changed else body
 
-    return settled(jaxpr, each_body(push)(unbuffer(jaxpr)))
+    for _ in range(ROUNDS):
+        pushed = settled(jaxpr, each_body(push)(unbuffer(jaxpr)))
+        if pushed is jaxpr:
+            break
+        jaxpr = dce(pushed)
+    return jaxpr
 
 
 def chosen(sinks, level):

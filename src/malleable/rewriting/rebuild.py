@@ -27,13 +27,15 @@ def is_ours(body: compat.Jaxpr) -> bool:
     return compat.is_from(body, __file__)
 
 
+KEEP_WINS = jax.checkpoint_policies.save_only_these_names(WINS)  # one: programs are compared by it
+
+
 def worked_out_again(fun):
     """fun, worked out again for a gradient, but for which sides won where two extrema met.
 
     Else the accumulators would be kept, several floats for each bit of that.
     """
-    policy = jax.checkpoint_policies.save_only_these_names(WINS)
-    return jax.checkpoint(fun, prevent_cse=False, policy=policy)
+    return jax.checkpoint(fun, prevent_cse=False, policy=KEEP_WINS)
 
 
 def checkpointed(fun):
