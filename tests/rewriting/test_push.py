@@ -307,16 +307,17 @@ def test_a_nan_comes_first_in_blocks_so_wide_that_a_maximum_loses_it(chunk, pick
 
 
 def test_a_run_finds_what_another_run_would_find():
-    """The second scan hands on what the first stacks; JAX sees that once its body is traced anew."""
+    """The second scan hands on what the first stacks: seen once its own reduction is pushed."""
 
     def program(x, c):
         ys = lax.scan(lambda c, x: (jnp.sin(c) + x,) * 2, c, x)[1]
 
         def hand_on(c, y):
-            inner = lax.scan(lambda d, _: (jnp.cos(d), c), y, length=2)[1]
-            return jnp.tanh(c + inner.mean()), y
+            inner = lax.scan(lambda d, _: (jnp.cos(d * c), (c, y)), jnp.ones((4, 3)), length=2)[1]
+            mean = jnp.full(3, inner[0].mean())
+            return jnp.where(mean > 0.1, c * 0.8, mean), y
 
-        return jnp.var(lax.scan(hand_on, c, ys)[1])
+        return jnp.var(lax.scan(hand_on, c, ys)[1], axis=(0, 1))
 
     once = push_up_reductions(stage(program)(jnp.ones((6, 3)), jnp.ones(3)).jaxpr, threshold=0)
     assert push_up_reductions(once, threshold=0) is once
