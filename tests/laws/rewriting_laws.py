@@ -64,7 +64,8 @@ def gradient(fun):
 
 
 def over_lanes(fun):
-    return lambda *args: jax.vmap(fun)(*(jnp.stack([x, x[::-1] if x.ndim else x]) for x in args))
+    both = jax.vmap(fun, axis_size=2)  # of a program without arguments, too
+    return lambda *args: both(*(jnp.stack([x, x[::-1] if x.ndim else x]) for x in args))
 
 
 # what a caller may do with an optimized function: (how to optimize, function) -> function
