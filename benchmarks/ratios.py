@@ -1,8 +1,9 @@
 """Programs that compute the same, against each other: how much faster, how much memory.
 
 Speed is the median of the ratios of rounds: in a round each program runs once, in one process, so
-that whatever else the machine does meets all of them; who begins changes with the round. A program frees its memory after its result
-is ready; so each turn begins with a call that is not timed, or the next one would pay for it.
+that whatever else the machine does meets all of them; who begins changes with the round. A program
+frees its memory after its result is ready; so each turn begins with a call that is not timed, or
+the next one would pay for it.
 Memory is what XLA sets aside for a call (`temp`). Kernels of YNN in XLA:CPU take more than that
 and do not say so: `shown` is the same with these switched off. `resident` asks the kernel instead.
 """
