@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import linecache
 import pickle
 import re
 import traceback
@@ -505,3 +506,15 @@ def test_hints_fit_what_is_written():
         )
     )
     assert "3 channels" in note and "numbers of channels equal" in note and "NHWC" not in note
+
+
+@pytest.mark.caches
+def test_the_init_of_a_dataclass_is_not_the_users_line(monkeypatch):
+    """Since Python 3.13 what `python -c` runs has lines, by the name that dataclasses use, too."""
+    program = next((p for p in PROGRAMS if p.name == "flax_compact"), None)
+    if program is None:
+        pytest.skip("needs flax")
+    lines = (9, None, ["pass\n"] * 20, "<string>")
+    monkeypatch.setitem(linecache.cache, "<string>", lines)
+    note = note_of(failure(program.run, debug=True))
+    assert "<string>" not in note

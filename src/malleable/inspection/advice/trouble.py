@@ -36,7 +36,9 @@ class Step:
     @property
     def own(self) -> bool:
         compiled = self.place.file.endswith((".pyx", ".pxd"))  # of a library, as it was built
-        if self.place.file.startswith("<") and not linecache.getlines(self.place.file):
+        lines = linecache.getlines(self.place.file) if self.place.file.startswith("<") else True
+        named = self.place.file == "<string>"  # and so is what `python -c` runs
+        if not lines or (named and self.frame.f_globals.get("__name__") != "__main__"):
             return False  # what a library wrote and compiled, the __init__ of a dataclass, say
         return not self.jax and not compiled and places.is_own(self.place.file)
 
