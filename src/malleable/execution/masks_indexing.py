@@ -64,10 +64,17 @@ def _signed(index):
     return index if wide else index.astype(jnp.int32)
 
 
-SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
+COMBINE = {
+    "scatter": lambda old, new: new,
+    "scatter-add": lax.add,
+    "scatter-sub": lax.sub,
+    "scatter-mul": lax.mul,
+    "scatter-min": lax.min,
+    "scatter-max": lax.max,
+}
 
 
-@mask_rule(*SCATTERS, *(name.replace("-", "_") for name in SCATTERS))
+@mask_rule(*COMBINE, *(name.replace("-", "_") for name in COMBINE))
 def scatter(sizes, eqn, p, indices, updates):
     params, mode = eqn.params, eqn.params["mode"]
     numbers = params["dimension_numbers"]
@@ -101,17 +108,7 @@ def _scatter_one(sizes, eqn, p, indices, updates, window):
     new = lax.expand_dims(updates.x, numbers.inserted_window_dims)
     placed, mask = _placed(sizes, p, Padded(new, tuple(window)), begin)
     mask = mask & (index >= 0).all()  # -1: dropped
-    return jnp.where(mask, _COMBINE[name.replace("_", "-")](p.x, placed), p.x)
-
-
-_COMBINE = {
-    "scatter": lambda old, new: new,
-    "scatter-add": lax.add,
-    "scatter-sub": lax.sub,
-    "scatter-mul": lax.mul,
-    "scatter-min": lax.min,
-    "scatter-max": lax.max,
-}
+    return jnp.where(mask, COMBINE[name.replace("_", "-")](p.x, placed), p.x)
 
 
 def _scatter_window(dims, updates, numbers):

@@ -1,7 +1,5 @@
 """NumPy code for gather and scatter: common forms as NumPy has them, the rest by index arrays."""
 
-import numpy as np
-
 from malleable.execution.breaks import Unsupported
 from malleable.execution.numpy_writer import (
     Value,
@@ -9,6 +7,7 @@ from malleable.execution.numpy_writer import (
     numpy_rule,
     same_size,
 )
+from malleable.rewriting import picks
 
 UFUNCS = {
     "scatter": "None",
@@ -32,12 +31,7 @@ def fills(mode) -> bool:
 
 def fill_of(w: Writer, value, dtype) -> str:
     """What stands for an element out of range."""
-    if value is None:
-        if dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            value = limits.min if dtype.kind == "i" else limits.max
-        else:
-            value = True if dtype.kind == "b" else np.nan
+    value = picks.fill_of(dtype) if value is None else value
     text = {"nan": "np.nan", "inf": "np.inf", "-inf": "-np.inf"}.get(str(value), str(value))
     return f"{w.dtype(dtype)}({text})"
 

@@ -4,78 +4,74 @@ Both sides must come of one evaluation. Where x is worked out twice, in two loop
 differ, and what was the largest element is equal to none.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
 from jax import numpy as jnp
 
 from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.masks import CASTS, SHAPING
 from malleable.rewriting.region import Region
 
 COMPARED = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
-MOVED = frozenset(
-    (
-        "broadcast_in_dim",
-        "reshape",
-        "squeeze",
-        "transpose",
-        "expand_dims",
-        "rev",
-        "neg",
-        "abs",
-        "copy",
-        "stop_gradient",
-        "convert_element_type",
-        "select_n",
-    )
-)  # bit by bit what it was, in another place
-PICKED = frozenset(
-    (
-        "reduce_max",
-        "reduce_min",
-        "max",
-        "min",
-        "clamp",
-        "cummax",
-        "cummin",
-        "sort",
-        "top_k",
-        "slice",
-        "dynamic_slice",
-        "gather",
-        "concatenate",
-    )
-)  # some of the elements
+MOVED = SHAPING | CASTS | {"rev", "neg", "abs"}  # bit by bit what it was, in another place
+PICKED = frozenset(("reduce_max", "reduce_min", "max", "min", "clamp", "cummax", "cummin", "sort"))
+PICKED |= {"top_k", "slice", "dynamic_slice", "gather", "concatenate"}  # some of the elements
 
 
-def compared(graph: Graph) -> dict[Node, frozenset[int]]:
-    """Comparisons between elements of one value: {equation: what both sides have them from}.
+@dataclass(frozen=True)
+class Compared:
+    """Comparisons between elements of one value, and what both sides have them from."""
+
+    values: list[int]  # a bit stands for each, in this order
+    shared: dict[Node, int]  # per comparison, the bits of what both sides have their elements from
+
+
+def compared(graph: Graph) -> Compared:
+    """Comparisons between elements of one value; linear in the equations.
 
     >>> from malleable import stage
     >>> graph = Graph.of(stage(lambda x: x**2 == (x**2).max())(jnp.ones(3)).jaxpr)
-    >>> [node.name for node in compared(graph)]
+    >>> [node.name for node in compared(graph).shared]
     ['eq']
     """
-    found = {}
-    for name in COMPARED:
-        for node in graph.by_name.get(name, ()):
-            one, other = node.ins
-            if one == other or not _is_float(graph, one):
-                continue
-            shared = _traced_back(graph, one) & _traced_back(graph, other)
-            if any(_is_rounded(graph, v) for v in shared):
-                found[node] = frozenset(shared)
-    return found
+    nodes = [node for name in sorted(COMPARED) for node in graph.by_name.get(name, ())]
+    nodes = [node for node in nodes if node.ins[0] != node.ins[1] and _is_float(graph, node.ins[0])]
+    traced = _traced_back(graph, [v for node in nodes for v in node.ins])
+    origins = {v: 1 << i for i, v in enumerate(v for v in traced if graph.maker[v] is None)}
+    rounded = 0
+    for node in graph.order() if nodes else ():
+        moved = node.name in MOVED | PICKED
+        for v in node.outs:
+            if v in traced:
+                bit = origins[v] = 1 << len(origins)
+                if moved:
+                    origins[v] = reduce(or_, (origins[u] for u in node.ins), bit)
+                elif _is_float(graph, v):
+                    rounded |= bit  # worked out, and not just moved
+    both = {node: origins[node.ins[0]] & origins[node.ins[1]] for node in nodes}
+    return Compared(list(origins), {node: bits for node, bits in both.items() if bits & rounded})
 
 
-def torn(region: Region, comparisons: dict[Node, frozenset[int]]) -> str:
+def torn(region: Region, comparisons: Compared) -> str:
     """Why a region must not be: it would work out one side of a comparison again; or ""."""
     graph = region.graph
-    for node, shared in comparisons.items():
-        again = {v for v in map(graph.resolve, shared) if v in region.streams}
-        if not again or node not in graph.nodes:
+    if not comparisons.shared:
+        return ""
+    now = map(graph.resolve, comparisons.values)
+    inside = [(1 << i, v) for i, v in enumerate(now) if v in region.streams]
+    streamed = reduce(or_, (bit for bit, _ in inside), 0)
+    remade = (bit for bit, v in inside if graph.maker[v] in region.pulled)
+    pulled = reduce(or_, remade, 0)
+    for node, shared in comparisons.shared.items():
+        if not shared & streamed or node not in graph.nodes:
             continue
         if node in region.actions:
             whole = all(v in region.streams for v in node.ins)
         else:
-            whole = not any(graph.maker[v] in region.pulled for v in again)
+            whole = not shared & pulled
         if not whole:
             return "it is compared with elements of its own, and would be worked out twice"
     return ""
@@ -85,19 +81,14 @@ def _is_float(graph: Graph, value: int) -> bool:
     return jnp.issubdtype(graph.avals[value].dtype, jnp.floating)
 
 
-def _is_rounded(graph: Graph, value: int) -> bool:
-    """Whether the value itself is worked out, and not just moved."""
-    node = graph.maker[value]
-    return node is not None and node.name not in MOVED | PICKED and _is_float(graph, value)
-
-
-def _traced_back(graph: Graph, value: int) -> set[int]:
-    """The values this one has its elements from, itself among them."""
-    seen, work = {value}, [value]
+def _traced_back(graph: Graph, values: Iterable[int]) -> set[int]:
+    """The values these have their elements from, themselves among them."""
+    seen = set(values)
+    work = list(seen)
     while work:
         node = graph.maker[work.pop()]
         if node is not None and node.name in MOVED | PICKED:
-            more = [v for v in node.ins if v not in seen]
-            seen.update(more)
+            more = set(node.ins) - seen
+            seen |= more
             work.extend(more)
     return seen

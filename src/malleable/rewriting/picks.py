@@ -29,19 +29,30 @@ def nothing(eqn: compat.Eqn) -> jax.Array:
     if eqn.params["mode"] != FILL:
         value = 0
     elif value is None:
-        kind, dtype = aval.dtype.kind, aval.dtype
-        ends = {"b": lambda: True, "u": lambda: jnp.iinfo(dtype).max}
-        value = (ends | {"i": lambda: jnp.iinfo(dtype).min}).get(kind, lambda: jnp.nan)()
+        value = fill_of(aval.dtype)
     return jnp.full(aval.shape, value, aval.dtype)
+
+
+def fill_of(dtype):
+    """What JAX's gather gives out of bounds, unless it is told what."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return np.nan
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return True
+    ends = jnp.iinfo(dtype)
+    return ends.min if jnp.issubdtype(dtype, jnp.signedinteger) else ends.max
+
+
+def wide(indices: jax.Array) -> jax.Array:
+    """Indices in a type that any length fits."""
+    return indices if indices.dtype.itemsize >= 4 else indices.astype(jnp.int32)
 
 
 def pick(eqn: compat.Eqn, ax: Ax, n: int, block, indices, old, t):
     """`old`, with the elements that are in this block. block: (k, *slice), from t on, of n."""
     p, d, last = eqn.params, eqn.params["dimension_numbers"], indices.ndim - 1
     part, k = list(d.start_index_map).index(ax.dim), block.shape[0]
-    indices = (
-        indices if indices.dtype.itemsize >= 4 else indices.astype(jnp.int32)
-    )  # so that n fits
+    indices = wide(indices)
     at = lax.index_in_dim(indices, part, last)
     if p["mode"] != FILL:
         at = jnp.clip(at, 0, n - 1)
@@ -84,4 +95,4 @@ def _numbers(p, d, ax):
         operand_batching_dims=tuple(move(d.operand_batching_dims)),
     )
     rest = [s for i, s in enumerate(p["slice_sizes"]) if i != ax.dim]
-    return numbers, tuple(np.array([1, *rest]).tolist()), gone
+    return numbers, (1, *rest), gone

@@ -361,8 +361,7 @@ class Plan:
             return picks.pick(node.eqn, ax, self.n, block, self._whole(fed, node.ins[1]), old, t)
         if at is None:
             at = self._whole(fed, node.ins[action.index])
-            at = at if at.dtype.itemsize >= 4 else at.astype(jnp.int32)  # so that n fits
-            at = jnp.clip(at, 0, self.n - 1).astype(jnp.int32)
+            at = jnp.clip(picks.wide(at), 0, self.n - 1).astype(jnp.int32)
         elif isinstance(t, int):
             return block[0] if t == at else old
         elif k is None and at == (0 if self.region.reverse else self.n - 1):

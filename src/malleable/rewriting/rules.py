@@ -270,8 +270,8 @@ def _run(graph, by_start, reach, fuel) -> int:
 
 
 def _endless(fired, node):
-    last = Counter(r.name for r in fired[-64:])
-    names = [name for name, count in last.items() if 2 * count >= max(last.values())]
+    late = Counter(r.name for r in fired[-64:])
+    names = [name for name, count in late.items() if 2 * count >= max(late.values())]
     where = compat.where(node.eqn)
     if len(names) == 1:
         hint = "its replacement matches its pattern again: add a guard"

@@ -275,11 +275,8 @@ def _cotangent(trouble: Trouble) -> Iterator[Advice]:
         way = f"pass one of the same shape and dtype, e.g. jnp.ones({shape}, jnp.{wanted.dtype})"
         yield Advice(what, here(caller.place), way, 3)
     elif "structure" in trouble.text and (error := trouble.within("_vjp_ct_tree_error")):
-        out = jax.tree.unflatten(
-            error.values["out_tree"], [1] * error.values["out_tree"].num_leaves
-        )
-        has = error.values["ct_tree"]
-        has = jax.tree.unflatten(has, [1] * has.num_leaves)
+        trees = (error.values[name] for name in ("ct_tree", "out_tree"))
+        has, out = (jax.tree.unflatten(t, [1] * t.num_leaves) for t in trees)
         what = f"the cotangent `{given}` given to the vjp function `{name}` is {structure(has)}, "
         what += f"and the result of the function is {structure(out)}"
         way = "pass a tree like the result, one cotangent for each part, e.g. "

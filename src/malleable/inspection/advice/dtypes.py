@@ -261,8 +261,8 @@ def _no_dtype(found, node, known) -> tuple[str, str] | None:
     return what, f"write {near[0]!r}, or jnp.{near[0]}" if near else "write jnp.float32, say"
 
 
-_NAMES = [f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)]
-_NAMES = [name for name in _NAMES if name != "float8"] + ["bool", "bfloat16", "complex64"]
+_NAMES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+_NAMES += ["float16", "float32", "float64", "bool", "bfloat16", "complex64"]
 
 _TABLE = (
     (r"data type '(\w+)' not understood", _no_dtype),

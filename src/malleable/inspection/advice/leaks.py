@@ -77,7 +77,7 @@ def outlived(trouble: Trouble) -> bool:
         return trouble.kind in _ASKED and trouble.last is not None and not _within_jax(trouble)
     names = {step.name for step in trouble.steps}
     tracing = any(name.startswith(("trace_to_jaxpr", "trace_to_subjaxpr")) for name in names)
-    return told is not None and not tracing and told[1].rpartition(".")[2] not in names
+    return not tracing and told[1].rpartition(".")[2] not in names
 
 
 _ASKED = {"ConcretizationTypeError", "TracerBoolConversionError", "TracerArrayConversionError"}

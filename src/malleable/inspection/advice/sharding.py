@@ -15,26 +15,20 @@ from malleable.inspection.advice import creation, running, sources, syntax
 from malleable.inspection.advice.mapped import closed_over, is_pmap, mapped_function, mappings
 from malleable.inspection.advice.trouble import Step, Trouble, here
 
+_INDIVISIBLE = (  # axis, parts, size, shape
+    r"array axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+) "
+    r"\(full shape: (\(.*?\))",
+    r"array axis (\d+) is partitioned (\d+) times, but does not evenly divide the "
+    r"dimension size (\d+)\. Got shape: (\(.*?\))",
+    r"dimension (\d+) should be divisible by (\d+), but it is equal to (\d+) "
+    r"\(full shape: (\(.*?\))",
+)
+
 
 def indivisible(trouble: Trouble) -> Iterator[Advice]:
     """A size that the devices do not divide: device_put, jit with shardings, pmap."""
-    found = (
-        re.search(
-            r"array axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+) "
-            r"\(full shape: (\(.*?\))",
-            trouble.text,
-        )
-        or re.search(
-            r"array axis (\d+) is partitioned (\d+) times, but does not evenly divide the "
-            r"dimension size (\d+)\. Got shape: (\(.*?\))",
-            trouble.text,
-        )
-        or re.search(
-            r"dimension (\d+) should be divisible by (\d+), but it is equal to (\d+) "
-            r"\(full shape: (\(.*?\))",
-            trouble.text,
-        )
-    )
+    tries = (re.search(said, trouble.text) for said in _INDIVISIBLE)
+    found = next(filter(None, tries), None)
     step = trouble.last
     if found is None or step is None:
         return

@@ -12,7 +12,6 @@ from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
 from malleable.inspection.debugging.stepping import evaluate
 from malleable.inspection.unstaging import crew
-from malleable.inspection.unstaging.places import here
 from malleable.inspection.unstaging.refusals import HasRule
 from malleable.notes import note
 
@@ -93,7 +92,7 @@ def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence)
     if name == "axis_index":
         return [lanes.index(crew.coords(), params)]
     if name in ("pmax", "pmin") and "derivative" in compat.around():
-        note(f"differentiated a {name}", here(), "JAX refuses it when it is staged")
+        note(f"differentiated a {name}", compat.where(), "JAX refuses it when it is staged")
     if len(own) == len(axes):
         outs = _ask(lane, name, params, plain)
         strong = lane.manual and name in lanes.STRONG  # among devices; of a vmap's examples not

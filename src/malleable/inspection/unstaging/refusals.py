@@ -7,7 +7,6 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.inspection.unstaging.places import here
 from malleable.notes import note
 
 _refused: contextvars.ContextVar[list[str]] = contextvars.ContextVar("refused")
@@ -51,5 +50,5 @@ def unless_refused(run: Callable, what: str):
         _refused.reset(token)
     if not why:
         return outs
-    note(f"ran a {what} as a whole", here(), why[0])
+    note(f"ran a {what} as a whole", compat.where(), why[0])
     return NotImplemented

@@ -21,7 +21,6 @@ from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
 from malleable.inspection.unstaging.devices import on_devices, saying, together
-from malleable.inspection.unstaging.places import here
 from malleable.inspection.unstaging.refusals import one_example, unless_refused
 from malleable.inspection.unstaging.whose import is_users
 from malleable.notes import note
@@ -157,7 +156,9 @@ class _Constructs:
         if not _is_live() or not is_users(cond_fun, body_fun) or not _all_arrays(init_val):
             return staged()
         if "derivative" in compat.around():
-            note("ran a while_loop under a derivative", here(), "in reverse, JAX refuses it")
+            note(
+                "ran a while_loop under a derivative", compat.where(), "in reverse, JAX refuses it"
+            )
         carry = last = _arrays(init_val)
         turn = 0
         while True:
@@ -212,7 +213,7 @@ class _Constructs:
             return NotImplemented
         plain = all(d is None or isinstance(d, int) for d in dims)
         if not plain or not all(map(compat.is_array, args)):
-            note("ran a vmap as a whole", here(), "it maps something that is no array")
+            note("ran a vmap as a whole", compat.where(), "it maps something that is no array")
             return NotImplemented
         args = list(map(compat.as_array, args))
         along = [lanes.axes_along(x, d) for x, d in zip(args, dims, strict=True)]
@@ -245,10 +246,14 @@ class _Constructs:
         if not _is_live() or not (is_users(fun) or compat.around()):
             return NotImplemented
         if not all(map(compat.is_array, args)):
-            note("ran a shard_map as a whole", here(), "it maps something that is no array")
+            note("ran a shard_map as a whole", compat.where(), "it maps something that is no array")
             return NotImplemented
         if any(isinstance(x, compat.Tracer) and lanes.is_explicit(x) for x in args):
-            note("ran a shard_map as a whole", here(), "it is differentiated on an explicit mesh")
+            note(
+                "ran a shard_map as a whole",
+                compat.where(),
+                "it is differentiated on an explicit mesh",
+            )
             return NotImplemented
         every = functools.partial(on_devices, lane, args, mesh, in_specs, axes, checked)
         outs = unless_refused(every, "shard_map")
@@ -276,7 +281,9 @@ def _instead(staged: Callable, wrong: str = ""):
         out = staged()
     if wrong:
         raise MalleableError(
-            wrong, where=here(), hint="let each step return what it was given, in shape and dtype"
+            wrong,
+            where=compat.where(),
+            hint="let each step return what it was given, in shape and dtype",
         )
     return out
 

@@ -12,9 +12,11 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from malleable.execution.masks_indexing import COMBINE
 from malleable.integrations.onnx.lowering import IN_LOOP, UNABLE, rule
 from malleable.integrations.onnx.missing import poison
-from malleable.integrations.onnx.numbers import fill_of, known
+from malleable.integrations.onnx.numbers import known
+from malleable.rewriting.picks import fill_of
 
 ROWS = lax.GatherDimensionNumbers
 INSIDE = lax.GatherScatterMode.PROMISE_IN_BOUNDS
@@ -119,14 +121,6 @@ def order(cut: Cut, lead: int, windows, rank: int) -> list[int]:
     return [place[next(window)] if axis in windows else next(index) for axis in range(rank)]
 
 
-SCATTERS = {
-    "scatter": lambda old, new: new,
-    "scatter-add": lax.add,
-    "scatter-sub": lax.sub,
-    "scatter-mul": lax.mul,
-    "scatter-min": lax.min,
-    "scatter-max": lax.max,
-}
 AT_ONCE = {
     "scatter": lax.scatter,
     "scatter-add": lax.scatter_add,
@@ -137,7 +131,7 @@ AT_ONCE = {
 }
 
 
-@rule(*SCATTERS, once=True)
+@rule(*COMBINE, once=True)
 def scatter(eqn):
     """Into rows of the matrix; what is outside goes to a row too many."""
 
@@ -153,10 +147,10 @@ def scatter(eqn):
     return into_rows(eqn, put)
 
 
-@rule(*SCATTERS, table=IN_LOOP)
+@rule(*COMBINE, table=IN_LOOP)
 def scatter_in_loop(eqn):
     """Row by row: of a loop with a scatter in it jax2onnx gets the sizes wrong."""
-    combine = SCATTERS[eqn.primitive.name]
+    combine = COMBINE[eqn.primitive.name]
 
     def step(matrix, one):
         at, row = one

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.integrations.onnx.lowering import UNABLE, rule
+from malleable.rewriting.picks import fill_of
 
 SMALL = [np.dtype(t) for t in ("int8", "uint8", "int16", "uint16")]
 BFLOAT = np.dtype(jnp.bfloat16)
@@ -84,13 +85,6 @@ def carrier(name: str, dtype):
     if dtype not in NATIVE or name in NATIVE[dtype].split():
         return None
     return np.dtype("float32" if dtype in (BFLOAT, np.float16) else "int32")
-
-
-def fill_of(dtype):
-    """What JAX's gather puts where an index is outside."""
-    if dtype == BOOL or jnp.issubdtype(dtype, jnp.floating):
-        return True if dtype == BOOL else np.nan
-    return jnp.iinfo(dtype).min if dtype.kind == "i" else jnp.iinfo(dtype).max
 
 
 def as_dtype(p):
