@@ -37,12 +37,13 @@ def compared(graph: Graph) -> Compared:
     >>> [node.name for node in compared(graph).shared]
     ['eq']
     """
-    nodes = [node for name in sorted(COMPARED) for node in graph.by_name.get(name, ())]
-    nodes = [node for node in nodes if node.ins[0] != node.ins[1] and _is_float(graph, node.ins[0])]
+    order = graph.order() if COMPARED & graph.by_name.keys() else []
+    nodes = [node for node in order if node.name in COMPARED and node.ins[0] != node.ins[1]]
+    nodes = [node for node in nodes if _is_float(graph, node.ins[0])]
     traced = _traced_back(graph, [v for node in nodes for v in node.ins])
     origins = {v: 1 << i for i, v in enumerate(v for v in traced if graph.maker[v] is None)}
     rounded = 0
-    for node in graph.order() if nodes else ():
+    for node in order if nodes else ():
         moved = node.name in MOVED | PICKED
         for v in node.outs:
             if v in traced:
