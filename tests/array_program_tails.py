@@ -118,6 +118,31 @@ def order(w, scope):
     w.add(scope, "order", text.format(real(a), axis), shape, bound=1.5)
 
 
+def indexed(w, scope):
+    """Sums by index: of segments, of a histogram, into rows of an array."""
+    a = w.read(scope, lambda v: is_array(v) and v.dtype != "bool")
+    if a is None:
+        return NotImplemented
+    few, n = w.pick((1, 2, 4)), a.shape[0]
+    rows = w.arg((n,), f"below({few + w.chance(3)})").name  # the last may be outside
+    rest, v = (few, *a.shape[1:]), real(a)
+    whole = f"jnp.round(3 * {v}).astype(jnp.int32)"
+    text, shape, facts = w.pick(
+        [
+            (f"jax.ops.segment_sum({v}, {rows}, {few})", rest, {}),
+            (f"jnp.zeros({rest}).at[{rows}].add({v}, mode='drop')", rest, {}),
+            (f"jnp.zeros({few}).at[{rows}[::-1]].add({v}.reshape({n}, -1).sum(1))", rest[:1], {}),
+            (f"jax.ops.segment_max({whole}, {rows}, {few})", rest, INTS),
+            (f"jnp.bincount(jnp.abs({whole}).ravel(), length=5)", (5,), INTS),
+            (f"jnp.histogram(lax.stop_gradient({v}), bins=4, range=(-1, 1))[0]", (4,), {}),
+        ]
+    )
+    w.add(scope, "indexed", text, shape, **{"bound": 1.5 * a.size, "distinct": False, **facts})
+
+
+INTS = {"dtype": "int32", "bound": 1e10}
+
+
 def softmax(w, scope):
     """Weights along an axis, and what they are the weights of."""
     a = w.read(scope, lambda v: is_array(v) and is_float(v))
@@ -216,5 +241,5 @@ def wrapped(w, scope):
 
 TAILS = (
     *ELEMENTWISE, *VIEWS, prefix, reduction, reduction, reduction, reduction, arg_reduction,
-    order, softmax, contraction, labelled, wrapped,
+    order, softmax, contraction, labelled, wrapped, indexed,
 )  # fmt: skip

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.caches
 CONSTRUCTS = {
     "unary", "binary", "integers", "test", "cast", "view", "window", "difference", "joined",
     "prefix", "sum", "mean", "max", "min", "prod", "any", "all", "logsumexp", "var", "std",
-    "moments", "norm", "centred", "arg", "order", "softmax", "contraction", "labelled", "wrapped",
+    "moments", "norm", "centred", "arg", "order", "softmax", "contraction", "labelled", "indexed",
     "scan", "vmapped_scan", "map", "fori", "nested_scan", "kernel", "kernel_sum", "masked",
     "nearest", "log_sums", "attention", "forces", "distances", "chain", "matrices", "duplicate",
-    "blocks", "escape",
+    "wrapped", "blocks", "escape",
 }  # fmt: skip
 
 

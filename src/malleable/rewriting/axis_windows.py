@@ -1,17 +1,20 @@
 """How a streamed axis passes what cuts, joins, pads, sorts or looks up along other dimensions."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.rewriting.slices import (
     Ax,
     Flow,
+    Sunk,
     known,
+    lowest,
     rebind,
     shapes,
     size,
@@ -132,9 +135,14 @@ def pool(eqn, ins, outs, n, origin):
 
 
 def scatter(eqn, ins, outs, n, origin):
-    """The axis is a dimension of the operand that each update spans; the indices are whole."""
+    """The axis is a dimension of the operand that each update spans; the indices are whole.
+
+    Or it is one of the updates and their indices: then it ends here (see `scattered`).
+    """
     d, ax = eqn.params["dimension_numbers"], ins[0] or outs[0]
     operand, _, updates = shapes(eqn.invars)
+    if ax is None and (found := scattered(eqn, ins, origin)) is not None:
+        return found
     gone = {int(i) for i in (*d.inserted_window_dims, *d.operand_batching_dims)}
     windows = [i for i in range(len(operand)) if i not in gone]  # <-> update_window_dims
     spans = [int(i) for i in d.update_window_dims]
@@ -153,6 +161,67 @@ def scatter(eqn, ins, outs, n, origin):
     )
     run = lambda t, *xs: rebind(eqn, xs, dimension_numbers=numbers)  # noqa: E731
     return Flow((ax, None, update), (ax,), run)
+
+
+def scattered(eqn, ins, origin):
+    """A sum (a largest, a smallest) by index: a histogram, a segment_sum.
+
+    The operand is full of what changes nothing. None where the axis is no axis of the updates.
+    """
+    d, start = eqn.params["dimension_numbers"], STARTS.get(eqn.primitive.name)
+    updates = shapes(eqn.invars)[2]
+    rows = [i for i in range(len(updates)) if i not in set(map(int, d.update_window_dims))]
+    if ins[2]:
+        if ins[2].dim not in rows:
+            return None
+        ax = ins[2]._replace(dim=rows.index(ins[2].dim))  # <-> dims of the indices, but the last
+    else:
+        ax = ins[1]
+    if ax.dim >= len(rows) or ax.dim in set(map(int, d.scatter_indices_batching_dims)):
+        return None
+    if start is None:
+        return "which of the updates is the last depends on the order of the axis"
+    found, dtype = full_of(origin(0)), eqn.outvars[0].aval.dtype
+    if found is None or found != start(dtype):
+        return "it is written into an array that holds something already"
+    if eqn.primitive.name != "scatter-add" and jnp.issubdtype(dtype, jnp.inexact):
+        return "which of equal elements has the derivative, only all of them tell"
+    axes = (ax, ax._replace(dim=rows[ax.dim]))
+    return Sunk((None, *axes), axes)
+
+
+STARTS = {
+    "scatter-add": lambda dtype: 0,
+    "scatter-max": lambda dtype: lowest(dtype, "reduce_max"),
+    "scatter-min": lambda dtype: lowest(dtype, "reduce_min"),
+}
+
+
+def full_of(found: Any):
+    """The number that an array is full of, given its origin; None for another array."""
+    while isinstance(found, Origin) and found.eqn.primitive.name in SPREAD:
+        found = found.origin(0)
+    known = found is not None and not isinstance(found, Origin) and np.ndim(found) == 0
+    return found if known else None
+
+
+SPREAD = frozenset(("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape"))
+
+
+def hidden(eqn, ins, outs, n, origin):
+    """A searchsorted, from JAX 0.11 on: each query by itself, what is searched whole."""
+    p = getattr(eqn.params["_prim"], "params", {})
+    if type(eqn.params["_prim"]).__name__ != "SearchSorted":
+        return "nothing is known about an axis in an object that hides its body"
+    if ins[0] or p["batch_dims"]:
+        return "what is searched carries the axis"
+    ax, out = known(ins, outs), eqn.outvars[0].aval
+    options = {name: p[name] for name in ("side", "method")}
+
+    def run(t, x, queries):
+        return [jnp.searchsorted(x, queries, **options).astype(out.dtype)]
+
+    return Flow((None, ax), (ax,), run)
 
 
 # ---------------------------------------------------------------- gather
@@ -313,6 +382,7 @@ RULES = {
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     "gather": gather,
+    "call_hi_primitive": hidden,
     **{f"reduce_window_{name}": pool for name in ("sum", "max", "min")},
     **{f"scatter{name}": scatter for name in ("", "-add", "-mul", "-min", "-max", "-sub")},
     **{f"scatter_{name}": scatter for name in ("add", "mul", "min", "max", "sub")},

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,8 +13,11 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.errors import RuleError
 from malleable.rewriting.axes import Ax, Sunk, flow
+from malleable.rewriting.graph import Graph
+from malleable.rewriting.region import origin_of
 from malleable.rewriting.rules import Rule
 from malleable.rewriting.sinks import Sink, Spec
+from malleable.rewriting.slices import lowest
 from malleable.rewriting.traced import MISFITS, Sides, Traced
 from malleable.rewriting.wildcards import Arr, Fun, Lit, Prim, Static, extent, line
 
@@ -361,6 +365,8 @@ def _stream(sink, rng, dtypes, i):
     size = (3, 1, 7, 2, 12)[i % 5]
     for k, (count, _) in enumerate(itertools.product((1, 2, 3), range(TRIES // 4))):
         rest = [tuple(rng.choice((1, 2, 3), rng.integers(3)).tolist()) for _ in range(count)]
+        if sink.name.startswith("scatter"):
+            rest[0] = (1,)  # an index each
         dtype = jnp.dtype(dtypes[(i + k) % len(dtypes)])
         avals = [jax.ShapeDtypeStruct((size, *shape), dtype) for shape in rest]
         fun = sink.fun or functools.partial(_stock, sink.name)
@@ -370,8 +376,11 @@ def _stream(sink, rng, dtypes, i):
             continue
         if sink.fun:
             return avals, fun, Spec(None, _types(outs), {}, size)
-        eqn = compat.trace(fun, *avals).jaxpr.eqns[-1]
-        found = flow(eqn, [Ax(0)] * count, [None] * len(eqn.outvars), size)
+        graph = Graph.of(compat.trace(fun, *avals))
+        node: Any = graph.maker[graph.outputs[0]]
+        eqn, before = node.eqn, [None] * (len(node.ins) - count)  # what is scattered into
+        axes, origin = [*before, *[Ax(0)] * count], origin_of(graph, node)
+        found = flow(eqn, axes, [None] * len(eqn.outvars), size, origin)
         if isinstance(found, Sunk):
             types = tuple(v.aval for v in eqn.outvars)
             return avals, fun, Spec(found.how, types, eqn.params, size)
@@ -387,6 +396,12 @@ def _stock(name, *xs):
     if name == "dot_general":
         x, y = xs
         return lax.dot_general(x, y, (((0,), (0,)), ((), ())))
+    if name.startswith("scatter"):
+        at, x = xs
+        how, dims = name.removeprefix("scatter-"), range(1, x.ndim)
+        numbers = lax.ScatterDimensionNumbers(tuple(dims), (0,), (0,))
+        start = jnp.full((3, *x.shape[1:]), 0 if how == "add" else lowest(x.dtype, f"reduce_{how}"))
+        return getattr(lax, f"scatter_{how}")(start.astype(x.dtype), at, x, numbers)
     if name in ("argmax", "argmin"):
         (x,) = xs
         return getattr(lax, name)(x, 0, np.int32)

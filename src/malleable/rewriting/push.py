@@ -44,7 +44,8 @@ from malleable.rewriting.rebuild import (
     rebuild_behind,
 )
 from malleable.rewriting.region import Alias, Region, Stream, Window
-from malleable.rewriting.sinks import RUNNERS, SINKS, Sink
+from malleable.rewriting.runners import RUNNERS
+from malleable.rewriting.sinks import SINKS, Sink
 
 SLOW = 4  # from so many steps on that a reduction should take at once
 ROUNDS = 4  # a scan may find its reduction only when another user of what it stacks is gone

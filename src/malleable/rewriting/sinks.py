@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from malleable import compat
 from malleable.errors import RuleError
-from malleable.rewriting.slices import in_memory, is_best
+from malleable.rewriting.slices import in_memory, is_best, lowest, restack
 from malleable.rewriting.wildcards import line
 
 WINS = "malleable: which side won"  # kept for a gradient, where all else is worked out again
@@ -197,16 +197,6 @@ FOLDS = (
 # ---------------------------------------------------------------- extrema
 
 
-def lowest(dtype, name):
-    """What every value is at least (reduce_max), or at most (reduce_min)."""
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return -jnp.inf if name == "reduce_max" else jnp.inf
-    if dtype == jnp.bool_:
-        return name == "reduce_min"
-    info = jnp.iinfo(dtype)
-    return info.min if name == "reduce_max" else info.max
-
-
 @jax.custom_jvp
 def tied(value, total, count):
     """`value`, with the derivative of total / count: an even share for each tie, as in JAX."""
@@ -341,60 +331,46 @@ def ordered(dtype):
     return jnp.dtype("int8") if dtype == jnp.bool_ else dtype
 
 
+def scattered(name, start, put, join, level=exact):
+    """A scatter into an array that is full of `start`, as large as the result.
+
+    spec.how: where indices and updates carry the axis.
+    """
+
+    def init(spec, *avals):
+        (out,) = spec.outs
+        return full(start(out.dtype), out.shape, wide(out.dtype), *avals)
+
+    def step(spec, acc, start, *blocks):
+        indices, updates = map(back, blocks, spec.how)
+        p = spec.params
+        options = {"unique_indices": p["unique_indices"], "mode": p["mode"]}
+        options["indices_are_sorted"] = p["indices_are_sorted"]
+        return put(acc, indices, updates.astype(acc.dtype), p["dimension_numbers"], **options)
+
+    return Sink(name, init, step, answer, lambda spec, one, other: join(one, other), level)
+
+
+def back(block, ax):
+    """The array that the slices of a block are of."""
+    k, shape = block.shape[0], list(block.shape[1:])
+    shape[ax.dim : ax.dim + (ax.width > 1)] = [k * ax.width]
+    return restack(block, ax, shape)
+
+
+SCATTERS = (
+    scattered("scatter-add", lambda _: 0, lax.scatter_add, jnp.add, rounds),
+    scattered("scatter-max", lambda d: lowest(d, "reduce_max"), lax.scatter_max, jnp.maximum),
+    scattered("scatter-min", lambda d: lowest(d, "reduce_min"), lax.scatter_min, jnp.minimum),
+)
+
 SINKS: tuple[Sink, ...] = (
     SUM,
     DOT,
     *FOLDS,
+    *SCATTERS,
     *map(extrema, ("reduce_max", "reduce_min")),
     *map(place, ("argmax", "argmin")),
-)
-
-
-# ---------------------------------------------------------------- results along the axis
-
-
-@dataclass(frozen=True)
-class Runner:
-    """A cumulative operation over a stream: init and level as those of a Sink.
-
-    step(spec, acc, start, block) -> (acc, block of the result). It runs from the start of the axis,
-    or from its end if spec.how: `fits(spec)` says whether the stream does so too.
-    """
-
-    name: str
-    init: Callable
-    step: Callable
-    level: Callable
-
-    def fits(self, spec) -> bool:
-        return bool(spec.how) == bool(spec.reverse)
-
-
-def running(name, start, join, cumulate, level=exact):
-    """The cumulative operation of a block, joined with what came before."""
-
-    def init(spec, aval):
-        shape, dtype = aval.shape[1:], wide(aval.dtype)
-        first = full(start(aval.dtype), shape, dtype, aval)
-        kept = name == "cumsum" and is_long(spec, dtype)
-        return (first, jnp.zeros_like(first)) if kept else (first,)
-
-    def step(spec, acc, start, block):
-        here = cumulate(block.astype(acc[0].dtype), reverse=spec.how)
-        last = here[0] if spec.how else here[-1]
-        before = acc[0] if len(acc) == 1 else acc[0] + acc[1]
-        after = plus(acc, last) if name == "cumsum" else (join(before, last),)
-        return after, answer(spec, join(before, here))[0]
-
-    return Runner(name, init, step, level)
-
-
-RUNNERS: tuple[Runner, ...] = (
-    running("cumsum", lambda _: 0, jnp.add, lax.cumsum, rounds),
-    running("cumprod", lambda _: 1, jnp.multiply, lax.cumprod, rounds),
-    running("cummax", lambda d: lowest(d, "reduce_max"), jnp.maximum, lax.cummax),
-    running("cummin", lambda d: lowest(d, "reduce_min"), jnp.minimum, lax.cummin),
-    running("cumlogsumexp", lambda _: -jnp.inf, jnp.logaddexp, lax.cumlogsumexp, rounds),
 )
 
 

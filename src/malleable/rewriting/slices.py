@@ -192,3 +192,13 @@ def typed(results: Sequence, variables: Sequence) -> list:
         else compat.convert(x, v.aval.dtype, v.aval.weak_type)
         for x, v in zip(results, variables, strict=True)
     ]
+
+
+def lowest(dtype, name):
+    """What every value is at least (reduce_max), or at most (reduce_min)."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -jnp.inf if name == "reduce_max" else jnp.inf
+    if dtype == jnp.bool_:
+        return name == "reduce_min"
+    info = jnp.iinfo(dtype)
+    return info.min if name == "reduce_max" else info.max
