@@ -44,6 +44,7 @@ from malleable.rewriting.rebuild import (
     rebuild_behind,
 )
 from malleable.rewriting.region import Alias, Region, Stream, Window
+from malleable.rewriting.reversal import unreverse
 from malleable.rewriting.runners import RUNNERS
 from malleable.rewriting.sinks import SINKS, Sink
 
@@ -91,7 +92,7 @@ def push_up_reductions(
 
     def push(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, inline)
-        changed = False
+        changed = level != "exact" and unreverse(graph)
         for node in graph.order():
             if node.name == "scan" and node in graph.nodes:
                 changed |= _push_one(graph, node, by_name, allow, chunk, remat, threshold)

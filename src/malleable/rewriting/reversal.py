@@ -1,0 +1,156 @@
+"""A reversed axis whose order does not matter: `(h[::-1] * w).sum(0)` is `(h * w[::-1]).sum(0)`.
+
+What a scan stacks and the program reverses can be reduced in the scan all the same, where each
+reversed value ends in a reduction of the axis, or is reversed again. What it meets on the way is
+reversed instead, as near to where it comes from as possible.
+"""
+
+from typing import NamedTuple
+
+from jax import lax
+
+from malleable.rewriting.axes import Ax, Flow, flow
+from malleable.rewriting.axis_shapes import ELEMENTWISE
+from malleable.rewriting.graph import Graph, Node
+
+NAME = "push_up_reductions"
+CUMULATIVE = frozenset(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"))
+REDUCTIONS = frozenset(f"reduce_{name}" for name in ("sum", "prod", "max", "min", "and", "or"))
+MOVES = frozenset(("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "rev"))
+MAPS = ELEMENTWISE | MOVES | REDUCTIONS | CUMULATIVE | {"dot_general"}  # slice by slice
+
+
+class Turned(NamedTuple):
+    """An equation on the same operands, not reversed. What comes of it is reversed, or `done`."""
+
+    node: Node
+    params: dict  # those that change
+    others: dict[int, Ax]  # operands that must be reversed instead
+    done: bool
+
+
+def unreverse(graph: Graph) -> bool:
+    """Undo what reverses the results of scans where the order does not matter; whether it did."""
+    if not graph.by_name.get("rev") or not graph.by_name.get("scan"):
+        return False
+    changed = False
+    for node in graph.order():
+        if node.name == "rev" and node in graph.nodes and len(node.params["dimensions"]) == 1:
+            stacked = _stacked(graph)
+            if node.ins[0] in stacked:
+                changed |= _unreverse(graph, node, stacked)
+    return changed
+
+
+def _stacked(graph: Graph) -> set[int]:
+    """The values that depend on the results of a scan."""
+    found: set[int] = set()
+    for node in graph.order():
+        if node.name == "scan" or not found.isdisjoint(node.ins):
+            found.update(node.outs)
+    return found
+
+
+def _unreverse(graph: Graph, start: Node, stacked: set[int]) -> bool:
+    (dim,), (out,) = start.params["dimensions"], start.outs
+    reversed_, turned = {out: Ax(dim)}, []
+    for node in graph.order():
+        if not any(v in reversed_ for v in node.ins):
+            continue
+        found = _turn(graph, node, reversed_)
+        if found is None:
+            return False
+        if any(_is_stacked(graph, v, ax, stacked) for v, ax in found[0].others.items()):
+            return False
+        turned.append(found[0])
+        reversed_.update(found[1])
+    if any(v in reversed_ for v in graph.outputs):
+        return False
+    twins: dict[int, int] = {out: start.ins[0]}
+    for node, params, others, done in turned:
+        ins: list = [
+            _reverse(graph, v, others[v], start) if v in others else twins.get(v, v)
+            for v in node.ins
+        ]
+        eqn = node.eqn.replace(params=node.params | params) if params else node.eqn
+        outs = ins if node.name == "rev" and done else graph.add(eqn, ins)
+        twins.update(zip(node.outs, outs, strict=True))
+    ends = [v for node, _, _, done in turned if done for v in node.outs]
+    graph.replace({v: twins[v] for v in ends})
+    return True
+
+
+def _turn(graph: Graph, node: Node, known: dict[int, Ax]):
+    """(what to do at an equation, {result that is reversed: its axis}), or None."""
+    if node.eqn.effects or node.name not in MAPS | {"slice"}:
+        return None
+    ins = tuple(known.get(v) for v in node.ins)
+    value, ax = next((v, ax) for v, ax in zip(node.ins, ins, strict=True) if ax)
+    n, p = graph.avals[value].shape[ax.dim] // ax.width, node.params
+    whole = ax.width == 1
+    if node.name == "rev" and ax.dim in p["dimensions"]:
+        return (Turned(node, {}, {}, True), {}) if whole and len(p["dimensions"]) == 1 else None
+    if node.name == "slice":
+        strides = p["strides"] or (1,) * len(p["start_indices"])
+        first, last = p["start_indices"][ax.dim], p["limit_indices"][ax.dim]
+        if not whole or strides[ax.dim] != 1:
+            return None
+        at = lambda key, i: (*p[key][: ax.dim], i, *p[key][ax.dim + 1 :])  # noqa: E731
+        params = {
+            "start_indices": at("start_indices", n - last),
+            "limit_indices": at("limit_indices", n - first),
+        }
+        done = last - first == 1
+        return Turned(node, params, {}, done), {} if done else {node.outs[0]: ax}
+    if node.name in CUMULATIVE and p["axis"] == ax.dim:
+        params = {"reverse": not p["reverse"]}
+        return (Turned(node, params, {}, False), {node.outs[0]: ax}) if whole else None
+    found = flow(node.eqn, ins, (None,) * len(node.outs), n)
+    if isinstance(found, str):
+        return None
+    if any(a != b for a, b in zip(ins, found.ins, strict=True) if a):
+        return None
+    pairs = [(v, a) for v, a in zip(node.ins, found.ins, strict=True) if a and v not in known]
+    others = dict(pairs)
+    if len(others) < len(set(pairs)):
+        return None
+    if isinstance(found, Flow) and all(found.outs):
+        outs = dict(zip(node.outs, found.outs, strict=True))
+        return Turned(node, {}, others, False), outs
+    return (Turned(node, {}, others, True), {}) if not isinstance(found, Flow) else None
+
+
+def _source(graph: Graph, value: int, ax: Ax) -> tuple[Node, int, Ax | None] | None:
+    """(the equation that only moves a value, from where, with which axis), if there is one."""
+    node = graph.maker[value]
+    if node is None or node.name not in MOVES - {"rev"} or len(node.ins) != 1:
+        return None
+    n = graph.avals[value].shape[ax.dim] // ax.width
+    found = flow(node.eqn, (None,), (ax,), n)
+    return (node, node.ins[0], found.ins[0]) if isinstance(found, Flow) else None
+
+
+def _is_stacked(graph: Graph, value: int, ax: Ax | None, stacked: set[int]) -> bool:
+    """Whether to reverse a value is to reverse something that depends on a scan."""
+    while ax is not None and (made := _source(graph, value, ax)) is not None:
+        _, value, ax = made
+    return ax is not None and value in stacked
+
+
+def _reverse(graph: Graph, value: int, ax: Ax, like: Node) -> int:
+    """A value with this axis reversed: as near to where it comes from as possible."""
+    made = _source(graph, value, ax)
+    if made is not None:
+        node, source, before = made
+        if before is not None:
+            source = _reverse(graph, source, before, like)
+        return graph.add(node.eqn, [source])[0]
+
+    def run(x):
+        if ax.width == 1:
+            return [lax.rev(x, (ax.dim,))]
+        n = x.shape[ax.dim] // ax.width
+        shape = (*x.shape[: ax.dim], ax.outer, n, ax.inner, *x.shape[ax.dim + 1 :])
+        return [lax.reshape(lax.rev(lax.reshape(x, shape), (ax.dim + 1,)), x.shape)]
+
+    return graph.trace(run, [value], like, NAME)[0]
