@@ -7,6 +7,7 @@ source, and gives the state after it and the blocks of what escapes.
 import functools
 import itertools
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +88,7 @@ class Plan:
         }
         self.handed: dict = {}
         starts = [s.window.start for s in region.streams.values()]
-        stops = [
-            s.window.start + s.window.step * (s.window.count - 1) for s in region.streams.values()
-        ]
+        stops = [last_of(s.window) for s in region.streams.values()]
         self.before = max(0, -min(starts, default=0))
         self.behind = max(0, max(stops, default=0) - self.n + 1)
 
@@ -195,26 +194,20 @@ class Plan:
             aval = shapes[v]
             zero = compat.match_devices(jnp.zeros(aval.shape[1:], aval.dtype), aval)
             state[v, d] = (zero,) * d
-        env = self._feed(dict(wholes), state, seen=None)
+        env = self.feed(dict(wholes), state, lambda window: None)
         for v in self.marks:
             state["by", v] = env[v]
         return state
 
-    def means_of_one(self, at: dict, blocks: dict, t: int) -> dict:
-        """{("near", mean): the mean of step t alone}, near which sums of squares round least.
-
-        For `wholes`. at: all values; blocks: those of step t that the region gets from its scan.
-        A mean of the data is never further away than a root of n deviations.
-        """
-        if not self.near:
-            return {}
-        at, blocks = lax.stop_gradient((at, blocks))
-        wholes = {v: at[v] for v in self.wholes}
-        blocks |= self._sources_at(at, t)
-        state, _ = self.step(self.init(wholes), blocks, wholes, t, None)
-        env = self._feed(wholes, state, seen=jnp.int32(1))
-        finite = lambda x: jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))  # noqa: E731
-        return {key: finite(env[v]) for v, key in self.near.items()}
+    def carry_of(self, v: int) -> int:
+        """The stream that a slice of one step ago is a part of."""
+        node = self.graph.maker[v]
+        while node is not None and node.name == "slice":
+            if not isinstance(self.region.actions.get(node), Alias):
+                break
+            (v,) = node.ins
+            node = self.graph.maker[v]
+        return v
 
     def _operands(self, node, action):
         return [i for i, ax in enumerate(axes_of(action, node)) if ax is not None]
@@ -256,7 +249,7 @@ class Plan:
             if isinstance(action, Fed):
                 continue
             self._run_block(item, action, env, fed, state, new, t, k)
-            self._feed(fed, new, seen=self._seen(t, k), only=self.in_step)
+            self.feed(fed, new, functools.partial(self._times, t, k), only=self.in_step)
             for v in self.marks:
                 if v in fed:
                     fed[v] = lax.stop_gradient(fed[v]) if v in self.centers else fed[v]
@@ -265,9 +258,6 @@ class Plan:
             if v in env:
                 new[v, d] = (*state[v, d][1:], env[v])
         return new, {v: env[v] for v in self.escapes if v in env}
-
-    def _seen(self, t, k):
-        return self.n - t if self.region.reverse else t + (k or 1)
 
     def _run_segment(self, segment, env, fed, t, k):
         region = self.region
@@ -376,11 +366,11 @@ class Plan:
         """The steps at which only what was joined to the stream is at hand."""
         rows = []
         for t in times:
-            state, gone = self.step(state, self._sources_at(at, t), wholes, t, None)
+            state, gone = self.step(state, self.sources_at(at, t), wholes, t, None)
             rows.append(gone)
         return state, rows
 
-    def _sources_at(self, at: dict, t: int) -> dict:
+    def sources_at(self, at: dict, t: int) -> dict:
         blocks = {}
         for v, ax, window in self.sources:
             j, off = divmod(t - window.start, window.step)
@@ -403,7 +393,8 @@ class Plan:
                 if (near := env.get(("near", mark.by))) is not None:
                     minus = functools.partial(self.region.actions[away].flow.run, here)
                     (x,) = jax.vmap(minus, (0, None))(x, near)
-                rows = self.n - (k or 1) - here if self.region.reverse else here
+                rest = action.window.count - (k or 1) - here
+                rows = rest if self.region.reverse else here
                 return moments(action, mark, acc, x, d, here, rows, *moved)
             acc = rescaled(acc, mark, *moved)
         return action.sink.step(action.spec, acc, here, *blocks)
@@ -411,12 +402,16 @@ class Plan:
     def final(self, state: dict, wholes: dict) -> dict:
         """The results of the sinks, by value."""
         env = dict(wholes)
-        self._feed(env, state, seen=self.n, only=None)
+        self.feed(env, state, lambda window: 1)
         return {v: env[v] for v in self.results}
 
-    def _feed(self, env, state, seen, only: set | None = None):
-        """Results so far, and what is worked out from them."""
-        times = self.n / seen if isinstance(seen, jax.Array) else seen and 1
+    def _times(self, t, k, window: Window):
+        """How many times as many elements a window has as came up to step t, and in k from it."""
+        passed = last_of(window) - t if self.region.reverse else t + (k or 1) - 1 - window.start
+        return window.count / jnp.clip(passed // window.step + 1, 1, window.count)
+
+    def feed(self, env, state, times: Callable, only: set | None = None):
+        """Results so far, and what is worked out from them. times: see `result_of`, of a window."""
         inside = {u for u, a in self.region.actions.items() if u in self.in_step or _is_mapped(a)}
         for node, action in self.region.actions.items():
             match action:
@@ -425,7 +420,8 @@ class Plan:
                     marked = any(v in self.marks for v in node.outs)
                     if only is not None and not marked and not any(u in inside for u in users):
                         continue
-                    results = result_of(self.graph, node, action, state[node], env, times)
+                    part = times(action.window)
+                    results = result_of(self.graph, node, action, state[node], env, part)
                     env.update(zip(node.outs, results, strict=True))
                 case Fed():
                     if only is None or node in only:
@@ -433,6 +429,11 @@ class Plan:
                         if all(a is not None for a in args):
                             env.update(zip(node.outs, compat.copy(node.eqn, args), strict=True))
         return env
+
+
+def last_of(window: Window) -> int:
+    """The step at which the last element of a window is at hand."""
+    return window.start + window.step * (window.count - 1)
 
 
 def _is_mapped(action) -> bool:

@@ -43,7 +43,7 @@ from malleable.rewriting.rebuild import (
     rebuild_batched,
     rebuild_behind,
 )
-from malleable.rewriting.region import Alias, Region, Stream, Window
+from malleable.rewriting.region import Region, Stream, Window
 from malleable.rewriting.reversal import unreverse
 from malleable.rewriting.runners import RUNNERS
 from malleable.rewriting.sinks import SINKS, Sink
@@ -228,10 +228,7 @@ def handed(plan: Plan, places: dict[int, int]) -> dict:
     """The slices of one step ago that a step gets as carries: {what is delayed: which carry}."""
     found = {}
     for v, d in plan.delayed if not plan.before + plan.behind else ():
-        whole, node = v, plan.graph.maker[v]
-        while isinstance(plan.region.actions.get(node), Alias) and node.name == "slice":
-            (whole,) = node.ins
-            node = plan.graph.maker[whole]
+        whole = plan.carry_of(v)
         if d == 1 and whole in places:
             found[v, d] = places[whole]
     return found

@@ -15,6 +15,7 @@ from malleable import compat
 from malleable.rewriting.axes import Ax, restack, unstack
 from malleable.rewriting.axis_bodies import REMATS
 from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.means import means_of_one
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.region import Region, Window
 from malleable.rewriting.sinks import WINS
@@ -74,7 +75,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         wholes = {v: at[v] for v in plan.wholes}
         fixed = read(consts)
         if plan.near:
-            wholes |= plan.means_of_one(at, first_of(view, node, at), n - 1 if view.reverse else 0)
+            wholes |= means_of_one(plan, at, first_of(view, node, at), n - 1 if view.reverse else 0)
 
         def advance(state, slices, feeds, past, t, k):
             blocks = dict(zip([ys[i] for i in streams], slices, strict=True))
@@ -182,8 +183,8 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
     def run(*values):
         at = dict(zip(given, values, strict=True))
         wholes = {v: at[v] for v in plan.wholes}
-        wholes |= plan.means_of_one(
-            at, {v: at[x][0] for v, x in zip(parts.joined, parts.tails, strict=True)}, n * w
+        wholes |= means_of_one(
+            plan, at, {v: at[x][0] for v, x in zip(parts.joined, parts.tails, strict=True)}, n * w
         )
 
         def step(state, rows, feeds, t, size):
@@ -268,7 +269,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
         every = [at[v] for v in xs]
         feeds = [cut(at[v], ax, window, n) for v, ax, window in plan.sources]
         c = one([at[v] for v in carry], [x[first] for x in every])
-        wholes |= plan.means_of_one(at, at_once(c), first)
+        wholes |= means_of_one(plan, at, at_once(c), first)
         times = jnp.arange(n, dtype=jnp.int32)
         steps = ([x[others] for x in every], [x[before] for x in feeds], times[before])
         loop = (c, plan.init(wholes))

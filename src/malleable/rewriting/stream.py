@@ -24,6 +24,7 @@ from malleable.rewriting.cost import BLOCK, CACHE, is_kept, is_made_whole
 from malleable.rewriting.frontier import finish, follow, keep_big, pull, retreat, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
+from malleable.rewriting.means import means_of_one
 from malleable.rewriting.minor import unroll_minor
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
@@ -197,7 +198,7 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
 
     def run(*values):
         at = dict(zip(given, values, strict=True))
-        wholes = {v: at[v] for v in plan.wholes} | plan.means_of_one(at, {}, 0)
+        wholes = {v: at[v] for v in plan.wholes} | means_of_one(plan, at, {}, 0)
 
         def step(state, feeds, t, size):
             return plan.step(state, dict(zip(plan.sources, feeds, strict=True)), wholes, t, size)
