@@ -98,6 +98,9 @@ def soak(kind, count, options, deadline):
             minutes = (time.monotonic() - begun) / 60
             wrong = sum(name != "refused" for name, _, _ in found)
             line = f"{tried} programs, {wrong} mismatches, {minutes:.1f} min"
+            for name, seed, message in some:
+                if name != "refused":
+                    print(f"{name}, seed {seed}: {message.partition(chr(10))[0]}")
             print(line, end="\r" if sys.stdout.isatty() else "\n", flush=True)
             if time.monotonic() > deadline:
                 pool.terminate()

@@ -129,3 +129,13 @@ def test_a_variable_without_a_value_leaves_a_region_without_one():
         assert jnp.allclose(jitted(jnp.ones(3), n), late(jnp.ones(3), n))
     (region,) = jitted.regions.values()
     assert "y = x * 2" in region and "x.sum()" in region  # one, though `y` may have no value
+
+
+def test_what_is_one_region_is_one_jit_to_others():
+    fun = lambda x: jnp.sin(x) + 1
+    selected, x = mal.jit(fun), jnp.ones(3)
+    due = str(jax.make_jaxpr(jax.jit(fun))(x))
+    assert str(jax.make_jaxpr(selected)(x)) == due
+    for _ in range(3):
+        selected(x)
+    assert str(jax.make_jaxpr(selected)(x)) == due

@@ -28,6 +28,14 @@ def test_elementwise_functions(name, x):
     assert_same(ELEMENTWISE[name], x)
 
 
+def test_complex_constants_are_arrays_where_they_have_to_be():
+    def fun(x):
+        ones = jnp.ones((3, 3)).astype(jnp.complex64)
+        return x.astype(jnp.complex64) @ ones, ones + x[:1], 2 * ones
+
+    assert_same(fun, X)
+
+
 def test_integers_divide_and_shift_as_in_xla():
     y = np.array([2, 0, -3, 2, -1, 40, -5, 0], "i")
     assert_same(lambda x, y: (lax.div(x, y), lax.rem(x, y), x // y, x % y), INTS, y)

@@ -180,7 +180,8 @@ class Writer:
         if not array.shape and dtype.kind in "biuf":
             return self.literal(array, aval)
         array = array.astype(dtype, copy=False)
-        return self.named(aval, self.keep(array if array.shape else array[()], "constant"))
+        name = self.keep(array if array.shape else array[()], "constant")
+        return self.value(aval, name, None if array.shape else (), named=True)
 
     def keep(self, thing, stem: str) -> str:
         """A global name for an object."""

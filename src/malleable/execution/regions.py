@@ -152,6 +152,11 @@ def compiled(program: compat.Jaxpr, form: str, name: str) -> Callable:
     return jax.jit(region)
 
 
+def inlined(run):
+    """A compiled region as a part of a whole that is being compiled."""
+    return run.__wrapped__ if compiling.get() else run
+
+
 @dataclass
 class State:
     """What is known of a region that takes `ins` and leaves `outs`.
@@ -202,7 +207,7 @@ class Runner:
     def __call__(self, *values):
         if self.fast is not None and np.ndarray not in map(type, values):
             try:
-                return self.fast(*values)
+                return inlined(self.fast)(*values)
             except OtherSignature:
                 self.fast = None
         return self.choose(*values)
@@ -265,7 +270,7 @@ class Runner:
                     return self.cut(values)
             run = variant.jitted
         if run is variant.jitted:
-            outs = run(*args)
+            outs = inlined(run)(*args)
             if traced.form == "tree":
                 return assemble(variant, outs, leaves, (), self)
             state = self.state
