@@ -321,3 +321,8 @@ def test_a_run_finds_what_another_run_would_find():
 
     once = push_up_reductions(stage(program)(jnp.ones((6, 3)), jnp.ones(3)).jaxpr, threshold=0)
     assert push_up_reductions(once, threshold=0) is once
+
+
+def test_numbers_that_a_scan_stacks_may_be_reshaped():
+    fun = lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, length=6)[1].reshape(2, 3).sum(1)
+    np.testing.assert_allclose(optimize(fun, push)(0.5), fun(0.5), rtol=1e-6)

@@ -261,7 +261,7 @@ def _parts(graph: Graph, scan: Node, ys: list[int], n: int) -> Parts | None:
     for v in ys:
         shape = graph.avals[v].shape
         users = graph.users(v)
-        if len(users) != 1 or users[0].name != "reshape" or v in graph.outputs:
+        if len(users) != 1 or users[0].name != "reshape" or v in graph.outputs or len(shape) < 2:
             return None
         (flat,) = users[0].outs
         joins = graph.users(flat)
