@@ -45,6 +45,8 @@ KEPT = {
     "with itself": lambda x: (walk(x) * walk(x)[::-1]).sum(0),
     "its places": lambda x: jnp.argmax(walk(x)[::-1], 0),
     "every second": lambda x: walk(x)[::-1][::2].sum(0),
+    "the last carry": lambda x: lax.scan(lambda c, t: (jnp.sin(c + t), None), x, W)[0][::-1] @ G.T,
+    "something larger instead": lambda x: jnp.tile(W, (99, 1)) @ walk(x).sum(1)[::-1],
     "a scan of it": lambda x: lax.scan(lambda c, h: (0.5 * c + h, None), x, walk(x)[::-1])[0],
 }
 

@@ -73,3 +73,27 @@ def test_a_start_that_is_joined():
     np.testing.assert_allclose(jax.jit(pushed)(X), jax.jit(fun)(X), rtol=1e-4)
     slopes = [jax.jit(jax.grad(lambda x, f=f: f(x).sum()))(X) for f in (pushed, fun)]
     np.testing.assert_allclose(*slopes, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("start", [1e3, 1e8])
+@pytest.mark.parametrize("part", [lambda h: h[40:].std(0), lambda h: (h[41:] + h[40:-1]).var(0)])
+def test_what_comes_before_the_window_does_not_round_its_gradient(part, start):
+    step = lambda x: lambda c, t: (0.5 * c + jnp.sin(3 * t + x),) * 2
+    fun = lambda x: part(lax.scan(step(x), start + x, jnp.arange(60.0))[1]).sum()
+    pushed = optimize(fun, push_up_reductions(threshold=0))
+    due, got = (jax.jit(jax.grad(f))(X) for f in (fun, pushed))
+    np.testing.assert_allclose(got, due, rtol=1e-3, atol=1e-3 * abs(due).max())
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize("part", [lambda h: h.var(0), lambda h: h[100:].var(0)])
+def test_a_long_variance_is_as_exact_as_the_plain_one(part, chunk):
+    def rows(x, level):
+        step = lambda c, t: (jnp.sin(1.3 * c + t), level + jnp.sin(1.3 * c + t))
+        return lax.scan(step, x, jnp.arange(20_000.0) % 100)[1]
+
+    fun = lambda x: part(rows(x, 1000.0))
+    got = jax.jit(optimize(fun, push_up_reductions(threshold=0, chunk=chunk)))(X)
+    due = np.var(np.asarray(rows(X, 0.0), "float64")[100:], axis=0)
+    np.testing.assert_allclose(got, due, rtol=2e-3)
+    np.testing.assert_allclose(got, jax.jit(fun)(X), rtol=1e-5)

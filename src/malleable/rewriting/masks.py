@@ -23,6 +23,22 @@ def is_tame(node, action) -> bool:
     return mapped or isinstance(action, Alias)
 
 
+def last_of(window: Window) -> int:
+    """The step at which the last element of a window is at hand."""
+    return window.start + window.step * (window.count - 1)
+
+
+def elements(reverse: bool, t, k, window: Window):
+    """How many elements of a window came up to step t, and in k from it."""
+    passed = last_of(window) - t if reverse else t + (k or 1) - 1 - window.start
+    return jnp.clip(passed // window.step + 1, 0, window.count)
+
+
+def share(reverse: bool, t, k, window: Window):
+    """How many times as many elements a window has as came by then."""
+    return window.count / jnp.maximum(1, elements(reverse, t, k, window))
+
+
 def index(window: Window, t):
     """The index of an element in a value of this window."""
     j = t - window.start if window.start else t
@@ -35,7 +51,7 @@ def within(window: Window, n: int, t, fun, args, otherwise=None, tame: bool = Fa
     tame: fun may run on zeros, where it is to give zeros or `otherwise` too. Where most steps are
     in the window that is faster than to branch, in the gradient above all.
     """
-    last = window.start + window.step * (window.count - 1)
+    last = last_of(window)
     if isinstance(t, int):
         inside = window.start <= t <= last and (t - window.start) % window.step == 0
         return fun(*args) if inside else otherwise

@@ -1,39 +1,35 @@
 """Where about the mean of a stream is, before it has begun."""
 
+from collections.abc import Callable
+
 from jax import lax
 from jax import numpy as jnp
 
-from malleable.rewriting.plan import Plan, last_of
-from malleable.rewriting.region import Window
+from malleable.rewriting.masks import last_of
+from malleable.rewriting.plan import Plan
 
 
-def means_of_one(plan: Plan, at: dict, blocks: dict, t: int) -> dict:
+def means_of_one(plan: Plan, at: dict, rows: Callable, first: int | None = None) -> dict:
     """{("near", mean): the mean of one step alone}, near which sums of squares round least.
 
-    For `wholes`. at: all values; blocks: those of step t that the region gets from its scan, taken
-    for those of the first step of a window where that is another one. A mean of the data is never
-    further away than a root of n deviations.
+    For `wholes`. at: all values; rows(steps): what the region gets from its scan at these steps, in
+    the order of the stream; first: the step to take, if not the first one of what a mean is of. A
+    mean of the data is never further away from one of them than a root of n deviations.
     """
-    at, blocks = lax.stop_gradient((at, blocks))
+    at = lax.stop_gradient(at)
     wholes, found = {v: at[v] for v in plan.wholes}, {}
-    own = plan.delayed - plan.handed.keys()
+    back, most = plan.region.reverse, max((d for _, d in plan.delayed), default=0)
     for v, key in plan.near.items():
-        window = _window_of(plan, v)
-        first = last_of(window) if plan.region.reverse else window.start
-        here = t if window == plan.full else first
-        there = blocks | plan.sources_at(at, here)
-        there |= {(u, d): there[plan.carry_of(u)] for u, d in plan.handed}
-        state = plan.init(wholes)
-        if own:  # as if the slices before had been like this one
-            once, _ = plan.step(state, there, wholes, here, None)
-            state |= {(u, d): (once[u, d][-1],) * d for u, d in own}
-        state, _ = plan.step(state, there, wholes, here, None)
+        window = plan.windows[v]
+        t = first if first is not None else last_of(window) if back else window.start
+        steps = range(t + most, t - 1, -1) if back else range(t - most, t + 1)
+        steps = [s for s in steps if 0 <= s < plan.n] if first is None else [t]
+        state, before = plan.init(wholes), None
+        for step, blocks in zip(steps, lax.stop_gradient(rows(steps)), strict=True):
+            there = blocks | plan.sources_at(at, step)
+            there |= {(u, d): (before or there)[plan.carry_of(u)] for u, d in plan.handed}
+            state, _ = plan.step(state, there, wholes, step, None)
+            before = there
         env = plan.feed(dict(wholes), state, lambda w: jnp.float32(w.count))
         found[key] = jnp.where(jnp.isfinite(env[v]), env[v], jnp.zeros_like(env[v]))
     return found
-
-
-def _window_of(plan: Plan, by: int) -> Window:
-    """The elements that a mean is of."""
-    streams = plan.region.streams.values()
-    return next(s.window for s in streams if any(m.by == by for m in s.marks))

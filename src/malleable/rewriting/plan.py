@@ -21,7 +21,7 @@ from malleable.rewriting.axes import Ax, slice_shape, unstack
 from malleable.rewriting.blocks import on_blocks
 from malleable.rewriting.graph import Node
 from malleable.rewriting.late import is_plain_sum
-from malleable.rewriting.masks import index, is_tame, within
+from malleable.rewriting.masks import elements, index, is_tame, last_of, share, within
 from malleable.rewriting.region import (
     Alias,
     Carried,
@@ -72,6 +72,7 @@ class Plan:
         marks = [m for s in region.streams.values() for m in s.marks]
         self.centers = {m.by for m in marks if m.kind == "power"}
         self.near = {m.by: ("near", m.by) for m in marks if m.kind == "power" and m.power == 2}
+        self.windows = {m.by: s.window for s in region.streams.values() for m in s.marks}
         self.marks = {m.by: m for m in marks if m.kind in ("shift", "scale", "power")}
         self.in_step = self._needed_in_step()
         self.single = any(
@@ -87,10 +88,9 @@ class Plan:
             if d
         }
         self.handed: dict = {}
-        starts = [s.window.start for s in region.streams.values()]
-        stops = [last_of(s.window) for s in region.streams.values()]
-        self.before = max(0, -min(starts, default=0))
-        self.behind = max(0, max(stops, default=0) - self.n + 1)
+        windows = [s.window for s in region.streams.values()]
+        self.before = max(0, -min((w.start for w in windows), default=0))
+        self.behind = max(0, max(map(last_of, windows), default=0) - self.n + 1)
 
     def _needed_in_step(self) -> set[Node]:
         """The equations without the axis whose provisional results a step needs."""
@@ -249,10 +249,13 @@ class Plan:
             if isinstance(action, Fed):
                 continue
             self._run_block(item, action, env, fed, state, new, t, k)
-            self.feed(fed, new, functools.partial(self._times, t, k), only=self.in_step)
+            self.feed(
+                fed, new, functools.partial(share, self.region.reverse, t, k), only=self.in_step
+            )
             for v in self.marks:
                 if v in fed:
-                    fed[v] = lax.stop_gradient(fed[v]) if v in self.centers else fed[v]
+                    if v in self.centers:
+                        fed[v] = self._center(v, fed[v], state["by", v], t, k)
                     new["by", v] = fed[v]
         for v, d in self.delayed - self.handed.keys():
             if v in env:
@@ -405,13 +408,15 @@ class Plan:
         self.feed(env, state, lambda window: 1)
         return {v: env[v] for v in self.results}
 
-    def _times(self, t, k, window: Window):
-        """How many times as many elements a window has as came up to step t, and in k from it."""
-        passed = last_of(window) - t if self.region.reverse else t + (k or 1) - 1 - window.start
-        return window.count / jnp.clip(passed // window.step + 1, 1, window.count)
+    def _center(self, by: int, now, old, t, k):
+        """The mean so far, whenever there are twice as many elements: each move rounds all sums."""
+        rows = elements(self.region.reverse, t, k, self.windows[by])
+        before = jnp.maximum(0, rows - (k or 1))
+        return lax.stop_gradient(jnp.where((rows ^ before) > before, now, old))
 
     def feed(self, env, state, times: Callable, only: set | None = None):
         """Results so far, and what is worked out from them. times: see `result_of`, of a window."""
+        env |= {("center", v): state["by", v] for v in self.centers if ("by", v) in state}
         inside = {u for u, a in self.region.actions.items() if u in self.in_step or _is_mapped(a)}
         for node, action in self.region.actions.items():
             match action:
@@ -429,11 +434,6 @@ class Plan:
                         if all(a is not None for a in args):
                             env.update(zip(node.outs, compat.copy(node.eqn, args), strict=True))
         return env
-
-
-def last_of(window: Window) -> int:
-    """The step at which the last element of a window is at hand."""
-    return window.start + window.step * (window.count - 1)
 
 
 def _is_mapped(action) -> bool:

@@ -20,6 +20,7 @@ from malleable.notes import note
 from malleable.rewriting.axes import Ax
 from malleable.rewriting.buffers import unbuffer
 from malleable.rewriting.cost import (
+    CACHE,
     LARGE,
     chunk_of,
     gains,
@@ -92,7 +93,9 @@ def push_up_reductions(
 
     def push(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, inline)
-        changed = level != "exact" and unreverse(graph)
+        changed = level != "exact" and unreverse(
+            graph, CACHE // 8 if threshold is None else int(threshold)
+        )
         for node in graph.order():
             if node.name == "scan" and node in graph.nodes:
                 changed |= _push_one(graph, node, by_name, allow, chunk, remat, threshold)

@@ -4,6 +4,7 @@ Three ways: step by step or in chunks of steps; with the loop's steps giving blo
 step behind, on the carry that comes in.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         wholes = {v: at[v] for v in plan.wholes}
         fixed = read(consts)
         if plan.near:
-            wholes |= means_of_one(plan, at, first_of(view, node, at), n - 1 if view.reverse else 0)
+            wholes |= means_of_one(plan, at, functools.partial(stacked_at, view, node, at))
 
         def advance(state, slices, feeds, past, t, k):
             blocks = dict(zip([ys[i] for i in streams], slices, strict=True))
@@ -147,13 +148,25 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
     return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
 
 
-def first_of(view, node: Node, at: dict) -> dict[int, Any]:
-    """The first rows of what a scan stacks, by value, worked out beside it."""
+def stacked_at(view, node: Node, at: dict, steps: Sequence[int]) -> list[dict[int, Any]]:
+    """What a scan stacks at consecutive steps, by value, worked out beside it, from its start."""
     consts, carry, xs = view.split(list(node.ins))
     fixed, c, rows = lax.stop_gradient([[at[v] for v in part] for part in (consts, carry, xs)])
-    x = [row[-1 if view.reverse else 0] for row in rows]
-    outs = compat.replay(view.body, [*fixed, *c, *x])
-    return dict(zip(node.outs[len(c) :], outs[len(c) :], strict=True))
+
+    def one(c, x):
+        outs = compat.replay(view.body, [*fixed, *c, *x])
+        return outs[: len(c)], outs[len(c) :]
+
+    first, found = steps[0], []
+    before = slice(first + 1, None) if view.reverse else slice(0, first)
+    if count := (view.length - 1 - first if view.reverse else first):
+        past = [row[before] for row in rows]
+        advance = lambda c, x: (one(c, x)[0], None)  # noqa: E731
+        c, _ = lax.scan(advance, c, past, length=count, reverse=view.reverse)
+    for t in steps:
+        c, y = one(c, [row[t] for row in rows])
+        found.append(dict(zip(node.outs[len(c) :], y, strict=True)))
+    return found
 
 
 class Parts(NamedTuple):
@@ -183,9 +196,8 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
     def run(*values):
         at = dict(zip(given, values, strict=True))
         wholes = {v: at[v] for v in plan.wholes}
-        wholes |= means_of_one(
-            plan, at, {v: at[x][0] for v, x in zip(parts.joined, parts.tails, strict=True)}, n * w
-        )
+        tails = {v: at[x][0] for v, x in zip(parts.joined, parts.tails, strict=True)}
+        wholes |= means_of_one(plan, at, lambda steps: [tails], n * w)
 
         def step(state, rows, feeds, t, size):
             blocks = dict(zip(parts.joined, rows, strict=True))
@@ -269,7 +281,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
         every = [at[v] for v in xs]
         feeds = [cut(at[v], ax, window, n) for v, ax, window in plan.sources]
         c = one([at[v] for v in carry], [x[first] for x in every])
-        wholes |= means_of_one(plan, at, at_once(c), first)
+        wholes |= means_of_one(plan, at, lambda steps: [at_once(c)], first)
         times = jnp.arange(n, dtype=jnp.int32)
         steps = ([x[others] for x in every], [x[before] for x in feeds], times[before])
         loop = (c, plan.init(wholes))

@@ -59,12 +59,12 @@ def moments(action: Ended, mark: Mark, acc: tuple, x, d, start, rows_before, old
     delta = lax.stop_gradient(delta)  # wherever the center was, the moment comes out the same
     sums = [jnp.asarray(count, sums[0].dtype) + jnp.zeros_like(sums[0]), *sums]
     out = []
-    for p in range(1, len(acc) + 1):
+    for p, old_acc in enumerate(acc, 1):
         moved = shifted(sums[: p + 1], delta)
-        nothing = jax.tree.map(jnp.zeros_like, acc[p - 1])
-        part = action.sink.step(action.spec, nothing, start, d**p)
-        whole = (moved.astype(part[0].dtype), *(jnp.zeros_like(x) for x in part[1:]))
-        out.append(action.sink.merge(action.spec, whole, part))
+        fresh = (moved.astype(old_acc[0].dtype), *(jnp.zeros_like(x) for x in old_acc[1:]))
+        pairs = zip(old_acc, fresh, strict=True)  # where nothing moved, what rounding lost stays
+        whole = tuple(jnp.where(delta == 0, x, y) for x, y in pairs)
+        out.append(action.sink.step(action.spec, whole, start, d**p))
     return (*out, *raw)
 
 
@@ -86,8 +86,9 @@ def result_of(graph: Graph, node: Node, action: Ended | Kept, acc, env: dict, ti
     powers = [m for m in action.marks if m.kind == "power"]
     if powers:
         by, near = env[powers[0].by], env.get(("near", powers[0].by))
+        center = env.get(("center", powers[0].by), lax.stop_gradient(by))
         count = size(graph, node.ins[0]) // max(1, size(graph, node.outs[0]))
-        return [central(action, powers[0], acc, by, near, count)]
+        return [central(action, powers[0], acc, by, center, near, count)]
     outs = action.sink.final(action.spec, acc)
     for mark in action.marks:
         if mark.kind in ("mul", "div") and mark.by in env:
@@ -103,17 +104,21 @@ def result_of(graph: Graph, node: Node, action: Ended | Kept, acc, env: dict, ti
     return outs
 
 
-def central(action: Ended, mark: Mark, acc: tuple, by, near, count: int):
-    """The moment about `by`, from all its sums over `count` elements.
+def central(action: Ended, mark: Mark, acc: tuple, by, center, near, count: int):
+    """The moment about `by`, from all its sums over `count` elements, which are about `center`.
 
     near: the point that the further sums of a variance are about; None: 0. The derivative is that
     of the sums about a point that does not move.
     """
     sums = [action.sink.final(action.spec, a)[0] for a in acc]
-    value, p = sums[mark.power - 1], mark.power
-    delta = lax.stop_gradient(by) - by
-    if p == 2:
-        sums, delta = sums[2:], -by if near is None else near - by
-    delta = spread(delta, mark, value.shape).astype(value.dtype)
-    sums = [jnp.full_like(value, count), *sums]
-    return tied(lax.stop_gradient(value), shifted(sums[: p + 1], delta), jnp.ones_like(value))
+    shape, dtype, p = sums[0].shape, sums[0].dtype, mark.power
+
+    def about(point, sums):
+        delta = spread(point - by, mark, shape).astype(dtype)
+        return shifted([jnp.full(shape, count, dtype), *sums[:p]], delta)
+
+    value = about(center, sums)
+    if p != 2:
+        return value
+    slope = about(jnp.zeros_like(by) if near is None else near, sums[2:])
+    return tied(lax.stop_gradient(value), slope, jnp.ones_like(value))

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from jax import lax
 
+from malleable import compat
 from malleable.rewriting.axes import Ax, Flow, flow
 from malleable.rewriting.axis_shapes import ELEMENTWISE
+from malleable.rewriting.frontier import size
 from malleable.rewriting.graph import Graph, Node
 
 NAME = "push_up_reductions"
@@ -29,24 +31,31 @@ class Turned(NamedTuple):
     done: bool
 
 
-def unreverse(graph: Graph) -> bool:
-    """Undo what reverses the results of scans where the order does not matter; whether it did."""
+def unreverse(graph: Graph, least: int) -> bool:
+    """Undo what reverses `least` bytes that scans stack, where the order does not matter.
+
+    Whether there was any. What is reversed instead is no larger.
+    """
     if not graph.by_name.get("rev") or not graph.by_name.get("scan"):
         return False
     changed = False
     for node in graph.order():
         if node.name == "rev" and node in graph.nodes and len(node.params["dimensions"]) == 1:
-            stacked = _stacked(graph)
+            stacked = _stacked(graph) if size(graph, node.outs[0]) >= max(1, least) else set()
             if node.ins[0] in stacked:
                 changed |= _unreverse(graph, node, stacked)
     return changed
 
 
 def _stacked(graph: Graph) -> set[int]:
-    """The values that depend on the results of a scan."""
+    """The values that depend on what a scan stacks."""
     found: set[int] = set()
     for node in graph.order():
-        if node.name == "scan" or not found.isdisjoint(node.ins):
+        if node.name == "scan":
+            view = compat.view(node.eqn)
+            carry = view.split(list(node.ins))[1] if isinstance(view, compat.Scan) else []
+            found.update(node.outs[len(carry) :])
+        elif not found.isdisjoint(node.ins):
             found.update(node.outs)
     return found
 
@@ -60,8 +69,10 @@ def _unreverse(graph: Graph, start: Node, stacked: set[int]) -> bool:
         found = _turn(graph, node, reversed_)
         if found is None:
             return False
-        if any(_is_stacked(graph, v, ax, stacked) for v, ax in found[0].others.items()):
-            return False
+        for v, ax in found[0].others.items():
+            source = _first(graph, v, ax)
+            if source in stacked or (source and size(graph, source) > size(graph, out)):
+                return False
         turned.append(found[0])
         reversed_.update(found[1])
     if any(v in reversed_ for v in graph.outputs):
@@ -130,11 +141,11 @@ def _source(graph: Graph, value: int, ax: Ax) -> tuple[Node, int, Ax | None] | N
     return (node, node.ins[0], found.ins[0]) if isinstance(found, Flow) else None
 
 
-def _is_stacked(graph: Graph, value: int, ax: Ax | None, stacked: set[int]) -> bool:
-    """Whether to reverse a value is to reverse something that depends on a scan."""
+def _first(graph: Graph, value: int, ax: Ax | None) -> int | None:
+    """What has to be reversed for this value to be; None for nothing."""
     while ax is not None and (made := _source(graph, value, ax)) is not None:
         _, value, ax = made
-    return ax is not None and value in stacked
+    return None if ax is None else value
 
 
 def _reverse(graph: Graph, value: int, ax: Ax, like: Node) -> int:

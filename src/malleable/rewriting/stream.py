@@ -198,7 +198,7 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
 
     def run(*values):
         at = dict(zip(given, values, strict=True))
-        wholes = {v: at[v] for v in plan.wholes} | means_of_one(plan, at, {}, 0)
+        wholes = {v: at[v] for v in plan.wholes} | means_of_one(plan, at, lambda steps: [{}])
 
         def step(state, feeds, t, size):
             return plan.step(state, dict(zip(plan.sources, feeds, strict=True)), wholes, t, size)
