@@ -213,7 +213,7 @@ def hidden(eqn, ins, outs, n, origin):
     p = getattr(eqn.params["_prim"], "params", {})
     if type(eqn.params["_prim"]).__name__ != "SearchSorted":
         return "nothing is known about an axis in an object that hides its body"
-    if ins[0] or p["batch_dims"]:
+    if ins[0] or p["batch_dims"] or len(shapes(eqn.invars)[0]) > 1:
         return "what is searched carries the axis"
     ax, out = known(ins, outs), eqn.outvars[0].aval
     options = {name: p[name] for name in ("side", "method")}

@@ -24,6 +24,7 @@ def means_of_one(plan: Plan, at: dict, rows: Callable, first: int | None = None)
         t = first if first is not None else last_of(window) if back else window.start
         steps = range(t + most, t - 1, -1) if back else range(t - most, t + 1)
         steps = [s for s in steps if 0 <= s < plan.n] if first is None else [t]
+        steps = steps or [min(max(t, 0), plan.n - 1)]
         state, before = plan.init(wholes), None
         for step, blocks in zip(steps, lax.stop_gradient(rows(steps)), strict=True):
             there = blocks | plan.sources_at(at, step)

@@ -86,6 +86,7 @@ def push_up_reductions(
     if remat not in ("auto", "tail", "body", None):
         raise ValueError(f'remat is "auto", "tail", "body" or None, not {remat!r}')
     by_name, allow, may_inline = chosen(sinks, level)
+    large = CACHE // 8 if threshold is None else threshold
 
     def inline(eqn: compat.Eqn) -> bool:
         """Calls in the way; also a tail that was pushed into this body, to be pushed further."""
@@ -93,9 +94,7 @@ def push_up_reductions(
 
     def push(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, inline)
-        changed = level != "exact" and unreverse(
-            graph, CACHE // 8 if threshold is None else int(threshold)
-        )
+        changed = level != "exact" and unreverse(graph, large)
         for node in graph.order():
             if node.name == "scan" and node in graph.nodes:
                 changed |= _push_one(graph, node, by_name, allow, chunk, remat, threshold)

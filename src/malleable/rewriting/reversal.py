@@ -31,7 +31,7 @@ class Turned(NamedTuple):
     done: bool
 
 
-def unreverse(graph: Graph, least: int) -> bool:
+def unreverse(graph: Graph, least: float) -> bool:
     """Undo what reverses `least` bytes that scans stack, where the order does not matter.
 
     Whether there was any. What is reversed instead is no larger.
@@ -71,7 +71,9 @@ def _unreverse(graph: Graph, start: Node, stacked: set[int]) -> bool:
             return False
         for v, ax in found[0].others.items():
             source = _first(graph, v, ax)
-            if source in stacked or (source and size(graph, source) > size(graph, out)):
+            if source is None:
+                continue
+            if source in stacked or size(graph, source) > size(graph, out):
                 return False
         turned.append(found[0])
         reversed_.update(found[1])
