@@ -16,6 +16,8 @@ def means_of_one(plan: Plan, at: dict, rows: Callable, first: int | None = None)
     the order of the stream; first: the step to take, if not the first one of what a mean is of. A
     mean of the data is never further away from one of them than a root of n deviations.
     """
+    if not plan.near:
+        return {}
     at = lax.stop_gradient(at)
     wholes, found = {v: at[v] for v in plan.wholes}, {}
     back, most = plan.region.reverse, max((d for _, d in plan.delayed), default=0)

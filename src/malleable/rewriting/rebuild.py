@@ -75,8 +75,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         read = lambda vs: [at[v] for v in vs]  # noqa: E731
         wholes = {v: at[v] for v in plan.wholes}
         fixed = read(consts)
-        if plan.near:
-            wholes |= means_of_one(plan, at, functools.partial(stacked_at, view, node, at))
+        wholes |= means_of_one(plan, at, functools.partial(stacked_at, view, node, at))
 
         def advance(state, slices, feeds, past, t, k):
             blocks = dict(zip([ys[i] for i in streams], slices, strict=True))
@@ -88,9 +87,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         if remat is not None:
             tail = checkpointed(advance)
 
-        def one(c, x):
-            outs = compat.replay(view.body, [*fixed, *c, *x])
-            return outs[: len(c)], outs[len(c) :]
+        one = functools.partial(step_of, view, fixed)
 
         def single(loop, step):
             (c, state), (x, feeds, t) = loop, step
@@ -148,15 +145,17 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
     return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
 
 
+def step_of(view, fixed: list, c: list, x: list) -> tuple[list, list]:
+    """(carry, what is stacked) of one step of a scan."""
+    outs = compat.replay(view.body, [*fixed, *c, *x])
+    return outs[: len(c)], outs[len(c) :]
+
+
 def stacked_at(view, node: Node, at: dict, steps: Sequence[int]) -> list[dict[int, Any]]:
     """What a scan stacks at consecutive steps, by value, worked out beside it, from its start."""
     consts, carry, xs = view.split(list(node.ins))
     fixed, c, rows = lax.stop_gradient([[at[v] for v in part] for part in (consts, carry, xs)])
-
-    def one(c, x):
-        outs = compat.replay(view.body, [*fixed, *c, *x])
-        return outs[: len(c)], outs[len(c) :]
-
+    one = functools.partial(step_of, view, fixed)
     first, found = steps[0], []
     before = slice(first + 1, None) if view.reverse else slice(0, first)
     if count := (view.length - 1 - first if view.reverse else first):

@@ -23,12 +23,12 @@ MAPS = ELEMENTWISE | MOVES | REDUCTIONS | CUMULATIVE | {"dot_general"}  # slice 
 
 
 class Turned(NamedTuple):
-    """An equation on the same operands, not reversed. What comes of it is reversed, or `done`."""
+    """An equation on the same operands, not reversed."""
 
     node: Node
     params: dict  # those that change
     others: dict[int, Ax]  # operands that must be reversed instead
-    done: bool
+    outs: dict[int, Ax]  # the results that are reversed; none: it matters no more
 
 
 def unreverse(graph: Graph, least: float) -> bool:
@@ -38,12 +38,13 @@ def unreverse(graph: Graph, least: float) -> bool:
     """
     if not graph.by_name.get("rev") or not graph.by_name.get("scan"):
         return False
-    changed = False
+    changed, stacked = False, _stacked(graph)
     for node in graph.order():
-        if node.name == "rev" and node in graph.nodes and len(node.params["dimensions"]) == 1:
-            stacked = _stacked(graph) if size(graph, node.outs[0]) >= max(1, least) else set()
-            if node.ins[0] in stacked:
-                changed |= _unreverse(graph, node, stacked)
+        if node.name != "rev" or node not in graph.nodes or len(node.params["dimensions"]) > 1:
+            continue
+        large = size(graph, node.outs[0]) >= max(1, least)
+        if large and node.ins[0] in stacked and _unreverse(graph, node, stacked):
+            changed, stacked = True, _stacked(graph)
     return changed
 
 
@@ -69,32 +70,32 @@ def _unreverse(graph: Graph, start: Node, stacked: set[int]) -> bool:
         found = _turn(graph, node, reversed_)
         if found is None:
             return False
-        for v, ax in found[0].others.items():
+        for v, ax in found.others.items():
             source = _first(graph, v, ax)
             if source is None:
                 continue
             if source in stacked or size(graph, source) > size(graph, out):
                 return False
-        turned.append(found[0])
-        reversed_.update(found[1])
+        turned.append(found)
+        reversed_.update(found.outs)
     if any(v in reversed_ for v in graph.outputs):
         return False
     twins: dict[int, int] = {out: start.ins[0]}
-    for node, params, others, done in turned:
+    for node, params, others, still in turned:
         ins: list = [
             _reverse(graph, v, others[v], start) if v in others else twins.get(v, v)
             for v in node.ins
         ]
         eqn = node.eqn.replace(params=node.params | params) if params else node.eqn
-        outs = ins if node.name == "rev" and done else graph.add(eqn, ins)
+        outs = ins if node.name == "rev" and not still else graph.add(eqn, ins)
         twins.update(zip(node.outs, outs, strict=True))
-    ends = [v for node, _, _, done in turned if done for v in node.outs]
+    ends = [v for node, _, _, still in turned if not still for v in node.outs]
     graph.replace({v: twins[v] for v in ends})
     return True
 
 
-def _turn(graph: Graph, node: Node, known: dict[int, Ax]):
-    """(what to do at an equation, {result that is reversed: its axis}), or None."""
+def _turn(graph: Graph, node: Node, known: dict[int, Ax]) -> Turned | None:
+    """What to do at an equation, given the values that are reversed; None where the order stays."""
     if node.eqn.effects or node.name not in MAPS | {"slice"}:
         return None
     ins = tuple(known.get(v) for v in node.ins)
@@ -102,7 +103,7 @@ def _turn(graph: Graph, node: Node, known: dict[int, Ax]):
     n, p = graph.avals[value].shape[ax.dim] // ax.width, node.params
     whole = ax.width == 1
     if node.name == "rev" and ax.dim in p["dimensions"]:
-        return (Turned(node, {}, {}, True), {}) if whole and len(p["dimensions"]) == 1 else None
+        return Turned(node, {}, {}, {}) if whole and len(p["dimensions"]) == 1 else None
     if node.name == "slice":
         strides = p["strides"] or (1,) * len(p["start_indices"])
         first, last = p["start_indices"][ax.dim], p["limit_indices"][ax.dim]
@@ -113,11 +114,10 @@ def _turn(graph: Graph, node: Node, known: dict[int, Ax]):
             "start_indices": at("start_indices", n - last),
             "limit_indices": at("limit_indices", n - first),
         }
-        done = last - first == 1
-        return Turned(node, params, {}, done), {} if done else {node.outs[0]: ax}
+        return Turned(node, params, {}, {} if last - first == 1 else {node.outs[0]: ax})
     if node.name in CUMULATIVE and p["axis"] == ax.dim:
         params = {"reverse": not p["reverse"]}
-        return (Turned(node, params, {}, False), {node.outs[0]: ax}) if whole else None
+        return Turned(node, params, {}, {node.outs[0]: ax}) if whole else None
     found = flow(node.eqn, ins, (None,) * len(node.outs), n)
     if isinstance(found, str):
         return None
@@ -127,10 +127,10 @@ def _turn(graph: Graph, node: Node, known: dict[int, Ax]):
     others = dict(pairs)
     if len(others) < len(set(pairs)):
         return None
-    if isinstance(found, Flow) and all(found.outs):
-        outs = dict(zip(node.outs, found.outs, strict=True))
-        return Turned(node, {}, others, False), outs
-    return (Turned(node, {}, others, True), {}) if not isinstance(found, Flow) else None
+    if not isinstance(found, Flow):
+        return Turned(node, {}, others, {})
+    outs = {v: ax for v, ax in zip(node.outs, found.outs, strict=True) if ax}
+    return Turned(node, {}, others, outs) if len(outs) == len(node.outs) else None
 
 
 def _source(graph: Graph, value: int, ax: Ax) -> tuple[Node, int, Ax | None] | None:

@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from malleable import compat
 from malleable.errors import RuleError
+from malleable.rewriting.axis_windows import STARTS
 from malleable.rewriting.slices import in_memory, is_best, lowest, restack
 from malleable.rewriting.wildcards import line
 
@@ -331,15 +332,15 @@ def ordered(dtype):
     return jnp.dtype("int8") if dtype == jnp.bool_ else dtype
 
 
-def scattered(name, start, put, join, level=exact):
-    """A scatter into an array that is full of `start`, as large as the result.
+def scattered(name, put, join, level=exact):
+    """A scatter into an array that is full of what changes nothing, as large as the result.
 
     spec.how: where indices and updates carry the axis.
     """
 
     def init(spec, *avals):
         (out,) = spec.outs
-        return full(start(out.dtype), out.shape, wide(out.dtype), *avals)
+        return full(STARTS[name](out.dtype), out.shape, wide(out.dtype), *avals)
 
     def step(spec, acc, start, *blocks):
         indices, updates = map(back, blocks, spec.how)
@@ -359,9 +360,9 @@ def back(block, ax):
 
 
 SCATTERS = (
-    scattered("scatter-add", lambda _: 0, lax.scatter_add, jnp.add, rounds),
-    scattered("scatter-max", lambda d: lowest(d, "reduce_max"), lax.scatter_max, jnp.maximum),
-    scattered("scatter-min", lambda d: lowest(d, "reduce_min"), lax.scatter_min, jnp.minimum),
+    scattered("scatter-add", lax.scatter_add, jnp.add, rounds),
+    scattered("scatter-max", lax.scatter_max, jnp.maximum),
+    scattered("scatter-min", lax.scatter_min, jnp.minimum),
 )
 
 SINKS: tuple[Sink, ...] = (
