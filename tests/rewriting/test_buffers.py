@@ -223,3 +223,9 @@ def test_a_test_of_a_while_that_is_no_line_all_the_way_is_not_counted(test):
         return lax.while_loop(lambda c: test(*c[:2]), step, (0, 9, buffer))[2]
 
     after(fun, jnp.zeros(30))
+
+
+def test_a_scan_over_numbers_of_its_own_is_staged():
+    steps = jnp.arange(8)
+    fun = lambda x: lax.scan(lambda c, t: (c + t * x,) * 2, 0.0, steps)[1].sum()
+    assert jax.jit(optimize(fun, unbuffer))(2.0) == fun(2.0)

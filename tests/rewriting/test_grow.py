@@ -21,6 +21,10 @@ WINDOWS = {
     "shifted": lambda y, x, w: ((jnp.concatenate([x[None], y[:-1]]) - w) ** 2).mean(),
     "shifted by itself": lambda y, x, w: (jnp.concatenate([x[None], y[:-1]]) * y).sum(),
     "shifted back by itself": lambda y, x, w: (jnp.concatenate([y[1:], x[None]]) * y).sum(),
+    "shifted back by two": lambda y, x, w: (
+        jnp.concatenate([y[2:], jnp.stack([x, 2 * x])]) * y
+    ).sum(0),
+    "shifted by two": lambda y, x, w: (jnp.concatenate([jnp.stack([x, 2 * x]), y[:-2]]) * y).var(0),
     "differences with both ends": lambda y, x, w: (
         jnp.diff(jnp.concatenate([x[None], y, 3 * x[None]]), axis=0) ** 2
     ).sum(),

@@ -285,7 +285,8 @@ def _along(graph, v):
     if not _counts_with(aval) or len(aval.shape) != 1:
         return _constant(graph, v)
     if isinstance(x, np.ndarray | jax.Array) and not isinstance(x, compat.Tracer):
-        steps = np.diff(np.asarray(x).astype(np.int64))
+        x = np.asarray(x)  # an element of a jax.Array would be staged
+        steps = np.diff(x.astype(np.int64))
         if not len(x) or (steps != steps[:1]).any():
             return None
         line = Line(int(x[0]), int(steps[0]) if len(steps) else 0)

@@ -53,7 +53,8 @@ class Plan:
     sources: (value, axis, window) of what is cut into slices; wholes: values seen whole;
     beside: those of them that are streams themselves, as the scan stacks them;
     escapes: values with the axis that leave stacked; single: whether it must go step by step;
-    delayed: (value, d) of slices needed d steps later; handed: the carry that is one of these.
+    delayed: (value, d) of slices needed d steps later; handed: the carry that is one of these;
+    as_written: whether a derivative is that of the program before.
     """
 
     def __init__(self, region: Region):
@@ -88,6 +89,7 @@ class Plan:
             if d
         }
         self.handed: dict = {}
+        self.as_written = False
         windows = [s.window for s in region.streams.values()]
         self.before = max(0, -min((w.start for w in windows), default=0))
         self.behind = max(0, max(map(last_of, windows), default=0) - self.n + 1)
@@ -201,12 +203,10 @@ class Plan:
 
     def carry_of(self, v: int) -> int:
         """The stream that a slice of one step ago is a part of."""
-        node = self.graph.maker[v]
-        while node is not None and node.name == "slice":
+        while (node := self.graph.maker[v]) is not None and node.name == "slice":
             if not isinstance(self.region.actions.get(node), Alias):
                 break
             (v,) = node.ins
-            node = self.graph.maker[v]
         return v
 
     def _operands(self, node, action):
@@ -236,7 +236,7 @@ class Plan:
         """(state, {escape: block}) after k steps from t on; k None: one step, slices not blocks."""
         region, new = self.region, OrderedDict(state)
         env: dict = dict(blocks)
-        env |= {v: blocks[v, Ax(0), self.full] for v in self.beside if (v, Ax(0), self.full) in env}
+        env |= {v: env[v, Ax(0), self.full] for v in self.beside if (v, Ax(0), self.full) in env}
         env |= {key: wholes[key] for key in self.near.values() if key in wholes}
         fed = dict(wholes)
         for v, d in self.delayed - self.handed.keys():
@@ -258,8 +258,7 @@ class Plan:
                         fed[v] = self._center(v, fed[v], state["by", v], t, k)
                     new["by", v] = fed[v]
         for v, d in self.delayed - self.handed.keys():
-            if v in env:
-                new[v, d] = (*state[v, d][1:], env[v])
+            new[v, d] = (*state[v, d][1:], env.get(v, state[v, d][-1]))  # behind: none is needed
         return new, {v: env[v] for v in self.escapes if v in env}
 
     def _run_segment(self, segment, env, fed, t, k):
