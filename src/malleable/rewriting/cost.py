@@ -5,7 +5,7 @@ import math
 from malleable import compat
 from malleable.rewriting.frontier import size
 from malleable.rewriting.late import is_late, late_sums
-from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, axes_of
+from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, Window, axes_of
 
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
 START = 2.5e-7  # seconds to start a kernel in a loop
@@ -13,6 +13,7 @@ BANDWIDTH = 1e10  # bytes per second of a core
 LARGE = 1 << 24  # bytes: more than the caches hold
 MATRIX = 1 << 16  # elements from which on a product wants more rows
 ROWS = 256  # rows that a matrix product needs to run at full speed
+SHARED = 1 << 17  # bytes of a block from which on XLA:CPU gives each thread a part of it
 BLOCK = 1 << 21  # bytes of the widest value of a block: a gradient has two or three at a time
 
 
@@ -32,10 +33,14 @@ def gains(region: Region, seeds: list[int], least: int | None) -> str:
     gone = [v for v in region.streams if v not in escapes and v not in there]
     saved = sum(size(graph, v) for v in gone if v in seeds or is_kept(graph, v))
     lost = sum(size(graph, v) for v in escapes if v not in seeds)
+    whole = Window(0, 1, region.n)
+    copied = sum(size(graph, v) for v, _, window in region.sources() if window != whole)
     if not any(v in gone for v in seeds):
         return "all that the scan stacks is used as a whole elsewhere"
     if saved - lost <= 0:
         return f"it would stack {lost} bytes to save {saved}"
+    if saved - lost <= copied / 2:  # a copy is read and written at once
+        return f"it would copy {copied} bytes to save {saved}"
     if saved < least:
         return f"the scan stacks only {saved} bytes"
     return ""
@@ -109,17 +114,25 @@ def chunk_of(region: Region) -> int:
     k = pace(region)
     while rows is not None and k * rows < ROWS and k < region.n:
         k *= 2
-    return even(min(k, region.n), region.n)
+    return even(min(k, region.n), region.n, slice_bytes(region) if rows is None else 0)
 
 
-def even(k: int, n: int) -> int:
+def even(k: int, n: int, row: int = 0) -> int:
     """About k, and a divisor of n if there is one: what is cut evenly need not be copied.
 
-    >>> even(16, 5000), even(16, 17)
-    (20, 16)
+    row: bytes of a step, of blocks that had better not be of an awkward size.
+
+    >>> even(16, 5000), even(16, 17), even(7, 3000, 20_000)
+    (20, 16, 6)
     """
-    near = [d for d in range(max(1, k // 2), min(2 * k, n // 2) + 1) if n % d == 0]
+    near = range(max(1, k // 2), min(2 * k, n // 2) + 1)
+    near = [d for d in near if n % d == 0 and (d == k or not is_awkward(d * row))]
     return min(near, key=lambda d: abs(d - k)) if near and k > 1 else k
+
+
+def is_awkward(block: int) -> bool:
+    """Whether XLA:CPU shares out what each equation does with so many bytes, in vain."""
+    return SHARED < block < 2 * SHARED
 
 
 def pace(region: Region) -> int:
@@ -127,16 +140,22 @@ def pace(region: Region) -> int:
 
     What is put right after each provisional result (a softmax, a variance) costs several starts.
     """
-    graph, starts = region.graph, 0.0
+    starts = 0.0
     for node in region.actions.keys() - late_sums(region):
         action = region.actions[node]
         kinds = {mark.kind for mark in getattr(action, "marks", ())}
         starts += (START if isinstance(action, Ended | Carried) else 0) * (
             16 if "power" in kinds else 8 if "scale" in kinds else 1
         )
-    slices = [v for v in region.streams if graph.maker[v] not in region.actions]
-    traffic = sum(size(graph, v) for v in slices) / region.n / BANDWIDTH
-    k = 1
-    while 40 * k <= region.n and k * traffic < starts and k * traffic * BANDWIDTH < CACHE / 4:
+    row, k = slice_bytes(region), 1
+    while 40 * k <= region.n and k * row < min(starts * BANDWIDTH, CACHE / 4):
         k *= 2
+    if k > 1 and is_awkward(k * row):
+        return k // 2 if k >= 16 else 2 * k
     return k
+
+
+def slice_bytes(region: Region) -> int:
+    """Bytes that a step adds to what is stacked."""
+    slices = (v for v in region.streams if region.graph.maker[v] not in region.actions)
+    return max(1, sum(size(region.graph, v) for v in slices) // region.n)

@@ -26,6 +26,8 @@ from malleable.rewriting.region import (
 )
 from malleable.rewriting.sinks import Sink, Spec
 
+LONGEST = 2  # steps that an operand may wait for another one
+
 
 def grow(
     graph: Graph,
@@ -163,6 +165,8 @@ class _Grower:
                 return "it joins the axis with a result that is known at its end only"
         match found:
             case Flow(outs=outs):
+                if not marks and self.has_whole_source(known, found.ins, window):
+                    window, delays = self.on_time(known, window, delays)
                 made = [Stream(ax, window, marks) for ax in outs if ax is not None]
                 if len(made) < len(outs):
                     return "not all its results carry the axis"
@@ -225,9 +229,24 @@ class _Grower:
         delays = tuple(abs(last - s.window.start) if s else 0 for s in known)
         if any(delays) and first.step != 1:
             return "its operands are different strided parts of the axis"
-        if max(delays) > 2:
+        if max(delays) > LONGEST:
             return "its operands are shifted by more than two steps"
         return first._replace(start=last), delays
+
+    def has_whole_source(self, known, axes, window) -> bool:
+        """Whether an operand from outside is as long as the stream."""
+        outside = any(s is None and ax is not None for s, ax in zip(known, axes, strict=True))
+        return outside and (window.step, window.count) == (1, self.region.n)
+
+    def on_time(self, known, window, delays):
+        """(window, delays) at the steps of the stream, for what is at hand a step or two early.
+
+        An operand from outside, element for element, need not be copied to be as early.
+        """
+        early = window.start if self.region.reverse else -window.start
+        later = tuple(d + early if s else 0 for s, d in zip(known, delays, strict=True))
+        fits = early > 0 and max(later) <= LONGEST and not any(s.marks for s in known if s)
+        return (window._replace(start=0), later) if fits else (window, delays)
 
     # ------------------------------------------------------------ along the axis itself
 

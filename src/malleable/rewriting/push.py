@@ -17,6 +17,7 @@ from jax import lax
 
 from malleable import compat
 from malleable.notes import note
+from malleable.rewriting.as_written import is_as_written
 from malleable.rewriting.axes import Ax
 from malleable.rewriting.buffers import unbuffer
 from malleable.rewriting.cost import (
@@ -66,9 +67,10 @@ def push_up_reductions(
     """Reduce what scans stack inside the scans: memory / length, and time, where it pays.
 
     chunk: steps per reduction, "auto" by cost; remat: what a gradient computes again instead of
-    keeping: "tail" (the part that was pushed), "body" (the whole step), None, or "auto";
+    keeping: "tail" (the part that was pushed), "body" (the whole step), None, or "auto", which
+    also leaves the gradient as it was written where that is better;
     level: "exact" for sums of floats in their old order only; threshold: bytes a scan must stack
-    to be worth it (default: one cache). Declined scans leave a note.
+    to be worth it (default: one cache; 0: push whatever can be). Declined scans leave a note.
     Source: jax#4968.
 
     >>> from jax import numpy as jnp
@@ -177,6 +179,8 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
         return taken
+    if remat == "auto" and not parts and least != 0:
+        plan.as_written = is_as_written(region, list(seeds), carries)
     if remat == "auto":
         remat = "body" if n * residuals(view.body) > LARGE else "tail"
     k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)

@@ -13,6 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.rewriting.as_written import as_written
 from malleable.rewriting.axes import Ax, restack, unstack
 from malleable.rewriting.axis_bodies import REMATS
 from malleable.rewriting.graph import Graph, Node
@@ -142,6 +143,13 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         return [*final, *stacked[0], *whole, *(results[v] for v in plan.results)]
 
     old = [*carries, *(ys[i] for i in kept), *escaping, *plan.results]
+    return put(graph, node, plan, run, given, old)
+
+
+def put(graph: Graph, node: Node, plan: Plan, run, given: list[int], old: list[int]):
+    """Run on values of the graph; {what it stands for: what it is now}."""
+    if plan.as_written:
+        run = as_written(graph, run, node, plan.region, given, old)
     return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
 
 
@@ -295,7 +303,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
         return [*c, *whole, *(results[v] for v in plan.results)]
 
     old = [*carries, *plan.escapes, *plan.results]
-    return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
+    return put(graph, node, plan, run, given, old)
 
 
 def in_chunks(block, loop, every, n, k, reverse):

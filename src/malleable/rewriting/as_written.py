@@ -1,0 +1,72 @@
+"""Scans whose gradient is better that of the program as it was written.
+
+A gradient of a scan runs it backwards. Where it would not have to, as what is differentiated never
+comes out of the scan (returns and advantages of reinforcement learning, behind a stop_gradient), or
+where what was stacked fits in a cache while each step back costs a good deal (moments), the scan
+with the reductions in it is for the value only.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+from jax.custom_derivatives import SymbolicZero
+
+from malleable import compat
+from malleable.rewriting.frontier import PLAIN, size
+from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.region import Ended, Kept, Mapped, Region
+
+MOMENTS = 1 << 23  # bytes of what is stacked up to which the gradient of its moments is as written
+
+
+def is_as_written(region: Region, seeds: Sequence[int], carries: Sequence[int]) -> bool:
+    """Whether a gradient had better see the program before the push.
+
+    seeds, carries: what the scan stacks, and its last carries.
+    """
+    graph = region.graph
+    actions = region.actions.values()
+    if any(mark.kind == "power" for a in actions for mark in getattr(a, "marks", ())):
+        return sum(size(graph, v) for v in seeds) <= MOMENTS
+    for node, action in region.actions.items():
+        if isinstance(action, Mapped) and node.name not in PLAIN:
+            return False  # XLA would keep it, and a gradient that works it out again does not
+        if isinstance(action, Ended) and action.sink.name != "reduce_sum":
+            return False
+    moving = {v for v in (*seeds, *carries) if compat.differentiable(graph.avals[v])}
+    ends = {v for v in moving if v in carries and graph.is_used(v)}
+    for node, action in region.actions.items():
+        if node.name != "stop_gradient" and any(v in moving for v in node.ins):
+            made = {v for v in node.outs if compat.differentiable(graph.avals[v])}
+            moving |= made
+            ends |= made if isinstance(action, Ended | Kept) else set()
+    return not ends and not any(v in moving for v in region.escapes())
+
+
+def as_written(
+    graph: Graph, run: Callable, node: Node, region: Region, given: list[int], results: list[int]
+) -> Callable:
+    """`run`, on the values `given`; a derivative is that of the equations it stands for."""
+    nodes = [node, *region.actions]
+
+    def plain(*values):
+        env = dict(zip(given, values, strict=True))
+        for n in nodes:
+            args = [env[v] if v in env else graph.value(v) for v in n.ins]
+            env.update(zip(n.outs, compat.copy(n.eqn, args), strict=True))
+        return [env[v] for v in results]
+
+    program = graph.stage(plain, given, node)
+    pushed = jax.custom_jvp(run)
+
+    def jvp(primals, tangents):
+        moved = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+
+        def some(*values):
+            args = dict(enumerate(primals)) | dict(zip(moved, values, strict=True))
+            return compat.replay(program, list(args.values()))
+
+        return jax.jvp(some, [primals[i] for i in moved], [tangents[i] for i in moved])
+
+    pushed.defjvp(jvp, symbolic_zeros=True)
+    return pushed

@@ -1,0 +1,140 @@
+"""Pushed for the value, and the gradient that of the program as it was written."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from malleable import compat, optimize, push_up_reductions
+from tests.rules import assert_same
+from tests.scans import same_everywhere, stacked
+
+T, B = 30, 4
+VALUES, RATIOS, REWARDS = jnp.sin(jnp.arange(3.0 * T * B)).reshape(3, T, B)
+GOING = (jnp.cos(jnp.arange(1.0 * T * B)) < 0.9).astype(jnp.float32).reshape(T, B)
+LAST = jnp.linspace(0.5, 1.0, B)
+push = push_up_reductions(threshold=1)
+
+
+def returns(rewards, going):
+    step = lambda g, x: (x[0] + 0.9 * x[1] * g,) * 2
+    return lax.scan(step, jnp.zeros(B), (rewards, going), reverse=True)[1]
+
+
+def reinforce(logp, rewards, going):
+    return -jnp.mean(logp * lax.stop_gradient(returns(rewards, going)))
+
+
+def ahead(values):
+    """At each step the value of the next one."""
+    return jnp.concatenate([values[1:], LAST[None]])
+
+
+def td_lambda(values, rewards, going):
+    step = lambda g, x: (x[0] + 0.9 * x[2] * (0.1 * x[1] + 0.9 * g),) * 2
+    targets = lax.scan(step, LAST, (rewards, ahead(values), going), reverse=True)[1]
+    return jnp.mean((lax.stop_gradient(targets) - values) ** 2)
+
+
+def vtrace(values, ratios, rewards, going):
+    """Espeholt et al. 2018, (1)."""
+    rho, discounts = jnp.minimum(1.0, jnp.exp(ratios)), 0.9 * going
+    delta = rho * (rewards + discounts * ahead(values) - values)
+    step = lambda a, x: (x[0] + x[1] * a,) * 2
+    targets = values + lax.scan(step, jnp.zeros(B), (delta, discounts * rho), reverse=True)[1]
+    gains = lax.stop_gradient(rho * (rewards + discounts * ahead(targets) - values))
+    return jnp.mean((lax.stop_gradient(targets) - values) ** 2) - jnp.mean(gains * ratios)
+
+
+def kurtosis(x):
+    step = lambda c, t: (c := jnp.sin(1.3 * c + t), c)
+    d = (h := lax.scan(step, x, jnp.arange(1.0 * T))[1]) - h.mean(0)
+    return (d**4).mean(0) / (d**2).mean(0) ** 2
+
+
+LOSSES = {
+    "reinforce": (reinforce, VALUES, REWARDS, GOING),
+    "returns first": (lambda r, v, g: reinforce(v, r, g), REWARDS, VALUES, GOING),
+    "td lambda": (td_lambda, VALUES, REWARDS, GOING),
+    "vtrace": (vtrace, VALUES, RATIOS, REWARDS, GOING),
+    "vtrace of ratios": (lambda r, v, *xs: vtrace(v, r, *xs), RATIOS, VALUES, REWARDS, GOING),
+    "kurtosis": (kurtosis, LAST),
+    "done as a mask": (lambda v, r, g: reinforce(v, r, g > 0.5), VALUES, REWARDS, GOING),
+}
+
+
+def names(jaxpr):
+    """The primitives of a program and of its bodies."""
+    inside = [body for eqn in jaxpr.eqns for body in compat.bodies(eqn.params)]
+    return sum(map(names, inside), [eqn.primitive.name for eqn in jaxpr.eqns])
+
+
+def program(fun, args):
+    return jax.make_jaxpr(fun)(*args)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_value_and_gradient_are_the_same(name):
+    fun, *args = LOSSES[name]
+    same_everywhere(optimize(fun, push), fun, *args)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_value_stacks_nothing_and_the_gradient_runs_no_more_scans(name):
+    fun, *args = LOSSES[name]
+    passed = optimize(fun, push)
+    assert not any(shape[:1] == (T,) for shape in stacked(program(passed, args)))
+    total = lambda f: jax.grad(lambda *xs: jnp.sum(f(*xs)))
+    ours, plain = (names(program(total(f), args)).count("scan") for f in (passed, fun))
+    assert ours == plain
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_other_derivatives_are_the_same(name):
+    fun, x, *rest = LOSSES[name]
+    passed = optimize(fun, push)
+
+    def found(f):
+        total = lambda x: jnp.sum(jnp.sin(jax.checkpoint(f)(x, *rest)))
+        ahead = jax.jvp(total, (x,), (jnp.cos(x),))
+        twice = jax.jvp(jax.grad(total), (x,), (jnp.cos(x),))
+        return ahead, twice, jax.linearize(total, x)[1](jnp.sin(x))
+
+    assert_same(found(passed), found(fun), rtol=2e-4)
+
+
+def test_what_the_scan_is_differentiated_in_stays_in_it():
+    fun = lambda r, g: jnp.mean(jnp.square(returns(r, g)))
+    assert "custom_jvp_call" not in names(program(optimize(fun, push), (REWARDS, GOING)))
+
+
+@pytest.mark.parametrize("options", [{"threshold": 0}, {"threshold": 1, "remat": "tail"}])
+def test_who_asks_for_a_pushed_gradient_gets_it(options):
+    passed = optimize(reinforce, push_up_reductions(**options))
+    found = names(program(passed, (VALUES, REWARDS, GOING)))
+    assert "scan" in found and "custom_jvp_call" not in found
+
+
+def test_a_second_run_changes_nothing():
+    once = optimize(vtrace, push)
+    args = VALUES, RATIOS, REWARDS, GOING
+    assert names(program(optimize(once, push), args)) == names(program(once, args))
+
+
+@pytest.mark.parametrize("threshold", [0, 1])
+def test_an_operand_as_long_as_the_stream_is_not_moved(threshold):
+    fun, *args = LOSSES["vtrace"]
+    passed = optimize(fun, push_up_reductions(threshold=threshold))
+    assert "pad" not in names(program(passed, args))
+
+
+def test_states_before_each_step_meet_what_is_given_for_it():
+    def fun(x, w):
+        step = lambda c, t: (jnp.sin(1.3 * c + t), 1.1 * c)
+        ys = lax.scan(step, x, jnp.arange(1.0 * T))[1]
+        before = jnp.concatenate([x[None], ys[:-1]])
+        return (w * before).sum(), ((before * w - ys) ** 2).sum(0)
+
+    passed = optimize(fun, push_up_reductions(threshold=0))
+    assert "pad" not in names(program(passed, (LAST, VALUES)))
+    same_everywhere(passed, fun, LAST, VALUES)
