@@ -326,3 +326,13 @@ def test_a_run_finds_what_another_run_would_find():
 def test_numbers_that_a_scan_stacks_may_be_reshaped():
     fun = lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, length=6)[1].reshape(2, 3).sum(1)
     np.testing.assert_allclose(optimize(fun, push)(0.5), fun(0.5), rtol=1e-6)
+
+
+def test_an_unused_user_of_what_is_stacked_holds_nothing_back():
+    def fun(x):
+        ys = rollout(x)
+        _ = jnp.sort(ys, 0)
+        return ys.sum()
+
+    assert (N, B) in stacked(jax.make_jaxpr(fun)(X))
+    assert (N, B) not in stacked(jax.make_jaxpr(optimize(fun, push))(X))

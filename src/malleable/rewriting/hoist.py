@@ -12,7 +12,7 @@ from jax import lax
 from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.graph import Graph
-from malleable.rewriting.passes import configurable, in_bodies
+from malleable.rewriting.passes import configurable, dce, in_bodies
 
 _CHEAP = "broadcast_in_dim iota reshape squeeze transpose rev copy pvary pcast stop_gradient"
 _DEAR = """dot_general conv_general_dilated scan while cond sort top_k fft cholesky lu qr eigh svd
@@ -56,7 +56,7 @@ def hoist(jaxpr: compat.Jaxpr, *, limit: int = 64 * 1024) -> compat.Jaxpr:
     """
     once = in_bodies(lambda body: _hoist(body, limit))
     while (new := once(jaxpr)) is not jaxpr:  # what left an inner loop may leave the outer one
-        jaxpr = new
+        jaxpr = dce(new)  # and what nobody needs now does not hold it there
     return jaxpr
 
 

@@ -68,7 +68,7 @@ def optimize(fun: Callable, *passes: Pass) -> Callable:
 
 
 def pipeline(*passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], Any] | None = None):
-    """One pass that runs several, pruning (`dce`, `cse`) what each of them leaves over.
+    """One pass that runs several, without what nobody needs: `dce` first, `cse` too after each.
 
     watch(name, before, after) is called after each. Each result is checked.
     Raises RuleError, naming the pass, for a result that is no program, is ill typed, or has
@@ -85,6 +85,7 @@ def pipeline(*passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], A
     names = list(map(_name, passes))
 
     def run(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+        jaxpr = dce(jaxpr)  # an unused user of a value would keep it where it is
         for name, p in zip(names, passes, strict=True):
             before, after = jaxpr, _run(name, p, jaxpr)
             if after is not before:
