@@ -81,6 +81,7 @@ def reduction(w, scope):
             ]
         )
         facts["bound"] = bound
+        facts["distinct"] &= kind != "centred" or count > 2  # of two it is 0, but for rounding
         if bound > 1e4:
             return NotImplemented
     w.add(scope, kind, text, reduced(a.shape, axes, keep), **facts)
@@ -141,6 +142,19 @@ def indexed(w, scope):
 
 
 INTS = {"dtype": "int32", "bound": 1e10}
+
+
+def lagged(w, scope):
+    """What was there one, two or three steps earlier or later, beside what is there."""
+    a = w.read(scope, lambda v: is_array(v) and is_float(v) and v.shape[0] > 1)
+    if a is None:
+        return NotImplemented
+    d = min(1 + int(w.rng.integers(3)), a.shape[0] - 1)
+    v, rows = real(a), w.arg((d, *a.shape[1:])).name
+    q = w.pick((f"jnp.concatenate([{rows}, {v}[:-{d}]])", f"jnp.concatenate([{v}[{d}:], {rows}])"))
+    k = w.arg(a.shape).name
+    text = w.pick(("{q} * {v}", "{q} - {v}", "{q} * {k}", "({q} + {v}) * {k}", "{v} - {k} * {q}"))
+    w.add(scope, "lagged", text.format(q=q, v=v, k=k), a.shape, bound=3, distinct=False)
 
 
 def softmax(w, scope):
@@ -241,5 +255,5 @@ def wrapped(w, scope):
 
 TAILS = (
     *ELEMENTWISE, *VIEWS, prefix, reduction, reduction, reduction, reduction, arg_reduction,
-    order, softmax, contraction, labelled, wrapped, indexed,
+    order, softmax, contraction, labelled, wrapped, indexed, lagged, lagged,
 )  # fmt: skip

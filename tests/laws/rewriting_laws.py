@@ -31,6 +31,7 @@ PASSES = {
     "push 1": push_up_reductions(threshold=0, chunk=1),
     "push 2": push_up_reductions(threshold=0, chunk=2, remat="tail"),
     "push 4": push_up_reductions(threshold=0, chunk=4, remat="body"),
+    "push as written": push_up_reductions(threshold=1),
     "stream": stream(threshold=0),
     "stream 2": stream(threshold=0, block=2),
     "stream 3": stream(threshold=0, block=3, remat=False),
