@@ -87,9 +87,8 @@ def pipeline(*passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], A
     def run(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         jaxpr = dce(jaxpr)  # an unused user of a value would keep it where it is
         for name, p in zip(names, passes, strict=True):
-            before, after = jaxpr, _run(name, p, jaxpr)
+            before, after = jaxpr, checked(p, jaxpr)
             if after is not before:
-                _check(name, before, after)
                 jaxpr = cse(dce(after))
             if watch is not None:
                 watch(name, before, jaxpr)
@@ -97,6 +96,15 @@ def pipeline(*passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], A
 
     run.__name__ = f"pipeline({', '.join(names)})"
     return run
+
+
+def checked(p: Pass, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+    """What one pass makes of a program, nothing pruned. Raises RuleError where that is none."""
+    name = _name(p)
+    after = _run(name, p, jaxpr)
+    if after is not jaxpr:
+        _check(name, jaxpr, after)
+    return after
 
 
 def configurable(p: Callable) -> Callable:

@@ -12,10 +12,10 @@ from malleable.inspection.programs import listing
 from malleable.inspection.programs.aligned import align
 from malleable.inspection.programs.origins import name_of, sources
 from malleable.inspection.programs.shown import Difference, Totals
-from malleable.inspection.programs.stages import pass_name, run_pass
+from malleable.inspection.programs.stages import pass_name
 from malleable.inspection.programs.text import console_for, printed
 from malleable.notes import listen
-from malleable.rewriting.passes import Pass
+from malleable.rewriting.passes import Pass, checked
 
 
 def diff(
@@ -60,7 +60,7 @@ def diff(
             old = stage(f)(*args, **kwargs).jaxpr
             new = old if passes else stage(g)(*args, **kwargs).jaxpr  # type: ignore[arg-type]
             for p in passes:
-                new = run_pass(p, new)
+                new = checked(p, new)
         names = name_of(f), ", ".join(map(pass_name, passes)) if passes else name_of(g)  # type: ignore[arg-type]
         found = compared(names, outline(old), outline(new), tuple(heard))
         if console is not None and not (console.is_jupyter and file is None):

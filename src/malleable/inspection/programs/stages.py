@@ -1,6 +1,5 @@
 """The forms a function takes on its way to the machine, gathered without running it."""
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 
@@ -18,7 +17,7 @@ from malleable.inspection.programs.origins import name_of, sources, unwrapped
 from malleable.inspection.programs.renamed import known
 from malleable.inspection.programs.shown import Cost, Shown, Stage
 from malleable.notes import listen, note
-from malleable.rewriting.passes import Pass, pipeline
+from malleable.rewriting.passes import Pass, checked
 
 
 def gather(
@@ -73,26 +72,13 @@ def _passed(program: compat.Jaxpr, passes: Sequence[Pass], found: list[Stage]) -
     """The program after all passes; a stage is added for what each did."""
     taken: set[str] = set()  # a name means one value in all stages
     for p in passes:
-        body, after = found[-1].body, run_pass(p, program)
+        body, after = found[-1].body, checked(p, program)
         assert body is not None
         taken.update(known(body).values())
         name = f"pass {pass_name(p)}"
         found.append(_became(name, body, None if after is program else after, taken))
         program = after
     return program
-
-
-def run_pass(p: Pass, program: compat.Jaxpr) -> compat.Jaxpr:
-    """What a pass makes of a program, nothing pruned. Raises RuleError where that is none."""
-    made: list[compat.Jaxpr] = []
-
-    @functools.wraps(p)
-    def recorded(jaxpr):
-        made.append(p(jaxpr))
-        return made[0]
-
-    pipeline(recorded)(program)  # checks it
-    return made[0]
 
 
 def _became(name: str, old: Body, after: compat.Jaxpr | None, taken: set[str]) -> Stage:
