@@ -47,16 +47,15 @@ def as_written(
     graph: Graph, run: Callable, node: Node, region: Region, given: list[int], results: list[int]
 ) -> Callable:
     """`run`, on the values `given`; a derivative is that of the equations it stands for."""
-    nodes = [node, *region.actions]
+    eqns = [(n.eqn, n.ins, n.outs) for n in (node, *region.actions)]  # as they are now
+    known = {v: graph.value(v) for _, ins, _ in eqns for v in ins}
 
-    def plain(*values):
-        env = dict(zip(given, values, strict=True))
-        for n in nodes:
-            args = [env[v] if v in env else graph.value(v) for v in n.ins]
-            env.update(zip(n.outs, compat.copy(n.eqn, args), strict=True))
+    def plain(values):
+        env = known | dict(zip(given, values, strict=True))
+        for eqn, ins, outs in eqns:
+            env.update(zip(outs, compat.copy(eqn, [env[v] for v in ins]), strict=True))
         return [env[v] for v in results]
 
-    program = graph.stage(plain, given, node)
     pushed = jax.custom_jvp(run)
 
     def jvp(primals, tangents):
@@ -64,7 +63,7 @@ def as_written(
 
         def some(*values):
             args = dict(enumerate(primals)) | dict(zip(moved, values, strict=True))
-            return compat.replay(program, list(args.values()))
+            return plain(args.values())
 
         return jax.jvp(some, [primals[i] for i in moved], [tangents[i] for i in moved])
 

@@ -5,7 +5,7 @@ import math
 from malleable import compat
 from malleable.rewriting.frontier import size
 from malleable.rewriting.late import is_late, late_sums
-from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, Window, axes_of
+from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, axes_of
 
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
 START = 2.5e-7  # seconds to start a kernel in a loop
@@ -33,8 +33,7 @@ def gains(region: Region, seeds: list[int], least: int | None) -> str:
     gone = [v for v in region.streams if v not in escapes and v not in there]
     saved = sum(size(graph, v) for v in gone if v in seeds or is_kept(graph, v))
     lost = sum(size(graph, v) for v in escapes if v not in seeds)
-    whole = Window(0, 1, region.n)
-    copied = sum(size(graph, v) for v, _, window in region.sources() if window != whole)
+    copied = sum(size(graph, v) for v, _, window in region.sources() if window != region.full)
     if not any(v in gone for v in seeds):
         return "all that the scan stacks is used as a whole elsewhere"
     if saved - lost <= 0:

@@ -9,7 +9,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.rewriting.axes import Ax, Flow, flow
-from malleable.rewriting.region import Alias, Ended, Kept, Mapped, Mark, Stream, Window
+from malleable.rewriting.region import Alias, Ended, Kept, Mapped, Mark, Stream
 
 LINEAR = ("neg", "reduce_sum", "transpose", "reshape", "squeeze", "expand_dims", "copy")
 LINEAR += ("broadcast_in_dim",)
@@ -86,7 +86,7 @@ def fed_back(grower, node, known, late):
     dims = tuple((d, Ax(d)) for d, extent in enumerate(shape) if extent != 1)
     if node.name == "sub":
         kind = reference(grower, by, node.ins[1 - i])
-        whole = stream.window == Window(0, 1, grower.region.n)
+        whole = stream.window == grower.region.full
         if not kind or (kind == "reduce_max" and not whole):  # a gradient would take twice as long
             return "it needs a result that is known at the end of the axis only"
         mark = Mark("shift", by, dims, power=int(kind == "reduce_sum"))

@@ -165,8 +165,8 @@ class _Grower:
                 return "it joins the axis with a result that is known at its end only"
         match found:
             case Flow(outs=outs):
-                if not marks and self.has_whole_source(known, found.ins, window):
-                    window, delays = self.on_time(known, window, delays)
+                if not marks:
+                    window, delays = self.on_time(known, found.ins, window, delays)
                 made = [Stream(ax, window, marks) for ax in outs if ax is not None]
                 if len(made) < len(outs):
                     return "not all its results carry the axis"
@@ -233,20 +233,19 @@ class _Grower:
             return "its operands are shifted by more than two steps"
         return first._replace(start=last), delays
 
-    def has_whole_source(self, known, axes, window) -> bool:
-        """Whether an operand from outside is as long as the stream."""
-        outside = any(s is None and ax is not None for s, ax in zip(known, axes, strict=True))
-        return outside and (window.step, window.count) == (1, self.region.n)
-
-    def on_time(self, known, window, delays):
+    def on_time(self, known, axes, window, delays):
         """(window, delays) at the steps of the stream, for what is at hand a step or two early.
 
-        An operand from outside, element for element, need not be copied to be as early.
+        So an operand from outside, as long as the stream, need not be copied to be as early.
         """
+        outside = any(s is None and ax is not None for s, ax in zip(known, axes, strict=True))
         early = window.start if self.region.reverse else -window.start
         later = tuple(d + early if s else 0 for s, d in zip(known, delays, strict=True))
-        fits = early > 0 and max(later) <= LONGEST and not any(s.marks for s in known if s)
-        return (window._replace(start=0), later) if fits else (window, delays)
+        whole = window._replace(start=0) == self.region.full
+        fits = whole and early > 0 and max(later) <= LONGEST
+        if outside and fits and not any(s.marks for s in known if s):
+            return self.region.full, later
+        return window, delays
 
     # ------------------------------------------------------------ along the axis itself
 
@@ -282,11 +281,11 @@ class _Grower:
                     a != b for i, (a, b) in enumerate(zip(sizes, shape, strict=True)) if i != ax.dim
                 ):
                     return "it cuts a part of unknown place"
-                if stream.window != Window(0, 1, self.region.n):
+                if stream.window != self.region.full:
                     return "it picks from a part of the axis"
                 return Kept(None, stream.window, 1 + ax.dim), None
             case "gather":
-                if not is_pick(node.eqn, ax) or stream.window != Window(0, 1, self.region.n):
+                if not is_pick(node.eqn, ax) or stream.window != self.region.full:
                     return None
                 found = flow(node.eqn, (ax, None), (None,), stream.window.count)
                 return (Kept(None, stream.window, 1), None) if isinstance(found, str) else None

@@ -59,7 +59,7 @@ class Plan:
 
     def __init__(self, region: Region):
         self.region, self.graph, self.n = region, region.graph, region.n
-        self.full = Window(0, 1, region.n)
+        self.full = region.full
         made = {v for node in region.actions for v in node.outs}
         self.beside = [
             v for v in region.streams if v not in made and self.graph.maker[v] in region.pulled

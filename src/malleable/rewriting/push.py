@@ -179,9 +179,8 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
         return taken
-    if remat == "auto" and not parts and least != 0:
-        plan.as_written = is_as_written(region, list(seeds), carries)
     if remat == "auto":
+        plan.as_written = not parts and least != 0 and is_as_written(region, list(seeds), carries)
         remat = "body" if n * residuals(view.body) > LARGE else "tail"
     k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
     if k == 1 and not parts:

@@ -237,7 +237,7 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
         return [*final, *whole, *(results[v] for v in plan.results)]
 
     old = [*carries, *plan.escapes, *plan.results]
-    return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
+    return put(graph, node, plan, run, given, old)
 
 
 def carried(view, node: Node) -> dict[int, int]:

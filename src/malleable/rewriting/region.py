@@ -110,6 +110,11 @@ class Region:
     declined: list[tuple[Node, str]] = field(default_factory=list)
     pulled: frozenset = frozenset()  # equations that run outside as well, if somebody needs them
 
+    @property
+    def full(self) -> Window:
+        """The window of a value that has an element for each step."""
+        return Window(0, 1, self.n)
+
     def sources(self) -> dict[tuple[int, Ax, Window], None]:
         """The values from outside that are cut into slices."""
         found = {}
