@@ -4,20 +4,14 @@ Leak checks take half of the time: with MALLEABLE_LEAKS=0 only the tests of the 
 """
 
 import gc
-import importlib.metadata
 import os
+
+from tests.flags import FAST
 
 # JAX reads both variables when it is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_force_host_platform_device_count=8",
-        "--xla_backend_optimization_level=0",  # tests compile much and run little
-    ]
-    # Half as long to compile; newer ones know no other way than theirs.
-    + ["--xla_cpu_use_fusion_emitters=false"]
-    * importlib.metadata.version("jaxlib").startswith("0.10.")
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} {FAST} --xla_force_host_platform_device_count=8"
 )
 
 import hypothesis

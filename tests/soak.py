@@ -14,10 +14,11 @@ import os
 import sys
 import time
 
+from tests.flags import FAST
+
+# JAX reads both variables when it is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = (  # programs run once: compile them fast, not well
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
-)
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
 
 import jax
 
