@@ -18,12 +18,21 @@ pytestmark = pytest.mark.caches  # it compiles much: the leak check would collec
     ("pattern", "replacement", "level"),
     [
         (lambda x: x.T.T, lambda x: x, "exact"),
-        (lambda x, y: x + y + x, lambda x, y: x + x + y, "reassoc"),
+        (lambda x: jnp.sin(x) + 1 + jnp.cos(x), lambda x: jnp.sin(x) + (1 + jnp.cos(x)), "reassoc"),
         (lambda x: jnp.log(jnp.exp(x)), lambda x: x.astype(jnp.log(x).dtype), "fast"),
     ],
 )
 def test_a_right_rule_passes(pattern, replacement, level):
     check_rule(rule(pattern, replacement, level=level, name="right"), n=4)
+
+
+def test_the_ends_of_the_integers_are_drawn():
+    @rule(level="exact")
+    def grows(x: Arr[jnp.int32]):
+        return x + 1 > x, x == x
+
+    with pytest.raises(RuleError, match="False became True"):
+        check_rule(grows, n=3)
 
 
 def test_wildcards_of_every_kind_are_drawn():

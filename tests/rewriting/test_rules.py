@@ -181,6 +181,72 @@ def test_a_setting_is_solved_from_the_params():
         assert after(f, jnp.ones((2, 3, 4)), by=sum_of_scaled) == ["reduce_sum", "mul"]
 
 
+HALVES = np.dtype("bfloat16"), np.dtype("float16")
+
+
+@pytest.mark.parametrize(
+    "replacement",
+    [
+        lambda x, d: x,
+        lambda x, d: lax.reduce_precision(x, jnp.finfo(d).nexp, jnp.finfo(d).nmant),
+    ],
+)
+def test_a_setting_with_which_the_pattern_is_its_own_wildcard_is_passed_over(replacement):
+    @rule
+    def casts(x: Arr[jnp.float32], d: Static[HALVES]):
+        return x.astype(d).astype(jnp.float32), replacement(x, d)
+
+    program = stage(lambda x: jnp.sin(x).astype(jnp.bfloat16).astype(jnp.float32) * 2)(x3).jaxpr
+    assert "convert_element_type" not in prims(rewrite(casts)(program))
+
+
+def test_a_setting_with_which_the_replacement_is_the_pattern_is_passed_over():
+    @rule
+    def reshapes(x, s: Static[(25,), (5, 5)], t: Static[(25,), (5, 5)]):
+        return x.reshape(s).reshape(t), x.reshape(t)
+
+    fun = lambda x: jnp.sin(x).reshape(2, 3).reshape(3, 2) * 2
+    assert after(fun, jnp.arange(6.0), by=reshapes) == ["sin", "reshape", "mul"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "name"),
+    [
+        (lambda x: x.reshape(-1, 2).sum(1), lambda x: x[::2] + x[1::2], "add"),
+        (lambda x: jnp.sum(x[:8] * x[8:16]), lambda x: x[:8] @ x[8:16], "dot_general"),
+        (lambda x: jnp.prod(jnp.stack(jnp.split(x, 2))), jnp.prod, "reduce_prod"),
+    ],
+)
+def test_a_pattern_may_need_a_size_that_can_be_divided(pattern, replacement, name):
+    made = rule(pattern, replacement, name="divided")
+    done = after(lambda x: pattern(jnp.cos(x)), jnp.linspace(0.5, 1.5, 16), by=made)
+    assert name in done and not {"reduce_sum", "concatenate"} & set(done)
+
+
+@pytest.mark.parametrize("written", [0, 0.0, jnp.float32(0), jnp.zeros_like])
+@pytest.mark.parametrize("called", [0, 0.0, np.float32(0)])
+def test_a_number_is_the_same_in_each_spelling(written, called):
+    zero = lambda x: written(x) if callable(written) else written
+    relu = rule(lambda x: jnp.where(x > 0, x, called), lambda x: lax.max(x, 0 * x), name="relu")
+    assert "select_n" not in after(lambda x: jnp.where(x > 0, x, zero(x)), x3 - 0.2, by=relu)
+
+
+def test_numbers_that_differ_do_not_match():
+    relu = rule(lambda x: jnp.where(x > 0, x, 0), lambda x: lax.max(x, 0 * x), name="relu")
+    for other in (-0.0, 1, 1e-9):
+        assert "select_n" in after(lambda x, c=other: jnp.where(x > 0, x, c), x3 - 0.2, by=relu)
+
+
+def test_one_result_may_be_made_of_another():
+    def division(x, y):
+        q = lax.div(x, y)
+        return (q, lax.rem(x, y)), (q, x - q * y)
+
+    x, y = jnp.array([7, -9, 5]), jnp.array([2, 4, -3])
+    fun = lambda x, y: (lax.rem(x, y) + 1, lax.div(x, y) * 2)
+    assert "rem" not in after(fun, x, y, by=rule(division))
+
+
 def test_an_operation_of_a_set():
     @rule
     def even(x, p: Prim["cos", "cosh", "abs"]):  # noqa: F821
@@ -508,6 +574,13 @@ def test_effects_are_found_when_the_rule_is_made():
         rule(pattern, jnp.sin)
     with pytest.raises(RuleError, match="effect"):
         rule(jnp.cos, pattern)
+
+
+def test_what_is_no_wildcard_is_refused():
+    with pytest.raises(RuleError, match="the wildcard 'y' of the rule has a default"):
+        rule(lambda x, y=2.0: (x * y, y * x), name="scaled")
+    with pytest.raises(TypeError, match="rule takes a function of wildcards, not 'a'"):
+        rule("a")
 
 
 def test_a_rule_returns_a_pair():

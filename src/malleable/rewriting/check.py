@@ -169,7 +169,10 @@ def _tied(rng, shape, dtype):
 def _odd(rng, shape, dtype):
     plain = np.asarray(_ordinary(rng, shape, dtype))
     if jnp.issubdtype(dtype, jnp.integer):  # large enough to wrap around
-        return rng.integers(jnp.iinfo(dtype).min, jnp.iinfo(dtype).max, shape, dtype)
+        least, most = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+        ends = np.array([least, least + 1, 0, 1, most - 1, most], dtype)
+        large = rng.integers(least, most, shape, dtype, endpoint=True)
+        return np.where(rng.random(shape) < 0.5, rng.choice(ends, shape), large)
     if dtype == jnp.bool_:
         return plain
     return np.where(rng.random(shape) < 0.4, rng.choice(ODD, shape), plain)

@@ -273,6 +273,24 @@ class Graph:
         weak = tuple(getattr(v.aval, "weak_type", None) for v in eqn.outvars)
         return eqn.primitive, ins, params_key(eqn), weak, compat.context_key(eqn)
 
+    def _number(self, eqn, ins) -> int | None:
+        """The scalar constant of another type that an equation gives, without rounding.
+
+        `jnp.where(x > 0, x, 0)` converts its 0 inside, and is to match what is written with 0.0.
+        """
+        if eqn.primitive.name != "convert_element_type" or eqn.params.get("sharding"):
+            return None
+        value, aval = self._known.get(self.resolve(ins[0])), eqn.outvars[0].aval
+        if not _is_plain(value) or aval.shape or not isinstance(aval.dtype, np.dtype):
+            return None
+        number = np.asarray(value)
+        if "c" in number.dtype.kind + aval.dtype.kind:
+            return None
+        with np.errstate(all="ignore"):
+            made = number.astype(aval.dtype)
+            same = made.astype(number.dtype) == number
+        return self.constant(made[()], aval) if same else None
+
     def _splice(self, jaxpr, ins, *, create=True, call=None) -> Any:
         """The equations of a program, one by one, on values; None where one is missing."""
         program = jaxpr.jaxpr
@@ -293,6 +311,8 @@ class Graph:
                 outs = self._splice(body, values, create=create, call=whole)
                 if outs is None:
                     return None
+            elif (number := self._number(eqn, values)) is not None:
+                outs = [number]
             elif create:
                 outs = self.add(eqn if call is None else compat.within(eqn, call), values)
             else:
@@ -408,18 +428,19 @@ def _type_key(aval):
 
 def _constant_key(value, aval):
     weak = getattr(aval, "weak_type", getattr(value, "weak_type", False))
+    if not _is_plain(value):
+        return _Same(value)
+    number = isinstance(value, bool | int | float | complex | np.generic)
+    array = np.asarray(value, getattr(aval, "dtype", None) if number else None)
+    return str(array.dtype), weak, array.shape, array.tobytes()
+
+
+def _is_plain(value) -> bool:
+    """Whether this is a number, or a small array whose elements are at hand."""
     if isinstance(value, bool | int | float | complex | np.generic):
-        dtype = getattr(aval, "dtype", np.result_type(value))
-        return str(dtype), weak, (), np.asarray(value).tobytes(), type(value).__name__[:3]
+        return True
     plain = isinstance(value, np.ndarray | jax.Array) and not isinstance(value, compat.Tracer)
-    if plain and isinstance(value.dtype, np.dtype) and value.nbytes <= SMALL:
-        return _content(value, weak)
-    return _Same(value)
-
-
-def _content(value, weak):
-    array = np.asarray(value)
-    return str(array.dtype), weak, array.shape, array.tobytes(), "arr"
+    return plain and isinstance(value.dtype, np.dtype) and value.nbytes <= SMALL
 
 
 class _Same:

@@ -3,7 +3,7 @@
 
     optimize(model, rewrite(*LIBRARY))                   # what only rounds differently
     optimize(model, rewrite(*LIBRARY, level="fast"))     # and what is right for tame numbers only
-    optimize(model, rewrite(*ACCURATE))                  # what keeps digits, for some time
+    optimize(model, rewrite(*library.ACCURATE))          # what keeps digits, for some time
 
 The last figure of each is its gain: time of the pattern over time of the replacement, compiled, for
 matrices of 512 x 512 in float32 on 2 CPU cores; `python -m tests.rewriting.test_library` measures

@@ -112,6 +112,8 @@ def rule(
     """
     if pattern is None:
         return functools.partial(rule, where=where, level=level, name=name, tried=tried)
+    if not callable(pattern):
+        raise TypeError(f"rule takes a function of wildcards, not {pattern!r}")
     fun, one = pattern, pattern
     if replacement is not None:
         fun = functools.wraps(one)(lambda *xs: (one(*xs), replacement(*xs)))
@@ -314,7 +316,7 @@ def _forms(sides: Sides) -> list[patterns.Form]:
                     learn(other, chosen)
                 break
     if not found:
-        hint = "annotations say what a wildcard is: Arr['n d'], Lit, Static, Fun, Prim"
+        hint = "annotations say what a wildcard is: Arr['n d'], Lit, Static[examples], Fun, Prim"
         if min(problems) < 0:
             hint = "a replacement has the shapes and dtypes of its pattern, and no effects"
         what = f"rule {sides.name!r} can never match: {problems[min(problems)]}"
@@ -364,7 +366,7 @@ def _find(sides, forms, guard, graph: Graph, node: Node) -> Match | NoMatch | No
                 if not isinstance(traced, Traced):
                     continue
                 roots = graph.find(traced.pattern, ins)
-                if roots is None or any(graph.maker[v] is None for v in roots):
+                if roots is None or not _is_new(graph, roots, ins, traced.replacement):
                     continue
                 if traced.problem:
                     raise unfit(sides.name, traced.problem, node)
@@ -375,6 +377,13 @@ def _find(sides, forms, guard, graph: Graph, node: Node) -> Match | NoMatch | No
                 if isinstance(agreed, NoMatch):
                     reason = agreed
     return reason
+
+
+def _is_new(graph, roots, ins, replacement) -> bool:
+    """Whether there is something to replace: some settings make a pattern one of its wildcards."""
+    if any(graph.maker[v] is None or v in ins for v in roots):
+        return False
+    return graph.find(replacement, ins) != roots
 
 
 def _answer(name, guard, match) -> bool | NoMatch:

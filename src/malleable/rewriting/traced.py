@@ -91,7 +91,8 @@ class Sides:
             problem = "has an effect, or its pattern has one"
         before, after = graph.outputs[:count], graph.outputs[count:]
         used = {v for node in below(graph, after) for v in node.ins}
-        if used & set(before) - set(graph.inputs):
+        gone = {old for old, new in zip(before, after, strict=False) if old != new}
+        if used & gone - set(graph.inputs):
             problem = "contains the pattern, which would match in it again"
         graph.outputs = before
         pattern = graph.jaxpr()

@@ -143,6 +143,12 @@ def wildcards(fun: Callable) -> dict[str, Any]:
                 where=line(fun),
                 hint="a rule has one parameter per wildcard",
             )
+        if parameter.default is not parameter.empty:
+            raise RuleError(
+                f"the wildcard {name!r} of the rule has a default",
+                where=line(fun),
+                hint="a constant is written in the pattern, or taken from around it",
+            )
         kind = said.get(name)
         if isinstance(kind, type) and issubclass(kind, Wildcard):
             kind = kind()
@@ -178,14 +184,24 @@ def settings(kinds: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 RANKS = (2, 1, 3, 0)
+DIVISIBLE = (24, 5040)
 DTYPES = tuple(map(np.dtype, ("float32", "int32", "complex64", "bool", "uint32", "float16")))
 
 
-def arrays(kinds: dict[str, Any], size: int = 5) -> Iterator[list]:
-    """Types that the array wildcards could have, the likely ones first."""
+def arrays(kinds: dict[str, Any]) -> Iterator[list]:
+    """Types that the array wildcards could have, the likely ones first.
+
+    Then some of sizes that can be divided, for patterns that split an array.
+    """
+    yield from _arrays(kinds, 5, 1)
+    for size in DIVISIBLE:
+        yield from itertools.islice(_arrays(kinds, size, size), 48)
+
+
+def _arrays(kinds, size, step):
     found = [kind for kind in kinds.values() if isinstance(kind, Arr)]
     names = [n for a in found for n in (a.dims or "").split() if n.isidentifier()]
-    sizes = {n: size + i for i, n in enumerate(dict.fromkeys(names))}
+    sizes = {n: size + step * i for i, n in enumerate(dict.fromkeys(names))}
     free = [a.dims is None for a in found]
     uniform = [(r,) * sum(free) for r in RANKS] if any(free) else [()]
     mixed = [r for r in itertools.product(RANKS, repeat=sum(free)) if len(set(r)) > 1][:128]
