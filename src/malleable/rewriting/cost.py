@@ -2,7 +2,6 @@
 
 import math
 
-from malleable import compat
 from malleable.rewriting.frontier import size
 from malleable.rewriting.late import is_late, late_sums
 from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, axes_of
@@ -10,9 +9,9 @@ from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, axe
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
 START = 2.5e-7  # seconds to start a kernel in a loop
 BANDWIDTH = 1e10  # bytes per second of a core
-LARGE = 1 << 24  # bytes: more than the caches hold
 MATRIX = 1 << 16  # elements from which on a product wants more rows
 ROWS = 256  # rows that a matrix product needs to run at full speed
+LOOP = 8  # steps that a loop within a step is worth
 SHARED = 1 << 17  # bytes of a block from which on XLA:CPU gives each thread a part of it
 BLOCK = 1 << 21  # bytes of the widest value of a block: a gradient has two or three at a time
 
@@ -74,13 +73,6 @@ TWICE = frozenset(["exp", "sin", "cos", "tan"])  # what XLA:CPU works out again 
 WIDE = 1 << 10  # bytes of a slice
 
 
-def residuals(body) -> int:
-    """About how many bytes a gradient keeps of one step: the floats that are worked out in it."""
-    made = (v.aval for eqn in body.jaxpr.eqns for v in eqn.outvars)
-    floats = (a for a in made if compat.differentiable(a))
-    return sum(math.prod(a.shape) * a.dtype.itemsize for a in floats) // 2
-
-
 WHOLE = frozenset(
     ["dot_general", "argmin", "argmax", "sort", "cumsum", "conv_general_dilated", "gather", "scan"]
 )
@@ -91,10 +83,11 @@ def is_made_whole(graph, value) -> bool:
     return any(user.name in WHOLE for user in graph.users(value))
 
 
-def chunk_of(region: Region) -> int:
+def chunk_of(region: Region, light: bool) -> int:
     """Steps per chunk: enough rows for the products with a whole matrix, else one step.
 
-    The rows of a product are those of one slice times the steps of a chunk.
+    The rows of a product are those of one slice times the steps of a chunk. light: whether a step
+    takes no longer than a reduction; then there are enough steps for a loop of their own.
     """
     graph, rows = region.graph, None
     for node, action in region.actions.items():
@@ -110,7 +103,9 @@ def chunk_of(region: Region) -> int:
         per_step = math.prod(out.shape) // region.n
         wide = max(matrix.shape)
         rows = min(rows or ROWS, max(1, per_step // wide))
-    k = pace(region)
+    k = pace(region) if light else 1
+    while 1 < k < LOOP and 2 * k * slice_bytes(region) <= SHARED / 2:
+        k *= 2
     while rows is not None and k * rows < ROWS and k < region.n:
         k *= 2
     return even(min(k, region.n), region.n, slice_bytes(region) if rows is None else 0)

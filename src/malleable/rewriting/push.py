@@ -20,15 +20,7 @@ from malleable.notes import note
 from malleable.rewriting.as_written import is_as_written
 from malleable.rewriting.axes import Ax
 from malleable.rewriting.buffers import unbuffer
-from malleable.rewriting.cost import (
-    CACHE,
-    LARGE,
-    chunk_of,
-    gains,
-    is_better_behind,
-    pace,
-    residuals,
-)
+from malleable.rewriting.cost import CACHE, chunk_of, gains, is_better_behind, pace
 from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
@@ -46,6 +38,7 @@ from malleable.rewriting.rebuild import (
     rebuild_behind,
 )
 from malleable.rewriting.region import Region, Stream, Window
+from malleable.rewriting.residuals import is_better_again, is_heavy
 from malleable.rewriting.reversal import unreverse
 from malleable.rewriting.runners import RUNNERS
 from malleable.rewriting.sinks import SINKS, Sink
@@ -179,10 +172,12 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
         return taken
+    light = not is_heavy(view.body)
+    k = 1 if plan.single else chunk_of(region, light) if chunk == "auto" else min(chunk, n)
     if remat == "auto":
         plan.as_written = not parts and least != 0 and is_as_written(region, list(seeds), carries)
-        remat = "body" if n * residuals(view.body) > LARGE else "tail"
-    k = 1 if plan.single else chunk_of(region) if chunk == "auto" else min(chunk, n)
+        wanted = [i for i, v in enumerate(ys) if v in (seeds if parts else region.streams)]
+        remat = "body" if is_better_again(view, wanted, k) else "tail"
     if k == 1 and not parts:
         sum_late(region)
     places = carried(view, node)

@@ -1,0 +1,83 @@
+"""What the gradient of a scan keeps of each step, and whether to work it out again instead."""
+
+from typing import Any
+
+import jax
+
+from malleable import compat
+
+LARGE = 1 << 24  # bytes: more than the caches hold
+
+# What takes longer than to keep what it gave, or than to reduce it.
+_SLOW = {
+    "numbers are drawn": "random_bits threefry2x32 rng_bit_generator random_gamma",
+    "a system is solved": "custom_linear_solve lu cholesky triangular_solve",
+    "a matrix is decomposed": "qr householder_product eigh svd",
+    "it may run for long": "while fft",
+}
+SLOW = frozenset(name for names in _SLOW.values() for name in names.split())
+LONG = frozenset(["dot_general", "conv_general_dilated", "scan", "sort", "cumsum"])
+
+
+def is_better_again(view: compat.Scan, wanted: list[int], chunk: int) -> bool:
+    """Whether a gradient had better keep the carry of each chunk, and compute its steps again.
+
+    wanted: which results that the scan stacks are reduced in it. Kept otherwise are the residuals
+    of each step, and those results; where that is little, or about the carry, nothing is gained.
+    """
+    most = view.length * _most(view.body)
+    if most <= LARGE or is_heavy(view.body, SLOW):
+        return False
+    try:
+        kept, carry = _kept(view, wanted)
+    except (NotImplementedError, TypeError, ValueError):  # it has no gradient
+        return False
+    return view.length * kept > LARGE and 5 * kept * chunk > 6 * carry
+
+
+def is_heavy(body: compat.Jaxpr, heavy: frozenset[str] = SLOW | LONG) -> bool:
+    """Whether there is more in a step than elements and their sums: products, loops, systems."""
+    names = {eqn.primitive.name for eqn in body.eqns}
+    inside = (b for eqn in body.eqns for b in compat.bodies(eqn.params))
+    return not heavy.isdisjoint(names) or any(is_heavy(b, heavy) for b in inside)
+
+
+def _most(body) -> int:
+    """An upper bound of the bytes that are kept of a step: all floats in it."""
+    made = [v.aval for eqn in body.jaxpr.eqns for v in eqn.outvars]
+    inside = sum(_most(b) for eqn in body.eqns for b in compat.bodies(eqn.params))
+    return inside + sum(map(_bytes, made)) + sum(_bytes(v.aval) for v in body.jaxpr.invars)
+
+
+def _kept(view, wanted) -> tuple[int, int]:
+    """(bytes kept of a step: residuals and what is wanted, bytes of the carry behind them)."""
+    body = view.body
+    avals = [v.aval for v in body.jaxpr.invars]
+    _, carried, _ = view.split(avals)
+    moving = [i for i, a in enumerate(avals) if compat.differentiable(a)]
+
+    def forward(*xs):
+        def fun(*some):
+            args = list(xs)
+            for i, x in zip(moving, some, strict=True):
+                args[i] = x
+            return compat.replay(body, args)
+
+        outs, back = jax.vjp(fun, *(xs[i] for i in moving))
+        return [*jax.tree.leaves(back), *(outs[len(carried) + i] for i in wanted)]
+
+    program = compat.trace(forward, *avals).jaxpr
+    _, carry, xs = view.split(list(program.invars))
+    needs: dict[Any, frozenset] = {v: frozenset([v]) for v in (*carry, *xs)}
+    of = lambda atoms: frozenset().union(  # noqa: E731
+        *(needs.get(v, ()) for v in atoms if not isinstance(v, compat.Literal))
+    )
+    for eqn in program.eqns:
+        needs.update(dict.fromkeys(eqn.outvars, of(eqn.invars)))
+    outs = {v for v in program.outvars if not isinstance(v, compat.Literal)}
+    kept = [v for v in outs if needs.get(v) and v not in xs]
+    return sum(_bytes(v.aval) for v in kept), sum(_bytes(v.aval) for v in of(kept) & set(carry))
+
+
+def _bytes(aval) -> int:
+    return aval.size * aval.dtype.itemsize if compat.differentiable(aval) else 0
