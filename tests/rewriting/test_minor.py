@@ -53,6 +53,13 @@ def test_other_reductions_stay(fun):
     assert any("reduce" in p for p in prims(unrolled(before)))
 
 
+@pytest.mark.parametrize(("count", "terms"), [(16, 16), (17, 1)])
+def test_many_coordinates_are_reduced_together(count, terms):
+    x, y = jnp.ones((6, count)), jnp.ones((7, count))
+    fun = lambda x, y: jnp.tanh(x[:, None] - y[None]).sum(1)
+    assert prims(unrolled(stage(fun)(x, y).jaxpr)).count("reduce_sum") == terms
+
+
 @pytest.mark.parametrize("name", ["sum", "max", "min"])
 def test_what_is_left_of_each_coordinate_is_reduced_by_itself(name):
     fun = lambda x, y: getattr(jnp.tanh(x[:, None] - y[None]), name)(1)

@@ -76,6 +76,9 @@ KERNELS = {
     "rows, then columns": lambda x, y: (lambda k: (k / k.sum(1, keepdims=True)).sum(0))(
         jnp.exp(-distances(x, y))
     ),
+    "contrastive": lambda x, y: (
+        lambda s: jax.nn.logsumexp(s, 0) + jax.nn.logsumexp(s, 1) - 2 * jnp.diagonal(s)
+    )(-distances(x, jnp.concatenate([y, x[N:]]))),
     "in a scan": lambda x, y: lax.scan(
         lambda c, t: (c + jnp.exp(-distances(x + t, y)).sum(1), None), x[:, 0], jnp.arange(3.0)
     )[0],

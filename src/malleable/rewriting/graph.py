@@ -19,6 +19,7 @@ from malleable import compat
 
 COMMUTATIVE = frozenset(["add", "mul", "max", "min", "and", "or", "xor", "eq", "ne", "add_any"])
 SCAN = ("jaxpr", "length", "reverse", "unroll")
+KERNELS = {"mosaic"}  # platforms of Pallas, inside of a kernel
 SMALL = 4096  # bytes: up to here constants are the same when their bytes are
 
 
@@ -311,6 +312,10 @@ class Graph:
                 outs = self._splice(body, values, create=create, call=whole)
                 if outs is None:
                     return None
+            elif (branch := _usual(eqn)) is not None and self._inline is not never:
+                outs = self._splice(branch, values[1:], create=create, call=call)
+                if outs is None:
+                    return None
             elif (number := self._number(eqn, values)) is not None:
                 outs = [number]
             elif create:
@@ -456,6 +461,14 @@ class _Same:
 
     def __eq__(self, other):
         return type(other) is _Same and self.it is other.it
+
+
+def _usual(eqn) -> compat.Jaxpr | None:
+    """The branch for all platforms, of a choice that kernels alone make otherwise, or None."""
+    platforms = eqn.params.get("branches_platforms") or ()
+    if None not in platforms or not KERNELS.issuperset(*filter(None, platforms)):
+        return None
+    return compat.bodies(eqn.params)[platforms.index(None)]
 
 
 def never(eqn: compat.Eqn) -> bool:

@@ -19,20 +19,25 @@ from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.region import Mapped, Region, Stream, Window
 from malleable.rewriting.sinks import tied
 
-FEW = 8
+FEW = 32  # elements that become terms; half as many where each becomes a reduction
 SLOW = frozenset(("sin", "cos"))  # vector code in XLA:CPU only where it reduces what comes of them
 COMBINE = {"reduce_sum": operator.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
 
 
 def combined(name: str, terms: list):
     """The reduction of a few arrays; a gradient is shared evenly by ties, as JAX has it."""
-    best = functools.reduce(COMBINE[name], terms)
-    if name == "reduce_sum" or best.dtype.kind != "f":
-        return best
-    best = lax.stop_gradient(best)
-    equal = [x == best for x in terms]
-    ties = sum(jnp.where(e, x, jnp.zeros_like(x)) for e, x in zip(equal, terms, strict=True))
-    return tied(best, ties, sum(e.astype(best.dtype) for e in equal))
+    first, *rest = terms
+    if name == "reduce_sum" or first.dtype.kind != "f":
+        return functools.reduce(COMBINE[name], terms)
+    ahead = lax.ge if name == "reduce_max" else lax.le
+    best, ties, count = lax.stop_gradient(first), first, jnp.ones_like(first)
+    for x in rest:  # XLA may round x in two ways: it is compared with the best before, and once
+        value, none = lax.stop_gradient(x), jnp.zeros_like(x)
+        old, new = ahead(best, value), ahead(value, best)
+        ties = jnp.where(old, ties, none) + jnp.where(new, x, none)
+        count = jnp.where(old, count, none) + new.astype(count.dtype)
+        best = COMBINE[name](best, value)
+    return tied(best, ties, count)
 
 
 def unroll_minor(graph: Graph, least: int) -> bool:
@@ -51,7 +56,7 @@ def _unroll(graph: Graph, node: Node) -> bool:
         return False
     dim = aval.ndim - 1
     n, over = aval.shape[dim], dim in axes
-    if not 1 < n <= FEW or (over and len(axes) > 1):
+    if not 1 < n <= (FEW if over else FEW // 2) or (over and len(axes) > 1):
         return False
     streams = {value: Stream(Ax(dim), Window(0, 1, n))}
     actions = pull(graph, streams, n, size(graph, value) // n)
