@@ -9,7 +9,6 @@ from jax import lax
 
 from malleable import compat, stage
 from malleable.rewriting.residuals import LONG, SLOW, is_better_again, is_heavy
-from tests.rules import prims
 from tests.scans import pushed
 
 WIDE = jnp.ones((40, 10_000))
@@ -68,18 +67,11 @@ def test_a_chunk_keeps_one_carry_for_all_its_steps():
     assert is_better_again(stepwise, [], 8) and not is_better_again(stepwise, [], 1)
 
 
-def test_the_gradient_of_a_linear_step_does_not_compute_it_again():
-    def loss(c):
-        wave = lambda c, _: (lambda new: (new, new))(c + 0.1 * (jnp.roll(c, 1, 0) - c))
-        return jnp.abs(lax.scan(wave, c, None, length=200)[1]).max()
-
-    backward = stage(jax.grad(lambda c: pushed_loss(loss, c)))(WIDE).jaxpr
-    assert prims(backward).count("remat2") + prims(backward).count("checkpoint") <= 1
-
-
-def pushed_loss(loss, c):
-    (out,) = compat.replay(pushed(loss, c, threshold=None), [c])
-    return out
+def test_push_leaves_a_linear_step_as_it_is():
+    wave = lambda c, _: (lambda new: (new, new))(c + 0.1 * (jnp.roll(c, 1, 0) - c))
+    loss = lambda c: jnp.abs(lax.scan(wave, c, None, length=200)[1]).max()
+    remats = lambda how: str(pushed(loss, WIDE, threshold=None, remat=how)).count(" remat2[")
+    assert remats("auto") == remats("tail") < remats("body")
 
 
 def test_what_takes_long_is_heavy():
@@ -89,3 +81,19 @@ def test_what_takes_long_is_heavy():
     assert is_heavy(slow) and is_heavy(slow, SLOW)
     assert is_heavy(product, LONG) and not is_heavy(product, SLOW)
     assert not is_heavy(stage(lambda x: jnp.sin(x).sum())(1.0).jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("step", "width", "scans"),
+    [
+        (lambda c: 0.9 * c + 0.1, 1024, 2),  # 4 KiB: a reduction takes as long as the step
+        (lambda c: 0.9 * c + 0.1, 100_000, 1),
+        (lambda c: 0.9 * (c.reshape(32, 32) @ jnp.eye(32)).reshape(1024), 1024, 1),
+    ],
+    ids=["short", "wide", "with a product"],
+)
+def test_short_steps_are_reduced_several_at_once(step, width, scans):
+    both = lambda c, _: (lambda new: (new, new))(step(c))
+    fun = lambda c: jnp.abs(lax.scan(both, c, None, length=2000)[1]).max()
+    done = pushed(fun, jnp.ones(width), threshold=None, chunk="auto")
+    assert str(done).count(" scan[") == scans

@@ -103,7 +103,7 @@ def chunk_of(region: Region, light: bool) -> int:
         per_step = math.prod(out.shape) // region.n
         wide = max(matrix.shape)
         rows = min(rows or ROWS, max(1, per_step // wide))
-    k = pace(region) if light else 1
+    k = pace(region, plain=2) if light else 1
     while 1 < k < LOOP and 2 * k * slice_bytes(region) <= SHARED / 2:
         k *= 2
     while rows is not None and k * rows < ROWS and k < region.n:
@@ -129,17 +129,18 @@ def is_awkward(block: int) -> bool:
     return SHARED < block < 2 * SHARED
 
 
-def pace(region: Region) -> int:
+def pace(region: Region, plain: int = 1) -> int:
     """Steps per reduction, so that reducing takes longer than to start it: 1 but for small slices.
 
-    What is put right after each provisional result (a softmax, a variance) costs several starts.
+    What is put right after each provisional result (a softmax, a variance) costs several starts;
+    a reduction that nothing is put right after costs `plain`.
     """
     starts = 0.0
     for node in region.actions.keys() - late_sums(region):
         action = region.actions[node]
         kinds = {mark.kind for mark in getattr(action, "marks", ())}
         starts += (START if isinstance(action, Ended | Carried) else 0) * (
-            16 if "power" in kinds else 8 if "scale" in kinds else 1
+            16 if "power" in kinds else 8 if "scale" in kinds else plain
         )
     row, k = slice_bytes(region), 1
     while 40 * k <= region.n and k * row < min(starts * BANDWIDTH, CACHE / 4):
