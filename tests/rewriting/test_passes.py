@@ -394,3 +394,36 @@ def test_an_error_of_a_pass_itself_comes_as_it_is():
 
     with pytest.raises(MalleableError, match="loud"):
         optimize(simple, loud)(1.0)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"default": jnp.sin},
+        {"cpu": jnp.cos, "cuda": jnp.tan, "default": jnp.sin},
+        {"cpu": jnp.cos, "default": jnp.sin},
+    ],
+    ids=["one", "three", "two"],
+)
+def test_a_choice_by_platform_stays(choices):
+    fun = lambda x: lax.platform_dependent(x, **choices) + lax.platform_dependent(x, **choices)
+    program = cse(stage(fun)(0.5).jaxpr)
+    assert ("cond" in prims(program)) == (len(choices) > 1)
+    assert optimize(fun, cse)(0.5) == fun(0.5)
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [
+        (16777217.0, jnp.int32),
+        (jnp.int4(-1), jnp.uint4),
+        (float("nan"), jnp.int32),
+        (-0.0, jnp.int32),
+        (2, jnp.bool_),
+        (0.1, jnp.bfloat16),
+    ],
+)
+def test_a_number_is_converted_as_jax_does(number, dtype):
+    inside = jax.jit(lambda y: lax.convert_element_type(y, dtype).astype(jnp.float32))
+    fun = lambda x: x + inside(number)
+    assert jnp.array_equal(optimize(fun, cse)(0.0), jax.jit(fun)(0.0))

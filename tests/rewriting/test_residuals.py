@@ -49,7 +49,7 @@ def custom(c):
 
 
 def refuse(c):
-    raise TypeError("it has no gradient")
+    raise RuntimeError("it has no gradient")
 
 
 custom.defvjp(refuse, refuse)

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import numpy as jnp
 
 from malleable import compat
 
@@ -282,14 +283,13 @@ class Graph:
         if eqn.primitive.name != "convert_element_type" or eqn.params.get("sharding"):
             return None
         value, aval = self._known.get(self.resolve(ins[0])), eqn.outvars[0].aval
-        if not _is_plain(value) or aval.shape or not isinstance(aval.dtype, np.dtype):
+        old, new = self.avals[ins[0]].dtype, aval.dtype
+        if not _is_plain(value) or aval.shape or not _is_ordinary(old) or not _is_ordinary(new):
             return None
-        number = np.asarray(value)
-        if "c" in number.dtype.kind + aval.dtype.kind:
-            return None
+        number = np.asarray(value, old)
         with np.errstate(all="ignore"):
-            made = number.astype(aval.dtype)
-            same = made.astype(number.dtype) == number
+            made = number.astype(new)
+            same = made.astype(old) == number
         return self.constant(made[()], aval) if same else None
 
     def _splice(self, jaxpr, ins, *, create=True, call=None) -> Any:
@@ -463,10 +463,15 @@ class _Same:
         return type(other) is _Same and self.it is other.it
 
 
+def _is_ordinary(dtype) -> bool:
+    """Whether NumPy converts numbers of this type to all others of them, and back."""
+    return isinstance(dtype, np.dtype) and (dtype.kind in "biuf" or dtype == jnp.bfloat16)
+
+
 def _usual(eqn) -> compat.Jaxpr | None:
     """The branch for all platforms, of a choice that kernels alone make otherwise, or None."""
     platforms = eqn.params.get("branches_platforms") or ()
-    if None not in platforms or not KERNELS.issuperset(*filter(None, platforms)):
+    if None not in platforms or not all(KERNELS.issuperset(p or ()) for p in platforms):
         return None
     return compat.bodies(eqn.params)[platforms.index(None)]
 

@@ -64,6 +64,9 @@ def _unroll(graph: Graph, node: Node) -> bool:
         return False
     if any(a.name in SLOW for a in actions) and not _is_reduced(graph, node):
         return False
+    searched = node.name != "reduce_sum" and len(graph.users(value)) > 1
+    if searched or any(a.name in ("eq", "ne") for a in actions):
+        return False  # worked out once more, it may be rounded to what is not its own minimum
     region = Region(graph, n, False, actions, streams)
     sources, wholes = [(v, ax) for v, ax, _ in region.sources()], region.wholes()
     given = list(dict.fromkeys([*(v for v, _ in sources), *wholes]))
