@@ -1,6 +1,5 @@
 """What rewriting itself costs: the shipped rules on long programs (reroll: benchmarks.reroll)."""
 
-import gc
 import time
 
 import jax
@@ -48,21 +47,13 @@ def random_program(eqns, seed=0):
     return jax.make_jaxpr(fun)(jnp.ones(SHAPE), jnp.ones(SHAPE))
 
 
-def best(fun, *args, rounds=3, frozen=False):
-    """(the least seconds of CPU of some runs, the result)
-
-    frozen: Python's garbage collector does not walk what was there before, JAX's own objects. It
-    walks all of them whenever a quarter as many are new: once more, or not, in 20,000 equations.
-    """
+def best(fun, *args, rounds=3):
+    """(the least seconds of CPU of some runs, the result)"""
     times = []
     for _ in range(rounds):
-        gc.collect()
-        if frozen:
-            gc.freeze()
         start = time.process_time()
         out = fun(*args)
         times.append(time.process_time() - start)
-        gc.unfreeze()
     return min(times), out
 
 
@@ -73,26 +64,21 @@ def say(passed, what):
 def rules():
     """Seconds by number of equations, and whether the limits are kept."""
     rewriting = mal.rewrite(*mal.LIBRARY)
-    rows, seconds, bare = [], {}, {}
+    rows, seconds = [], {}
     for size in SIZES:
         program = random_program(size)
         count = len(program.eqns)
         took, out = best(rewriting, program, rounds=1 if size > 20_000 else 3)
         seconds[size] = took * size / count  # of `size` equations, had it been so many exactly
-        if size in (10_000, 20_000):
-            bare[size] = best(rewriting, program, frozen=True)[0] * size / count
         left = f"{len(out.eqns):,} left"
         rows.append((f"{count:,} equations", f"{took:7.3f} s   {count / took:,.0f} per s   {left}"))
-    whole, growth = (times[20_000] / times[10_000] for times in (seconds, bare))
+    growth = seconds[20_000] / seconds[10_000]
     table(f"{len(mal.LIBRARY)} rules", rows)
     fast, linear = seconds[10_000] < LIMIT, growth <= GROWTH
     print(
         f"\n  {'PASS' if fast else 'FAIL'}  10,000 equations: {seconds[10_000]:.2f} s < {LIMIT} s"
     )
-    print(
-        f"  {'PASS' if linear else 'FAIL'}  twice as many: {growth:.2f} x <= {GROWTH} x"
-        f" ({whole:.2f} x with the garbage collector's walks through JAX's own objects)"
-    )
+    print(f"  {'PASS' if linear else 'FAIL'}  twice as many: {growth:.2f} x <= {GROWTH} x")
     return fast and linear
 
 
