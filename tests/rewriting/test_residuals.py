@@ -14,10 +14,15 @@ from tests.scans import pushed
 WIDE = jnp.ones((40, 10_000))
 
 
-def view(step, carry, length=200):
-    """The scan of a step that stacks its new carry."""
+def rolled(step, length=200):
+    """A scan of steps that stacks each new carry: carry -> (last carry, stacked)."""
     both = lambda c, _: (lambda new: (new, new))(step(c))
-    program = stage(lambda c: lax.scan(both, c, None, length=length))(carry).jaxpr
+    return lambda c: lax.scan(both, c, None, length=length)
+
+
+def view(step, carry):
+    """The scan of a step that stacks its new carry."""
+    program = stage(rolled(step))(carry).jaxpr
     (eqn,) = (e for e in program.eqns if e.primitive.name == "scan")
     found: Any = compat.view(eqn)
     return found
@@ -68,8 +73,8 @@ def test_a_chunk_keeps_one_carry_for_all_its_steps():
 
 
 def test_push_leaves_a_linear_step_as_it_is():
-    wave = lambda c, _: (lambda new: (new, new))(c + 0.1 * (jnp.roll(c, 1, 0) - c))
-    loss = lambda c: jnp.abs(lax.scan(wave, c, None, length=200)[1]).max()
+    wave = rolled(lambda c: c + 0.1 * (jnp.roll(c, 1, 0) - c))
+    loss = lambda c: jnp.abs(wave(c)[1]).max()
     remats = lambda how: str(pushed(loss, WIDE, threshold=None, remat=how)).count(" remat2[")
     assert remats("auto") == remats("tail") < remats("body")
 
@@ -93,7 +98,6 @@ def test_what_takes_long_is_heavy():
     ids=["short", "wide", "with a product"],
 )
 def test_short_steps_are_reduced_several_at_once(step, width, scans):
-    both = lambda c, _: (lambda new: (new, new))(step(c))
-    fun = lambda c: jnp.abs(lax.scan(both, c, None, length=2000)[1]).max()
+    fun = lambda c: jnp.abs(rolled(step, 2000)(c)[1]).max()
     done = pushed(fun, jnp.ones(width), threshold=None, chunk="auto")
     assert str(done).count(" scan[") == scans

@@ -103,12 +103,12 @@ def chunk_of(region: Region, light: bool) -> int:
         per_step = math.prod(out.shape) // region.n
         wide = max(matrix.shape)
         rows = min(rows or ROWS, max(1, per_step // wide))
-    k = pace(region, plain=2) if light else 1
-    while 1 < k < LOOP and 2 * k * slice_bytes(region) <= SHARED / 2:
+    row, k = slice_bytes(region), pace(region, plain=2) if light else 1
+    while 1 < k < LOOP and 2 * k * row <= SHARED / 2:
         k *= 2
     while rows is not None and k * rows < ROWS and k < region.n:
         k *= 2
-    return even(min(k, region.n), region.n, slice_bytes(region) if rows is None else 0)
+    return even(min(k, region.n), region.n, row if rows is None else 0)
 
 
 def even(k: int, n: int, row: int = 0) -> int:

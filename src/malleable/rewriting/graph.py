@@ -310,21 +310,17 @@ class Graph:
                 whole = eqn if call is None else compat.within(eqn, call)
                 body = compat.bodies(eqn.params)[0]
                 outs = self._splice(body, values, create=create, call=whole)
-                if outs is None:
-                    return None
             elif (branch := _usual(eqn)) is not None and self._inline is not never:
                 outs = self._splice(branch, values[1:], create=create, call=call)
-                if outs is None:
-                    return None
             elif (number := self._number(eqn, values)) is not None:
                 outs = [number]
             elif create:
                 outs = self.add(eqn if call is None else compat.within(eqn, call), values)
             else:
                 node = self.intern.get(self._key(eqn, tuple(map(self.resolve, values))))
-                if node is None:
-                    return None
-                outs = node.outs
+                outs = None if node is None else node.outs
+            if outs is None:
+                return None
             env.update(zip(eqn.outvars, outs, strict=True))
         return [read(v) for v in program.outvars]
 
@@ -435,8 +431,8 @@ def _constant_key(value, aval):
     weak = getattr(aval, "weak_type", getattr(value, "weak_type", False))
     if not _is_plain(value):
         return _Same(value)
-    number = isinstance(value, bool | int | float | complex | np.generic)
-    array = np.asarray(value, getattr(aval, "dtype", None) if number else None)
+    typed = isinstance(value, np.ndarray | jax.Array)
+    array = np.asarray(value, None if typed else getattr(aval, "dtype", None))
     return str(array.dtype), weak, array.shape, array.tobytes()
 
 

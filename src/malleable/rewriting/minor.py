@@ -17,7 +17,7 @@ from malleable.rewriting.axes import Ax, unstack
 from malleable.rewriting.frontier import PLAIN, pull, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.region import Mapped, Region, Stream, Window
-from malleable.rewriting.sinks import tied
+from malleable.rewriting.sinks import tied, won
 
 FEW = 32  # elements that become terms; half as many where each becomes a reduction
 SLOW = frozenset(("sin", "cos"))  # vector code in XLA:CPU only where it reduces what comes of them
@@ -32,10 +32,9 @@ def combined(name: str, terms: list):
     ahead = lax.ge if name == "reduce_max" else lax.le
     best, ties, count = lax.stop_gradient(first), first, jnp.ones_like(first)
     for x in rest:  # XLA may round x in two ways: it is compared with the best before, and once
-        value, none = lax.stop_gradient(x), jnp.zeros_like(x)
-        old, new = ahead(best, value), ahead(value, best)
-        ties = jnp.where(old, ties, none) + jnp.where(new, x, none)
-        count = jnp.where(old, count, none) + new.astype(count.dtype)
+        value = lax.stop_gradient(x)
+        wins = ahead(best, value), ahead(value, best)
+        ties, count = won(wins, (ties, count), (x, jnp.ones_like(x)))
         best = COMBINE[name](best, value)
     return tied(best, ties, count)
 

@@ -210,6 +210,15 @@ def _tied_jvp(primals, tangents):
     return tied(*primals), (tangents[1] / count).astype(value.dtype)  # again, for second order
 
 
+def won(wins, one, other) -> list:
+    """What goes with the one of two values that wins, or with both, added up, where they tie."""
+    kept = [
+        [jnp.where(win, x, jnp.zeros_like(x)) for x in acc]
+        for win, acc in zip(wins, (one, other), strict=True)
+    ]
+    return [x + y for x, y in zip(*kept, strict=True)]
+
+
 def extrema(name):
     """reduce_max or reduce_min: the best value; the sum and number of those equal to it."""
     better, ahead, reduce = {
@@ -244,12 +253,7 @@ def extrema(name):
         wins = [
             checkpoint_name(ahead(x, y), WINS) for x, y in ((one[0], other[0]), (other[0], one[0]))
         ]
-        kept = [
-            jnp.where(win, x, jnp.zeros_like(x))
-            for win, acc in zip(wins, (one, other), strict=True)
-            for x in acc[1:]
-        ]
-        return best, kept[0] + kept[2], kept[1] + kept[3]
+        return best, *won(wins, one[1:], other[1:])
 
     def final(spec, acc):
         if len(acc) == 1:
