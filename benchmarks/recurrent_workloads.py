@@ -95,6 +95,21 @@ def rnn_args(quick):
     return p, normal(4, steps, batch, inputs), normal(5, steps, batch, outputs)
 
 
+def dense(p, x):
+    """Two layers on sequences (B, T, H)."""
+    return jnp.mean((jax.nn.gelu(x @ p["inner"]) @ p["outer"]) ** 2)
+
+
+def dense_hand(p, x):
+    return dense(p, x.reshape((-1, x.shape[-1])))
+
+
+def dense_args(quick):
+    batch, steps, width, hidden = (3, 4, 5, 6) if quick else (32, 128, 256, 1024)
+    inner, outer = normal(30, width, hidden, scale=0.05), normal(31, hidden, width, scale=0.05)
+    return {"inner": inner, "outer": outer}, normal(32, batch, steps, width)
+
+
 # ---------------------------------------------------------------- state spaces
 
 
@@ -196,6 +211,14 @@ WORKLOADS = [
         rnn_args,
         (0,),
         hand_gradient=recomputed(rnn_readout_hand),
+    ),
+    Workload(
+        "two dense layers over sequences",
+        dense,
+        dense_hand,
+        dense_args,
+        (0,),
+        gates=(Gate("gradient", "speed", "plain", 1.5),),
     ),
     Workload(
         "HMM filter: likelihood, occupancy",

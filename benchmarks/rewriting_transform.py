@@ -19,11 +19,12 @@ PASSES = [
     "reroll",
     "push_up_reductions",
     "stream",
+    "merge_dims",
 ]
 
 
 def __getattr__(name):
-    chosen = {"ours": PASSES[-2:], "all": ["rules", *PASSES]}.get(name, [name])
+    chosen = {"ours": PASSES[-3:], "all": ["rules", *PASSES]}.get(name, [name])
     if unknown := set(chosen) - {"rules", *PASSES}:
         raise AttributeError(f"no pass {unknown.pop()!r}; there are {', '.join(PASSES)}")
     return lambda fun: mal.optimize(fun, *map(named, chosen))

@@ -76,6 +76,7 @@ from malleable.notes import listen as listen
 from malleable.notes import note as note
 from malleable.rewriting.buffers import unbuffer as unbuffer
 from malleable.rewriting.check import check_rule as check_rule
+from malleable.rewriting.dims import merge_dims as merge_dims
 from malleable.rewriting.fold import fold as fold
 from malleable.rewriting.hoist import hoist as hoist
 from malleable.rewriting.library import LIBRARY as LIBRARY

@@ -26,6 +26,7 @@ PASSES = {
     "scan_merge": mal.scan_merge,
     "unbuffer": mal.unbuffer,
     "matmul_order": mal.matmul_order,
+    "merge_dims": mal.merge_dims,
     "library": mal.rewrite(*mal.LIBRARY),
     "push": push_up_reductions(threshold=0),
     "push 1": push_up_reductions(threshold=0, chunk=1),

@@ -6,6 +6,7 @@ import jax
 from jax import lax
 
 from malleable import compat
+from malleable.rewriting.dims import merging
 from malleable.rewriting.slices import (
     Flow,
     Sunk,
@@ -53,7 +54,8 @@ def dot_general(eqn, ins, outs, n, origin):
         before = len(batch[0]) + (len(free[0]) if first else 0)
         dim = before + free[first].index(ax.dim)
     numbers = tuple(map(tuple, moved))
-    run = lambda t, *xs: rebind(eqn, xs, dimension_numbers=numbers)  # noqa: E731
+    product = merging(lambda *xs: rebind(eqn, xs, dimension_numbers=numbers))
+    run = lambda t, *xs: product(*xs)  # noqa: E731
     return Flow(tuple(axes), (ax._replace(dim=dim),), run)
 
 

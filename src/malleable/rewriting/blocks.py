@@ -11,6 +11,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable.rewriting.axes import Ax
+from malleable.rewriting.dims import merging
 from malleable.rewriting.frontier import PLAIN
 from malleable.rewriting.graph import Node
 from malleable.rewriting.region import Alias, Mapped
@@ -54,7 +55,8 @@ def _on_block(node: Node, action: Mapped, j, args: list, dims: list):
             args[i] = jnp.broadcast_to(args[i], shape)
     elif blocks:
         dim = _kept(node, action.flow.ins, dims)
-    return jax.vmap(action.flow.run, (0, *dims), dim)(j, *args), dim
+    run = jax.vmap(action.flow.run, (0, *dims), dim)
+    return (merging(run) if node.name == "dot_general" else run)(j, *args), dim
 
 
 def _kept(node: Node, axes: Sequence[Ax | None], dims: Sequence[int | None]) -> int:
