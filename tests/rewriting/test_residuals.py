@@ -101,3 +101,16 @@ def test_short_steps_are_reduced_several_at_once(step, width, scans):
     fun = lambda c: jnp.abs(rolled(step, 2000)(c)[1]).max()
     done = pushed(fun, jnp.ones(width), threshold=None, chunk="auto")
     assert str(done).count(" scan[") == scans
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "steps"),
+    [(64, 128, 64), (64, 64, 1), (16, 4096, 16), (512, 1024, 1)],
+)
+def test_a_chunk_has_rows_enough_for_a_product(rows, columns, steps):
+    """As many as make 2 MiB, or 256; one step where the matrix is small."""
+    w = jnp.ones((128, columns))
+    fun = lambda c: ((rolled(jnp.tanh, 512)(c)[1] @ w) ** 2).sum()
+    done = pushed(fun, jnp.ones((rows, 128)), threshold=None, chunk="auto")
+    (loop,) = (e for e in done.eqns if e.primitive.name == "scan")
+    assert loop.params["length"] == 512 // steps

@@ -243,3 +243,49 @@ def test_it_composes_with_shard_map_on_eight_devices_in_both_orders():
 
     x, y = (jnp.linspace(0.0, 1.0, 2 * n).reshape(n, 2) for n in (128, 21))
     same_on_eight_devices(local, [stream(threshold=512, block=4)], (P("d"), P()), x, y)
+
+
+# ---------------------------------------------------------------- layers of a network
+
+
+def layers(x, inner, outer):
+    """Of (batch, time, features)."""
+    return jnp.sum((jax.nn.gelu(x @ inner) @ outer) ** 2)
+
+
+def loops(jaxpr):
+    return [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
+
+
+def test_layers_stream_over_examples():
+    """Over what they have inside, sums as large as the result would go through memory."""
+    weights = jnp.ones((8, 64)) / 8, jnp.ones((64, 8)) / 8
+    x = jnp.sin(jnp.arange(16.0 * 32 * 8)).reshape(16, 32, 8)
+    fun = stream(threshold=4 * 16 * 32 * 64, block=4)
+    (loop,) = loops(fun(stage(layers)(x, *weights).jaxpr))
+    assert loop.params["length"] == 4 and loop.params["num_carry"] == 0
+    same_everywhere(optimize(layers, fun), layers, x, *weights)
+
+
+@pytest.mark.parametrize("rows, width, streams", [(9, 16, 0), (9, 1, 1), (20, 16, 1)])
+def test_what_products_make_is_streamed_if_it_is_very_large(rows, width, streams):
+    fun = lambda x, w: jnp.abs(jnp.sin(x @ w) @ w.T).sum()
+    x, w = jnp.ones((1024 * rows, width)), jnp.ones((width, 256))
+    assert len(loops(program(fun, x, w, threshold=None))) == streams
+    if not streams:
+        assert "its products take longer" in reasons(fun, x, w, threshold=None)[0]
+
+
+def test_a_convolution_is_left_whole():
+    same = lambda x, w: jax.lax.conv(x, w, (1, 1), "SAME")
+    fun = lambda x, w: jnp.abs(same(x, w)).sum((1, 2, 3))
+    x, w = jnp.ones((16, 1, 64, 64)), jnp.ones((32, 1, 3, 3))
+    assert not loops(program(fun, x, w, threshold=None))
+    assert "a convolution of all examples" in reasons(fun, x, w, threshold=None)[0]
+
+
+def test_blocks_divide_the_rows_if_they_can():
+    fun = lambda x: jnp.sin(x[:, None] * x).sum(1)
+    (loop,) = loops(program(fun, jnp.ones(3000), threshold=None))
+    steps, rows = loop.outvars[0].aval.shape
+    assert steps > 1 and steps * rows == 3000

@@ -3,16 +3,19 @@
 import math
 
 from malleable.rewriting.frontier import size
+from malleable.rewriting.graph import Node
 from malleable.rewriting.late import is_late, late_sums
 from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, axes_of
 
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
 START = 2.5e-7  # seconds to start a kernel in a loop
 BANDWIDTH = 1e10  # bytes per second of a core
-MATRIX = 1 << 16  # elements from which on a product wants more rows
-ROWS = 256  # rows that a matrix product needs to run at full speed
+MATRIX = 1 << 14  # elements from which on a product wants more rows
+ROWS = 256  # rows that a product with the largest matrices needs to run at full speed
 LOOP = 8  # steps that a loop within a step is worth
 SHARED = 1 << 17  # bytes of a block from which on XLA:CPU gives each thread a part of it
+LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
+INNER = 16  # multiplications that take longer than to write a number
 BLOCK = 1 << 21  # bytes of the widest value of a block: a gradient has two or three at a time
 
 
@@ -51,6 +54,26 @@ def is_kept(graph, value) -> bool:
     return big or len(graph.users(value)) > 1
 
 
+def takes_longer(region: Region) -> str:
+    """Why a large value takes longer to work out than blocks of it save, or ""."""
+    graph = region.graph
+    if any(node.name == "conv_general_dilated" for node in region.actions):
+        return "a convolution of all examples at once is faster"
+    products = [node for node in region.actions if node.name == "dot_general"]
+    largest = max(region.streams, key=lambda v: size(graph, v))
+    elements = math.prod(graph.avals[largest].shape)
+    if size(graph, largest) < 4 * LARGE and sum(map(multiplications, products)) > INNER * elements:
+        return f"its products take longer than to keep {size(graph, largest)} bytes"
+    return ""
+
+
+def multiplications(product: Node) -> int:
+    """Those of a product of matrices."""
+    (inner, _), _ = product.params["dimension_numbers"]
+    x, out = product.eqn.invars[0].aval, product.eqn.outvars[0].aval
+    return math.prod(out.shape) * math.prod(x.shape[d] for d in inner)
+
+
 def is_better_behind(plan, node, view) -> bool:
     """Whether accumulating the carry that comes in saves working it out twice.
 
@@ -86,10 +109,11 @@ def is_made_whole(graph, value) -> bool:
 def chunk_of(region: Region, light: bool) -> int:
     """Steps per chunk: enough rows for the products with a whole matrix, else one step.
 
-    The rows of a product are those of one slice times the steps of a chunk. light: whether a step
-    takes no longer than a reduction; then there are enough steps for a loop of their own.
+    The rows of a product are those of one slice times the steps of a chunk; their bytes fill a
+    block. light: whether a step takes no longer than a reduction; then there are enough steps for
+    a loop of their own.
     """
-    graph, rows = region.graph, None
+    graph, wanted = region.graph, 1
     for node, action in region.actions.items():
         if node.name != "dot_general" or not isinstance(action, Mapped):
             continue
@@ -102,13 +126,14 @@ def chunk_of(region: Region, light: bool) -> int:
             continue
         per_step = math.prod(out.shape) // region.n
         wide = max(matrix.shape)
-        rows = min(rows or ROWS, max(1, per_step // wide))
+        enough = max(ROWS, BLOCK // (wide * out.dtype.itemsize))
+        wanted = max(wanted, enough // max(1, per_step // wide))
     row, k = slice_bytes(region), pace(region, plain=2) if light else 1
     while 1 < k < LOOP and 2 * k * row <= SHARED / 2:
         k *= 2
-    while rows is not None and k * rows < ROWS and k < region.n:
+    while k < min(wanted, region.n):
         k *= 2
-    return even(min(k, region.n), region.n, row if rows is None else 0)
+    return even(min(k, region.n), region.n, row if wanted == 1 else 0)
 
 
 def even(k: int, n: int, row: int = 0) -> int:

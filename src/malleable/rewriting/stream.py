@@ -20,7 +20,7 @@ from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axes import Ax, restack, unstack
 from malleable.rewriting.comparisons import compared, torn
-from malleable.rewriting.cost import BLOCK, CACHE, is_kept, is_made_whole
+from malleable.rewriting.cost import BLOCK, LARGE, even, is_kept, is_made_whole, takes_longer
 from malleable.rewriting.frontier import finish, follow, keep_big, pull, retreat, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
@@ -33,8 +33,8 @@ from malleable.rewriting.rebuild import checkpointed, in_chunks
 from malleable.rewriting.region import Ended, Kept, Region, Stream, Window
 from malleable.rewriting.sinks import SINKS, Sink
 
-LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
 ROWS = 128  # of a block, which then may be twice as large: XLA shares fewer among threads badly
+END = Ended | Kept
 SPREAD = 4  # so many times its largest operand is a value that is spread out
 
 
@@ -73,10 +73,16 @@ def stream(
         graph = Graph.of(body, may_inline)
         tried: set = set()
         comparisons = compared(graph)
+
+        def pays(region: Region, small: int) -> str:
+            """Why streaming does not pay, or ""."""
+            why = _verdict(region, small) or torn(region, comparisons)
+            return why or ("" if threshold is not None else takes_longer(region))
+
         changed = level != "exact" and unroll_minor(graph, least)
         while (node := _next(graph, tried, least)) is not None:
             tried.add(node)
-            changed |= _stream_one(graph, node, by_name, allow, block, remat, comparisons)
+            changed |= _stream_one(graph, node, by_name, allow, block, remat, pays)
         return graph.jaxpr() if changed else body
 
     return settled(jaxpr, in_bodies(pass_over)(jaxpr))
@@ -95,7 +101,7 @@ def _next(graph: Graph, tried: set, least: int) -> Node | None:
     return None
 
 
-def _stream_one(graph, node, sinks, allow, block, remat, comparisons) -> bool:
+def _stream_one(graph, node, sinks, allow, block, remat, pays) -> bool:
     """Stream the best axis of what an equation spreads out; whether there was one."""
     (out,) = node.outs
     aval, found, reasons = graph.avals[out], [], []
@@ -107,10 +113,10 @@ def _stream_one(graph, node, sinks, allow, block, remat, comparisons) -> bool:
         region = _region(graph, out, dim, n, sinks, allow, small)
         if isinstance(region, str):
             reasons.append(region)
-        elif why := _verdict(region, small) or torn(region, comparisons):
+        elif why := pays(region, small):
             reasons.append(why)
         else:
-            found.append((_rank(region), dim, region))
+            found.append((_rank(region, small), dim, region))
     for _, _, region in sorted(found, key=lambda entry: entry[:2]):
         k = _rows(region) if block == "auto" else min(block, region.n)
         if k < region.n:
@@ -164,16 +170,22 @@ def _verdict(region: Region, small: int) -> str:
     return ""
 
 
-def _rank(region: Region) -> tuple:
-    """Axes whose results are equal to the last bit come first; then those that nothing reduces."""
-    ends = [a for a in region.actions.values() if isinstance(a, Ended | Kept)]
-    rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends)
-    return rounded, -1 if is_search(region) else len(ends), -region.n
+def _rank(region: Region, small: int) -> tuple:
+    """Axes whose results are equal to the last bit come first; then those that move least bytes.
+
+    That is: accumulate nothing large, transpose nothing large, and that nothing reduces.
+    """
+    graph, ends = region.graph, {n: a for n, a in region.actions.items() if isinstance(a, END)}
+    rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends.values())
+    added = sum(size(graph, v) for n, a in ends.items() if isinstance(a, Ended) for v in n.outs)
+    moved = sum(size(graph, v) for v, ax, _ in region.sources() if ax.dim)
+    count = -1 if is_search(region) else len(ends)
+    return rounded, added > small, moved > small // 8, count, -region.n
 
 
 def is_search(region: Region) -> bool:
     """Whether all that comes of it are places of extrema, found along the axis itself."""
-    ends = [a for a in region.actions.values() if isinstance(a, Ended | Kept)]
+    ends = [a for a in region.actions.values() if isinstance(a, END)]
     found = all(isinstance(a, Ended) and a.sink.name in ("argmin", "argmax") for a in ends)
     return found and bool(ends) and not region.escapes()
 
@@ -188,7 +200,7 @@ def _rows(region: Region) -> int:
     k = 1
     while 2 * k < region.n and 2 * k * widest <= BLOCK * (2 if 2 * k <= ROWS else 1):
         k *= 2
-    return k
+    return even(k, region.n)
 
 
 def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[int, int]:
