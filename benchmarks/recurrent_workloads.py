@@ -101,11 +101,18 @@ def dense(p, x):
 
 
 def dense_hand(p, x):
-    return dense(p, x.reshape((-1, x.shape[-1])))
+    """Matrices instead of sequences, a quarter of the rows at a time, worked out again."""
+
+    @jax.checkpoint
+    def some(total, x):
+        return total + jnp.sum((jax.nn.gelu(x @ p["inner"]) @ p["outer"]) ** 2)
+
+    blocks = x.reshape((4, -1, x.shape[-1]))
+    return last(some, F32(0), blocks) / (x.size // x.shape[-1] * p["outer"].shape[-1])
 
 
 def dense_args(quick):
-    batch, steps, width, hidden = (3, 4, 5, 6) if quick else (32, 128, 256, 1024)
+    batch, steps, width, hidden = (4, 3, 5, 6) if quick else (32, 128, 256, 1024)
     inner, outer = normal(30, width, hidden, scale=0.05), normal(31, hidden, width, scale=0.05)
     return {"inner": inner, "outer": outer}, normal(32, batch, steps, width)
 
