@@ -35,6 +35,11 @@ def flow_program(
     be sliced too, to meet one that carries the axis, is so in the answer. A str says why not.
     """
     ins, outs = tuple(ins), tuple(outs or (None,) * len(program.jaxpr.outvars))
+    alike = _alike(program, outs) if not any(ins) else ins
+    if any(alike) and alike != ins:
+        found = flow_program(flow, program, alike, n, outs)
+        if isinstance(found, Flow):
+            return found
     plan = _Plan(flow, program, ins, n)
     why = plan.fill(outs)
     if why:
@@ -47,6 +52,12 @@ def flow_program(
         if isinstance(found, Flow):
             return found
     return Flow(ins, tuple(plan.outs), plan.run)
+
+
+def _alike(program, outs) -> tuple:
+    """Where operands carry the axis of results element by element: as one of their shape does."""
+    places = {v.aval.shape: ax for v, ax in zip(program.jaxpr.outvars, outs, strict=True) if ax}
+    return tuple(places.get(v.aval.shape) for v in program.jaxpr.invars)
 
 
 class _Plan:

@@ -29,7 +29,7 @@ from malleable.rewriting.minor import unroll_minor
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.push import check_options, chosen
-from malleable.rewriting.rebuild import checkpointed, in_chunks
+from malleable.rewriting.rebuild import checkpointed, in_chunks, is_ours
 from malleable.rewriting.region import Ended, Kept, Region, Stream, Window
 from malleable.rewriting.sinks import SINKS, Sink
 
@@ -167,6 +167,8 @@ def _verdict(region: Region, small: int) -> str:
         return "a large value is used as a whole"
     if not escapes and not region.results():
         return "nothing small comes of it"
+    if any(is_ours(b) for node in region.actions for b in compat.bodies(node.params)):
+        return "what it goes through is worked through in blocks already"
     return ""
 
 
@@ -179,8 +181,9 @@ def _rank(region: Region, small: int) -> tuple:
     rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends.values())
     added = sum(size(graph, v) for n, a in ends.items() if isinstance(a, Ended) for v in n.outs)
     moved = sum(size(graph, v) for v, ax, _ in region.sources() if ax.dim)
+    largest = max(size(graph, v) for v in region.streams)
     count = -1 if is_search(region) else len(ends)
-    return rounded, added > small, moved > small // 8, count, -region.n
+    return rounded, added > small, 4 * moved >= largest, count, -region.n
 
 
 def is_search(region: Region) -> bool:
