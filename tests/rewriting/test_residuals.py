@@ -114,3 +114,10 @@ def test_a_chunk_has_rows_enough_for_a_product(rows, columns, steps):
     done = pushed(fun, jnp.ones((rows, 128)), threshold=None, chunk="auto")
     (loop,) = (e for e in done.eqns if e.primitive.name == "scan")
     assert loop.params["length"] == 512 // steps
+
+
+def test_blocks_of_narrow_steps_are_worth_a_loop():
+    fun = lambda c: jnp.abs(rolled(lambda c: 0.9 * c + 0.1, 20_000)(c)[1]).max()
+    done = pushed(fun, jnp.ones(32), threshold=None, chunk="auto")
+    (loop,) = (e for e in done.eqns if e.primitive.name == "scan")
+    assert 64 <= 20_000 / loop.params["length"] <= 512

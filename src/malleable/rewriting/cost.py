@@ -131,6 +131,8 @@ def chunk_of(region: Region, light: bool) -> int:
     row, k = slice_bytes(region), pace(region, plain=2) if light else 1
     while 1 < k < LOOP and 2 * k * row <= SHARED / 2:
         k *= 2
+    while 1 < k <= region.n // 40 and 2 * k * row <= SHARED / 4:
+        k *= 2
     while k < min(wanted, region.n):
         k *= 2
     return even(min(k, region.n), region.n, row if wanted == 1 else 0)
