@@ -107,8 +107,10 @@ def test_what_is_placed_stays():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Explicit,))
     with jax.set_mesh(mesh):
         x = jax.device_put(jnp.ones((4, 5, 3)), NamedSharding(mesh, P("data")))
-        program = stage(jnp.matmul)(x, jnp.ones((3, 2))).jaxpr
-        assert merge_dims(program) is program
+        reduced = jax.sharding.reshard(jnp.ones((3, 2)), P(None, None, reduced={"data"}))
+        for a, b in ((x, jnp.ones((3, 2))), (jnp.ones((4, 5, 3)), reduced)):
+            program = stage(jnp.matmul)(a, b).jaxpr
+            assert merge_dims(program) is program
 
 
 @pytest.mark.parametrize("chunk", [1, 8])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from malleable import compat, listen, stage
@@ -314,3 +315,25 @@ def test_blocks_are_not_cut_into_blocks():
     (loop,) = loops(done)
     assert not loops(loop.params["jaxpr"])
     same_everywhere(optimize(alibi, stream(threshold=64 * 64)), alibi, q, k, v)
+
+
+def test_what_a_result_is_made_of_may_be_streamed_too():
+    """The zeros a scan begins with are those that logsumexp puts in the place of -inf."""
+
+    def fun(x, y):
+        near = jnp.abs(y[:, None] - y[None]).sum(-1)
+        start = jnp.zeros(len(y))
+        rows = jax.lax.scan(lambda c, r: (c * 0.5 + r, c + r), start, near)[1]
+        z = jnp.cos(x[:, None] + 2 * x[None])
+        return jax.nn.logsumexp(z.T * rows + 0.1 * z, 1)
+
+    same_everywhere(optimize(fun, stream(threshold=64)), fun, X[:N, 0], Y)
+
+
+def test_values_that_devices_share_by_their_type_stay():
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Explicit,))
+    fun = lambda x: jax.nn.relu((x[:, None] - jnp.ones((12, 8))) ** 2).sum(1)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.arange(128.0).reshape(16, 8), NamedSharding(mesh, P("d")))
+        assert_same(jax.jit(optimize(fun, stream(threshold=256)))(x), fun(x))
+        assert "on which devices" in reasons(fun, x, threshold=256)[0]

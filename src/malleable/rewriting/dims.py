@@ -9,7 +9,7 @@ import jax
 from jax import lax
 
 from malleable import compat
-from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.graph import Graph
 from malleable.rewriting.passes import configurable, in_bodies
 from malleable.rewriting.slices import rebind
 
@@ -37,7 +37,8 @@ def merge_dims(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
 def _merge_all(jaxpr):
     graph, changed = Graph.of(jaxpr), False
     for node in list(graph.by_name.get("dot_general", ())):
-        if is_placed(graph, node) or all(len(side) == n for side, n in _ranks(node.eqn)):
+        placed = any(map(graph.is_placed, (*node.ins, *node.outs)))
+        if placed or all(len(side) == n for side, n in _ranks(node.eqn)):
             continue
         new = graph.trace(lambda *xs, e=node.eqn: merged(e, xs), node.ins, node, "merge_dims")
         graph.replace(dict(zip(node.outs, new, strict=True)))
@@ -52,12 +53,6 @@ def merging(fun: Callable) -> Callable:
         return compat.replay(merge_dims(compat.trace(fun, *map(jax.typeof, arrays))), arrays)
 
     return run
-
-
-def is_placed(graph: Graph, node: Node) -> bool:
-    """Whether an equation says on which devices its values are."""
-    types = [graph.avals[v] for v in (*node.ins, *node.outs)]
-    return any(s is not None for aval in types for s in aval.sharding.spec)
 
 
 def merged(eqn: compat.Eqn, operands) -> list:

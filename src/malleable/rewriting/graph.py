@@ -107,6 +107,11 @@ class Graph:
     def is_used(self, value: int) -> bool:
         return bool(self._users[value]) or self._pins[value] > 0
 
+    def is_placed(self, value: int) -> bool:
+        """Whether the type of a value says on which devices its parts are."""
+        spec = self.avals[value].sharding.spec
+        return bool({*spec.partitions} - {None} or spec.reduced or spec.unreduced)
+
     def order(self) -> list[Node]:
         """The live nodes, operands first; those with effects in the order they came."""
         live: set = set()

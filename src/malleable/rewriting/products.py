@@ -12,7 +12,6 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
-from malleable.rewriting.dims import is_placed
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.passes import configurable, in_bodies
 
@@ -238,9 +237,9 @@ def _others(aval, *taken) -> tuple[int, ...]:
 
 def _is_plain(graph, node) -> bool:
     """Whether a product is of one dtype, contracts something, and does not say where it is."""
-    types = {graph.avals[v].dtype for v in (*node.ins, *node.outs)}
-    contracts = node.params["dimension_numbers"][0][0]
-    return bool(contracts) and len(types) == 1 and not is_placed(graph, node)
+    values, contracts = (*node.ins, *node.outs), node.params["dimension_numbers"][0][0]
+    types = {graph.avals[v].dtype for v in values}
+    return bool(contracts) and len(types) == 1 and not any(map(graph.is_placed, values))
 
 
 def _has_one_user(graph, node) -> bool:

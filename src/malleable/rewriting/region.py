@@ -127,13 +127,14 @@ class Region:
         return found
 
     def wholes(self) -> dict[int, None]:
-        """The values from outside that every step sees whole."""
+        """The values from outside that every step sees whole; what is fed sees pulled ones so."""
         made = {v for node in self.actions for v in node.outs}
         return {
             v: None
             for node, action in self.actions.items()
             for v, ax in zip(node.ins, axes_of(action, node), strict=True)
-            if ax is None and v not in self.streams and v not in made
+            if (ax is None and v not in self.streams and v not in made)
+            or (isinstance(action, Fed) and self.graph.maker[v] in self.pulled)
         }
 
     def escapes(self) -> dict[int, None]:

@@ -160,6 +160,8 @@ def _region(graph, value, dim, n, sinks, allow, small) -> Region | str:
 def _verdict(region: Region, small: int) -> str:
     """Why streaming does not pay, or ""."""
     graph = region.graph
+    if any(map(graph.is_placed, (*region.streams, *(v for v, *_ in region.sources())))):
+        return "its type says on which devices its parts are"
     if Plan(finish(region)).single:
         return "parts of the axis are taken"
     escapes = region.escapes()
