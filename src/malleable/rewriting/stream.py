@@ -28,7 +28,7 @@ from malleable.rewriting.means import means_of_one
 from malleable.rewriting.minor import unroll_minor
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
-from malleable.rewriting.push import check_options, chosen
+from malleable.rewriting.push import ROUNDS, check_options, chosen
 from malleable.rewriting.rebuild import checkpointed, in_chunks, is_ours
 from malleable.rewriting.region import Ended, Kept, Region, Stream, Window
 from malleable.rewriting.sinks import SINKS, Sink
@@ -69,9 +69,8 @@ def stream(
     by_name, allow, may_inline = chosen(sinks, level)
     least = LARGE if threshold is None else threshold
 
-    def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
+    def once(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, may_inline)
-        tried: set = set()
         comparisons = compared(graph)
 
         def pays(region: Region, small: int) -> str:
@@ -80,10 +79,19 @@ def stream(
             return why or ("" if threshold is not None else takes_longer(region))
 
         changed = level != "exact" and unroll_minor(graph, least)
+        tried: set = set()
         while (node := _next(graph, tried, least)) is not None:
             tried.add(node)
             changed |= _stream_one(graph, node, by_name, allow, block, remat, pays)
         return graph.jaxpr() if changed else body
+
+    def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
+        for _ in range(ROUNDS):  # what is streamed may have been in the way of something
+            after = once(body)
+            if after is body:
+                break
+            body = compat.dce(after)
+        return body
 
     return settled(jaxpr, in_bodies(pass_over)(jaxpr))
 
