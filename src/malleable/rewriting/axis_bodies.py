@@ -35,8 +35,7 @@ def flow_program(
     be sliced too, to meet one that carries the axis, is so in the answer. A str says why not.
     """
     ins, outs = tuple(ins), tuple(outs or (None,) * len(program.jaxpr.outvars))
-    alike = _alike(program, outs) if not any(ins) else ins
-    if any(alike) and alike != ins:
+    if not any(ins) and any(alike := _alike(program, outs)):
         found = flow_program(flow, program, alike, n, outs)
         if isinstance(found, Flow):
             return found

@@ -1,5 +1,6 @@
 """Products whose neighbouring dims are merged: XLA transposes what contracts two dims at once."""
 
+import functools
 from collections.abc import Callable
 from itertools import pairwise
 from math import prod
@@ -37,10 +38,12 @@ def merge_dims(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
 def _merge_all(jaxpr):
     graph, changed = Graph.of(jaxpr), False
     for node in list(graph.by_name.get("dot_general", ())):
+        sides, numbers = _groups(node.eqn)
         placed = any(map(graph.is_placed, (*node.ins, *node.outs)))
-        if placed or all(len(side) == n for side, n in _ranks(node.eqn)):
+        if placed or not any(group[1:] for side in sides for group in side):
             continue
-        new = graph.trace(lambda *xs, e=node.eqn: merged(e, xs), node.ins, node, "merge_dims")
+        run = functools.partial(_merged, node.eqn, sides, numbers)
+        new = graph.trace(run, node.ins, node, "merge_dims")
         graph.replace(dict(zip(node.outs, new, strict=True)))
         changed = True
     return graph.jaxpr() if changed else jaxpr
@@ -55,9 +58,8 @@ def merging(fun: Callable) -> Callable:
     return run
 
 
-def merged(eqn: compat.Eqn, operands) -> list:
-    """Run a product with its dims merged."""
-    sides, numbers = _groups(eqn)
+def _merged(eqn, sides, numbers, *operands) -> list:
+    """Run a product with its dims merged: see `_groups`."""
     flat = [
         lax.reshape(x, [prod(x.shape[d] for d in group) for group in side])
         for x, side in zip(operands, sides, strict=True)
@@ -65,10 +67,6 @@ def merged(eqn: compat.Eqn, operands) -> list:
     (out,) = rebind(eqn, flat, dimension_numbers=numbers)
     whole: Any = eqn.outvars[0].aval
     return [lax.reshape(out, whole.shape)]
-
-
-def _ranks(eqn):
-    return [(side, len(v.aval.shape)) for side, v in zip(_groups(eqn)[0], eqn.invars, strict=True)]
 
 
 def _groups(eqn):
