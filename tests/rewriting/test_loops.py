@@ -139,6 +139,13 @@ def test_a_scan_that_follows_another_step_by_step_joins_it():
     assert scans(after(scan_merge, chain, XS)) == [(2, 1, 1)]
 
 
+def test_loops_that_come_into_one_body_are_one():
+    inner = lambda c, x: (x + lax.scan(add, c, XS)[0], x)
+    both = lambda xs: (lax.scan(inner, 0.0, xs), lax.scan(inner, 1.0, xs))
+    (outer,) = (e for e in after(scan_merge, both, XS).eqns if e.primitive.name == "scan")
+    assert scans(compat.view(outer).body) == [(2, 1, 0)]
+
+
 def test_outputs_used_elsewhere_stay_outputs():
     def chain(xs):
         ys = lax.scan(add, 0.0, xs)[1]

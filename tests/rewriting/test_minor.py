@@ -45,8 +45,11 @@ def test_the_gradient_is_the_same_where_terms_are_equal(name):
         lambda x, y: jnp.repeat(x, FEW, 1)[:, None].sum(-1) + y[:, 0],
         lambda x, y: jnp.sort(x[:, None] - y[None], -1).sum(-1),
         lambda x, y: (x[:, None] - y[None]).astype(jnp.float16).max(-1),
+        lambda x, y: (
+            (x**2).sum(-1)[:, None] + y[:, 0]
+        ),  # an elementwise x**2 + y**2 is rounded anew
     ],
-    ids=["many elements", "nothing spread out", "half precision"],
+    ids=["many elements", "nothing spread out", "half precision", "norms"],
 )
 def test_other_reductions_stay(fun):
     before = stage(fun)(X, Y).jaxpr

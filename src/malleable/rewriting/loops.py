@@ -8,7 +8,7 @@ from jax import lax
 
 from malleable import compat
 from malleable.rewriting.graph import Graph, Node, never
-from malleable.rewriting.passes import configurable, in_bodies, settled
+from malleable.rewriting.passes import configurable, each_body, in_bodies, settled
 from malleable.rewriting.slices import typed
 
 TURNS = (
@@ -176,7 +176,7 @@ def scan_merge(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     >>> len(program.eqns), len(scan_merge(program).eqns)
     (2, 1)
     """
-    return in_bodies(_merge)(jaxpr)
+    return each_body(_merge)(jaxpr)  # one body of two may have scans to merge
 
 
 def _merge(jaxpr):

@@ -69,6 +69,8 @@ def _unroll(graph: Graph, node: Node) -> bool:
     region = Region(graph, n, False, actions, streams)
     sources, wholes = [(v, ax) for v, ax, _ in region.sources()], region.wholes()
     given = list(dict.fromkeys([*(v for v, _ in sources), *wholes]))
+    if max((graph.avals[v].size for v in given), default=0) >= aval.size:
+        return False  # nothing is spread out
 
     def run(*values):
         at = dict(zip(given, values, strict=True))
