@@ -48,3 +48,10 @@ def test_outside_of_a_window_there_are_zeros(window, tame):
     run = jax.jit(lambda t, x: within(window, N, t, lambda x: [2 * x], [x], tame=tame)[0])
     for t in range(N):
         assert_same(run(t, X), 2 * X if t in steps else 0 * X)
+
+
+def test_what_is_skipped_is_as_weak_as_what_is_not():
+    fun = lambda t: within(Window(1, 1, 2), N, t, lambda: [2.0 * t.astype(float)], [])
+    weak = lambda t: within(Window(1, 1, 2), N, t, lambda: [t * 0.5], [])
+    kinds = [jax.make_jaxpr(f)(jnp.int32(1)).out_avals[0].weak_type for f in (fun, weak)]
+    assert kinds == [False, True]

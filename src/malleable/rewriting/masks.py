@@ -4,6 +4,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from malleable import compat
 from malleable.core.frame import zeros
 from malleable.rewriting.region import Alias, Mapped, Window
 
@@ -63,8 +64,14 @@ def within(window: Window, n: int, t, fun, args, otherwise=None, tame: bool = Fa
         return outs if otherwise is not None else [_or_zero(inside, x) for x in outs]
     if window.step > 1:
         inside &= (t - window.start) % window.step == 0
-    skipped = zeros(jax.eval_shape(fun, *args)) if otherwise is None else otherwise
-    return lax.cond(inside, lambda: fun(*args), lambda: skipped)
+    if otherwise is None:
+        types = jax.eval_shape(fun, *args)
+        otherwise = jax.tree.map(_weakly, zeros(types), types)
+    return lax.cond(inside, lambda: fun(*args), lambda: otherwise)
+
+
+def _weakly(x, aval):
+    return compat.convert(x, aval.dtype, aval.weak_type)
 
 
 def _or_zero(inside, x):
