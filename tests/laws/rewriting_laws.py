@@ -40,7 +40,10 @@ PASSES = {
 }
 
 # A block has to be small where the whole is large, or a second run streams the blocks too.
-REPEATED = dict.fromkeys(("stream", "stream 2", "stream 3"), stream(threshold=200, block=1))
+REPEATED: dict[str, Callable] = dict.fromkeys(
+    ("stream", "stream 2", "stream 3"),
+    lambda jaxpr: stream(jaxpr, block=1, threshold=400 if jax.config.jax_enable_x64 else 200),
+)
 REPEATED["reroll"] = reroll  # blocks of two equations appear anew where others were rolled
 
 
