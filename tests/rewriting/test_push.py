@@ -336,3 +336,15 @@ def test_an_unused_user_of_what_is_stacked_holds_nothing_back():
 
     assert (N, B) in stacked(jax.make_jaxpr(fun)(X))
     assert (N, B) not in stacked(jax.make_jaxpr(optimize(fun, push))(X))
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_row_that_is_kept_is_as_weakly_typed_as_it_was(chunk):
+    def kept(rows):
+        ys = lax.map(lambda row: 0.7 * row, rows)
+        return ys.sum(0), ys[::3]
+
+    before = stage(kept)(jnp.ones((2, 3), bool)).jaxpr
+    after = push_up_reductions(before, threshold=0, chunk=chunk)
+    for program in (before, after):
+        assert [aval.weak_type for aval in program.out_avals] == [False, True]

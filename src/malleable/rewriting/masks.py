@@ -4,9 +4,9 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from malleable import compat
 from malleable.core.frame import zeros
 from malleable.rewriting.region import Alias, Mapped, Window
+from malleable.rewriting.slices import weakened
 
 SHAPING = frozenset(
     ("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "copy", "select_n")
@@ -66,12 +66,8 @@ def within(window: Window, n: int, t, fun, args, otherwise=None, tame: bool = Fa
         inside &= (t - window.start) % window.step == 0
     if otherwise is None:
         types = jax.eval_shape(fun, *args)
-        otherwise = jax.tree.map(_weakly, zeros(types), types)
+        otherwise = jax.tree.map(weakened, zeros(types), types)
     return lax.cond(inside, lambda: fun(*args), lambda: otherwise)
-
-
-def _weakly(x, aval):
-    return compat.convert(x, aval.dtype, aval.weak_type)
 
 
 def _or_zero(inside, x):

@@ -186,12 +186,14 @@ def size(shape: Sequence[int]) -> int:
 
 def typed(results: Sequence, variables: Sequence) -> list:
     """Results with the weak types that the equation gives them."""
-    return [
-        x
-        if not hasattr(v.aval, "weak_type") or jax.typeof(x).weak_type == v.aval.weak_type
-        else compat.convert(x, v.aval.dtype, v.aval.weak_type)
-        for x, v in zip(results, variables, strict=True)
-    ]
+    return [weakened(x, v.aval) for x, v in zip(results, variables, strict=True)]
+
+
+def weakened(x, aval):
+    """An array as weakly typed as an aval, which has its dtype."""
+    if not hasattr(aval, "weak_type") or jax.typeof(x).weak_type == aval.weak_type:
+        return x
+    return compat.convert(x, aval.dtype, aval.weak_type)
 
 
 def lowest(dtype, name):
