@@ -20,7 +20,15 @@ from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axes import Ax, restack, unstack
 from malleable.rewriting.comparisons import compared, torn
-from malleable.rewriting.cost import BLOCK, LARGE, even, is_kept, is_made_whole, takes_longer
+from malleable.rewriting.cost import (
+    BLOCK,
+    LARGE,
+    WIDE,
+    even,
+    is_kept,
+    is_made_whole,
+    takes_longer,
+)
 from malleable.rewriting.frontier import finish, follow, keep_big, pull, retreat, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
@@ -185,15 +193,19 @@ def _verdict(region: Region, small: int) -> str:
 def _rank(region: Region, small: int) -> tuple:
     """Axes whose results are equal to the last bit come first; then those that move least bytes.
 
-    That is: accumulate nothing large, transpose nothing large, and that nothing reduces.
+    That is: accumulate nothing large, transpose nothing large, and that nothing reduces. Before
+    all, no block is summed, in the gradient either, to what XLA sums badly.
     """
     graph, ends = region.graph, {n: a for n, a in region.actions.items() if isinstance(a, END)}
     rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends.values())
     added = sum(size(graph, v) for n, a in ends.items() if isinstance(a, Ended) for v in n.outs)
     moved = sum(size(graph, v) for v, ax, _ in region.sources() if ax.dim)
     largest = max(size(graph, v) for v in region.streams)
-    count = -1 if is_search(region) else len(ends)
-    return rounded, added > small, 4 * moved >= largest, count, -region.n
+    left = [v for n, a in ends.items() if isinstance(a, Ended) for v in n.outs]
+    wide = any(graph.avals[v].size > WIDE for v in (*left, *region.wholes()))
+    search = is_search(region)
+    count = -1 if search else len(ends)
+    return wide and not search, rounded, added > small, 4 * moved >= largest, count, -region.n
 
 
 def is_search(region: Region) -> bool:
