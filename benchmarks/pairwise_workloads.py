@@ -175,6 +175,16 @@ def mean_shift_hand(x, y, block=128):
     return rows(some, x, block)
 
 
+def quantization(x, y):
+    """How far, squared, each point of x is from the center nearest to it: the loss of k-means."""
+    return distances(x, y).min(1).mean()
+
+
+def quantization_hand(x, y, block=1024):
+    columns = y.T
+    return rows(lambda x: squares(x, columns).min(1), x, block).mean()
+
+
 # ---------------------------------------------------------------- all of them
 
 
@@ -192,6 +202,10 @@ def points(big, dims=3, weights=False):
 def heads(quick):
     shape = (2, 128, 8) if quick else (4, 2048, 64)
     return tuple(normal(seed, *shape) for seed in range(3))
+
+
+def clusters(quick):
+    return normal(0, 256 if quick else 32_768, 16), normal(1, 8 if quick else 64, 16)
 
 
 def bodies(quick):
@@ -254,5 +268,6 @@ WORKLOADS = [
     ),
     Workload("forces of 4096 bodies", forces, forces_hand, bodies, (0,)),
     Workload("Matern kernel, vmap of vmap, 4096", matern, matern_hand, points(4096, 8), (0, 1)),
+    Workload("k-means loss, 32,768 x 64", quantization, quantization_hand, clusters, (0, 1)),
     Workload("mean shift, 4096", mean_shift, mean_shift_hand, points(4096), (0, 1)),
 ]

@@ -74,10 +74,11 @@ def _unroll(graph: Graph, node: Node) -> bool:
 
     def run(*values):
         at = dict(zip(given, values, strict=True))
-        cut = {key: unstack(at[key[0]], key[1], n) for key in sources}
+        # as a split, of which the gradient is put together at once, and not n times added up
+        cut = {key: lax.split(unstack(at[key[0]], key[1], n), (1,) * n) for key in sources}
         terms = []
         for i in range(n):
-            here = {key: lax.index_in_dim(x, i, keepdims=False) for key, x in cut.items()}
+            here = {key: lax.squeeze(parts[i], (0,)) for key, parts in cut.items()}
             terms.append(_one(actions, here, at, jnp.int32(i), value))
         if over:
             return [combined(node.name, terms)]

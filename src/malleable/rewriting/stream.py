@@ -216,14 +216,17 @@ def is_search(region: Region) -> bool:
 
 
 def _rows(region: Region) -> int:
-    """Rows of a block, so that the widest value that is really there fits the cache."""
+    """Rows of a block, so that the widest value that is really there fits the cache.
+
+    In a gradient there is one for each operand: many make a block of many rows smaller.
+    """
     graph = region.graph
     if is_search(region):
         return 1  # one row against all: a running best and its place, all vectors
     kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
     widest = max(size(graph, v) for v in kept or region.streams) // region.n
-    k = 1
-    while 2 * k < region.n and 2 * k * widest <= BLOCK * (2 if 2 * k <= ROWS else 1):
+    k, most = 1, BLOCK * 4 // max(4, len(list(region.sources())))
+    while 2 * k < region.n and 2 * k * widest <= (2 * BLOCK if 2 * k <= ROWS else most):
         k *= 2
     return even(k, region.n)
 
