@@ -63,6 +63,14 @@ def test_many_coordinates_are_reduced_together(count, terms):
     assert prims(unrolled(stage(fun)(x, y).jaxpr)).count("reduce_sum") == terms
 
 
+def test_terms_made_of_many_terms_stay():
+    """A mixture of 32 normal distributions in 8 dimensions would be some 800 equations."""
+    x, y = jnp.ones((50, 8)), jnp.ones((FEW, 8))
+    fun = lambda x, y: jax.nn.logsumexp(-((x[:, None] - y) ** 2).sum(-1), 1)
+    program = unrolled(stage(fun)(x, y).jaxpr)
+    assert [name for name in prims(program) if "reduce" in name] == ["reduce_max", "reduce_sum"]
+
+
 @pytest.mark.parametrize("name", ["sum", "max", "min"])
 def test_what_is_left_of_each_coordinate_is_reduced_by_itself(name):
     fun = lambda x, y: getattr(jnp.tanh(x[:, None] - y[None]), name)(1)

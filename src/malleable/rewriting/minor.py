@@ -20,6 +20,7 @@ from malleable.rewriting.region import Mapped, Region, Stream, Window
 from malleable.rewriting.sinks import tied, won
 
 FEW = 32  # elements that become terms; half as many where each becomes a reduction
+TERMS = 256  # equations that they may take: more take XLA seconds to compile, and gain nothing
 SLOW = frozenset(("sin", "cos"))  # vector code in XLA:CPU only where it reduces what comes of them
 COMBINE = {"reduce_sum": operator.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
 
@@ -60,6 +61,8 @@ def _unroll(graph: Graph, node: Node) -> bool:
     streams = {value: Stream(Ax(dim), Window(0, 1, n))}
     actions = pull(graph, streams, n, size(graph, value) // n)
     if not actions or value not in streams or any(a.name not in PLAIN for a in actions):
+        return False
+    if n * len(actions) > TERMS:
         return False
     if any(a.name in SLOW for a in actions) and not _is_reduced(graph, node):
         return False
