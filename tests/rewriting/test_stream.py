@@ -296,7 +296,7 @@ def test_blocks_divide_the_rows_if_they_can():
 @pytest.mark.parametrize(("most", "steps"), [(math.inf, N), (N, M)])
 def test_blocks_are_not_summed_to_what_xla_sums_badly(monkeypatch, most, steps):
     """Cut into columns, which sums nothing up, it is, in the gradient, to as many as x has."""
-    monkeypatch.setattr("malleable.rewriting.stream.WIDE", most)
+    monkeypatch.setattr("malleable.rewriting.stream.COLUMNS", most)
     fun = lambda x, y: jnp.cos(jnp.sin(x[:, None] * y).sum(0))
     (loop,) = loops(program(fun, X[:, 0], Y[:, 0], block=1))
     assert loop.params["length"] == steps

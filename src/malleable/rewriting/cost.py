@@ -19,7 +19,7 @@ SHARED = 1 << 17  # bytes of a block from which on XLA:CPU gives each thread a p
 LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
 INNER = 16  # multiplications that take longer than to write a number
 # elements: XLA:CPU of 0.10 sums leading dims 4 to 40 times as slowly where that leaves more
-WIDE = 1 << 14 if jax.__version_info__ < (0, 12) else math.inf
+COLUMNS = 1 << 14 if jax.__version_info__ < (0, 12) else math.inf
 BLOCK = 1 << 21  # bytes of the widest value of a block: a gradient has two or three at a time
 
 

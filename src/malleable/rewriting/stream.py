@@ -22,14 +22,14 @@ from malleable.rewriting.axes import Ax, restack, unstack
 from malleable.rewriting.comparisons import compared, torn
 from malleable.rewriting.cost import (
     BLOCK,
+    COLUMNS,
     LARGE,
-    WIDE,
     even,
     is_kept,
     is_made_whole,
     takes_longer,
 )
-from malleable.rewriting.frontier import finish, follow, keep_big, pull, retreat, size
+from malleable.rewriting.frontier import PLAIN, finish, follow, keep_big, pull, retreat, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
 from malleable.rewriting.means import means_of_one
@@ -38,7 +38,7 @@ from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.push import ROUNDS, check_options, chosen
 from malleable.rewriting.rebuild import checkpointed, in_chunks, is_ours
-from malleable.rewriting.region import Ended, Kept, Region, Stream, Window
+from malleable.rewriting.region import Ended, Kept, Mapped, Region, Stream, Window
 from malleable.rewriting.sinks import SINKS, Sink
 
 ROWS = 128  # of a block, which then may be twice as large: XLA shares fewer among threads badly
@@ -201,11 +201,19 @@ def _rank(region: Region, small: int) -> tuple:
     added = sum(size(graph, v) for n, a in ends.items() if isinstance(a, Ended) for v in n.outs)
     moved = sum(size(graph, v) for v, ax, _ in region.sources() if ax.dim)
     largest = max(size(graph, v) for v in region.streams)
-    left = [v for n, a in ends.items() if isinstance(a, Ended) for v in n.outs]
-    wide = any(graph.avals[v].size > WIDE for v in (*left, *region.wholes()))
     search = is_search(region)
+    wide = not search and any(graph.avals[v].size > COLUMNS for v in _sums(region))
     count = -1 if search else len(ends)
-    return wide and not search, rounded, added > small, 4 * moved >= largest, count, -region.n
+    return wide, rounded, added > small, 4 * moved >= largest, count, -region.n
+
+
+def _sums(region: Region):
+    """What blocks, or in a gradient their gradients, are summed to, and not by a product."""
+    for node, action in region.actions.items():
+        if isinstance(action, Ended) and node.name != "dot_general":
+            yield from node.outs
+        elif isinstance(action, Mapped) and node.name in PLAIN:
+            yield from (v for v, ax in zip(node.ins, action.flow.ins, strict=True) if ax is None)
 
 
 def is_search(region: Region) -> bool:
