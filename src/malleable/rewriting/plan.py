@@ -35,7 +35,6 @@ from malleable.rewriting.region import (
     axes_of,
 )
 from malleable.rewriting.rescale import moments, rescaled, result_of, sums_for
-from malleable.rewriting.slices import weakened
 
 
 @dataclass
@@ -406,7 +405,7 @@ class Plan:
         """The results of the sinks, by value."""
         env = dict(wholes)
         self.feed(env, state, lambda window: 1)
-        return {v: weakened(env[v], self.graph.avals[v]) for v in self.results}
+        return {v: env[v] for v in self.results}
 
     def _center(self, by: int, now, old, t, k):
         """The mean so far, whenever there are twice as many elements: each move rounds all sums."""

@@ -21,6 +21,7 @@ from malleable.rewriting.means import means_of_one
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.region import Region, Window
 from malleable.rewriting.sinks import WINS
+from malleable.rewriting.slices import weakened
 
 NAME = "push_up_reductions"
 
@@ -146,11 +147,14 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
     return put(graph, node, plan, run, given, old)
 
 
-def put(graph: Graph, node: Node, plan: Plan, run, given: list[int], old: list[int]):
-    """Run on values of the graph; {what it stands for: what it is now}."""
-    if plan.as_written:
-        run = as_written(graph, run, node, plan.region, given, old)
-    return dict(zip(old, graph.trace(run, given, node, NAME), strict=True))
+def put(graph: Graph, node: Node, plan: Plan, run, given: list[int], old: list[int], by=NAME):
+    """Run on values of the graph; {what it stands for: what it is now, as weakly typed}."""
+
+    def alike(*values):
+        return [weakened(x, graph.avals[v]) for x, v in zip(run(*values), old, strict=True)]
+
+    fun = as_written(graph, alike, node, plan.region, given, old) if plan.as_written else alike
+    return dict(zip(old, graph.trace(fun, given, node, by), strict=True))
 
 
 def step_of(view, fixed: list, c: list, x: list) -> tuple[list, list]:

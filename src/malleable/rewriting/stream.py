@@ -37,7 +37,7 @@ from malleable.rewriting.minor import unroll_minor
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.push import ROUNDS, check_options, chosen
-from malleable.rewriting.rebuild import checkpointed, in_chunks, is_ours
+from malleable.rewriting.rebuild import checkpointed, in_chunks, is_ours, put
 from malleable.rewriting.region import Ended, Kept, Mapped, Region, Stream, Window
 from malleable.rewriting.sinks import SINKS, Sink
 
@@ -276,5 +276,4 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
         results = plan.final(state, wholes)
         return [*whole, *(results[v] for v in plan.results)]
 
-    old = [*plan.escapes, *plan.results]
-    return dict(zip(old, graph.trace(run, given, node, "stream"), strict=True))
+    return put(graph, node, plan, run, given, [*plan.escapes, *plan.results], "stream")
