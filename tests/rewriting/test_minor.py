@@ -91,6 +91,18 @@ def test_forces_of_three_coordinates_have_the_same_gradient():
     assert_same(got, want)
 
 
+def test_sums_that_are_compared_with_the_least_of_them_stay():
+    """The gradient of a minimum: what XLA works out twice may be equal to no minimum."""
+    x, y = jnp.sin(jnp.arange(180.0)).reshape(3, 20, 3), jnp.cos(jnp.arange(45.0)).reshape(3, 5, 3)
+    near = lambda x, y: ((x[:, None] - y) ** 2).sum(-1).min(1).sum()
+    grads = jax.vmap(jax.grad(near))
+    for fun, stays in ((grads, True), (jax.vmap(near), False)):
+        program = unrolled(stage(fun)(x, y).jaxpr)
+        sums = [e.outvars[0].aval.shape for e in program.eqns if e.primitive.name == "reduce_sum"]
+        assert ((3, 20, 5) in sums) == stays
+    assert_same(jax.jit(optimize(grads, stream(threshold=0, block=2)))(x, y), grads(x, y))
+
+
 def test_small_values_stay():
     before = stage(lambda x, y: (x[:, None] - y[None]).sum(-1))(X, Y).jaxpr
     assert unrolled(before, least=1 << 20) is before

@@ -11,6 +11,7 @@ from operator import or_
 
 from jax import numpy as jnp
 
+from malleable.rewriting.frontier import PLAIN
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.masks import CASTS, SHAPING
 from malleable.rewriting.region import Region
@@ -76,6 +77,24 @@ def torn(region: Region, comparisons: Compared) -> str:
         if not whole:
             return "it is compared with elements of its own, and would be worked out twice"
     return ""
+
+
+def behind(graph: Graph, comparisons: Compared) -> set[int]:
+    """The values that both sides of a comparison are worked out from, element by element.
+
+    XLA works out such equations where it needs them, so maybe twice, and rounds them in two ways;
+    a reduction it works out once.
+    """
+    bits = reduce(or_, comparisons.shared.values(), 0)
+    work = [graph.resolve(v) for i, v in enumerate(comparisons.values) if bits >> i & 1]
+    seen = set(work)
+    while work:
+        node = graph.maker[work.pop()]
+        if node is not None and node.name in PLAIN:
+            more = set(node.ins) - seen
+            seen |= more
+            work.extend(more)
+    return seen
 
 
 def _is_float(graph: Graph, value: int) -> bool:

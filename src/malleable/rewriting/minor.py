@@ -14,6 +14,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.rewriting.axes import Ax, unstack
+from malleable.rewriting.comparisons import behind, compared
 from malleable.rewriting.frontier import PLAIN, pull, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.region import Mapped, Region, Stream, Window
@@ -42,10 +43,10 @@ def combined(name: str, terms: list):
 
 def unroll_minor(graph: Graph, least: int) -> bool:
     """Unroll the short last dims of values of `least` bytes and more; whether there were any."""
-    found = False
+    found, stay = False, behind(graph, compared(graph))
     for node in graph.order():
         if node.name in COMBINE and node in graph.nodes and size(graph, node.ins[0]) >= least:
-            found |= _unroll(graph, node)
+            found |= stay.isdisjoint(node.outs) and _unroll(graph, node)
     return found
 
 
