@@ -8,6 +8,7 @@ becomes three sums likewise. What is spread out and how it is cut is for `axes` 
 
 import functools
 import operator
+from collections.abc import Sequence
 
 from jax import lax
 from jax import numpy as jnp
@@ -23,6 +24,7 @@ from malleable.rewriting.sinks import tied, won
 FEW = 32  # elements that become terms; half as many where each becomes a reduction
 TERMS = 256  # equations that they may take: more take XLA seconds to compile, and gain nothing
 SLOW = frozenset(("sin", "cos"))  # vector code in XLA:CPU only where it reduces what comes of them
+SEARCHED = frozenset(("reduce_max", "reduce_min"))
 COMBINE = {"reduce_sum": operator.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
 
 
@@ -41,40 +43,74 @@ def combined(name: str, terms: list):
     return tied(best, ties, count)
 
 
-def unroll_minor(graph: Graph, least: int) -> bool:
-    """Unroll the short last dims of values of `least` bytes and more; whether there were any."""
-    found, stay = False, behind(graph, compared(graph))
+def unroll_minor(graph: Graph, least: int, stay: frozenset[int] = frozenset()) -> dict[int, int]:
+    """Unroll the short last dims of values of `least` bytes and more; {result: what it is now}.
+
+    stay: results that stay reductions; so do those that are compared with the least of them.
+    """
+    found, stay = {}, stay | behind(graph, compared(graph))
     for node in graph.order():
-        if node.name in COMBINE and node in graph.nodes and size(graph, node.ins[0]) >= least:
-            found |= stay.isdisjoint(node.outs) and _unroll(graph, node)
+        if node.name not in COMBINE or node not in graph.nodes or not stay.isdisjoint(node.outs):
+            continue
+        if size(graph, node.ins[0]) >= least and (new := _unroll(graph, node)) is not None:
+            found[node.outs[0]] = new
     return found
 
 
-def _unroll(graph: Graph, node: Node) -> bool:
+def is_searched(graph: Graph, value: int) -> bool:
+    """Whether an extremum of a value is left, whose derivative looks for it in the value."""
+    extrema = [n for n in _ends(graph, [graph.resolve(value)]) if n and n.name in SEARCHED]
+    return any(_ends(graph, node.outs) for node in extrema)
+
+
+def _ends(graph: Graph, values: Sequence[int]) -> list[Node | None]:
+    """What takes what is made of values element by element; None: an output of the program.
+
+    What stops gradients takes nothing, nor what is no float.
+    """
+    derived = lambda v: jnp.issubdtype(graph.avals[v].dtype, jnp.inexact)  # noqa: E731
+    work, ends = list(values), []
+    seen = set(work)
+    while work:
+        v = work.pop()
+        ends += [None] if v in graph.outputs else []
+        for user in graph.users(v):
+            outs = set(filter(derived, user.outs)) - seen
+            if user.name == "stop_gradient" or not outs:
+                continue
+            if user.name in PLAIN:
+                work.extend(outs)
+                seen |= outs
+            else:
+                ends.append(user)
+    return ends
+
+
+def _unroll(graph: Graph, node: Node) -> int | None:
     (value,) = node.ins
     aval, axes = graph.avals[value], node.params["axes"]
     if aval.ndim < 2 or aval.dtype.itemsize < 4 or aval.dtype.kind not in "fiu":
-        return False
+        return None
     dim = aval.ndim - 1
     n, over = aval.shape[dim], dim in axes
     if not 1 < n <= (FEW if over else FEW // 2) or (over and len(axes) > 1):
-        return False
+        return None
     streams = {value: Stream(Ax(dim), Window(0, 1, n))}
     actions = pull(graph, streams, n, size(graph, value) // n)
     if not actions or value not in streams or any(a.name not in PLAIN for a in actions):
-        return False
+        return None
     if n * len(actions) > TERMS:
-        return False
+        return None
     if any(a.name in SLOW for a in actions) and not _is_reduced(graph, node):
-        return False
+        return None
     searched = node.name != "reduce_sum" and len(graph.users(value)) > 1
     if searched or any(a.name in ("eq", "ne") for a in actions):
-        return False  # worked out once more, it may be rounded to what is not its own minimum
+        return None  # worked out once more, it may be rounded to what is not its own minimum
     region = Region(graph, n, False, actions, streams)
     sources, wholes = [(v, ax) for v, ax, _ in region.sources()], region.wholes()
     given = list(dict.fromkeys([*(v for v, _ in sources), *wholes]))
     if max((graph.avals[v].size for v in given), default=0) >= aval.size:
-        return False  # nothing is spread out
+        return None  # nothing is spread out
 
     def run(*values):
         at = dict(zip(given, values, strict=True))
@@ -88,8 +124,9 @@ def _unroll(graph: Graph, node: Node) -> bool:
             return [combined(node.name, terms)]
         return [jnp.stack([compat.bind(node.eqn, [term])[0] for term in terms], -1)]
 
-    graph.replace(dict(zip(node.outs, graph.trace(run, given, node, "unroll_minor"), strict=True)))
-    return True
+    (new,) = graph.trace(run, given, node, "unroll_minor")
+    graph.replace({node.outs[0]: new})
+    return new
 
 
 def _is_reduced(graph: Graph, node: Node) -> bool:

@@ -33,7 +33,7 @@ from malleable.rewriting.frontier import PLAIN, finish, follow, keep_big, pull, 
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
 from malleable.rewriting.means import means_of_one
-from malleable.rewriting.minor import unroll_minor
+from malleable.rewriting.minor import is_searched, unroll_minor
 from malleable.rewriting.passes import configurable, in_bodies, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.push import ROUNDS, check_options, chosen
@@ -77,7 +77,7 @@ def stream(
     by_name, allow, may_inline = chosen(sinks, level)
     least = LARGE if threshold is None else threshold
 
-    def once(body: compat.Jaxpr) -> compat.Jaxpr:
+    def once(body: compat.Jaxpr, stay: frozenset[int] = frozenset()) -> compat.Jaxpr:
         graph = Graph.of(body, may_inline)
         comparisons = compared(graph)
 
@@ -86,11 +86,14 @@ def stream(
             why = _verdict(region, small) or torn(region, comparisons)
             return why or ("" if threshold is not None else takes_longer(region))
 
-        changed = level != "exact" and unroll_minor(graph, least)
+        written = {} if level == "exact" else unroll_minor(graph, least, stay)
+        changed = bool(written)
         tried: set = set()
         while (node := _next(graph, tried, least)) is not None:
             tried.add(node)
             changed |= _stream_one(graph, node, by_name, allow, block, remat, pays)
+        if again := {old for old, new in written.items() if is_searched(graph, new)}:
+            return once(body, stay | again)  # XLA may round these twice, and find no extremum
         return graph.jaxpr() if changed else body
 
     def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
