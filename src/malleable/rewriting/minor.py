@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.rewriting.axes import Ax, unstack
-from malleable.rewriting.comparisons import behind, compared
+from malleable.rewriting.comparisons import Compared, behind
 from malleable.rewriting.frontier import PLAIN, pull, size
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.region import Mapped, Region, Stream, Window
@@ -43,12 +43,14 @@ def combined(name: str, terms: list):
     return tied(best, ties, count)
 
 
-def unroll_minor(graph: Graph, least: int, stay: frozenset[int] = frozenset()) -> dict[int, int]:
+def unroll_minor(
+    graph: Graph, least: int, comparisons: Compared, stay: frozenset[int] = frozenset()
+) -> dict[int, int]:
     """Unroll the short last dims of values of `least` bytes and more; {result: what it is now}.
 
     stay: results that stay reductions; so do those that are compared with the least of them.
     """
-    found, stay = {}, stay | behind(graph, compared(graph))
+    found, stay = {}, stay | behind(graph, comparisons)
     for node in graph.order():
         if node.name not in COMBINE or node not in graph.nodes or not stay.isdisjoint(node.outs):
             continue

@@ -86,7 +86,7 @@ def stream(
             why = _verdict(region, small) or torn(region, comparisons)
             return why or ("" if threshold is not None else takes_longer(region))
 
-        written = {} if level == "exact" else unroll_minor(graph, least, stay)
+        written = {} if level == "exact" else unroll_minor(graph, least, comparisons, stay)
         changed = bool(written)
         tried: set = set()
         while (node := _next(graph, tried, least)) is not None:
@@ -236,7 +236,7 @@ def _rows(region: Region) -> int:
         return 1  # one row against all: a running best and its place, all vectors
     kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
     widest = max(size(graph, v) for v in kept or region.streams) // region.n
-    k, most = 1, BLOCK * 5 // max(5, len(list(region.sources())))
+    k, most = 1, BLOCK * 5 // max(5, len(region.sources()))
     while 2 * k < region.n and 2 * k * widest <= (2 * BLOCK if 2 * k <= ROWS else most):
         k *= 2
     return even(k, region.n)
