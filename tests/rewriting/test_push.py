@@ -306,6 +306,31 @@ def test_a_nan_comes_first_in_blocks_so_wide_that_a_maximum_loses_it(chunk, pick
     assert found[1] == getattr(np, pick.__name__)(ys)
 
 
+@pytest.mark.parametrize("chunk", [2, 3, 4, 8, "auto"])
+@pytest.mark.parametrize("pick", [jnp.argmax, jnp.argmin])
+def test_equal_steps_are_rounded_alike_so_that_the_first_tie_is_found(chunk, pick):
+    def place(x):
+        ys = lax.scan(lambda c, _: (c * 0.99, x), x, length=37)[1]
+        return pick(2 * (ys / 6.0) - 1, axis=0)
+
+    x = jax.random.normal(jax.random.key(0), (400,))
+    ours = optimize(place, push_up_reductions(chunk=chunk, threshold=0))
+    assert not jax.jit(ours)(x).any()
+    assert all(v.aval.size < 37 * 400 for e in stage(ours)(x).jaxpr.eqns for v in e.outvars)
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_numbers_stay_numbers_in_the_body_of_a_scan(chunk):
+    def most(x):
+        ys = lax.scan(lambda c, _: (jnp.sin(c),) * 2, x, length=8)[1]
+        return (ys / 6.0).max()
+
+    ours = stage(optimize(most, push_up_reductions(chunk=chunk, threshold=0)))(jnp.ones(4)).jaxpr
+    (scan,) = [e for e in ours.eqns if e.primitive.name == "scan"]
+    assert " 6.0:f32[]" in str(scan.params["jaxpr"])
+    assert not any(isinstance(v, compat.Literal) and v.val == 6 for v in scan.invars)
+
+
 def test_a_run_finds_what_another_run_would_find():
     """The second scan hands on what the first stacks: seen once its own reduction is pushed."""
 

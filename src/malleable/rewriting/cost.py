@@ -155,6 +155,21 @@ def even(k: int, n: int, row: int = 0) -> int:
     return min(near, key=lambda d: abs(d - k)) if near and k > 1 else k
 
 
+def steps_of(region: Region, most: int) -> int:
+    """At most so many steps at a time; a divisor of them all where the place of an extremum counts.
+
+    XLA may round in one way in a loop and in another in what is left over: no ties any more.
+    """
+    n, most = region.n, min(most, region.n)
+    return max(d for d in range(1, most + 1) if n % d == 0) if finds_places(region) else most
+
+
+def finds_places(region: Region) -> bool:
+    """Whether an `argmin` or `argmax` along the axis comes of it."""
+    ended = (a for a in region.actions.values() if isinstance(a, Ended))
+    return any(a.sink.name in ("argmin", "argmax") for a in ended)
+
+
 def is_awkward(block: int) -> bool:
     """Whether XLA:CPU shares out what each equation does with so many bytes, in vain."""
     return SHARED < block < 2 * SHARED

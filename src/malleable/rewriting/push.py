@@ -20,7 +20,7 @@ from malleable.notes import note
 from malleable.rewriting.as_written import is_as_written
 from malleable.rewriting.axes import Ax
 from malleable.rewriting.buffers import unbuffer
-from malleable.rewriting.cost import CACHE, chunk_of, gains, is_better_behind, pace
+from malleable.rewriting.cost import CACHE, chunk_of, gains, is_better_behind, pace, steps_of
 from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
@@ -59,9 +59,10 @@ def push_up_reductions(
 ) -> compat.Jaxpr:
     """Reduce what scans stack inside the scans: memory / length, and time, where it pays.
 
-    chunk: steps per reduction, "auto" by cost; remat: what a gradient computes again instead of
-    keeping: "tail" (the part that was pushed), "body" (the whole step), None, or "auto", which
-    also leaves the gradient as it was written where that is better;
+    chunk: steps per reduction, for `argmax` and `argmin` at most so many and a divisor of them
+    all, "auto" by cost; remat: what a gradient computes again instead of keeping: "tail" (the part
+    that was pushed), "body" (the whole step), None, or "auto", which also leaves the gradient as
+    it was written where that is better;
     level: "exact" for sums of floats in their old order only; threshold: bytes a scan must stack
     to be worth it (default: one cache; 0: push whatever can be). Declined scans leave a note.
     Source: jax#4968.
@@ -173,7 +174,8 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
         return taken
     light = not is_heavy(view.body)
-    k = 1 if plan.single else chunk_of(region, light) if chunk == "auto" else min(chunk, n)
+    k = chunk_of(region, light) if chunk == "auto" else steps_of(region, chunk)
+    k = 1 if plan.single else k
     if remat == "auto":
         plan.as_written = not parts and least != 0 and is_as_written(region, list(seeds), carries)
         wanted = [i for i, v in enumerate(ys) if v in (seeds if parts else region.streams)]

@@ -27,6 +27,7 @@ from malleable.rewriting.cost import (
     even,
     is_kept,
     is_made_whole,
+    steps_of,
     takes_longer,
 )
 from malleable.rewriting.frontier import PLAIN, finish, follow, keep_big, pull, retreat, size
@@ -137,7 +138,7 @@ def _stream_one(graph, node, sinks, allow, block, remat, pays) -> bool:
         else:
             found.append((_rank(region, small), dim, region))
     for _, _, region in sorted(found, key=lambda entry: entry[:2]):
-        k = _rows(region) if block == "auto" else min(block, region.n)
+        k = _rows(region) if block == "auto" else steps_of(region, block)
         if k < region.n:
             break
         reasons.append("a block would be all of it")
