@@ -492,7 +492,22 @@ def test_a_rule_on_a_primitive():
     assert "no one" in [n.why for n in heard]
 
 
+def test_a_rule_on_a_primitive_may_compute_with_numbers_as_with_arrays():
+    @primitive_rule("cos")
+    def shifted(match):
+        return lambda x: jnp.sin(x + jnp.full(x.shape, jnp.pi / 2)).astype(x.dtype)
+
+    f = lambda x: x * lax.cos(2.0)
+    np.testing.assert_allclose(optimize(f, rewrite(shifted))(x3), f(x3), rtol=1e-6)
+
+
 # ---------------------------------------------------------------- errors
+
+
+def test_a_replacement_that_needs_what_it_replaces_is_found():
+    around = primitive_rule("mul")(lambda match: lambda a, b: (b * a) + jnp.zeros_like(a))
+    with pytest.raises(RuleError, match="'<lambda>' never comes to rest"):
+        after(lambda x, y: x * y, x3, x3, by=around)
 
 
 def test_a_replacement_of_another_shape_names_rule_and_line():

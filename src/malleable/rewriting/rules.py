@@ -26,7 +26,7 @@ from malleable.errors import RuleError
 from malleable.rewriting import patterns
 from malleable.rewriting.graph import Graph, Node, fingerprint
 from malleable.rewriting.passes import LEVELS, Pass, in_bodies
-from malleable.rewriting.traced import NoMatch, Sides, Traced, Unfit, below, fitted, unfit
+from malleable.rewriting.traced import NoMatch, Sides, Traced, Unfit, below, fitted, needs, unfit
 from malleable.rewriting.wildcards import Arr, Fun, Lit, Prim, Static, line, recast, wildcards
 from malleable.rewriting.wildcards import arrays as example_arrays
 from malleable.rewriting.wildcards import settings as example_settings
@@ -256,6 +256,8 @@ def _run(graph, by_start, reach, fuel) -> int:
             swap = {a: b for a, b in zip(match.roots, new, strict=True) if a != b}
             if not swap:
                 continue
+            if needs(graph, swap.values(), swap.keys(), match.ins):
+                raise _endless([r], node)
             fired.append(r)
             spot = r, match.ins, id(match.replacement)  # one per signature and settings
             spent[spot] += 1

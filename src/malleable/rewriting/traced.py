@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -163,6 +163,20 @@ def below(graph: Graph, values: Sequence[int], most: int = 10**9) -> dict[Node, 
             seen[node] = None
             work.extend(graph.maker[v] for v in node.ins)
     return seen
+
+
+def needs(graph: Graph, values: Iterable[int], parts: Iterable[int], ins: Sequence[int]) -> bool:
+    """Whether values are made of some of the parts; ins: what no part is behind."""
+    seen, work = set(ins), [graph.maker[v] for v in values if v not in ins]
+    while work:
+        node = work.pop()
+        if node is None:
+            continue
+        if not set(node.ins).isdisjoint(parts):
+            return True
+        work.extend(graph.maker[v] for v in node.ins if v not in seen)
+        seen.update(node.ins)
+    return False
 
 
 class _Key(NamedTuple):
