@@ -397,3 +397,13 @@ def random_stack(rng):
     params = [jnp.asarray(rng.normal(size=size), jnp.float32) for _ in range(n)]
     xs = jnp.asarray(rng.normal(size=(n, size)), jnp.float32)
     return lambda *a: jax.tree.leaves(fun(*a)), (params, xs, jnp.ones(size))
+
+
+def test_numbers_among_rows():
+    def fun(w):
+        rows = lax.optimization_barrier(lax.broadcast(2.0, (3,)))
+        more = [jnp.asarray(1.5), jnp.asarray(2.5)]
+        return [jnp.tanh(jnp.sin(v) * jnp.cos(v)) * w for v in (*rows, *more)]
+
+    rolled = optimize(fun, reroll(repeats=2, least=1))(1.0)
+    np.testing.assert_allclose(rolled, fun(1.0), rtol=1e-6)

@@ -104,6 +104,12 @@ class Graph:
         """The constant behind a value, or None."""
         return self._known.get(value)
 
+    def number(self, value: int):
+        """The number that is written in the program where a value is, or None."""
+        atom = self._atoms[self.resolve(value)]
+        is_number = isinstance(atom, compat.Literal) and self.avals[value].shape == ()
+        return atom.val if is_number else None
+
     def is_used(self, value: int) -> bool:
         return bool(self._users[value]) or self._pins[value] > 0
 
@@ -190,14 +196,8 @@ class Graph:
 
     def stage(self, fun: Callable, ins: Sequence[int], like: Node, rule: str = "") -> compat.Jaxpr:
         """fun of values with the types of `ins`, traced; its equations carry the line of `like`."""
-        atoms = [self._atoms[self.resolve(v)] for v in ins]
-
-        def known(*values):  # numbers stay numbers in bodies too, where XLA simplifies them alike
-            pairs = zip(atoms, values, strict=True)
-            return fun(*(a.val if isinstance(a, compat.Literal) else x for a, x in pairs))
-
         with compat.stamped(like.eqn, rule):
-            return compat.dce(compat.trace(known, *(self.avals[v] for v in ins)))
+            return compat.dce(compat.trace(fun, *(self.avals[v] for v in ins)))
 
     def trace(self, fun: Callable, ins: Sequence[int], like: Node, rule: str = "") -> list[int]:
         """Run fun on values of the graph: what it does becomes part of it."""

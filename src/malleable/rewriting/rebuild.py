@@ -148,9 +148,14 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
 
 
 def put(graph: Graph, node: Node, plan: Plan, run, given: list[int], old: list[int], by=NAME):
-    """Run on values of the graph; {what it stands for: what it is now, as weakly typed}."""
+    """Run on values of the graph; {what it stands for: what it is now, as weakly typed}.
+
+    Numbers stay numbers, in bodies too: XLA simplifies these as it does those outside of loops.
+    """
+    numbers = [graph.number(v) for v in given]
 
     def alike(*values):
+        values = [x if c is None else c for c, x in zip(numbers, values, strict=True)]
         return [weakened(x, graph.avals[v]) for x, v in zip(run(*values), old, strict=True)]
 
     fun = as_written(graph, alike, node, plan.region, given, old) if plan.as_written else alike
