@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import optimize, push_up_reductions, stage, stream
+from malleable import listen, optimize, push_up_reductions, stage, stream
 from malleable.rewriting.comparisons import compared
 from malleable.rewriting.graph import Graph
 
@@ -88,6 +88,22 @@ def test_a_maximum_over_time_in_code_of_little_optimization(plain_code, inside):
     fun = jax.grad(push(highest), (0, 1)) if inside else push(jax.grad(highest, (0, 1)))
     for got, due in zip(jax.jit(fun)(x, a), want, strict=True):
         np.testing.assert_allclose(got, due, rtol=1e-3, atol=1e-4)
+
+
+def test_what_was_found_outside_is_not_cut():
+    """XLA would look for it once more in each piece, and round it there in another way."""
+
+    def both_ways(x, y):
+        d = (x**2).sum(1)[:, None] - 2 * x @ y.T + (y**2).sum(1)
+        return d.min(1).mean() + d.min(0).mean() + d.reshape(-1) @ jnp.cos(jnp.arange(d.size))
+
+    gradient = jax.grad(both_ways, (0, 1))
+    with jax.enable_x64(True), listen() as heard:
+        x, y = normal(0, 3, 1), normal(1, 2, 1)
+        found = jax.jit(optimize(gradient, stream(threshold=0, block=2)))(x, y)
+        for a, b in zip(found, jax.jit(gradient)(x, y), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9)
+    assert "where it is equal to elements of its own is found outside" in {n.why for n in heard}
 
 
 def test_what_is_compared_with_itself():

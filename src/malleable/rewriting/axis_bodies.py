@@ -132,7 +132,7 @@ class _Plan:
 
     def cut(self, v, ax) -> None:
         """Have slices of a value that is whole: made one by one, where that is cheap."""
-        if (v, ax) in self.parts:
+        if isinstance(v, compat.Literal) or (v, ax) in self.parts:
             return
         eqn = self.makers.get(v)
         found = None
@@ -172,7 +172,7 @@ class _Plan:
 
         def read(v, ax):
             if isinstance(v, compat.Literal):
-                return v.val
+                return take(jnp.asarray(v.val), ax, self.n, t) if ax else v.val
             return parts[v, ax] if ax else whole[v]
 
         for eqn, found in self.steps:

@@ -58,10 +58,16 @@ def compared(graph: Graph) -> Compared:
 
 
 def torn(region: Region, comparisons: Compared) -> str:
-    """Why a region must not be: it would work out one side of a comparison again; or ""."""
+    """Why a region must not be: it would work out one side of a comparison again; or "".
+
+    So would XLA, for each piece into which what was found is cut.
+    """
     graph = region.graph
     if not comparisons.shared:
         return ""
+    cut = _traced_back(graph, (v for v, *_ in region.sources()))
+    if any(not cut.isdisjoint(node.outs) for node in comparisons.shared):
+        return "where it is equal to elements of its own is found outside"
     now = map(graph.resolve, comparisons.values)
     inside = [(1 << i, v) for i, v in enumerate(now) if v in region.streams]
     streamed = reduce(or_, (bit for bit, _ in inside), 0)
