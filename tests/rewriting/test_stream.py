@@ -10,6 +10,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from malleable import compat, listen, stage
+from malleable.rewriting.fold import fold
+from malleable.rewriting.loops import scan_trim
 from malleable.rewriting.passes import optimize
 from malleable.rewriting.sinks import SINKS, sink
 from malleable.rewriting.stream import stream
@@ -362,3 +364,29 @@ def test_values_that_devices_share_by_their_type_stay():
         x = jax.device_put(jnp.arange(128.0).reshape(16, 8), NamedSharding(mesh, P("d")))
         assert_same(jax.jit(optimize(fun, stream(threshold=256)))(x), fun(x))
         assert "on which devices" in reasons(fun, x, threshold=256)[0]
+
+
+def test_an_array_that_is_folded_into_a_body_is_cut_there():
+    at, x, y = jnp.array([2, 0, 1]), jnp.arange(3.0) ** 2, jnp.arange(3.0)
+    starts = jnp.ones((2, 1))
+
+    def program(x, y):
+        d = (x[:, None] - y) ** 2
+
+        def some(c):
+            picked = lambda: jax.nn.log_softmax(d / 9, -1)[jnp.arange(3), at]
+            return lax.scan(lambda c, _: (jnp.sin(c), picked()), c, length=5)[1]
+
+        return jax.vmap(some, out_axes=1)(starts).sum(0)
+
+    small = [stream(threshold=0, block=2), scan_trim, fold, stream(threshold=0, block=3)]
+    assert_same(optimize(program, *small)(x, y), program(x, y))
+
+
+def test_where_a_place_is_looked_for_blocks_are_equal_and_a_note_says_so():
+    x = jnp.linspace(0.0, 3.0, 30)
+    nearest = lambda x: ((x[:, None] - x) ** 2 + jnp.eye(30)).argmin(1)
+    with listen() as heard:
+        ours = optimize(nearest, stream(threshold=0, block=16))
+        assert_same(ours(x), nearest(x))
+    assert "15 steps at a time, not 16" in [n.what for n in heard]

@@ -4,6 +4,8 @@ import math
 
 import jax
 
+from malleable import compat
+from malleable.notes import note
 from malleable.rewriting.frontier import size
 from malleable.rewriting.graph import Node
 from malleable.rewriting.late import is_late, late_sums
@@ -155,13 +157,18 @@ def even(k: int, n: int, row: int = 0) -> int:
     return min(near, key=lambda d: abs(d - k)) if near and k > 1 else k
 
 
-def steps_of(region: Region, most: int) -> int:
-    """At most so many steps at a time; a divisor of them all where the place of an extremum counts.
+def steps_of(region: Region, node: Node, most: int) -> int:
+    """As many steps at a time as are asked for; a divisor where the place of an extremum counts.
 
     XLA may round in one way in a loop and in another in what is left over: no ties any more.
     """
     n, most = region.n, min(most, region.n)
-    return max(d for d in range(1, most + 1) if n % d == 0) if finds_places(region) else most
+    if n % most == 0 or not finds_places(region):
+        return most
+    k = max(d for d in range(1, most) if n % d == 0)
+    why = f"the place of an extremum among {n} is looked for in equal parts"
+    note(f"{k} steps at a time, not {most}", compat.where(node.eqn), why)
+    return k
 
 
 def finds_places(region: Region) -> bool:

@@ -174,7 +174,7 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
         return taken
     light = not is_heavy(view.body)
-    k = chunk_of(region, light) if chunk == "auto" else steps_of(region, chunk)
+    k = chunk_of(region, light) if chunk == "auto" else steps_of(region, node, chunk)
     k = 1 if plan.single else k
     if remat == "auto":
         plan.as_written = not parts and least != 0 and is_as_written(region, list(seeds), carries)

@@ -59,9 +59,10 @@ def stream(
 ) -> compat.Jaxpr:
     """Work through large intermediates in blocks of rows, where XLA would make them as a whole.
 
-    block: rows at a time, "auto" by cost; remat: whether a gradient computes a block again
-    instead of keeping it; level: "exact" leaves sums of floats in their order; threshold:
-    bytes from which on a value counts as large. Declined values leave a note.
+    block: rows at a time, for `argmax` and `argmin` at most so many and a divisor of them all,
+    "auto" by cost; remat: whether a gradient computes a block again instead of keeping it;
+    level: "exact" leaves sums of floats in their order; threshold: bytes from which on a value
+    counts as large. Declined values leave a note.
 
     >>> from malleable import stage
     >>> def smooth(x, y):
@@ -138,7 +139,7 @@ def _stream_one(graph, node, sinks, allow, block, remat, pays) -> bool:
         else:
             found.append((_rank(region, small), dim, region))
     for _, _, region in sorted(found, key=lambda entry: entry[:2]):
-        k = _rows(region) if block == "auto" else steps_of(region, block)
+        k = _rows(region) if block == "auto" else steps_of(region, node, block)
         if k < region.n:
             break
         reasons.append("a block would be all of it")
