@@ -135,7 +135,7 @@ def indexed(w, scope):
             (f"jnp.zeros({few}).at[{rows}[::-1]].add({v}.reshape({n}, -1).sum(1))", rest[:1], {}),
             (f"jax.ops.segment_max({whole}, {rows}, {few})", rest, INTS),
             (f"jnp.bincount(jnp.abs({whole}).ravel(), length=5)", (5,), INTS),
-            (f"jnp.histogram(lax.stop_gradient({v}), bins=4, range=(-1, 1))[0]", (4,), {}),
+            (f"jnp.histogram(lax.stop_gradient({v}), bins=4, range=(-1, 1.1))[0]", (4,), {}),
         ]
     )
     w.add(scope, "indexed", text, shape, **{"bound": 1.5 * a.size, "distinct": False, **facts})
