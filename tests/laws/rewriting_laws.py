@@ -164,7 +164,8 @@ def repeats(program, names, args):
     if name == "reroll":
         again = reroll  # blocks of two equations appear anew where others were rolled
     elif name.startswith("stream"):  # a second run is to stream no block of what was streamed
-        again = stream(block=1, threshold=max(200, 1 + largest(before) // 2))
+        block = 400 if jax.config.jax_enable_x64 else 200  # of two dims: 7 x 7 numbers at most
+        again = stream(block=1, threshold=max(block, 1 + largest(before) // 2))
     run = mal.pipeline(again)
     once = run(before)
     twice = run(once)
