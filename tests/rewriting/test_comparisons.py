@@ -106,6 +106,18 @@ def test_what_was_found_outside_is_not_cut():
     assert "where it is equal to elements of its own is found outside" in {n.why for n in heard}
 
 
+@pytest.mark.parametrize("lanes", [False, True])
+def test_minima_of_a_few_columns_of_distances(plain_code, lanes):
+    """Distances were written out as terms, and then in the minimum of each column once more."""
+    nearest = lambda x, y: (((x[:, None] - y) ** 2).sum(2) / 27.0).min(0)
+    fun = jax.vmap(nearest, (0, None)) if lanes else nearest
+    total = lambda fun: jax.jit(jax.grad(lambda x, y: fun(x, y).sum(), (0, 1)))
+    x, y = normal(0, *((4,) if lanes else ()), 5, 3), normal(1, 7, 3)
+    got = total(optimize(fun, stream(threshold=0)))(x, y)
+    for a, b in zip(got, total(fun)(x, y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
 def test_what_is_compared_with_itself():
     def found(fun):
         return len(compared(Graph.of(stage(fun)(jnp.ones((4, 3))).jaxpr)).shared)

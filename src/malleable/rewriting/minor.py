@@ -54,7 +54,7 @@ def unroll_minor(
     for node in graph.order():
         if node.name not in COMBINE or node not in graph.nodes or not stay.isdisjoint(node.outs):
             continue
-        if size(graph, node.ins[0]) >= least and (new := _unroll(graph, node)) is not None:
+        if size(graph, node.ins[0]) >= least and (new := _unroll(graph, node, found)) is not None:
             found[node.outs[0]] = new
     return found
 
@@ -88,7 +88,7 @@ def _ends(graph: Graph, values: Sequence[int]) -> list[Node | None]:
     return ends
 
 
-def _unroll(graph: Graph, node: Node) -> int | None:
+def _unroll(graph: Graph, node: Node, written: dict[int, int]) -> int | None:
     (value,) = node.ins
     aval, axes = graph.avals[value], node.params["axes"]
     if aval.ndim < 2 or aval.dtype.itemsize < 4 or aval.dtype.kind not in "fiu":
@@ -97,6 +97,8 @@ def _unroll(graph: Graph, node: Node) -> int | None:
     n, over = aval.shape[dim], dim in axes
     if not 1 < n <= (FEW if over else FEW // 2) or (over and len(axes) > 1):
         return None
+    if not over and len(axes) == dim:
+        return None  # scalar code, a reduction to each number
     streams = {value: Stream(Ax(dim), Window(0, 1, n))}
     actions = pull(graph, streams, n, size(graph, value) // n)
     if not actions or value not in streams or any(a.name not in PLAIN for a in actions):
@@ -105,8 +107,9 @@ def _unroll(graph: Graph, node: Node) -> int | None:
         return None
     if any(a.name in SLOW for a in actions) and not _is_reduced(graph, node):
         return None
-    searched = node.name != "reduce_sum" and len(graph.users(value)) > 1
-    if searched or any(a.name in ("eq", "ne") for a in actions):
+    sums = set() if over else set(map(graph.resolve, written.values()))  # seen by `is_searched`
+    searched = len(graph.users(value)) > 1 or not sums.isdisjoint(streams)
+    if (node.name in SEARCHED and searched) or any(a.name in ("eq", "ne") for a in actions):
         return None  # worked out once more, it may be rounded to what is not its own minimum
     region = Region(graph, n, False, actions, streams)
     sources, wholes = [(v, ax) for v, ax, _ in region.sources()], region.wholes()
