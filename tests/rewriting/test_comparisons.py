@@ -118,6 +118,25 @@ def test_minima_of_a_few_columns_of_distances(plain_code, lanes):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
 
 
+def test_minima_of_distances_that_are_used_as_a_whole_too():
+    """A loop over the three coordinates, written out in full, was none any more."""
+
+    def nearest(x, y, z):
+        d = jax.vmap(lambda p: ((p - y) ** 2).sum(1))(x)
+        moved = jnp.concatenate([z[None], (d / 27.0)[:-1]])
+        skew = jnp.mean((moved - jnp.mean(moved, (0, 1), keepdims=True)) ** 3, (0, 1))
+        return jnp.min(d / 27.0, 0), skew, moved * jnp.cos(z)
+
+    optimized = optimize(nearest, stream(threshold=0))
+    x, y, z = normal(0, 5, 3), normal(1, 7, 3), normal(2, 7)
+    loops = [e for e in stage(optimized)(x, y, z).jaxpr.eqns if e.primitive.name == "scan"]
+    assert [(e.params["length"], e.params["unroll"]) for e in loops] == [(3, 1)]
+    total = lambda fun: lambda *args: sum(jnp.cos(value).sum() for value in fun(*args))
+    grads = lambda fun: jax.jit(jax.grad(total(fun), (0, 1)))(x, y, z)
+    for a, b in zip(grads(optimized), grads(nearest), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
 def test_what_is_compared_with_itself():
     def found(fun):
         return len(compared(Graph.of(stage(fun)(jnp.ones((4, 3))).jaxpr)).shared)

@@ -271,7 +271,8 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
         feeds = [unstack(at[v], ax, n) for v, ax, _ in plan.sources]
         every = (feeds, jnp.arange(n, dtype=jnp.int32))
         if k == 1:
-            state, stacked = lax.scan(single, plan.init(wholes), every, unroll=min(8, n))
+            unroll = _unrolled(plan.region)
+            state, stacked = lax.scan(single, plan.init(wholes), every, unroll=unroll)
         else:
             state, stacked = in_chunks(advance, plan.init(wholes), every, n, k, False)
         whole = [
@@ -282,3 +283,13 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
         return [*whole, *(results[v] for v in plan.results)]
 
     return put(graph, node, plan, run, given, [*plan.escapes, *plan.results], "stream")
+
+
+def _unrolled(region: Region) -> int:
+    """Steps of a loop that are written out: never all of them, and none are left behind it.
+
+    XLA might work these out once more where they are compared with the least of them.
+    """
+    if is_search(region):
+        return min(8, region.n)
+    return max(d for d in range(1, 9) if region.n % d == 0 and d < region.n)
