@@ -89,6 +89,7 @@ def _ends(graph: Graph, values: Sequence[int]) -> list[Node | None]:
 
 
 def _unroll(graph: Graph, node: Node, written: dict[int, int]) -> int | None:
+    """What the result of a reduction is now, or None; written: those that were unrolled before."""
     (value,) = node.ins
     aval, axes = graph.avals[value], node.params["axes"]
     if aval.ndim < 2 or aval.dtype.itemsize < 4 or aval.dtype.kind not in "fiu":
@@ -107,9 +108,11 @@ def _unroll(graph: Graph, node: Node, written: dict[int, int]) -> int | None:
         return None
     if any(a.name in SLOW for a in actions) and not _is_reduced(graph, node):
         return None
-    sums = set() if over else set(map(graph.resolve, written.values()))  # seen by `is_searched`
-    searched = len(graph.users(value)) > 1 or not sums.isdisjoint(streams)
-    if (node.name in SEARCHED and searched) or any(a.name in ("eq", "ne") for a in actions):
+    searched = node.name in SEARCHED and (
+        len(graph.users(value)) > 1
+        or (not over and any(graph.resolve(new) in streams for new in written.values()))
+    )
+    if searched or any(a.name in ("eq", "ne") for a in actions):
         return None  # worked out once more, it may be rounded to what is not its own minimum
     region = Region(graph, n, False, actions, streams)
     sources, wholes = [(v, ax) for v, ax, _ in region.sources()], region.wholes()

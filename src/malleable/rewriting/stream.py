@@ -288,7 +288,8 @@ def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[
 def _unrolled(region: Region) -> int:
     """Steps of a loop that are written out: never all of them, and none are left behind it.
 
-    XLA might work these out once more where they are compared with the least of them.
+    XLA might work these out once more where they are compared with the least of them. Where only
+    places of extrema are searched for, nothing is compared later: up to eight, as is fastest.
     """
     if is_search(region):
         return min(8, region.n)
