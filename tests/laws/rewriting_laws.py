@@ -34,6 +34,7 @@ PASSES = {
     "push 4": push_up_reductions(threshold=0, chunk=4, remat="body"),
     "push as written": push_up_reductions(threshold=1),
     "stream": stream(threshold=0),
+    "stream as written": stream(threshold=1),
     "stream 2": stream(threshold=0, block=2),
     "stream 3": stream(threshold=0, block=3, remat=False),
     "reroll": reroll(repeats=2, least=1),

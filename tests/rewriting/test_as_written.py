@@ -1,11 +1,11 @@
-"""Pushed for the value, and the gradient that of the program as it was written."""
+"""Rewritten for the value, and the gradient that of the program as written; or the other way."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from malleable import compat, optimize, push_up_reductions
+from malleable import compat, listen, optimize, push_up_reductions, stream
 from tests.rules import assert_same
 from tests.scans import same_everywhere, stacked
 
@@ -138,3 +138,78 @@ def test_states_before_each_step_meet_what_is_given_for_it():
     passed = optimize(fun, push_up_reductions(threshold=0))
     assert "pad" not in names(program(passed, (LAST, VALUES)))
     same_everywhere(passed, fun, LAST, VALUES)
+
+
+# ---------------------------------------------------------------- the other way round: `stream`
+
+U, W = jnp.sin(jnp.arange(40.0)), jnp.cos(jnp.arange(90.0))
+apart = lambda x, y: x[:, None] - y[None]
+
+FUSED = {
+    "sum of rows": lambda x, y: jnp.exp(-(apart(x, y) ** 2)).mean(1),
+    "sum of columns": lambda x, y: jnp.tanh(apart(x, y)).mean(0),
+    "mean of all": lambda x, y: abs(apart(x, y)).mean(),
+    "maximum": lambda x, y: abs(apart(x, y)).max(1),
+    "hinge": lambda x, y: jnp.maximum(0, 1 - apart(x, y)).mean(),
+    "three axes": lambda x, y: jnp.exp(-((apart(x, y)[:, None] - y[:3, None]) ** 2)).mean(2),
+}
+STREAMED = {
+    "comparisons": lambda x, y: jnp.where(apart(x, y) > 0, x[:, None], 0.0).sum(1),
+    "clamp": lambda x, y: jnp.clip(apart(x, y), -1, 1).sum(1),
+    "product of all": lambda x, y: (1 + 0.01 * apart(x, y)).prod(1),
+    "two reductions": lambda x, y: (apart(x, y).sum(1), jnp.exp(apart(x, y)).max(1)),
+    "used twice": lambda x, y: ((d := jnp.exp(apart(x, y))) / (1 + d)).sum(1),
+    "short rows": lambda x, y: jnp.exp(apart(y, x)).sum(1),
+    "product": lambda x, y: jnp.exp(apart(x, y)) @ y,
+    "place": lambda x, y: abs(apart(x, y)).argmin(1),
+}
+
+
+def bodies_as_written(fun, **options):
+    """The values that `stream` leaves as they are written, in what it makes of a function."""
+    jaxpr = program(optimize(fun, stream(**{"threshold": 1} | options)), (U, W))
+    calls = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "custom_jvp_call"]
+    return [names(body) for eqn in calls for body in compat.bodies(eqn.params)]
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_value_that_xla_fuses_is_left_and_its_derivative_streamed(name):
+    fun = FUSED[name]
+    (body,) = bodies_as_written(fun)
+    assert "scan" not in body
+    passed = optimize(fun, stream(threshold=1))
+    total = lambda f: jax.grad(lambda *xs: jnp.sum(f(*xs)))
+    assert "scan" in names(program(total(passed), (U, W)))
+    assert "scan" not in names(program(total(fun), (U, W)))
+    same_everywhere(passed, fun, U, W)
+    second = lambda f: jax.hessian(lambda x: jnp.sum(jnp.sin(f(x, W))))(U[:5])
+    assert_same(second(passed), second(fun), rtol=2e-4)
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_a_value_that_xla_would_keep_or_is_slow_at_is_streamed(name):
+    fun = STREAMED[name]
+    assert bodies_as_written(fun) == []
+    assert "scan" in names(program(optimize(fun, stream(threshold=1)), (U, W)))
+
+
+@pytest.mark.parametrize("options", [{"threshold": 0}, {"block": 5}])
+def test_who_asks_for_blocks_gets_them(options):
+    assert bodies_as_written(FUSED["sum of rows"], **options) == []
+
+
+def test_what_is_left_as_written_stays_so_and_a_note_says_so():
+    once = optimize(FUSED["sum of rows"], stream(threshold=1))
+    twice = optimize(once, stream(threshold=0, block=1))
+    with listen() as notes:
+        assert names(program(twice, (U, W))) == names(program(once, (U, W)))
+    assert [note.what for note in notes] == ["only what is differentiated is streamed"]
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_neither_the_value_nor_the_gradient_is_large_in_memory(name):
+    fun = optimize(FUSED[name], stream)
+    x, y = (jnp.linspace(0.1, 1.0, n) for n in (3000, 1000))  # 12 MB and more
+    bytes_of = lambda f: jax.jit(f).lower(x, y).compile().memory_analysis().temp_size_in_bytes
+    assert bytes_of(fun) < 1e6
+    assert bytes_of(jax.grad(lambda *xs: jnp.sum(jnp.sin(fun(*xs))))) < 8e6

@@ -14,9 +14,15 @@ from jax.custom_derivatives import SymbolicZero
 from malleable import compat
 from malleable.rewriting.frontier import PLAIN, size
 from malleable.rewriting.graph import Graph, Node
+from malleable.rewriting.plan import Plan
 from malleable.rewriting.region import Ended, Kept, Mapped, Region
 
 MOMENTS = 1 << 23  # bytes of what is stacked up to which the gradient of its moments is as written
+
+
+def is_value(body: compat.Jaxpr) -> bool:
+    """Whether a program is what was left as it was written, for the value."""
+    return compat.is_from(body, __file__)
 
 
 def is_as_written(region: Region, seeds: Sequence[int], carries: Sequence[int]) -> bool:
@@ -44,28 +50,31 @@ def is_as_written(region: Region, seeds: Sequence[int], carries: Sequence[int]) 
 
 
 def as_written(
-    graph: Graph, run: Callable, node: Node, region: Region, given: list[int], results: list[int]
+    graph: Graph, run: Callable, node: Node, plan: Plan, given: list[int], results: list[int]
 ) -> Callable:
-    """`run`, on the values `given`; a derivative is that of the equations it stands for."""
-    eqns = [(n.eqn, n.ins, n.outs) for n in (node, *region.actions)]  # as they are now
+    """`run`, on the values `given`; its value, or derivative, is that of the equations before."""
+    actions = plan.region.actions
+    nodes = actions if node in actions else (node, *actions)
+    eqns = [(n.eqn, n.ins, n.outs) for n in nodes]  # as they are now
     known = {v: graph.value(v) for _, ins, _ in eqns for v in ins}
 
-    def plain(values):
+    def plain(*values):
         env = known | dict(zip(given, values, strict=True))
         for eqn, ins, outs in eqns:
             env.update(zip(outs, compat.copy(eqn, [env[v] for v in ins]), strict=True))
         return [env[v] for v in results]
 
-    pushed = jax.custom_jvp(run)
+    value, derivative = (plain, run) if plan.as_written == "value" else (run, plain)
+    both = jax.custom_jvp(value)
 
     def jvp(primals, tangents):
         moved = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
 
         def some(*values):
             args = dict(enumerate(primals)) | dict(zip(moved, values, strict=True))
-            return plain(args.values())
+            return derivative(*args.values())
 
         return jax.jvp(some, [primals[i] for i in moved], [tangents[i] for i in moved])
 
-    pushed.defjvp(jvp, symbolic_zeros=True)
-    return pushed
+    both.defjvp(jvp, symbolic_zeros=True)
+    return both

@@ -6,7 +6,7 @@ import jax
 
 from malleable import compat
 from malleable.notes import note
-from malleable.rewriting.frontier import size
+from malleable.rewriting.frontier import PLAIN, size
 from malleable.rewriting.graph import Node
 from malleable.rewriting.late import is_late, late_sums
 from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, axes_of
@@ -19,6 +19,10 @@ ROWS = 256  # rows that a product with the largest matrices needs to run at full
 LOOP = 8  # steps that a loop within a step is worth
 SHARED = 1 << 17  # bytes of a block from which on XLA:CPU gives each thread a part of it
 LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
+FUSED = frozenset(["reduce_sum", "reduce_max", "reduce_min"])  # with what they reduce
+APART = frozenset(["sin", "cos", "clamp", "transpose"])  # never with what reduces them
+CLAMP = frozenset(["max", "min"])  # of which XLA makes one, if there are both
+FEW, LONG = 64, 1 << 10  # elements of a row that XLA:CPU is fast at, if they are reduced, or left
 INNER = 16  # multiplications that take longer than to write a number
 # elements: XLA:CPU of 0.10 sums leading dims 4 to 40 times as slowly where that leaves more
 COLUMNS = 1 << 14 if jax.__version_info__ < (0, 12) else math.inf
@@ -71,6 +75,28 @@ def takes_longer(region: Region) -> str:
     if size(graph, largest) < 4 * LARGE and sum(map(multiplications, products)) > INNER * elements:
         return f"its products take longer than to keep {size(graph, largest)} bytes"
     return ""
+
+
+def is_fused(region: Region) -> bool:
+    """Whether XLA works a region out in one kernel, without what is large, as fast as in blocks.
+
+    It does where floats are used once each, up to one reduction; booleans it keeps. It is slow at
+    rows of a few numbers that are reduced, and at long ones of what is left.
+    """
+    graph, names = region.graph, {node.name for node in region.actions}
+    reductions = [node for node in region.actions if node.name in FUSED]
+    if len(reductions) != 1 or names - PLAIN - FUSED or names & APART or names >= CLAMP:
+        return False
+    (value,), axes = reductions[0].ins, reductions[0].params["axes"]
+    aval = graph.avals[value]
+    made = {v for node in region.actions for v in node.outs}
+    large = {v for v in made if 2 * graph.avals[v].size >= aval.size}
+    if any(len(graph.users(v)) > 1 for v in large) or not large.isdisjoint(graph.outputs):
+        return False
+    if any(graph.avals[v].dtype.name not in ("float32", "float64") for v in large):
+        return False
+    row, left = aval.shape[-1], set(range(aval.ndim)) - {*axes}
+    return not left or (row <= LONG if aval.ndim - 1 in left else row >= FEW)
 
 
 def multiplications(product: Node) -> int:

@@ -54,7 +54,7 @@ class Plan:
     beside: those of them that are streams themselves, as the scan stacks them;
     escapes: values with the axis that leave stacked; single: whether it must go step by step;
     delayed: (value, d) of slices needed d steps later; handed: the carry that is one of these;
-    as_written: whether a derivative is that of the program before.
+    as_written: what of it is that of the program before: its "value", its "derivative", or "".
     """
 
     def __init__(self, region: Region):
@@ -89,7 +89,7 @@ class Plan:
             if d
         }
         self.handed: dict = {}
-        self.as_written = False
+        self.as_written = ""
         windows = [s.window for s in region.streams.values()]
         self.before = max(0, -min((w.start for w in windows), default=0))
         self.behind = max(0, max(map(last_of, windows), default=0) - self.n + 1)

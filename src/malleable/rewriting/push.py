@@ -177,7 +177,8 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     k = chunk_of(region, light) if chunk == "auto" else steps_of(region, node, chunk)
     k = 1 if plan.single else k
     if remat == "auto":
-        plan.as_written = not parts and least != 0 and is_as_written(region, list(seeds), carries)
+        if not parts and least != 0 and is_as_written(region, list(seeds), carries):
+            plan.as_written = "derivative"
         wanted = [i for i, v in enumerate(ys) if v in (seeds if parts else region.streams)]
         remat = "body" if is_better_again(view, wanted, k) else "tail"
     if k == 1 and not parts:

@@ -158,7 +158,7 @@ def put(graph: Graph, node: Node, plan: Plan, run, given: list[int], old: list[i
         values = [x if c is None else c for c, x in zip(numbers, values, strict=True)]
         return [weakened(x, graph.avals[v]) for x, v in zip(run(*values), old, strict=True)]
 
-    fun = as_written(graph, alike, node, plan.region, given, old) if plan.as_written else alike
+    fun = as_written(graph, alike, node, plan, given, old) if plan.as_written else alike
     return dict(zip(old, graph.trace(fun, given, node, by), strict=True))
 
 

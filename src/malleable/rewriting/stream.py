@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
+from malleable.rewriting.as_written import is_value
 from malleable.rewriting.axes import Ax, restack, unstack
 from malleable.rewriting.comparisons import compared, torn
 from malleable.rewriting.cost import (
@@ -25,6 +26,7 @@ from malleable.rewriting.cost import (
     COLUMNS,
     LARGE,
     even,
+    is_fused,
     is_kept,
     is_made_whole,
     steps_of,
@@ -79,6 +81,10 @@ def stream(
     by_name, allow, may_inline = chosen(sinks, level)
     least = LARGE if threshold is None else threshold
 
+    def left(region: Region) -> bool:
+        """Whether the value had better be worked out as it is written."""
+        return threshold != 0 and block == "auto" and is_fused(region)
+
     def once(body: compat.Jaxpr, stay: frozenset[int] = frozenset()) -> compat.Jaxpr:
         graph = Graph.of(body, may_inline)
         comparisons = compared(graph)
@@ -93,12 +99,14 @@ def stream(
         tried: set = set()
         while (node := _next(graph, tried, least)) is not None:
             tried.add(node)
-            changed |= _stream_one(graph, node, by_name, allow, block, remat, pays)
+            changed |= _stream_one(graph, node, by_name, allow, block, remat, pays, left)
         if again := {old for old, new in written.items() if is_searched(graph, new)}:
             return once(body, stay | again)  # XLA may round these twice, and find no extremum
         return graph.jaxpr() if changed else body
 
     def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
+        if is_value(body):
+            return body
         for _ in range(ROUNDS):  # what is streamed may have been in the way of something
             after = once(body)
             if after is body:
@@ -122,7 +130,7 @@ def _next(graph: Graph, tried: set, least: int) -> Node | None:
     return None
 
 
-def _stream_one(graph, node, sinks, allow, block, remat, pays) -> bool:
+def _stream_one(graph, node, sinks, allow, block, remat, pays, left) -> bool:
     """Stream the best axis of what an equation spreads out; whether there was one."""
     (out,) = node.outs
     aval, found, reasons = graph.avals[out], [], []
@@ -147,7 +155,12 @@ def _stream_one(graph, node, sinks, allow, block, remat, pays) -> bool:
         why = reasons[0] if reasons else "it has no axis to cut"
         note("a large value is made as a whole", compat.where(node.eqn), why)
         return False
-    graph.replace(_rebuild(graph, node, Plan(finish(region)), k, remat))
+    plan = Plan(finish(region))
+    if left(region):
+        plan.as_written = "value"
+        why = "XLA works its value out in one kernel, without what is large"
+        note("only what is differentiated is streamed", compat.where(node.eqn), why)
+    graph.replace(_rebuild(graph, node, plan, k, remat))
     return True
 
 
