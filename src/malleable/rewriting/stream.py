@@ -42,6 +42,7 @@ from malleable.rewriting.plan import Plan
 from malleable.rewriting.push import ROUNDS, check_options, chosen
 from malleable.rewriting.rebuild import checkpointed, in_chunks, is_ours, put
 from malleable.rewriting.region import Ended, Kept, Mapped, Region, Stream, Window
+from malleable.rewriting.separable import is_separable
 from malleable.rewriting.sinks import SINKS, Sink
 
 ROWS = 128  # of a block, which then may be twice as large: XLA shares fewer among threads badly
@@ -196,7 +197,9 @@ def _verdict(region: Region, small: int) -> str:
     graph = region.graph
     if any(map(graph.is_placed, (*region.streams, *(v for v, *_ in region.sources())))):
         return "its type says on which devices its parts are"
-    if Plan(finish(region)).single:
+    if is_separable(finish(region)):
+        return "its derivative is one sum all along an axis: sum each factor first"
+    if Plan(region).single:
         return "parts of the axis are taken"
     escapes = region.escapes()
     if any(size(graph, v) > 4 * small for v in escapes):
