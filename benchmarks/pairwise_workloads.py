@@ -185,6 +185,31 @@ def quantization_hand(x, y, block=1024):
     return rows(lambda x: squares(x, columns).min(1), x, block).mean()
 
 
+def density(x, y):
+    """How many points of x there are around each of a few places y."""
+    return jnp.exp(-distances(x, y)).sum(0)
+
+
+def density_hand(x, y):
+    return jnp.exp(-squares(x, y.T)).sum(0)
+
+
+def density_hand_gradient(x, y, block=1 << 15):
+    columns = y.T
+    ones = lambda x: jnp.exp(-squares(x, columns)).sum(0, keepdims=True)
+    block = min(block, x.shape[0])
+    return lax.map(jax.checkpoint(ones), x.reshape(-1, block, x.shape[1])).sum((0, 1))
+
+
+def ranking(x, y):
+    """The hinge loss of all pairs, of which x is to be 1 above y. XLA fuses it as it is."""
+    return jnp.maximum(0, 1 - (x[:, None] - y)).mean()
+
+
+def ranking_hand_gradient(x, y, block=64):
+    return rows(lambda x: jnp.maximum(0, 1 - (x[:, None] - y)).mean(1), x, block).mean()
+
+
 # ---------------------------------------------------------------- all of them
 
 
@@ -206,6 +231,15 @@ def heads(quick):
 
 def clusters(quick):
     return normal(0, 256 if quick else 32_768, 16), normal(1, 8 if quick else 64, 16)
+
+
+def places(quick):
+    return normal(0, 256 if quick else 1 << 18, 2), normal(1, 16, 2)
+
+
+def scores(quick):
+    n = 128 if quick else 8192
+    return normal(0, n), normal(1, n)
 
 
 def bodies(quick):
@@ -269,5 +303,21 @@ WORKLOADS = [
     Workload("forces of 4096 bodies", forces, forces_hand, bodies, (0,)),
     Workload("Matern kernel, vmap of vmap, 4096", matern, matern_hand, points(4096, 8), (0, 1)),
     Workload("k-means loss, 32,768 x 64", quantization, quantization_hand, clusters, (0, 1)),
+    Workload(
+        "density at places, 262,144 x 16",
+        density,
+        density_hand,
+        places,
+        (0, 1),
+        hand_gradient=density_hand_gradient,
+    ),
+    Workload(
+        "ranking loss, 8192 x 8192",
+        ranking,
+        ranking,
+        scores,
+        (0, 1),
+        hand_gradient=ranking_hand_gradient,
+    ),
     Workload("mean shift, 4096", mean_shift, mean_shift_hand, points(4096), (0, 1)),
 ]

@@ -1,8 +1,10 @@
 """What a rewrite costs and gains: bytes that need not be, and whether that pays."""
 
+import functools
 import math
 
 import jax
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
@@ -22,6 +24,7 @@ LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
 FUSED = frozenset(["reduce_sum", "reduce_max", "reduce_min"])  # with what they reduce
 APART = frozenset(["sin", "cos", "clamp", "transpose"])  # never with what reduces them
 CLAMP = frozenset(["max", "min"])  # of which XLA makes one, if there are both
+MOST = 64  # equations and operands of what XLA:CPU still makes one kernel of
 FEW, LONG = 64, 1 << 10  # elements of a row that XLA:CPU is fast at, if they are reduced, or left
 INNER = 16  # multiplications that take longer than to write a number
 # elements: XLA:CPU of 0.10 sums leading dims 4 to 40 times as slowly where that leaves more
@@ -80,9 +83,11 @@ def takes_longer(region: Region) -> str:
 def is_fused(region: Region) -> bool:
     """Whether XLA works a region out in one kernel, without what is large, as fast as in blocks.
 
-    It does where floats are used once each, up to one reduction; booleans it keeps. It is slow at
-    rows of a few numbers that are reduced, and at long ones of what is left.
+    It does where a few floats are used once each, up to one reduction; booleans it keeps. It is
+    slow at rows of a few numbers that are reduced, and at long ones of what is left.
     """
+    if len(region.actions) + len(region.sources()) + len(region.wholes()) > MOST:
+        return False
     graph, names = region.graph, {node.name for node in region.actions}
     reductions = [node for node in region.actions if node.name in FUSED]
     if len(reductions) != 1 or names - PLAIN - FUSED or names & APART or names >= CLAMP:
@@ -96,7 +101,20 @@ def is_fused(region: Region) -> bool:
     if any(graph.avals[v].dtype.name not in ("float32", "float64") for v in large):
         return False
     row, left = aval.shape[-1], set(range(aval.ndim)) - {*axes}
-    return not left or (row <= LONG if aval.ndim - 1 in left else row >= FEW)
+    fast = not left or (row <= LONG if aval.ndim - 1 in left else row >= FEW)
+    return fast and fuses_sums()
+
+
+@functools.cache
+def fuses_sums() -> bool:
+    """Whether XLA sums what it works out without keeping it: so it does with YNNPACK, and on GPUs.
+
+    A small program is compiled to see; on CPUs other than x86, and before 0.10.2, it does not.
+    """
+    column, row = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 1), (1, 512)))
+    program = jax.jit(lambda x, y: jnp.exp(x - y).sum(1)).lower(column, row).compile()
+    stats = program.memory_analysis()
+    return stats is not None and stats.temp_size_in_bytes < 512 * 512
 
 
 def multiplications(product: Node) -> int:
