@@ -149,6 +149,7 @@ def test_states_before_each_step_meet_what_is_given_for_it():
 
 U, W = jnp.sin(jnp.arange(40.0)), jnp.cos(jnp.arange(90.0))
 apart = lambda x, y: x[:, None] - y[None]
+energy = lambda x, y: abs(apart(x, y)).mean()
 
 FUSED = {
     "sum of rows": lambda x, y: jnp.exp(-(apart(x, y) ** 2)).mean(1),
@@ -159,6 +160,7 @@ FUSED = {
     "three axes": lambda x, y: jnp.exp(-((apart(x, y)[:, None] - y[:3, None]) ** 2)).mean(2),
 }
 STREAMED = {
+    "as large as another": lambda x, y: abs(apart(x, y)).mean(1) * (jnp.tanh(2 * apart(x, y)) @ y),
     "comparisons": lambda x, y: jnp.where(apart(x, y) > 0, x[:, None], 0.0).sum(1),
     "clamp": lambda x, y: jnp.clip(apart(x, y), -1, 1).sum(1),
     "product of all": lambda x, y: (1 + 0.01 * apart(x, y)).prod(1),
@@ -226,6 +228,21 @@ def test_where_xla_does_not_fuse_the_value_is_streamed(flags, seen):
     env = os.environ | {"XLA_FLAGS": flags}
     run = subprocess.run([sys.executable, "-c", SEEN], env=env, capture_output=True, text=True)
     assert run.stdout.strip() == (seen if platform.machine() == "x86_64" else "False"), run.stderr
+
+
+SEVERAL = {
+    "energy distance": lambda x, y: 2 * energy(x, y) - energy(x, x) - energy(y, y),
+    "two places": lambda x, y: energy(x, y) * jnp.exp(apart(x, 2 * y)).mean(),
+    "one after another": lambda x, y: abs(apart(x, y + abs(apart(x, y)).mean(0))).mean(1),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_what_several_kernels_have_in_common_is_not_large_in_memory(name):
+    x, y = jnp.sin(jnp.arange(2000.0)), jnp.cos(jnp.arange(2000.0))
+    program = jax.jit(optimize(SEVERAL[name], stream)).lower(x, y).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 5e6  # 16 MB and more otherwise
+    assert_same(program(x, y), jax.jit(SEVERAL[name])(x, y), rtol=2e-4)
 
 
 @pytest.mark.parametrize("name", FUSED)

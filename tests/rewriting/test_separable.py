@@ -10,7 +10,7 @@ from malleable.rewriting.stream import stream
 from tests.rules import assert_same
 
 X, Y = (0.1 + 0.9 * jnp.sin(jnp.arange(1.0 * n)) ** 2 for n in (70, 90))
-WHY = "its derivative is one sum all along an axis: sum each factor first"
+WHY = "a derivative of it is one sum all along an axis: sum each factor first"
 
 products = lambda x, y: x[:, None] * y[None]
 everywhere = lambda x: jnp.broadcast_to(x[:, None], (70, 90))
@@ -18,14 +18,18 @@ everywhere = lambda x: jnp.broadcast_to(x[:, None], (70, 90))
 SEPARABLE = {
     "product": lambda x, y: products(x, y).mean(),
     "the other way round": lambda x, y: (y[:, None] * x[None]).mean(),
-    "rows": lambda x, y: jnp.sin(products(x, y).mean(1)).sum(),
     "affine": lambda x, y: (2 * products(x, y) - x[:, None]).sum() / 100,
     "one factor is curved": lambda x, y: (jnp.exp(x)[:, None] / y[None]).mean(),
     "spread out before": lambda x, y: (everywhere(x) * y).mean(),
     "flat": lambda x, y: products(x, y).reshape(-1).mean(),
     "a third axis": lambda x, y: (products(x, y)[:, :, None] * y[:5]).transpose(2, 0, 1).mean(),
+    "weights that are known": lambda x, y: (x[:, None] * jnp.arange(90.0)).mean(),
 }
 OTHERS = {
+    "rows": lambda x, y: jnp.sin(products(x, y).mean(1)).sum(),
+    "columns": lambda x, y: jnp.sin(products(x, y).mean(0)).sum(),
+    "a likelihood": lambda x, y: jnp.log1p((products(x, y) ** 2 + jnp.log(y)).mean(1)).sum(),
+    "with weights": lambda x, y: (x * (jnp.exp(products(x, y)) - x[:, None] - y).mean(1)).sum(),
     "curved, and not": lambda x, y: (jnp.tanh(products(x, y)) + products(x, y)).mean(),
     "curved": lambda x, y: jnp.tanh(products(x, y)).mean(),
     "differences": lambda x, y: ((x[:, None] - y[None]) ** 2).mean(),
@@ -33,7 +37,6 @@ OTHERS = {
     "sums": lambda x, y: (x[:, None] + y[None]).mean(),
     "by whether they are less": lambda x, y: jnp.where(x[:, None] < y, y, 0.0).mean(),
     "maximum": lambda x, y: products(x, y).max(1).sum(),
-    "weights of what is not differentiated": lambda x, y: (x[:, None] * jnp.arange(90.0)).mean(),
 }
 
 

@@ -54,7 +54,7 @@ def as_written(
 ) -> Callable:
     """`run`, on the values `given`; its value, or derivative, is that of the equations before."""
     actions = plan.region.actions
-    nodes = actions if node in actions else (node, *actions)
+    nodes = actions if plan.as_written == "value" else (node, *actions)
     eqns = [(n.eqn, n.ins, n.outs) for n in nodes]  # as they are now
     known = {v: graph.value(v) for _, ins, _ in eqns for v in ins}
 

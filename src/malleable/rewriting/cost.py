@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterable
 
 import jax
 from jax import numpy as jnp
@@ -101,8 +102,19 @@ def is_fused(region: Region) -> bool:
     if any(graph.avals[v].dtype.name not in ("float32", "float64") for v in large):
         return False
     row, left = aval.shape[-1], set(range(aval.ndim)) - {*axes}
+    if 2 * _largest(n.eqn for n in graph.nodes if n not in region.actions) >= aval.size:
+        return False  # XLA keeps what two kernels have in common, as large as it was spread out
     fast = not left or (row <= LONG if aval.ndim - 1 in left else row >= FEW)
     return fast and fuses_sums()
+
+
+def _largest(eqns: Iterable[compat.Eqn]) -> int:
+    """The elements of the largest value that equations make, or those of their bodies."""
+    found = 0
+    for eqn in eqns:
+        sizes = (math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars)
+        found = max([found, *sizes, *(_largest(body.eqns) for body in compat.bodies(eqn.params))])
+    return found
 
 
 @functools.cache

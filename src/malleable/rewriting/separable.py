@@ -1,7 +1,8 @@
-"""Large values that an operand comes into linearly: sum_ij x_i y_j, which is (sum x) (sum y).
+"""Sums of all of a value that an operand comes into linearly: sum_ij x_i y_j, or (sum x) (sum y).
 
 The derivative by y_j is one sum for all j. In blocks, XLA:CPU would work it out for each j of a
-block, and under `vmap` it then reads operands where there are none (as in openxla/xla#49085).
+block, and under `vmap` it then reads operands where there are none (as in openxla/xla#49085); not
+so where a weight that comes from outside goes into that sum as well.
 """
 
 from malleable import compat
@@ -18,7 +19,7 @@ SHAPES = frozenset(["broadcast_in_dim", "transpose", "reshape", "squeeze", "redu
 def is_separable(region: Region) -> bool:
     """Whether a derivative by an operand is one sum all along an axis that the operand has.
 
-    region: its equations in order.
+    region: its equations in order. Sums that are weighted from outside do not count.
     """
     graph, moving, varies = region.graph, _moving(region), _varies(region)
     turned = {v: _long(graph, v) for v in (*region.escapes(), *region.results())}
@@ -35,7 +36,7 @@ def is_separable(region: Region) -> bool:
                 back = _long(graph, v) if there else frozenset()
             else:
                 back = frozenset(d for d, place in places.items() if place in there)
-                if there - {*places.values()} and len(back) < len(places):
+                if not turned[out] and there - {*places.values()} and len(back) < len(places):
                     return True
             turned[v] = turned.get(v, frozenset()) | back
     return False
@@ -59,7 +60,7 @@ def _varies(region: Region) -> dict[int, Dims]:
         for v in node.ins:
             varies.setdefault(v, _long(graph, v))
         for out in node.outs:
-            varies[out] = frozenset()
+            varies[out] = frozenset() if node.ins else _long(graph, out)
             for v in node.ins:
                 places = _places(graph, node, v)
                 there = None if places is None else {places[d] for d in varies[v] if d in places}

@@ -197,8 +197,9 @@ def _verdict(region: Region, small: int) -> str:
     graph = region.graph
     if any(map(graph.is_placed, (*region.streams, *(v for v, *_ in region.sources())))):
         return "its type says on which devices its parts are"
-    if is_separable(finish(region)):
-        return "its derivative is one sum all along an axis: sum each factor first"
+    region = finish(region)
+    if is_separable(region):
+        return "a derivative of it is one sum all along an axis: sum each factor first"
     if Plan(region).single:
         return "parts of the axis are taken"
     escapes = region.escapes()
