@@ -1,9 +1,10 @@
-"""Scans whose gradient is better that of the program as it was written.
+"""Scans whose gradient is better that of the program as it was written; or whose value is.
 
 A gradient of a scan runs it backwards. Where it would not have to, as what is differentiated never
 comes out of the scan (returns and advantages of reinforcement learning, behind a stop_gradient), or
 where what was stacked fits in a cache while each step back costs a good deal (moments), the scan
-with the reductions in it is for the value only.
+with the reductions in it is for the value only. The other way round, where XLA fuses a large value
+into its reduction, the scan over blocks that `stream` writes is for the derivative only.
 """
 
 from collections.abc import Callable, Sequence

@@ -119,9 +119,9 @@ def _largest(eqns: Iterable[compat.Eqn]) -> int:
 
 @functools.cache
 def fuses_sums() -> bool:
-    """Whether XLA sums what it works out without keeping it: so it does with YNNPACK, and on GPUs.
+    """Whether XLA sums what it works out without keeping it: a small program is compiled to see.
 
-    A small program is compiled to see; on CPUs other than x86, and before 0.10.2, it does not.
+    XLA:CPU does with YNNPACK, which it has on x86 since jaxlib 0.10.2.
     """
     column, row = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 1), (1, 512)))
     program = jax.jit(lambda x, y: jnp.exp(x - y).sum(1)).lower(column, row).compile()
