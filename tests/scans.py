@@ -47,6 +47,11 @@ def value_and_grad(fun, *args):
     return jax.jit(jax.vmap(jax.value_and_grad(total, has_aux=True), axes))(batch, *rest)
 
 
+def temporary(fun, *args):
+    """Bytes that a compiled function needs beside its arguments and results."""
+    return jax.jit(fun).lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+
 def same_everywhere(passed, fun, *args):
     """Raise AssertionError unless both have one result and one gradient, under jit and vmap."""
     assert_same(value_and_grad(passed, *args), value_and_grad(fun, *args), rtol=2e-4)

@@ -24,6 +24,7 @@ from tests.scans import (
     same_everywhere,
     same_on_eight_devices,
     stacked,
+    temporary,
     turned,
     waves,
 )
@@ -155,11 +156,6 @@ def test_a_long_tail_stays_about_as_long():
     before = stage(long_tail)(X).jaxpr
     assert count(before) > 200
     assert count(push(before)) <= 3 * count(before)
-
-
-def temporary(fun, x):
-    """Bytes that a compiled function needs beside its arguments and results."""
-    return jax.jit(fun).lower(x).compile().memory_analysis().temp_size_in_bytes
 
 
 def test_memory_falls_by_the_length_of_the_scan():

@@ -16,7 +16,7 @@ from malleable.rewriting.passes import optimize
 from malleable.rewriting.sinks import SINKS, sink
 from malleable.rewriting.stream import stream
 from tests.rules import assert_same
-from tests.scans import same_everywhere, same_on_eight_devices
+from tests.scans import same_everywhere, same_on_eight_devices, temporary
 
 M, N, D = 21, 18, 3
 LEAST = 4 * M * D * 2  # bytes: twice the largest operand
@@ -165,11 +165,6 @@ def test_the_same_pass_again_changes_nothing():
 
 
 # ---------------------------------------------------------------- memory
-
-
-def temporary(fun, *args):
-    """Bytes that a compiled function needs beside its arguments and results."""
-    return jax.jit(fun).lower(*args).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.parametrize("transform", [lambda fun: fun, jax.grad], ids=["value", "gradient"])

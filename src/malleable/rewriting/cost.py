@@ -102,10 +102,11 @@ def is_fused(region: Region) -> bool:
     if any(graph.avals[v].dtype.name not in ("float32", "float64") for v in large):
         return False
     row, left = aval.shape[-1], set(range(aval.ndim)) - {*axes}
+    if left and (row > LONG if aval.ndim - 1 in left else row < FEW):
+        return False
     if 2 * _largest(n.eqn for n in graph.nodes if n not in region.actions) >= aval.size:
         return False  # XLA keeps what two kernels have in common, as large as it was spread out
-    fast = not left or (row <= LONG if aval.ndim - 1 in left else row >= FEW)
-    return fast and fuses_sums()
+    return fuses_sums()
 
 
 def _largest(eqns: Iterable[compat.Eqn]) -> int:

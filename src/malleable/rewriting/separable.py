@@ -6,14 +6,13 @@ so where a weight that comes from outside goes into that sum as well.
 """
 
 from malleable import compat
-from malleable.rewriting.blocks import ALIKE
+from malleable.rewriting.blocks import ALIKE, SHAPING
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.region import Region
 
 Dims = frozenset[int]
 
-SUMS = frozenset(["add", "sub", "neg", "copy", "convert_element_type"])
-SHAPES = frozenset(["broadcast_in_dim", "transpose", "reshape", "squeeze", "reduce_sum"])
+LINEAR = SHAPING | {"add", "sub", "neg", "copy", "convert_element_type", "reduce_sum"}
 
 
 def is_separable(region: Region) -> bool:
@@ -70,7 +69,7 @@ def _varies(region: Region) -> dict[int, Dims]:
 
 def _factors(node: Node, i: int) -> list[int]:
     """The operands that are in a derivative by operand i."""
-    if node.name in SUMS | SHAPES:
+    if node.name in LINEAR:
         return []
     if node.name == "mul" or (node.name == "div" and i == 0):
         return [*node.ins[:i], *node.ins[i + 1 :]]
