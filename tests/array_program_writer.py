@@ -1,6 +1,7 @@
 """How a random array program is written: values with shapes, steps of text, decisions by a seed."""
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,6 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 FLOATS = ("float", "float32", "bfloat16")
+# the usual extents of arrays: length, batch, width
+SMALL = (1, 2, 3, 3, 4, 5, 6, 6), (1, 2, 3, 4), (1, 2, 3, 5)
+LARGE = (1, 3, 6, 18, 40, 64), (1, 2, 3, 24, 40), (1, 3, 5, 16, 48)
+EXTENTS = LARGE if os.environ.get("MALLEABLE_LARGE_PROGRAMS") else SMALL
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,7 @@ class Writer:
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self):
-        self.length = self.pick((1, 2, 3, 3, 4, 5, 6, 6))
-        self.batch = self.pick((1, 2, 3, 4))
-        self.width = self.pick((1, 2, 3, 5))
+        self.length, self.batch, self.width = map(self.pick, EXTENTS)
 
     def chance(self, one_in):
         return bool(self.rng.integers(one_in) == 0)

@@ -6,6 +6,9 @@ round the laws, so that a run that is cut short has tried them all about equally
 `--rewriting-programs 50000` for the passes; and `--selective-programs 20000` for `mal.jit`. Where
 one count is given, the others are 0: a failure runs again by
 `python -m tests.soak --rewriting-programs 1 --from-seed 1000007`.
+
+With MALLEABLE_LARGE_PROGRAMS=1 the arrays of `--rewriting-programs` are larger, and XLA compiles
+as it does for users: some of its kernels are only for arrays of some size.
 """
 
 import argparse
@@ -18,7 +21,8 @@ from tests.flags import FAST
 
 # JAX reads both variables when it is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
+if not os.environ.get("MALLEABLE_LARGE_PROGRAMS"):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
 
 import jax
 
