@@ -119,6 +119,22 @@ def test_attention_is_streamed(fun):
     same_everywhere(optimize(fun, stream(threshold=4096, block=4)), fun, Q, K, V)
 
 
+@pytest.mark.parametrize("options", [{"threshold": 0}, {"block": 7}])
+def test_what_comes_of_rows_and_of_their_mean_is_no_part_of_the_loop_that_makes_them(options):
+    fun = lambda x, y: jnp.var(jnp.exp(-distances(x, y)).sum(1))
+    x, y = jnp.sin(jnp.arange(180.0)).reshape(60, 3), jnp.cos(jnp.arange(150.0)).reshape(50, 3)
+    same_everywhere(optimize(fun, stream(**{"threshold": 1} | options)), fun, x, y)
+
+
+def test_a_maximum_of_no_axis_is_cut_where_its_tangent_is():
+    def fun(q, k, v):
+        scores = jnp.where(jnp.tril(jnp.ones((3, 3), bool)), q @ k.mT, -jnp.inf)
+        return (jax.nn.softmax(scores, axis=-1) @ v)[:-1]
+
+    heads = jnp.sin(jnp.arange(18.0)).reshape(3, 2, 3, 1)
+    same_everywhere(optimize(fun, stream(threshold=0)), fun, *heads)
+
+
 @pytest.mark.parametrize("remat", [True, False])
 def test_a_block_may_be_kept_for_the_gradient(remat):
     fun = KERNELS["smoothing"]

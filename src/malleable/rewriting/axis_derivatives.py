@@ -37,9 +37,14 @@ def custom_jvp(flow, eqn, ins, outs, n, origin):
         moved = (*body.outs, *_picked(results, body.outs))
         return _exactly(due, flow_program(flow, program, due, n, moved))
 
-    why = _refused(eqn, body.ins, along)
-    if why:
-        return why
+    found = _proved(eqn, body.ins, along)
+    if isinstance(found, str):
+        return found
+    if found is not None:  # a primal is cut where its tangent is
+        tangents = iter(found.outs[len(results) :])
+        cut = tuple(next(tangents) if r else ax for r, ax in zip(results, body.outs, strict=True))
+        if cut != body.outs:
+            return custom_jvp(flow, eqn, ins, cut, n, origin)
 
     def run(t, *xs):
         one = jax.custom_jvp(lambda t, *xs: tuple(body.run(t, *xs)))
@@ -88,9 +93,9 @@ def custom_vjp(flow, eqn, ins, outs, n, origin):
         back = _exactly(due, flow_program(flow, program, due, n, _picked(smooth, body.ins)))
         return back if isinstance(back, str) else (forth, back)
 
-    why = _refused(eqn, body.ins, halves)
-    if why:
-        return why
+    found = _proved(eqn, body.ins, halves)
+    if isinstance(found, str):
+        return found
 
     def run(t, *xs):
         one = jax.custom_vjp(lambda t, *xs: tuple(body.run(t, *xs)))
@@ -122,22 +127,21 @@ _proving: contextvars.ContextVar[frozenset] = contextvars.ContextVar(
 )
 
 
-def _refused(eqn, ins, rule) -> str:
-    """Why the derivative rule does not go along the axis, or "".
+def _proved(eqn, ins, rule):
+    """What goes along the axis of a derivative rule, or why it does not; None inside the rule.
 
     A rule may call the function it belongs to, so a function met again inside its own rule passes.
     """
     key = eqn.primitive.name, str(compat.bodies(eqn.params)[0]), ins
     if key in _proving.get():
-        return ""
+        return None
     token = _proving.set(_proving.get() | {key})
     try:
         found = rule()
     finally:
         _proving.reset(token)
-    return (
-        f"a derivative rule does not go along the axis: {found}" if isinstance(found, str) else ""
-    )
+    why = f"a derivative rule does not go along the axis: {found}"
+    return why if isinstance(found, str) else found
 
 
 def _surely(eqn, found):

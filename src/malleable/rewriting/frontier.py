@@ -217,12 +217,15 @@ def follow(region: Region, grown: dict) -> None:
     from a pass of their own.
     """
     graph, more = region.graph, 0
+    late = {v for node in grown for v in node.outs}  # what comes of it, in whatever way
+    for node in graph.order():
+        if not late.isdisjoint(node.ins):
+            late.update(node.outs)
     for node, action in grown.items():
         if node in region.actions or not isinstance(action, Mapped) or node.name not in PLAIN:
             continue
         taken = {v for v in node.ins if v in region.streams}
-        late = (graph.maker[v] for v in node.ins if v not in taken)
-        if not taken or any(maker in grown for maker in late) or more == TAIL:
+        if not taken or not late.isdisjoint({*node.ins} - taken) or more == TAIL:
             continue
         axes = [ax for v, ax in zip(node.ins, action.flow.ins, strict=True) if v in taken]
         if axes != [region.streams[v].ax for v in node.ins if v in taken]:

@@ -135,8 +135,8 @@ class Graph:
             while stack:
                 node, rest = stack[-1]
                 for v in rest:
-                    made = self.maker[v]
-                    if made is not None and made not in done:
+                    if (made := self.maker[v]) is not None and made not in done:
+                        assert len(stack) <= len(self.nodes), f"{made.eqn} needs its own result"
                         stack.append((made, iter(made.ins)))
                         break
                 else:
