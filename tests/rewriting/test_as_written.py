@@ -233,6 +233,7 @@ def test_where_xla_does_not_fuse_the_value_is_streamed(flags, seen):
 SEVERAL = {
     "energy distance": lambda x, y: 2 * energy(x, y) - energy(x, x) - energy(y, y),
     "two places": lambda x, y: energy(x, y) * jnp.exp(apart(x, 2 * y)).mean(),
+    "with its own sum": lambda x, y: jax.nn.standardize(jnp.exp(-abs(apart(x, y))).sum(1)),
     "one after another": lambda x, y: abs(apart(x, y + abs(apart(x, y)).mean(0))).mean(1),
 }
 
@@ -243,6 +244,12 @@ def test_what_several_kernels_have_in_common_is_not_large_in_memory(name):
     passed = optimize(SEVERAL[name], stream)
     assert temporary(passed, x, y) < 5e6  # 16 MB and more otherwise
     assert_same(jax.jit(passed)(x, y), jax.jit(SEVERAL[name])(x, y), rtol=2e-4)
+
+
+def test_nor_what_they_have_in_common_with_the_program_around():
+    x, y = jnp.sin(jnp.arange(2000.0)), jnp.cos(jnp.arange(2000.0))
+    near = optimize(lambda x, y: jnp.exp(-abs(apart(x, y))).sum(1), stream)
+    assert temporary(lambda x, y: ((r := near(x, y)), r.sum()), x, y) < 5e6
 
 
 @pytest.mark.parametrize("name", FUSED)

@@ -10,6 +10,7 @@ into its reduction, the scan over blocks that `stream` writes is for the derivat
 from collections.abc import Callable, Sequence
 
 import jax
+from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from malleable import compat
@@ -55,17 +56,22 @@ def as_written(
 ) -> Callable:
     """`run`, on the values `given`; its value, or derivative, is that of the equations before."""
     actions = plan.region.actions
-    nodes = actions if plan.as_written == "value" else (node, *actions)
+    # XLA keeps what a kernel has in common with another one, be it as large as it was spread out
+    alone = plan.as_written == "value"
+    nodes = actions if alone else (node, *actions)
     eqns = [(n.eqn, n.ins, n.outs) for n in nodes]  # as they are now
     known = {v: graph.value(v) for _, ins, _ in eqns for v in ins}
 
     def plain(*values):
+        if alone:
+            values = lax.optimization_barrier(values)
         env = known | dict(zip(given, values, strict=True))
         for eqn, ins, outs in eqns:
             env.update(zip(outs, compat.copy(eqn, [env[v] for v in ins]), strict=True))
-        return [env[v] for v in results]
+        found = [env[v] for v in results]
+        return lax.optimization_barrier(found) if alone else found
 
-    value, derivative = (plain, run) if plan.as_written == "value" else (run, plain)
+    value, derivative = (plain, run) if alone else (run, plain)
     both = jax.custom_jvp(value)
 
     def jvp(primals, tangents):

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Iterable
 
 import jax
 from jax import numpy as jnp
@@ -104,18 +103,7 @@ def is_fused(region: Region) -> bool:
     row, left = aval.shape[-1], set(range(aval.ndim)) - {*axes}
     if left and (row > LONG if aval.ndim - 1 in left else row < FEW):
         return False
-    if 2 * _largest(n.eqn for n in graph.nodes if n not in region.actions) >= aval.size:
-        return False  # XLA keeps what two kernels have in common, as large as it was spread out
     return fuses_sums()
-
-
-def _largest(eqns: Iterable[compat.Eqn]) -> int:
-    """The elements of the largest value that equations make, or those of their bodies."""
-    found = 0
-    for eqn in eqns:
-        sizes = (math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars)
-        found = max([found, *sizes, *(_largest(body.eqns) for body in compat.bodies(eqn.params))])
-    return found
 
 
 @functools.cache
