@@ -157,6 +157,9 @@ FUSED = {
     "mean of all": energy,
     "maximum": lambda x, y: abs(apart(x, y)).max(1),
     "hinge": lambda x, y: jnp.maximum(0, 1 - apart(x, y)).mean(),
+    "rows and their norm": lambda x, y: (
+        (r := jnp.tanh(apart(x, y)).sum(1)) / jnp.sqrt((r * r).sum())
+    ),
     "three axes": lambda x, y: jnp.exp(-((apart(x, y)[:, None] - y[:3, None]) ** 2)).mean(2),
 }
 STREAMED = {

@@ -71,7 +71,10 @@ def as_written(
         found = [env[v] for v in results]
         return lax.optimization_barrier(found) if alone else found
 
-    value, derivative = (plain, run) if alone else (run, plain)
+    value, derivative = run, plain
+    if alone:  # traced now: the equations it is made from change with the graph
+        streamed = compat.trace(run, *(graph.avals[v] for v in given))
+        value, derivative = plain, lambda *values: compat.replay(streamed, values)
     both = jax.custom_jvp(value)
 
     def jvp(primals, tangents):
