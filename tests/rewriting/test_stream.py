@@ -306,6 +306,25 @@ def test_blocks_divide_the_rows_if_they_can():
     assert steps > 1 and steps * rows == 3000
 
 
+@pytest.mark.parametrize("transform", [jax.jit, jax.grad])
+def test_what_rows_come_to_does_not_make_blocks_longer(transform):
+    def fun(x, y):
+        near = abs(jnp.arange(x.size)[:, None] - jnp.arange(y.size)) < 50
+        rows = jnp.where(near, jnp.exp(-abs(x[:, None] - y)), 0).sum(1)
+        return (rows / rows.max()).mean()
+
+    x, y = (jnp.linspace(0.1, 1.0, n) for n in (3000, 1000))  # 12 MB
+    assert temporary(transform(optimize(fun, stream)), x, y) < 5e6
+
+
+def test_what_is_given_as_large_as_that_is_not_transposed():
+    fun = lambda x, y, w: (w * jnp.exp(-abs(x[:, None] - y))).sum(0)
+    x, y = (jnp.linspace(0.1, 1.0, n) for n in (3000, 1100))
+    w = jnp.ones((3000, 1100))
+    assert temporary(optimize(fun, stream), x, y, w) < 5e6
+    same_everywhere(optimize(fun, stream(threshold=1)), fun, x[:9], y[:70], w[:9, :70])
+
+
 @pytest.mark.parametrize(("most", "steps"), [(math.inf, N), (N, M)])
 def test_blocks_are_not_summed_to_what_xla_sums_badly(monkeypatch, most, steps):
     """Cut into columns, which sums nothing up, it is, in the gradient, to as many as x has."""

@@ -148,7 +148,7 @@ def _stream_one(graph, node, sinks, allow, block, remat, pays, left) -> bool:
         else:
             found.append((_rank(region, small), dim, region))
     for _, _, region in sorted(found, key=lambda entry: entry[:2]):
-        k = _rows(region) if block == "auto" else steps_of(region, node, block)
+        k = _rows(region, small) if block == "auto" else steps_of(region, node, block)
         if k < region.n:
             break
         reasons.append("a block would be all of it")
@@ -215,18 +215,20 @@ def _verdict(region: Region, small: int) -> str:
 def _rank(region: Region, small: int) -> tuple:
     """Axes whose results are equal to the last bit come first; then those that move least bytes.
 
-    That is: accumulate nothing large, transpose nothing large, and that nothing reduces. Before
-    all, no block is summed, in the gradient either, to what XLA sums badly.
+    That is: accumulate nothing large, and that nothing reduces. Before all, no block is summed, in
+    the gradient either, to what XLA sums badly, and nothing large is transposed.
     """
     graph, ends = region.graph, {n: a for n, a in region.actions.items() if isinstance(a, END)}
     rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends.values())
     added = sum(size(graph, v) for n, a in ends.items() if isinstance(a, Ended) for v in n.outs)
-    moved = sum(size(graph, v) for v, ax, _ in region.sources() if ax.dim)
-    largest = max(size(graph, v) for v in region.streams)
+    cut = [v for v, ax, _ in region.sources() if ax.dim]
+    moved, largest = sum(size(graph, v) for v in cut), max(size(graph, v) for v in region.streams)
+    elements = max(graph.avals[v].size for v in region.streams)
+    turned = 2 * sum(graph.avals[v].size for v in cut) >= elements  # booleans as well
     search = is_search(region)
     wide = not search and any(graph.avals[v].size > COLUMNS for v in _sums(region))
     count = -1 if search else len(ends)
-    return wide, rounded, added > small, 4 * moved >= largest, count, -region.n
+    return wide, turned, rounded, added > small, 4 * moved >= largest, count, -region.n
 
 
 def _sums(region: Region):
@@ -245,7 +247,7 @@ def is_search(region: Region) -> bool:
     return found and bool(ends) and not region.escapes()
 
 
-def _rows(region: Region) -> int:
+def _rows(region: Region, small: int) -> int:
     """Rows of a block, so that the widest value that is really there fits the cache.
 
     In a gradient there is one for each operand: many make a block of many rows smaller.
@@ -254,6 +256,7 @@ def _rows(region: Region) -> int:
     if is_search(region):
         return 1  # one row against all: a running best and its place, all vectors
     kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
+    kept = [v for v in kept if size(graph, v) > small]  # a number for each row is none of these
     widest = max(size(graph, v) for v in kept or region.streams) // region.n
     k, most = 1, BLOCK * 5 // max(5, len(region.sources()))
     while 2 * k < region.n and 2 * k * widest <= (2 * BLOCK if 2 * k <= ROWS else most):
