@@ -4,9 +4,9 @@ Each is a function of (writer, scope), which adds one or more steps.
 """
 
 from tests.array_program_elements import is_float
-from tests.array_program_writer import real
+from tests.array_program_writer import EXTENTS, SMALL, real
 
-PAIRS = (2, 3, 5, 7)
+PAIRS = (2, 3, 5, 7) if EXTENTS is SMALL else (2, 7, 66, 90)
 KERNELS = (
     "jnp.exp(-{})",
     "1 / (1 + {})",
@@ -81,6 +81,27 @@ def kernel(w, scope):
             ]
         )
         w.add(scope, "kernel_sum", text, shape, bound=6 * n, distinct=False)
+
+
+def row_sums(w, scope):
+    """Sums of the rows of a kernel, or of its columns, and what comes of all of these."""
+    x, y = points(w, scope)
+    d = f"({squared_distances(w, x, y)} / {4.5 * x.shape[1]:.1f} + 1.2)"
+    axis, how = w.pick((0, 1)), w.pick(("sum", "mean"))
+    m, n = (y.shape[0], x.shape[0])[:: 1 if axis == 0 else -1]
+    text = f"({w.pick(KERNELS).format(d)}).{how}({axis}) / {n if how == 'sum' else 1}"
+    r = w.add(scope, "row_sums", text, (m,), bound=6, distinct=False)
+    text, shape = w.pick(
+        [
+            (f"jnp.var({r.name})", ()),
+            (f"jax.nn.softmax({r.name})", (m,)),
+            (f"({r.name} - {r.name}.mean()) * {r.name}", (m,)),
+            (f"{r.name} / (1 + jnp.abs({r.name}).sum())", (m,)),
+            (f"{r.name} * jnp.sqrt(({r.name} * {r.name}).mean() + 0.1)", (m,)),
+            (f"jnp.cumsum({r.name}) / {m} + {r.name}.sum() / {m}", (m,)),
+        ]
+    )
+    w.add(scope, "row_statistics", text, shape, bound=36, distinct=False)
 
 
 def nearest(w, scope):
@@ -167,4 +188,4 @@ def forces(w, scope):
     w.add(scope, "forces", text, (x.shape[0], width), above=lines, bound=9 * y.shape[0])
 
 
-PAIR_PROGRAMS = (kernel, kernel, nearest, log_sums, attention, forces, distances)
+PAIR_PROGRAMS = (kernel, row_sums, nearest, log_sums, attention, forces, distances)

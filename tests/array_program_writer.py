@@ -11,7 +11,7 @@ import numpy as np
 FLOATS = ("float", "float32", "bfloat16")
 # the usual extents of arrays: length, batch, width
 SMALL = (1, 2, 3, 3, 4, 5, 6, 6), (1, 2, 3, 4), (1, 2, 3, 5)
-LARGE = (1, 3, 6, 18, 40, 64), (1, 2, 3, 24, 40), (1, 3, 5, 16, 48)
+LARGE = (1, 3, 6, 18, 40, 80), (1, 2, 3, 24, 40), (1, 3, 5, 16, 70)
 EXTENTS = LARGE if os.environ.get("MALLEABLE_LARGE_PROGRAMS") else SMALL
 
 
