@@ -18,7 +18,7 @@ CONSTRUCTS = {
     "moments", "norm", "centred", "arg", "order", "softmax", "contraction", "labelled", "indexed",
     "scan", "vmapped_scan", "map", "fori", "nested_scan", "kernel", "kernel_sum", "masked",
     "nearest", "log_sums", "attention", "forces", "distances", "chain", "matrices", "duplicate",
-    "wrapped", "blocks", "escape", "lagged",
+    "wrapped", "blocks", "escape", "lagged", "row_sums", "row_statistics",
 }  # fmt: skip
 
 
