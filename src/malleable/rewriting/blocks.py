@@ -1,7 +1,7 @@
 """Equations run on a block of slices at once, each with the block in the dim where it finds it.
 
 A `vmap` of them all would transpose large values wherever two operands have the block in different
-dims; here the smaller operand gives way.
+dims; here the operand gives way that was made of fewer numbers.
 """
 
 import math
@@ -26,28 +26,32 @@ def on_blocks(segment, actions: dict, key_of: Callable, whole: Callable, j, slic
     key_of(node, i): where operand i is among them, or None; then it is whole(value).
     """
     at: dict = {key: (x, 0) for key, x in zip(segment.ins, slices, strict=True)}
+    made_of: dict = {key: x.size for key, (x, _) in at.items()}  # so many numbers, before spread
     for node in segment.nodes:
         action = actions[node]
         if isinstance(action, Alias):
-            at[node.outs[0]] = at[key_of(node, action.operand)]
+            key = key_of(node, action.operand)
+            at[node.outs[0]], made_of[node.outs[0]] = at[key], made_of[key]
             continue
         keys = [key_of(node, i) for i in range(len(node.ins))]
         pairs = zip(node.ins, keys, strict=True)
         found = [(whole(v), None) if key is None else at[key] for v, key in pairs]
-        outs, dim = _on_block(node, action, j, [x for x, _ in found], [d for _, d in found])
+        sizes = [made_of.get(key, 1) for key in keys]
+        outs, dim = _on_block(node, action, j, [x for x, _ in found], [d for _, d in found], sizes)
         at.update((v, (x, dim)) for v, x in zip(node.outs, outs, strict=True))
+        few = max(sizes, default=1) if node.name in SHAPING else math.inf
+        made_of.update((v, min(few, x.size)) for v, x in zip(node.outs, outs, strict=True))
     return [jnp.moveaxis(x, dim, 0) for x, dim in map(at.__getitem__, segment.outs)]
 
 
-def _on_block(node: Node, action: Mapped, j, args: list, dims: list):
+def _on_block(node: Node, action: Mapped, j, args: list, dims: list, sizes: list):
     """(results, dim): an equation on all slices; dims: the block's in each operand, None for whole.
 
-    dim: the block's in the results.
+    sizes: of how many numbers each operand was made; dim: the block's in the results.
     """
     dim, blocks = 0, [i for i, d in enumerate(dims) if d is not None]
     if node.name in ALIKE and len({args[i].ndim for i in blocks}) == 1:
-        largest = max(blocks, key=lambda i: math.prod(args[i].shape))
-        dim = dims[largest]
+        dim = dims[max(blocks, key=sizes.__getitem__)]
         for i in blocks:
             args[i], dims[i] = jnp.moveaxis(args[i], dims[i], dim), dim
         shape = jnp.broadcast_shapes(*(args[i].shape for i in blocks))
