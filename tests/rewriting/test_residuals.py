@@ -117,7 +117,26 @@ def test_a_chunk_has_rows_enough_for_a_product(rows, columns, steps):
 
 
 def test_blocks_of_narrow_steps_are_worth_a_loop():
-    fun = lambda c: jnp.abs(rolled(lambda c: 0.9 * c + 0.1, 20_000)(c)[1]).max()
+    fun = lambda c: jnp.abs(rolled(lambda c: 0.9 * c + 0.1, 200_000)(c)[1]).max()
     done = pushed(fun, jnp.ones(32), threshold=None, chunk="auto")
     (loop,) = (e for e in done.eqns if e.primitive.name == "scan")
-    assert 64 <= 20_000 / loop.params["length"] <= 512
+    assert 64 <= 200_000 / loop.params["length"] <= 512
+
+
+@pytest.mark.parametrize(
+    ("step", "reduce", "rows"),
+    [
+        (lambda c: 0.9 * c + 0.1, lambda y: jnp.abs(y).max(), 0),  # which the caches hold
+        (lambda c: 0.9 * c + 0.1, lambda y: (y**2).sum(), 1),  # adds, which takes no time
+        (lambda c: 0.9 * c + 0.1, lambda y: jnp.log(1 + y**2).sum(), 0),
+        (lambda c: jnp.tanh(jnp.eye(64) @ c), lambda y: jnp.log(1 + y**2).sum(), 128),
+        (lambda c: jnp.tanh(jnp.eye(64) @ c), lambda y: jax.nn.logsumexp(y, 1).sum(), 128),
+    ],
+    ids=["extremum", "sum", "costly sum", "with a product", "with a product, rows"],
+)
+def test_where_slices_are_short(step, reduce, rows):
+    fun = lambda c: reduce(rolled(step, 10_240)(c)[1])
+    done = pushed(fun, jnp.ones(64), threshold=None, chunk="auto")
+    (loop,) = (e for e in done.eqns if e.primitive.name == "scan")
+    is_pushed = all(v.aval.shape[:1] != (10_240,) for v in loop.outvars)
+    assert (10_240 // loop.params["length"] if is_pushed else 0) == rows

@@ -10,7 +10,7 @@ from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.frontier import PLAIN, size
 from malleable.rewriting.graph import Node
-from malleable.rewriting.late import is_late, late_sums
+from malleable.rewriting.late import NARROW, is_late, late_sums
 from malleable.rewriting.region import Carried, Ended, Kept, Mapped, Region, axes_of
 
 CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
@@ -18,6 +18,7 @@ START = 2.5e-7  # seconds to start a kernel in a loop
 BANDWIDTH = 1e10  # bytes per second of a core
 MATRIX = 1 << 14  # elements from which on a product wants more rows
 ROWS = 256  # rows that a product with the largest matrices needs to run at full speed
+VECTOR, SHORT = 1 << 8, 1 << 12  # bytes of a slice that are few to add, or to do more with
 LOOP = 8  # steps that a loop within a step is worth
 SHARED = 1 << 17  # bytes of a block from which on XLA:CPU gives each thread a part of it
 LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
@@ -32,17 +33,15 @@ COLUMNS = 1 << 14 if jax.__version_info__ < (0, 12) else math.inf
 BLOCK = 1 << 21  # bytes of the widest value of a block: a gradient has two or three at a time
 
 
-def gains(region: Region, seeds: list[int], least: int | None) -> str:
+def gains(region: Region, seeds: list[int], least: int | None, short: int = 0) -> str:
     """Why pushing up does not pay, or "" if it does.
 
     What it gains is what was stacked and is not any more, and what was worked out from it; what
-    it costs is what has to leave stacked nevertheless. least: bytes to save; None: one cache, or
-    less where steps only add slices, which takes no longer than to stack them.
+    it costs is what has to leave stacked nevertheless. least: bytes to save; None: `pays_from`.
+    short: the bytes of a slice that a step stacks in no time.
     """
     graph = region.graph
-    if least is None:
-        ends = {n for n, a in region.actions.items() if isinstance(a, Ended | Carried | Kept)}
-        least = CACHE // 8 if ends <= set(late_sums(region)) else CACHE
+    least = pays_from(region, short) if least is None else least
     escapes = region.escapes()
     there = {v for v in region.streams if graph.maker[v] in region.pulled}
     gone = [v for v in region.streams if v not in escapes and v not in there]
@@ -58,6 +57,18 @@ def gains(region: Region, seeds: list[int], least: int | None) -> str:
     if saved < least:
         return f"the scan stacks only {saved} bytes"
     return ""
+
+
+def pays_from(region: Region, short: int) -> int:
+    """The bytes from which on stacking takes longer than reducing: one cache.
+
+    Less where steps only add slices; more, all caches, where they stack little each.
+    """
+    ends = {n for n, a in region.actions.items() if isinstance(a, Ended | Carried | Kept)}
+    added, row = ends <= set(late_sums(region)), slice_bytes(region)
+    if row < (min(VECTOR, short) if added else short):
+        return LARGE * 4
+    return CACHE // 8 if added else CACHE
 
 
 def is_kept(graph, value) -> bool:
@@ -162,7 +173,7 @@ def chunk_of(region: Region, light: bool) -> int:
 
     The rows of a product are those of one slice times the steps of a chunk; their bytes fill a
     block. light: whether a step takes no longer than a reduction; then there are enough steps for
-    a loop of their own.
+    a loop of their own, as where a slice is small.
     """
     graph, wanted = region.graph, 1
     for node, action in region.actions.items():
@@ -179,7 +190,8 @@ def chunk_of(region: Region, light: bool) -> int:
         wide = max(matrix.shape)
         enough = max(ROWS, BLOCK // (wide * out.dtype.itemsize))
         wanted = max(wanted, enough // max(1, per_step // wide))
-    row, k = slice_bytes(region), pace(region, plain=2) if light else 1
+    row = slice_bytes(region)
+    k = pace(region, plain=2) if light or row < NARROW else 1
     while 1 < k < LOOP and 2 * k * row <= SHARED / 2:
         k *= 2
     while 1 < k <= region.n // 40 and 2 * k * row <= SHARED / 4:

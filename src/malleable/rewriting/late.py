@@ -12,20 +12,35 @@ from malleable.rewriting.sinks import SUM, Sink, nothing, plus, rounds, total, w
 
 SMALL = 1 << 14  # bytes of a slice up to which that is faster, and costs no memory to speak of
 THERE = 1 << 12  # bytes, where a slice is in memory already and needs no equation of ours
+NARROW = 1 << 11  # bytes of a slice up to which more than adding it takes as long as for a whole one
+# What takes a few elements about as long as many: not after each step, where slices are as small.
+_COSTLY = (
+    "acos asin atan atan2 cbrt cos cosh custom_jvp_call digamma div erf erf_inv erfc exp exp2 "
+    "expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh"
+)
+COSTLY = frozenset(_COSTLY.split())
 
 
 def late_sums(region: Region) -> list:
     """The equations of a region that sum small slices, each for itself, to something smaller."""
-    graph, found = region.graph, []
+    graph, found, costly = region.graph, [], is_costly(region)
     for node, action in region.actions.items():
         if not is_plain_sum(action):
             continue
         used = any(u in region.actions for v in node.outs for u in graph.users(v))
         slice_size = size(graph, node.ins[0]) // max(1, action.window.count)
         most = SMALL if graph.maker[node.ins[0]] in region.actions else THERE - 1
-        if not used and action.sink is SUM and size(graph, node.outs[0]) < slice_size <= most:
+        least = max(size(graph, node.outs[0]) + 1, NARROW if costly else 0)
+        if not used and action.sink is SUM and least <= slice_size <= most:
             found.append(node)
     return found
+
+
+def is_costly(region: Region) -> bool:
+    """Whether more than additions and products is worked out of each slice."""
+    number = region.graph.number
+    names = {n.name for n in region.actions if n.name != "div" or number(n.ins[1]) is None}
+    return not COSTLY.isdisjoint(names)
 
 
 def is_plain_sum(action) -> bool:

@@ -20,11 +20,19 @@ from malleable.notes import note
 from malleable.rewriting.as_written import is_as_written
 from malleable.rewriting.axes import Ax
 from malleable.rewriting.buffers import unbuffer
-from malleable.rewriting.cost import CACHE, chunk_of, gains, is_better_behind, pace, steps_of
+from malleable.rewriting.cost import (
+    CACHE,
+    SHORT,
+    chunk_of,
+    gains,
+    is_better_behind,
+    pace,
+    steps_of,
+)
 from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
-from malleable.rewriting.late import sum_late
+from malleable.rewriting.late import COSTLY, is_costly, sum_late
 from malleable.rewriting.passes import LEVELS, configurable, dce, each_body, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.rebuild import (
@@ -164,16 +172,17 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
     if not parts:
         region = _with_windows(region, seeds, sinks, options, carried(view, node))
     region = finish(region)
-    verdict = gains(region, parts.joined if parts else list(seeds), least)
+    light = not is_heavy(view.body)
+    short = (SHORT // 4 if is_heavy(view.body, COSTLY) else SHORT) if light else 0
+    verdict = gains(region, parts.joined if parts else list(seeds), least, short)
     plan = Plan(region)
     if parts and plan.single:
         verdict = "parts of a batched map are taken"
-    elif plan.single and least != 0 and pace(region) > SLOW:
+    elif plan.single and least != 0 and pace(region, 4 if is_costly(region) else 1) > SLOW:
         verdict = "its steps are too small to reduce one by one"
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
         return taken
-    light = not is_heavy(view.body)
     k = chunk_of(region, light) if chunk == "auto" else steps_of(region, node, chunk)
     k = 1 if plan.single else k
     if remat == "auto":
