@@ -30,6 +30,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("malleable")
 
 
+def pytest_collection_finish():
+    """Look for garbage less often, and not among what was imported."""
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """Fail a test that lets a tracer outlive its trace, unless it is marked `caches`."""
