@@ -12,7 +12,9 @@ from malleable.rewriting.sinks import SUM, Sink, nothing, plus, rounds, total, w
 
 SMALL = 1 << 14  # bytes of a slice up to which that is faster, and costs no memory to speak of
 THERE = 1 << 12  # bytes, where a slice is in memory already and needs no equation of ours
-NARROW = 1 << 11  # bytes of a slice up to which more than adding it takes as long as for a whole one
+NARROW = (
+    1 << 11
+)  # bytes of a slice up to which more than adding it takes as long as for a whole one
 # What takes a few elements about as long as many: not after each step, where slices are as small.
 _COSTLY = (
     "acos asin atan atan2 cbrt cos cosh custom_jvp_call digamma div erf erf_inv erfc exp exp2 "
