@@ -12,10 +12,8 @@ from malleable.rewriting.sinks import SUM, Sink, nothing, plus, rounds, total, w
 
 SMALL = 1 << 14  # bytes of a slice up to which that is faster, and costs no memory to speak of
 THERE = 1 << 12  # bytes, where a slice is in memory already and needs no equation of ours
-NARROW = (
-    1 << 11
-)  # bytes of a slice up to which more than adding it takes as long as for a whole one
-# What takes a few elements about as long as many: not after each step, where slices are as small.
+NARROW = 1 << 11  # bytes of a slice that is too small to do more with in each step than to add it
+# What takes about as long for a few elements as for many.
 _COSTLY = (
     "acos asin atan atan2 cbrt cos cosh custom_jvp_call digamma div erf erf_inv erfc exp exp2 "
     "expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh"
