@@ -123,20 +123,32 @@ def test_blocks_of_narrow_steps_are_worth_a_loop():
     assert 64 <= 200_000 / loop.params["length"] <= 512
 
 
-@pytest.mark.parametrize(
-    ("step", "reduce", "rows"),
-    [
-        (lambda c: 0.9 * c + 0.1, lambda y: jnp.abs(y).max(), 0),  # which the caches hold
-        (lambda c: 0.9 * c + 0.1, lambda y: (y**2).sum(), 1),  # adds, which takes no time
-        (lambda c: 0.9 * c + 0.1, lambda y: jnp.log(1 + y**2).sum(), 0),
-        (lambda c: jnp.tanh(jnp.eye(64) @ c), lambda y: jnp.log(1 + y**2).sum(), 128),
-        (lambda c: jnp.tanh(jnp.eye(64) @ c), lambda y: jax.nn.logsumexp(y, 1).sum(), 128),
-    ],
-    ids=["extremum", "sum", "costly sum", "with a product", "with a product, rows"],
+# What a step is: adds, works out a sine, multiplies by a matrix.
+ADDS, WAVES, TURNS = (
+    lambda c: 0.9 * c + 0.1,
+    lambda c: 0.9 * jnp.sin(c),
+    lambda c: jnp.tanh(jnp.eye(c.size) @ c),
 )
-def test_where_slices_are_short(step, reduce, rows):
-    fun = lambda c: reduce(rolled(step, 10_240)(c)[1])
-    done = pushed(fun, jnp.ones(64), threshold=None, chunk="auto")
+
+
+@pytest.mark.parametrize(
+    ("step", "reduce", "width", "length", "rows"),
+    [
+        (ADDS, lambda y: jnp.abs(y).max(), 64, 10_240, 0),  # 2.5 MiB: the caches hold them
+        (ADDS, lambda y: jnp.abs(y).max(), 64, 81_920, 128),
+        (ADDS, lambda y: jnp.abs(y).max(), 500, 2_048, 0),
+        (WAVES, lambda y: jnp.abs(y).max(), 500, 2_048, 16),
+        (ADDS, lambda y: (y**2).sum(), 64, 10_240, 1),  # to add takes no time
+        (ADDS, lambda y: jax.nn.relu(y).sum(), 64, 10_240, 1),
+        (ADDS, lambda y: jax.nn.softplus(y).sum(), 64, 10_240, 0),  # in a call
+        (ADDS, lambda y: jnp.log(1 + y**2).sum(), 64, 10_240, 0),
+        (TURNS, lambda y: jnp.log(1 + y**2).sum(), 64, 10_240, 128),
+        (TURNS, lambda y: jax.nn.logsumexp(y, 1).sum(), 64, 10_240, 128),
+    ],
+)
+def test_where_slices_are_short(step, reduce, width, length, rows):
+    fun = lambda c: reduce(rolled(step, length)(c)[1])
+    done = pushed(fun, jnp.ones(width), threshold=None, chunk="auto")
     (loop,) = (e for e in done.eqns if e.primitive.name == "scan")
-    is_pushed = all(v.aval.shape[:1] != (10_240,) for v in loop.outvars)
-    assert (10_240 // loop.params["length"] if is_pushed else 0) == rows
+    is_pushed = all(v.aval.shape[:1] != (length,) for v in loop.outvars)
+    assert (length // loop.params["length"] if is_pushed else 0) == rows

@@ -39,7 +39,8 @@ def on_blocks(segment, actions: dict, key_of: Callable, whole: Callable, j, slic
         sizes = [made_of.get(key, 1) for key in keys]
         outs, dim = _on_block(node, action, j, [x for x, _ in found], [d for _, d in found], sizes)
         at.update((v, (x, dim)) for v, x in zip(node.outs, outs, strict=True))
-        few = max(sizes, default=1) if node.name in SHAPING else math.inf
+        alone = node.name in PLAIN and len(keys) - keys.count(None) < 2
+        few = max(sizes, default=1) if alone else math.inf
         made_of.update((v, min(few, x.size)) for v, x in zip(node.outs, outs, strict=True))
     return [jnp.moveaxis(x, dim, 0) for x, dim in map(at.__getitem__, segment.outs)]
 

@@ -18,7 +18,8 @@ START = 2.5e-7  # seconds to start a kernel in a loop
 BANDWIDTH = 1e10  # bytes per second of a core
 MATRIX = 1 << 14  # elements from which on a product wants more rows
 ROWS = 256  # rows that a product with the largest matrices needs to run at full speed
-VECTOR, SHORT = 1 << 8, 1 << 12  # bytes of a slice that are few to add, or to do more with
+VECTOR = 1 << 8  # bytes of a slice up to which to add it takes longer than to stack it
+SHORT = 1 << 12  # bytes up to which anything else does; a quarter where its step takes long itself
 LOOP = 8  # steps that a loop within a step is worth
 SHARED = 1 << 17  # bytes of a block from which on XLA:CPU gives each thread a part of it
 LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
@@ -62,12 +63,13 @@ def gains(region: Region, seeds: list[int], least: int | None, short: int = 0) -
 def pays_from(region: Region, short: int) -> int:
     """The bytes from which on stacking takes longer than reducing: one cache.
 
-    Less where steps only add slices; more, all caches, where they stack little each.
+    Less where steps only add slices; more, some of all caches, where they stack little each: there
+    what a step does takes as long as to start it, and to stack a slice no time.
     """
     ends = {n for n, a in region.actions.items() if isinstance(a, Ended | Carried | Kept)}
     added, row = ends <= set(late_sums(region)), slice_bytes(region)
     if row < (min(VECTOR, short) if added else short):
-        return LARGE * 4
+        return 3 * LARGE
     return CACHE // 8 if added else CACHE
 
 

@@ -6,8 +6,10 @@ reduce each slice of a few KiB first takes longer than to make it.
 
 from jax import lax
 
+from malleable import compat
 from malleable.rewriting.frontier import size
 from malleable.rewriting.region import Ended, Region
+from malleable.rewriting.residuals import is_heavy
 from malleable.rewriting.sinks import SUM, Sink, nothing, plus, rounds, total, wide
 
 SMALL = 1 << 14  # bytes of a slice up to which that is faster, and costs no memory to speak of
@@ -15,8 +17,8 @@ THERE = 1 << 12  # bytes, where a slice is in memory already and needs no equati
 NARROW = 1 << 11  # bytes of a slice that is too small to do more with in each step than to add it
 # What takes about as long for a few elements as for many.
 _COSTLY = (
-    "acos asin atan atan2 cbrt cos cosh custom_jvp_call digamma div erf erf_inv erfc exp exp2 "
-    "expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh"
+    "acos asin atan atan2 cbrt cos cosh digamma erf erf_inv erfc exp exp2 expm1 lgamma log log1p "
+    "logistic pow sin sinh tan tanh"
 )
 COSTLY = frozenset(_COSTLY.split())
 
@@ -38,9 +40,9 @@ def late_sums(region: Region) -> list:
 
 def is_costly(region: Region) -> bool:
     """Whether more than additions and products is worked out of each slice."""
-    number = region.graph.number
-    names = {n.name for n in region.actions if n.name != "div" or number(n.ins[1]) is None}
-    return not COSTLY.isdisjoint(names)
+    inside = (body for node in region.actions for body in compat.bodies(node.params))
+    names = {node.name for node in region.actions}
+    return not COSTLY.isdisjoint(names) or any(is_heavy(body, COSTLY) for body in inside)
 
 
 def is_plain_sum(action) -> bool:
