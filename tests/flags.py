@@ -1,8 +1,12 @@
-"""XLA's flags for programs that run once: compile them fast, not well."""
+"""XLA's flags for programs that run once: compile them fast, not well.
+
+USUAL are the compiler options that undo FAST, for one program of a process that has it.
+"""
 
 import importlib.metadata
 
-FAST = "--xla_backend_optimization_level=0"
+FAST, USUAL = "--xla_backend_optimization_level=0", {"xla_backend_optimization_level": 3}
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     # Half as long to compile; newer ones know no other way than theirs.
     FAST += " --xla_cpu_use_fusion_emitters=false"
+    USUAL["xla_cpu_use_fusion_emitters"] = True
