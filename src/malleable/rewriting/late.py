@@ -4,6 +4,8 @@ To add a slice to a slice is one vector operation, which XLA fuses with what mad
 reduce each slice of a few KiB first takes longer than to make it.
 """
 
+from typing import NamedTuple
+
 from jax import lax
 
 from malleable import compat
@@ -11,6 +13,7 @@ from malleable.rewriting.frontier import size
 from malleable.rewriting.region import Ended, Region
 from malleable.rewriting.residuals import is_heavy
 from malleable.rewriting.sinks import SUM, Sink, nothing, plus, rounds, total, wide
+from malleable.rewriting.slices import slice_shape
 
 SMALL = 1 << 14  # bytes of a slice up to which that is faster, and costs no memory to speak of
 THERE = 1 << 12  # bytes, where a slice is in memory already and needs no equation of ours
@@ -55,23 +58,36 @@ def is_late(action) -> bool:
     return isinstance(action, Ended) and action.sink is LATE_SUM
 
 
+class Dims(NamedTuple):
+    """Those that are summed at each step, and those of the accumulator that are at the end."""
+
+    now: tuple[int, ...]
+    then: tuple[int, ...]
+
+
 def sum_late(region: Region) -> None:
-    """Let these sums have slices for accumulators."""
+    """Let these sums have slices for accumulators, without the dims of one element."""
     for node in late_sums(region):
-        region.actions[node] = region.actions[node]._replace(sink=LATE_SUM)
+        action = region.actions[node]
+        spec, (ax,), shape = action.spec, action.ins, region.graph.avals[node.ins[0]].shape
+        block = (1, *slice_shape(shape, ax, action.window.count))  # of one step
+        now = tuple(d for d in spec.how if block[d] == 1)
+        left = [d for d in range(len(block)) if d not in now]
+        how = Dims(now, tuple(i for i, d in enumerate(left) if d in spec.how))
+        region.actions[node] = action._replace(sink=LATE_SUM, spec=spec._replace(how=how))
 
 
 def _init(spec, aval):
-    return nothing(spec, aval.shape[1:], wide(aval.dtype), aval)
+    shape = [size for d, size in enumerate(aval.shape) if d not in spec.how.now]
+    return nothing(spec, shape, wide(aval.dtype), aval)
 
 
 def _step(spec, acc, start, block):
-    return plus(acc, lax.reduce_sum(block.astype(acc[0].dtype), (0,)))
+    return plus(acc, lax.reduce_sum(block.astype(acc[0].dtype), spec.how.now))
 
 
 def _final(spec, acc):
-    dims = tuple(d - 1 for d in spec.how if d)
-    return total(spec, tuple(lax.reduce_sum(x, dims) for x in acc))
+    return total(spec, tuple(lax.reduce_sum(x, spec.how.then) for x in acc))
 
 
 def _merge(spec, one, other):
