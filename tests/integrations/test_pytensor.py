@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 import malleable as mal
 
-x64 = jax.config.jax_enable_x64
+x64, deepest = jax.config.jax_enable_x64, sys.getrecursionlimit()
 if "CI" in os.environ:  # there the extra is installed, and nothing may be skipped
     pytensor = importlib.import_module("pytensor")
 else:
@@ -21,7 +21,8 @@ else:
 integration = importlib.import_module("malleable.integrations.pytensor")
 rules = importlib.import_module("malleable.integrations.pytensor_graph")
 graphs = importlib.import_module("integrations.pytensor_graphs")
-jax.config.update("jax_enable_x64", x64)  # which PyTensor sets for the whole process
+jax.config.update("jax_enable_x64", x64)  # which PyTensor sets for the whole process,
+sys.setrecursionlimit(deepest)  # and this: programs that never end take nine times as long
 
 import pytensor.tensor as pt  # noqa: E402
 from pytensor.compile.builders import OpFromGraph  # noqa: E402
