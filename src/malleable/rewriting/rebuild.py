@@ -20,8 +20,9 @@ from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.means import means_of_one
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.region import Region, Window
+from malleable.rewriting.residuals import is_handed_on
 from malleable.rewriting.sinks import WINS
-from malleable.rewriting.slices import weakened
+from malleable.rewriting.slices import handed_back, weakened
 
 NAME = "push_up_reductions"
 
@@ -90,12 +91,14 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
             tail = checkpointed(advance)
 
         one = functools.partial(step_of, view, fixed)
+        again = is_handed_on(view.body)
 
         def single(loop, step):
             (c, state), (x, feeds, t) = loop, step
             past = [c[i] for i in plan.handed.values()]
             c, y = one(c, x)
-            state, gone = tail(state, [y[i] for i in streams], feeds, past, t, None)
+            rows = [handed_back(t, y[i]) if again else y[i] for i in streams]
+            state, gone = tail(state, rows, feeds, past, t, None)
             return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
 
         def block(loop, step):

@@ -18,6 +18,10 @@ _SLOW = {
 SLOW = frozenset(name for names in _SLOW.values() for name in names.split())
 LONG = frozenset(["dot_general", "conv_general_dilated", "scan", "sort", "cumsum"])
 
+MOVING = frozenset(
+    ["slice", "split", "concatenate", "pad", "rev", "transpose", "gather", "dynamic_slice"]
+)
+
 
 def is_better_again(view: compat.Scan, wanted: list[int], chunk: int) -> bool:
     """Whether a gradient had better keep the carry of each chunk, and compute its steps again.
@@ -40,6 +44,17 @@ def is_heavy(body: compat.Jaxpr, heavy: frozenset[str] = SLOW | LONG) -> bool:
     names = {eqn.primitive.name for eqn in body.eqns}
     inside = (b for eqn in body.eqns for b in compat.bodies(eqn.params))
     return not heavy.isdisjoint(names) or any(is_heavy(b, heavy) for b in inside)
+
+
+def is_handed_on(body: compat.Jaxpr) -> bool:
+    """Whether the derivative of a step uses a cotangent more than once, or elsewhere.
+
+    XLA:CPU would work out each time what the reductions make of it; elsewhere a choice in a loop
+    waits for the device.
+    """
+    given = [v for v in body.jaxpr.invars if compat.differentiable(v.aval)]
+    many = len(given) > 1 or is_heavy(body, MOVING | LONG)
+    return many and jax.default_backend() == "cpu"
 
 
 def _most(body) -> int:

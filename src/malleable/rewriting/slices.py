@@ -11,6 +11,8 @@ from jax import numpy as jnp
 
 from malleable import compat
 
+FEW = 1 << 12  # bytes of a slice that had better be worked out for each use
+
 
 class Ax(NamedTuple):
     """The streamed axis, of length n, inside dimension `dim`, of extent outer * n * inner."""
@@ -120,6 +122,26 @@ def is_best(reduce, dims, t, x):
         return x == x  # of one evaluation, as a reduction of one element is not for XLA
     once = in_memory(x, t)
     return once == lax.expand_dims(reduce(once, dims), dims)
+
+
+def handed_back(t, x):
+    """x, whose cotangent is worked out once for all its uses; t: as for `in_memory`.
+
+    For a few KiB it takes longer to start to than to work it out again.
+    """
+    floats = jnp.issubdtype(x.dtype, jnp.inexact)
+    return _handed_back(t, x) if floats and x.size * x.dtype.itemsize > FEW else x
+
+
+@jax.custom_jvp
+def _handed_back(t, x):
+    return x
+
+
+@_handed_back.defjvp
+def _handed_back_jvp(primals, tangents):
+    (t, x), (_, tangent) = primals, tangents  # XLA does not look through a choice either
+    return x, lax.cond(lax.stop_gradient(t) < 0, lax.neg, lambda same: same, tangent)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
