@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 from jax.sharding import PartitionSpec as P
 
-from malleable import compat, stage
+from malleable import compat, listen, stage
 from malleable.rewriting.passes import optimize
 from malleable.rewriting.push import push_up_reductions
 from malleable.rewriting.sinks import SINKS, sink
+from malleable.rewriting.stream import stream
 from tests.rules import assert_same, prims
 from tests.scans import (
     B,
@@ -370,3 +371,15 @@ def test_results_are_as_weakly_typed_as_they_were(count, chunk):
     after = push_up_reductions(before, threshold=0, chunk=chunk)
     for program in (before, after):
         assert [aval.weak_type for aval in program.out_avals] == [False, True, True]
+
+
+@pytest.mark.parametrize("pass_", [push, stream])
+def test_a_program_of_unknown_size_is_exported_as_it_is(pass_):
+    def fun(x):
+        return (waves(x, length=9) ** 2).sum((0, 1)) + jnp.exp(x[:, None] - x).sum()
+
+    (n,) = export.symbolic_shape("n")
+    with listen() as notes:
+        ours = export.export(jax.jit(optimize(fun, pass_)))(jax.ShapeDtypeStruct((n,), X.dtype))
+    assert jnp.allclose(ours.call(X), fun(X), rtol=1e-5)
+    assert [note.why for note in notes] == ["a size is not known"]

@@ -186,6 +186,16 @@ def each_body(p: Pass) -> Pass:
     return top_first
 
 
+def is_sized(jaxpr: compat.Jaxpr, name: str) -> bool:
+    """Whether all shapes are numbers, as those of `jax.export.symbolic_shape` are not: a note."""
+    for eqn in jaxpr.eqns:
+        shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]
+        if not all(isinstance(n, int | np.integer) for shape in shapes for n in shape):
+            note(f"{name} leaves the program as it is", compat.where(eqn), "a size is not known")
+            return False
+    return True
+
+
 def _with_bodies(jaxpr: compat.Jaxpr, treat: Pass) -> compat.Jaxpr:
     """The program with `treat` applied to the bodies of its equations."""
 

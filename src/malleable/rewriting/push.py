@@ -33,7 +33,7 @@ from malleable.rewriting.frontier import finish, pull_sources, retreat
 from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
 from malleable.rewriting.late import COSTLY, is_costly, sum_late
-from malleable.rewriting.passes import LEVELS, configurable, dce, each_body, settled
+from malleable.rewriting.passes import LEVELS, configurable, dce, each_body, is_sized, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.rebuild import (
     NAME,
@@ -90,6 +90,8 @@ def push_up_reductions(
     check_options(level, threshold, sinks, "chunk", chunk)
     if remat not in ("auto", "tail", "body", None):
         raise ValueError(f'remat is "auto", "tail", "body" or None, not {remat!r}')
+    if not is_sized(jaxpr, "push_up_reductions"):
+        return jaxpr
     by_name, allow, may_inline = chosen(sinks, level)
     large = CACHE // 8 if threshold is None else threshold
 

@@ -37,7 +37,7 @@ from malleable.rewriting.graph import Graph, Node
 from malleable.rewriting.grow import grow
 from malleable.rewriting.means import means_of_one
 from malleable.rewriting.minor import is_searched, unroll_minor
-from malleable.rewriting.passes import configurable, in_bodies, settled
+from malleable.rewriting.passes import configurable, in_bodies, is_sized, settled
 from malleable.rewriting.plan import Plan
 from malleable.rewriting.push import ROUNDS, check_options, chosen
 from malleable.rewriting.rebuild import checkpointed, in_chunks, is_ours, put
@@ -79,6 +79,8 @@ def stream(
     check_options(level, threshold, sinks, "block", block)
     if not isinstance(remat, bool):
         raise ValueError(f"remat is True or False, not {remat!r}")
+    if not is_sized(jaxpr, "stream"):
+        return jaxpr
     by_name, allow, may_inline = chosen(sinks, level)
     least = LARGE if threshold is None else threshold
 
