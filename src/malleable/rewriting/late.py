@@ -78,7 +78,7 @@ def sum_late(region: Region) -> None:
 
 
 def _init(spec, aval):
-    shape = [size for d, size in enumerate(aval.shape) if d not in spec.how.now]
+    shape = [n for d, n in enumerate(aval.shape) if d not in spec.how.now]
     return nothing(spec, shape, wide(aval.dtype), aval)
 
 

@@ -129,8 +129,8 @@ def handed_back(t, x):
 
     For a few KiB it takes longer to start to than to work it out again.
     """
-    floats = jnp.issubdtype(x.dtype, jnp.inexact)
-    return _handed_back(t, x) if floats and x.size * x.dtype.itemsize > FEW else x
+    large = compat.differentiable(x) and x.size * x.dtype.itemsize > FEW
+    return _handed_back(t, x) if large else x
 
 
 @jax.custom_jvp
