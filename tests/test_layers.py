@@ -95,7 +95,7 @@ def lines(path):
 def longest(path):
     if path.parent == SRC / "effects":
         return 149
-    return 400
+    return 600
 
 
 @pytest.mark.parametrize("rule", [imports_not_downward, internals, hidden_imports])
@@ -132,7 +132,7 @@ def test_the_rest_of_the_door_is_small():
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 2500, sizes
+    assert sum(sizes.values()) <= 2700, sizes
 
 
 @pytest.mark.parametrize(
