@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from malleable import MalleableError, RuleError, TransformError, UnhandledError, errors
+from malleable.inspection import advice as advice  # appends to the lists of advisers
 
 CLASSES = [RuleError, TransformError, UnhandledError]
 

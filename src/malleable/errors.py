@@ -1,9 +1,9 @@
 """The errors users see, each with the user's line and one way out; `explain()` for JAX's own."""
 
 import contextlib
+import importlib
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 
@@ -72,8 +72,8 @@ class Advice:
 Adviser = Callable[[Exception], Iterable[Advice | str]]
 
 # Each makes a context that is entered with every `explain()` block and gives an Adviser. Those
-# who know JAX append theirs when they are imported: see malleable/inspection/advice/__init__.py.
-advisers: list[Callable[[], AbstractContextManager[Adviser]]] = []
+# who know JAX append theirs with the first block: see malleable/inspection/advice/__init__.py.
+advisers: list[Callable[[], contextlib.AbstractContextManager[Adviser]]] = []
 
 # Each makes of (function, what opens a block) one that is watched in its steps, if it has any.
 wrappers: list[Callable[[Callable, Callable], Callable | None]] = []
@@ -86,8 +86,7 @@ def explain(*, debug: bool = False) -> "Explaining":
     """While the block is open, an error of JAX says which line of yours to edit, and how.
 
     The exception goes on unchanged, with one note more (PEP 678); also a decorator. Blocks nest;
-    an error is explained once. Where JAX's own words are false, as for a collective over an axis
-    that nothing names, they are put right, and kept as `error.jax_message`.
+    an error is explained once. False words of JAX are put right, and kept as `error.jax_message`.
     debug: an adviser that fails says so in a note of its own.
 
     >>> import jax
@@ -95,6 +94,7 @@ def explain(*, debug: bool = False) -> "Explaining":
     ...     float(jax.jit(lambda x: x + 1)(1.0))
     2.0
     """
+    importlib.import_module("malleable.inspection.advice")
     return Explaining(debug)
 
 

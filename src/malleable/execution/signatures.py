@@ -14,7 +14,7 @@ from malleable.execution.host_values import own
 PER_EQN, BASE = 0.004, 0.04  # seconds that XLA takes to compile an equation, and any program
 DISPATCH = 5e-5  # seconds of a call below which compiling can gain nothing
 
-ARRAY = type(jax.numpy.zeros(()))
+ARRAY = compat.HostArray
 NUMBERS = frozenset([int, float, complex])
 FIXED = frozenset([bool, str, type(None), types.ModuleType])  # part of the key as they are
 CONCRETE = frozenset([ARRAY, np.ndarray, int, float, complex])

@@ -1,0 +1,104 @@
+"""The public names, for type checkers and editors; `__init__.py` loads each when it is asked."""
+
+from malleable import errors as errors
+from malleable.core.analyze import analyze as analyze
+from malleable.core.frame import Frame as Frame
+from malleable.core.frame import Masked as Masked
+from malleable.core.interpret import Rulebook as Rulebook
+from malleable.core.interpret import interpret as interpret
+from malleable.core.live import live as live
+from malleable.core.marker import marker as marker
+from malleable.core.stage import Staged as Staged
+from malleable.core.stage import stage as stage
+from malleable.effects.arrays import mutable as mutable
+from malleable.effects.cotangents import cotangents as cotangents
+from malleable.effects.names import scope as scope
+from malleable.effects.params import apply as apply
+from malleable.effects.params import init as init
+from malleable.effects.params import param as param
+from malleable.effects.rng import next_key as next_key
+from malleable.effects.rng import seed as seed
+from malleable.effects.tags import (
+    harvest as harvest,
+)
+from malleable.effects.tags import (
+    plant as plant,
+)
+from malleable.effects.tags import (
+    reap as reap,
+)
+from malleable.effects.tags import (
+    tag as tag,
+)
+from malleable.errors import (
+    AdviceWarning as AdviceWarning,
+)
+from malleable.errors import (
+    BreakWarning as BreakWarning,
+)
+from malleable.errors import (
+    MalleableError as MalleableError,
+)
+from malleable.errors import (
+    RuleError as RuleError,
+)
+from malleable.errors import (
+    TransformError as TransformError,
+)
+from malleable.errors import (
+    UnhandledError as UnhandledError,
+)
+from malleable.execution.explain import explain as explain
+from malleable.execution.jit import jit as jit
+from malleable.execution.report import Report as Report
+from malleable.frontend.convert import autograph as autograph
+from malleable.frontend.hints import inline_cond as inline_cond
+from malleable.frontend.hints import inline_scan as inline_scan
+from malleable.frontend.hints import inline_stack as inline_stack
+from malleable.frontend.hints import inline_while as inline_while
+from malleable.frontend.hints import loop as loop
+from malleable.frontend.hints import skip as skip
+from malleable.inspection import export as export
+from malleable.inspection.calls import trace_calls as trace_calls
+from malleable.inspection.costs.cost import cost as cost
+from malleable.inspection.debugging.debugger import step as step
+from malleable.inspection.debugging.nonfinite import first_nonfinite as first_nonfinite
+from malleable.inspection.files.load import load as load
+from malleable.inspection.files.save import save as save
+from malleable.inspection.notebook import load_ipython_extension as load_ipython_extension
+from malleable.inspection.notebook import unload_ipython_extension as unload_ipython_extension
+from malleable.inspection.programs.diff import diff as diff
+from malleable.inspection.programs.text import show as show
+from malleable.inspection.unstaging.unstage import unstage as unstage
+from malleable.notes import Note as Note
+from malleable.notes import listen as listen
+from malleable.notes import note as note
+from malleable.rewriting.buffers import unbuffer as unbuffer
+from malleable.rewriting.check import check_rule as check_rule
+from malleable.rewriting.dims import merge_dims as merge_dims
+from malleable.rewriting.fold import fold as fold
+from malleable.rewriting.hoist import hoist as hoist
+from malleable.rewriting.library import LIBRARY as LIBRARY
+from malleable.rewriting.loops import scan_merge as scan_merge
+from malleable.rewriting.loops import scan_trim as scan_trim
+from malleable.rewriting.passes import cse as cse
+from malleable.rewriting.passes import dce as dce
+from malleable.rewriting.passes import optimize as optimize
+from malleable.rewriting.passes import pipeline as pipeline
+from malleable.rewriting.products import matmul_order as matmul_order
+from malleable.rewriting.push import push_up_reductions as push_up_reductions
+from malleable.rewriting.reroll import reroll as reroll
+from malleable.rewriting.rules import NoMatch as NoMatch
+from malleable.rewriting.rules import rewrite as rewrite
+from malleable.rewriting.rules import rule as rule
+from malleable.rewriting.sinks import SINKS as SINKS
+from malleable.rewriting.sinks import Sink as Sink
+from malleable.rewriting.sinks import sink as sink
+from malleable.rewriting.stream import stream as stream
+from malleable.rewriting.wildcards import Arr as Arr
+from malleable.rewriting.wildcards import Fun as Fun
+from malleable.rewriting.wildcards import Lit as Lit
+from malleable.rewriting.wildcards import Prim as Prim
+from malleable.rewriting.wildcards import Static as Static
+
+__version__: str
