@@ -89,3 +89,14 @@ def test_as_many_as_there_are_stay_a_gather():
     fun = lambda w, x: states(w, x)[jnp.arange(STEPS)[::-1]]
     program = stage(fun)(W, X).jaxpr
     assert push(program, threshold=0) is program
+
+
+@pytest.mark.parametrize("mode", [None, "clip", "fill", "promise_in_bounds"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_index_out_of_bounds_has_the_derivatives_it_has_in_jax(mode, reverse):
+    at = jnp.array([STEPS + 6, 2, -3 * STEPS])
+    picked = lambda x: states(W, x, reverse).at[at].get(mode=mode, fill_value=0.5).sum((1, 2))
+    pushed = optimize(picked, push(threshold=0, chunk=3))
+    assert_same(pushed(X), picked(X))
+    assert_same(jax.vjp(pushed, X)[1](jnp.ones(3)), jax.vjp(picked, X)[1](jnp.ones(3)))
+    assert_same(jax.jvp(pushed, (X,), (W[0] + 0 * X,)), jax.jvp(picked, (X,), (W[0] + 0 * X,)))

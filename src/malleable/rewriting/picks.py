@@ -11,7 +11,8 @@ from malleable import compat
 from malleable.rewriting.slices import Ax, shapes, size
 
 FILL = lax.GatherScatterMode.FILL_OR_DROP
-MODES = (FILL, lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+PROMISED = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+MODES = (FILL, lax.GatherScatterMode.CLIP, PROMISED)
 
 
 def is_pick(eqn: compat.Eqn, ax: Ax) -> bool:
@@ -53,7 +54,7 @@ def pick(eqn: compat.Eqn, ax: Ax, n: int, block, indices, old, t):
     p, d, last = eqn.params, eqn.params["dimension_numbers"], indices.ndim - 1
     part, k = list(d.start_index_map).index(ax.dim), block.shape[0]
     indices = wide(indices)
-    at = lax.index_in_dim(indices, part, last)
+    asked = at = lax.index_in_dim(indices, part, last)
     if p["mode"] != FILL:
         at = jnp.clip(at, 0, n - 1)
     here = at - jnp.asarray(t, at.dtype)
@@ -62,7 +63,11 @@ def pick(eqn: compat.Eqn, ax: Ax, n: int, block, indices, old, t):
         lax.slice_in_dim(indices, 0, part, axis=last),
         lax.slice_in_dim(indices, part + 1, indices.shape[last], axis=last),
     )
-    indices = lax.concatenate([cuts[0], jnp.clip(here, 0, k - 1), cuts[1]], last)
+    local = jnp.clip(here, 0, k - 1)
+    if p["mode"] == PROMISED:  # what is out of bounds stays so: XLA clamps it where it reads, and
+        outside = jnp.where(asked < 0, -1, k).astype(local.dtype)  # drops it in the transpose
+        local = jnp.where(at == asked, local, outside)
+    indices = lax.concatenate([cuts[0], local, cuts[1]], last)
     numbers, sizes, gone = _numbers(p, d, ax)
     found = lax.gather(block, indices, numbers, sizes, mode=p["mode"], fill_value=p["fill_value"])
     if gone is not None:
