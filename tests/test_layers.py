@@ -120,7 +120,7 @@ def test_files_are_short():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or (part(p) == "compat" and p.stem in DOOR)]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 2050, sizes
+    assert sum(sizes.values()) <= 2250, sizes
 
 
 def test_the_rest_of_the_door_is_small():

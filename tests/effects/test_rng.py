@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
-from malleable import TransformError, UnhandledError, next_key, reap, seed, tag
+from malleable import TransformError, UnhandledError, listen, next_key, reap, seed, tag
 from tests.rules import assert_same
 
 ROOT = jax.random.key(0)
@@ -226,3 +227,74 @@ def test_a_function_that_had_a_key_misses_it_afterwards():
     seed(jitted)(ROOT)
     with pytest.raises(UnhandledError, match="no key is around"):
         jitted()
+
+
+# ------------------------------------------------------------ devices
+
+GRID = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+DATA, BOTH, NONE = PartitionSpec("data"), PartitionSpec("data", "model"), PartitionSpec()
+
+
+def noise(x, shared=False):
+    return x + jax.random.normal(next_key(shared=shared), x.shape)
+
+
+def in_a_scan_that_starts_without(x):
+    start = jnp.zeros(x.shape)
+    return x + lax.scan(lambda c, _: (noise(c), None), start, length=2)[0]
+
+
+def in_a_while_that_starts_without(x):
+    start = 0, jnp.zeros(x.shape)
+    return x + lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, noise(s[1])), start)[1]
+
+
+ON_DEVICES = {
+    "plain": noise,
+    "jit": jax.jit(noise),
+    "scan": loop(noise),
+    "scan, wider carry": in_a_scan_that_starts_without,
+    "while, wider carry": in_a_while_that_starts_without,
+    "cond": lambda x: lax.cond(x[0, 0] < 1, noise, lambda x: x, x),
+    "checkpoint": jax.checkpoint(noise),
+    "gradient": jax.grad(lambda x: (noise(x) ** 2).sum()),
+}
+
+
+def on_devices(program, spec, check_vma):
+    mapped = jax.shard_map(program, mesh=GRID, in_specs=spec, out_specs=spec, check_vma=check_vma)
+    return jax.jit(seed(mapped))(ROOT, jnp.zeros((4, 2)))
+
+
+@pytest.mark.parametrize("program", ON_DEVICES.values(), ids=ON_DEVICES)
+def test_copies_of_what_is_said_to_be_the_same_are_the_same(program):
+    with listen() as notes:
+        out = on_devices(program, DATA, True)
+    copies: dict = {}
+    for shard in out.addressable_shards:
+        copies.setdefault(str(shard.index), set()).add(np.asarray(shard.data).tobytes())
+    assert len(copies) == 4 and all(len(same) == 1 for same in copies.values())
+    assert "`model`" in notes[0].what and "test_rng.py" in notes[0].where
+    assert_same(on_devices(program, DATA, False), out)
+
+
+@pytest.mark.parametrize("program", ON_DEVICES.values(), ids=ON_DEVICES)
+def test_each_device_draws_its_own_where_results_may_differ(program):
+    drawn = on_devices(program, BOTH, True)
+    assert len(set(drawn.ravel().tolist())) == 8
+    assert_same(on_devices(program, BOTH, False), drawn)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_shared_key_is_the_same_on_every_device(check_vma):
+    drawn = on_devices(lambda x: noise(x, shared=True), BOTH, check_vma)
+    assert len(set(drawn.ravel().tolist())) == 1
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_what_a_collective_unites_comes_of_a_key_per_device(check_vma):
+    with listen() as notes:
+        mean = on_devices(lambda x: lax.pmean(noise(x), ("data", "model")), NONE, check_vma)
+    each = on_devices(lambda x: x + jax.random.normal(next_key(), (4, 2))[:1, :1], BOTH, True)
+    assert_same(mean[0, 0], each.mean())
+    assert notes == []

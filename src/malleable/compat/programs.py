@@ -87,6 +87,10 @@ def bodies(params: dict) -> list[Jaxpr]:
 
 def bind(eqn: Eqn, args: Sequence) -> list:
     """Run one equation on `args`, unchanged. Always returns a list."""
+    if any(varying(x) - varying(v.aval) for x, v in zip(args, eqn.invars, strict=True)):
+        if eqn.primitive.name in ("pvary", "pcast"):
+            return [match_devices(x, v.aval) for x, v in zip(args, eqn.outvars, strict=True)]
+        args = [match_devices(x, *args) for x in args]  # as the functions of `lax` do
     out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
 
@@ -111,6 +115,13 @@ def copy(eqn: Eqn, args: Sequence, *, inside: bool = False) -> list:
         return trace.emit_eqn(tracers, avals, eqn.primitive, eqn.params, eqn.effects, info, eqn.ctx)
     with contextlib.nullcontext() if inside else source(eqn):
         return bind(eqn, args)
+
+
+def is_retyped(eqn: Eqn, args: Sequence) -> bool:
+    """Whether a body would meet values that vary over more mesh axes than it was traced for."""
+    if not bodies(eqn.params):
+        return False
+    return any(varying(x) - varying(v.aval) for x, v in zip(args, eqn.invars, strict=True))
 
 
 def same_program(eqn: Eqn):

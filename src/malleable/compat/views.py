@@ -32,8 +32,9 @@ While = namedtuple("While", "cond body split")
 
 # shard_map: one body per device along `axes` of the mesh, {name: size}. wrap(fun, in_specs,
 # out_specs) maps fun(*state, *args) -> (outs, state) the same way, given the specs of the
-# state; lanes(value) -> the axes along which a value inside differs.
-Map = namedtuple("Map", "body axes wrap lanes")
+# state; lanes(value) -> the axes along which a value inside differs; united(eqn) -> the axes along
+# which a collective makes its results the same; out_axes: along which each result may differ.
+Map = namedtuple("Map", "body axes wrap lanes united out_axes")
 
 # a body that cannot be entered, and why
 Opaque = namedtuple("Opaque", "why")
@@ -189,7 +190,26 @@ def _shard_map(eqn):
     def lanes(value):
         return tuple(a for a in axes if a in varying(value)) if checked else tuple(axes)
 
-    return Map(close(p["jaxpr"]), axes, wrap, lanes)
+    def united(eqn):
+        reduced = eqn.primitive.name in _UNITES or (not checked and eqn.primitive.name in _GATHERS)
+        if not reduced or eqn.params.get("axis_index_groups") is not None:
+            return frozenset()
+        names = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+        return frozenset(names if isinstance(names, tuple | list) else (names,))
+
+    said = [frozenset(a for part in spec for a in _names(part)) for spec in p["out_specs"]]
+    return Map(close(p["jaxpr"]), axes, wrap, lanes, united, said)
+
+
+def _names(part):
+    """The mesh axes that a part of a PartitionSpec names."""
+    return () if part is None else part if isinstance(part, tuple) else (part,)
+
+
+# collectives whose results are the same on all devices of their axes; JAX's types do not say so
+# of the others
+_UNITES = {"psum", "psum2", "psum_invariant", "pmax", "pmin", "all_gather_invariant"}
+_GATHERS = {"all_gather"}
 
 
 VIEWS = {

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
@@ -52,7 +53,8 @@ class Frame:
     carry: state that flows from equation to equation, and around loops.
     feeds: values handed in by name; inside a scan, one slice per step.
     shared: values handed in by name; the same everywhere.
-    key: the root of the random keys of this body, or None; draws: how many it has given.
+    key: the root of the random keys of this body, or None; draws: how many it has given;
+    devices: the mesh axes along which each device draws keys of its own.
     writes: values handed out by name; after a scan, stacked over its steps or folded.
     changed: the line of the first rule that put another value in the place of an equation's.
     eqn, args: the equation at hand and its operands; outer: the equations around it.
@@ -64,6 +66,7 @@ class Frame:
     key: Any = None
     writes: dict[Path, Write] = field(default_factory=dict)
     draws: int = 0
+    devices: tuple[Any, ...] = ()
     changed: str = ""
     eqn: Any = None
     args: tuple[Any, ...] = ()
@@ -97,18 +100,22 @@ class Frame:
             raise self.error(what, f"the modes are {', '.join(MODES)}")
         self.put(q, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
 
-    def next_key(self):
+    def next_key(self, *, shared: bool = False):
         """A fresh random key: fold_in(root, n), n counted while tracing.
 
         The count runs through every body that runs once, and each step of a loop has a root of
         its own; so inlining, rematerialisation and differentiation do not change the keys.
+        Each device of a shard_map draws a key of its own; with shared=True all draw the same.
         """
         if self.key is None:
             raise self.error(
                 "a random key is asked for, and none was given", "pass `key=` to interpret"
             )
         self.draws += 1
-        return jax.random.fold_in(self.key, self.draws - 1)
+        key = jax.random.fold_in(self.key, self.draws - 1)
+        for axis in () if shared else self.devices:
+            key = jax.random.fold_in(key, lax.axis_index(axis))
+        return key
 
     def bind(self, *args):
         """The equation at hand, on `args`: what happens where no rule interferes."""
@@ -168,7 +175,7 @@ jax.tree_util.register_dataclass(Write, ["value", "written"], ["mode", "where"])
 jax.tree_util.register_dataclass(
     Frame,
     ["carry", "feeds", "shared", "key", "writes"],
-    ["draws", "changed"],
+    ["draws", "devices", "changed"],
     ["eqn", "args", "outer", "place", "bound"],
 )
 

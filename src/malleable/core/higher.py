@@ -7,8 +7,8 @@
                                                           any branch drew      branch has none
   Scan        around the loop   one slice a step  in      a root per step      stacked or folded
   While       around the loop   none              in      a root per step      folded
-  Map         in, out (same     one slice a       in      a root per device    stacked over axes
-              on each device)   device                                         where they differ
+  Map         in, out (same     one slice a       in      one root; each device stacked over axes
+              on each device)   device                  draws its own        where they differ
 
 Control flow is rebuilt with the public functions of JAX, never by filling in the params of its
 primitives: the functions keep their signature when the params change.
@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec
 
 from malleable import compat
 from malleable.core import frame as frames
+from malleable.core.analyze import analyze
 from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, select, spell, spread, zeros
 from malleable.errors import TransformError
 from malleable.notes import note
@@ -195,16 +196,18 @@ def _check_carry(frame, old, new, what: str) -> None:
 def _scan(view: compat.Scan, book, frame, args):
     consts, carry, xs = view.split(args)
     run = book.body(view.body, frame)
-    root = None if frame.key is None else frame.next_key()
+    root = None if frame.key is None else frame.next_key(shared=True)
     feeds, misfits = _slices(frame.feeds, view.length, f"the scan runs {view.length} steps")
 
     def one(mine, i, feeds, carry, xs):
-        inner = Frame(mine, feeds | misfits, frame.shared, _fold_key(root, i))
+        key = _fold_key(root, i)
+        inner = Frame(mine, feeds | misfits, frame.shared, key, devices=frame.devices)
         outs, end = run(inner, [*consts, *carry, *xs])
         return outs[: len(carry)], outs[len(carry) :], end
 
     feed, x = jax.tree.map(compat.slice_type, (feeds, xs))
-    *_, end = jax.eval_shape(one, frame.carry, jnp.int32(0), feed, carry, x)
+    first = frame.carry, jnp.int32(0), feed
+    carry, (*_, end) = _widen(lambda c, x, *first: one(*first, c, x), carry, x, *first)
     mine = _carry_into(frame, end.carry, "a scan")
     _check_modes(end.writes, ["unique"], "a scan", "stack")
     stacked = [q for q, w in end.writes.items() if w.mode not in FOLDED]
@@ -235,11 +238,12 @@ def _scan(view: compat.Scan, book, frame, args):
 def _while(view: compat.While, book, frame, args):
     tests, consts, carry = view.split(args)
     run_test, run_body = book.body(view.cond, frame), book.body(view.body, frame)
-    root = None if frame.key is None else frame.next_key()
+    root = None if frame.key is None else frame.next_key(shared=True)
     _, frame.feeds = _slices(frame.feeds, None, "a while loop has no known length")
 
     def one(mine, i, carry, go):
-        inner = Frame(mine, frame.feeds, frame.shared, _fold_key(root, i))
+        key = _fold_key(root, i)
+        inner = Frame(mine, frame.feeds, frame.shared, key, devices=frame.devices)
         outs = thread(run_body, inner, [*consts, *carry])
         (again,) = thread(run_test, inner, [*tests, *outs])
         end = inner.leave()
@@ -256,7 +260,8 @@ def _while(view: compat.While, book, frame, args):
     before = frame.carry
     (go,) = thread(run_test, frame, [*tests, *carry])
     _check_carry(frame, before, frame.carry, "changes its type inside a while loop")
-    *_, end = jax.eval_shape(one, before, jnp.int32(0), carry, go)
+    carry, (_, again, end) = _widen(lambda c: one(before, jnp.int32(0), c, go), carry)
+    go = compat.match_devices(go, again)
     mine = _carry_into(frame, end.carry, "a while loop")
     _check_modes(
         end.writes, ["stack", "unique", "masked"], "a while loop of unknown length", "last"
@@ -275,6 +280,16 @@ def _while(view: compat.While, book, frame, args):
     for q, w in folded.items():
         frame.put(q, w)
     return list(carry)
+
+
+def _widen(step, carry, *args):
+    """The carry a loop starts with, varying over the mesh axes it will vary over, and its step."""
+    while True:
+        outs = jax.eval_shape(step, carry, *args)
+        wide = list(map(compat.match_devices, carry, outs[0]))
+        if all(new is old for new, old in zip(wide, carry, strict=True)):
+            return carry, outs
+        carry = wide
 
 
 def _slices(feeds, length, why):
@@ -363,7 +378,7 @@ def _masked(write: Write, go) -> Write:
 
 def _map(view: compat.Map, book, frame, args):
     run = book.body(view.body, frame)
-    root = None if frame.key is None else frame.next_key()
+    root = None if frame.key is None else frame.next_key(shared=True)
     same = PartitionSpec()
     eqn, outer = frame.eqn, frame.outer
     feeds = {q: _by_row(value) for q, value in frame.feeds.items()}
@@ -377,8 +392,6 @@ def _map(view: compat.Map, book, frame, args):
         inner.feeds = {
             q: x if split[q] == same else jax.tree.map(lambda x: x[0], x) for q, x in feeds.items()
         }
-        for axis in view.axes:
-            inner.key = _fold_key(inner.key, lax.axis_index(axis))
         outs, end = run(inner, list(args))
         carries = zip(*map(jax.tree.leaves, (end.carry, inner.carry)), strict=False)
         if any(new is not old and view.lanes(new) for new, old in carries):
@@ -394,6 +407,7 @@ def _map(view: compat.Map, book, frame, args):
         )
 
     start = Frame(frame.carry, shared=frame.shared, key=root)
+    start.devices = (*frame.devices, *_drawing(view, book, frame)) if root is not None else ()
     probe = view.wrap(lambda *a: (one(*a)[0], ()), (same, split), ())
     jax.eval_shape(probe, start, feeds, *args)
     mapped = view.wrap(one, (same, split), (same, seen["specs"]))
@@ -402,6 +416,31 @@ def _map(view: compat.Map, book, frame, args):
     for q, w in writes.items():
         frame.put(q, w)
     return outs
+
+
+def _drawing(view: compat.Map, book, frame) -> list:
+    """The mesh axes along which each device draws keys of its own.
+
+    All of them, but for those along which a result that comes of a draw is said to be the same:
+    its copies would differ.
+    """
+
+    none, draws = frozenset(), []
+
+    def differs(eqn, facts):
+        ruled = eqn.primitive in book.rules
+        draws.extend([eqn] * ruled)
+        drawn = frozenset(view.axes) if ruled else none
+        return [drawn.union(*facts) - view.united(eqn)] * len(eqn.outvars)
+
+    facts = [none] * len(view.body.jaxpr.invars)
+    outs, _ = analyze(view.body, facts, differs, frozenset.union, none)
+    same = none.union(*(fact - said for fact, said in zip(outs, view.out_axes, strict=True)))
+    if same:
+        axes = ", ".join(f"`{axis}`" for axis in view.axes if axis in same)
+        why = f"out_specs say that a result which depends on them is the same along {axes}"
+        note(f"random keys are the same along {axes}", compat.where(draws[0], frame.eqn), why)
+    return [axis for axis in view.axes if axis not in same]
 
 
 def _spec_of(value, axes: dict) -> PartitionSpec:

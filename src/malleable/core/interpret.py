@@ -160,7 +160,7 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
     for eqn in jaxpr.eqns:
         xs = [read(v) for v in eqn.invars]
         rule = book.rules.get(eqn.primitive)
-        enters = rule is None and book.enters(eqn)
+        enters = rule is None and (book.enters(eqn) or compat.is_retyped(eqn, xs))
         if rule is None and not enters and not isinstance(eqn.primitive, Marker):
             rule = book.default
         if rule is None and not enters:

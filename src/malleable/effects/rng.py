@@ -28,7 +28,9 @@ shared_key_p = marker("next_key:shared", out=_key, lanes="shared", **_MISSING)
 def next_key(*, shared: bool = False) -> jax.Array:
     """A fresh key, supplied by the nearest enclosing `seed`.
 
-    Under `vmap` each lane gets a key of its own; with shared=True all lanes get the same one.
+    Under `vmap` each lane gets a key of its own, under `shard_map` each device; with shared=True
+    all get the same one. Where `out_specs` say that a result is the same along a mesh axis, the
+    keys it comes of are the same along that axis, and a note says so.
     (jacfwd and hessian are a vmap too: write jacfwd(seed(f)), or share the key.)
 
     >>> draws = lambda: jax.vmap(lambda _: jax.random.uniform(next_key()))(jax.numpy.zeros(2))
@@ -45,10 +47,10 @@ def next_key(*, shared: bool = False) -> jax.Array:
 def seed(fun: Callable) -> Callable:
     """fun(*args) -> out  becomes  seed(fun)(key, *args) -> out.
 
-    The n-th key of a body is fold_in(root, n), n counted while tracing; each step of a loop and
-    each device of a mesh has a root of its own. So jit, remat, grad and inlining do not change
-    the numbers: `seed(grad(fun))` and `grad(seed(fun))` draw the same, as long as the rule of a
-    custom derivative draws as many keys as its function.
+    The n-th key of a body is fold_in(root, n), n counted while tracing; each step of a loop has
+    a root of its own, and each device of a mesh folds its place in. So jit, remat,
+    grad and inlining do not change the numbers: `seed(grad(fun))` and `grad(seed(fun))` draw the
+    same, as long as the rule of a custom derivative draws as many keys as its function.
     """
 
     def seeded(key, *args, **kwargs):
@@ -80,7 +82,7 @@ def _own(frame, *, shape, dtype):
 
 
 def _shared(frame, *, shape, dtype):
-    return frame.next_key()
+    return frame.next_key(shared=True)
 
 
 _BOOK = Rulebook({own_key_p: _own, shared_key_p: _shared})
