@@ -7,6 +7,7 @@ import pytest
 
 from malleable import MalleableError, RuleError, TransformError, UnhandledError, errors
 from malleable.inspection import advice as advice  # appends to the lists of advisers
+from malleable.inspection.advice.hint import Advice
 
 CLASSES = [RuleError, TransformError, UnhandledError]
 
@@ -66,14 +67,14 @@ def advised():
 
 
 def test_the_heaviest_advice_is_a_note_and_the_text_stays(adviser):
-    adviser("look here", errors.Advice("edit this", "model.py:3", "so", 3))
+    adviser("look here", Advice("edit this", "model.py:3", "so", 3))
     error = advised()
     assert error.args == ("unbound name", "more")
-    assert error.__notes__ == ["malleable: edit this\n  at model.py:3\n  hint: so"]
+    assert error.__notes__ == ["malleable: edit this\n  at model.py:3\n  hint: perhaps so"]
 
 
 def test_words_that_are_false_are_put_right_and_kept(adviser):
-    adviser(errors.Advice("edit this", weight=3, instead="it is not bound"))
+    adviser(Advice("edit this", weight=3, instead="it is not bound"))
     error = advised()
     assert error.args == ("it is not bound", "more")
     assert error.jax_message == str(NameError("unbound name", "more"))

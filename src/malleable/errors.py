@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import Any
 
 
 class MalleableError(Exception):
@@ -21,7 +21,7 @@ class MalleableError(Exception):
 
     def __init__(self, what: str, *, where: str = "", hint: str = ""):
         self.what, self.where, self.hint = what, where, hint
-        super().__init__(_text(what, where, hint))
+        super().__init__(text(what, where, hint))
 
 
 class TransformError(MalleableError):
@@ -44,32 +44,16 @@ class UnhandledError(MalleableError):
     """A value was asked for that only a transformation can supply, and none is around."""
 
 
-def _text(what: str, where: str, hint: str) -> str:
+def text(what: str, where: str, hint: str) -> str:
     return what + f"\n  at {where}" * bool(where) + f"\n  hint: {hint}" * bool(hint)
 
 
 # ---------------------------------------------------------------- JAX's own errors
 
 
-@dataclass(frozen=True)
-class Advice:
-    """What an adviser makes of an error. weight: how sure and how exact; the heaviest is shown.
-
-    where: `file.py:12 in fun: source text` of the line to edit. instead: what the error should
-    say, where its own words are false.
-    """
-
-    what: str
-    where: str = ""
-    hint: str = ""
-    weight: float = 1.0
-    instead: str = ""
-
-    def __str__(self):
-        return _text(self.what, self.where, self.hint)
-
-
-Adviser = Callable[[Exception], Iterable[Advice | str]]
+# What an adviser makes of an error: a str, or an object with a weight, how sure and exact it is.
+# The heaviest is shown. See `malleable.inspection.advice.hint.Advice`.
+Adviser = Callable[[Exception], Iterable[Any]]
 
 # Each makes a context that is entered with every `explain()` block and gives an Adviser. Those
 # who know JAX append theirs with the first block: see malleable/inspection/advice/__init__.py.
@@ -87,6 +71,8 @@ def explain(*, debug: bool = False) -> "Explaining":
 
     The exception goes on unchanged, with one note more (PEP 678); also a decorator. Blocks nest;
     an error is explained once. False words of JAX are put right, and kept as `error.jax_message`.
+    A way out was tried on values of the same types, or else it says "perhaps"; those that were are
+    data, `error.ways`, each with its `edits`.
     debug: an adviser that fails says so in a note of its own.
 
     >>> import jax
@@ -140,14 +126,14 @@ class Explaining(contextlib.ContextDecorator):
         failures, found = list(failures), []
         for adviser in advise:
             with self._failing(failures):
-                for one in adviser(error):
-                    found.append(one if isinstance(one, Advice) else Advice(one))
+                found.extend(adviser(error))
         if found:
-            best = max(found, key=lambda one: one.weight)
+            best = max(found, key=lambda one: getattr(one, "weight", 1.0))
             error.add_note(HEADER + str(best))
-            if best.instead:
+            error.ways = getattr(best, "sure", ())  # type: ignore[attr-defined]
+            if instead := getattr(best, "instead", ""):
                 error.jax_message = str(error)  # type: ignore[attr-defined]
-                error.args = (best.instead, *error.args[1:])
+                error.args = (instead, *error.args[1:])
         for failure in failures if self.debug else ():
             error.add_note(f"an adviser failed with {failure!r}")
         return bool(found)

@@ -12,10 +12,12 @@ import jax
 import pytest
 from jax import numpy as jnp
 
+from benchmarks import hints
 from malleable import errors
 from malleable.compat import running as door
-from malleable.errors import Advice, explain
+from malleable.errors import explain
 from malleable.inspection.advice import creation, running
+from malleable.inspection.advice.hint import Advice
 from tests.inspection import (  # noqa: F401
     failing_derivatives,
     failing_libraries,
@@ -54,6 +56,9 @@ def test_the_note_says(program):
     assert any(re.search(pattern, note, re.S | re.I) for pattern in program.fix), note
     assert not re.search(INTERNAL, note)
     assert not [n for n in error.__notes__ if "adviser failed" in n]
+    path = program.run.__code__.co_filename
+    for hint, outcome in hints.outcomes(path, program.name, error.ways):
+        assert outcome in ("same", "runs"), (hint, outcome)
 
 
 @pytest.mark.caches
@@ -405,7 +410,7 @@ def test_the_heaviest_advice_is_shown(monkeypatch):
             pass
 
     monkeypatch.setattr(errors, "advisers", [Context])
-    assert note_of(failure(refuse)) == "malleable: heavy\n  at f.py:3\n  hint: do it"
+    assert note_of(failure(refuse)) == "malleable: heavy\n  at f.py:3\n  hint: perhaps do it"
 
 
 def test_an_explained_error_can_be_sent_to_another_process():

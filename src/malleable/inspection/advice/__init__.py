@@ -16,7 +16,6 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from malleable import compat, errors
-from malleable.errors import Advice
 from malleable.inspection.advice import creation
 from malleable.inspection.advice import observers as observers
 from malleable.inspection.advice import steps as steps
@@ -27,6 +26,7 @@ from malleable.inspection.advice.concrete import concrete, truths
 from malleable.inspection.advice.derivative_rules import derivative_rules
 from malleable.inspection.advice.derivatives import derivatives
 from malleable.inspection.advice.dtypes import dtypes
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.leaks import leaks
 from malleable.inspection.advice.libraries import libraries
 from malleable.inspection.advice.loops import loops

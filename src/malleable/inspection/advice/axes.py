@@ -7,9 +7,9 @@ from typing import Any
 import jax
 
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection.advice import creation, sources
 from malleable.inspection.advice.differences import children, differences, is_leaf
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, leaves, listed, of_type, shape_of
 

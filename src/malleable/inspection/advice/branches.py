@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from malleable.errors import Advice
 from malleable.inspection.advice import bodies, sources
 from malleable.inspection.advice.differences import differences
 from malleable.inspection.advice.fitting import fitted
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, leaves, of_type, structure

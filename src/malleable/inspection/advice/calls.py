@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection.advice import bodies, creation, sources
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import MISSING, text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import a, is_jitted, kind, listed, of_type

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import indices, syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.trouble import Step, Trouble, here
 
 _FITS = (

@@ -4,9 +4,9 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.mapped import mappings
 from malleable.inspection.advice.trouble import Trouble, here
 

@@ -3,17 +3,22 @@
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 
-from malleable.errors import Advice
+from malleable import compat
+from malleable.compat import Place
 from malleable.inspection import places
-from malleable.inspection.advice import creation, flow, needs, sources, wording
+from malleable.inspection.advice import creation, flow, needs, sources, tried, wording
+from malleable.inspection.advice.hint import Advice, Edit, Way
 from malleable.inspection.advice.leaks import outlived
 from malleable.inspection.advice.sources import MISSING
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.truth import Need
 from malleable.inspection.advice.wording import listed
+
+MANY = 5  # arguments that a value depends on and that are named
 
 _TELLTALE = {
     "TracerBoolConversionError": r"",
@@ -46,7 +51,7 @@ def concrete(trouble: Trouble) -> Iterator[Advice]:
     if need is None:
         return
     asked = need.of or (need.at,)
-    atoms = [atom for part in asked for atom in flow.traced(part, step)]
+    atoms = every = [atom for part in asked for atom in flow.traced(part, step)]
     if told is not None and len(atoms) > 1:
         atoms = [a for a in atoms if _is_told(a, told[1], step, trouble)] or atoms
     if need.number:
@@ -60,20 +65,22 @@ def concrete(trouble: Trouble) -> Iterator[Advice]:
     what = f"{need.what} {listed(names) if names else 'this'}, which {state} not known yet"
     what += _depends(origins, trouble)
     place = sources.place(need.at, step.place.file, step.place.function)
-    hints = [*_reduced(need, trouble), *need.ways, *_static(need, origins, trouble)]
-    yield Advice(what, here(place), "; or ".join(hints), weight)
+    static = [*_static(need, origins, trouble)]
+    if len(every) > len(atoms) and any(way.tried() is False for way in static if way.tried):
+        static = [*_static(need, _origins(every, step, trouble), trouble)]
+    hints = [*_reduced(need, trouble), *(tried.way(way, step) for way in need.ways)]
+    yield Advice(what, here(place), (*hints, *static), weight)
 
 
-def _reduced(need: Need, trouble: Trouble) -> Iterator[str]:
+def _reduced(need: Need, trouble: Trouble) -> Iterator[Way]:
     """Which of many truth values is meant, if there are many."""
     found = re.match(
         r"Attempted boolean conversion of traced array with shape \w+\[(\d[\d,]*)\]", trouble.text
     )
     if found is not None:
         shown = sources.text(need.at)
-        yield f"there are many truth values, of shape ({found[1]}): take jnp.all({shown}) or " + (
-            f"jnp.any({shown}), or choose element by element"
-        )
+        way = f"there are many truth values, of shape ({found[1]}): take jnp.all({shown}) or "
+        yield Way(f"{way}jnp.any({shown}), or choose element by element")
 
 
 def truths(trouble: Trouble) -> Iterator[Advice]:
@@ -93,7 +100,8 @@ def truths(trouble: Trouble) -> Iterator[Advice]:
     shown = ", ".join(f"`{n}` has shape {shape}" for n, shape in shapes if shape)
     at = sources.text(asked.at)
     what = f"{asked.what.replace(' from', '')}, and `{at}` is an array of many: {shown}"
-    way = f"say which is meant: jnp.all({at}) or jnp.any({at}); or " + "; or ".join(asked.ways)
+    ways = [way if isinstance(way, str) else way.text for way in asked.ways]
+    way = "; or ".join((f"say which is meant: jnp.all({at}) or jnp.any({at})", *ways))
     yield Advice(what, here(step.place), way, 3)
 
 
@@ -123,6 +131,7 @@ def _depends(origins: list[flow.Origin], trouble: Trouble) -> str:
     parts = []
     for function, names in by_function.items():
         word = "argument" if len(names) == 1 else "arguments"
+        names = names if len(names) <= MANY else [*names[: MANY - 1], "more"]
         parts.append(f"the {word} {wording.listed(names, quote='')} of {function}")
     lines = list(dict.fromkeys(line for origin in origins for line in origin.lines))
     lines = sorted(lines, key=lambda line: line[1].line)[:3]
@@ -144,7 +153,7 @@ def told_arguments(trouble: Trouble) -> tuple[str, list[str], str] | None:
     return found[1], [name for name in names if name], found[2]
 
 
-def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterator[str]:
+def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterator[Way]:
     """`jax.jit(f, static_argnames='n')`, where the argument is a number that a jit was given."""
     if not need.static:
         return
@@ -166,28 +175,59 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
         return
     made = creation.how(("jit",), fun)
     known_options = made.options if made is not None else _options(fun, jit)
-    static = _marked(sources.parameters(fun), names, known_options)
-    where = f" (at {places.spell(made.place)})" if made is not None else ""
+    options = _marked(sources.parameters(fun), names, known_options)
+    static = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    place = made.place if made is not None else creation.find("jit", fun, trouble)
+    where = f" (at {places.spell(place)})" if place is not None else ""
     call = f"jax.jit({sources.name_of(fun)}, {static})"
     if sources.parameters(fun)[:1] == ["self"]:
         call = f"{static} in its jax.jit"
-    yield f"mark it static, {call}{where}, which compiles anew for every value"
+    args, kwargs = jit.values.get("args") or (), jit.values.get("kwargs") or {}
+    edits = _edited(place, static) if place is not None else ()
+    text = f"mark it static, {call}{where}, which compiles anew for every value"
+    yield Way(text, edits, lambda: _traces(fun, options, args, kwargs))
 
 
-def _marked(parameters: list[str], names: list[str], options: dict) -> str:
+def _traces(fun, options: dict, args, kwargs) -> bool | None:
+    """Whether a function can be traced with these options of jit, where nothing else happens."""
+    if not compat.is_idle() or not tried.computes(fun):
+        return None
+    with tried.quiet():
+        try:
+            jax.jit(fun, **options).trace(*args, **kwargs)
+        except Exception:
+            return False
+    return True
+
+
+def _edited(place: Place, static: str) -> tuple[Edit, ...]:
+    """The edit of `jax.jit(f)`, or of a decorator `@jax.jit`, with these static arguments."""
+    node = sources.expression(place)
+    if isinstance(node, ast.Call):
+        kept = [k for k in node.keywords if not (k.arg or "").startswith("static_arg")]
+        given = ", ".join([*map(ast.unparse, [*node.args, *kept]), static])
+        return (tried.replaced(node, f"{ast.unparse(node.func)}({given})", place.file),)
+    if isinstance(getattr(node, "parent", None), ast.FunctionDef):
+        assert node is not None
+        return (tried.replaced(node, f"{ast.unparse(node)}({static})", place.file),)
+    return ()
+
+
+def _marked(parameters: list[str], names: list[str], options: dict) -> dict:
     """The options of a jit with more static arguments; JAX adds what follows from the one given.
 
     >>> _marked(["x", "n", "m"], ["m"], {}), _marked(["x", "n", "m"], ["m"], {"static_argnums": 1})
-    ("static_argnames='m'", 'static_argnums=(1, 2)')
+    ({'static_argnames': 'm'}, {'static_argnums': (1, 2)})
     >>> _marked(["x", "n", "m"], ["m"], {"static_argnums": 1, "static_argnames": "n"})
-    "static_argnums=(1, 2), static_argnames=('n', 'm')"
+    {'static_argnums': (1, 2), 'static_argnames': ('n', 'm')}
     """
     numbers, called = (_listed(options.get(k)) for k in ("static_argnums", "static_argnames"))
     called, more = [*called, *names], [parameters.index(name) for name in names]
     if not numbers:
-        return f"static_argnames={_spelled(called)}"
-    static = f"static_argnums={_spelled([*numbers, *more])}"
-    return static + f", static_argnames={_spelled(called)}" * ("static_argnames" in options)
+        return {"static_argnames": _one_or_many(called)}
+    static = {"static_argnums": _one_or_many([*numbers, *more])}
+    named = {"static_argnames": _one_or_many(called)} if "static_argnames" in options else {}
+    return static | named
 
 
 def _options(fun, jit: Step) -> dict:
@@ -204,8 +244,8 @@ def _options(fun, jit: Step) -> dict:
     return {"static_argnums": numbers, "static_argnames": names}
 
 
-def _spelled(many: list) -> str:
-    return repr(many[0] if len(many) == 1 else tuple(many))
+def _one_or_many(many: list) -> Any:
+    return many[0] if len(many) == 1 else tuple(many)
 
 
 def _listed(option) -> list:

@@ -52,6 +52,7 @@ class Made:
 
 
 _lock = threading.Lock()
+_paused = threading.local()
 _opened = 0
 _originals: list[tuple] = []
 _made: deque[Made] = deque(maxlen=4096)
@@ -75,6 +76,16 @@ def recorded() -> Iterator[None]:
                 _made.clear()
 
 
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """While open, this thread's uses of JAX's transformations are not the user's."""
+    _paused.now = True
+    try:
+        yield
+    finally:
+        _paused.now = False
+
+
 def _patch() -> None:
     for name, owners in _WATCHED.items():
         for owner in owners:
@@ -95,7 +106,7 @@ def _recording(kind: str, original: Callable) -> Callable:
         frame = sys._getframe(1)
         while frame is not None and compat.is_hidden(frame):
             frame = frame.f_back
-        if frame is not None:
+        if frame is not None and not getattr(_paused, "now", False):
             place = place_of(frame.f_code, frame.f_lasti)
             funs = tuple(_weak(fun) for fun in args if callable(fun))
             options = {name: kwargs[name] for name in _OPTIONS & kwargs.keys()}

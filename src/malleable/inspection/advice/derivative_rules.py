@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from malleable.errors import Advice
 from malleable.inspection.advice import bodies, creation, sources
 from malleable.inspection.advice.differences import Difference, differences, is_leaf
 from malleable.inspection.advice.fitting import closed, fitted, gathered
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, listed, of_type, structure

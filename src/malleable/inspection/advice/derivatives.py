@@ -8,8 +8,8 @@ import jax
 from jax import numpy as jnp
 
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection.advice import bodies, creation, sources
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, leaves, of_type, structure

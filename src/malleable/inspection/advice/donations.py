@@ -11,9 +11,9 @@ import jax
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import creation, direct, running, storms, syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.running import Observer, Run
 from malleable.inspection.advice.trouble import Step, Trouble, here
 

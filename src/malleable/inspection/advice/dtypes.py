@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from malleable.errors import Advice
 from malleable.inspection.advice import sources
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.operands import Operand, operands
 from malleable.inspection.advice.sources import MISSING, text
 from malleable.inspection.advice.trouble import Trouble, here

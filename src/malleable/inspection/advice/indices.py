@@ -22,9 +22,9 @@ from malleable.compat import Place
 from malleable.core.frame import Frame
 from malleable.core.interpret import Rulebook
 from malleable.core.interpret import run as interpret
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import running, syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.running import Observer, Run
 
 ALWAYS = 16  # runs of a program that are checked, however long it takes

@@ -15,9 +15,9 @@ import numpy as np
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import running, syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.running import Observer, Run
 
 _DRAWS = {"random_bits", "random_gamma", "random_split", "threefry2x32"}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import flow, sources
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Trouble, here
 

@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from malleable.errors import Advice
 from malleable.inspection.advice import sources
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 

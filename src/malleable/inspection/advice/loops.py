@@ -6,9 +6,9 @@ from typing import Any
 
 from jax import numpy as jnp
 
-from malleable.errors import Advice
 from malleable.inspection.advice import bodies, sources
 from malleable.inspection.advice.differences import differences
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, leaves, listed, of_type, structure

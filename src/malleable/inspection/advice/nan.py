@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import running, storms
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.trouble import Trouble, here
 from malleable.inspection.debugging.nonfinite import Finding, first_nonfinite
 

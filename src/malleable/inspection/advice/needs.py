@@ -5,6 +5,7 @@ import importlib
 import math
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from jax import numpy as jnp
 
 from malleable.inspection.advice import sources
 from malleable.inspection.advice.sources import MISSING, text
+from malleable.inspection.advice.tried import Rewrite
 from malleable.inspection.advice.trouble import Step, Trouble
 from malleable.inspection.advice.truth import Need, truth
 
@@ -83,8 +85,8 @@ def _index(node: ast.AST, step: Step) -> Need:
                 low, high = ["0", *map(text, args[:2])][-2:]
                 way = f"loop with lax.fori_loop({low}, {high}, lambda i, carry: ..., init)"
                 return Need(inner, "`range` needs the number", (way,), True)
-            case ast.Subscript(value=many, slice=index):
-                return _item(many, index, step)
+            case ast.Subscript():
+                return _item(inner, step)
             case ast.BinOp(op=ast.Mult(), left=ast.List(), right=count):
                 way = f"use jnp.where(jnp.arange(longest) < {text(count)}, ..., 0)"
                 return Need(count, "repeating a list needs the number", (way,), True)
@@ -94,10 +96,13 @@ def _index(node: ast.AST, step: Step) -> Need:
     return Need(node, "Python needs the whole number", (), True)
 
 
-def _item(many: ast.expr, index: ast.expr, step: Step) -> Need:
+def _item(item: ast.Subscript, step: Step) -> Need:
+    many, index = item.value, item.slice
     items, name, at = sources.value(many, step), text(many), text(index)
+    way: str | Rewrite
     if isinstance(items, np.ndarray):
-        way = f"index an array of JAX: jnp.asarray({name})[{at}]"
+        new = f"jnp.asarray({name})"
+        way = Rewrite(f"index an array of JAX: {new}[{at}]", many, new)
         return Need(index, f"indexing the NumPy array `{name}` needs the number", (way,), True)
     kind = type(items).__name__ if items is not MISSING else "list"
     if isinstance(items, list | tuple) and any(map(callable, items)):
@@ -105,11 +110,20 @@ def _item(many: ast.expr, index: ast.expr, step: Step) -> Need:
     elif isinstance(items, list | tuple) and any(isinstance(item, str) for item in items):
         way = f"return {at} and look up {name}[{at}] outside of the traced function"
     elif kind in ("list", "tuple"):
-        way = f"make one array of it, jnp.stack({name})[{at}], or jnp.array({name})[{at}] if it "
-        way += "holds numbers; lax.switch chooses between anything else"
+        new = f"jnp.stack({name})" if any(map(np.ndim, _some(items))) else f"jnp.array({name})"
+        way = Rewrite(f"make one array of it, {new}[{at}]", many, new)
+        other = "lax.switch, which chooses between anything else"
+        return Need(index, f"indexing the {kind} `{name}` needs the number", (way, other), True)
     else:
         way = "use an array of JAX, or lax.switch"
     return Need(index, f"indexing the {kind} `{name}` needs the number", (way,), True)
+
+
+def _some(items: Any) -> list:
+    """The arrays and numbers in a list that is known."""
+    return (
+        [x for x in items if np.isscalar(x) or hasattr(x, "shape")] if items is not MISSING else []
+    )
 
 
 def _number(node: ast.AST, step: Step, words: str) -> Need | None:
@@ -120,18 +134,24 @@ def _number(node: ast.AST, step: Step, words: str) -> Need | None:
     last = name.rpartition(".")[2]
     function = sources.value(call.func, step)
     if last in ("item", "tolist") and isinstance(call.func, ast.Attribute):
-        way = f"drop .{last}() and go on with {text(call.func.value)}, an array; read the number "
-        way += "outside of the traced function, from what it returns"
-        return Need(call, f"`.{last}()` needs the value of", (way,))
+        owner, later = text(call.func.value), "from what the traced function returns"
+        what = f"`.{last}()` needs the value of"
+        if isinstance(getattr(sources.statement(call), "value", None), ast.Call):
+            return Need(call, what, (f"return {owner}, and read the number outside, {later}",))
+        way = f"drop .{last}() and go on with {owner}, an array; read the number outside, {later}"
+        return Need(call, what, (Rewrite(way, call, ast.unparse(call.func.value)),))
     if name in _CASTS:
-        way = f"drop {name}() and go on with the array, or write ({given}).astype({_CASTS[name]})"
+        new = f"jnp.asarray({given}).astype({_CASTS[name]})"
+        way = Rewrite(f"drop {name}(), or write {new}", call, new)
         return Need(call, f"`{name}()` needs the value of", (way,), True, args)
     if name == "round":
-        way = f"write jnp.round({given})"
+        way = Rewrite(f"write jnp.round({given})", call.func, "jnp.round")
         return Need(call, "Python's `round` needs the value of", (way,), False, args)
     if _is_from_math(function, last):
         other = _MATH.get(last, last)
-        way = f"write jnp.{other}({given})" if hasattr(jnp, other) else "use jax.numpy or jax.scipy"
+        way = "use jax.numpy or jax.scipy"
+        if hasattr(jnp, other):
+            way = Rewrite(f"write jnp.{other}({given})", call.func, f"jnp.{other}")
         return Need(
             call, f"`{name}` computes in Python and needs the value of", (way,), False, args
         )
@@ -180,7 +200,7 @@ def _numpy(node: ast.AST, step: Step) -> Need:
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
         return _store(node, step)
     if isinstance(node, ast.Subscript):
-        return _item(node.value, node.slice, step)
+        return _item(node, step)
     call = _around(node, ast.Call)
     inside = isinstance(node, ast.Call) or call is None or not isinstance(node, ast.BinOp)
     if call is None or not inside:
@@ -200,17 +220,20 @@ def _numpy(node: ast.AST, step: Step) -> Need:
         "float32",
         "float64",
     ):
-        way = f"drop it, or write jnp.asarray({given})"
+        new = {"float32": "jnp.float32", "float64": "jnp.float64"}.get(last, "jnp.asarray")
+        way = Rewrite(f"drop it, or write {new}({given})", call.func, new)
         return Need(call, what, (way, host), False, _args(call))
     part = _part(function)
     if _is_numpy(function) and getattr(_within_jnp(part), last, function) is not function:
         keywords = "".join(f", {k.arg}={text(k.value)}" for k in call.keywords)
-        way = f"write jnp.{part}{last}({given}{keywords})"
+        new = f"jnp.{part}{last}"
+        way = Rewrite(f"write {new}({given}{keywords})", call.func, new)
         return Need(call, what, (way, host), False, _args(call))
     what = f"`{name}` works on NumPy arrays and needs the values of"
     twin = _twin(function, last)
     if twin is not None:
-        return Need(call, what, (f"write {twin}({given})", host), False, _args(call))
+        way = Rewrite(f"write {twin}({given})", call.func, twin)
+        return Need(call, what, (way, host), False, _args(call))
     if name.startswith(("np.random", "numpy.random", "random.")):
         way = "draw with jax.random, from a key: jax.random.key(seed)"
         return Need(call, what, (way, host), False, _args(call))
@@ -253,15 +276,31 @@ def _mask(node: ast.AST) -> Need | None:
     if item is None:
         return None
     array, mask = text(item.value), text(item.slice)
-    ways = [f"keep the shape: jnp.where({mask}, {array}, 0)"]
-    call = _around(item, ast.Call)
-    reducer = text(call.func).rpartition(".")[2] if call is not None else ""
-    if reducer in _REDUCTIONS:
-        extra = ", initial=..." if reducer in ("max", "min") else ""
-        ways.insert(0, f"write jnp.{reducer}({array}, where={mask}{extra})")
+    ways = [*_reduced(item, mask)]
+    if not ways or "sum(" in getattr(ways[0], "new", ""):
+        ways.append(f"keep the shape: jnp.where({mask}, {array}, 0)")
     ways.append(f"take a fixed number: {array}[jnp.nonzero({mask}, size=N)]")
     what = f"how many entries `{array}[{mask}]` has depends on the values of the mask"
     return Need(item, what, tuple(ways), False, (item.slice,))
+
+
+def _reduced(item: ast.Subscript, mask: str) -> Iterator[str | Rewrite]:
+    """What is computed of some entries of an array, as a reduction that leaves the others out."""
+    around, array = getattr(item, "parent", None), text(item.value)
+    call = around if isinstance(around, ast.Call) else getattr(around, "parent", None)
+    if not isinstance(call, ast.Call) or item not in (
+        *call.args[:1],
+        getattr(call.func, "value", 0),
+    ):
+        return
+    reducer = text(call.func).rpartition(".")[2]
+    if len(call.args) > (item in call.args) or reducer not in _REDUCTIONS:
+        return
+    options = "".join(f", {ast.unparse(keyword)}" for keyword in call.keywords)
+    if reducer in ("max", "min"):
+        yield f"write jnp.{reducer}({array}, where={mask}, initial=...{options})"
+        return
+    yield Rewrite(f"write {(new := f'jnp.{reducer}({array}, where={mask}{options})')}", call, new)
 
 
 def _slice(node: ast.AST) -> Need | None:
@@ -269,14 +308,29 @@ def _slice(node: ast.AST) -> Need | None:
     if item is None:
         return None
     array = text(item.value)
-    first = item.slice.elts[0] if isinstance(item.slice, ast.Tuple) else item.slice
-    low = text(first.lower) if isinstance(first, ast.Slice) and first.lower else "0"
-    high = text(first.upper) if isinstance(first, ast.Slice) and first.upper else "n"
-    ways = (
-        f"with a fixed length, lax.dynamic_slice_in_dim({array}, {low}, length)",
-        f"keep all of it and mask: jnp.where(jnp.arange(len({array})) < {high}, {array}, 0)",
-    )
-    return Need(item, f"the length of `{text(item)}` depends on", ways, True, (item.slice,))
+    axis, first = next(_slices(item.slice), (None, None))
+    ways: list[str | Rewrite] = []
+    if isinstance(first, ast.Slice) and first.step is None:
+        at = f"jnp.arange({array}.shape[{axis}])"
+        tests = [f"{at} >= {text(first.lower)}"] if first.lower else []
+        tests += [f"{at} < {text(first.upper)}"] if first.upper else []
+        mask = " & ".join(f"({test})" for test in tests) if len(tests) > 1 else "".join(tests)
+        if isinstance(item.slice, ast.Slice):
+            ways += _reduced(item, mask)
+        if not ways:
+            ways.append(f"keep all of it, and mask where it is used: {mask}")
+        ways.append(
+            f"with a fixed length, lax.dynamic_slice_in_dim({array}, start, length, {axis})"
+        )
+    what = f"the length of `{text(item)}` depends on"
+    return Need(item, what, tuple(ways), True, (item.slice,))
+
+
+def _slices(index: ast.expr) -> Iterator[tuple[int, ast.Slice]]:
+    """(axis, slice) of the slices in an index that say something."""
+    for axis, part in enumerate(index.elts if isinstance(index, ast.Tuple) else [index]):
+        if isinstance(part, ast.Slice) and (part.lower or part.upper or part.step):
+            yield axis, part
 
 
 def _elements(node: ast.AST) -> Need:

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from malleable import errors
-from malleable.errors import Advice
 from malleable.inspection.advice import (
     checks,
     collectives,
@@ -19,6 +18,7 @@ from malleable.inspection.advice import (
     storms,
 )
 from malleable.inspection.advice.donations import Donations
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.indices import Indices
 from malleable.inspection.advice.keys import Keys
 from malleable.inspection.advice.runtime import Memory

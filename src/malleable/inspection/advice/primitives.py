@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 
 from malleable import compat
-from malleable.errors import Advice
 from malleable.inspection.advice import syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.trouble import Step, Trouble, here
 
 # what JAX says -> (what is missing, what to register for the primitive {p} named {name})

@@ -10,9 +10,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import checks, keys, running, sources, syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.trouble import Step, Trouble, here
 
 

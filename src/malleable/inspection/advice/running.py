@@ -25,9 +25,10 @@ import numpy as np
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.errors import HEADER, Advice, AdviceWarning
+from malleable.errors import HEADER, AdviceWarning
 from malleable.inspection import places
 from malleable.inspection.advice import direct
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.trouble import here, place_of
 
 

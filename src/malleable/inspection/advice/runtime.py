@@ -8,9 +8,9 @@ import numpy as np
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import running, sources, syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.running import Observer
 from malleable.inspection.advice.trouble import Trouble, here
 

@@ -4,9 +4,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from malleable.errors import Advice
 from malleable.inspection.advice import sources
 from malleable.inspection.advice.fitting import closed, fitted
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.mapped import is_pmap
 from malleable.inspection.advice.matrices import square
 from malleable.inspection.advice.operands import Operand, operands

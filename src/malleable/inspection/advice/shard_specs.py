@@ -7,9 +7,9 @@ from typing import Any
 import jax
 
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import running, sources
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.mapped import is_shard_map, is_users, made_at
 from malleable.inspection.advice.trouble import Step, Trouble, here
 

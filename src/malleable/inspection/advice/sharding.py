@@ -9,9 +9,9 @@ import numpy as np
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import creation, running, sources, syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.mapped import closed_over, is_pmap, mapped_function, mappings
 from malleable.inspection.advice.trouble import Step, Trouble, here
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection.advice import indices, running, syntax
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.running import Observer, Run
 
 _WIDE = "turn on 64-bit types at the start, jax.config.update('jax_enable_x64', True)"

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from malleable.compat import Place
-from malleable.errors import Advice
 from malleable.inspection import places
 from malleable.inspection.advice import running
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.running import Observer, Run
 from malleable.inspection.advice.trouble import Trouble, here
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from malleable.errors import Advice
 from malleable.inspection.advice import bodies, creation, sources
 from malleable.inspection.advice.differences import children, differences, is_leaf
+from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import MISSING, text
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import a, is_jitted, kind, leaves, of_type

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from malleable.inspection.advice import sources
 from malleable.inspection.advice.sources import text
+from malleable.inspection.advice.tried import Rewrite
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Need:
 
     at: ast.AST
     what: str
-    ways: tuple[str, ...]
+    ways: tuple[str | Rewrite, ...]
     static: bool | str = False
     of: tuple[ast.AST, ...] = ()
     number: bool = False
@@ -39,11 +40,13 @@ def truth(node: ast.AST) -> Need:
             case ast.Call(func=ast.Name(id=name)) if name in (*_BUILTINS, "bool", "filter"):
                 return _truth_of_call(inner, name)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                way = f"write ~({text(operand)}), or jnp.logical_not({text(operand)})"
-                return Need(inner, f"`not` {asks}", (way, *_tested(inner)))
+                new = f"jnp.logical_not({text(operand)})"
+                way = f"write ~({text(operand)}), or {new}"
+                return Need(inner, f"`not` {asks}", _instead(inner, new, way), "whole")
             case ast.Compare(ops=[ast.In() | ast.NotIn()], left=left, comparators=[many]):
-                way = f"write jnp.any({text(left)} == jnp.array({text(many)}))"
-                return Need(inner, f"`in` {asks}", (way,))
+                new = f"jnp.any({text(left)} == jnp.array({text(many)}))"
+                new = f"~{new}" if isinstance(inner.ops[0], ast.NotIn) else new
+                return Need(inner, f"`in` {asks}", _instead(inner, new, f"write {new}"), "whole")
             case ast.Compare(ops=[_, _, *_]):
                 return _chain(inner)
             case ast.BoolOp():
@@ -55,7 +58,7 @@ def truth(node: ast.AST) -> Need:
             case ast.UnaryOp(op=ast.Not()) | ast.Compare(ops=[_, _, *_]) | ast.BoolOp():
                 continue
             case ast.If(test=test) as holder if inner is test:
-                return Need(test, f"`if` {asks}", (_branch(holder),), "whole")
+                return Need(test, f"`if` {asks}", tuple(_branch(holder)), "whole")
             case ast.While(test=test) as holder if inner is test:
                 names = ", ".join(_changed(holder)) or "state"
                 loop = f"lax.while_loop(lambda state: ..., lambda state: ..., ({names}))"
@@ -64,9 +67,10 @@ def truth(node: ast.AST) -> Need:
                 check = f"checkify.check({text(test)}, 'message')"
                 way = f"check outside of the traced function, or inside it with {check}"
                 return Need(test, f"`assert` {asks}", (way,))
-            case ast.IfExp(test=test, body=body, orelse=other) if inner is test:
-                way = f"write jnp.where({text(test)}, {text(body)}, {text(other)}), or lax.cond"
-                return Need(test, f"`if ... else` {asks}", (way,), "whole")
+            case ast.IfExp(test=test, body=body, orelse=other) as parent if inner is test:
+                new = f"jnp.where({text(test)}, {text(body)}, {text(other)})"
+                way = Rewrite(f"write {new}", parent, new)
+                return Need(test, f"`if ... else` {asks}", (way, "lax.cond"), "whole")
             case ast.comprehension(ifs=tests) if inner in tests:
                 way = "keep every element and choose with jnp.where(test, value, 0)"
                 return Need(inner, f"the `if` of a comprehension {asks}", (way,))
@@ -78,7 +82,7 @@ def truth(node: ast.AST) -> Need:
 def _joined(found: ast.BoolOp) -> Need:
     sign, word = ("&", "and") if isinstance(found.op, ast.And) else ("|", "or")
     both = f" {sign} ".join(f"({text(v)})" for v in found.values)
-    ways = (f"write {both}, or jnp.logical_{word}", *_tested(found))
+    ways = _instead(found, both, f"write {both}, or jnp.logical_{word}")
     return Need(found, f"`{word}` needs True or False from", ways)
 
 
@@ -88,15 +92,21 @@ def _chain(found: ast.Compare) -> Need:
         f"({text(ast.Compare(a, [op], [b]))})"
         for a, op, b in zip(terms, found.ops, terms[1:], strict=False)
     ]
-    ways = (f"write {' & '.join(pairs)}, or jnp.logical_and", *_tested(found))
+    both = " & ".join(pairs)
+    ways = _instead(found, both, f"write {both}, or jnp.logical_and")
     return Need(found, "a chain of comparisons needs True or False from", ways)
 
 
-def _tested(node: ast.AST) -> Iterator[str]:
-    """How to branch, if this is the test of an `if`."""
+def _instead(node: ast.expr, new: str, way: str) -> tuple[str | Rewrite, ...]:
+    """What to write for a node that asks for a truth value, and for the `if` that it tests."""
     holder = getattr(node, "parent", None)
     if isinstance(holder, ast.If) and holder.test is node:
-        yield "branch with jnp.where(test, a, b) or lax.cond"
+        first, *others = _branch(holder, new)
+        first = f"branch with {first}" if isinstance(first, str) else first
+        return (first, *others) if isinstance(first, Rewrite) else (f"{way}; then {first}", *others)
+    if isinstance(holder, ast.keyword | ast.Call) and isinstance(node, ast.UnaryOp):
+        return ()  # who is given the result asks for a truth value, too
+    return (Rewrite(way, node, f"({new})"),)
 
 
 def _truth_of_call(call: ast.Call, name: str) -> Need:
@@ -116,7 +126,8 @@ def _truth_of_call(call: ast.Call, name: str) -> Need:
         given = f"jnp.stack([{given}])"
     elif len(call.args) == 1:
         given = _one_array(call.args[0])
-    return Need(call, f"{asks} from a comparison of", (f"write {other}({given})",))
+    new = f"{other}({given})"
+    return Need(call, f"{asks} from a comparison of", (Rewrite(f"write {new}", call, new),))
 
 
 def _one_array(many: ast.expr) -> str:
@@ -129,33 +140,70 @@ def _one_array(many: ast.expr) -> str:
     return f"jnp.asarray({text(many)})"
 
 
-def _branch(node: ast.If) -> str:
+def _branch(node: ast.If, test: str = "") -> Iterator[str | Rewrite]:
     """An `if` written with jnp.where, as far as it is short."""
-    test = text(node.test)
+    test = test or text(node.test)
+    if isinstance(node.body[0], ast.Raise):
+        yield (
+            "raise outside of the traced function; inside it, checkify.check raises, "
+            "and jnp.where or lax.cond choose"
+        )
+        return
+    after = _return_after(node)
+    chosen, last = _returned(node, test, [after] if after else []), after or node
+    before = "return "
+    if chosen is None:
+        before, chosen, last = *_assigned(node, test), node
+    if chosen is None:
+        yield f"write jnp.where({test}, a, b), which computes both sides"
+        yield f"lax.cond({test}, f, g)"
+        return
+    shown = " ".join(f"{before}{chosen}".removeprefix("return ").split())
+    yield Rewrite(f"write {shown} (computes both)", node, before + chosen, last)
+    yield "lax.cond"
+
+
+def _returned(node: ast.If, test: str, after: list) -> str | None:
+    """The value that is returned in either case, if there is nothing else in these."""
+
+    def value(body: list) -> str | None:
+        match body:
+            case [ast.Return(value=value)] if value is not None:
+                return ast.unparse(value)
+            case [ast.If() as inner]:
+                return _returned(inner, ast.unparse(inner.test), after)
+        return None
+
+    yes, no = value(node.body), value(node.orelse or after)
+    return f"jnp.where({test}, {yes}, {no})" if yes and no else None
+
+
+def _assigned(node: ast.If, test: str) -> tuple[str, str | None]:
+    """(`name = `, the value that is assigned in either case), if there is nothing else in these."""
     match node.body, node.orelse:
-        case [ast.Return(value=yes)], [ast.Return(value=no)] if yes and no:
-            return f"write jnp.where({test}, {text(yes)}, {text(no)}) (computes both) or lax.cond"
-        case [ast.Return(value=yes)], [] if yes and (no := _return_after(node)):
-            return f"write jnp.where({test}, {text(yes)}, {text(no)}) (computes both) or lax.cond"
+        case [ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values))], []:
+            pairs = [(ast.unparse(n), ast.unparse(v)) for n, v in zip(names, values, strict=False)]
+            new = ", ".join(f"jnp.where({test}, {value}, {name})" for name, value in pairs)
+            simple = all(isinstance(n, ast.Name) for n in names) and len(names) == len(values)
+            return f"{', '.join(name for name, _ in pairs)} = ", new if simple else None
         case [ast.Assign(targets=[ast.Name(id=name)], value=yes)], []:
-            return f"write {name} = jnp.where({test}, {text(yes)}, {name}), or lax.cond"
+            return f"{name} = ", f"jnp.where({test}, {ast.unparse(yes)}, {name})"
         case [
             [ast.Assign(targets=[ast.Name(id=name)], value=yes)],
             [ast.Assign(targets=[ast.Name(id=same)], value=no)],
         ] if name == same:
-            return f"write {name} = jnp.where({test}, {text(yes)}, {text(no)}), or lax.cond"
-        case [ast.Raise()], _:
-            return (
-                "raise outside of the traced function; inside it, checkify.check raises, "
-                "and jnp.where or lax.cond choose"
-            )
-    return f"write jnp.where({test}, a, b), which computes both sides, or lax.cond({test}, f, g)"
+            return f"{name} = ", f"jnp.where({test}, {ast.unparse(yes)}, {ast.unparse(no)})"
+        case [ast.AugAssign(target=ast.Name(id=name), value=more, op=op)], []:
+            new = ast.unparse(ast.BinOp(ast.Name(name), op, more))
+            return f"{name} = ", f"jnp.where({test}, {new}, {name})"
+    return "", None
 
 
-def _return_after(node: ast.If) -> ast.expr | None:
+def _return_after(node: ast.If) -> ast.Return | None:
     body = getattr(getattr(node, "parent", None), "body", [])
     after = body[body.index(node) + 1 :] if node in body else []
-    return after[0].value if len(after) == 1 and isinstance(after[0], ast.Return) else None
+    one = after[0] if len(after) == 1 and isinstance(after[0], ast.Return) else None
+    return one if one is not None and one.value is not None else None
 
 
 def _changed(loop: ast.While) -> list[str]:
