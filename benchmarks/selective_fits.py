@@ -1,13 +1,24 @@
-"""Fits that iterate until a value says stop: mixtures, clusters, planes, registered point sets."""
+"""Fits that iterate until a value says stop: mixtures, clusters, planes, registered point sets.
 
+    python -m benchmarks.selective_fits --bits [--calls 300]    # one input, one result
+
+With `--bits` each is called that often on one input through `mal.jit`, other inputs between, and
+the kinds of results and prints are counted, bit by bit. Exit status 0 means: one kind of each.
+"""
+
+import argparse
+import contextlib
+import io
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.selective_form import Prog, bucket, programs
+import malleable as mal
+from benchmarks.selective_form import Prog, bucket, programs, to_np
 
 F = np.float32
 
@@ -444,3 +455,42 @@ FITS = programs(
         2e-2,
     ),
 )
+
+
+# ---------------------------------------------------------------- one input, one result
+
+
+def bits(fun, args):
+    """What a call returns and prints, bit by bit."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        out = fun(*args)
+    leaves = [np.asarray(x) for x in jax.tree.leaves(to_np(out))]
+    return printed.getvalue(), *[(str(x.dtype), x.shape, x.tobytes()) for x in leaves]
+
+
+def kinds_of_bits(program, calls: int) -> int:
+    """How many different results there are among so many calls of one input."""
+    fun, args = mal.jit(program.eager), program.make(0)
+    found = set()
+    for number in range(calls):
+        found.add(bits(fun, args))
+        if number in (1, calls // 2):  # sizes and branches that were not seen
+            bits(fun, program.make(1000 + number))
+    return len(found)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--bits", action="store_true", help="count the kinds of results")
+    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--smoke", action="store_true", help="three calls of each")
+    options = parser.parse_args(argv)
+    calls, found = 3 if options.smoke else options.calls, {}
+    for name, program in FITS.items():
+        found[name] = kinds_of_bits(program, calls)
+        print(f"{name:22} {calls} calls of one input: {found[name]} kind(s) of bits", flush=True)
+    return 0 if set(found.values()) == {1} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

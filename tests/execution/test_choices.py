@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import malleable as mal
-from malleable.execution import families, partition, regions
+from benchmarks.selective_fits import FITS, bits, kinds_of_bits
+from malleable.execution import partition
 
 
 def states(selective):
@@ -79,25 +81,6 @@ def test_sizes_of_one_have_a_family_too():
     assert all(len(state.variants) <= 6 for state in states(made))
 
 
-def test_a_size_that_comes_on_and_on_has_its_own_program(monkeypatch):
-    monkeypatch.setattr(regions, "DISPATCH", 0.0)
-    monkeypatch.setattr(families, "DISPATCH", 0.0)
-    monkeypatch.setattr(families, "BASE", 1e-5)
-    monkeypatch.setattr(families, "PER_EQN", 0.0)
-
-    def f(x):
-        kept = x[x > 0]
-        while jnp.abs(kept).max() > 0.01:
-            kept = kept * 0.5
-        return kept
-
-    made = mal.jit(f)
-    for count in (5, 6, *[8] * 12, 5):
-        x = np.where(np.arange(10) < count, 1, -1).astype("f")
-        np.testing.assert_allclose(made(jnp.asarray(x)), np.full(count, 2.0**-7))
-    assert any(len(state.variants) >= 2 for state in states(made))
-
-
 def test_a_function_that_is_called_hands_on_arrays_of_ours():
     def inner(x):
         kept = x[x > 0]
@@ -139,3 +122,38 @@ def test_what_is_one_region_is_one_jit_to_others():
     for _ in range(3):
         selected(x)
     assert str(jax.make_jaxpr(selected)(x)) == due
+
+
+@pytest.mark.parametrize("name", ["kmeans_empty", "early_stop_descent"])
+def test_one_input_has_one_result(name):
+    assert kinds_of_bits(FITS[name], calls=5) == 1
+
+
+def selected(x):
+    kept = x[x > 0.5]
+    scaled = jnp.tanh(kept) * kept.mean()
+    print(end="")
+    return jnp.cumsum(scaled), (scaled @ scaled) / kept.shape[0], jnp.sort(jnp.exp(scaled))[:3]
+
+
+def test_what_was_called_before_does_not_change_a_result():
+    """Sizes from small work, that NumPy does, to work for XLA, in either order."""
+    inputs = [jax.random.uniform(jax.random.key(n), (n,)) for n in (30, 31, 3000, 60_000, 61_000)]
+    one, other = mal.jit(selected), mal.jit(selected)
+    there = [bits(one, (x,)) for x in inputs]
+    back = [bits(other, (x,)) for x in reversed(inputs)]
+    assert there == back[::-1]
+    assert there == [bits(one, (x,)) for x in inputs]
+
+
+def test_larger_work_of_sizes_that_depend_on_values_shares_a_program():
+    jitted = mal.jit(selected)
+    for n in (60_000, 60_500, 61_000):
+        jitted(jax.random.uniform(jax.random.key(n), (n,)))
+    buckets = {
+        id(variant.buckets): variant.buckets.compiled
+        for state in states(jitted)
+        for variant in state.sized.values()
+        if variant.buckets
+    }
+    assert buckets and max(buckets.values()) == 1

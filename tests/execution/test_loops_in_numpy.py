@@ -1,4 +1,4 @@
-"""Loops through NumPy: within a time, and the sizes and places that generated code knows."""
+"""Programs through NumPy: the sizes and places that generated code knows."""
 
 import jax
 import jax.numpy as jnp
@@ -6,27 +6,7 @@ import numpy as np
 import pytest
 
 from malleable.execution.numpy_code import numpy_function
-from malleable.execution.numpy_runtime import TooLong
 from malleable.execution.sizes import trace_symbolic
-
-
-def halve(x):
-    return jax.lax.while_loop(lambda x: jnp.abs(x).max() > 0.1, lambda x: x / 2, x)
-
-
-def test_a_loop_ends_when_its_time_is_over():
-    function = numpy_function(jax.make_jaxpr(halve)(jnp.ones(3)))
-    assert function.loops
-    np.testing.assert_allclose(function.within(10.0, np.ones(3, "f"))[0], halve(jnp.ones(3)))
-    with pytest.raises(TooLong):
-        function.within(0.01, np.full(3, np.inf, "f"))
-    np.testing.assert_allclose(function(np.ones(3, "f"))[0], halve(jnp.ones(3)))
-
-
-def test_what_has_no_loop_has_no_limit():
-    function = numpy_function(jax.make_jaxpr(jnp.tanh)(1.0))
-    assert not function.loops
-    assert function.within(0.0, np.float32(0.0))[0] == 0
 
 
 @pytest.mark.parametrize(

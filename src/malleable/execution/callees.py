@@ -60,18 +60,22 @@ _verdicts: dict = {}
 
 def makes(f) -> str:
     """For a user's function: "numbers" if it gives numbers made of arrays, "both" if it may."""
-    f = getattr(f, "__func__", f)
-    code = getattr(f, "__code__", None)
-    held = _verdicts.get((id(code), id(getattr(f, "__globals__", None))))
+    held = _verdict(f)
     return held[3] if held is not None else ""
 
 
 def computes(f) -> bool:
     """Whether a function of the user's calls JAX, as far as it was looked at."""
-    f = getattr(f, "__func__", f)
-    code = getattr(f, "__code__", None)
-    held = _verdicts.get((id(code), id(getattr(f, "__globals__", None))))
+    held = _verdict(f)
     return held is None or held[2]
+
+
+def _verdict(f):
+    """What was found of a Python function, None if nothing was."""
+    f = getattr(f, "__func__", f)
+    if not isinstance(f, types.FunctionType):
+        return None
+    return _verdicts.get((id(f.__code__), id(f.__globals__)))
 
 
 def impure(f, scope: Scope) -> str:
@@ -94,7 +98,7 @@ def impure(f, scope: Scope) -> str:
     if isinstance(f, functools.partial):
         return impure(f.func, scope)
     if isinstance(f, types.MethodType):
-        return "" if is_jax(f.__func__) else impure_function(f.__func__, text, scope)
+        return impure(f.__func__, scope)
     if isinstance(f, types.FunctionType):
         return impure_function(f, text, scope)
     if isinstance(f, type):
@@ -139,8 +143,9 @@ def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
         body = [ast.Return(value=node.body)] if isinstance(node, ast.Lambda) else node.body
         for stmt in body:
             inner.statement(stmt, inner)
-    except Stays as e:
-        return f"{text}: {e.why}", True, ""
+    except Exception as e:  # Stays; anything else is a fault of ours, or of an odd object
+        why = e.why if isinstance(e, Stays) else f"it could not be looked at ({e!r})"
+        return f"{text}: {why}", True, ""
     numbers = {NUMBER, SCALAR, SIZE}
     given = set(jax.tree.leaves(inner.given))
     made = "" if not inner.scalars else "numbers" if given <= numbers else "both"

@@ -15,7 +15,7 @@ from malleable.execution.breaks import nearest
 from malleable.execution.facts import Stays
 from malleable.execution.host_table import TABLE
 from malleable.execution.tracing import UNSET
-from malleable.frontend import replaced
+from malleable.frontend import kinds, replaced
 
 _KINDS = (
     (jax.errors.TracerBoolConversionError, "bool", "a branch needs this value"),
@@ -62,31 +62,50 @@ class Host:
     Raised = BaseException
 
     def __init__(self, engine):
-        self.engine, self.by_numpy = engine, engine.options.on_host
+        self.engine, self.options = engine, engine.options
+        self.sizes = engine.sizes
+
+    @functools.cached_property
+    def by_numpy(self) -> bool:
+        return self.options.on_host
 
     def getitem(self, x, index):
-        if self.by_numpy and isinstance(x, np.ndarray | jax.Array):
-            return host.getitem(x, index)
-        return x[host.arrive_all(index)]
+        if not isinstance(x, np.ndarray | jax.Array):
+            return x[host.arrive_all(index)]
+        out = host.getitem(x, index) if self.by_numpy else x[host.arrive_all(index)]
+        self.sizes.meet(out, (x,))
+        return out
 
     def method(self, x, name, /, *args, **kwargs):
         if not self.by_numpy:
             return self.call(getattr(x, name), *args, **kwargs)
         if isinstance(x, np.ndarray | jax.Array) and (host.is_raw(x) or type(x) is not np.ndarray):
-            return host.method(x, name, *args, **kwargs)
+            return self.met(host.method(x, name, *args, **kwargs), (x, *args))
         if type(x) is list and name == "append" and len(args) == 1:
             return x.append(host.arrive_all(args[0]))
         return self.call(getattr(x, name), *args, **kwargs)
 
     def call(self, f, /, *args, **kwargs):
         if getattr(f, "__malleable_host__", False):  # it takes and gives arrays of NumPy
-            return f(*args, **kwargs)
+            return self.met(f(*args, **kwargs), args)
         if self.by_numpy and _is_listed(f):
-            return host.call(f, *args, **kwargs)
+            return self.met(host.call(f, *args, **kwargs), args)
         args = [host.arrive_all(x) for x in args]
         kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
         chosen = self.engine.selective(f)
+        if chosen is f:
+            return self.met(f(*args, **kwargs), args)
         return chosen(*args, **kwargs)
+
+    def met(self, out, args):
+        """What a host statement gave, its sizes noted if they are new."""
+        kind = type(out)
+        if kind is tuple or kind is list:
+            for x in out:
+                self.sizes.meet(x, args)
+        else:
+            self.sizes.meet(out, args)
+        return out
 
     def arrive(self, x):
         """An array of JAX for one of ours; anything else as it is."""
@@ -139,8 +158,8 @@ def cut(f, residual_of: Callable):
 
 
 def is_of_user(f: types.FunctionType) -> bool:
-    """Whether a Python function is one to cut: not of JAX, NumPy, Python or a library on JAX."""
-    return replaced.convertible(f) and not str(f.__module__).startswith(("numpy", "scipy"))
+    """Whether a Python function is one to cut: not of Python, nor of an installed package."""
+    return replaced.convertible(f) and not kinds.is_installed(f.__code__.co_filename)
 
 
 def _is_listed(f) -> bool:

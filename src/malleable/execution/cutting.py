@@ -135,7 +135,9 @@ class Partition:
             prepare = functools.partial(self.prepare, region)
             raw = list(region.raw_outs)
             raw_ins = [n in region.raw_ins for n in region.ins]
-            made[name] = Runner(state, prepare, self.options, raw, raw_ins, region.guarded)
+            made[name] = Runner(
+                state, prepare, self.options, raw, raw_ins, region.guarded, self.engine.sizes
+            )
             made[name].all_raw |= region.tail and not self.is_root
         return made
 
@@ -261,14 +263,15 @@ class Partition:
 
     # ------------------------------------------------------------ a region that runs first
 
-    def prepare(self, region: Region, state: State, values, leaves, axes=None) -> Any:
+    def prepare(self, region, state: State, values, leaves, axes=None, by_numpy=False) -> Any:
         """A variant for these arguments; None, and `state.instead`, where the region was cut.
 
-        axes: which sizes are symbols. Raises Unsupported where that cannot be.
+        axes: which sizes are symbols, through NumPy or in buckets. Raises Unsupported where that
+        cannot be.
         """
         if axes is not None:
             with self.lock:
-                return self.sized(region, state, values, axes)
+                return self.sized(region, state, values, leaves, axes, by_numpy)
         with self.lock:
             if state.instead is not None:
                 return None
@@ -292,7 +295,7 @@ class Partition:
                         return Variant(
                             found,
                             program,
-                            self.options.on_host and not is_away(leaves),
+                            self.may_be_numpy(region, leaves),
                             held,
                             counts,
                             self.title(region),
@@ -312,12 +315,17 @@ class Partition:
                 announce.met(self, stays, region.body[cut].lineno)
                 return self.put(region, state, new)
 
+    def may_be_numpy(self, region: Region, leaves) -> bool:
+        """Whether NumPy may run a region: not where it is all of the function, as `jax.jit`."""
+        whole = self.is_root and self.tree.body == [region]
+        return self.options.on_host and not whole and not is_away(leaves)
+
     def reads_of(self, stmt) -> set:
         """The names a statement reads, those of the functions defined here that it calls too."""
         names = names_read([stmt])
         return names | captured(names, self.tree.defs)
 
-    def sized(self, region, state, values, axes):
+    def sized(self, region, state, values, leaves, axes, by_numpy: bool):
         """The region over symbolic sizes."""
         made: Any = None
 
@@ -329,6 +337,8 @@ class Partition:
 
         if state.how is None:
             raise Unsupported("it was not traced")
+        if by_numpy and not self.may_be_numpy(region, leaves):
+            raise Unsupported("it is compiled")
         body, kinds, lifted, dynamic = state.how
         absent = any(v is UNSET for v in values)
         if absent:
@@ -336,7 +346,7 @@ class Partition:
         found = tracing.attempt(body, values, state.static.__contains__, kinds, lifted, stage)
         if isinstance(found, Failed):
             raise Unsupported(calls.reason(found.error).why)
-        return over_sizes(found, made, self.options.by_numpy)
+        return over_sizes(found, made, by_numpy)
 
     def put(self, region, state, new) -> None:
         if partition.replace(self.tree.body, region, new):
@@ -414,7 +424,7 @@ class Partition:
             ins = [n for n in state.ins if n not in absent]
             outs = [None if n in missing else n for n in state.outs]
             found = state.bodies[absent, missing, watched] = tracing.make_body(
-                region.body, prelude, ins, outs, region.tail, self.name, self.fun, watched
+                region.body, prelude, ins, outs, region.tail, self.name, self.fun, watched, absent
             )
         return found
 

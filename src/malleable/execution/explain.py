@@ -66,8 +66,11 @@ def _cut(part, fun, args, kwargs) -> Report:
         for _ in range(RUNS):
             meter = Meter()
             start = time.perf_counter()
+            padded = part.options.dynamic_sizes == "bucket"
+            outer = part.engine.sizes.begin((*args, *kwargs.values()), padded)
             with meter.hearing():
                 report.out = jax.block_until_ready(meter.program(part, fun)(*args, **kwargs))
+            part.engine.sizes.end(outer)
             times.append(time.perf_counter() - start)
             compile_seconds += meter.compile
             if meter.settled and len(times) > 1:
@@ -181,7 +184,6 @@ def _region(meter: Meter, part, region: Region, numbers) -> RegionSeen:
     sized = _sized(state)
     first = [s.lineno for s in region.body]
     last = [_last(s, _compound(part)) for s in region.body]
-    known = [v.stats.compile for v in variants if v.stats.compile]
     leaves = tuple(region.outs) if not region.tail else ("what is returned",)
     return RegionSeen(
         number=numbers[id(region)],
@@ -196,7 +198,7 @@ def _region(meter: Meter, part, region: Region, numbers) -> RegionSeen:
         static=tuple(state.ins[i] for i in sorted(state.static)) if state else (),
         programs=len(variants) + len(sized),
         executables=_executables(variants, sized),
-        compile_seconds=max(sum(known), ran.compile),
+        compile_seconds=ran.compile,
         calls=ran.calls,
         seconds=ran.seconds,
         flop=ran.flop,
@@ -213,11 +215,10 @@ def _way(ran: Ran, variants, sized) -> str:
     if not ran.calls:
         return "not run"
     ways = []
-    if ran.compiled or (not ran.numpy and any(v.settled for v in variants)):
+    if ran.compiled:
         ways.append("compiled")
     if ran.numpy:
-        settled = all(v.stats.way == "numpy" and v.trials for v in variants)
-        ways.append("NumPy" if settled else "NumPy so far")
+        ways.append("NumPy")
     rooms = sorted({r for s in sized if s.buckets for r in s.buckets.executables})
     if rooms:
         ways.append("buckets " + ", ".join("x".join(map(str, r)) for r in rooms))

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from malleable.errors import TransformError
 from malleable.execution import announce, calls, facts, scan, tracing
 from malleable.execution.cutting import Partition
 from malleable.execution.options import Options
+from malleable.execution.regions import Sizes
 from malleable.execution.replay import replay
 from malleable.execution.signatures import flatten
 from malleable.frontend.rewrite import NoSource
@@ -38,6 +40,7 @@ class Engine:
 
     def __init__(self, options: Options, root):
         self.options, self.root = options, root
+        self.sizes = Sizes()
         self.host = calls.Host(self)
         self.lock = threading.RLock()
         self.known: dict = {}
@@ -54,7 +57,7 @@ class Engine:
 
     def partition(self, f) -> Partition | None:
         """The partition of a Python function, one per code and the functions it closes over."""
-        cells = tuple(_identity(cell) for cell in f.__closure__ or ())
+        cells = tuple([_identity(cell) for cell in f.__closure__ or ()])
         key = (f.__code__, id(f.__globals__), cells)
         found = self.known.get(key)
         if found is not None:
@@ -68,9 +71,12 @@ class Engine:
                     found = self.known[key] = Partition(f, self.options, self, f is self.root)
                     if len(self.known) > PARTITIONS:  # closures that are made again and again
                         self.known.pop(next(iter(self.known)))
-                except NoSource as e:
-                    self.failed[key] = str(e)
-                    note(f"`{f.__qualname__}` is not cut", "", str(e))
+                except TransformError:
+                    raise
+                except Exception as e:  # NoSource; or a fault of ours: Python runs it then
+                    kind = "" if isinstance(e, NoSource) else f"{type(e).__name__}: "
+                    self.failed[key] = kind + str(e)
+                    note(f"`{f.__qualname__}` is not cut", "", kind + str(e))
         return found
 
 
@@ -104,6 +110,13 @@ class Selective:
 
     def __repr__(self):
         return f"<jit of {getattr(self.fun, '__qualname__', self.fun)}>"
+
+    def __reduce__(self):
+        """Pickled by name where the name leads here, as Python's functions are; else as `fun`."""
+        found = sys.modules.get(self.__module__)
+        for part in self.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return self.__qualname__ if found is self else (Selective, (self.fun, self.options))
 
     def begin(self, *args, **kwargs):
         """Choose how to run, on the first call."""
@@ -158,6 +171,8 @@ class Selective:
         if version != part.tree.version or made is None:
             made = part.residual(fun)
             self.made = part.tree.version, made
+        sizes = self.engine.sizes
+        outer = sizes.begin((*args, *kwargs.values()), self.options.dynamic_sizes == "bucket")
         try:
             out = made(*args, **kwargs)
         except TransformError as e:
@@ -169,6 +184,8 @@ class Selective:
             if any(isinstance(x, compat.Tracer) for x in flatten((args, kwargs))[0]):
                 raise calls.needs_value(part, e) from e
             raise
+        finally:
+            sizes.end(outer)
         if not part.runs and self.made[0] == part.tree.version:
             self.entry = self.uncut
         if self.made[0] == part.tree.version and not before and not named:

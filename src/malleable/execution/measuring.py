@@ -125,6 +125,7 @@ class _Engine:
 
     def __init__(self, engine, meter: Meter):
         self.engine, self.meter, self.options = engine, meter, engine.options
+        self.sizes = engine.sizes
 
     def selective(self, f):
         return calls.cut(f, self.residual)
@@ -270,10 +271,10 @@ class Watched(Runner):
 
 
 def is_by_numpy(variant) -> bool:
-    """Whether a program is run through NumPy now."""
+    """Whether a program is run through NumPy."""
     if getattr(variant, "symbolic", None) is not None:
-        return not variant.best and variant.by_numpy is not None
-    return variant.run in (variant.try_numpy, variant.through_numpy)
+        return variant.by_numpy is not None
+    return variant.run is not variant.jitted
 
 
 class _Measured(writing.Residual):

@@ -7,9 +7,7 @@ new size, to be worth XLA's time. What cannot be done exactly as XLA does raises
 import dataclasses
 import itertools
 import linecache
-import math
 import re
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +21,6 @@ from malleable.execution import (
     numpy_random,
     numpy_reductions,
     numpy_rules,
-    numpy_runtime,
     numpy_shapes,
 )
 from malleable.execution.breaks import Unsupported
@@ -51,7 +48,6 @@ class NumpyFunction:
     source: str
     run: Callable
     dtypes: tuple
-    loops: bool = False
 
     def __call__(self, *arrays) -> tuple:
         given = [
@@ -59,16 +55,6 @@ class NumpyFunction:
             for x, dtype in zip(arrays, self.dtypes, strict=True)
         ]
         return QUIET.run(self.run, *given)
-
-    def within(self, seconds: float, *arrays) -> tuple:
-        """The same; raises TooLong once a loop has run for so long."""
-        if not self.loops:
-            return self(*arrays)
-        numpy_runtime.limit.at = time.perf_counter() + seconds
-        try:
-            return self(*arrays)
-        finally:
-            numpy_runtime.limit.at = math.inf
 
 
 _asarray = np.asarray
@@ -101,7 +87,7 @@ def numpy_function(closed: compat.Jaxpr) -> NumpyFunction:
     w.line(f"return {tuple_of(map(w.owned, outs))}")
     source, run = _compiled(w, names)
     dtypes = tuple(dtype_of(v.aval) for v in program.invars)
-    return NumpyFunction(source, run, dtypes, "tick" in run.__code__.co_names)
+    return NumpyFunction(source, run, dtypes)
 
 
 def _symbols(invars: Sequence) -> list[str]:

@@ -75,7 +75,6 @@ def while_(w, eqn, *ins):
     test_consts, body_consts, first = view.split(ins)
     carry = carried(w, [v.aval for v in eqn.outvars], first)
     with w.block("while True:"):
-        w.line("tick()")
         (going,) = w.inline(view.cond, [*test_consts, *carry])
         some = w.name(going) if going.shape else w.array(going)
         with w.block(f"if not {some}.any():" if going.shape else f"if not {some}:"):
@@ -109,7 +108,6 @@ def scan(w, eqn, *ins):
     i = w.new_name()
     span = f"reversed(range({length}))" if view.reverse else f"range({length})"
     with w.block(f"for {i} in {span}:"):
-        w.line("tick()")
         slots = body.jaxpr.invars[len(consts) + m :]
         slices = [w.value(v.aval, f"{x}[{i}]") for v, x in zip(slots, arrays, strict=True)]
         outs = w.inline(body, [*consts, *carry, *slices])

@@ -1,31 +1,10 @@
 """What the generated NumPy code calls where NumPy has no function of the same meaning."""
 
 import math
-import threading
-import time
 
 import ml_dtypes
 import numpy as np
 from scipy import special
-
-
-class _Limit(threading.local):
-    """Until when loops may run, on the clock of `time.perf_counter`."""
-
-    at = math.inf
-
-
-limit = _Limit()
-
-
-class TooLong(Exception):
-    """A loop ran longer than it was given."""
-
-
-def tick():
-    """One more step of a loop."""
-    if time.perf_counter() > limit.at:
-        raise TooLong
 
 
 def floordiv(n, k):

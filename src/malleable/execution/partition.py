@@ -104,19 +104,30 @@ def surely(stmts: list, have: set, at: dict) -> set:
         if isinstance(stmt, Region):
             at[id(stmt)] = set(have)
             have |= scopes.uses(*stmt.body).binds - unsure(stmt.body)
+            have -= deleted(stmt.body)
             continue
-        head = scopes.uses(*nodes.heads(stmt)).surely
-        ends = [surely(block, have | head, at) for block in nodes.blocks(stmt)]
+        gone = deleted([stmt])
+        head = scopes.uses(*nodes.heads(stmt)).surely - gone
+        first = (have | head) - gone if isinstance(stmt, ast.While | ast.For) else have | head
+        ends = [surely(block, first, at) for block in nodes.blocks(stmt)]
         if isinstance(stmt, ast.If):
             live = [e for e, b in zip(ends, nodes.blocks(stmt), strict=True) if not leaves(b)]
             have = set.intersection(*live) if live else have
-        elif isinstance(stmt, ast.While | ast.For | ast.Try | ast.Match):
-            continue
-        else:
-            have |= head
-            for end in ends:
-                have |= end
+        elif not isinstance(stmt, ast.While | ast.For | ast.Try | ast.Match):
+            have = have.union(head, *ends)
+        have -= gone
     return have
+
+
+def deleted(stmts: list) -> set:
+    """The names that `del` takes the value of, somewhere in these statements."""
+    found: set = set()
+    for stmt in walk(stmts):
+        if isinstance(stmt, Region):
+            found |= deleted(stmt.body)
+        elif isinstance(stmt, ast.Delete):
+            found |= {n.id for n in stmt.targets if isinstance(n, ast.Name)}
+    return found
 
 
 def leaves(block: list) -> bool:
@@ -132,6 +143,7 @@ def unsure(stmts: list) -> set:
             have |= uses.surely
         elif isinstance(stmt, ast.If):
             have |= set.intersection(*(_bound(b) for b in (stmt.body, stmt.orelse)))
+        have -= deleted([stmt])
     return scopes.uses(*stmts).binds - have
 
 

@@ -1,10 +1,13 @@
 """One region at run time: which way it runs, for which arguments, and how that is chosen.
 
-A region is traced once per signature of its arguments. Then it runs compiled, or, on the CPU while
-that costs less than compiling, through NumPy; what is faster stays.
+A region is traced once per signature of its arguments. Small work runs through NumPy on the CPU,
+all else compiled: by the program and the sizes (see work.py), never by a clock or a count of calls,
+so that one input has one result. Sizes that depend on values (see `Sizes`) are symbols of the
+program, which then runs through NumPy or in padded buckets.
 """
 
-import time
+import contextlib
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,20 +17,16 @@ import jax
 import numpy as np
 
 from malleable import compat
+from malleable.execution import work
 from malleable.execution.breaks import Cut, NeedsPython, OtherSignature, Unsupported
 from malleable.execution.families import Family, is_flat, of_jax, weak_outputs
 from malleable.execution.host import arrive
 from malleable.execution.numpy_code import numpy_function
-from malleable.execution.numpy_runtime import TooLong
 from malleable.execution.signatures import (
     ARRAY,
-    BASE,
     CONCRETE,
-    DISPATCH,
     FIXED,
     NUMBERS,
-    PER_EQN,
-    Stats,
     compiling,
     flatten,
     is_away,
@@ -36,17 +35,49 @@ from malleable.execution.signatures import (
 )
 from malleable.execution.sizes import size_values
 from malleable.execution.tracing import Traced, ordered
-from malleable.execution.work import equations
 
 HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
 UNCOMPILED = 1024  # signatures kept that run through NumPy
+NONE: frozenset = frozenset()
 SIZES = 256  # how many signatures over symbolic sizes are kept
-TRIALS = 8  # runs of a compiled region before it is compared with NumPy
+
+
+class Sizes(threading.local):
+    """The sizes that may be others in another call, of the call that is running in this thread.
+
+    `given` are the leading sizes of its arguments; `new` are dimensions of what a host statement
+    gave that none of its arguments had: how many elements a mask selects. They are found anew in
+    each call, so that nothing depends on what was called before.
+    """
+
+    def __init__(self):
+        self.new: set[int] = set()
+        self.given: frozenset[int] = frozenset()
+
+    def begin(self, args, padded: bool = False) -> tuple:
+        """A call with these arguments begins; what `end` takes. padded: all sizes go in buckets."""
+        outer = self.new, self.given
+        shapes = [x.shape for x in args if isinstance(x, np.ndarray | ARRAY)]
+        self.given = frozenset([shape[0] for shape in shapes if shape and shape[0] > 1])
+        self.new = set(self.given) if padded else set()
+        return outer
+
+    def end(self, outer: tuple) -> None:
+        self.new, self.given = outer
+
+    def meet(self, out, args) -> None:
+        """Note the sizes of an array that was made of others."""
+        if isinstance(out, np.ndarray | ARRAY):
+            known = [d for x in args for d in shape_of(x)]
+            self.new.update([d for d in out.shape if d > 1 and d not in known])
 
 
 @dataclass
 class Variant:
-    """A region for one signature."""
+    """A region for one signature, and the engine that its program and sizes chose for it.
+
+    host: whether NumPy may run it.
+    """
 
     traced: Traced
     program: compat.Jaxpr
@@ -54,13 +85,11 @@ class Variant:
     held: list  # static leaves whose identity is in the key
     counts: list[int]  # how many leaves each input has
     name: str  # what profiles and jaxprs call it
-    stats: Stats = field(default_factory=Stats)
     run: Callable = lambda *xs: ()
     jitted: Any = None
     by_numpy: Any = None
-    trials: int = 0
     known = None
-    is_frequent = False
+    dims = frozenset()
 
     def __post_init__(self):
         self.all_dynamic = all(self.traced.dynamic)
@@ -68,73 +97,19 @@ class Variant:
         self.run = self.jitted
         self.is_flat = is_flat(self.traced)
         self.weak = weak_outputs(self.traced, self.program)
-        self.cost = BASE + PER_EQN * equations(self.program)
-        if not self.host:
-            self.stats.way = "compiled"
-            return
-        try:
-            self.by_numpy = numpy_function(self.program)
-        except Unsupported as e:
-            self.stats.way = f"compiled: {e.reason}"
-        if self.by_numpy is not None:
-            self.stats.way = "numpy"
-            self.run = self.try_numpy
-
-    @property
-    def settled(self) -> bool:
-        return self.run is self.jitted
+        if self.host and work.suits_numpy(self.program):
+            with contextlib.suppress(Unsupported):
+                self.by_numpy = numpy_function(self.program)
+                self.run = self.through_numpy
 
     @property
     def all_outs(self) -> tuple:
         """The outputs of a program that is all there is to hand out."""
         return tuple(range(len(self.program.jaxpr.outvars)))
 
-    def challenge(self, best: float) -> None:
-        """Compile, and compare with what took `best` seconds."""
-        self.stats.numpy_best = best
-        if self.by_numpy is not None:
-            self.run = self.try_compiled
-
-    def try_numpy(self, *xs):
-        start = time.perf_counter()
-        out = self.through_numpy(*xs)
-        if self.run != self.try_numpy:  # it took too long
-            return out
-        spent = time.perf_counter() - start
-        stats = self.stats
-        stats.calls += 1
-        stats.numpy_total += spent
-        stats.numpy_best = min(stats.numpy_best, spent)
-        if stats.numpy_total > self.cost / 2 and stats.numpy_best > DISPATCH:
-            self.run = self.try_compiled
-        return out
-
     def through_numpy(self, *xs):
-        try:
-            outs = of_jax(self.by_numpy.within(self.cost, *xs), self.weak, xs)
-        except TooLong:
-            self.stats.numpy_best = float("inf")
-            self.run = self.try_compiled
-            return self.run(*xs)
+        outs = of_jax(self.by_numpy(*xs), self.weak, xs)
         return outs[0] if self.traced.form == "leaf" else tuple(outs)
-
-    def try_compiled(self, *xs):
-        stats, start = self.stats, time.perf_counter()
-        out = jax.block_until_ready(self.jitted(*xs))
-        spent = time.perf_counter() - start
-        stats.calls += 1
-        if not stats.compile:
-            stats.compile = spent
-            return out
-        stats.jit_best = min(stats.jit_best, spent)
-        stats.way = f"compiled, trial {stats.calls}"
-        self.trials += 1
-        if self.trials >= TRIALS:
-            if stats.jit_best <= stats.numpy_best:
-                stats.way, self.run = "compiled", self.jitted
-            else:
-                stats.way, self.run = "numpy", self.through_numpy
-        return out
 
 
 def compiled(program: compat.Jaxpr, form: str, name: str) -> Callable:
@@ -175,16 +150,17 @@ class State:
     bodies: dict = field(default_factory=dict)
     static: set = field(default_factory=set)
     how: Any = None  # its body, the kinds of its outputs, what was lifted, which leaves are dynamic
+    dims: dict = field(default_factory=dict)  # all sizes of a signature
     sized: OrderedDict = field(default_factory=OrderedDict)  # those over symbolic sizes, by key
-    families: dict = field(default_factory=dict)  # by all of a signature but the sizes
+    families: dict = field(default_factory=dict)  # by a signature with symbols for sizes
     seen: dict = field(default_factory=dict)  # shapes, and values of static inputs by number
     said: bool = False  # whether it was said that programs are made on and on
 
 
-def without_sizes(part):
-    """A part of a key, sizes of 2 and more left out: 0 and 1 broadcast."""
+def with_symbols(part, names: dict):
+    """A part of a key, with symbols for the sizes that depend on values."""
     if type(part) is tuple and all(type(d) is int for d in part):
-        return tuple([min(d, 2) for d in part])
+        return tuple([names.get(d, d) for d in part])
     return part
 
 
@@ -195,9 +171,12 @@ class Runner:
     fast: the compiled program, where there is one only.
     """
 
-    __slots__ = ("all_raw", "fast", "guarded", "options", "prepare", "raw", "raw_ins", "state")
+    __slots__ = (
+        *("all_raw", "fast", "guarded", "options", "prepare", "raw", "raw_ins", "sizes", "state"),
+    )
 
-    def __init__(self, state: State, prepare: Callable, options, raw: list, raw_ins, guarded):
+    def __init__(self, state, prepare: Callable, options, raw: list, raw_ins, guarded, sizes):
+        self.sizes: Sizes = sizes
         self.guarded = guarded  # see `safely`
         self.state, self.prepare, self.options = state, prepare, options
         self.raw, self.raw_ins = raw, raw_ins
@@ -217,7 +196,7 @@ class Runner:
         state = self.state
         if state.instead is not None:
             return self.cut(values)
-        leaves, key = [], []
+        leaves, key, traced = [], [], False
         for value, may_be_raw in zip(values, self.raw_ins, strict=True):
             kind = type(value)
             if kind is ARRAY:
@@ -241,6 +220,7 @@ class Runner:
                 key.append(tree if kind is not dict else (tree, *value))
                 for leaf in found:
                     key += signature(leaf, may_be_raw)
+                    traced = traced or isinstance(leaf, compat.Tracer)
                     if type(leaf) in NUMBERS:  # kept in a list: Python's own
                         key.append(leaf)
         if state.static:
@@ -248,11 +228,23 @@ class Runner:
         if is_away(leaves):
             key.append("away")
         key = tuple(key)
+        new = given = NONE
+        if not traced:  # under a trace of JAX sizes are what they are
+            dims = state.dims.get(key)
+            if dims is None:
+                dims = state.dims[key] = frozenset([d for x in leaves for d in shape_of(x)])
+                if len(state.dims) > UNCOMPILED:
+                    state.dims.pop(next(iter(state.dims)))
+            new, given = dims & self.sizes.new, dims & self.sizes.given
+            if new or given:
+                key = (key, new, given)
         variant = state.variants.get(key) or state.sized.get(key)
-        if variant is None or variant.is_frequent:
-            variant = self.specialize(values, leaves, key)
+        if variant is None:
+            variant = self.specialize(values, leaves, key, new, given)
             if variant is None:
                 return self.cut(values)
+        if variant.dims:
+            self.sizes.new |= variant.dims
         return self.run(variant, values, leaves, key)
 
     def run(self, variant, values, leaves, key):
@@ -264,22 +256,20 @@ class Runner:
         if not CONCRETE.issuperset(map(type, args)) and any(
             isinstance(x, compat.Tracer) for x in args
         ):
-            if variant.jitted is None:  # symbolic sizes are for values
-                variant = self.exact(values, leaves, key)
-                if variant is None:
-                    return self.cut(values)
             run = variant.jitted
         if run is variant.jitted:
             outs = inlined(run)(*args)
             if traced.form == "tree":
                 return assemble(variant, outs, leaves, (), self)
             state = self.state
-            if len(state.variants) == 1 and not state.sized and len(args) == len(values):
+            single = len(state.variants) == 1 and not state.families
+            if single and len(args) == len(values):
                 self.fast = run
             return outs
         try:
             outs = run(*args)
-        except Unsupported:  # a size at which the trace over symbols does not hold
+        except Unsupported:  # a bucket that does not trace
+            self.state.sized.pop(key, None)
             variant = self.exact(values, leaves, key)
             if variant is None:
                 return self.cut(values)
@@ -310,46 +300,59 @@ class Runner:
         assert self.state.safe is not None
         return self.state.safe(*values)
 
-    def specialize(self, values, leaves, key):
-        """A variant for a signature that is new: over symbolic sizes if only sizes are."""
-        state = self.state
-        shapes = tuple(map(shape_of, leaves))
-        kind = tuple(map(without_sizes, key))
-        family = state.families.get(kind)
-        traced = any(isinstance(x, compat.Tracer) for x in leaves)
-        frequent = state.sized.get(key)
-        compiled = sum(v.run is v.jitted for v in list(state.variants.values()))
-        if frequent and compiled >= self.options.max_compiles:
-            frequent.stay()
-            return frequent
-        if family is None or traced or frequent or self.options.dynamic_sizes == "exact":
-            variant = self.exact(values, leaves, key)
-            if variant is not None and family is None:
-                state.families[kind] = Family([shapes])
-            if variant is not None and frequent:
-                variant.challenge(frequent.fastest)
-            return variant
-        variant = family.variant(shapes, lambda axes: self.prepare(state, values, leaves, axes))
+    def specialize(self, values, leaves, key, new, given):
+        """A variant for a signature: over symbols where sizes may vary, else for these alone.
+
+        All sizes that may vary are symbols to NumPy; in buckets those that depend on values are.
+        """
+        state, variant = self.state, None
+        if (new or given) and self.options.dynamic_sizes != "exact":
+            if self.options.by_numpy:
+                variant = self.family(values, leaves, key, new | given, True)
+            if variant is None and new and state.instead is None:
+                variant = self.family(values, leaves, key, new, False)
+            if state.instead is not None:
+                return None
         if variant is None:
-            return self.exact(values, leaves, key)
-        state.sized[key] = variant = variant.copy()
+            return state.variants.get(key) or self.exact(values, leaves, key)
+        state.variants.pop(key, None)
+        state.sized[key] = variant
         if len(state.sized) > SIZES:
             state.sized.popitem(last=False)
         return variant
+
+    def family(self, values, leaves, key, symbols, by_numpy: bool):
+        """The variant of all signatures that differ in these sizes only, if there is one."""
+        state, axes, names = self.state, {}, {}
+        shapes = tuple(map(shape_of, leaves))
+        for leaf, shape in enumerate(shapes):
+            for axis, size in enumerate(shape):
+                if size in symbols:
+                    axes[leaf, axis] = names.setdefault(size, f"n{len(names)}")
+        kind = (by_numpy, *[with_symbols(part, names) for part in key[0]])
+        family = state.families.get(kind)
+        if family is None:
+            if key not in state.variants and self.exact(values, leaves, key) is None:
+                return None  # it is cut; else it is known now how it traces
+            try:
+                family = Family(axes, self.prepare(state, values, leaves, axes, by_numpy))
+            except Unsupported:
+                family = Family(axes, None)
+            state.families[kind] = family
+        return family.variant(leaves, shapes)
 
     def exact(self, values, leaves, key):
         state = self.state
         variant = self.prepare(state, values, leaves)
         if variant is not None:
             state.variants[key] = variant
-            state.sized.pop(key, None)
             self.forget(state)
         return variant
 
     def forget(self, state) -> None:
         """Drop the oldest programs: `max_compiles` that XLA made, many that run through NumPy."""
         known = list(state.variants.items())  # other threads add to it
-        made = [k for k, v in known if v.run is v.jitted or v.stats.compile]
+        made = [k for k, v in known if v.run is v.jitted]
         if len(made) > self.options.max_compiles:
             state.variants.pop(made[0], None)
         elif len(known) - len(made) > UNCOMPILED:

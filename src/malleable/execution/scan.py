@@ -52,9 +52,9 @@ def scan(stmts: list, scope: Scope, guarded: bool = False) -> Scanned:
         before = dict(scope.kinds)
         try:
             only_numbers = statement(stmt, scope)
-        except Stays as e:
+        except Exception as e:  # Stays; anything else is a fault of ours, or of an odd object
             scope.kinds = before
-            return Scanned(number, e, plain, scope)
+            return Scanned(number, e if isinstance(e, Stays) else odd(e), plain, scope)
         if only_numbers:
             plain.append(number)
             if guarded and plain != list(range(number + 1)) and not isinstance(stmt, ast.Pass):
@@ -62,6 +62,12 @@ def scan(stmts: list, scope: Scope, guarded: bool = False) -> Scanned:
         elif divides(stmt, scope):
             return Scanned(number, Stays("number", "Python divides these"), plain, scope)
     return Scanned(None, None, plain, scope)
+
+
+def odd(error: Exception) -> Stays:
+    """A statement that cannot be judged is Python's."""
+    what = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return Stays("python", f"it could not be looked at ({what})")
 
 
 def divides(stmt, scope: Scope) -> bool:

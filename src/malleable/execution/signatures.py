@@ -1,8 +1,7 @@
-"""What a traced program depends on, and how a variant of a region fares."""
+"""What a traced program depends on, and where its arguments lie."""
 
 import contextvars
 import types
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,9 +9,6 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.host_values import own
-
-PER_EQN, BASE = 0.004, 0.04  # seconds that XLA takes to compile an equation, and any program
-DISPATCH = 5e-5  # seconds of a call below which compiling can gain nothing
 
 ARRAY = compat.HostArray
 NUMBERS = frozenset([int, float, complex])
@@ -56,18 +52,6 @@ def signature(leaf, may_be_raw=False) -> tuple:
     except TypeError:
         return (kind, id(leaf))
     return (kind, leaf)
-
-
-@dataclass
-class Stats:
-    """How one variant did. Times in seconds."""
-
-    calls: int = 0
-    numpy_best: float = float("inf")
-    numpy_total: float = 0.0
-    jit_best: float = float("inf")
-    compile: float = 0.0
-    way: str = "new"
 
 
 def owned(outs, args) -> list:

@@ -97,16 +97,17 @@ def user_line(where: str) -> str:
 
 
 def make_body(
-    stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun, watched: bool = False
+    stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun, watched=False, absent=()
 ) -> Body:
     """The function of a region. outs: names, None for one without a value.
 
-    watched: a long loop in it raises Stays.
+    watched: a long loop in it raises Stays. absent: variables that have no value yet.
     """
     outs = [UNBOUND if name is None else name for name in outs]
     if watched:
         prelude, stmts = ([Watched().visit(copied(s)) for s in x] for x in (prelude, stmts))
     lines = [f"def region({', '.join(ins)}):"]
+    lines += [f"    if False: {name} = 0" for name in sorted(absent)]  # or a global would be read
     starts = []
     for definition in prelude:
         lines += _indented(definition)

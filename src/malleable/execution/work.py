@@ -1,7 +1,8 @@
-"""How much a program computes: its equations, and about how many floating-point operations."""
+"""How much a program computes, and which engine suits it: by its equations and sizes alone."""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from malleable import compat
@@ -60,3 +61,107 @@ def flop_of(eqn: compat.Eqn, size: Callable[[Any], int] = int) -> int:
 
 def _count(aval, size) -> int:
     return math.prod(size(d) for d in getattr(aval, "shape", ()))
+
+
+# ---------------------------------------------------------------- how long it takes, by a model
+
+CALL = 15e-6  # seconds of one call of XLA; docs/benchmarks.md: "dispatch"
+SMALL = 100e-6  # seconds of NumPy that no compilation (COMPILE) would win back in 1,000 calls
+COMPILE = 0.1  # seconds XLA takes to compile a region of ten to twenty equations
+STEPS = 100  # of a loop whose count only a run knows
+STEP = 1e-6, 1e-6  # seconds of one step of a loop: in NumPy, in XLA
+
+
+@dataclass(frozen=True)
+class Price:
+    """Seconds of an equation: of a call of NumPy, then per unit of work in NumPy and in XLA.
+
+    Measured on one core of a 2.5 GHz Xeon, float32, arrays in L2: NumPy 2.4, XLA of JAX 0.10.
+    """
+
+    call: float
+    numpy: float
+    xla: float
+
+
+_VIEW = Price(4e-7, 0.0, 0.0)
+_CHEAP = Price(1e-6, 4e-10, 2e-10)  # per number it makes
+_TRANSCENDENTAL = Price(1.5e-6, 4e-9, 1.5e-9)  # per number
+_REDUCTION = Price(4e-6, 4e-10, 3e-10)  # per number it reads
+_SCANNED = Price(4e-6, 2e-9, 3e-9)  # a running sum, per number
+_SORT = Price(4e-6, 3e-9, 8e-9)  # per comparison, n * log2(n)
+_READ = Price(8e-6, 4e-9, 2e-9)  # a gather, per number
+_WRITE = Price(2e-5, 2e-8, 5e-9)  # a scatter, per number of the updates
+_DOT = Price(3e-6, 5e-11, 3e-11)  # per operation
+_SOLVE = Price(2e-5, 5e-10, 5e-10)  # a factorization, per operation
+_WINDOW = Price(3e-5, 1e-9, 2e-10)  # a convolution or a sliding window, per operation
+_BITS = Price(1.5e-4, 2e-8, 5e-9)  # random bits, per number
+
+_VIEWS = """broadcast_in_dim reshape squeeze transpose slice expand_dims stop_gradient copy_p
+device_put split bitcast_convert_type real imag rev"""
+_FUNCTIONS = """exp exp2 expm1 log log1p tanh sin cos tan asin acos atan atan2 sinh cosh asinh acosh
+atanh logistic erf erfc erf_inv lgamma digamma pow cbrt igamma igammac bessel_i0e bessel_i1e
+regularized_incomplete_beta zeta polygamma"""
+_PRICES = (
+    dict.fromkeys(_VIEWS.split(), _VIEW)
+    | dict.fromkeys(_FUNCTIONS.split(), _TRANSCENDENTAL)
+    | dict.fromkeys(LINALG, _SOLVE)
+    | dict.fromkeys(["sort", "top_k"], _SORT)
+    | dict.fromkeys(["gather", "dynamic_slice"], _READ)
+    | dict.fromkeys(["dynamic_update_slice"], _CHEAP)
+    | dict.fromkeys(["random_bits", "threefry2x32", "random_wrap", "random_split"], _BITS)
+    | {"dot_general": _DOT, "conv_general_dilated": _WINDOW}
+)
+
+
+def suits_numpy(program: compat.Jaxpr, size: Callable[[Any], int] = int) -> bool:
+    """Whether a program is better run through NumPy on the CPU, by its equations and sizes alone.
+
+    No clock and no count of calls: the choice decides the last bits of a result.
+    """
+    spent = numpy_seconds(program, size)
+    return spent <= SMALL or spent <= CALL + _seconds(program, size, _of_xla)
+
+
+def numpy_seconds(program: compat.Jaxpr, size: Callable[[Any], int] = int) -> float:
+    """About how long NumPy takes for a program, in seconds, by the prices above."""
+    return _seconds(program, size, _of_numpy)
+
+
+def _seconds(program, size, of: Callable) -> float:
+    return sum(_price_of(eqn, size, of) for eqn in program.jaxpr.eqns)
+
+
+def _of_numpy(price: Price, units: int) -> float:
+    return price.call + units * price.numpy
+
+
+def _of_xla(price: Price, units: int) -> float:
+    return units * price.xla
+
+
+def _price_of(eqn: compat.Eqn, size, of: Callable) -> float:
+    name, inside = eqn.primitive.name, compat.bodies(eqn.params)
+    if inside and not name.startswith(("reduce", "scatter", "sort")):
+        parts = [_seconds(body, size, of) for body in inside]
+        if name == "cond":
+            return max(parts)
+        if name not in ("scan", "while"):
+            return sum(parts)
+        steps = size(eqn.params["length"]) if name == "scan" else STEPS
+        return steps * (sum(parts) + STEP[of is _of_xla])
+    price, units = _PRICES.get(name), flop_of(eqn, size)
+    if name.startswith("scatter"):
+        updates: Any = eqn.invars[-1].aval
+        price, units = _WRITE, _count(updates, size)
+    elif name.startswith("reduce_window") or name.startswith("select_and"):
+        price = _WINDOW
+    elif name.startswith("reduce") or name in ("argmax", "argmin"):
+        price = _REDUCTION
+    elif name.startswith("cum"):
+        price = _SCANNED
+    elif price is None:
+        price = _CHEAP
+    if not units:
+        units = sum(_count(v.aval, size) for v in eqn.outvars)
+    return of(price, units)

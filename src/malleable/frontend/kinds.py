@@ -42,6 +42,11 @@ def _of_file(filename: str) -> str:
     return PLAIN if is_ours(filename) else CONVERT
 
 
+def is_installed(filename: str) -> bool:
+    """Whether a file is of an installed package, and so none of the user's own."""
+    return bool(_SITE.match(filename)) and not is_ours(filename)
+
+
 def is_ours(filename: str) -> bool:
     """Whether a file is of this library, its tour excepted, which holds programs to convert."""
     return filename.startswith(_OURS) and not filename.startswith(_TOUR)

@@ -1,0 +1,68 @@
+"""One of two processes on loopback: `python process_worker.py ID PORT` prints what it decided."""
+
+import os
+import sys
+import time
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax._src import xla_bridge  # noqa: TID251  (gloo has no public setting of its address)
+from jax.sharding import NamedSharding, PartitionSpec
+
+import malleable as mal
+
+NUMBER, PORT = int(sys.argv[1]), sys.argv[2]
+made = xla_bridge._jax
+
+
+class Loopback:
+    """gloo asks for the address of the host's name, which may have none."""
+
+    def __getattr__(self, name):
+        return getattr(made, name)
+
+    @staticmethod
+    def make_gloo_tcp_collectives(distributed_client, **kwargs):
+        return made.make_gloo_tcp_collectives(
+            distributed_client=distributed_client, hostname="127.0.0.1", interface="lo"
+        )
+
+
+@mal.jit
+def schedule(v):
+    kept = v[v > -1]
+    return jnp.exp(-(jnp.sin(kept) ** 2)).sum() + jnp.cumsum(kept)[-1] / 7
+
+
+def main():
+    xla_bridge._jax = Loopback()
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    at = f"127.0.0.1:{PORT}"
+    jax.distributed.initialize(at, 2, NUMBER, coordinator_bind_address=at)
+    mesh = jax.make_mesh((jax.device_count(),), ("d",))
+    sharding = NamedSharding(mesh, PartitionSpec("d"))
+    ones = np.ones(jax.device_count(), "f")
+    x = jax.make_array_from_callback(ones.shape, sharding, lambda i: ones[i])
+    total = jax.jit(lambda x: x.sum())
+    v = jnp.asarray(np.random.default_rng(5).normal(size=2048).astype("f"))
+    first, steps = float(schedule(v)), 0
+    for k in range(40):
+        time.sleep(0.002 * (k % 2 == NUMBER))  # each is slower at times
+        if float(schedule(v)) == first:  # if one process steps and the other does not, it hangs
+            total(x).block_until_ready()
+            steps += 1
+    numpy = any(
+        variant.by_numpy
+        for part in schedule.engine.known.values()
+        for runner in part.runs.values()
+        for variant in [*runner.state.variants.values(), *runner.state.sized.values()]
+    )
+    print(f"DECIDED {steps} {first.hex()} {numpy}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # whoever ends first does not wait for the other

@@ -1,0 +1,175 @@
+"""Odd callables in `mal.jit`: what cannot be looked at is Python's, and functions are pickled."""
+
+import copy
+import functools
+import inspect
+import pickle
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import malleable as mal
+
+X = jnp.array([1.0, -2.0, 3.0])
+
+
+class Basis:
+    scale = 2.0
+
+    @functools.lru_cache  # noqa: B019
+    def order(self, n):
+        return n + 1
+
+    @functools.singledispatchmethod
+    def kind(self, x):
+        return 1.0
+
+    @kind.register
+    def _(self, x: int):
+        return 5.0
+
+    half = functools.partialmethod(lambda self, n, by: n / by, by=2)
+
+    @functools.cached_property
+    def weight(self):
+        return 3.0
+
+    def __call__(self, x):
+        return x[x > 0] * self.scale
+
+
+@functools.singledispatch
+def general(x):
+    return 1.0
+
+
+@general.register
+def _(x: int):
+    return 7.0
+
+
+class Lying:
+    """A callable whose attributes raise, or are not what they seem."""
+
+    __wrapped__ = property(lambda self: 1 / 0)
+    __code__ = "no code"
+    __func__ = None
+    __name__ = 3
+
+    def __call__(self, x):
+        return x * 2
+
+
+BASIS, LYING = Basis(), (Lying(),)  # in a tuple: pytest asks what a module holds
+
+CALLS = [
+    lambda x: x[x > 0].sum() * BASIS.order(3),
+    lambda x: x[x > 0].sum() * BASIS.kind(3) * BASIS.kind(3.0),
+    lambda x: x[x > 0].sum() * BASIS.half(6),
+    lambda x: x[x > 0].sum() * BASIS.weight,
+    lambda x: BASIS(x).sum(),
+    lambda x: x[x > 0].sum() * general(3) * general("a"),
+    lambda x: LYING[0](x[x > 0]).sum(),
+    lambda x: x[x > 0].sum() * sum(v for v in (1, 2)),
+    lambda x: x[x > 0].sum() * functools.reduce(lambda a, b: a * b, [1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("fun", CALLS)
+def test_an_odd_callable_is_called_as_python_calls_it(fun):
+    jitted = mal.jit(fun)
+    for _ in range(2):
+        np.testing.assert_allclose(jitted(X), fun(X), rtol=1e-6)
+
+
+def test_installed_packages_are_not_rewritten():
+    pandas = pytest.importorskip("pandas")
+
+    def means(x, groups):
+        frame = pandas.DataFrame({"x": np.asarray(x * 2), "g": np.asarray(groups)})
+        found = frame.groupby("g")["x"].agg(["mean", "std"]).fillna(0.0)
+        return jnp.asarray(found["mean"].values)[groups] - x, list(found.columns)
+
+    x, groups = jnp.linspace(-1, 1, 6), jnp.arange(6) % 2
+    jitted = mal.jit(means)
+    assert jitted(x, groups)[1] == means(x, groups)[1]
+    np.testing.assert_allclose(jitted(x, groups)[0], means(x, groups)[0], rtol=1e-6)
+    files = [part.filename for part in jitted.engine.known.values()]
+    assert files == [__file__]
+
+
+@mal.jit
+def named(x, y=2.0):
+    """The positive ones, scaled."""
+    return x[x > 0] * y
+
+
+def plain(x, y=2.0):
+    return x[x > 0] * y
+
+
+@mal.jit
+@mal.autograph
+def both(x):
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    "fun", [named, mal.jit(plain), mal.jit(plain, dynamic_sizes="exact"), both]
+)
+@pytest.mark.parametrize("copied", [lambda f: pickle.loads(pickle.dumps(f)), copy.deepcopy])
+def test_a_jitted_function_is_pickled_as_the_function_is(fun, copied):
+    expected = fun(X)
+    np.testing.assert_array_equal(copied(fun)(X), expected)
+
+
+def test_what_cannot_be_pickled_in_python_cannot_here():
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(mal.jit(lambda x: x))
+
+
+def test_a_jitted_function_says_what_it_is():
+    assert (named.__name__, named.__doc__) == ("named", "The positive ones, scaled.")
+    assert repr(named) == "<jit of named>"
+    assert list(inspect.signature(named).parameters) == ["x", "y"]
+
+
+x = jnp.full(3, 100.0)  # a global of the name of a variable that is deleted below
+
+
+def deleted(x):
+    y = x * 2
+    del x
+    try:
+        return x
+    except NameError:
+        return y[y > 0].sum()
+
+
+def deleted_then_bound(x):
+    y = x * 2
+    del x
+    try:
+        z = x + 1  # noqa: F821
+    except UnboundLocalError:
+        z = y[y > 0].sum()
+    return z
+
+
+def deleted_in_a_loop(x):
+    for i in range(3):
+        t = x * i
+        if i == 2:
+            del t
+    try:
+        return t.sum()
+    except NameError as e:
+        return x[x > 0] + len(str(e))
+
+
+@pytest.mark.parametrize("fun", [deleted, deleted_then_bound, deleted_in_a_loop])
+def test_a_deleted_variable_has_no_value(fun):
+    jitted = mal.jit(fun)
+    for _ in range(2):
+        np.testing.assert_allclose(jitted(X), fun(X))
