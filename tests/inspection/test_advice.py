@@ -14,7 +14,7 @@ from jax import numpy as jnp
 
 from benchmarks import hints
 from malleable import errors
-from malleable.compat import running as door
+from malleable.compat.hooks import running as door
 from malleable.errors import explain
 from malleable.inspection.advice import creation, running
 from malleable.inspection.advice.hint import Advice

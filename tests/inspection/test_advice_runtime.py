@@ -13,7 +13,7 @@ from jax.experimental import checkify, io_callback
 
 import malleable.inspection.advice  # registers the advisers
 from malleable.compat import Primitive, ad, mlir
-from malleable.compat import running as running_door
+from malleable.compat.hooks import running as running_door
 from malleable.errors import AdviceWarning, explain
 from malleable.inspection.advice import running
 

@@ -25,7 +25,16 @@ from jaxlib import xla_client
 
 from malleable.compat.building import program
 from malleable.compat.looking import Place, places_of
-from malleable.compat.programs import Eqn, Jaxpr, Literal, Primitive, copy, replay, trace
+from malleable.compat.programs import (
+    Eqn,
+    Jaxpr,
+    Literal,
+    Primitive,
+    copy,
+    is_users,
+    replay,
+    trace,
+)
 
 
 @functools.cache
@@ -155,7 +164,7 @@ def frames_of(error: BaseException) -> tuple[Place, ...]:
     found = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        if source_info_util.is_user_filename(code.co_filename):
+        if is_users(code.co_filename):
             found.append(Place(code.co_filename, line, code.co_qualname, 0, line, 0))
     return tuple(reversed(found))
 

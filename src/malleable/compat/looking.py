@@ -1,24 +1,18 @@
-"""Looking at programs: frames, traces apart from the caches, examples of a vmap one by one."""
+"""Looking at programs: frames, names, traces apart from the caches."""
 
 import contextlib
 import functools
 import itertools
 from collections import namedtuple
 from collections.abc import Iterator
-from typing import Any
 
-import jax
-import jax.core
-import jax.export
-from jax import lax
-from jax import numpy as jnp
-from jax._src import core, source_info_util
-from jax._src.interpreters import batching as batching_internal
+from jax._src import traceback_util
 
-from malleable.compat.programs import Eqn, Jaxpr, is_array
+from malleable.compat.contexts import user_context
+from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
 
 Place = namedtuple("Place", "file line function column end_line end_column")
-_session = jax.make_user_context(0)  # type: ignore[attr-defined]
+_session = user_context(0)
 _sessions = itertools.count(1)
 
 
@@ -31,13 +25,8 @@ def frames(*eqns: Eqn) -> list[Place]:
 def places_of(traceback) -> tuple[Place, ...]:
     return tuple(
         Place(f.file_name, f.start_line, f.function_name, f.start_column, f.end_line, f.end_column)
-        for f in source_info_util.user_frames(traceback)
+        for f in user_frames(traceback)
     )
-
-
-def is_users(file: str) -> bool:
-    """Whether code in a file is neither JAX's, nor NumPy's, nor this library's."""
-    return source_info_util.is_user_filename(file)
 
 
 def defined(jaxpr: Jaxpr) -> Place | None:
@@ -55,95 +44,31 @@ def apart() -> Iterator[None]:
         yield
 
 
-_LANES = "lanes:"
+def argument_names(jaxpr: Jaxpr) -> tuple[str, ...]:
+    """The paths of the arguments of the function behind a program, as JAX knows them."""
+    return tuple(name or "" for name in getattr(jaxpr.jaxpr.debug_info, "arg_names", None) or ())
 
 
-def lanes_of(eqn: Eqn) -> str | None:
-    """The name of the mapped function, if this scan goes through the examples of a vmap."""
-    stack = getattr(eqn.source_info.name_stack, "stack", ())
-    last = next((s.name for s in reversed(stack) if type(s) is source_info_util.Scope), "")
-    named = eqn.primitive.name == "scan" and last.startswith(_LANES)
-    return last.removeprefix(_LANES) if named else None
+def name_of(jaxpr: Jaxpr) -> str:
+    """The name of the function behind a program, "" where JAX does not know it."""
+    known = getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
+    return known.rpartition(" at ")[0]
 
 
-@contextlib.contextmanager
-def staged_vmap() -> Iterator[None]:
-    """Every `jax.vmap` traced inside becomes a scan over its examples: see `lanes_of`.
-
-    One with an axis name, of values that are no arrays, or of a function with a batching rule of
-    its own, is batched as usual.
-    """
-    with _by_example(True):
-        yield
+def key_numbers(x):
+    """The array of numbers behind a typed random key; anything else as it is."""
+    return getattr(x, "_base_array", x)
 
 
-_by_example = jax.make_user_context(False)  # type: ignore[attr-defined]
-_batch = batching_internal.batch
+def host_function(eqn: Eqn):
+    """The function that a callback calls on the host, None where it is out of reach."""
+    fun = eqn.params.get("callback")
+    return getattr(fun, "callback_func", fun)
 
 
-def _batch_or_scan(fun, axis, dims, out_dims, sum_match=False):
-    batched = _batch(fun, axis, dims, out_dims, sum_match=sum_match)
-    return _Lanes(fun, axis, dims, out_dims, batched) if _by_example.value else batched
-
-
-batching_internal.batch = _batch_or_scan
-
-
-class _HasRule(BaseException):
-    """A function with a batching rule of the user's own is met: it has to be batched."""
-
-
-_in_lane = jax.make_user_context(False)  # type: ignore[attr-defined]
-_call_with_rule = jax.custom_batching.custom_vmap.__call__
-
-
-def _call_or_batch(self, *args, **kwargs):
-    if _in_lane.value and _by_example.value:
-        raise _HasRule
-    return _call_with_rule(self, *args, **kwargs)
-
-
-jax.custom_batching.custom_vmap.__call__ = _call_or_batch  # type: ignore[method-assign]
-
-
-class _Lanes:
-    """What stands for a batched function: mapped over its examples one by one."""
-
-    def __init__(self, fun, axis, dims, out_dims, batched):
-        self.fun, self.axis, self.dims, self.out_dims = fun, axis, dims, out_dims
-        self.batched = batched
-
-    def call_wrapped(self, *args):
-        axis, dims, fun = self.axis, self.dims, self.fun
-        plain = all(d is None or isinstance(d, int) for d in dims) and all(map(is_array, args))
-        named = axis.name is not core.no_axis_name or axis.spmd_name is not None
-        if named or axis.explicit_mesh_axis is not None or not plain:
-            return self.batched.call_wrapped(*args)
-        xs = [jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True) if d is not None]
-
-        def body(_, xs):
-            rest = iter(xs)
-            one = [a if d is None else next(rest) for a, d in zip(args, dims, strict=True)]
-            self._forget()
-            with _in_lane(True):
-                return None, list(fun.call_wrapped(*one))
-
-        try:
-            with source_info_util.extend_name_stack(_LANES + fun.__name__):
-                _, outs = lax.scan(body, None, xs, length=axis.size)
-        except _HasRule:
-            self._forget()
-            with _in_lane(False):
-                return self.batched.call_wrapped(*args)
-        ends: Any = self.out_dims() if callable(self.out_dims) else self.out_dims
-        if not all(isinstance(d, int) for d in ends):  # let JAX see to what is not mapped
-            self._forget()
-            return self.batched.call_wrapped(*args)
-        return [jnp.moveaxis(x, 0, d) for x, d in zip(outs, ends, strict=True)], list(ends)
-
-    def _forget(self):
-        for store in filter(None, self.fun.stores):
-            store.reset()
+def is_hidden_file(file: str) -> bool:
+    """Whether a file is of JAX or of this library."""
+    return not traceback_util.include_filename(file)
 
 
 # ---------------------------------------------------------------- calls of JAX's transformations

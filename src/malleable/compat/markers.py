@@ -9,17 +9,17 @@ import jax.core
 import jax.export
 from jax import numpy as jnp
 from jax._src import source_info_util
+from jax._src.debugging import DebugEffect
 from jax._src.interpreters import partial_eval as pe
 from jax.extend import core as jexc
 from jax.interpreters import ad, batching, mlir
 
-from malleable.compat.programs import Eqn, Jaxpr, Primitive, where
-from malleable.errors import TransformError
+from malleable.compat.programs import Eqn, Primitive
 
 NOT_MAPPED: Any = None  # what batching calls an operand without a lane axis
 
 
-class MarkerEffect(type(next(iter(jax.make_jaxpr(lambda: jax.debug.print(""))().effects)))):
+class MarkerEffect(DebugEffect):
     """On every equation of a marker, so that no pass drops it and no unknown body hides it."""
 
     def __repr__(self):
@@ -29,7 +29,6 @@ class MarkerEffect(type(next(iter(jax.make_jaxpr(lambda: jax.debug.print(""))().
 
 
 SOURCE, OPERATION = MarkerEffect(), MarkerEffect()  # of markers that only supply a value; others
-user_context = jax.make_user_context  # its value is part of the key of every trace cache of JAX
 
 
 def has_marker(eqn: Eqn) -> bool:
@@ -91,29 +90,11 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
         pe.custom_partial_eval_rules[prim] = _stay_in_loop(prim)
 
 
-_batch_cond = batching.fancy_primitive_batchers[jexc.primitives.cond_p]
-
-
-def _batch_marked_cond(axis, args, dims, *, branches, **params):
-    """vmap makes a select of a cond whose lanes part ways; what one branch marks, all would."""
-    if dims[0] is not NOT_MAPPED and any(OPERATION in body.effects for body in branches):
-        marked = next(e for body in branches for e in body.eqns if OPERATION in e.effects)
-        raise TransformError(
-            "a marked value is inside a cond whose predicate differs between the lanes of a vmap",
-            where=where(marked),
-            hint="put the transformation inside the vmap: vmap(reap(f)), not reap(vmap(f))",
-        )
-    return _batch_cond(axis, args, dims, branches=branches, **params)
-
-
-batching.fancy_primitive_batchers[jexc.primitives.cond_p] = _batch_marked_cond
-
-
 def _stay_in_loop(prim):
     """A rule that makes partial evaluation treat the marker as unknown, though it is not."""
 
     def rule(trace, *tracers, **params):
-        if not _is_hoisting():
+        if not is_hoisting():
             with jexc.set_current_trace(trace.parent_trace):
                 return prim.bind(**params)
         avals, effects = prim.abstract_eval(**params)
@@ -128,7 +109,7 @@ def _stay_in_loop(prim):
     return rule
 
 
-def _is_hoisting() -> bool:
+def is_hoisting() -> bool:
     """Whether JAX is splitting a program, and not linearizing a derivative rule, just now."""
     frame = sys._getframe()
     while frame is not None:
@@ -137,33 +118,3 @@ def _is_hoisting() -> bool:
             return name != "linearize_from_jvp"
         frame = frame.f_back
     return True
-
-
-def _keep_marked_calls(process):
-    """JAX moves a call with a custom derivative out of a loop whole; one with a marker may not."""
-
-    def wrapped(self, prim, fun, *rules_tracers, **params):
-        *rules, tracers = rules_tracers
-        inside = [a for a in getattr(fun.f, "args", ()) if isinstance(a, Jaxpr)]
-        if any({SOURCE, OPERATION} & body.effects for body in inside) and _is_hoisting():
-            tracers = [self.instantiate_const(self.to_jaxpr_tracer(t)) for t in tracers]
-        return process(self, prim, fun, *rules, tracers, **params)
-
-    return wrapped
-
-
-def _keep_marked_remat(split):
-    """So may a checkpointed body: what does not depend on its operands would be moved out."""
-
-    def rule(trace, *tracers, **params):
-        if {SOURCE, OPERATION} & params["jaxpr"].effects and _is_hoisting():
-            return trace.default_process_primitive(jexc.primitives.remat_p, tracers, params)
-        return split(trace, *tracers, **params)
-
-    return rule
-
-
-_rules = pe.custom_partial_eval_rules
-_rules[jexc.primitives.remat_p] = _keep_marked_remat(_rules[jexc.primitives.remat_p])
-for _name in ("process_custom_jvp_call", "process_custom_vjp_call"):
-    setattr(pe.JaxprTrace, _name, _keep_marked_calls(getattr(pe.JaxprTrace, _name)))

@@ -264,7 +264,17 @@ _parts = [
 for _path in map(str, _parts):
     source_info_util.register_exclusion(_path)
     traceback_util.register_exclusion(_path)
-source_info_util.register_exclusion(str(pathlib.Path(np.__file__).parent))
+_NUMPY = str(pathlib.Path(np.__file__).parent)
+
+
+def is_users(file: str) -> bool:
+    """Whether code in a file is neither JAX's, nor NumPy's, nor this library's."""
+    return source_info_util.is_user_filename(file) and not file.startswith(_NUMPY)
+
+
+def user_frames(traceback) -> Iterator:
+    """The user's frames of a traceback that JAX keeps, innermost first."""
+    return (f for f in source_info_util.user_frames(traceback) if is_users(f.file_name))
 
 
 @contextlib.contextmanager
@@ -279,8 +289,7 @@ def source(eqn: Eqn) -> Iterator[None]:
 def place(*eqns: Eqn) -> tuple[str, int, str] | None:
     """(file, line, function) of the first equation with a line of the user's; of now, for none."""
     infos = [eqn.source_info for eqn in eqns] or [source_info_util.current()]
-    frames = (source_info_util.user_frame(info.traceback) for info in infos)
-    frame = next(filter(None, frames), None)
+    frame = next((f for info in infos for f in user_frames(info.traceback)), None)
     return (frame.file_name, frame.start_line, frame.function_name) if frame else None
 
 

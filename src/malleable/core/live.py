@@ -12,7 +12,7 @@ import jax
 
 from malleable import compat
 from malleable.core.interpret import Rulebook, Rules, results, run, start
-from malleable.core.marker import Marker, handled
+from malleable.core.marker import Marker
 
 
 def live(
@@ -58,7 +58,7 @@ def live(
 
         def body(leaves, trace):
             a, k = jax.tree.unflatten(tree, leaves)
-            with handled(handled.value | book.markers):
+            with compat.handling(book.markers):
                 return jax.tree.map(trace.lower, fun(*a, **k))
 
         out = compat.run_live(body, leaves, process, watches, tracer)

@@ -16,9 +16,6 @@ from malleable.errors import UnhandledError
 LANES = ("front", "all", "each", "shared")
 TANGENTS = ("pass", "none", "refuse")
 
-# The markers that some transformation around us has a rule for.
-handled = compat.user_context(frozenset())
-
 
 class Marker(compat.Primitive):
     """A primitive that asks to be handled by a rule; made by `marker`.
@@ -34,7 +31,7 @@ class Marker(compat.Primitive):
     @property
     def active(self) -> bool:
         """Whether a transformation around us has a rule for it."""
-        return self in handled.value
+        return self in compat.handled.value
 
     def __call__(self, *args, **params) -> Any:
         """Mark `args`; a single result comes alone, several as a list."""

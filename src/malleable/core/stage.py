@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.core.marker import Marker, handled
+from malleable.core.marker import Marker
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
             return jax.tree.unflatten(made["tree"], filled)
 
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
-        with handled(handled.value | frozenset(markers)):
+        with compat.handling(markers):
             return Staged(compat.trace(flat, *given), given, rebuild)
 
     return staged

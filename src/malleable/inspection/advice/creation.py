@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import functools
 import sys
 import threading
 import weakref
@@ -11,31 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection.advice import sources
 from malleable.inspection.advice.trouble import Trouble, place_of
-
-_WATCHED = {
-    "vmap": (jax,),
-    "jit": (jax,),
-    "pmap": (jax,),
-    "shard_map": (jax,),
-    "grad": (jax,),
-    "value_and_grad": (jax,),
-    "jacfwd": (jax,),
-    "jacrev": (jax,),
-    "jacobian": (jax,),
-    "hessian": (jax,),
-    "linearize": (jax,),
-    "checkpoint": (jax,),
-    "remat": (jax,),
-    "defvjp": (jax.custom_vjp,),
-    "defjvp": (jax.custom_jvp,),
-}
-
 
 _OPTIONS = {"in_axes", "out_axes", "argnums", "has_aux", "static_argnums", "static_argnames"}
 
@@ -51,28 +29,25 @@ class Made:
     options: dict[str, Any]
 
 
-_lock = threading.Lock()
 _paused = threading.local()
 _opened = 0
-_originals: list[tuple] = []
+_lock = threading.Lock()
 _made: deque[Made] = deque(maxlen=4096)
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[None]:
-    """While a block is open, in whatever thread, uses of JAX's transformations are remembered."""
+    """While a block is open, uses of JAX's transformations are remembered."""
     global _opened
     with _lock:
         _opened += 1
-        if _opened == 1:
-            _patch()
     try:
-        yield
+        with compat.creations_told(_record):
+            yield
     finally:
         with _lock:
             _opened -= 1
             if not _opened:
-                _restore()
                 _made.clear()
 
 
@@ -86,34 +61,15 @@ def paused() -> Iterator[None]:
         _paused.now = False
 
 
-def _patch() -> None:
-    for name, owners in _WATCHED.items():
-        for owner in owners:
-            original = getattr(owner, name)
-            _originals.append((owner, name, original))
-            setattr(owner, name, _recording(name, original))
-
-
-def _restore() -> None:
-    while _originals:
-        setattr(*_originals.pop())
-
-
-def _recording(kind: str, original: Callable) -> Callable:
-    @functools.wraps(original)
-    def call(*args, **kwargs):
-        result = original(*args, **kwargs)
-        frame = sys._getframe(1)
-        while frame is not None and compat.is_hidden(frame):
-            frame = frame.f_back
-        if frame is not None and not getattr(_paused, "now", False):
-            place = place_of(frame.f_code, frame.f_lasti)
-            funs = tuple(_weak(fun) for fun in args if callable(fun))
-            options = {name: kwargs[name] for name in _OPTIONS & kwargs.keys()}
-            _made.append(Made(kind, place, funs, _weak(result), options))
-        return result
-
-    return call
+def _record(kind: str, result: Any, args: tuple, kwargs: dict) -> None:
+    frame = sys._getframe(1)
+    while frame is not None and compat.is_hidden(frame):
+        frame = frame.f_back
+    if frame is not None and not getattr(_paused, "now", False):
+        place = place_of(frame.f_code, frame.f_lasti)
+        funs = tuple(_weak(fun) for fun in args if callable(fun))
+        options = {name: kwargs[name] for name in _OPTIONS & kwargs.keys()}
+        _made.append(Made(kind, place, funs, _weak(result), options))
 
 
 def _weak(fun) -> Callable[[], Any]:

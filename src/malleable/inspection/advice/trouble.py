@@ -77,12 +77,9 @@ class Trouble:
     def callee(self) -> Step | None:
         """What the innermost line of the user's own calls: the first step after it."""
         at = self.steps.index(self.last) + 1 if self.last else 0
-        later = (
-            s
-            for s in self.steps[at:]
-            if s.name not in ("reraise_with_filtered_traceback", "wrapped")
-        )
-        return next(later, None)
+        later = (s for s in self.steps[at:] if not s.place.file.startswith(compat.HOOKS))
+        around = ("reraise_with_filtered_traceback", "wrapped")
+        return next((s for s in later if s.name not in around), None)
 
     def within(self, *names: str) -> Step | None:
         """The innermost step of a library in a function of one of these names."""

@@ -2,9 +2,6 @@
 
 import contextvars
 from collections.abc import Callable
-from typing import Any
-
-import jax
 
 from malleable import compat
 from malleable.notes import note
@@ -20,18 +17,14 @@ class HasRule(BaseException):
         _refused.get().append(why)
 
 
-one_example: Any = jax.make_user_context(False)  # type: ignore[attr-defined]
-_custom_vmap: Any = jax.custom_batching.custom_vmap
-_call = _custom_vmap.__call__
+def one_example():
+    """Inside, one example is run: a function with a rule for all of them is refused."""
+    return compat.one_example(_refuse)
 
 
-def _call_or_refuse(self, *args, **kwargs):
-    if one_example.value and not compat.is_batched():
+def _refuse() -> None:
+    if not compat.is_batched():
         raise HasRule("a function in it has a rule for batches")
-    return _call(self, *args, **kwargs)
-
-
-_custom_vmap.__call__ = _call_or_refuse
 
 
 def unless_refused(run: Callable, what: str):

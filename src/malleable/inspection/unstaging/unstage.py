@@ -225,7 +225,7 @@ class _Constructs:
 
         def example(i):
             one = [x if d is None else _slice(x, i, d) for x, d in zip(args, dims, strict=True)]
-            with saying(f"vmap[{i}/{size}]"), one_example(True):
+            with saying(f"vmap[{i}/{size}]"), one_example():
                 return list(run(*one))
 
         def every():

@@ -1,4 +1,8 @@
-"""Tracebacks with the frames that JAX removes."""
+"""Tracebacks with the frames that JAX removes: for `errors.explain()`.
+
+Stands in front of what removes them. With `jax_traceback_filtering` set to "off" they would stay,
+but in the error itself: the user's own traceback would no longer be the one that JAX makes.
+"""
 
 import contextlib
 import itertools
@@ -6,6 +10,8 @@ import sys
 from collections.abc import Iterator
 
 from jax._src import traceback_util
+
+from malleable.compat.hooks import Hook
 
 
 class Whole:
@@ -18,17 +24,9 @@ class Whole:
         return Whole, ()
 
 
-_keepers: set[object] = set()
-
-
-@contextlib.contextmanager
-def whole_tracebacks() -> Iterator[None]:
+def whole_tracebacks() -> contextlib.AbstractContextManager[None]:
     """While open, errors keep the frames that JAX removes: see `whole_traceback`."""
-    _keepers.add(keeper := object())
-    try:
-        yield
-    finally:
-        _keepers.discard(keeper)
+    return _HOOK.held()
 
 
 def whole_traceback(error: BaseException) -> list[tuple]:
@@ -50,14 +48,11 @@ def _walk(tb) -> Iterator[tuple]:
         tb = tb.tb_next
 
 
-def _keep_whole(filter_traceback):
-    def wrapped(tb):
-        if _keepers and (error := sys.exception()) is not None and error.__traceback__ is tb:
-            vars(error).setdefault(_WHOLE, Whole(tb))
-        return filter_traceback(tb)
-
-    return wrapped
+def _keep_whole(filter_traceback, tb):
+    if (error := sys.exception()) is not None and error.__traceback__ is tb:
+        vars(error).setdefault(_WHOLE, Whole(tb))
+    return filter_traceback(tb)
 
 
 _WHOLE = "_whole_traceback"
-traceback_util.filter_traceback = _keep_whole(traceback_util.filter_traceback)
+_HOOK = Hook((traceback_util, "filter_traceback", _keep_whole))
