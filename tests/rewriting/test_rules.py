@@ -422,7 +422,34 @@ def test_rewriting_works_inside_and_outside_of_shard_map():
         assert "log1p" in str(jax.make_jaxpr(g)(x))
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1, (0, 2), None])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_two_settings_match_in_every_combination(axis, keepdims):
+    @rule
+    def by_hand(x, axis: Static, keepdims: Static):
+        whole = jnp.log(jnp.sum(jnp.exp(x), axis=axis, keepdims=keepdims))
+        return whole, jax.nn.logsumexp(x, axis=axis, keepdims=keepdims)
+
+    fun = lambda x: jnp.log(jnp.sum(jnp.exp(x), axis=axis, keepdims=keepdims))
+    assert "reduce_max" in after(fun, jnp.ones((2, 3, 4)), by=by_hand)
+
+
 # ---------------------------------------------------------------- declining
+
+
+def test_a_replacement_that_only_names_its_pattern_is_declined_with_a_note():
+    fused = jax.jit(lambda x, b: jnp.tanh(x + b))
+    named = rule(lambda x, b: jnp.tanh(x + b), lambda x, b: fused(x, b), name="named")
+    with listen() as heard:
+        assert after(lambda x, b: jnp.tanh(x + b), x3, x3, by=named) == ["add", "tanh"]
+    assert [n.what for n in heard] == ["rule 'named' declined"]
+    assert "a jitted function is its body" in heard[0].why
+
+
+def test_a_pattern_within_a_body_of_its_replacement_is_replaced_once():
+    kept = rule(lambda x: jnp.tanh(x), lambda x: jax.checkpoint(jnp.tanh)(x), name="kept")
+    found = after(lambda x: 2 * jnp.tanh(x), x3, by=kept)
+    assert found.count("tanh") == 1 and len(found) == 3
 
 
 def test_a_reason_to_decline_becomes_a_note():

@@ -32,6 +32,7 @@ from malleable.rewriting.wildcards import arrays as example_arrays
 from malleable.rewriting.wildcards import settings as example_settings
 
 TRIES = 96  # proofs at one place, of different readings of what the wildcards are there
+SAME = "its replacement is what is there already: a call of a jitted function is its body"
 FAR = 4000  # nodes to look through for a result that another one's operand depends on
 
 
@@ -321,6 +322,8 @@ def _forms(sides: Sides) -> list[patterns.Form]:
         hint = "annotations say what a wildcard is: Arr['n d'], Lit, Static[examples], Fun, Prim"
         if min(problems) < 0:
             hint = "a replacement has the shapes and dtypes of its pattern, and no effects"
+            if "would match in it again" in problems[min(problems)]:
+                hint = "put the inner one into a body: jax.checkpoint, jax.custom_jvp or lax.scan"
         what = f"rule {sides.name!r} can never match: {problems[min(problems)]}"
         raise RuleError(what, where=line(sides.fun), hint=hint)
     return list(found.values())
@@ -368,6 +371,8 @@ def _find(sides, forms, guard, graph: Graph, node: Node) -> Match | NoMatch | No
                 if not isinstance(traced, Traced):
                     continue
                 roots = graph.find(traced.pattern, ins)
+                if roots is not None and traced.same:
+                    reason = reason or NoMatch(SAME)
                 if roots is None or not _is_new(graph, roots, ins, traced.replacement):
                     continue
                 if traced.problem:
@@ -429,14 +434,35 @@ def _readings(sides, form, graph, found):
                 choices[name] = found.holes[name]
             case Lit() if name in found.holes:
                 choices[name] = list(_numbers(graph, found.holes[name]))
-            case Lit() | Static():
-                choices[name] = list(_params(found, isinstance(kind, Lit)))
+            case Lit():
+                choices[name] = list(_params(found, True))
+            case Static():  # a setting that leaves no trace in params is a default, or off
+                choices[name] = _params(found, False)
+                known = [(type(x), x) for x in choices[name]]
+                more = (*kind.examples, False, True, None)
+                choices[name] += [x for x in more if (type(x), x) not in known]
     arrays = [n for n in choices if n in sides.arrays]
-    for chosen in itertools.islice(itertools.product(*choices.values()), TRIES):
+    for chosen in itertools.islice(_likeliest(list(choices.values())), TRIES):
         read = values | dict(zip(choices, chosen, strict=True))
         known: dict[Any, Any] = {}
         if all(sides.kinds[n].fits(graph.avals[read[n]], known) for n in arrays):
             yield read, closed, behind
+
+
+def _likeliest(choices):
+    """One of each list, those first that come early in all of them."""
+    for total in range(sum(map(len, choices)) + 1):
+        yield from _adding_up(choices, total)
+
+
+def _adding_up(choices, total):
+    """One of each list, whose places add up to `total`."""
+    if not choices:
+        yield from [()] if total == 0 else []
+        return
+    for place in range(min(total, len(choices[0]) - 1), -1, -1):
+        for rest in _adding_up(choices[1:], total - place):
+            yield (choices[0][place], *rest)
 
 
 def _numbers(graph, values):

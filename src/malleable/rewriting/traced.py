@@ -23,11 +23,15 @@ class NoMatch(Exception):
 
 
 class Traced(NamedTuple):
-    """A rule at one signature. problem: why the replacement cannot take its place, or ""."""
+    """A rule at one signature. problem: why the replacement cannot take its place, or "".
+
+    same: whether the two sides differ only in calls of jitted functions, which are their bodies.
+    """
 
     pattern: compat.Jaxpr
     replacement: compat.Jaxpr
     problem: str
+    same: bool
 
 
 class Unfit(Exception):
@@ -94,10 +98,11 @@ class Sides:
         gone = {old for old, new in zip(before, after, strict=False) if old != new}
         if used & gone - set(graph.inputs):
             problem = "contains the pattern, which would match in it again"
+        same = before == after and any(map(compat.is_transparent, program.eqns))
         graph.outputs = before
         pattern = graph.jaxpr()
         graph.outputs = after
-        return Traced(pattern, graph.jaxpr(), problem)
+        return Traced(pattern, graph.jaxpr(), problem, same)
 
     def _run(self, xs, values, closed):
         given, rest = dict(zip(self.arrays, xs, strict=False)), xs[len(self.arrays) :]
