@@ -3,7 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
+from malleable import autograph
 from malleable.arrays.box import Box, rebox
 from malleable.errors import TransformError
 from tests.arrays.test_box import same_everywhere
@@ -165,3 +167,65 @@ def columns(a, i):
 
 def test_part_of_a_row_or_column():
     same_everywhere(columns, np.arange(12.0).reshape(3, 4), np.array([1]), exact=True)
+
+
+def root_where_positive(x, w):
+    y, m = np.zeros_like(x), x > 0
+    y[m] = np.sqrt(x[m]) / w
+    return y.sum()
+
+
+def log_likelihood(x, w):
+    return (w * np.log(x[x > 0])).sum()
+
+
+def quotient(x, w):
+    y, m = np.ones_like(x) * w, x > 0
+    y[m] /= x[m]
+    return y.sum()
+
+
+def nested(x, w):
+    part = x[x > 0]
+    return np.log(part[part > 4]).sum() * w + np.linalg.norm(x[x > 0]) + (x[x > 0] ** 0.5).sum()
+
+
+def divided_where(x, w):
+    out = np.zeros_like(x)
+    np.divide(w, x, out=out, where=x > 0)
+    return out.sum()
+
+
+def by_pieces(x, w):
+    return np.piecewise(x, [x <= 0, x > 0], [lambda t: 0 * t, lambda t: w * np.sqrt(t)]).sum()
+
+
+GRADED = [root_where_positive, log_likelihood, quotient, nested, divided_where, by_pieces]
+
+
+@pytest.mark.parametrize("fun", GRADED, ids=lambda f: f.__name__)
+def test_no_derivative_is_nan_where_the_mask_is_false(fun):
+    f, (x, w) = autograph(fun), (jnp.array([4.0, -1.0, 0.0, 9.0]), jnp.float32(2))
+    value, (by_x, by_w) = jax.jit(jax.value_and_grad(f, (0, 1)))(x, w)
+    np.testing.assert_allclose(value, fun(np.array(x), 2.0), rtol=1e-6)
+    forward = jax.jit(jax.jacfwd(f, (0, 1)))(x, w)
+    np.testing.assert_allclose(by_x, forward[0], rtol=1e-5)
+    np.testing.assert_allclose(by_w, forward[1], rtol=1e-5)
+    assert by_x[0] != 0 and by_x[1] == 0 and by_x[2] == 0 and np.isfinite(by_w)
+
+
+def test_no_second_derivative_is_nan_where_the_mask_is_false():
+    f, x = autograph(root_where_positive), jnp.array([[4.0, -1.0, 0.0], [-1.0, 0.0, 9.0]])
+    lanes = jax.jit(jax.vmap(jax.hessian(f), (0, None)))(x, jnp.float32(1))
+    want = np.zeros((2, 3, 3))
+    want[0, 0, 0], want[1, 2, 2] = -1 / 32, -1 / 108
+    np.testing.assert_allclose(lanes, want, rtol=1e-5)
+
+
+def test_the_chosen_part_of_a_list_can_be_reversed_in_place():
+    def flipped(v, k):
+        v[:k] = v[:k][::-1]
+        return v
+
+    out = jax.jit(autograph(flipped))(np.arange(6.0), 4)
+    np.testing.assert_array_equal(out, flipped(np.arange(6.0), 4))

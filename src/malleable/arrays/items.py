@@ -5,7 +5,7 @@ from jax import numpy as jnp
 
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, unbox, wrap
-from malleable.arrays.masked import Masked, unknown_size
+from malleable.arrays.masked import Masked, guarded, unknown_size
 from malleable.arrays.places import is_jax, traces
 
 
@@ -25,7 +25,7 @@ def get_item(self, index):
         sub, mask, axis, key = part
         if axis:
             raise unknown_size("x[:, mask]")
-        return Masked(sub.value, mask, Box, key)
+        return Masked(guarded(places.to_jax(sub.value), mask), mask, Box, key)
     if places.is_basic(index):
         ndim = np.ndim(value)
         if places.is_element(index, ndim) or (type(index) is tuple and not index and not ndim):
@@ -181,7 +181,7 @@ def _mask_of(index):
 
 def _masked_gather(value, index):
     parts, mask = _mask_of(index)
-    return Masked(places.read(places.to_jax(value), parts), mask, Box)
+    return Masked(guarded(places.read(places.to_jax(value), parts), mask), mask, Box)
 
 
 def _masked_scatter(whole, index, new):

@@ -37,7 +37,18 @@ def aligned(whole, mask, target, key=None, wanted=None):
     rank = jnp.clip(jnp.cumsum(target.ravel()) - 1, 0, max(mask.size - 1, 0))
     flat = whole.reshape((mask.size, *whole.shape[mask.ndim :]))
     picked = flat[order[rank]] if size else flat
-    return picked.reshape((*target.shape, *whole.shape[mask.ndim :]))
+    return guarded(picked.reshape((*target.shape, *whole.shape[mask.ndim :])), target)
+
+
+def guarded(x, mask):
+    """x as it is where the mask is true, and 1 elsewhere.
+
+    What is computed elsewhere is dropped in the end; but its derivative there, zero times an
+    infinite slope, would be NaN: this `where` drops it on its way back, too.
+    """
+    if not isinstance(x, compat.Tracer) or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    return jnp.where(mask.reshape(mask.shape + (1,) * max(x.ndim - mask.ndim, 0)), x, 1)
 
 
 def _same(a, b) -> bool:
@@ -97,6 +108,9 @@ class Masked:
             if np.size(x) == 1 and np.ndim(x) == 1:
                 return x.reshape(())
             raise unknown_size("x[mask], met by an array,")
+        if isinstance(x, compat.Tracer):
+            mask = self.mask.reshape(self.mask.shape + (1,) * (self.ndim - 1))
+            return guarded(jnp.broadcast_to(x, jnp.broadcast_shapes(x.shape, mask.shape)), mask)
         return x
 
     def _map(self, fun, *args, **kwargs):
@@ -203,6 +217,17 @@ class Masked:
     def std(self, axis=None, ddof=0, **kwargs):
         return np.sqrt(self.var(axis, ddof))
 
+    def norm(self, ord=None, axis=None, **kwargs):
+        """np.linalg.norm of a vector."""
+        if self.ndim > 1 and not (ord is None and axis is None):
+            self._refuse("this norm")
+        size = np.abs(self)
+        if ord in (None, 2):
+            return np.sqrt((size * size).sum())
+        if ord in (1, np.inf, -np.inf):
+            return size.sum() if ord == 1 else size.max() if ord > 0 else size.min()
+        return ((size**ord).sum()) ** (1 / ord)
+
     def dot(self, other):
         return (self * other).sum() if self.ndim == 1 else self._refuse("the product")
 
@@ -241,11 +266,24 @@ class Masked:
         if isinstance(index, int | np.integer) or getattr(index, "ndim", 1) == 0:
             at = jnp.where(index < 0, jnp.sum(self.mask) + index, index)
             return self._box(self.compact()[at])
+        if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
+            mask = self.mask & self._operand(index)
+            return Masked(guarded(self.whole, mask), mask, self._box)
+        if isinstance(index, slice) and index == slice(None):
+            return self._like(self.whole)
+        if isinstance(index, slice) and index == slice(None, None, -1):
+            axes = tuple(range(self.mask.ndim))
+            return Masked(jnp.flip(self.whole, axes), jnp.flip(self.mask), self._box)
         return self._refuse("a part")
 
     def __setitem__(self, index, new):
         if isinstance(index, slice) and index == slice(None):
             self.whole = jnp.broadcast_to(self._operand(new), self.whole.shape)
+            return
+        if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
+            mask = self.mask & self._operand(index)
+            new = Masked(self.whole, mask, self._box)._operand(new)
+            self.whole = jnp.where(mask, new, self.whole).astype(self.dtype)
             return
         self._refuse("an element")
 

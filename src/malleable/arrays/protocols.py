@@ -10,7 +10,7 @@ from malleable import compat
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, plain
-from malleable.arrays.masked import Masked, unknown_size
+from malleable.arrays.masked import Masked, guarded, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import DEFAULT, SPECIAL
@@ -41,6 +41,9 @@ def run_ufunc(ufunc, method, inputs, kwargs):
                 box.write(new)
         return out[0] if len(out) == 1 else out
     where = kwargs.pop("where", True) if method == "__call__" else True
+    if where is not True:
+        mask = jnp.asarray(where)
+        raw = [x if np.ndim(x) == 0 else guarded(*jnp.broadcast_arrays(x, mask)) for x in raw]
     result = functions.run_ufunc(ufunc, method, raw, kwargs)
     if out is None:
         if where is not True:

@@ -4,6 +4,8 @@
 NumPy itself and boxes the arrays that come out; else it runs jax.numpy with NumPy's meaning.
 """
 
+import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -349,6 +351,27 @@ def fromfunction(function, shape, *, dtype=float, like=None, **kwargs):
     return function(*(Box(g, False) for g in grid), **kwargs)
 
 
+def piecewise(x, condlist, funclist, *args, **kwargs):
+    """np.piecewise: each function is given its part of x, masked."""
+    x = asarray(x)
+    conditions = [asarray(c) for c in (condlist if isinstance(condlist, list) else list(condlist))]
+    if conditions[0].ndim < x.ndim:
+        conditions = [asarray(condlist)]
+    if len(funclist) == len(conditions) + 1:
+        conditions.append(functools.reduce(operator.or_, conditions) ^ True)
+    if len(funclist) != len(conditions):
+        n = len(conditions)
+        raise ValueError(f"with {n} condition(s), either {n} or {n + 1} functions are expected")
+    y = _like("zeros_like")(x)
+    for condition, value in zip(conditions, funclist, strict=True):
+        if x.ndim == 0:
+            new = value(x, *args, **kwargs) if callable(value) else value
+            y[...] = jnp.where(unbox(condition), unbox(new), unbox(y))
+        else:
+            y[condition] = value(x[condition], *args, **kwargs) if callable(value) else value
+    return y
+
+
 def vander(x, N=None, increasing=False):
     return run_function(np.vander, (x, N, increasing), {})
 
@@ -398,6 +421,7 @@ _CREATION: dict[str, Callable] = {
     "roots": roots,
     "polyval": polyval,
     "fromfunction": fromfunction,
+    "piecewise": piecewise,
     "vander": vander,
 }
 for _name in ("zeros", "ones", "empty", "eye", "identity", "tri", "frombuffer", "fromiter"):
