@@ -209,3 +209,37 @@ def unary(sign, a):
 
 def decorate(decorator):
     return decorator
+
+
+class Found:
+    """What a comprehension collects."""
+
+    def __init__(self):
+        self.values = []
+
+    def each(self, items, flag, body, tested):
+        for item in items:
+            body(item, flag)
+
+    def add(self, flag, make):
+        assert flag is True
+        self.values.append(make())
+
+
+def sift(flag, tests, rest):
+    if all(test() for test in tests):
+        rest(flag)
+
+
+def collect(kind, run):
+    found = Found()
+    run(found)
+    return {"list": list, "set": set, "dict": dict}[kind](found.values)
+
+
+def consume(fun, run, plain, *args, **kwargs):
+    return fun(plain(), *args, **kwargs)
+
+
+def spread(xs):
+    return xs

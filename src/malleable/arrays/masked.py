@@ -217,6 +217,33 @@ class Masked:
     def std(self, axis=None, ddof=0, **kwargs):
         return np.sqrt(self.var(axis, ddof))
 
+    def sort(self, axis=-1, **kwargs):
+        """np.sort of a vector: another one, or of this very one if it is called as a method."""
+        if self.ndim > 1:
+            self._refuse("sorting")
+        filled = jnp.sort(self.compact(_highest(self.dtype)))
+        there = jnp.arange(self.mask.size) < jnp.sum(self.mask)
+        return Masked(filled, there, self._box)
+
+    def median(self, axis=None, **kwargs):
+        if self.ndim > 1 or axis not in (None, 0):
+            self._refuse("the median along an axis")
+        ordered, n = self.sort().whole, jnp.sum(self.mask)
+        middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+        return self._box(jnp.where(n > 0, middle, jnp.nan))
+
+    def cumsum(self, axis=None, **kwargs):
+        if self.ndim > 1:
+            self._refuse("the running sum")
+        return self._like(jnp.cumsum(jnp.where(self.mask, self.whole, 0)).reshape(self.mask.shape))
+
+    def diff(self, n=1, **kwargs):
+        if self.ndim > 1 or n != 1 or kwargs:
+            self._refuse("these differences")
+        flat = self.compact()
+        there = jnp.arange(self.mask.size - 1) < jnp.sum(self.mask) - 1
+        return Masked(flat[1:] - flat[:-1], there, self._box)
+
     def norm(self, ord=None, axis=None, **kwargs):
         """np.linalg.norm of a vector."""
         if self.ndim > 1 and not (ord is None and axis is None):

@@ -8,16 +8,25 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box
 from malleable.arrays.masked import Masked
 from malleable.errors import TransformError
-from malleable.frontend.session import session
-from malleable.frontend.trees import Either, Leaf, Ragged, abstract, free, join
-from malleable.frontend.values import Bounded, bounded, flatten, inject, inject_list, rebuild
-from malleable.notes import note
+from malleable.frontend import scalars
+from malleable.frontend.raises import fail_where
+from malleable.frontend.trees import Either, Leaf, Node, Ragged, abstract, free, join, join_ragged
+from malleable.frontend.values import (
+    Bounded,
+    bounded,
+    flatten,
+    inject,
+    inject_list,
+    is_number,
+    rebuild,
+)
 
 
 class BoundedList(NamedTuple):
@@ -65,13 +74,6 @@ def put_item(xs: list, at, value) -> None:
     xs[:] = [Bounded(tree, content.length, arrays)]
 
 
-def fail_where(test, error: Exception) -> None:
-    """A `raise` that happens where a traced test says so."""
-    note(f"`{type(error).__name__}: {error}` does not happen in a compiled program", compat.where())
-    raised = session().raised
-    raised.write(jnp.logical_or(raised.value, test))
-
-
 def append(xs: list, value) -> None:
     """xs.append(value): one longer, or, around a loop, into the room that is left."""
     content = xs[0]
@@ -100,15 +102,105 @@ def with_room(content: Bounded, value, cap: int) -> tuple:
 
 
 def pop(xs: list, at=-1) -> Any:
-    """xs.pop() or xs.pop(0)."""
+    """xs.pop(at)."""
     content = xs[0]
-    out, arrays = item(content, at), content.arrays
-    if at == 0:
-        arrays = [jnp.roll(a, -1, 0) for a in arrays]
-    elif at != -1:
-        refuse(f"pop({at})")
-    xs[:] = [Bounded(content.tree, content.length - 1, arrays)]
+    fail_where(content.length == 0, IndexError("pop from empty list"))
+    out, gone = item(content, at), position(content, at, "pop index out of range")
+    k = jnp.arange(content.tree.cap)
+    xs[:] = [taken(content, k + (k >= gone), content.length - 1)]
     return out
+
+
+def taken(content: Bounded, index, count) -> Bounded:
+    """The items at these places, of which the first `count` are there."""
+    index = jnp.clip(index, 0, content.tree.cap - 1)
+    tree = replace(content.tree, cap=len(index))
+    return Bounded(tree, jnp.asarray(count, np.int32), [a[index] for a in content.arrays])
+
+
+def part(content: Bounded, index: slice) -> list:
+    """xs[start:stop:step]."""
+    n, cap = content.length, content.tree.cap
+    start, stop, step = (x.value if isinstance(x, Box) else x for x in _ends(index))
+    if not isinstance(step, int) or step == 0:
+        refuse("a slice with a traced step")
+    low, high = (0, n) if step > 0 else (-1, n - 1)
+    first, last = (low, high) if step > 0 else (high, low)
+    first = first if start is None else jnp.clip(jnp.where(start < 0, start + n, start), low, high)
+    last = last if stop is None else jnp.clip(jnp.where(stop < 0, stop + n, stop), low, high)
+    count = jnp.maximum((last - first + step - (1 if step > 0 else -1)) // step, 0)
+    return [taken(content, first + step * jnp.arange(cap), count)]
+
+
+def _ends(index: slice) -> tuple:
+    return index.start, index.stop, 1 if index.step is None else index.step
+
+
+def joined(a: list, b: list) -> list:
+    """a + b, where the length of one of them is traced."""
+    trees, leaves = [], []
+    for xs in (a, b):
+        flat: list = []
+        trees.append(flatten(list(xs) if isinstance(xs, tuple) else xs, flat))
+        leaves.append(flat)
+    if not all(isinstance(t, Ragged) or (isinstance(t, Node) and t.cls is list) for t in trees):
+        refuse("`+`")
+    tree = join_ragged(*trees)
+    if tree is None:
+        refuse("`+` of items of several types")
+    one, other = (inject_list(t, iter(xs), tree) for t, xs in zip(trees, leaves, strict=True))
+    sizes = [t.cap if isinstance(t, Ragged) else len(t.children) for t in trees]
+    fixed = next((t.cap for t in trees if isinstance(t, Ragged) and t.fixed), None)
+    k = jnp.arange(fixed or sum(sizes))
+    at = jnp.where(k < one[0], k, tree.cap + k - one[0])
+    arrays = [jnp.concatenate(pair)[at] for pair in zip(one[1:], other[1:], strict=True)]
+    if fixed:
+        fail_where(one[0] + other[0] > fixed, IndexError("a list grew beyond its bound"))
+    return [Bounded(replace(tree, cap=len(k)), one[0] + other[0], arrays)]
+
+
+def hits(content: Bounded, x):
+    """For each place in the list whether an item that is equal to x is there."""
+    if not isinstance(content.tree.item, Leaf) or content.tree.item.shape:
+        refuse("a search among tuples or objects")
+    (whole,) = content.arrays
+    if not is_number(x):
+        return jnp.zeros(whole.shape, bool)
+    x = x.value if isinstance(x, Box) else x
+    return (whole == x) & (jnp.arange(content.tree.cap) < content.length)
+
+
+def equal(a, b):
+    """a == b for two lists, of which the length of one is traced."""
+    if not (isinstance(a, list) and isinstance(b, list)):
+        return False
+    one, other = (masked(xs[0]) if bounded(xs) is not None else xs for xs in (a, b))
+    if not isinstance(one, Masked):
+        one, other = other, one
+    n, cap = one.mask.sum(), one.mask.shape[0]
+    if isinstance(other, Masked):
+        size, xs = other.mask.sum(), other.whole
+    elif all(map(is_number, other)):
+        size, xs = len(other), [x.value if isinstance(x, Box) else x for x in other]
+        xs = jnp.stack(list(map(jnp.asarray, xs))) if xs else jnp.zeros(0)
+    else:
+        return refuse("`==`")
+    both = min(cap, len(xs))
+    same = (one.whole[:both] == xs[:both]) | (jnp.arange(both) >= n)
+    return Box((n == size) & same.all(), True)
+
+
+def ordered(content: Bounded, reverse: bool = False) -> list:
+    """sorted(xs)."""
+    if not isinstance(content.tree.item, Leaf) or content.tree.item.shape:
+        refuse("sorting the tuples or objects")
+    (whole,), cap = content.arrays, content.tree.cap
+    last = -jnp.inf if reverse else jnp.inf
+    if not jnp.issubdtype(whole.dtype, jnp.inexact):
+        limits = jnp.iinfo(whole.dtype) if whole.dtype != bool else None
+        last = reverse is False if limits is None else limits.min if reverse else limits.max
+    filled = jnp.where(jnp.arange(cap) < content.length, whole, jnp.asarray(last, whole.dtype))
+    return [Bounded(content.tree, content.length, [jnp.sort(filled, descending=reverse)])]
 
 
 def refuse(what: str):
@@ -119,8 +211,14 @@ def refuse(what: str):
     )
 
 
+def spread(xs: Any) -> Any:
+    """What `*xs` goes over."""
+    return refuse("`*`") if bounded(xs) is not None else xs
+
+
 def method(xs: list, name: str, args: tuple) -> Any:
     """A method of a list."""
+    content = xs[0]
     match name, args:
         case "append", (value,):
             return append(xs, value)
@@ -128,12 +226,34 @@ def method(xs: list, name: str, args: tuple) -> Any:
             for value in values:
                 append(xs, value)
             return xs if name == "__iadd__" else None
+        case "extend" | "__iadd__", (values,):
+            xs[:] = joined(xs, values)
+            return xs if name == "__iadd__" else None
         case "pop", _:
             return pop(xs, *args)
+        case "insert", (at, value):
+            xs[:] = joined(
+                joined(part(content, slice(at)), [value]), part(content, slice(at, None))
+            )
+            return None
+        case "reverse", ():
+            xs[:] = part(content, slice(None, None, -1))
+            return None
         case "clear", ():
             return xs.clear()
         case "copy", ():
             return list(xs)
+        case "count", (x,):
+            return scalars.python_scalar(hits(content, x).sum(), int)
+        case "index" | "remove", (x,):
+            found = hits(content, x)
+            words = "list.remove(x): x not in list" if name == "remove" else f"{x!r} is not in list"
+            fail_where(~found.any(), ValueError(words))
+            if name == "index":
+                return scalars.python_scalar(jnp.argmax(found), int)
+            k = jnp.arange(content.tree.cap)
+            xs[:] = [taken(content, k + (k >= jnp.argmax(found)), content.length - 1)]
+            return None
     return refuse(f"`{name}`")
 
 

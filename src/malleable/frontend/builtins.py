@@ -8,10 +8,12 @@ import builtins
 import collections
 import functools
 import itertools
+import math
+import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -20,12 +22,14 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, is_traced, unbox
+from malleable.arrays.box import Box, Masked, is_traced, unbox
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
 from malleable.frontend import bounded, scalars, values
+from malleable.frontend.raises import operands, whole_number
 from malleable.frontend.scalars import content, python_scalar, truth, when_traced
 from malleable.frontend.session import active
+from malleable.frontend.trees import Leaf
 from malleable.notes import note
 
 
@@ -93,6 +97,7 @@ class Steps:
     length: Any
     get: Callable
     arrays: tuple = ()
+    most: int | None = field(default=None, kw_only=True)  # how many there are at most
 
     def __iter__(self) -> Iterator:
         if is_traced(self.length):
@@ -100,7 +105,7 @@ class Steps:
         return map(self.get, builtins.range(self.length))
 
     def __reversed__(self) -> "Steps":
-        return Steps(self.length, lambda i: self.get(self.length - 1 - i))
+        return Steps(self.length, lambda i: self.get(self.length - 1 - i), most=self.most)
 
 
 def as_steps(x) -> Steps | None:
@@ -109,6 +114,8 @@ def as_steps(x) -> Steps | None:
         return x
     if isinstance(x, TracedRange):
         return Steps(x.length, x.item)
+    if values.bounded(x) is not None:
+        return Steps(*bounded.over(x[0]), most=x[0].tree.cap)
     if isinstance(x, Box) and is_traced(x) and x.ndim:
         return Steps(x.shape[0], x.__getitem__, (x,))
     return None
@@ -179,6 +186,10 @@ def len_(x):
     """Traced for a list that grew under a traced condition."""
     if values.bounded(x) is not None:
         return bounded.length_of(x[0])
+    if values.is_thing(x):
+        return x.each(len_)
+    if type(x) is Masked and x.ndim == 1:
+        return Box(compat.convert(x.count.value, jnp.asarray(0).dtype, True), True)
     if isinstance(x, dict):
         values.refuse_uncertain(x)
     if type(x) is list and x and x[0] is values.STALE:
@@ -190,7 +201,7 @@ def enumerate_(iterable, start=0):
     steps = as_steps(iterable)
     if steps is None:
         return builtins.enumerate(iterable, start)
-    return Steps(steps.length, lambda i: (start + i, steps.get(i)), steps.arrays)
+    return Steps(steps.length, lambda i: (start + i, steps.get(i)), steps.arrays, most=steps.most)
 
 
 def _together(iterables) -> list[Steps] | None:
@@ -208,6 +219,12 @@ def _shortest(parts: list[Steps]):
     return Box(functools.reduce(jnp.minimum, [*traced, *static]), True)
 
 
+def _most(parts: list[Steps]) -> int | None:
+    """How many items the shortest has at most."""
+    known = [p.most if is_traced(p.length) else p.length for p in parts]
+    return builtins.min((n for n in known if n is not None), default=None)
+
+
 def zip_(*iterables, strict=False):
     parts = _together(iterables)
     if parts is None:
@@ -216,14 +233,16 @@ def zip_(*iterables, strict=False):
     if strict and len(lengths) > 1:
         raise ValueError("zip() arguments have different lengths")
     arrays = tuple(a for p in parts for a in p.arrays)
-    return Steps(_shortest(parts), lambda i: tuple(p.get(i) for p in parts), arrays)
+    return Steps(
+        _shortest(parts), lambda i: tuple(p.get(i) for p in parts), arrays, most=_most(parts)
+    )
 
 
 def map_(fun, *iterables):
     parts = _together(iterables)
     if parts is None:
         return builtins.map(fun, *iterables)
-    return Steps(_shortest(parts), lambda i: fun(*(p.get(i) for p in parts)))
+    return Steps(_shortest(parts), lambda i: fun(*(p.get(i) for p in parts)), most=_most(parts))
 
 
 def reversed_(iterable):
@@ -241,8 +260,8 @@ _MISSING: Any = object()
 def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
     def extreme(*args, key=None, default=_MISSING):
         items = args if len(args) > 1 else gathered(args)[0]
-        if values.bounded(items) is not None and key is None:
-            return getattr(bounded.masked(items[0]), plain.__name__)()
+        if values.bounded(items) is not None:
+            return _extreme_of(items[0], plain, whole, key, default)
         if key is None and is_traced(items) and items.ndim == 1 and items.shape[0]:
             return Box(whole(unbox(items)), True)
         items = items if isinstance(items, tuple | list) else list(items)
@@ -259,6 +278,25 @@ def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
         return best
 
     return extreme
+
+
+def _extreme_of(content, plain: Callable, whole: Callable, key, default):
+    """The extreme item of a list whose length is traced."""
+    there = jnp.arange(content.tree.cap) < content.length
+    if key is None and not isinstance(content.tree.item, Leaf):
+        bounded.refuse(f"`{plain.__name__}` of the tuples or objects")
+    keys = bounded.masked(content).whole if key is None else None
+    if keys is None:
+        get = bounded.over(content)[1]
+        found = [key(get(i)) for i in builtins.range(content.tree.cap)]
+        keys = jnp.stack([jnp.asarray(unbox(k)) for k in found])
+    filled = Masked(keys, there, Box)
+    at = jnp.argmax((keys == unbox(getattr(filled, plain.__name__)())) & there)
+    best = bounded.over(content)[1](at)
+    if default is not _MISSING:
+        return choose(content.length > 0, best, default)
+    bounded.fail_where(content.length == 0, ValueError(f"{plain.__name__}() arg is empty"))
+    return best
 
 
 min_ = _extreme(builtins.min, jnp.less, jnp.min)
@@ -278,6 +316,9 @@ def sum_(iterable, /, start=0):
 def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable) -> Callable:
     def quantifier(iterable):
         (iterable,) = gathered((iterable,))
+        if values.bounded(iterable) is not None:
+            iterable = bounded.masked(iterable[0])
+            return getattr(iterable != 0, plain.__name__)()
         if is_traced(iterable) and iterable.ndim == 1:
             return Box(whole(unbox(iterable)), True)
         found = None
@@ -296,6 +337,8 @@ all_ = _quantifier(builtins.all, False, jnp.logical_and, jnp.all)
 
 
 def sorted_(iterable, /, *, key=None, reverse=False):
+    if values.bounded(iterable) is not None:
+        return bounded.ordered(iterable[0], reverse) if key is None else bounded.refuse("a key")
     if key is None and is_traced(iterable) and iterable.ndim == 1:
         items = list(iterable)
     else:
@@ -328,7 +371,7 @@ def round_(number, ndigits=None):
         return builtins.round(number, ndigits)
     raw = unbox(number)
     if ndigits is None and raw.ndim == 0:
-        return python_scalar(jnp.round(raw), int)
+        return python_scalar(jnp.round(unbox(whole_number(number))), int)
     return Box(jnp.round(raw, int(ndigits or 0)), number.scalar)
 
 
@@ -342,6 +385,11 @@ def pow_(base, exp, mod=None):
             hint="write the loop of multiplications and `%` yourself",
         )
     return builtins.pow(base, exp, mod)
+
+
+def _divmod(x, y):
+    x, y = operands("//", x, y)
+    return x // y, x % y
 
 
 def type_(*args, **kwargs):
@@ -385,12 +433,15 @@ def _to(kind: type) -> Callable:
     def convert(x=_MISSING, *args, **kwargs):
         if args or kwargs or not is_traced(x):
             return kind(*(() if x is _MISSING else (x,)), *args, **kwargs)
-        return python_scalar(content(x), kind)
+        x = Box(content(x), True)
+        return python_scalar(unbox(whole_number(x) if kind is int else x), kind)
 
     return convert
 
 
 def _bool(*args):
+    if args and values.bounded(args[0]) is not None:
+        return Box(args[0][0].length > 0, True)
     return Box(truth(args[0]), True) if args and is_traced(args[0]) else bool(*args)
 
 
@@ -401,8 +452,27 @@ def _complex(*args, **kwargs):
     return python_scalar(parts[0] + (1j * parts[1] if len(parts) > 1 else 0), complex)
 
 
+def _of_list(f: Callable, name: str) -> Callable:
+    """A function of numbers that a list whose length is traced may hold, too."""
+
+    def call(xs, *args, **kwargs):
+        if values.bounded(xs) is None or args or kwargs:
+            return scalars.SCALARS[f](xs, *args, **kwargs)
+        out = unbox(getattr(bounded.masked(xs[0]), name)())
+        return Box(out, True) if f is math.prod else python_scalar(out, float)
+
+    return call
+
+
+_REDUCTIONS = {
+    math.fsum: "sum",
+    math.prod: "prod",
+    statistics.mean: "mean",
+    statistics.fmean: "mean",
+}
 TABLE: dict[Any, Callable] = {
     **scalars.SCALARS,
+    **{f: _of_list(f, name) for f, name in _REDUCTIONS.items()},
     builtins.len: len_,
     builtins.range: range_,
     builtins.enumerate: enumerate_,
@@ -417,7 +487,7 @@ TABLE: dict[Any, Callable] = {
     builtins.sorted: sorted_,
     builtins.round: round_,
     builtins.pow: pow_,
-    builtins.divmod: when_traced(builtins.divmod, lambda x, y: (x // y, x % y)),
+    builtins.divmod: when_traced(builtins.divmod, _divmod),
     builtins.int: _to(int),
     builtins.float: _to(float),
     builtins.complex: _complex,

@@ -8,9 +8,11 @@ enter(fun) -> a function for JAX to call back: it takes plain arrays, boxes them
 converted `fun` and returns plain arrays. None: callbacks are handed over as they are.
 """
 
+import collections
 import contextlib
 import dis
 import functools
+import itertools
 import operator
 import types
 import weakref
@@ -18,20 +20,31 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal, subclasses
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
-from malleable.errors import TransformError
-from malleable.frontend import builtins, items, kinds, lookups, numpy, scipy
-from malleable.frontend.bounded import method
+from malleable.frontend import (
+    builtins,
+    comprehensions,
+    items,
+    kinds,
+    lookups,
+    numpy,
+    raises,
+    scalars,
+    scipy,
+)
+from malleable.frontend.bounded import method, refuse
+from malleable.frontend.builtins import Steps, TracedRange
 from malleable.frontend.classes import Classes
 from malleable.frontend.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.operators import by_case
 from malleable.frontend.replaced import convertible, kind_of, replacement
 from malleable.frontend.source import NoSource
-from malleable.frontend.values import Choice, bounded, refuse_uncertain
+from malleable.frontend.values import Choice, bounded, is_thing, refuse_uncertain
 from malleable.notes import note
 
 _Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
@@ -44,6 +57,9 @@ _MUTATORS = frozenset(_CHANGES.split())
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
 DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
+ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
+LISTS = frozenset((list, isinstance, id, callable))  # what takes such a list as any object
+CONTAINERS = frozenset((tuple, set, frozenset, collections.deque, collections.Counter, dict, str))
 _TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
@@ -109,7 +125,7 @@ class Caller(Classes):
 
     def _sum(self, iterable, /, start=0):
         (iterable,) = gathered((iterable,))
-        if is_traced(iterable):
+        if is_traced(iterable) or bounded(iterable) is not None:
             return builtins.sum_(iterable, start)
         for x in iterable:
             start = self.dunders.binary("+", start, x)
@@ -135,7 +151,13 @@ class Caller(Classes):
             if isinstance(f.__self__, types.ModuleType) or f.__self__ is None:
                 return self._builtin(f, args, kwargs)
             return self._method(f, f.__self__, args, kwargs)
+        if kind is Choice:
+            return by_case(f, lambda option: self.call(option, *args, **kwargs))
         if isinstance(f, type):
+            if f in CONTAINERS and args and bounded(args[0]) is not None:
+                refuse(f"`{f.__name__}`")
+            if f is list and len(args) == 1 and isinstance(args[0], Steps | TracedRange):
+                return comprehensions.listing(args[0])
             return self.make(f, args, kwargs)
         return self._object(f, kind, args, kwargs)
 
@@ -269,9 +291,11 @@ class Caller(Classes):
         replaced = self.table.get(f)
         if replaced is not None:
             return replaced(*args, **kwargs)
+        replaced = None if f in builtins.PLAIN else replacement(f)
+        if replaced is None and f not in LISTS and any(bounded(x) is not None for x in args):
+            refuse(f"`{_name(f)}`")
         if f in builtins.PLAIN:
             return f(*args, **kwargs)
-        replaced = replacement(f)
         if replaced is not None and not isinstance(f, type):
             return self._instead(f, replaced, args, kwargs)
         plain = isinstance(f, type) or kinds.is_standard(f)
@@ -303,6 +327,8 @@ class Caller(Classes):
             return f(*args, **kwargs)
         if isinstance(owner, np.ufunc):
             return numpy.replacement(f)(*args, **kwargs)
+        if args and name in ASKS and is_thing(args[0]):
+            return by_case(args[0], lambda key: self.call(f, key, *args[1:], **kwargs))
         if kinds.of_type(type(owner)):
             return self._jax(f, *args, **kwargs)
         if name == "shuffle" and args and isinstance(args[0], Box):
@@ -336,22 +362,27 @@ class Caller(Classes):
             return (self._as_it_is if holds else self._unconverted)(f, *args, **kwargs)
         return self._compiled(f, *args, **kwargs)
 
-    def _search(self, owner, name, x):
+    def _search(self, owner, name, x, start=0, end=None):
         if name == "count":
             return self.call(sum, [self.items.in_(x, [item]) + 0 for item in owner])
-        raise TransformError(
-            f"list.{name} compares traced values",
-            where=compat.where(),
-            hint="put them in an array: np.argmax(np.array(xs) == x) is the first index",
-        )
+        found = [self.items.in_(x, [item]) for item in owner[start : None if end is None else end]]
+        found = jnp.stack([jnp.asarray(unbox(hit)) for hit in found] or [jnp.asarray(False)])
+        words = f"{x!r} is not in list" if name == "index" else "list.remove(x): x not in list"
+        raises.fail_where(~found.any(), ValueError(words))
+        at = scalars.python_scalar(jnp.argmax(found), int)
+        if name == "index":
+            return at + builtins.range_(len(owner))[start:].start if start else at
+        owner[:] = [
+            builtins.choose(k < unbox(at), one, other)
+            for k, (one, other) in enumerate(itertools.pairwise(owner))
+        ]
+        return None
 
     # ------------------------------------------------------------ other callable objects
 
     def _object(self, f, kind, args, kwargs):
         if isinstance(f, functools.partial):
             return self.call(f.func, *f.args, *args, **{**f.keywords, **kwargs})
-        if kind is Choice:
-            return by_case(f, lambda option: self.call(option, *args, **kwargs))
         if isinstance(f, functools._lru_cache_wrapper):
             return self._cached(f, args, kwargs)
         if kind in _Descriptors:

@@ -19,6 +19,8 @@ def call(writer, node):
         return loops.user_names(node)
     if name in NATIVE and name not in writer.liveness.locals:
         return writer.inside(node)
+    if loops.is_consumed(writer, node):
+        return loops.consumed(writer, node, writer.expression(node.func))
     keywords = node.keywords
     for keyword in keywords:
         keyword.value = writer.expression(keyword.value)
@@ -51,6 +53,14 @@ def subscript(writer, node):
         node.value, node.slice = value, writer.expression(node.slice)
         return node
     return placed(hook("getitem", value, writer.index(node.slice)), node)
+
+
+def starred(writer, node):
+    """`*xs`, in a list or among arguments."""
+    node.value = writer.expression(node.value)
+    if writer.full and isinstance(node.ctx, ast.Load):
+        node.value = placed(hook("spread", node.value), node.value)
+    return node
 
 
 def _fixed(index):

@@ -18,15 +18,17 @@ from malleable.arrays.box import Box, Masked, unbox
 from malleable.errors import TransformError
 from malleable.frontend import (
     callables,
+    comprehensions,
     dunders,
     exceptions,
     items,
     iteration,
     operators,
+    raises,
     unwinding,
     walrus,
 )
-from malleable.frontend.bounded import BoundedList, plain
+from malleable.frontend.bounded import BoundedList, plain, spread
 from malleable.frontend.frames import without_ours
 from malleable.frontend.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.session import Options, Session, active, session, within
@@ -124,7 +126,8 @@ def enter(fun: Callable, options: Options, args: tuple, kwargs: dict) -> Any:
         return run_boxed(fun, args, kwargs)
     if not any_traced((args, kwargs), fun):
         return fun(*args, **kwargs)
-    return within(Session(options, OPERATORS.call), run_boxed, fun, args, kwargs)
+    here = Session(options, OPERATORS.call, lanes=compat.is_batched())
+    return within(here, run_boxed, fun, args, kwargs)
 
 
 def run_boxed(fun, args, kwargs):
@@ -288,7 +291,7 @@ def enter_callback(fun: Callable) -> Callable:
 _caller = callables.Caller(convert, enter_callback)
 _dunders = dunders.Dunders(_caller.call)
 _of_items = "attr setattr_ delattr_ getitem setitem delitem aug aug_item aug_attr in_ not_in iter_"
-_of_operators = "if_ ifexp and_ or_ not_ is_ is_not assert_"
+_of_operators = "if_ ifexp and_ or_ not_ is_ is_not"
 
 OPERATORS = types.SimpleNamespace(
     UNSET=UNSET,
@@ -311,4 +314,9 @@ OPERATORS = types.SimpleNamespace(
     writes_global=items.writes_global,
     **{name: getattr(_caller.items, name) for name in _of_items.split()},
     **{name: getattr(operators, name) for name in _of_operators.split()},
+    assert_=raises.assert_,
+    collect=comprehensions.collect,
+    spread=spread,
+    sift=comprehensions.sift,
+    consume=functools.partial(comprehensions.consume, _caller.call),
 )

@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 
 from malleable.arrays.box import Box, any_traced
-from malleable.frontend.bounded import refuse
-from malleable.frontend.values import bounded
+from malleable.frontend.bounded import equal, joined, refuse
+from malleable.frontend.operators import by_case, not_
+from malleable.frontend.raises import operands, present
+from malleable.frontend.session import session
+from malleable.frontend.values import bounded, is_thing
 
+DIVIDES = frozenset(("/", "//", "%", "**"))
 _Function = types.FunctionType
 BINARY: dict[str, tuple[str, Callable]] = {
     "+": ("add", operator.add),
@@ -78,9 +82,14 @@ class Dunders:
     def binary(self, sign: str, a, b):
         """a + b and its like."""
         name, plain = BINARY[sign]
+        if is_thing(a) or is_thing(b):
+            return self._by_case(self.binary, sign, a, b)
+        present(a, b, f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
             if bounded(a) is not None or bounded(b) is not None:
-                refuse(f"`{sign}`")
+                return joined(a, b) if sign == "+" else refuse(f"`{sign}`")
+            if sign in DIVIDES and session().attempts:
+                a, b = operands(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
             return formatted(a, b) if traced else plain(a, b)
         out = self._either(a, b, f"__{name}__", f"__r{name}__")
@@ -94,7 +103,16 @@ class Dunders:
     def compare(self, sign: str, a, b):
         """a < b and its like."""
         forward, backward, plain = COMPARISONS[sign]
+        if sign not in ("==", "!="):
+            if is_thing(a) or is_thing(b):
+                return self._by_case(self.compare, sign, a, b)
+            present(a, b, f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
+            if bounded(a) is not None or bounded(b) is not None:
+                if sign not in ("==", "!="):
+                    refuse(f"`{sign}`")
+                same = equal(a, b)
+                return same if sign == "==" else not_(same)
             return plain(a, b)
         out = self._either(a, b, forward, backward)
         if out is not NotImplemented:
@@ -111,6 +129,12 @@ class Dunders:
         name, plain = UNARY[sign]
         method = None if self.is_plain(a) else getattr(type(a), name, None)
         return self.call(method, a) if type(method) is _Function else plain(a)
+
+    def _by_case(self, operator: Callable, sign: str, a, b):
+        """`a + b` for each thing that a, or b, may be."""
+        if is_thing(a):
+            return by_case(a, lambda one: operator(sign, one, b))
+        return by_case(b, lambda one: operator(sign, a, one))
 
     def test(self, x) -> Any:
         """What an object with a `__bool__` or a `__len__` written in Python counts as."""

@@ -22,14 +22,15 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend import numpy, values
-from malleable.frontend.bounded import item, method, put_item, refuse
+from malleable.frontend.bounded import hits, item, method, part, put_item, refuse
 from malleable.frontend.builtins import TracedRange, pick
-from malleable.frontend.dunders import BINARY
+from malleable.frontend.dunders import BINARY, DIVIDES
 from malleable.frontend.lookups import contains, look_up, refused_key
 from malleable.frontend.operators import by_case
+from malleable.frontend.raises import operands, within
 from malleable.frontend.scalars import truth
 from malleable.frontend.session import session
-from malleable.frontend.values import Choice, bounded, is_number
+from malleable.frontend.values import Choice, bounded, is_number, is_thing
 
 _Function = types.FunctionType
 _SETS = (dict, set)
@@ -118,6 +119,9 @@ def _equal(a, b):
     """`a == b` as a boolean, traced or not; identical things are equal, as in `in`."""
     if a is b:
         return True
+    if type(a) is Choice or type(b) is Choice:
+        same = a == b
+        return truth(same) if is_traced(same) else bool(same)
     if (is_traced(a) and not is_number(b)) or (is_traced(b) and not is_number(a)):
         return False
     same = a == b
@@ -158,6 +162,8 @@ class Items:
     # ------------------------------------------------------------ attributes
 
     def attr(self, o, name: str):
+        if is_thing(name):
+            return by_case(name, lambda one: self.attr(o, one))
         kind = type(o)
         if kind is Box or kind is types.ModuleType:
             return getattr(o, name)
@@ -249,12 +255,17 @@ class Items:
 
     def getitem(self, x, i):
         kind = type(x)
+        if is_thing(i) and not isinstance(x, Box):
+            return by_case(i, lambda key: self.getitem(x, key))
         if kind is Box or isinstance(x, Box):
+            if session().attempts:
+                within(x, i)
             return x[i]
         if kind is list or kind is tuple or isinstance(x, list | tuple | range):
             if bounded(x) is not None:
-                return item(x[0], i) if not isinstance(i, slice) else refuse("a slice")
+                return item(x[0], i) if not isinstance(i, slice) else part(x[0], i)
             if is_traced(i):
+                within(x, i)
                 if isinstance(x, range):
                     return x.start + pick_index(i, len(x)) * x.step
                 return pick(x, i)
@@ -281,7 +292,11 @@ class Items:
         return x[i]
 
     def setitem(self, value, x, i) -> None:
+        if is_thing(i) and not isinstance(x, Box):
+            return by_case(i, lambda key: self.setitem(value, x, key))
         if isinstance(x, Box):
+            if session().attempts:
+                within(x, i)
             x[i] = value
             return
         own = self._method(x, "__setitem__")
@@ -292,6 +307,7 @@ class Items:
         if bounded(x) is not None:
             return put_item(x, i, value) if not isinstance(i, slice) else refuse("a slice")
         if isinstance(x, list) and is_traced(i):
+            within(x, i)
             journal.touch_list(x)
             at = pick_index(i, len(x))
             x[:] = [_replace(at == k, value, old) for k, old in enumerate(x)]
@@ -307,9 +323,11 @@ class Items:
         x[i] = value
 
     def delitem(self, x, i) -> None:
+        if is_thing(i) and not isinstance(x, Box):
+            return by_case(i, lambda key: self.delitem(x, key))
         own = self._method(x, "__delitem__")
         if bounded(x) is not None:
-            refuse("del")
+            return method(x, "pop", (i,)) if not isinstance(i, slice) else refuse("del")
         touch(x)
         if own is not None:
             return self.call(own, x, i)
@@ -338,6 +356,8 @@ class Items:
                 return method(x, "__iadd__", (value,))
         elif isinstance(x, jax.Array):
             return rebox(_IN_PLACE[op](x, unbox(value)))
+        if op[:-1] in DIVIDES and session().attempts:
+            x, value = operands(op[:-1], x, value)
         own = self._method(x, _DUNDERS[op])
         if own is not None and not isinstance(x, Box):
             out = self.call(own, x, value)
@@ -346,6 +366,8 @@ class Items:
         return _IN_PLACE[op](x, value)
 
     def aug_item(self, op: str, x, i, value: Callable) -> None:
+        if is_thing(i) and not isinstance(x, Box):
+            return by_case(i, lambda key: self.aug_item(op, x, key, value))
         old = self.getitem(x, i)
         new = self.aug(op, old, value())
         if new is old and isinstance(x, Box) and isinstance(old, Box) and old._base is not None:
@@ -365,12 +387,17 @@ class Items:
             return Box(jnp.any(unbox(items == x)), True)
         if isinstance(items, dict):
             values.refuse_uncertain(items)
+        if is_thing(x) and isinstance(items, dict | set | frozenset | str):
+            return by_case(x, lambda key: self.in_(key, items))
         own = self._method(items, "__contains__")
         if own is not None:
             found = self.call(own, items, x)
             return Box(truth(found), True) if is_traced(found) else bool(found)
+        if bounded(items) is not None:
+            return Box(hits(items[0], x).any(), True)
         if isinstance(items, list | tuple | collections.deque | type({}.values())):
-            return _found(x, items) if is_traced(x) or any(map(is_traced, items)) else x in items
+            known = not is_traced(x) and not any(map(is_traced, items))
+            return x in items if known else _found(x, items)
         if isinstance(items, TracedRange) or (isinstance(items, range) and is_traced(x)):
             return _in_range(x, items)
         if (_is_raw(items) or isinstance(items, jax.Array)) and (is_traced(x) or _of_jax(items)):

@@ -11,8 +11,7 @@ from malleable.arrays.box import Box, Masked
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend import stacking
-from malleable.frontend.bounded import over
-from malleable.frontend.builtins import Steps, TracedRange
+from malleable.frontend.builtins import Steps, TracedRange, as_steps
 from malleable.frontend.carry import Loop
 from malleable.frontend.compiled import (
     GIVE_ONE_TYPE,
@@ -26,6 +25,7 @@ from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import as_local, if_, line_of, truth
 from malleable.frontend.session import session
 from malleable.frontend.trees import abstract, count, free, join
+from malleable.frontend.unwinding import failed
 from malleable.frontend.values import (
     CannotStage,
     bounded,
@@ -58,7 +58,7 @@ def while_(test, body, state, live, rebound, exits) -> None:
         done = stopped(exits)
         if done is True:
             return
-        if done is not False:
+        if done is not False or isinstance(failed(), compat.Tracer):
             return stage_while(loop, most, None)
         go = test()
         if type(go) is Hinted:
@@ -107,7 +107,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
         loop, items = over_masked(loop, items)
     steps = steps_of(items)
     if steps is not None:
-        return stage_or_unroll(loop, steps, most)
+        return stage_or_unroll(loop, steps, steps.most or most)
     if roll:
         items = items if isinstance(items, range) else list(items)
         if rolled(loop, items, roll):
@@ -204,7 +204,7 @@ def steps_of(items) -> Steps | None:
     if isinstance(items, TracedRange):
         return Steps(items.end, items.item)
     if bounded(items) is not None:
-        return Steps(*over(items[0]))
+        return as_steps(items)
     stack = whole(items) if type(items) is list else None
     if stack is not None:  # what a compiled loop appended
         return array_steps(Box(stack))

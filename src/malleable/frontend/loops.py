@@ -3,9 +3,10 @@
 import ast
 import sys
 
-from malleable.frontend import scopes
+from malleable.frontend import jumps, scopes
 from malleable.frontend.nodes import (
     constant,
+    copied,
     hook,
     load,
     naming,
@@ -62,9 +63,87 @@ def comprehension(writer, node):
     if INLINED and not isinstance(node, ast.GeneratorExp):
         targets = _renamed(writer, node, targets)
     outer, writer.mentioned = writer.mentioned, writer.mentioned | targets
-    _convert(writer, node)
+    collects = writer.full and not isinstance(node, ast.GeneratorExp) and _waits(node)
+    if collects and not (isinstance(node, ast.ListComp) or any(g.ifs for g in node.generators)):
+        collects = False
+    done = _collected(writer, node) if collects else node
+    if not collects:
+        _convert(writer, node)
     writer.mentioned = outer
-    return node
+    return done
+
+
+def _waits(node):
+    return not jumps.holds(node, (ast.NamedExpr, *jumps.PINS), scope_calls=True) and not any(
+        generator.is_async for generator in node.generators
+    )
+
+
+def consumed(writer, node, func):
+    """`f(x for x in xs if test)`: both the generator, and what fills a list at once."""
+    generator, *args = node.args
+    again = copied(generator)
+    if INLINED:
+        _renamed(writer, again, _targets(again))
+    fill, plain = _run(writer, again), thunk(writer.expression(generator))
+    rest = [writer.expression(arg) for arg in args]
+    for keyword in node.keywords:
+        keyword.value = writer.expression(keyword.value)
+    return placed(hook("consume", func, fill, plain, *rest, keywords=node.keywords), node)
+
+
+def is_consumed(writer, node):
+    """Whether a call is one of a function of a generator expression."""
+    first = node.args[0] if node.args else None
+    return writer.full and isinstance(first, ast.GeneratorExp) and _waits(first)
+
+
+def _collected(writer, node):
+    kind = {ast.ListComp: "list", ast.SetComp: "set", ast.DictComp: "dict"}[type(node)]
+    return placed(hook("collect", constant(kind), _run(writer, node)), node)
+
+
+FOUND, FLAG = "_ag_found", "_ag_flag"
+
+
+def _run(writer, node):
+    """`lambda found: found.each(items, flag, lambda item, flag: ...)`, for each `for` one."""
+    if isinstance(node, ast.DictComp):
+        value = ast.Tuple(elts=[node.key, node.value], ctx=ast.Load())
+    else:
+        value = node.elt
+    with writer.without_names():
+        inner = _added(writer, placed(value, node))
+        for number, generator in reversed([*enumerate(node.generators)]):
+            outer = load(FLAG) if number else constant(True)
+            inner = _each(writer, generator, inner, outer)
+    return placed(_lambda([FOUND], inner), node)
+
+
+def _added(writer, value):
+    add = ast.Attribute(value=load(FOUND), attr="add", ctx=ast.Load())
+    made = thunk(writer.expression(value))
+    return placed(ast.Call(func=add, args=[load(FLAG), made], keywords=[]), value)
+
+
+def _each(writer, generator, inner, outer):
+    target, like = writer.target(generator.target), generator.iter
+    tests = [thunk(writer.expression(test)) for test in generator.ifs]
+    if tests:
+        tests = ast.Tuple(elts=tests, ctx=ast.Load())
+        inner = hook("sift", load(FLAG), tests, _lambda([FLAG], inner))
+    only = ast.Tuple(elts=[load(ITEM)], ctx=ast.Load())
+    over = ast.comprehension(target=target, iter=only, ifs=[], is_async=0)
+    body = placed(ast.ListComp(elt=inner, generators=[over]), like)
+    each = ast.Attribute(value=load(FOUND), attr="each", ctx=ast.Load())
+    items = placed(hook("iter_", writer.expression(like)), like)
+    args = [items, outer, _lambda([ITEM, FLAG], body), constant(bool(generator.ifs))]
+    return placed(ast.Call(func=each, args=args, keywords=[]), like)
+
+
+def _lambda(names, body):
+    args = [ast.arg(arg=name) for name in names]
+    return ast.Lambda(args=ast.arguments([], args, None, [], [], None, []), body=body)
 
 
 def _renamed(writer, node, targets):

@@ -23,12 +23,14 @@ from malleable.arrays.specials import SPECIAL, as_strided
 from malleable.errors import TransformError
 from malleable.frontend import polynomials
 from malleable.frontend.bounded import masked
+from malleable.frontend.raises import regular
 from malleable.frontend.values import bounded
 
 CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
 CALLS_BACK = frozenset(  # functions of the user's among the arguments: convert them first
     (np.apply_along_axis, np.apply_over_axes, np.piecewise, np.fromfunction)
 )
+REGULAR = frozenset((np.linalg.inv, np.linalg.solve, np.linalg.cholesky))  # or they raise
 GRIDS = type(np.r_).__mro__[1].__module__  # where np.r_, np.c_ and np.mgrid are written
 _DISPATCHER = type(np.sum)
 _CACHE: dict[int, tuple[Any, Any]] = {}  # by identity; holds the function, so that it stays its own
@@ -127,6 +129,7 @@ def _find(fun) -> tuple[Any, bool]:
 
 def _ufunc(ufunc, method):
     def call(*inputs, **kwargs):
+        inputs = listed(inputs)
         given = len(inputs) - ufunc.nin
         if given > 0 and method == "__call__":
             kwargs["out"] = inputs[ufunc.nin :]
@@ -156,6 +159,11 @@ def _bound(owner, name, fun):
     return _native(fun) if ours else None
 
 
+def listed(args: tuple) -> tuple:
+    """The arguments, with an array in place of a list whose length is traced."""
+    return tuple(masked(x[0]) if bounded(x) is not None else x for x in args)
+
+
 def _native(fun):
     def call(*args, **kwargs):
         return rebox_numpy(fun(*unbox(args), **unbox(kwargs)))
@@ -165,12 +173,15 @@ def _native(fun):
 
 def _function(fun):
     def call(*args, **kwargs):
+        args = listed(args)
         return run_function(fun, args, kwargs)
 
     return call
 
 
 def _dispatched(fun):
+    if fun in REGULAR:
+        return lambda a, *args, **kw: run_function(fun, (*regular(fun, a, *args),), kw)
     if fun in SPECIAL or functions.jax_function(fun) is not None:
         return _function(fun)
     inner = getattr(fun, "_implementation", None)

@@ -5,20 +5,16 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.experimental.checkify
 import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box
 from malleable.arrays.journal import Place
-from malleable.errors import TransformError
 from malleable.frontend.session import session
 from malleable.frontend.staging import Block, merge, trace_block
 from malleable.frontend.trees import Leaf, Static
 from malleable.frontend.values import Choice, bounded, is_number, rebuild, select
-from malleable.notes import note
 
 
 def truth(x) -> Any:
@@ -159,13 +155,13 @@ def forget_dead(places, live, *blocks: Block) -> None:
             block.places.pop(key, None)
 
 
-def ifexp(test, body: Callable, orelse: Callable) -> Any:
+def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     """`body() if test else orelse()`."""
     test = truth(test)
     if not isinstance(test, compat.Tracer):
         return body() if test else orelse()
     yes, no = trace_block(body, []), trace_block(orelse, [])
-    return merge(test, yes, no, line_of(body))
+    return merge(test, yes, no, where or line_of(body))
 
 
 def by_case(choice: Choice, fun: Callable, k: int = 0) -> Any:
@@ -177,7 +173,7 @@ def by_case(choice: Choice, fun: Callable, k: int = 0) -> Any:
     def now():
         try:
             return fun(choice.options[k])
-        except (AttributeError, TypeError) as e:
+        except (AttributeError, TypeError, LookupError) as e:
             if is_number(choice.options[k]) or len(choice.options) == 1:
                 raise
             e.__malleable_raised__ = True  # type: ignore[attr-defined]
@@ -186,7 +182,7 @@ def by_case(choice: Choice, fun: Callable, k: int = 0) -> Any:
     if k == len(choice.options) - 1:
         return now()
     here = Box(jnp.asarray(choice.index) == k, True)
-    return ifexp(here, now, lambda: by_case(choice, fun, k + 1))
+    return ifexp(here, now, lambda: by_case(choice, fun, k + 1), choice.where)
 
 
 def and_(first, *rest: Callable) -> Any:
@@ -289,21 +285,3 @@ def is_plain(x) -> bool:
 
 def is_not(a, b) -> Any:
     return not_(is_(a, b))
-
-
-def assert_(test, message: Callable | None = None) -> None:
-    """`assert test, message()`; dropped where the test is traced, an error with checked=True."""
-    test = truth(test)
-    if not isinstance(test, compat.Tracer):
-        if not test:
-            error = AssertionError() if message is None else AssertionError(message())
-            error.__malleable_raised__ = True  # type: ignore[attr-defined]
-            raise error
-        return
-    if session().options.exact:
-        raise TransformError("a value decides whether an assertion fails", where=compat.where())
-    if session().options.checked:
-        text = "assertion failed" if message is None else f"AssertionError: {message()}"
-        jax.experimental.checkify.check(test, text.replace("{", "{{").replace("}", "}}"))
-    else:
-        note("an assertion is not checked", compat.where(), "checked=True makes it an error")

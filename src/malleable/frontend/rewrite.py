@@ -228,7 +228,7 @@ def _renamed(code, name, qualname, old):
 def _renamed_inner(code, name, qualname, old):
     mine = code.co_qualname
     made = code.co_name.startswith(MARK) or (
-        code.co_name == "<lambda>" and code.co_varnames[:1] == (MARK,)
+        code.co_name == "<lambda>" and "".join(code.co_varnames[:1]).startswith(MARK)
     )
     if made:
         return _renamed(code, name, qualname, mine)

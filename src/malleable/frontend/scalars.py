@@ -19,6 +19,7 @@ from jax.scipy import special
 
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
+from malleable.frontend.raises import in_domain
 
 
 def python_scalar(x, kind: type) -> Box:
@@ -282,7 +283,7 @@ def _table(module, replace, functions: dict) -> dict:
 
 
 SCALARS: dict[Any, Callable] = {
-    **_table(math, when_traced, _MATH),
+    **_table(math, in_domain, _MATH),
     **_table(cmath, when_traced, _CMATH),
     **_table(math, over_items, _ITEMS),
     **_table(statistics, over_items, {"mean": _mean, "fmean": _mean}),

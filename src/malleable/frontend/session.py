@@ -35,6 +35,7 @@ class Session:
     call: Callable = lambda fun, *args: fun(*args)  # how the user's methods are run
     raised: Box = field(default_factory=lambda: Box(False, True))
     attempts: list = field(default_factory=list)
+    lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
 

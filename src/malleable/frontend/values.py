@@ -140,6 +140,11 @@ class Choice(Box):
         return select(self.index, outs, self.where)
 
 
+def is_thing(x) -> bool:
+    """Whether this is a choice among things that are no numbers: text, None, tuples, objects."""
+    return type(x) is Choice and x.number is None and not any(map(is_number, x.options))
+
+
 class Stale(Box):
     """An item of a list that grows in the loop being traced: its place holds another next time."""
 

@@ -311,6 +311,7 @@ _EXPRESSIONS = {
     ast.Call: calls.call,
     ast.Attribute: calls.attribute,
     ast.Subscript: calls.subscript,
+    ast.Starred: calls.starred,
     ast.Lambda: Writer.lambda_,
     ast.NamedExpr: Writer.walrus,
     **dict.fromkeys(scopes.COMPREHENSIONS, loops.comprehension),
