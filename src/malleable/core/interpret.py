@@ -144,8 +144,13 @@ def results(frame: Frame) -> dict:
 
 def run_staged(staged: Staged, book: Rulebook, frame: Frame):
     """Run what `stage` gave, changing `frame` as the rules say; the output has its pytree."""
+    return staged.finish(run_flat(staged, book, frame))
+
+
+def run_flat(staged: Staged, book: Rulebook, frame: Frame) -> list:
+    """As `run_staged`, to all results: what the function changed in place is not put back."""
     args = list(map(compat.as_array, staged.args))
-    return staged.rebuild(list(map(compat.as_array, run(staged.jaxpr, args, book, frame))))
+    return list(map(compat.as_array, run(staged.jaxpr, args, book, frame)))
 
 
 def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:

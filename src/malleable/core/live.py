@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from malleable import compat
+from malleable.core.changes import links, relinked, watching
 from malleable.core.interpret import Rulebook, Rules, results, run, start
 from malleable.core.marker import Marker
 
@@ -52,16 +53,23 @@ def live(
     def lived(*args, **kwargs):
         frame = start(carry, feeds, shared, key)
         leaves, tree = jax.tree.flatten((args, kwargs))
+        twice = links((args, kwargs))
 
         def process(jaxpr, values):
             return run(jaxpr, values, book, frame)
 
         def body(leaves, trace):
-            a, k = jax.tree.unflatten(tree, leaves)
-            with compat.handling(book.markers):
-                return jax.tree.map(trace.lower, fun(*a, **k))
+            copies = relinked(jax.tree.unflatten(tree, leaves), twice)
+            with (
+                compat.handling(book.markers),
+                watching(fun, (args, kwargs), copies) as watch,
+            ):
+                out = jax.tree.map(trace.lower, fun(*copies[0], **copies[1]))
+                changes, new = watch.found()
+                return out, changes, list(map(trace.lower, new))
 
-        out = compat.run_live(body, leaves, process, watches, tracer)
+        out, changes, new = compat.run_live(body, leaves, process, watches, tracer)
+        changes.put_back((args, kwargs), new)
         return out, frame.carry, results(frame)
 
     return lived

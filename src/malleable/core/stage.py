@@ -1,23 +1,52 @@
 """From a Python function to a jaxpr that remembers its pytrees."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from malleable import compat
+from malleable.core.changes import Changes, links, relinked, watching
 from malleable.core.marker import Marker
+from malleable.errors import TransformError
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A traced function: its program, its flat arguments, and how to rebuild the output."""
+    """A traced function: its program, its flat arguments, and how to rebuild the output.
+
+    changes: what the function changed in place; its arrays are the last results of the program.
+    given: (args, kwargs), as the caller has them.
+    """
 
     jaxpr: compat.Jaxpr
     args: list
-    rebuild: Callable[[list], Any]
+    rebuild: Callable[[Sequence], Any]
+    changes: Changes
+    given: tuple
+
+    def finish(self, outs: Sequence) -> Any:
+        """The output, when the program has given `outs` and its changes have been put back."""
+        self.changes.put_back(self.given, self.changed(outs))
+        return self.rebuild(outs)
+
+    def changed(self, outs: Sequence) -> list:
+        """What the program gave for the changes."""
+        return list(outs[len(outs) - self.changes.count :])
+
+    def refuse(self, names: Sequence[str], why: str) -> None:
+        """Raise TransformError, if any of the things that changed is named."""
+        if names:
+            new = self.changed(self.jaxpr.jaxpr.outvars)
+            made = [e for e in self.jaxpr.eqns if any(v is x for v in e.outvars for x in new)]
+            raise TransformError(
+                f"{names[0]} is changed in place, {why}",
+                where=compat.where(*made),
+                hint="return the new value; a flax.nnx model comes apart with nnx.split, "
+                "and nnx.merge makes it again inside",
+            )
 
 
 def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged]:
@@ -25,7 +54,8 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
 
     Arrays and numbers are traced, and what only says its type (jax.ShapeDtypeStruct). Other leaves
     (strings, functions, None), and static arguments of a jitted function, stay as they are, in the
-    arguments and in the output. `markers` are those some rule is waiting for.
+    arguments and in the output. `markers` are those some rule is waiting for. What `fun` writes to
+    its arguments, or leaves in closures, globals and `self`, is a result of the program.
 
     >>> import jax.numpy as jnp
     >>> staged = stage(lambda x, how: {"y": jnp.sin(x), "how": how})(1.0, "fast")
@@ -37,17 +67,20 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
 
     def staged(*args, **kwargs) -> Staged:
         leaves, tree, traced = arguments(fun, args, kwargs)
-        made: dict[str, Any] = {}
+        twice, made = links((args, kwargs)), {}
 
         @functools.wraps(fun, assigned=(), updated=())
         def flat(*xs):
             rest = iter(xs)
-            a, k = jax.tree.unflatten(
-                tree, [next(rest) if t else x for t, x in zip(traced, leaves, strict=True)]
-            )
-            outs, made["tree"] = jax.tree.flatten(fun(*a, **k))
+            filled = [next(rest) if t else x for t, x in zip(traced, leaves, strict=True)]
+            copies = relinked(jax.tree.unflatten(tree, filled), twice)
+            with watching(fun, (args, kwargs), copies) as watch:
+                a, k = copies
+                outs, made["tree"] = jax.tree.flatten(fun(*a, **k))
+                made["changes"], changed = watch.found()
             made["plain"] = [None if compat.is_array(x) else (x,) for x in outs]
-            return [x for x, plain in zip(outs, made["plain"], strict=True) if plain is None]
+            outs = [x for x, plain in zip(outs, made["plain"], strict=True) if plain is None]
+            return [*outs, *changed]
 
         def rebuild(outs):
             rest = iter(outs)
@@ -56,7 +89,8 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
 
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
         with compat.handling(markers):
-            return Staged(compat.trace(flat, *given), given, rebuild)
+            program = compat.trace(flat, *given)
+        return Staged(program, given, rebuild, made["changes"], (args, kwargs))
 
     return staged
 

@@ -6,7 +6,8 @@ import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.effects.harvest import flat_harvest, rules
+from malleable.core.stage import stage
+from malleable.effects.harvest import harvested, rules
 from malleable.effects.names import nest
 
 
@@ -21,22 +22,25 @@ def cotangents(fun: Callable, *, kind: str = "tag") -> Callable:
     >>> float(out), float(bars["h"])
     (36.0, 12.0)
     """
-    reaped = flat_harvest(fun, kind, rules(kind, None, plants=False))
-    nudged = flat_harvest(fun, kind, rules(kind, frozenset(), plants=True, put=_add))
+    reap = rules(kind, None, plants=False)
+    nudge = rules(kind, frozenset(), plants=True, put=_add)
 
     def differentiated(*args, **kwargs):
+        staged = stage(fun, reap.markers)(*args, **kwargs)
+
         def smooth():
-            _, writes = reaped({}, *args, **kwargs)
+            _, writes = harvested(staged, kind, reap, {})
             return {q: w.value for q, w in writes.items() if _is_smooth(w.value)}
 
         nudges = jax.eval_shape(smooth)
         nudges = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), nudges)
 
         def out(nudges):
-            return nudged(_nested(nudges), *args, **kwargs)[0]
+            outs, _ = harvested(staged, kind, nudge, _nested(nudges))
+            return staged.rebuild(outs), outs
 
-        value, bars = jax.value_and_grad(out)(nudges)
-        return value, _nested(bars)
+        (_, outs), bars = jax.value_and_grad(out, has_aux=True)(nudges)
+        return staged.finish(outs), _nested(bars)
 
     return differentiated
 

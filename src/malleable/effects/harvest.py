@@ -1,15 +1,15 @@
 """How tags are read out and replaced: the rules behind `reap`, `plant` and `cotangents`."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 from jax import numpy as jnp
 
 from malleable.core.frame import Frame, Masked, select, spell, spell_type
-from malleable.core.interpret import Rulebook, run_staged, sites
+from malleable.core.interpret import Rulebook, run_flat, sites
 from malleable.core.marker import Marker, marker
-from malleable.core.stage import stage
+from malleable.core.stage import Staged
 from malleable.effects.names import no_such_name, unnest
 from malleable.errors import TransformError
 
@@ -22,21 +22,15 @@ def tag_marker(kind: str) -> Marker:
     return marker(f"tag:{kind}")
 
 
-def flat_harvest(fun: Callable, kind: str, book: "TagRules") -> Callable:
-    """harvested(values, *args) -> (out, {path: Write}), under rules that plant and reap."""
-    seen = tag_marker(kind)
-
-    def harvested(values: Mapping, *args, **kwargs):
-        staged = stage(fun, book.markers)(*args, **kwargs)
-        found = {e.params["path"]: e.params["mode"] for e in sites(staged.jaxpr, [seen])}
-        for name in book.only - {q[-1] for q in found}:
-            raise no_such_name((name,), found, "tag")
-        given = unnest(values, found, "tag")
-        same = {q: v for q, v in given.items() if found[q] in ("last", "sum")}
-        frame = Frame(feeds={q: v for q, v in given.items() if q not in same}, shared=same)
-        return run_staged(staged, book, frame), frame.writes
-
-    return harvested
+def harvested(staged: Staged, kind: str, book: "TagRules", values: Mapping) -> tuple[list, dict]:
+    """(flat results, {path: Write}) of a program, under rules that plant `values` and reap."""
+    found = {e.params["path"]: e.params["mode"] for e in sites(staged.jaxpr, [tag_marker(kind)])}
+    for name in book.only - {q[-1] for q in found}:
+        raise no_such_name((name,), found, "tag")
+    given = unnest(values, found, "tag")
+    same = {q: v for q, v in given.items() if found[q] in ("last", "sum")}
+    frame = Frame(feeds={q: v for q, v in given.items() if q not in same}, shared=same)
+    return run_flat(staged, book, frame), frame.writes
 
 
 class TagRules(Rulebook):

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import numpy as jnp
 
-from malleable.effects.harvest import flat_harvest, rules, tag_marker
+from malleable.core.stage import stage
+from malleable.effects.harvest import harvested, rules, tag_marker
 from malleable.effects.names import full_path, nest
 
 
@@ -43,8 +44,8 @@ def reap(fun: Callable, *, kind: str = "tag", only: Sequence[str] | None = None)
     (4.0, 2.0)
     """
     names = None if only is None else frozenset([only] if isinstance(only, str) else only)
-    harvested = flat_harvest(fun, kind, rules(kind, names, plants=False))
-    return lambda *args, **kwargs: _nested(harvested({}, *args, **kwargs))
+    both = _harvesting(fun, kind, rules(kind, names, plants=False))
+    return lambda *args, **kwargs: both({}, *args, **kwargs)
 
 
 def plant(fun: Callable, *, kind: str = "tag") -> Callable:
@@ -57,8 +58,8 @@ def plant(fun: Callable, *, kind: str = "tag") -> Callable:
     >>> float(plant(lambda x: tag(x + 1, "y") * 2)({"y": 10.0}, 1.0))
     20.0
     """
-    harvested = flat_harvest(fun, kind, rules(kind, frozenset(), plants=True))
-    return lambda values, *args, **kwargs: harvested(values, *args, **kwargs)[0]
+    both = _harvesting(fun, kind, rules(kind, frozenset(), plants=True))
+    return lambda values, *args, **kwargs: both(values, *args, **kwargs)[0]
 
 
 def harvest(fun: Callable, *, kind: str = "tag") -> Callable:
@@ -69,10 +70,14 @@ def harvest(fun: Callable, *, kind: str = "tag") -> Callable:
     >>> float(out), sorted(tags)
     (6.0, ['b'])
     """
-    harvested = flat_harvest(fun, kind, rules(kind, None, plants=True))
-    return lambda values, *args, **kwargs: _nested(harvested(values, *args, **kwargs))
+    return _harvesting(fun, kind, rules(kind, None, plants=True))
 
 
-def _nested(harvested):
-    out, writes = harvested
-    return out, nest({q: (w.result(), w.where) for q, w in writes.items()})
+def _harvesting(fun, kind, book):
+    def both(values, *args, **kwargs):
+        staged = stage(fun, book.markers)(*args, **kwargs)
+        outs, writes = harvested(staged, kind, book, values)
+        tags = nest({q: (w.result(), w.where) for q, w in writes.items()})
+        return staged.finish(outs), tags
+
+    return both

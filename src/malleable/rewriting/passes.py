@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from malleable import compat
+from malleable.core.changes import line_of, links, relinked
 from malleable.core.stage import stage
 from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
@@ -41,19 +42,27 @@ def optimize(fun: Callable, *passes: Pass) -> Callable:
         raise TypeError(f"optimize takes a function, then passes, not {fun!r}")
     run = pipeline(*(passes or (dce, cse)))
 
-    def body(args, kwargs):
-        args, kwargs = _shown((args, kwargs))
+    def body(args, kwargs, twice):
+        args, kwargs = relinked(_shown((args, kwargs)), twice.it)
         staged = stage(fun)(*args, **kwargs)
+        changes = staged.changes
+        staged.refuse(changes.outside, "and is no argument of what is traced once")
+        for name in changes.once:
+            note(
+                "a side effect happens once per signature",
+                line_of(fun),
+                f"{name} changes while it is traced",
+            )
         outs = compat.replay(run(staged.jaxpr), list(map(compat.as_array, staged.args)))
-        return _hidden(staged.rebuild(outs))
+        return _hidden(staged.rebuild(outs)), Plain(changes), staged.changed(outs)
 
     traced_once = compat.inlined(body)
 
     @functools.wraps(fun)
     def optimized(*args, **kwargs):
-        hidden = _hidden((args, kwargs))
+        hidden = *_hidden((args, kwargs)), Plain(links((args, kwargs)))
         if _is_hashable(hidden):
-            return _shown(traced_once(*hidden))
+            return finish(args, kwargs, traced_once(*hidden))
         leaves, tree = jax.tree.flatten(hidden, is_leaf=_is_plain)  # nothing to remember it by
         here = [isinstance(x, Plain) for x in leaves]
 
@@ -62,7 +71,13 @@ def optimize(fun: Callable, *passes: Pass) -> Callable:
             given = [x if h else next(rest) for x, h in zip(leaves, here, strict=True)]
             return body(*jax.tree.unflatten(tree, given))
 
-        return _shown(compat.inlined(once)(*(x for x in leaves if not isinstance(x, Plain))))
+        made = compat.inlined(once)(*(x for x in leaves if not isinstance(x, Plain)))
+        return finish(args, kwargs, made)
+
+    def finish(args, kwargs, made):
+        out, changes, values = made
+        changes.it.put_back((args, kwargs), values)
+        return _shown(out)
 
     return optimized
 

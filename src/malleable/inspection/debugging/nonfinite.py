@@ -17,6 +17,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.core.changes import links
 from malleable.core.stage import arguments, stage
 from malleable.errors import MalleableError
 from malleable.inspection import places
@@ -138,17 +139,14 @@ def first_nonfinite(
                 "the search for a NaN needs concrete values, and these are being traced",
                 hint="call this outside of jit, vmap, grad and their like",
             )
-        key = _key(tree, leaves, traced)
+        key = _key((tree, links((args, kwargs))), leaves, traced)
         if key is None or key not in checks:
             checks.clear()  # one signature at a time is what a training loop has
             checks[key] = _check(fun, args, kwargs, large, hidden)
-        given = refs(leaves)
         suspected, certain = checks[key]([x for x, t in zip(leaves, traced, strict=True) if t])
         if not suspected:
             return None
         names = variables.argument_names(fun, args, kwargs)
-        for ref, value in given:  # the check has run the program
-            ref[...] = value
         for apart in (True, False):  # examples of a vmap one by one; then together, as they ran
             with compat.staged_vmap() if apart else contextlib.nullcontext(), compat.apart():
                 staged = stage(fun)(*args, **kwargs)
@@ -208,7 +206,10 @@ def _check(fun, args, kwargs, large, inside) -> Callable[[list], tuple[bool, boo
         chosen = check(results)
 
     def run(given):
+        held = refs((*given, *program.consts))
         suspected, certain = chosen(program.consts, given)
+        for ref, value in held:  # the check has run the program
+            ref[...] = value
         return bool(suspected), bool(certain)
 
     return run

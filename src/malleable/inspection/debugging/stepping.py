@@ -142,6 +142,8 @@ def prepare(fun: Callable) -> Callable[..., Prepared]:
     def prepared(*args, **kwargs) -> Prepared:
         with compat.apart(), compat.staged_vmap():
             staged = stage(fun)(*args, **kwargs)
+        for name in staged.changes.names:
+            note("a session changes nothing of yours", "", f"{name} stays as it is")
         args = list(map(compat.as_array, staged.args))
         return Prepared(in_bodies(undonated)(staged.jaxpr), args, staged.rebuild)
 

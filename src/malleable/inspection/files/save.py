@@ -138,7 +138,8 @@ def _stage(fun, args, kwargs, name, passes, polymorphic, constraints) -> _Made:
         a, k = calls.with_leaves(given, avals)
     try:
         with compat.apart():
-            staged = stage(fun)(*a, **k)
+            staged = stage(fun)(*jax.tree.map(lambda x: x, a), **jax.tree.map(lambda x: x, k))
+            staged.refuse(staged.changes.names, "which a file cannot do")
             program = pipeline(*passes)(staged.jaxpr) if passes else staged.jaxpr
     except compat.InconclusiveSize as err:
         frames = compat.frames_of(err)

@@ -66,6 +66,7 @@ def source(fun: Callable, *args, **kwargs) -> str:
     given = calls.arrange(signature, args, kwargs, "the function", fun=fun)
     with compat.apart():
         staged = stage(fun)(*given.tree[0], **given.tree[1])
+        staged.refuse(staged.changes.names, "which this source could not do")
     called = getattr(fun, "__name__", "main")
     if not called.isidentifier() or keyword.iskeyword(called) or called in RESERVED:
         called = "main"

@@ -1,0 +1,461 @@
+"""What a function changes in place: found when it was traced, put back when it has run.
+
+A trace hands the function copies of its arguments, which hold tracers. Containers of two kinds,
+these copies and what the function reaches without arguments (closures, globals, `self`), are
+compared with what they held before. New arrays become results of the program, and once it has
+run, the caller's own containers get their values.
+"""
+
+import collections
+import enum
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+from malleable import compat
+from malleable.errors import TransformError
+
+ELSEWHERE = "give the model to the function as an argument, or split it with nnx.split outside, "
+ELSEWHERE += "give it the state, and make the model inside with nnx.merge"
+MOST = 300  # what is looked at outside of the arguments, the nearest first
+
+
+class Place(NamedTuple):
+    """A container of the caller's: a path of keys from the arguments, or from a root elsewhere.
+
+    outside: it is no copy, but the caller's own; name: what the root is called.
+    """
+
+    path: tuple
+    root: Any = None
+    name: str = ""
+    outside: bool = False
+
+    def find(self, given: tuple) -> Any:
+        """The container, of the arguments (args, kwargs)."""
+        at = given if self.root is None else self.root
+        for key in self.path:
+            at = contents(at)[key]
+        return at
+
+    def spell(self, fun: Callable, given: tuple, *keys) -> str:
+        """`model.layers[0]`, as the user would write it."""
+        path, at, text = (*self.path, *keys), self.root, self.name
+        if at is None:
+            text, at, path = _argument_name(fun, path[:2]), contents(given[path[0]]), path[1:]
+            at, path = at.get(path[0]), path[1:]
+        for key in path:
+            match _kind(type(at)):
+                case "names":
+                    text = key
+                case "object" | "class" if not key.startswith("_"):
+                    text += f".{key}"
+                case "list" | "tuple" | "dict":
+                    text += f"[{key!r}]"
+            at = contents(at).get(key)
+        return f"`{text}`"
+
+
+class Slot(NamedTuple):
+    """Stands for an array that the program gives."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """For each container that changed: its place, its keys in order, and what is new under them.
+
+    names: of the containers; outside: of those that are no arguments; once: of those outside
+    that changed without a value of this run, and for good; count: how many arrays are needed.
+    """
+
+    found: tuple[tuple[Place, tuple, dict], ...] = ()
+    names: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
+    count: int = 0
+
+    def __bool__(self):
+        return bool(self.found)
+
+    def put_back(self, given: tuple, values: Sequence) -> None:
+        """Write the arrays that the program gave into the containers of the caller."""
+        made: dict = {}
+
+        def value(leaf):
+            if isinstance(leaf, Place):
+                return leaf.find(given)
+            return values[leaf.index] if isinstance(leaf, Slot) else leaf
+
+        def build(tree, leaves, mark):
+            if mark not in made:
+                made[mark] = jax.tree.unflatten(tree, list(map(value, leaves)))
+            return made[mark]
+
+        ready = []
+        for place, keys, new in self.found:
+            at = place.find(given)
+            old = contents(at)
+            ready.append((at, {k: build(*new[k]) if k in new else old[k] for k in keys}))
+        for at, new in ready:
+            fill(at, new)
+
+
+class Watch:
+    """What containers held before `fun` ran on `copies` of what was `given`: (args, kwargs)."""
+
+    def __init__(self, fun: Callable, given: tuple, copies: tuple):
+        self.fun, self.given = fun, given
+        self.places: dict[int, Place] = {}
+        self.before: dict[int, tuple[Any, dict]] = {}
+        outside = collections.deque(_reached(fun))
+        for i, (mine, copied) in enumerate(zip(given, copies, strict=True)):
+            for key, x in contents(copied).items():
+                self._argument(contents(mine)[key], x, Place((i, key)), outside)
+        for _ in range(min(MOST, MOST * len(outside))):
+            if not outside:
+                break
+            self._look(*outside.popleft(), outside)
+
+    def _argument(self, mine, copied, place, outside) -> None:
+        if mine is copied and not isinstance(mine, tuple):
+            outside.append((mine, place._replace(outside=True)))
+        elif type(mine) is type(copied) and _kind(type(mine)) and id(copied) not in self.places:
+            here = contents(mine)
+            for key, x in self._keep(copied, place).items():
+                if key in here:
+                    self._argument(here[key], x, _below(place, key), outside)
+
+    def _look(self, it, place, outside) -> None:
+        if id(it) in self.places:
+            return
+        if _is_function(it):
+            self.places[id(it)] = place
+            outside.extend(_reached(it))
+        elif kind := _kind(type(it)):
+            for key, x in self._keep(it, place).items():
+                if _kind(type(x)) or (kind != "class" and _is_function(x)):
+                    outside.append((x, _below(place, key)))
+
+    def _keep(self, it, place) -> dict:
+        held = contents(it)
+        self.places[id(it)], self.before[id(it)] = place, (it, held)
+        return held
+
+    def _changed(self) -> Iterator[tuple[Any, Place, dict, dict, list]]:
+        """(container, place, before, after, keys of what is new) of each that changed."""
+        for mark, (it, old) in self.before.items():
+            new = contents(it)
+            fresh = [k for k, x in new.items() if k not in old or old[k] is not x]
+            if fresh or len(old) != len(new):
+                yield it, self.places[mark], old, new, fresh
+
+    def undo(self) -> None:
+        """Nobody finds a tracer of this run in a container that is no copy."""
+        for it, place, old, new, fresh in self._changed():
+            if place.outside and any(_holds(new[k], _is_ours) for k in fresh):
+                fill(it, old)
+
+    def found(self) -> tuple[Changes, list]:
+        """(what changed, its arrays).
+
+        Raises TransformError for an object that holds a tracer and into which JAX cannot look.
+        """
+        found, names, outside, once, arrays = [], [], [], [], []
+        known = lambda x: id(x) in self.places  # noqa: E731
+
+        def one(x, name):
+            if known(x):
+                return self.places[id(x)]
+            if _is_live(x):
+                arrays.append(x)
+                return Slot(len(arrays) - 1)
+            if _holds(x, _is_live):
+                what = f"{name} becomes a {type(x).__name__}, into which JAX cannot look"
+                hint = "return the value, or register the class as a pytree: "
+                hint += "jax.tree_util.register_dataclass"
+                raise TransformError(what, where=line_of(self.fun), hint=hint)
+            return x
+
+        for _, place, _, new, fresh in self._changed():
+            spell = functools.partial(place.spell, self.fun, self.given)
+            made = {}
+            for key in fresh:
+                leaves, tree = jax.tree.flatten(new[key], is_leaf=known)
+                ready = [one(x, spell(key)) for x in leaves]
+                if place.outside and not any(map(_is_of_run, ready)):  # the very object
+                    one(new[key], spell(key))
+                    tree, ready = jax.tree.structure(0), [new[key]]
+                made[key] = tree, ready, id(new[key])
+            name = spell(*fresh) if len(fresh) == 1 else spell()
+            if place.outside and not any(_is_of_run(x) for _, r, _ in made.values() for x in r):
+                once.append(name)
+                continue
+            found.append((place, tuple(new), made))
+            names.append(name)
+            outside += [name] * place.outside
+        every = map(tuple, (found, names, outside, once))
+        return Changes(*every, len(arrays)), arrays
+
+
+def line_of(fun: Callable) -> str:
+    """Where a function begins."""
+    code = getattr(inspect.unwrap(fun), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else ""
+
+
+def _below(place: Place, key) -> Place:
+    return place._replace(path=(*place.path, key))
+
+
+@contextmanager
+def watching(fun: Callable, given: tuple, copies: tuple) -> Iterator[Watch]:
+    """A `Watch`; at the end of the block, nothing of the caller's holds a tracer of it."""
+    watch = Watch(fun, given, copies)
+    try:
+        yield watch
+    except Exception as error:
+        if "different trace level" in str(error):  # flax.nnx: a model that is no argument
+            error.add_note(f"malleable: {ELSEWHERE}")
+        raise
+    finally:
+        watch.undo()
+        watch.before.clear()  # copies may not outlive the trace
+
+
+def _is_ours(x) -> bool:
+    return compat.is_inner(x)
+
+
+def _is_live(x) -> bool:
+    return isinstance(x, compat.Tracer) and x._trace.is_valid()
+
+
+def _is_of_run(leaf) -> bool:
+    """Whether a value to put back is known only when the program has run, or was a copy."""
+    return isinstance(leaf, Slot) or (isinstance(leaf, Place) and not leaf.outside)
+
+
+def _holds(tree, test) -> bool:
+    """Whether a leaf passes a test, or what an object among the leaves holds itself."""
+    leaves = jax.tree.leaves(tree)
+    inside = (list(contents(x).values()) for x in leaves if _kind(type(x)))
+    return any(map(test, leaves)) or any(test(x) for held in inside for x in jax.tree.leaves(held))
+
+
+# ---------------------------------------------------------------- containers
+
+
+class _Globals(NamedTuple):
+    """The global names that a function uses."""
+
+    namespace: dict
+    names: tuple
+
+
+_KINDS: dict[str, Any] = {
+    "class": type,
+    "cell": types.CellType,
+    "list": (list, collections.deque),
+    "dict": dict,
+    "tuple": tuple,
+}
+_ATOMS = (
+    *(types.ModuleType, types.FunctionType, types.MethodType, functools.partial),
+    *(str, bytes, int, float, complex, set, frozenset, enum.Enum, jax.Array, compat.Tracer),
+)
+_OPAQUE = ("jax", "jaxlib", "numpy", "malleable")  # packages whose objects are not looked into
+
+
+@functools.lru_cache(4096)
+def _kind(of: type) -> str:
+    """What sort of container a class makes; "object" holds attributes, "" is none."""
+    if of is _Globals:
+        return "names"
+    if issubclass(of, _ATOMS) or of.__module__.partition(".")[0] in _OPAQUE:
+        return ""
+    kinds = (kind for kind, classes in _KINDS.items() if issubclass(of, classes))
+    return next(kinds, "object" if of.__dictoffset__ or _slots(of) else "")
+
+
+@functools.lru_cache(4096)
+def _slots(of: type) -> dict:
+    own = (vars(c) for c in reversed(of.__mro__) if "__slots__" in vars(c))
+    every = {name: member for names in own for name, member in names.items()}
+    return {k: m for k, m in every.items() if isinstance(m, types.MemberDescriptorType)}
+
+
+def contents(it) -> dict:
+    """What a container holds, by key; nothing for what is none."""
+    match _kind(type(it)):
+        case "list" | "tuple":
+            return dict(enumerate(it))
+        case "dict":
+            return dict(it)
+        case "names":
+            return {k: it.namespace[k] for k in it.names if k in it.namespace}
+        case "cell":
+            return {} if (held := _held(it)) is _EMPTY else {"": held}
+        case "class":
+            return {k: x for k, x in vars(it).items() if not k.startswith("__")}
+        case "object":
+            held = object.__getattribute__(it, "__dict__") if type(it).__dictoffset__ else {}
+            slots = {k: _held(it, member.__get__) for k, member in _slots(type(it)).items()}
+            return held | {k: x for k, x in slots.items() if x is not _EMPTY}
+    return {}
+
+
+def _held(it, get=lambda cell: cell.cell_contents):
+    try:
+        return get(it)
+    except (AttributeError, ValueError):  # nothing in it so far
+        return _EMPTY
+
+
+_EMPTY: Any = object()
+
+
+def fill(it, new: dict) -> None:
+    """Make a container hold `new`, by its own ways of writing; what is there already, stays."""
+    old = contents(it)
+    fresh = {k: x for k, x in new.items() if k not in old or old[k] is not x}
+    gone = [k for k in old if k not in new]
+    match _kind(type(it)):
+        case "object" | "class":
+            for name in gone:
+                delattr(it, name)
+            for name, x in fresh.items():
+                setattr(it, name, x)
+        case "cell":
+            it.cell_contents = new.get("")
+        case "list" if len(old) != len(new):
+            it.clear()
+            it.extend(new.values())
+        case "dict" if [k for k in old if k in new] != [k for k in new if k in old]:
+            it.clear()
+            it.update(new)
+        case kind:
+            into = it.namespace if kind == "names" else it
+            for key in gone:
+                del into[key]
+            for key, x in fresh.items():
+                into[key] = x
+
+
+# ---------------------------------------------------------------- what a function reaches
+
+
+def _is_function(x) -> bool:
+    plain = isinstance(x, types.FunctionType | types.MethodType | functools.partial)
+    return plain or (callable(x) and not _kind(type(x)) and hasattr(x, "__wrapped__"))
+
+
+def _reached(fun) -> Iterator[tuple[Any, Place]]:
+    """What a function reaches without its arguments: (container or function, its place)."""
+    if isinstance(fun, functools.partial):
+        for x in (fun.func, *fun.args, *fun.keywords.values()):
+            yield x, _root(x, "a bound argument")
+    elif isinstance(fun, types.MethodType):
+        yield fun.__self__, _root(fun.__self__, "self")
+        yield type(fun.__self__), _root(type(fun.__self__), type(fun.__self__).__name__)
+        yield from _reached(fun.__func__)
+    elif isinstance(fun, types.FunctionType):
+        code = fun.__code__
+        yield vars(fun), _root(vars(fun), fun.__name__)
+        for name, cell in zip(code.co_freevars, fun.__closure__ or (), strict=True):
+            yield cell, _root(cell, name)
+        for x in (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values()):
+            yield x, _root(x, f"a default of {fun.__name__}")
+        if compat.is_users(code.co_filename):
+            scope = _Globals(fun.__globals__, _global_names(code))
+            yield scope, _root(scope, "")
+    elif _kind(type(fun)):
+        yield fun, _root(fun, type(fun).__name__)
+        call = inspect.getattr_static(type(fun), "__call__", None)
+        yield from _reached(call) if isinstance(call, types.FunctionType) else ()
+    if wrapped := getattr(fun, "__wrapped__", None):
+        yield wrapped, _root(wrapped, "")
+
+
+def _root(x, name: str) -> Place:
+    return Place((), x, name, True)
+
+
+@functools.lru_cache(4096)
+def _global_names(code: types.CodeType) -> tuple:
+    inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
+    return tuple(dict.fromkeys((*code.co_names, *(n for c in inner for n in _global_names(c)))))
+
+
+def _argument_name(fun, start: tuple) -> str:
+    """The name of the parameter that a path into (args, kwargs) starts with."""
+    which, key = start
+    if which:
+        return key
+    try:
+        names = [p.name for p in inspect.signature(fun).parameters.values()]
+    except (TypeError, ValueError):
+        names = []
+    return names[key] if key < len(names) else f"argument {key}"
+
+
+# ---------------------------------------------------------------- what is there twice
+
+
+def links(tree) -> tuple[tuple[tuple, tuple], ...]:
+    """Where one container stands in a pytree again: (path, the first path to it), by child.
+
+    JAX would make two of it, and what is written to one of them would be missing in the other.
+
+    >>> both = {"w": 1.0}
+    >>> links(([both], both)), links(([both], dict(both)))
+    ((((1,), (0, 0)),), ())
+    """
+    seen: list = []
+    jax.tree.flatten(tree, is_leaf=seen.append)  # called for each node, and never true
+    many = collections.Counter(id(x) for x in seen if _kind(type(x)) not in ("", "tuple"))
+    if not many or max(many.values()) < 2:
+        return ()
+    first: dict[int, tuple] = {}
+    found = []
+
+    def walk(node, path):
+        if many[id(node)] > 1 and first.setdefault(id(node), path) != path:
+            found.append((path, first[id(node)]))
+            return
+        for i, child in enumerate(_children(node)[0]):
+            if child is not node:  # as that of a leaf
+                walk(child, (*path, i))
+
+    walk(tree, ())
+    return tuple(found)
+
+
+def relinked(tree, twice: tuple):
+    """A pytree whose `links` are these, of one in which they are lost."""
+    if not twice:
+        return tree
+    again, made = dict(twice), {}
+
+    def copied(node, path):
+        if path in again:
+            return made[again[path]]
+        children, whole = _children(node)
+        if len(children) == 1 and children[0] is node:  # a leaf
+            return made.setdefault(path, node)
+        new = [copied(child, (*path, i)) for i, child in enumerate(children)]
+        made[path] = jax.tree.unflatten(whole, new)
+        return made[path]
+
+    return copied(tree, ())
+
+
+def _children(node) -> tuple[list, Any]:
+    return jax.tree.flatten(node, is_leaf=lambda x: x is not node)

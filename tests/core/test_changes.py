@@ -1,0 +1,397 @@
+"""What a function changes in place is a result of its program, and is put back."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from malleable import (
+    TransformError,
+    apply,
+    compat,
+    cost,
+    cotangents,
+    diff,
+    first_nonfinite,
+    harvest,
+    init,
+    interpret,
+    live,
+    mutable,
+    optimize,
+    plant,
+    reap,
+    save,
+    seed,
+    show,
+    stage,
+    tag,
+    trace_calls,
+)
+from malleable.core.changes import MOST, links, relinked
+from malleable.notes import listen
+
+KEY = jax.random.key(0)
+
+
+def again(frame, *args, **_):
+    return frame.bind(*args)
+
+
+RUNS = {
+    "interpret": lambda f: lambda *a: interpret(f, {})(*a)[0],
+    "interpret with a rule": lambda f: lambda *a: interpret(f, {}, default=again)(*a)[0],
+    "reap": lambda f: lambda *a: reap(f)(*a)[0],
+    "plant": lambda f: lambda *a: plant(f)({}, *a),
+    "harvest": lambda f: lambda *a: harvest(f)({}, *a)[0],
+    "cotangents": lambda f: lambda *a: cotangents(f)(*a)[0],
+    "seed": lambda f: lambda *a: seed(f)(KEY, *a),
+    "apply": lambda f: lambda *a: apply(f)({}, *a),
+    "live": lambda f: lambda *a: live(f, {})(*a)[0],
+    "live with a rule": lambda f: lambda *a: live(f, {}, default=again)(*a)[0],
+    "mutable": mutable,
+}
+LOOKS = {
+    "show": lambda f: show(f, quiet=True),
+    "cost": cost,
+    "diff": lambda f: diff(f, f, quiet=True),
+    "first_nonfinite": first_nonfinite,
+    "trace_calls": trace_calls,
+    "init": lambda f: functools.partial(init(f), KEY),
+    "stage": stage,
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    w: jax.Array
+    past: list
+
+
+class Slotted:
+    __slots__ = ("__seen", "w")
+
+    def __init__(self):
+        self.w, self.__seen = jnp.ones(2), jnp.zeros(())
+
+    def step(self, x):
+        self.w = self.w - x
+        self.__seen = self.__seen + x
+        return self.w.sum() + self.__seen
+
+
+class Counter:
+    """No pytree."""
+
+    total = 0.0
+
+    def __init__(self):
+        self.w, self.history = jnp.ones(2), []
+
+    def step(self, x):
+        self.w = self.w * x
+        Counter.total = Counter.total + x
+        self.history.append(self.w.sum())
+        return self.history[-1]
+
+
+def a_list():
+    given = [jnp.ones(2), jnp.zeros(2)]
+
+    def f(items, x):
+        first = items.pop(0)
+        items += [first * x, jnp.stack([x, x])]
+        return items[0].sum()
+
+    return f, (given,), given
+
+
+def a_dict():
+    given = {"w": jnp.ones(2), "n": 0, "old": 1.0}
+
+    def f(state, x):
+        state["w"] = state["w"] - x
+        state["n"] += 1
+        state["new"] = 2 * x
+        state.pop("old", None)
+        return state["w"].sum()
+
+    return f, (given,), given
+
+
+def nested():
+    given = {"layers": [{"w": jnp.ones(2)}, {"w": jnp.zeros(2)}], "mode": "train"}
+
+    def f(state, x):
+        for layer in state["layers"]:
+            layer["w"] = layer["w"] + x
+        state["layers"].reverse()
+        state["mode"] = "eval"
+        return state["layers"][0]["w"].sum()
+
+    return f, (given,), given
+
+
+def one_dict_twice():
+    given = {"w": jnp.ones(2)}
+
+    def f(one, both, x):
+        one["w"] = one["w"] + x
+        return both[1]["w"].sum()
+
+    return f, (given, (1.0, given)), given
+
+
+def a_dataclass():
+    given = State(jnp.ones(2), [jnp.zeros(1)])
+
+    def f(state, x):
+        state.w = state.w - x
+        state.past.append(state.w.sum())
+        return state.past[-1]
+
+    return f, (given,), given
+
+
+def slots():
+    given = Slotted()
+    return Slotted.step, (given,), lambda: (given.w, given._Slotted__seen)
+
+
+def an_object():
+    given = Counter()
+    Counter.total = 0.0
+    return given.step, (), lambda: (vars(given), Counter.total)
+
+
+def a_closure():
+    history, total = [], jnp.zeros(())
+
+    def f(x):
+        nonlocal total
+        total = total + x
+        history.append({"x": x * 2})
+        return total
+
+    return f, (), lambda: (history, total)
+
+
+seen = jnp.zeros(())
+
+
+def a_global():
+    global seen
+    seen = jnp.zeros(())
+
+    def f(x):
+        global seen
+        seen = seen + x
+        return seen * 1
+
+    return f, (), lambda: seen
+
+
+def a_default():
+    def f(x, past=[]):  # noqa: B006
+        past.append(x * 2)
+        return x * len(past)
+
+    return f, (), f.__defaults__
+
+
+def a_reference():
+    given = jax.new_ref(jnp.ones(2))
+
+    def f(ref, x):
+        ref[...] = ref[...] * x
+        return ref[...].sum()
+
+    return f, (given,), lambda: given[...]
+
+
+PROGRAMS = [a_list, a_dict, nested, one_dict_twice, a_dataclass]
+OUTSIDE = [slots, an_object, a_closure, a_global, a_default]
+
+
+def told(state):
+    """What a state holds, as plain numbers; a tracer in it raises."""
+    state = state() if callable(state) else state
+    leaves, tree = jax.tree.flatten(state)
+    return tree, [x if isinstance(x, str) else jnp.asarray(x).tolist() for x in leaves]
+
+
+def trained(make, transform):
+    """Three results, and what the state is then."""
+    f, args, state = make()
+    run = transform(f)
+    return [float(run(*args, 2.0)) for _ in range(3)], told(state)
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("make", [*PROGRAMS, *OUTSIDE, a_reference])
+def test_changes_are_put_back(make, name):
+    assert trained(make, RUNS[name]) == trained(make, lambda f: f)
+
+
+@pytest.mark.parametrize("make", [*PROGRAMS, a_reference])
+def test_optimize_puts_back_what_its_arguments_become(make):
+    assert trained(make, optimize) == trained(make, lambda f: f)
+
+
+@pytest.mark.parametrize("make", OUTSIDE)
+def test_optimize_refuses_what_changes_outside_of_its_arguments(make):
+    f, args, state = make()
+    before = told(state)
+    with pytest.raises(TransformError, match=r"is changed in place.*\n.*test_changes\.py:\d+"):
+        optimize(f)(*args, 2.0)
+    assert told(state) == before
+
+
+@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("make", [nested, one_dict_twice, an_object, a_closure, a_reference])
+def test_who_only_looks_changes_nothing(make, name):
+    f, args, state = make()
+    before = told(state)
+    LOOKS[name](f)(*args, 2.0)
+    assert told(state) == before
+
+
+def test_a_function_that_raises_leaves_everything_as_it_was():
+    given, kept = {"w": jnp.ones(2)}, []
+
+    def f(state, x):
+        state["w"] = state["w"] * x
+        kept.append(x)
+        raise KeyError("no")
+
+    for run in (*RUNS.values(), optimize):
+        with pytest.raises(KeyError):
+            run(f)(given, 2.0)
+    assert kept == [] and given["w"].tolist() == [1, 1]
+
+
+def test_optimize_finds_the_arguments_of_each_call():
+    traces = []
+
+    def f(state, x):
+        traces.append(1)
+        state["w"] = state["w"] * x
+        return x
+
+    run, one, two = optimize(f), {"w": jnp.ones(2)}, {"w": jnp.zeros(2) + 3}
+    with listen() as heard:
+        run(one, 2.0), run(two, 2.0), run(two, 2.0)
+    assert (one["w"].tolist(), two["w"].tolist(), len(traces)) == ([2, 2], [12, 12], 1)
+    (note,) = heard
+    assert "once per signature" in note.what and "`traces" in note.why
+
+
+def test_optimize_knows_one_argument_from_two_equal_ones():
+    def f(a, b, x):
+        a["w"] = a["w"] + x
+        return b["w"]
+
+    run, one, two = optimize(f), {"w": 1.0}, {"w": 1.0}
+    assert (float(run(one, two, 1.0)), float(run(one, one, 1.0))) == (1, 3)
+
+
+def test_an_update_goes_through_the_transformations_around():
+    def f(state, x):
+        state["w"] = state["w"] * x
+        return state["w"].sum()
+
+    def around(w, x, run=f):
+        state = {"w": w}
+        return run(state, x), state["w"]
+
+    w = jnp.arange(3.0)
+    for transform in (RUNS["interpret"], RUNS["cotangents"], RUNS["live"], optimize):
+        ours = functools.partial(around, run=transform(f))
+        for wrap in (jax.jit, jax.vmap, jax.jacrev):
+            x = jnp.arange(1.0, 4.0) if wrap is jax.vmap else 2.0
+            assert jax.tree.all(jax.tree.map(jnp.array_equal, wrap(ours)(w, x), wrap(around)(w, x)))
+
+
+def test_tags_are_read_and_planted_in_what_an_argument_becomes():
+    given = {"w": jnp.ones(2)}
+
+    def f(state, x):
+        state["w"] = tag(state["w"] * x, "w")
+        return state["w"].sum()
+
+    assert reap(f)(given, 2.0)[1]["w"].tolist() == given["w"].tolist() == [2, 2]
+    plant(f)({"w": jnp.zeros(2)}, given, 2.0)
+    assert given["w"].tolist() == [0, 0]
+    assert cotangents(f)(given, 3.0)[1]["w"].tolist() == [1, 1]
+    assert not isinstance(given["w"], compat.Tracer)
+
+
+def test_a_function_is_traced_once_for_its_cotangents():
+    traces = []
+    cotangents(lambda x: (traces.append(1), tag(x, "x") ** 2)[1])(3.0)
+    assert traces == [1]
+
+
+def test_an_object_that_jax_cannot_look_into_is_refused():
+    class Held:
+        def __init__(self, x):
+            self.x = x
+
+    def f(state, x):
+        state["held"] = Held(x * 2)
+        return x
+
+    for run in (*RUNS.values(), optimize):
+        with pytest.raises(TransformError, match=r"`state\['held'\]` becomes a Held") as caught:
+            run(f)({}, 1.0)
+        assert "test_changes.py" in caught.value.where and "register" in caught.value.hint
+
+
+def test_an_object_made_by_the_function_and_kept_elsewhere_is_refused():
+    counter = Counter()
+
+    def f(x):
+        counter.w = Slotted()
+        counter.w.step(x)
+        return x
+
+    with pytest.raises(TransformError, match=r"`counter\.w` becomes a Slotted"):
+        reap(f)(1.0)
+    assert counter.w.tolist() == [1, 1]
+
+
+def test_cost_counts_what_an_update_needs():
+    def f(state, x):
+        state["w"] = state["w"] @ state["w"]
+        return x
+
+    assert cost(f)({"w": jnp.ones((8, 8))}, 1.0).flops >= 2 * 8**3
+
+
+def test_a_file_holds_no_side_effects(tmp_path):
+    def f(state, x):
+        state["w"] = jnp.sin(x)
+        return x
+
+    with pytest.raises(TransformError, match=r"`state\['w'\]` is changed in place") as caught:
+        save(tmp_path / "f.mal", f, {"w": 1.0}, 2.0)
+    assert "test_changes.py" in caught.value.where
+
+
+def test_what_is_far_away_is_not_looked_for():
+    chain: list = []
+    for _ in range(2 * MOST):
+        chain = [chain]
+    assert float(reap(lambda x: x * len(chain))(2.0)[0]) == 2
+
+
+def test_a_tree_keeps_what_stands_in_it_twice():
+    shared = [1.0, {"a": 2.0}]
+    tree = {"one": shared, "two": (shared, shared[1]), "plain": (1.0, 1.0)}
+    copy = relinked(jax.tree.map(lambda x: x + 1, tree), links(tree))
+    assert copy == {"one": [2, {"a": 3}], "two": ([2, {"a": 3}], {"a": 3}), "plain": (2, 2)}
+    assert copy["one"] is copy["two"][0] and copy["one"][1] is copy["two"][1]
+    assert copy["one"] is not shared
