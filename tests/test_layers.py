@@ -127,7 +127,7 @@ def test_files_are_short():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 2250, sizes
+    assert sum(sizes.values()) <= 2680, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 600), ("rest", 450)])
