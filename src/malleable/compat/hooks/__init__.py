@@ -8,6 +8,7 @@ straight to JAX's own function. Afterwards each name is again what it was.
 import contextlib
 import contextvars
 import functools
+import itertools
 import sys
 import threading
 import types
@@ -64,7 +65,7 @@ class _Front:
     def __init__(self, owner, name):
         self.owner, self.name = owner, name
         self.layers: tuple[tuple, ...] = ()  # (whether it is for here, what is called instead)
-        self.kept, self.modules = _read(owner, name), set(sys.modules)
+        self.kept, self.last = _read(owner, name), next(reversed(sys.modules))
         while getattr(self.kept, "__code__", None) is _CODE:  # left where others came between
             self.kept = self.kept.__wrapped__
         own = getattr(owner, name, _true) if self.kept is _NONE else self.kept
@@ -75,7 +76,8 @@ class _Front:
         """Put JAX's own back, unless somebody else came between: then ours only passes on."""
         if _read(self.owner, self.name) is self.function:
             _write(self.owner, self.name, self.kept)
-        for module in map(sys.modules.get, set(sys.modules) - self.modules):
+        late = itertools.takewhile(lambda name: name != self.last, reversed(list(sys.modules)))
+        for module in map(sys.modules.get, late):
             names = list(vars(module).items()) if isinstance(module, types.ModuleType) else ()
             for name, value in names:
                 if value is self.function:  # imported meanwhile
