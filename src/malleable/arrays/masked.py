@@ -19,6 +19,23 @@ from malleable.errors import TransformError
 compacted: contextvars.ContextVar = contextvars.ContextVar("compacted", default=False)
 """Whether `x[mask]` has to be an array of its own size, and so an error where that is unknown."""
 
+selections: contextvars.ContextVar = contextvars.ContextVar("selections", default=None)
+"""(a trace, tests): under that trace, what raises for an empty selection adds a test that it is
+none to the list, and an index beyond the end is moved inside, as JAX does. None: no such tests."""
+
+
+def needs_some(mask) -> bool:
+    """Note that Python would raise if `mask` selects nothing; whether that is wanted."""
+    held = selections.get()
+    if held is None:
+        return False
+    trace, tests = held
+    with compat.current_trace() as now:
+        if now is not trace:  # in the body of a loop or a branch: the test cannot leave it
+            raise unknown_size("what must not be empty")
+    tests.append(jnp.any(mask))
+    return True
+
 
 def unknown_size(what: str) -> TransformError:
     return TransformError(
@@ -185,9 +202,13 @@ class Masked:
         return self._over(jnp.all, 1, axis, out=out, **kwargs)
 
     def max(self, axis=None, out=None, **kwargs):
+        if "initial" not in kwargs:
+            needs_some(self.mask)
         return self._over(jnp.max, _lowest(self.dtype), axis, out=out, **kwargs)
 
     def min(self, axis=None, out=None, **kwargs):
+        if "initial" not in kwargs:
+            needs_some(self.mask)
         return self._over(jnp.min, _highest(self.dtype), axis, out=out, **kwargs)
 
     def argmax(self, axis=None, out=None, **kwargs):
@@ -200,9 +221,11 @@ class Masked:
         """The number, among the selected elements, of the one that fun finds."""
         if self.ndim > 1 or axis not in (None, 0, -1) or out is not None:
             self._refuse("this search")
+        needs_some(self.mask)
         filled = jnp.where(self.mask, self.whole, jnp.asarray(neutral, self.whole.dtype)).ravel()
         found = fun(filled)
-        return self._box(jnp.cumsum(self.mask.ravel())[found] - 1)
+        rank = jnp.cumsum(self.mask.ravel())[found] - 1
+        return self._box(jnp.maximum(rank, 0) if selections.get() else rank)
 
     def mean(self, axis=None, **kwargs):
         total = self.sum(axis, **kwargs)
@@ -292,6 +315,8 @@ class Masked:
             index = index.value
         if isinstance(index, int | np.integer) or getattr(index, "ndim", 1) == 0:
             at = jnp.where(index < 0, jnp.sum(self.mask) + index, index)
+            if needs_some(self.mask):
+                at = jnp.clip(at, 0, jnp.sum(self.mask) - 1)
             return self._box(self.compact()[at])
         if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
             mask = self.mask & self._operand(index)

@@ -424,7 +424,16 @@ class Partition:
             ins = [n for n in state.ins if n not in absent]
             outs = [None if n in missing else n for n in state.outs]
             found = state.bodies[absent, missing, watched] = tracing.make_body(
-                region.body, prelude, ins, outs, region.tail, self.name, self.fun, watched, absent
+                region.body,
+                prelude,
+                ins,
+                outs,
+                region.tail,
+                self.name,
+                self.fun,
+                watched,
+                absent,
+                region.guarded,
             )
         return found
 

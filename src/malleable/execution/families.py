@@ -21,24 +21,24 @@ SHAPES = 32  # signatures of a family that `explain` may name
 
 @dataclass
 class Family:
-    """Signatures that differ in the sizes of `axes` only, and the variant over symbols, if any."""
+    """Signatures that differ in sizes of `axes` only. sized: the variant over symbols, if any."""
 
     axes: dict
     sized: Any
     shapes: list = field(default_factory=list)
 
-    def variant(self, leaves: Sequence, shapes: tuple):
+    def variant(self, leaves: Sequence, shapes: tuple, padded: bool):
         """The variant for these arguments; None where they need a program of their own."""
         if shapes not in self.shapes and len(self.shapes) < SHAPES:
             self.shapes.append(shapes)
-        return self.sized and self.sized.at(leaves)
+        return self.sized.at(leaves, padded)
 
 
 def varying(shapes: list) -> dict:
     """(leaf, axis) -> symbol, for each axis whose size is not always the same."""
     columns: dict = {}
     symbols: dict = {}
-    for leaf, first in enumerate(shapes[0]):
+    for leaf, first in enumerate(shapes[0] if shapes else ()):
         for axis in range(len(first)):
             column = tuple(s[leaf][axis] for s in shapes)
             if len(set(column)) > 1:
@@ -63,8 +63,11 @@ class Sized:
         self.is_flat = is_flat(self.traced)
         self.weak = weak_outputs(self.traced, self.symbolic.jaxpr)
 
-    def at(self, leaves: Sequence) -> "Sized | None":
-        """The same for the sizes of these arguments; None where it does not hold for them."""
+    def at(self, leaves: Sequence, padded: bool) -> "Sized | None":
+        """The same for the sizes of these arguments; None where it does not hold for them.
+
+        padded: what NumPy does not run is for a bucket.
+        """
         args = [x for x, d in zip(leaves, self.traced.dynamic, strict=True) if d]
         try:
             known = self.symbolic.sizes(args)
@@ -78,7 +81,7 @@ class Sized:
         texts = {str(d) for shape in shapes for d in shape if not isinstance(d, int)}
         made.dims = frozenset(sizes[text] for text in texts if sizes[text] > 1)
         size = lambda d: d if isinstance(d, int) else sizes[str(d)]  # noqa: E731
-        if self.buckets is None and not work.suits_numpy(self.symbolic.jaxpr, size):
+        if self.buckets is None and not work.suits_numpy(self.symbolic.jaxpr, size, padded):
             return None
         return made
 

@@ -34,7 +34,7 @@ from malleable.execution.signatures import (
     signature,
 )
 from malleable.execution.sizes import size_values
-from malleable.execution.tracing import Traced, ordered
+from malleable.execution.tracing import UNSET, Traced, ordered
 
 HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
 UNCOMPILED = 1024  # signatures kept that run through NumPy
@@ -58,7 +58,8 @@ class Sizes(threading.local):
         """A call with these arguments begins; what `end` takes. padded: all sizes go in buckets."""
         outer = self.new, self.given
         shapes = [x.shape for x in args if isinstance(x, np.ndarray | ARRAY)]
-        self.given = frozenset([shape[0] for shape in shapes if shape and shape[0] > 1])
+        inner = {d for shape in shapes for d in shape[1:]}  # of features, which do not vary
+        self.given = frozenset([s[0] for s in shapes if s and s[0] > 1 and s[0] not in inner])
         self.new = set(self.given) if padded else set()
         return outer
 
@@ -259,6 +260,8 @@ class Runner:
             run = variant.jitted
         if run is variant.jitted:
             outs = inlined(run)(*args)
+            if traced.tested and is_false(outs[-1]):
+                return self.plainly(values)
             if traced.form == "tree":
                 return assemble(variant, outs, leaves, (), self)
             state = self.state
@@ -274,9 +277,17 @@ class Runner:
             if variant is None:
                 return self.cut(values)
             return self.run(variant, values, leaves, key)
+        if traced.tested and is_false(outs[-1]):
+            return self.plainly(values)
         if self.all_raw and traced.form != "tree":
             return outs
         return self.handed(variant, outs, leaves)
+
+    def plainly(self, values):
+        """Python's own way, where it raises: for a selection that is empty, and must not be."""
+        given = [arrive(x) for x in values if x is not UNSET]
+        out = self.state.how[0].fun(*given)
+        return out[0] if type(out) is tuple and len(self.state.outs) == 1 else out
 
     def cut(self, values):
         if compiling.get():
@@ -305,14 +316,17 @@ class Runner:
 
         All sizes that may vary are symbols to NumPy; in buckets those that depend on values are.
         """
-        state, variant = self.state, None
+        state, variant, shapes = self.state, None, tuple(map(shape_of, leaves))
         if (new or given) and self.options.dynamic_sizes != "exact":
-            if self.options.by_numpy:
-                variant = self.family(values, leaves, key, new | given, True)
-            if variant is None and new and state.instead is None:
-                variant = self.family(values, leaves, key, new, False)
-            if state.instead is not None:
-                return None
+            ways = [(new | given, True), (new, True)] if self.options.by_numpy else []
+            for symbols, by_numpy in [*dict.fromkeys(ways), (new, False)]:
+                family = symbols and self.family(values, leaves, key, symbols, by_numpy)
+                if state.instead is not None:
+                    return None
+                if family and family.sized is not None:
+                    variant = family.variant(leaves, shapes, padded=bool(new))
+                    if variant is not None:
+                        break
         if variant is None:
             return state.variants.get(key) or self.exact(values, leaves, key)
         state.variants.pop(key, None)
@@ -321,11 +335,10 @@ class Runner:
             state.sized.popitem(last=False)
         return variant
 
-    def family(self, values, leaves, key, symbols, by_numpy: bool):
-        """The variant of all signatures that differ in these sizes only, if there is one."""
+    def family(self, values, leaves, key, symbols, by_numpy: bool) -> Family | None:
+        """All signatures that differ in these sizes only; None where the region is cut."""
         state, axes, names = self.state, {}, {}
-        shapes = tuple(map(shape_of, leaves))
-        for leaf, shape in enumerate(shapes):
+        for leaf, shape in enumerate(map(shape_of, leaves)):
             for axis, size in enumerate(shape):
                 if size in symbols:
                     axes[leaf, axis] = names.setdefault(size, f"n{len(names)}")
@@ -339,7 +352,7 @@ class Runner:
             except Unsupported:
                 family = Family(axes, None)
             state.families[kind] = family
-        return family.variant(leaves, shapes)
+        return family
 
     def exact(self, values, leaves, key):
         state = self.state
@@ -368,6 +381,13 @@ class Runner:
         if not self.raw:
             return tuple(map(arrive, outs))
         return tuple([x if r else arrive(x) for x, r in zip(outs, self.raw, strict=True)])
+
+
+def is_false(test) -> bool:
+    """Whether a test failed; one that has no value did not."""
+    if isinstance(test, compat.Tracer):
+        test = compat.concrete(test)
+    return test is not None and not test
 
 
 def assemble(variant, outs, leaves, sizes, runner: Runner):

@@ -1,6 +1,7 @@
 """The statements of a region as a program: traced as they stand, or with their branches lifted."""
 
 import ast
+import functools
 import re
 import types
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked
-from malleable.arrays.masked import compacted
+from malleable.arrays.masked import compacted, selections
 from malleable.execution import code_objects
 from malleable.execution.facts import NUMBER, SCALAR, SIZE, Stays
 from malleable.execution.signatures import flatten
@@ -51,6 +53,7 @@ class Traced:
     form: str = "tree"
     single: bool = False
     order: Any = None  # the keys of the dicts among the outputs, as the program put them
+    tested: bool = False  # whether its last output says that nothing was empty that must not be
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Body:
     fun: types.FunctionType
     starts: list[int]
     filename: str
+    guarded: bool = False  # whether an exception shows what was done before it
 
     def statement_of(self, error: BaseException) -> int | None:
         """The number of the statement in which an error arose."""
@@ -97,8 +101,9 @@ def user_line(where: str) -> str:
 
 
 def make_body(
-    stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun, watched=False, absent=()
-) -> Body:
+    stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun, watched=False, absent=(),
+    guarded=False,
+) -> Body:  # fmt: skip
     """The function of a region. outs: names, None for one without a value.
 
     watched: a long loop in it raises Stays. absent: variables that have no value yet.
@@ -125,7 +130,7 @@ def make_body(
     made = code_objects.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
     lines_of = [(line, stmt.lineno) for line, stmt in zip(starts, stmts, strict=True)]
     _USER_LINES[made.__code__.co_filename] = (fun.__code__, lines_of)
-    return Body(made, starts, made.__code__.co_filename)
+    return Body(made, starts, made.__code__.co_filename, guarded)
 
 
 class Watched(ast.NodeTransformer):
@@ -206,7 +211,9 @@ def attempt(
             at += count
         given = [ordered(x, skeleton(value)) for x, value in zip(given, values, strict=True)]
         given = [x for x in given if x is not UNSET]
-        out = lift(body.fun, given, lifted) if lifted else body.fun(*given)
+        out, tests = lift(body.fun, given, lifted) if lifted else (body.fun(*given), [])
+        if tests and body.guarded:
+            raise Stays("mask", "an empty selection raises here")
         if lifted and any(map(_is_open, jax.tree.leaves(out, is_leaf=_is_open))):
             raise Stays("mask", "the size of the result depends on values")
         found, made["tree"] = jax.tree.flatten(out)
@@ -228,8 +235,8 @@ def attempt(
                 entries.append(("size", str(x)))
             else:
                 entries.append((x,))
-        made["entries"] = entries
-        return outs
+        made["entries"], made["tested"] = entries, bool(tests)
+        return [*outs, functools.reduce(jnp.logical_and, tests)] if tests else outs
 
     arguments = [leaf for leaf, d in leaves if d]
     try:
@@ -242,14 +249,16 @@ def attempt(
         return Failed(-1, Stays("object", "it leaves an object"))
     numbers = _are_numbers(kinds, made["out"], len(entries))
     single = isinstance(kinds, list) and len(kinds) == 1
-    plain = entries == tuple(range(len(entries))) and not any(numbers)
+    plain = entries == tuple(range(len(entries))) and not any(numbers) and not made["tested"]
     form = "tree"
     if plain and (made["tree"] == _LEAF or (single and made["tree"] == _ONE)):
         form = "leaf"
     elif plain and not single and made["tree"] == jax.tree.structure((0,) * len(entries)):
         form = "tuple"
     return Traced(
-        program, dynamic, made["tree"], entries, tuple(numbers), lifted, form, single, made["order"]
+        *(program, dynamic, made["tree"], entries, tuple(numbers), lifted, form, single),
+        order=made["order"],
+        tested=made["tested"],
     )
 
 
@@ -307,7 +316,8 @@ def lift(fun: Callable, given: list, how: str):
     """Run a region under the front end: branches and loops on traced values are compiled.
 
     how: "masks" if what a mask selects may be computed with, as long as nobody needs its size;
-    "unrolled" if a loop that is known stays one of Python.
+    "unrolled" if a loop that is known stays one of Python. Also gives the tests, arrays, that
+    selections are not empty where Python would raise.
     """
     options = UNROLLED if "unrolled" in how else LIFTED
 
@@ -318,10 +328,15 @@ def lift(fun: Callable, given: list, how: str):
             refuse_kept_numbers(out, 0)
             return ordered(finish(out), skeleton(out))
 
+    tests: list = []
     token = compacted.set("masks" not in how)
+    with compat.current_trace() as trace:  # which is taken away inside
+        pass
+    tested = selections.set((trace, tests))
     try:
-        return within(Session(options, OPERATORS.call), run)
+        return within(Session(options, OPERATORS.call), run), tests
     finally:
+        selections.reset(tested)
         compacted.reset(token)
 
 

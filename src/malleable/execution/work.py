@@ -66,6 +66,7 @@ def _count(aval, size) -> int:
 # ---------------------------------------------------------------- how long it takes, by a model
 
 CALL = 15e-6  # seconds of one call of XLA; docs/benchmarks.md: "dispatch"
+BUCKET = 2e-4, 1.25  # seconds to pad and to cut, and how much more the masked program does
 SMALL = 100e-6  # seconds of NumPy that no compilation (COMPILE) would win back in 1,000 calls
 COMPILE = 0.1  # seconds XLA takes to compile a region of ten to twenty equations
 STEPS = 100  # of a loop whose count only a run knows
@@ -114,13 +115,15 @@ _PRICES = (
 )
 
 
-def suits_numpy(program: compat.Jaxpr, size: Callable[[Any], int] = int) -> bool:
+def suits_numpy(program: compat.Jaxpr, size: Callable = int, padded: bool = False) -> bool:
     """Whether a program is better run through NumPy on the CPU, by its equations and sizes alone.
 
-    No clock and no count of calls: the choice decides the last bits of a result.
+    No clock and no count of calls: the choice decides the last bits of a result. padded: else it
+    would run in a bucket.
     """
+    call, times = BUCKET if padded else (CALL, 1.0)
     spent = numpy_seconds(program, size)
-    return spent <= SMALL or spent <= CALL + _seconds(program, size, _of_xla)
+    return spent <= SMALL or spent <= call + times * _seconds(program, size, _of_xla)
 
 
 def numpy_seconds(program: compat.Jaxpr, size: Callable[[Any], int] = int) -> float:
