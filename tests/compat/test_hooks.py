@@ -284,6 +284,13 @@ def test_every_hook_is_here():
 
 
 @every
+def test_jax_has_every_name(key):
+    for owner, name, _ in FEATURES[key][0].names:
+        has = name in owner if isinstance(owner, dict) else hasattr(owner, name)
+        assert has or name == "__bool__", (owner, name)
+
+
+@every
 def test_a_hook_is_installed_while_it_is_used_and_gone_afterwards(key):
     hook, feature = FEATURES[key]
     seen = []

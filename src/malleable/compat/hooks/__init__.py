@@ -19,9 +19,9 @@ from typing import Any
 class Hook:
     """Names of JAX, and what is called instead: instead(JAX's own function, *args, **kwargs).
 
-    names: of (owner, name, instead), where the owner is a module, class, object, table of rules,
-    or a cell. here() says whether it is for this thread, just now; by default it is
-    for threads, and asyncio tasks, in a block of its own.
+    names: of (owner, name, instead), where the owner is a module, class, object, table of rules or
+    cell. here() says whether it is for this thread, just now; by default it is for the threads,
+    and asyncio tasks, that hold it.
     """
 
     def __init__(self, *names: tuple[Any, Any, Callable], here: Callable[[], Any] | None = None):
@@ -32,9 +32,9 @@ class Hook:
     @contextlib.contextmanager
     def held(self, by: Any = None) -> Iterator[None]:
         """While open, the hook is installed; `by` is among what is `opened` here."""
+        self._hold(1)
         block = types.SimpleNamespace(by=by, closed=False)
         self._open.set((*self._open.get(), block))
-        self._hold(1)
         try:
             yield
         finally:
