@@ -26,6 +26,7 @@ from malleable.inspection.advice.concrete import concrete, truths
 from malleable.inspection.advice.derivative_rules import derivative_rules
 from malleable.inspection.advice.derivatives import derivatives
 from malleable.inspection.advice.dtypes import dtypes
+from malleable.inspection.advice.ecosystem import ecosystem
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.leaks import leaks
 from malleable.inspection.advice.libraries import libraries
@@ -50,6 +51,7 @@ FAMILIES: list[Callable[[Trouble], Iterator[Advice]]] = [
     shapes,
     dtypes,
     libraries,
+    ecosystem,
 ]
 
 

@@ -357,8 +357,8 @@ def _direct(step: Step, name: str, problem: str) -> Iterator[Advice]:
         inner = next((v for v in values if getattr(sources.plain(v), "__name__", "") == name), None)
     elif inner is None or not (is_jitted(inner) or hasattr(inner, "__wrapped__")):
         return
-    if inner is None:
-        return
+    if inner is None or sources.name_of(inner) != name:
+        return  # the function that is passed on fails, not this one
     place: Place | None = sources.where_defined(inner)
     try:
         signature = str(inspect.signature(inner))

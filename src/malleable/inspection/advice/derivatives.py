@@ -55,8 +55,12 @@ def _of_function(trouble: Trouble, step: Step, caller: Step) -> Iterator[Advice]
         way = f"return a real number, e.g. jnp.abs({shown}) or ({shown}).real; or "
         way += "holomorphic=True if the function is holomorphic"
         if "int" in seen or "bool" in seen:
-            way = f"return a float: ({shown}).astype(jnp.float32); counts and comparisons have no "
-            way += "derivative"
+            what += (
+                "\n  counts, comparisons and argmax have no derivative: as a float its gradient "
+            )
+            what += "is 0 everywhere"
+            way = "return a loss that changes with the parameters, of the scores themselves, e.g. "
+            way += "a cross entropy, jnp.mean(-jax.nn.log_softmax(scores)[...])"
         yield Advice(what, here(place or caller.place), way, 3)
     elif ("aux" in words and "pair" in words) or "two-element tuple" in words:
         shown = text(value) if value is not None else "the value"

@@ -23,8 +23,7 @@ def shapes(trouble: Trouble) -> Iterator[Advice]:
         found = _said(trouble, foreign)
         if found is not None:
             inside = f"inside of a library, at {here(foreign.place)}, {found[0]}"
-            way = f"check what is passed to it here ({found[1]})" if found[1] else ""
-            yield Advice(inside, here(step.place), way, 2)
+            yield Advice(inside, here(step.place), _passed(trouble), 2)
         return
     found = None if _mapped(trouble) else _said(trouble, step)
     if found is not None:
@@ -36,6 +35,13 @@ def shapes(trouble: Trouble) -> Iterator[Advice]:
         if known and _is_about(trouble.text, known):
             name = text(node.func) if isinstance(node, ast.Call) else "this operation"
             yield Advice(f"{name} refuses what it is given here: {_shown(known)}", here(step.place))
+
+
+def _passed(trouble: Trouble) -> str:
+    """What the user's line gives to a library, which alone the user can change."""
+    _, known = operands(trouble)
+    known = [one for one in known if one.shape]
+    return "check what is passed to it here" + (f": {_shown(known)}" if known else "")
 
 
 def _is_about(words: str, known: list[Operand]) -> bool:
@@ -166,6 +172,8 @@ def _fit(one: Operand, other: Operand) -> str:
 
 def _product(found, node, known) -> tuple[str, str] | None:
     arrays = [one for one in known if one.shape]
+    if len(arrays) == 1 and _twice(node):
+        arrays *= 2
     if len(arrays) < 2:
         return None
     one, other = arrays[:2]
@@ -185,6 +193,14 @@ def _product(found, node, known) -> tuple[str, str] | None:
             made = f"{a} @ {b}" if at else f"jnp.dot({a}, {b})"
             return what, f"write {made}, if that is what you mean; or give one another shape"
     return what, "give them a common axis: check the shape in which each is made"
+
+
+def _twice(node: ast.AST) -> bool:
+    """Whether both operands are written alike: `a @ a`."""
+    match node:
+        case ast.BinOp(left=left, right=right) | ast.Call(args=[left, right]):
+            return text(left) == text(right)
+    return False
 
 
 def _transposed(name: str, known: dict) -> tuple:

@@ -42,7 +42,9 @@ _METHODS = {
 _METHODS |= {"set", "add", "subtract", "multiply", "divide", "power", "get", "items", "keys"}
 _METHODS |= {"values", "apply"}
 _LIBRARIES = ("jax", "jaxlib", "numpy", "math", "cmath", "operator", "ml_dtypes")
+_LIBRARIES += ("equinox", "optax", "diffrax", "flax")
 _SIDE_EFFECTS = ("callback", "debug", "print", "save", "load", "numpy.random", "file", "device")
+_SIDE_EFFECTS += ("nnx", "serialise")
 _STATEMENTS = (
     *(ast.FunctionDef, ast.Return, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.If),
     *(ast.Raise, ast.Assert, ast.Expr, ast.Pass, ast.Break, ast.Continue),
@@ -226,6 +228,12 @@ def _raised_at(error: Exception, edit: Edit) -> bool:
     return (last.line, last.column) < end and start < (last.end_line, last.end_column)
 
 
+def closed(node: ast.expr) -> str:
+    """An expression, in brackets where an index or a method may not follow it."""
+    simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return ast.unparse(node) if simple else f"({ast.unparse(node)})"
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """What is tried says nothing and is not looked at."""
@@ -298,12 +306,12 @@ def computes(fun: Any, depth: int = DEPTH) -> bool:
         return False
     node, _ = found
     body = node.body if isinstance(node.body, list) else [node.body]
-    return pure(body, lambda part: sources.value(part, _within(inner)), depth - 1)
+    return pure(body, lambda part: sources.value(part, _within(inner, fun)), depth - 1)
 
 
-def _within(fun: types.FunctionType) -> Any:
+def _within(fun: types.FunctionType, owner: Any) -> Any:
     """A function as a step that has not begun: what it closes over, and its globals."""
-    held = {}
+    held = {} if isinstance(owner, types.FunctionType) else {"self": owner}
     for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # it may be empty still
             held[name] = cell.cell_contents

@@ -1,0 +1,297 @@
+"""Between JAX and Equinox, Optax, Diffrax, NumPyro, Haiku and Flax's nnx: what they refuse, and how
+the user's line says it instead.
+"""
+
+import ast
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from malleable import compat
+from malleable.compat import Place
+from malleable.inspection.advice import creation, sources, tried
+from malleable.inspection.advice.hint import Advice, Way
+from malleable.inspection.advice.sources import text
+from malleable.inspection.advice.tried import Rewrite
+from malleable.inspection.advice.trouble import Step, Trouble, here
+from malleable.inspection.advice.wording import leaves, of_type
+
+Said = tuple[str, str | tuple[Way, ...], Place | None] | None
+
+
+def ecosystem(trouble: Trouble) -> Iterator[Advice]:
+    """Errors that come of passing something on to a library, or something of a library to JAX."""
+    step = trouble.last
+    for say in _SAYERS if step is not None else ():
+        said = say(trouble, step)
+        if said is not None:
+            yield Advice(said[0], here(said[2] or step.place), said[1], 3.5)
+            return
+
+
+def _within(trouble: Trouble, library: str) -> list[Step]:
+    """The steps in the files of a library, innermost first."""
+    return [s for s in reversed(trouble.steps) if f"/{library}/" in s.place.file]
+
+
+def _alias(library: str, step: Step) -> str:
+    """What the user's file calls a library."""
+    held = {**step.frame.f_globals, **step.values}.items()
+    names = (k for k, v in held if isinstance(v, types.ModuleType) and v.__name__ == library)
+    return next(names, library)
+
+
+def _call(step: Step) -> ast.Call | None:
+    return sources.around(sources.expression(step.place), ast.Call)
+
+
+def _ways(step: Step, *ways: Rewrite | str) -> tuple[Way, ...]:
+    return tuple(tried.way(way, step, values=False) for way in ways)
+
+
+# ---------------------------------------------------------------- Equinox
+
+_FILTERED = {"jit": "filter_jit", "grad": "filter_grad", "vmap": "filter_vmap"}
+_FILTERED |= {"value_and_grad": "filter_value_and_grad"}
+
+
+def is_equinox(x: Any) -> bool:
+    """Whether a value is a module of Equinox."""
+    return any(kind.__module__.startswith("equinox.") for kind in type(x).__mro__[1:])
+
+
+def _module(trouble: Trouble, step: Step) -> Said:
+    """jax.jit and jax.grad of a function that takes a module, which holds functions, too."""
+    if not re.search("not a valid JAX type|Error interpreting argument to", trouble.text):
+        return None
+    inner = trouble.within("value_and_grad_f", "vmap_f", "_infer_params", "cache_miss")
+    fun = inner.values.get("fun") if inner is not None else None
+    args = inner.values.get("args") if inner is not None else None
+    held = [(n, x) for n, x in zip(sources.parameters(fun), args or (), strict=False)]
+    modules = [(name, x) for name, x in held if is_equinox(x)]
+    made = creation.how(tuple(_FILTERED), fun)
+    if not modules or fun is None or inner is None:
+        return None
+    usual = {"value_and_grad_f": "grad", "vmap_f": "vmap"}.get(inner.name, "jit")
+    kind = made.kind if made is not None else usual
+    place = made.place if made is not None else creation.find(kind, fun, trouble)
+    name, module = modules[0]
+    odd = next((p for p, x in leaves(module, name) if not hasattr(x, "dtype")), name)
+    what = f"`{name}` is a module of Equinox, and `{odd}` in it is no array; jax.{kind} takes "
+    what += f"arrays and trees of them (it is called at {here(step.place)})"
+    new = f"{_alias('equinox', step)}.{_FILTERED[kind]}"
+    node = sources.expression(place) if place is not None else None
+    node = node.func if isinstance(node, ast.Call) else node
+    edits = (tried.replaced(node, new, place.file),) if node is not None and place else ()
+    filtered = getattr(sys.modules["equinox"], _FILTERED[kind])
+    way = Way(
+        f"write {new} in the place of jax.{kind}", edits, lambda: _shaped(filtered, fun, args)
+    )
+    return what, (way,), place
+
+
+def _shaped(filtered: Callable, fun: Any, args: tuple) -> bool | None:
+    """Whether a function can be traced as Equinox transforms it; None if not, or not known."""
+    if not compat.is_idle() or not tried.computes(fun):
+        return None
+    with tried.quiet():
+        try:
+            sys.modules["equinox"].filter_eval_shape(filtered(fun), *args)
+        except Exception:  # there may be a jax.grad in it, which is the next to be replaced
+            return None
+    return True
+
+
+def _channels(trouble: Trouble, step: Step) -> Said:
+    """An image with its channels last."""
+    found = re.search(r"lhs feature dimension size .*? but (\d+) // 1 != (\d+)", trouble.text)
+    layers = [s for s in _within(trouble, "equinox") if "weight" in dir(s.values.get("self"))]
+    if found is None or not layers:
+        return None
+    given, layer = layers[0].values.get("x"), layers[0].values["self"]
+    shape, wanted = tuple(getattr(given, "shape", ()))[-layer.num_spatial_dims - 1 :], int(found[2])
+    what = f"{type(layer).__name__} of Equinox takes one example with its channels first, "
+    what += f"({wanted}, ...), and is given one of shape {shape}"
+    way = f"pass an example with {wanted} channels, and these first"
+    if shape[-1:] == (wanted,):
+        way = "move the channels to the front of each example: jnp.moveaxis(x, -1, 0); of a batch, "
+        way += "before jax.vmap, jnp.moveaxis(x, -1, 1)"
+    return what, way, None
+
+
+def _frozen(trouble: Trouble, step: Step) -> Said:
+    """model.w = w."""
+    node = sources.statement(sources.expression(step.place))
+    if trouble.kind != "FrozenInstanceError" or not isinstance(node, ast.Assign):
+        return None
+    target = node.targets[0]
+    if not isinstance(target, ast.Attribute) or not is_equinox(sources.value(target.value, step)):
+        return None
+    owner, value = text(target.value), ast.unparse(node.value)
+    what = f"`{owner}` is a module of Equinox, which cannot be changed in place"
+    new = f"{_alias('equinox', step)}.tree_at(lambda m: m.{target.attr}, {owner}, {value})"
+    if isinstance(target.value, ast.Name) and owner != "self":
+        new = f"{owner} = {new}"
+        return what, _ways(step, Rewrite(f"make a new one: {new}", node, new)), None
+    return what, f"make a new one: {new}, and return it", None
+
+
+# ---------------------------------------------------------------- Optax
+
+
+def _state(trouble: Trouble, step: Step) -> Said:
+    """opt.init(model)."""
+    call = _call(step)
+    if not _within(trouble, "optax") or call is None or "zeros_like requires" not in trouble.text:
+        return None
+    given = next((n for n in call.args if is_equinox(sources.value(n, step))), None)
+    if given is None:
+        return None
+    eqx, name = _alias("equinox", step), text(given)
+    new = f"{eqx}.filter({name}, {eqx}.is_inexact_array)"
+    what = (
+        f"`{name}` is a module of Equinox, and holds what is no array; `{text(call.func)}` makes "
+    )
+    what += "a state for arrays"
+    return what, _ways(step, Rewrite(f"pass its arrays only: {new}", given, new)), None
+
+
+def _labels(trouble: Trouble, step: Step) -> Said:
+    """Labels that are no whole numbers, or have one axis too many."""
+    call = _call(step)
+    inner = [s for s in _within(trouble, "optax") if {"logits", "labels"} <= set(s.values)]
+    if call is None or not inner or "integer" not in inner[0].name or len(call.args) < 2:
+        return None
+    logits, labels = inner[0].values["logits"], inner[0].values["labels"]
+    name, given = text(call.func), call.args[1]
+    what = f"`{text(given)}` is {of_type(labels)}; `{name}` takes whole numbers, one for each row "
+    what += f"of `{text(call.args[0])}`, which is {of_type(logits)}"
+    if "int" not in str(labels.dtype):
+        new = f"{tried.closed(given)}.astype(jnp.int32)"
+        soft = f"{name.removesuffix('_with_integer_labels')}, if each row holds probabilities"
+        return what, _ways(step, Rewrite(f"write {new}", given, new), soft), None
+    if tuple(labels.shape) == (*logits.shape[:-1], 1):
+        new = f"{tried.closed(given)}[..., 0]"
+        return what, _ways(step, Rewrite(f"write {new}", given, new)), None
+    return what, f"pass labels of shape {tuple(logits.shape[:-1])}", None
+
+
+def _updates(trouble: Trouble, step: Step) -> Said:
+    """optax.apply_updates(params, optimizer.update(...))."""
+    call = _call(step)
+    inner = [s for s in _within(trouble, "optax") if s.name == "apply_updates"]
+    if call is None or not inner or len(call.args) < 2:
+        return None
+    params, updates = inner[0].values.get("params"), inner[0].values.get("updates")
+    pair = isinstance(updates, tuple) and not hasattr(updates, "_fields") and len(updates) == 2
+    if not pair or jax.tree.structure(updates[0]) != jax.tree.structure(params):
+        return None
+    name = text(call.args[1])
+    what = f"`{name}` is a pair, (updates, state), as the update of an optimizer returns it; "
+    what += f"`{text(call.func)}` takes the updates"
+    new = f"{tried.closed(call.args[1])}[0]"
+    way = Rewrite(f"pass {new}, and keep {name}[1], the new state", call.args[1], new)
+    return what, _ways(step, way), None
+
+
+# ---------------------------------------------------------------- Diffrax, NumPyro, Haiku, nnx
+
+
+def _field(trouble: Trouble, step: Step) -> Said:
+    """A vector field of another shape, or with other arguments."""
+    inner = [s.values["self"] for s in _within(trouble, "diffrax") if "self" in s.values]
+    fields = [f for f in (getattr(x, "vector_field", None) for x in inner) if f is not None]
+    fun = sources.users(fields[0]) if fields else None
+    if fun is None or sources.definition(fun) is None:
+        return None
+    name, place, ends = sources.name_of(fun), sources.where_defined(fun), sources.returns(fun)
+    found = re.search(r"input type=(\S+) and requested type=(\S+)", trouble.text)
+    if found is not None:
+        what = f"the vector field {name} returns {found[1]}, and the state y is {found[2]}"
+        what += f"\n  it is solved at {here(step.place)}"
+        way = "return the derivative of y, of the shape that y has"
+        return what, way, ends[-1][1] if ends else place
+    given = re.search(rf"\b{re.escape(name)}\(\) takes (\d+) positional", trouble.text)
+    if given is not None:
+        what = f"Diffrax calls the vector field {name} with three arguments, (t, y, args), and it "
+        what += f"takes {given[1]}\n  it is solved at {here(step.place)}"
+        return what, f"let it take all three: {name}(t, y, args)", place
+    return None
+
+
+def _site(trouble: Trouble, step: Step) -> Said:
+    """A site of NumPyro whose values do not fit the plates around it, or without a key."""
+    inner = _within(trouble, "numpyro")
+    if not inner:
+        return None
+    if trouble.kind == "AssertionError" and inner[0].values.get("key", 0) is None:
+        call = _call(step)
+        site = text(call.args[0]) if call is not None and call.args else "a site"
+        what = f"numpyro.sample({site}, ...) draws, and there is no key to draw from"
+        way = "give the model one: numpyro.handlers.seed(model, jax.random.key(0))(...); or pass "
+        return what, way + "the model to MCMC, SVI or Predictive, and the key to these", None
+    site = next((s.values["site"] for s in inner if isinstance(s.values.get("site"), dict)), {})
+    plates = {p.name: p.size for p in site.get("cond_indep_stack", ())}
+    value = site.get("value")
+    if trouble.kind != "ValueError" or not plates or not hasattr(value, "shape"):
+        return None
+    sizes = ", ".join(f"{name!r} of size {size}" for name, size in plates.items())
+    what = f"the value of the site {site['name']!r} is {of_type(value)}, within the plate {sizes}"
+    if len(plates) == 1 and len(value.shape) == 1:
+        size, name = value.shape[0], next(iter(plates))
+        return what, f"make the plate {name!r} of size {size}, or pass {plates[name]} values", None
+    return what, "let each plate have the size of its axis of the value", None
+
+
+def _transformed(trouble: Trouble, step: Step) -> Said:
+    """Haiku's functions, which are transformed before they are called."""
+    words = trouble.text
+    if not _within(trouble, "haiku"):
+        return None
+    if "must be initialized inside an `hk.transform`" in words:
+        what = "modules of Haiku are made inside of a function that hk.transform is given"
+        way = "write net = hk.transform(f), then params = net.init(key, x) and "
+        return what, f"{way}net.apply(params, key, x)", None
+    if "non-None PRNGKey" in words:
+        what = "the function draws random numbers (hk.next_rng_key), and no key is passed"
+        return what, "pass one second: .apply(params, key, ...)", None
+    found = re.search(
+        r"'(\S+?)' with retrieved shape (\(.*?\)) does not match shape=\[(.*?)\]", words
+    )
+    if found is not None:
+        what = f"the parameter {found[1]!r} has shape {found[2]}, and this module, for this input, "
+        what += f"needs ({found[3]})"
+        way = "pass an input of the width that they were made for, or make new ones, .init(key, x)"
+        return what, way, None
+    return None
+
+
+def _level(trouble: Trouble, step: Step) -> Said:
+    """A module of nnx that a function of jax.jit or jax.grad closes over, and changes."""
+    found = re.search(r"Cannot mutate (\w+) from a different trace level", trouble.text)
+    if found is None:
+        return None
+    what = f"a {found[1]} of a module is changed here, inside of a function that JAX traces, and "
+    what += "the module was made outside of it"
+    way = "pass the module to the function as an argument, and transform it with nnx.jit, nnx.grad "
+    return what, way + "or nnx.value_and_grad, which carry the change out", None
+
+
+def _attribute(trouble: Trouble, step: Step) -> Said:
+    """self.h = h in the __call__ of a module of Flax."""
+    found = re.search(r"Can't set (\w+)=", trouble.text)
+    if found is None or trouble.kind != "SetAttributeFrozenModuleError":
+        return None
+    what = f"self.{found[1]} is set while the module runs, and a module of Flax is frozen then"
+    way = f"keep it in a variable, or return it; or self.sow('intermediates', {found[1]!r}, ...) "
+    return what, way + "and apply(..., mutable=['intermediates'])", None
+
+
+_SAYERS: tuple[Callable[[Trouble, Step], Said], ...] = (
+    *(_module, _channels, _frozen, _state, _labels, _updates, _field, _site, _transformed, _level),
+    _attribute,
+)
