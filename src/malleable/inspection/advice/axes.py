@@ -1,17 +1,22 @@
 """vmap and its axes: in_axes and out_axes that do not fit what the function is given or gives."""
 
+import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 
+from malleable import compat
 from malleable.compat import Place
-from malleable.inspection.advice import creation, sources
+from malleable.inspection.advice import creation, sources, tried
 from malleable.inspection.advice.differences import children, differences, is_leaf
-from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.hint import Advice, Way
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, leaves, listed, of_type, shape_of
+
+MOST = 4  # arguments, of which all ways to map some of them are tried
 
 
 def axes(trouble: Trouble) -> Iterator[Advice]:
@@ -63,7 +68,38 @@ def axes(trouble: Trouble) -> Iterator[Advice]:
         rest = "\nwhat does not fit is told below; JAX's own list is in error.jax_message"
         known, several = text.partition("Mismatch details")[0], re.search(r"\(\d+ found\)", text)
         instead = known.rstrip() + rest if several and several[0] != "(1 found)" else ""
-        yield Advice(advice[0] + called, here(edit), advice[1], 3, instead)
+        inputs = re.search("inconsistent sizes|its rank should be at least", text)
+        ways = _otherwise(step, fun, args, made) if inputs else ()
+        yield Advice(advice[0] + called, here(edit), ways or advice[1], 3, instead)
+
+
+def _otherwise(step: Step, fun: Any, args: tuple, made: Place | None) -> tuple[Way, ...]:
+    """The in_axes that map the fewest arguments less than these, and with which the call runs."""
+    spec = step.values.get("in_axes")
+    entries = spec if isinstance(spec, tuple) else (spec,) * len(args)
+    known = len(entries) == len(args) <= MOST and not step.values.get("kwargs")
+    if not known or not compat.is_idle() or not tried.computes(fun):
+        return ()
+    kinds = jax.tree.map(lambda x: jax.typeof(x) if hasattr(x, "shape") else x, args)
+    options = {k: step.values[k] for k in ("out_axes", "axis_size", "axis_name")}
+    fitting: dict[int, list[tuple]] = {}
+    for kept in itertools.product((True, False), repeat=len(args)):
+        new = tuple(e if keep else None for e, keep in zip(entries, kept, strict=True))
+        if any(e is not None for e in new) and new != tuple(entries):
+            with tried.quiet(), contextlib.suppress(Exception):  # of what does not run
+                jax.eval_shape(jax.vmap(fun, in_axes=new, **options), *map(_struct, kinds))
+                fitting.setdefault(len(args) - sum(kept), []).append(new)
+    best = fitting[min(fitting)] if fitting else []
+    word = "do not map what is the same for all: in_axes="
+    edits = [tried.optioned(made, f"in_axes={new!r}") for new in best]
+    alone = lambda: True if len(best) == 1 else None  # noqa: E731
+    return tuple(Way(f"{word}{n!r}", e, alone) for n, e in zip(best, edits, strict=True))
+
+
+def _struct(kinds: Any) -> Any:
+    return jax.tree.map(
+        lambda k: jax.ShapeDtypeStruct(k.shape, k.dtype) if hasattr(k, "shape") else k, kinds
+    )
 
 
 def _option(what: str) -> str:

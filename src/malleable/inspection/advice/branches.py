@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from malleable.inspection.advice import bodies, sources
+from malleable.inspection.advice import bodies, sources, tried
 from malleable.inspection.advice.differences import differences
 from malleable.inspection.advice.fitting import fitted
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.sources import text
+from malleable.inspection.advice.tried import Rewrite
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, leaves, of_type, structure
 
@@ -80,6 +81,7 @@ def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
     expression = end[0] if end else None
     shown = text(expression) if expression is not None else "..."
     wanted, got = (a, b) if odd == 1 else (b, a)
+    way: str | Rewrite
     if tuple(a.shape) != tuple(b.shape):
         way = f"return one shape from both, {tuple(wanted.shape)} or {tuple(got.shape)}"
         fits = fitted(shown, tuple(got.shape), tuple(wanted.shape))
@@ -88,8 +90,12 @@ def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
         way = f"in {names[odd]} return {wanted.dtype}: ({shown}).astype(jnp.{wanted.dtype})"
         if isinstance(expression, ast.Constant):
             way = f"in {names[odd]} return jnp.asarray({shown}, jnp.{wanted.dtype})"
+        if expression is not None and f"{got.dtype.kind}{wanted.dtype.kind}" == "if":
+            new = f"jnp.asarray({ast.unparse(expression)}, jnp.{wanted.dtype})"
+            way = Rewrite(way, expression, new)
     place = end[1] if end else None
-    yield Advice(what + begins, here(place or caller.place), way, 3)
+    ways = (tried.way(way, caller, values=False),)
+    yield Advice(what + begins, here(place or caller.place), ways, 3)
 
 
 def _label(name: str, fun: Any) -> str:

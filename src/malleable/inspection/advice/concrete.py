@@ -8,10 +8,9 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice import creation, flow, needs, sources, tried, wording
-from malleable.inspection.advice.hint import Advice, Edit, Way
+from malleable.inspection.advice.hint import Advice, Way
 from malleable.inspection.advice.leaks import outlived
 from malleable.inspection.advice.sources import MISSING
 from malleable.inspection.advice.trouble import Step, Trouble, here
@@ -183,7 +182,7 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
     if sources.parameters(fun)[:1] == ["self"]:
         call = f"{static} in its jax.jit"
     args, kwargs = jit.values.get("args") or (), jit.values.get("kwargs") or {}
-    edits = _edited(place, static) if place is not None else ()
+    edits = tried.optioned(place, static)
     text = f"mark it static, {call}{where}, which compiles anew for every value"
     yield Way(text, edits, lambda: _traces(fun, options, args, kwargs))
 
@@ -198,19 +197,6 @@ def _traces(fun, options: dict, args, kwargs) -> bool | None:
         except Exception:
             return False
     return True
-
-
-def _edited(place: Place, static: str) -> tuple[Edit, ...]:
-    """The edit of `jax.jit(f)`, or of a decorator `@jax.jit`, with these static arguments."""
-    node = sources.expression(place)
-    if isinstance(node, ast.Call):
-        kept = [k for k in node.keywords if not (k.arg or "").startswith("static_arg")]
-        given = ", ".join([*map(ast.unparse, [*node.args, *kept]), static])
-        return (tried.replaced(node, f"{ast.unparse(node.func)}({given})", place.file),)
-    if isinstance(getattr(node, "parent", None), ast.FunctionDef):
-        assert node is not None
-        return (tried.replaced(node, f"{ast.unparse(node)}({static})", place.file),)
-    return ()
 
 
 def _marked(parameters: list[str], names: list[str], options: dict) -> dict:

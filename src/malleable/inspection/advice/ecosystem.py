@@ -26,7 +26,9 @@ Said = tuple[str, str | tuple[Way, ...], Place | None] | None
 def ecosystem(trouble: Trouble) -> Iterator[Advice]:
     """Errors that come of passing something on to a library, or something of a library to JAX."""
     step = trouble.last
-    for say in _SAYERS if step is not None else ():
+    for say in _SAYERS:
+        if step is None:
+            return
         said = say(trouble, step)
         if said is not None:
             yield Advice(said[0], here(said[2] or step.place), said[1], 3.5)
@@ -70,8 +72,8 @@ def _module(trouble: Trouble, step: Step) -> Said:
         return None
     inner = trouble.within("value_and_grad_f", "vmap_f", "_infer_params", "cache_miss")
     fun = inner.values.get("fun") if inner is not None else None
-    args = inner.values.get("args") if inner is not None else None
-    held = [(n, x) for n, x in zip(sources.parameters(fun), args or (), strict=False)]
+    args: tuple = (inner.values.get("args") if inner is not None else None) or ()
+    held = [(n, x) for n, x in zip(sources.parameters(fun), args, strict=False)]
     modules = [(name, x) for name, x in held if is_equinox(x)]
     made = creation.how(tuple(_FILTERED), fun)
     if not modules or fun is None or inner is None:
@@ -186,7 +188,7 @@ def _updates(trouble: Trouble, step: Step) -> Said:
     inner = [s for s in _within(trouble, "optax") if s.name == "apply_updates"]
     if call is None or not inner or len(call.args) < 2:
         return None
-    params, updates = inner[0].values.get("params"), inner[0].values.get("updates")
+    params, updates = inner[0].values.get("params"), inner[0].values.get("updates", ())
     pair = isinstance(updates, tuple) and not hasattr(updates, "_fields") and len(updates) == 2
     if not pair or jax.tree.structure(updates[0]) != jax.tree.structure(params):
         return None
@@ -234,13 +236,14 @@ def _site(trouble: Trouble, step: Step) -> Said:
         what = f"numpyro.sample({site}, ...) draws, and there is no key to draw from"
         way = "give the model one: numpyro.handlers.seed(model, jax.random.key(0))(...); or pass "
         return what, way + "the model to MCMC, SVI or Predictive, and the key to these", None
-    site = next((s.values["site"] for s in inner if isinstance(s.values.get("site"), dict)), {})
-    plates = {p.name: p.size for p in site.get("cond_indep_stack", ())}
-    value = site.get("value")
+    sites = (s.values["site"] for s in inner if isinstance(s.values.get("site"), dict))
+    found: dict[str, Any] = next(sites, {})
+    plates = {p.name: p.size for p in found.get("cond_indep_stack", ())}
+    value: Any = found.get("value")
     if trouble.kind != "ValueError" or not plates or not hasattr(value, "shape"):
         return None
     sizes = ", ".join(f"{name!r} of size {size}" for name, size in plates.items())
-    what = f"the value of the site {site['name']!r} is {of_type(value)}, within the plate {sizes}"
+    what = f"the value of the site {found['name']!r} is {of_type(value)}, within the plate {sizes}"
     if len(plates) == 1 and len(value.shape) == 1:
         size, name = value.shape[0], next(iter(plates))
         return what, f"make the plate {name!r} of size {size}, or pass {plates[name]} values", None

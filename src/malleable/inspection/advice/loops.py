@@ -1,15 +1,17 @@
 """Loops: a carry that changes, inputs of different length, a test that is no truth value."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from jax import numpy as jnp
 
-from malleable.inspection.advice import bodies, sources
+from malleable.inspection.advice import bodies, sources, tried
 from malleable.inspection.advice.differences import differences
-from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.hint import Advice, Way
 from malleable.inspection.advice.sources import text
+from malleable.inspection.advice.tried import Rewrite
 from malleable.inspection.advice.trouble import Step, Trouble, here
 from malleable.inspection.advice.wording import kind, leaves, listed, of_type, structure
 
@@ -92,7 +94,20 @@ def _carry(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Ite
         yield Advice(what, here(place or caller.place), f"{way}: check what is swapped", 3)
         return
     way = _ways(old, new, init, path, expression)
-    yield Advice(what, here(place or caller.place), way, 3)
+    ways = (*_started(old, new, init, path, caller), Way(way))
+    yield Advice(what, here(place or caller.place), ways, 3)
+
+
+def _started(old, new, init: ast.expr | None, path: str, caller: Step) -> Iterator[Way]:
+    """A carry of whole numbers to which others are added, from the start of their type."""
+    at = re.fullmatch(r"\[(\d+)\]", path)
+    part = init.elts[int(at[1])] if at and isinstance(init, ast.Tuple) else None
+    part = init if not path else part
+    if part is None or old.shape != new.shape or f"{old.dtype.kind}{new.dtype.kind}" != "if":
+        return
+    made = f"jnp.asarray({ast.unparse(part)}, jnp.{new.dtype})"
+    start = Rewrite(f"start with {new.dtype}: {made}", part, made)
+    yield tried.way(start, caller, values=False)
 
 
 def _permuted(changed: list) -> bool:
@@ -197,10 +212,12 @@ def _pair(step: Step, caller: Step) -> Iterator[Advice]:
     what += f"(carry, y), y being stacked{bodies.otherwise(fun)}"
     what += f"\n  the loop starts at {here(caller.place)}"
     carry = shown if value is not None else "carry"
-    way = f"write `return {carry}, None`"
+    way: str | Rewrite = f"write `return {carry}, None`"
     if isinstance(value, ast.Tuple):
         way = f"write `return ({shown.strip('()')}), None`, if all of it is the carry"
-    yield Advice(what, here(place), way, 3)
+    elif value is not None:
+        way = Rewrite(way, value, f"({ast.unparse(value)}, None)")
+    yield Advice(what, here(place), (tried.way(way, caller, values=False),), 3)
 
 
 def _inputs(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Iterator[Advice]:

@@ -11,8 +11,9 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.inspection import places
-from malleable.inspection.advice import checks, keys, running, sources, syntax
-from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice import checks, keys, running, sources, syntax, tried
+from malleable.inspection.advice.hint import Advice, Way
+from malleable.inspection.advice.tried import Rewrite
 from malleable.inspection.advice.trouble import Step, Trouble, here
 
 
@@ -211,13 +212,22 @@ def arithmetic(trouble: Trouble, step: Step) -> Iterator[Advice]:
         return
     what = f"`{name}` is a random key, a value of its own kind ({jax.typeof(step.values[name])}), "
     what += f"and `{syntax.text_of(node)}` treats it as numbers"
-    yield Advice(
-        what,
-        here(step.place),
-        f"for a key that depends on a number write jax.random.fold_in({name}, i); for several, "
-        f"jax.random.split({name}, n); for its bits, jax.random.key_data({name})",
-        weight=3,
-    )
+    whole = [n for n in ast.walk(node) if isinstance(n, ast.Name)] if node else []
+    whole = [n for n in whole if is_whole(sources.value(n, step))]
+    number = whole[0].id if whole else "i"
+    new = f"jax.random.fold_in({name}, {number})"
+    others = f"for several, jax.random.split({name}, n); for its bits, jax.random.key_data({name})"
+    first: str | Rewrite = f"for a key that depends on a number write {new}"
+    if isinstance(node, ast.BinOp) and len(whole) == 1 and name == syntax.text_of(node.left):
+        first = Rewrite(first, node, new)
+    ways = (tried.way(first, step, values=False), Way(others))
+    yield Advice(what, here(step.place), ways, weight=3)
+
+
+def is_whole(x: Any) -> bool:
+    """Whether this is one whole number."""
+    kind = getattr(getattr(x, "dtype", None), "kind", "i" if type(x) is int else "")
+    return kind in ("i", "u") and np.shape(x) == ()
 
 
 def unpacking(trouble: Trouble, step: Step) -> Iterator[Advice]:

@@ -4,14 +4,17 @@ import ast
 import re
 from collections.abc import Iterator
 
-from malleable.inspection.advice import sources
+from malleable.inspection.advice import sources, tried
 from malleable.inspection.advice.fitting import closed, fitted
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.mapped import is_pmap
 from malleable.inspection.advice.matrices import square
 from malleable.inspection.advice.operands import Operand, operands
 from malleable.inspection.advice.sources import text
+from malleable.inspection.advice.tried import Rewrite
 from malleable.inspection.advice.trouble import Step, Trouble, here
+
+Said = tuple[str, str | Rewrite] | None
 
 
 def shapes(trouble: Trouble) -> Iterator[Advice]:
@@ -22,13 +25,17 @@ def shapes(trouble: Trouble) -> Iterator[Advice]:
     if foreign is not None:
         found = _said(trouble, foreign)
         if found is not None:
-            inside = f"inside of a library, at {here(foreign.place)}, {found[0]}"
+            told = re.findall(r"\(\d[\d, ]*\)", trouble.text)
+            said = found[0]
+            if "broadcast" in trouble.text and told and not all(one in said for one in told):
+                said = f"arrays of the shapes {' and '.join(told)} do not broadcast"
+            inside = f"inside of a library, at {here(foreign.place)}, {said}"
             yield Advice(inside, here(step.place), _passed(trouble), 2)
         return
     found = None if _mapped(trouble) else _said(trouble, step)
     if found is not None:
         way = _by_pairs(trouble, step) or found[1]
-        yield Advice(found[0], here(step.place), way, 3)
+        yield Advice(found[0], here(step.place), (tried.way(way, step, values=False),), 3)
     elif trouble.steps[-1] is not step and not _mapped(trouble):
         node, known = operands(trouble)  # a library refuses what this line gives to it
         known = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
@@ -67,7 +74,7 @@ def _by_pairs(trouble: Trouble, step: Step) -> str:
     )
 
 
-def _said(trouble: Trouble, step: Step) -> tuple[str, str] | None:
+def _said(trouble: Trouble, step: Step) -> Said:
     """(what, way out) by the first row of the table that fits the error."""
     for pattern, say in _TABLE:
         found = re.search(pattern, trouble.text, re.S | re.I)
@@ -94,7 +101,7 @@ def _shown(known: list[Operand]) -> str:
     return ", ".join(map(str, known))
 
 
-def _broadcast(found, node, known) -> tuple[str, str] | None:
+def _broadcast(found, node, known) -> Said:
     arrays = [one for one in known if one.shape]
     pair = _clash(arrays)
     if pair is None:
@@ -110,7 +117,7 @@ def _broadcast(found, node, known) -> tuple[str, str] | None:
     return what, _fit(one, other)
 
 
-def _promotion(found, node, known) -> tuple[str, str] | None:
+def _promotion(found, node, known) -> Said:
     """Arrays that broadcast, and jax_numpy_rank_promotion forbids it."""
     arrays = [one for one in known if one.shape]
     few, many = min(arrays, key=_count, default=None), max(arrays, key=_count, default=None)
@@ -119,7 +126,8 @@ def _promotion(found, node, known) -> tuple[str, str] | None:
     what = f"{few} and {many}: they broadcast, but the setting jax_numpy_rank_promotion='raise' "
     what += "forbids to broadcast arrays with different numbers of axes"
     index = ", ".join(["None"] * (_count(many) - _count(few)) + [":"] * _count(few))
-    return what, f"say which axes are new: {closed(few.name)}[{index}]"
+    new = f"{closed(few.name)}[{index}]"
+    return what, Rewrite(f"say which axes are new: {new}", few.node, new)
 
 
 def _count(one: Operand) -> int:
@@ -145,7 +153,7 @@ def _where(a: tuple, b: tuple) -> tuple[int, int, int] | None:
     return None
 
 
-def _fit(one: Operand, other: Operand) -> str:
+def _fit(one: Operand, other: Operand) -> str | Rewrite:
     small, big = sorted((one, other), key=lambda x: len(x.shape))
     name = small.name if small.name.isidentifier() else f"({small.name})"
     if len(small.shape) < len(big.shape):
@@ -154,11 +162,11 @@ def _fit(one: Operand, other: Operand) -> str:
             if all(m == n or 1 in (m, n) for m, n in zip(part, small.shape, strict=True)):
                 after = len(big.shape) - start - len(small.shape)
                 index = ", ".join([":"] * len(small.shape) + ["None"] * after)
-                return f"line up the axes: write {name}[{index}] (or reshape it), of shape " + str(
-                    small.shape + (1,) * after
-                )
+                new = f"{name}[{index}]"
+                way = f"line up the axes: write {new} (or reshape it), of shape "
+                return Rewrite(f"{way}{small.shape + (1,) * after}", small.node, new)
     if len(small.shape) == len(big.shape) >= 2 and _where(small.shape[::-1], big.shape) is None:
-        return f"transpose one of them: {name}.T"
+        return Rewrite(f"transpose one of them: {name}.T", small.node, f"{name}.T")
     if len(small.shape) == len(big.shape) == 1:
         n = min(small.shape[0], big.shape[0])
         longer = big if big.shape[0] > n else small
@@ -170,7 +178,7 @@ def _fit(one: Operand, other: Operand) -> str:
 # ---------------------------------------------------------------- products
 
 
-def _product(found, node, known) -> tuple[str, str] | None:
+def _product(found, node, known) -> Said:
     arrays = [one for one in known if one.shape]
     if len(arrays) == 1 and _twice(node):
         arrays *= 2
@@ -211,7 +219,7 @@ def _multiplies(a: tuple, b: tuple) -> bool:
     return bool(a) and bool(b) and a[-1] == b[-2:][0]
 
 
-def _einsum(found, node, known) -> tuple[str, str] | None:
+def _einsum(found, node, known) -> Said:
     if not isinstance(node, ast.Call) or not node.args:
         return None
     spec = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
@@ -241,7 +249,7 @@ def _einsum(found, node, known) -> tuple[str, str] | None:
 # ---------------------------------------------------------------- joining and reshaping
 
 
-def _join(found, node, known) -> tuple[str, str] | None:
+def _join(found, node, known) -> Said:
     arrays = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
     if len(arrays) < 2:
         return None
@@ -252,13 +260,16 @@ def _join(found, node, known) -> tuple[str, str] | None:
     other = next((one for one in arrays if one.shape == usual), arrays[0])
     what = f"{name} cannot join these: {_shown(arrays)}"
     if all(one.shape == () for one in arrays):
-        return what, f"single numbers have no axis to join along: jnp.stack([{', '.join(names)}])"
+        new = f"jnp.stack([{', '.join(names)}])"
+        return what, Rewrite(f"single numbers have no axis to join along: {new}", node, new)
     few, many = sorted((odd, other), key=lambda one: len(one.shape))
     if len(few.shape) + 1 == len(many.shape):
         matches = [i for i in range(len(many.shape)) if _drop(many.shape, i) == few.shape]
         axis = matches[0] if matches else 0
         index = ", ".join([":"] * axis + ["None"])
-        return what, f"give `{few.name}` the axis it lacks: {few.name}[{index}] (jnp.expand_dims)"
+        new = f"{closed(few.name)}[{index}]"
+        way = f"give `{few.name}` the axis it lacks: {new} (jnp.expand_dims)"
+        return what, Rewrite(way, few.node, new)
     if name == "stack":
         way = fitted(odd.name, odd.shape, usual)
         way = f"give all the shape {usual}: {way}" if way else "pad or cut them to one shape"
@@ -267,7 +278,9 @@ def _join(found, node, known) -> tuple[str, str] | None:
         differ = [i for i, (m, n) in enumerate(zip(few.shape, many.shape, strict=True)) if m != n]
         if len(differ) == 1:
             joined = f"jnp.concatenate([{', '.join(names)}], axis={differ[0]})"
-            return what, f"only axis {differ[0]} differs: join along it, {joined}"
+            return what, Rewrite(
+                f"only axis {differ[0]} differs: join along it, {joined}", node, joined
+            )
     return what, "make them alike in every axis but the one along which they are joined, axis=..."
 
 
@@ -275,7 +288,7 @@ def _drop(shape: tuple, axis: int) -> tuple:
     return shape[:axis] + shape[axis + 1 :]
 
 
-def _reshape(found, node, known) -> tuple[str, str] | None:
+def _reshape(found, node, known) -> Said:
     arrays = [one for one in known if one.shape and hasattr(one.value, "dtype")]
     if not arrays or not isinstance(node, ast.Call):
         return None
@@ -299,7 +312,7 @@ def _whole_number(node: ast.AST) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _axis(found, node, known) -> tuple[str, str] | None:
+def _axis(found, node, known) -> Said:
     axis, count = int(found[1]), int(found[2])
     arrays = [one for one in known if one.shape is not None and len(one.shape) == count]
     named = [one for one in known if type(one.value) is int and one.value == axis]
@@ -314,7 +327,7 @@ def _axis(found, node, known) -> tuple[str, str] | None:
     return what, f"use axes 0 to {count - 1}; the last is axis={count - 1}, or axis=-1"
 
 
-def _no_axis(found, node, known) -> tuple[str, str] | None:
+def _no_axis(found, node, known) -> Said:
     """axis=2 of an array with two axes, where JAX says only that a tuple has no such entry."""
     arrays = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
     axis = {k.arg: k.value for k in getattr(node, "keywords", ())}.get("axis")
@@ -325,7 +338,7 @@ def _no_axis(found, node, known) -> tuple[str, str] | None:
     return None if -count <= given < count else _axis((None, given, count), node, known)
 
 
-def _indices(found, node, known) -> tuple[str, str] | None:
+def _indices(found, node, known) -> Said:
     count, given = int(found[1]), int(found[2])
     arrays = [one for one in known if one.shape is not None and len(one.shape) == count]
     item = text(node) if isinstance(node, ast.Subscript) else "it"
@@ -339,7 +352,7 @@ def _indices(found, node, known) -> tuple[str, str] | None:
     return what, f"{way}; or add an axis before, {name}[..., None]"
 
 
-def _convolution(found, node, known) -> tuple[str, str] | None:
+def _convolution(found, node, known) -> Said:
     arrays = [one for one in known if len(one.shape or ()) > 2][:2]
     if len(arrays) < 2:
         return None
@@ -357,7 +370,7 @@ def _convolution(found, node, known) -> tuple[str, str] | None:
     return what, f"{way}('NHWC', 'HWIO', 'NHWC')"
 
 
-def _update(found, node, known) -> tuple[str, str] | None:
+def _update(found, node, known) -> Said:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
         return None
     if ".at[" not in text(node.func):
@@ -370,7 +383,7 @@ def _update(found, node, known) -> tuple[str, str] | None:
     return what, "give it that shape, or one that broadcasts to it" + f", e.g. {fits}" * bool(fits)
 
 
-def _squeezed(found, node, known) -> tuple[str, str] | None:
+def _squeezed(found, node, known) -> Said:
     arrays = [one for one in known if one.shape]
     if not arrays:
         return None
@@ -386,7 +399,7 @@ def _squeezed(found, node, known) -> tuple[str, str] | None:
     return what, way
 
 
-def _uneven(found, node, known) -> tuple[str, str] | None:
+def _uneven(found, node, known) -> Said:
     arrays = [one for one in known if one.shape]
     if not arrays or not isinstance(node, ast.Call) or len(node.args) < 2:
         return None
@@ -395,7 +408,7 @@ def _uneven(found, node, known) -> tuple[str, str] | None:
     return what, f"write jnp.array_split({given}), whose parts may differ in size; or pad it"
 
 
-def _too_large(found, node, known) -> tuple[str, str] | None:
+def _too_large(found, node, known) -> Said:
     arrays = [one for one in known if one.shape and hasattr(one.value, "dtype")]
     if not arrays:
         return None

@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import linecache
 import math
+import re
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice import creation, sources
 from malleable.inspection.advice.hint import Edit, Way
@@ -73,6 +75,23 @@ def replaced(node: Any, new: str, file: str, last: Any = None) -> Edit:
     """The edit that puts new text in the place of a node, or of all up to another one."""
     last = last or node
     return Edit(file, node.lineno, node.col_offset, last.end_lineno, last.end_col_offset, new)
+
+
+def optioned(place: Place | None, options: str) -> tuple[Edit, ...]:
+    """The edit of `jax.jit(f)`, or of a decorator `@jax.jit`, with these options and no others
+    that begin like them.
+    """
+    node: Any = sources.expression(place) if place is not None else None
+    if place is None or node is None:
+        return ()
+    if isinstance(node, ast.Call):
+        start = re.split(r"(?:names|nums)?=", options)[0]
+        kept = [k for k in node.keywords if not (k.arg or "").startswith(start)]
+        given = ", ".join([*map(ast.unparse, [*node.args, *kept]), options])
+        return (replaced(node, f"{ast.unparse(node.func)}({given})", place.file),)
+    if isinstance(getattr(node, "parent", None), ast.FunctionDef):
+        return (replaced(node, f"{ast.unparse(node)}({options})", place.file),)
+    return ()
 
 
 def does(edit: Edit, step: Step, values: bool) -> bool | None:
