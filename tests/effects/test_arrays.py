@@ -120,6 +120,16 @@ def test_a_scalar_is_a_value():
     agree(run("s = x[0]; s += 1; x[1] = s", "x"), V)
 
 
+NO_DIMS = ["v = x[0, ...]; v[v > 1.5] = -2", "v = x[1, ...]; v[v > 0.5] = -2; v[v > 9] = 1",
+           "v = x[0, ...]; v += 1; w = v.reshape(()); w *= 2; x += v", "v = x[2, ...]; v[...] = 7",
+           "v = x[:1].squeeze(); v -= 3; v[v < 0] *= 2", "s = x.sum(); s += 1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", NO_DIMS)
+def test_a_view_without_dims_is_an_array_and_no_number(body):
+    agree(run(body, "x"), V)
+
+
 def test_an_index_is_read_when_the_view_is_made():
     program = run("k = i[0]; v = x[k:]; i[0] = 3; v[0] = 9", "x, i")
     wanted = by_numpy(program, V, N[1:3])[0]
@@ -218,6 +228,17 @@ def test_a_size_known_only_at_run_time_is_refused(body, what):
     error = refused(body, "x, q", V, Q)
     assert re.search(what, error.what)
     assert "jnp.where(mask, new, x)" in error.hint
+
+
+def test_a_mask_beside_another_index_is_refused():
+    error = refused("x[0, q] = 1", "x, q", A, A[0] > 1)
+    assert error.what.startswith("x[i, mask]") and "x[i][mask] = y" in error.hint
+    agree(run("x[0][q] = 1", "x, q"), A, A[0] > 1)
+
+
+def test_a_masked_value_does_not_widen_the_array():
+    with pytest.raises(ValueError, match="broadcast"):
+        jax.jit(mutable(run("x[q] = y", "x, q, y")))(A[:, :1], A[:, 0] > 1, A[0])
 
 
 def test_a_refusal_names_the_line():

@@ -66,6 +66,7 @@ def statements(draw, names):
             f"{new} = {draw(VIEWS).format(x)}",
             f"{new} = {draw(COPIES).format(x)}",
             f"{new} = {x}",
+            f"{x} += {value}",
             f"for row in {x}: row[...] += 0.5",
         ])
     )  # fmt: skip

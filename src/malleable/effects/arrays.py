@@ -139,9 +139,13 @@ class MutableTracer(compat.LiveTracer):
     T = property(transpose)
     mT = property(lambda self: self.swapaxes(-1, -2))
 
+    def _is_scalar(self):
+        """Whether NumPy has a number here, which no write changes, and no view of an array."""
+        return self.ndim == 0 and (self.base is None or self.base._is_scalar())
+
     def _update(self, op, other):
         new = op(self, other)
-        if self.ndim == 0:  # as NumPy's scalars, which are values
+        if self._is_scalar():
             return new
         if not np.can_cast(new.dtype, self.dtype, "same_kind"):
             raise TypeError(f"cannot write {new.dtype} into an array of {self.dtype} in place")

@@ -11,6 +11,8 @@ from malleable.errors import TransformError
 def plain_index(index, shape, lower):
     """An index without watched values; raises IndexError where NumPy does."""
     parts = tuple(_plain(p, lower) for p in (index if isinstance(index, tuple) else (index,)))
+    if len(parts) > 1 and any(map(is_traced_mask, parts)):
+        raise unknown_size("x[i, mask]", "select in two steps: x[i][mask] = y")
     if not any(isinstance(p, compat.Tracer) for p in jax.tree.leaves(parts)):
         selected_shape(shape, parts)
     return parts if isinstance(index, tuple) else parts[0]
@@ -100,8 +102,8 @@ class Selection(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def is_traced_mask(index) -> bool:
-    """Whether an index is a mask whose values are not known."""
-    return isinstance(index, compat.Tracer) and index.dtype == bool and index.ndim > 0
+    """Whether an index is a mask whose values are not known; `x[x > 0]` of a scalar is one, too."""
+    return isinstance(index, compat.Tracer) and index.dtype == bool
 
 
 def write_masked(old, mask, new):
@@ -113,12 +115,13 @@ def write_masked(old, mask, new):
     elif jnp.ndim(new) > old.ndim - mask.ndim:
         raise unknown_size("x[mask] = y with one element of y per selected one")
     where = mask.reshape(mask.shape + (1,) * (old.ndim - mask.ndim))
-    return jnp.where(where, jax.lax.convert_element_type(new, old.dtype), old)
+    new = jnp.broadcast_to(jax.lax.convert_element_type(new, old.dtype), old.shape)
+    return jnp.where(where, new, old)
 
 
-def unknown_size(what: str) -> TransformError:
-    return TransformError(
-        f"{what}, and a mask known only at run time: its size is unknown",
-        where=compat.where(),
-        hint="work on all elements: jnp.where(mask, new, x), jnp.sum(x, where=mask)",
-    )
+INSTEAD = "work on all elements: jnp.where(mask, new, x), jnp.sum(x, where=mask)"
+
+
+def unknown_size(what: str, hint: str = INSTEAD) -> TransformError:
+    what = f"{what}, and a mask known only at run time: its size is unknown"
+    return TransformError(what, where=compat.where(), hint=hint)
