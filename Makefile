@@ -17,6 +17,8 @@ soak:                           ## the laws on many more random programs: takes 
 		--selective-programs 20000
 	MALLEABLE_LARGE_PROGRAMS=1 $(PYTHON) -m tests.soak --rewriting-programs 25000
 	$(PYTHON) -m benchmarks.selective_soak
+	MALLEABLE_NEW_PROGRAMS=1 $(PYTHON) -m pytest tests/laws tests/effects/test_arrays_like_numpy.py \
+		tests/test_programs.py tests/inspection/test_stepping.py tests/inspection/test_unstage.py
 
 bench:
 	$(PYTHON) -m benchmarks.staging
