@@ -1,8 +1,9 @@
 """Run functions written by other people through a front end, and say which come out right.
 
-    python -m benchmarks.cases frontend ../shared/cases/frontend.py [--only NAME ...] [--grad]
+    python -m benchmarks.cases frontend ../shared/cases/frontend.py [--only NAME ..] [--grad]
     python -m benchmarks.cases rewriting ../shared/cases/rewriting.py    # see rewriting_cases.py
     python -m benchmarks.cases selective ../shared/cases/selective.py    # see selective_cases.py
+    python -m benchmarks.cases frontend --smoke                          # on two small cases
 
 The file names unmodified functions of installed packages and how to call them. Each is called on
 NumPy, then converted under `jax.jit`, in 64 bits on the CPU, each in its own process. Exit status
@@ -32,6 +33,7 @@ import numpy as np
 
 import malleable
 from benchmarks import rewriting_cases, selective_cases
+from benchmarks.smoke import add_argument, case_file
 from benchmarks.suite import load
 
 DIFFICULTIES = ("easy", "medium", "hard", "impossible")
@@ -204,17 +206,22 @@ def compiled_name(fun):
 # -- all cases, some at a time
 
 
-def work(channel, suite, case, how, with_grad):
+def work(channel, file, name, how, with_grad):
+    """Judge one case in a process that has started nothing before."""
     faulthandler.enable()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
+        suite = load(file)
+        case = next(case for case in suite.CASES if case.name == name)
         result = attempt(lambda: judge(suite, case, how, with_grad, channel.send))
     channel.send(result)
 
 
-def run_all(suite, cases, how, options):
+def run_all(cases, how, options):
     """{name: record}. A case that hangs is ended, one that crashes XLA ends only itself."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # XLA's threads do not survive a fork
     waiting, busy, records = list(cases), {}, {}
 
     def finish(channel, record):
@@ -229,9 +236,8 @@ def run_all(suite, cases, how, options):
     while waiting or busy:
         while waiting and len(busy) < options.jobs:
             case, (ours, theirs) = waiting.pop(0), context.Pipe(duplex=False)
-            process = context.Process(
-                target=work, args=(theirs, suite, case, how, options.grad), daemon=True
-            )
+            args = (theirs, options.file, case.name, how, options.grad)
+            process = context.Process(target=work, args=args, daemon=True)
             process.start()
             theirs.close()
             start = time.monotonic()
@@ -313,25 +319,20 @@ def main():
         return other(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=["frontend", "plain"], help="plain: jax.jit as it is")
-    parser.add_argument("file", help="a file of the form of shared/cases/frontend.py")
+    what = "a file of the form of shared/cases/frontend.py"
+    parser.add_argument("file", help=what, **case_file("frontend.py"))
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--grad", action="store_true", help="gradients, too")
     parser.add_argument("--baseline", action="store_true", help="plain jax.jit beside it")
     parser.add_argument("--json", metavar="FILE", help="write every record")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, default=2)
+    add_argument(parser)
     options = parser.parse_args()
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_x64", True)
-    warnings.filterwarnings("ignore", message="(?s).*fork")  # no backend and no thread exists yet
     suite = load(options.file)
     cases = [c for c in suite.CASES if not options.only or c.name in options.only]
-    for case in cases:  # import what they need once, not once per process
-        with contextlib.suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            case.load()
-    records = run_all(suite, cases, options.what, options)
-    baseline = run_all(suite, cases, "plain", options) if options.baseline else {}
+    records = run_all(cases, options.what, options)
+    baseline = run_all(cases, "plain", options) if options.baseline else {}
     for name, record in baseline.items():
         records[name]["plain"] = record["verdict"]
     show(records, baseline, options.grad)

@@ -5,13 +5,17 @@
     python -m benchmarks.errors benchmarks/error_programs.py [NAME ..]
 
 In the form of ../shared/cases/errors.py, whose harness runs and scores them; ERROR_CASES names it
-where it lies elsewhere. A comment `#! name` marks the line to edit.
+where it lies elsewhere, and `--smoke` takes a small one. A comment `#! name` marks the line to edit.
 """
 import os
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(os.environ.get("ERROR_CASES", pathlib.Path(__file__).resolve().parents[2] / "shared/cases/errors.py")).parent))
+HARNESS = pathlib.Path(__file__).resolve().parents[2] / "shared/cases/errors.py"
+if "--smoke" in sys.argv:
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "smoke"))
+else:
+    sys.path.insert(0, str(pathlib.Path(os.environ.get("ERROR_CASES", HARNESS)).parent))
 
 import errors as harness  # sets up four devices, so before jax
 from errors import CASES, U, case

@@ -1,6 +1,6 @@
 """What the front end costs: converting, calling, tracing, and the programs that come out.
 
-    python -m benchmarks.frontend [--json] [--only conversion calls nesting loops gradients rolling]
+    python -m benchmarks.frontend [--json] [--smoke] [--only SECTION ...]
 
 Times are CPU times, in one process, interleaved, medians; compare ratios.
 """
@@ -21,19 +21,22 @@ from jax import lax
 from jax import numpy as jnp
 
 from benchmarks.measure import interleaved, report, table
+from benchmarks.smoke import size
 from benchmarks.staging import instructions
 from malleable import autograph, loop, skip
 from malleable.frontend.convert import OPERATORS
 from malleable.frontend.rewrite import rewrite
 
-MODULES = ["scipy.optimize._zeros_py", "scipy.optimize._optimize", "scipy.optimize._linesearch"]
-PACKAGES = ["scipy.integrate._ivp", "scipy.sparse.linalg._isolve"]
+MODULES = ["scipy.optimize._linesearch"]
+MODULES += size(["scipy.optimize._zeros_py", "scipy.optimize._optimize"], [])
+PACKAGES = size(["scipy.integrate._ivp", "scipy.sparse.linalg._isolve"], [])
 DEPTHS = range(1, 13)
-LAYERS, WIDTH, TOKENS = 48, 128, 16
+LAYERS, WIDTH, TOKENS = size(48, 2), 128, 16
 
 
 def many(fun, times):
     """fun() so many times; what `interleaved` is to run for something short."""
+    times = size(times, 1)
 
     def run():
         for _ in range(times):
@@ -103,7 +106,7 @@ def norm(x):
     return total**0.5
 
 
-def calls(times=20_000):
+def calls(times=size(20_000, 100)):
     light, heavy = autograph(halve), autograph(norm)
     xs = [0.5] * 1000
     seconds = interleaved(
@@ -313,7 +316,7 @@ def gradients(times=20):
     with jax.enable_x64(True):
         args = jax.device_put(args)
         funs = {"lax.while_loop": fixed_point_of(lax.while_loop)}
-        for most in (50, 1000):
+        for most in size((50, 1000), (50,)):
             plain = lambda w, b, most=most: fixed_point(w, b, most)
             theirs = lambda *a, most=most: equinox.internal.while_loop(
                 *a, max_steps=most, kind="checkpointed"
@@ -389,7 +392,7 @@ def dicts(key):
     return {name: 0.05 * jax.random.normal(key, np.atleast_1d(s)) for name, s in shapes.items()}
 
 
-def rolling(rounds=2):
+def rolling(rounds=size(2, 1)):
     keys, x = jax.random.split(jax.random.key(0), LAYERS), jnp.ones((TOKENS, WIDTH))
     models = {"equinox blocks": (model, Block), "dicts of arrays": (model_of_dicts, dicts)}
     rows, figures = [("", "unrolled    rolled    ratio   (trace + compile)")], {}
@@ -430,7 +433,7 @@ SECTIONS = {
 
 
 def main():
-    chosen = sys.argv[sys.argv.index("--only") + 1 :] if "--only" in sys.argv else SECTIONS
+    chosen = [word for word in sys.argv[1:] if word in SECTIONS] or SECTIONS
     print(f"The front end, JAX {jax.__version__}, Python {sys.version.split()[0]}")
     figures = {}
     for name in chosen:

@@ -1,6 +1,6 @@
 """Apply the hints of `malleable.errors.explain()` to failing programs, and run them again.
 
-    python -m benchmarks.hints ../shared/cases/errors.py [NAME ..]
+    python -m benchmarks.hints ../shared/cases/errors.py [NAME ..] [--smoke]
 
 Each way out that a note gives without "perhaps" is an edit of the source. It is applied to a copy
 of the program, which then has to run, and to return what plain Python returns for it as it was
@@ -21,6 +21,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
 import jax
 
+from benchmarks.smoke import add_argument, case_file, size
 from malleable.errors import explain
 from malleable.inspection.advice.tried import equal
 
@@ -108,12 +109,13 @@ def names(path):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("path")
+    parser.add_argument("path", **case_file("../error_programs.py"))
     parser.add_argument("names", nargs="*")
+    add_argument(parser)
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     counts = collections.Counter()
-    for name in given.names or names(given.path):
+    for name in given.names or size(names(given.path), ["inverse_of_wide", "concatenate_inline"]):
         for hint, outcome in outcomes(given.path, name):
             counts[outcome.split()[0]] += 1
             print(f"{name:28}{outcome[:80]:10} {hint}")

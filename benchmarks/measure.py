@@ -5,13 +5,15 @@ import statistics
 import sys
 import time
 
+from benchmarks.smoke import size
+
 
 def interleaved(cases, rounds=7):
     """{name: median seconds} of {name: function}, each run in turn, A B A B."""
     times = {name: [] for name in cases}
     for fun in cases.values():
         fun()
-    for _ in range(rounds):
+    for _ in range(size(rounds, 1)):
         for name, fun in cases.items():
             start = time.process_time()
             fun()

@@ -1,7 +1,7 @@
 """What pushing reductions up and streaming gain: each program plain, by us, and fused by hand.
 
-    python -m benchmarks.rewriting [--only WORD ...] [--quick] [--json] [--docs]
-    python -m benchmarks.rewriting --engine      # what rewriting itself costs, and rolling up
+    python -m benchmarks.rewriting [--only WORD ...] [--quick] [--json] [--docs] [--smoke]
+    python -m benchmarks.rewriting --engine [--smoke]      # what rewriting itself costs
 
 Forward and gradient, in turn in one process (see `ratios.py`), with what pykeops and torch.compile
 make of the kernels where they are installed. A result that is not that of the plain program is
@@ -29,6 +29,7 @@ from benchmarks import (
 from benchmarks.rewriting_peers import peers
 from benchmarks.rewriting_report import say, write_docs
 from benchmarks.rewriting_transform import ours
+from benchmarks.smoke import SMOKE, add_argument, size
 from benchmarks.workloads import Gate, gradient
 
 WORKLOADS = [
@@ -57,7 +58,7 @@ def variant(workload, kind, name):
 
 def measure(workload, kind, options):
     """A row of the table, as a dict."""
-    args = workload.make(options.quick)
+    args = workload.make(options.quick or SMOKE)
     row = {"name": workload.name, "kind": kind, "wrong": {}, "ms": {}, "speed": {}, "temp": {}}
     row |= {"shown": {}, "same": False, "gates": []}
     programs = {}
@@ -68,7 +69,7 @@ def measure(workload, kind, options):
             row["wrong"][name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     calls = {name: program.call for name, program in programs.items()}
     expected = calls["plain"]()
-    if not options.quick and options.peers:
+    if not options.quick and options.peers and not SMOKE:
         calls |= peers(workload, kind, args, weights(expected, args, workload))
     for name, call in calls.items():
         if why := differs(call(), expected, workload.tolerance * (5 if kind == "gradient" else 1)):
@@ -155,14 +156,14 @@ def memory(row, name):
 def resident(workload, options):
     """{kind: {variant: bytes}}, measured in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.rewriting", "--resident", workload.name]
-    command += ["--variants", *options.variants]
+    command += ["--variants", *options.variants, *size([], ["--smoke"])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def resident_here(name, variants):
     workload = next(w for w in WORKLOADS if w.name == name)
-    args, found = workload.make(False), {}
+    args, found = workload.make(SMOKE), {}
     for kind in kinds(workload):
         for each in sorted(variants, key=VARIANTS[::-1].index):  # plain, the largest, comes last
             program = ratios.compiled(variant(workload, kind, each), args, False)
@@ -181,6 +182,7 @@ def run(options):
     """All rows; each is printed when it is known."""
     words = [word.lower() for word in options.only or [""]]
     chosen = [w for w in WORKLOADS if any(word in w.name.lower() for word in words)]
+    chosen = size(chosen, ([w for w in chosen if w.resident] or chosen)[:1])
     rows = []
     for workload in chosen:
         extra = {}
@@ -204,7 +206,7 @@ def verdict(rows):
         print(f"FAIL   {row['name']}, {row['kind']}: {what} {text} of {than}, needed {least:.3g}")
     passed = sum(g[-1] for r in rows for g in r["gates"])
     print(f"\n{len(rows)} rows, {len(wrong)} wrong; {passed} gates passed, {len(failed)} failed")
-    return 1 if wrong or failed else 0
+    return 1 if wrong or (failed and not SMOKE) else 0
 
 
 def arguments():
@@ -216,10 +218,13 @@ def arguments():
     parser.add_argument("--engine", action="store_true", help="the cost of rewriting itself")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--budget", type=float, default=2.5, metavar="SECONDS", help="of a row")
+    parser.add_argument(
+        "--budget", type=float, default=size(2.5, 0.0), metavar="SECONDS", help="of a row"
+    )
     parser.add_argument("--no-peers", dest="peers", action="store_false")
     parser.add_argument("--no-resident", dest="resident_rows", action="store_false")
     parser.add_argument("--resident", metavar="NAME", help=argparse.SUPPRESS)
+    add_argument(parser)
     return parser
 
 

@@ -1,6 +1,6 @@
 """Run programs written by other people through our passes, and say which come out right.
 
-    python -m benchmarks.cases rewriting ../shared/cases/rewriting.py [--only NAME ...]
+    python -m benchmarks.cases rewriting ../shared/cases/rewriting.py [--only NAME ...] [--smoke]
 
 The file has CASES of a program, its arguments by size, what to differentiate by, and sometimes the
 same fused by hand. The results are compared on small arguments, forward and gradient, under jit;
@@ -23,6 +23,7 @@ import jax
 from benchmarks import ratios
 from benchmarks.rewriting_report import mib
 from benchmarks.rewriting_transform import ours
+from benchmarks.smoke import add_argument, case_file, size
 from benchmarks.suite import load
 
 SLOW = 1 / 1.05  # what is this much slower than plain is listed
@@ -99,7 +100,7 @@ def kinds(case):
     return ["forward"] if case.grad is None else ["forward", "gradient"]
 
 
-def measure(suite, case, kind, budget=1.5):
+def measure(suite, case, kind, budget=size(1.5, 0.0)):
     """{variant: {ms, speed, temp}} on big arguments; raises when the results differ."""
     args = case.make("big")
     funs = {"plain": case.fn, "ours": ours(case.fn)}
@@ -223,11 +224,13 @@ def show(records):
 
 def main(argv):
     parser = argparse.ArgumentParser("benchmarks.cases rewriting")
-    parser.add_argument("file", help="a file of the form of shared/cases/rewriting.py")
+    what = "a file of the form of shared/cases/rewriting.py"
+    parser.add_argument("file", help=what, **case_file("rewriting.py"))
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--measure", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", metavar="FILE", help="write every record")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS")
+    add_argument(parser)
     options = parser.parse_args(argv)
     jax.config.update("jax_platforms", "cpu")
     suite = load(options.file)

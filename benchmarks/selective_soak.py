@@ -2,6 +2,7 @@
 
     python -m benchmarks.selective_soak [--sizes 1000] [--calls 200000] [--threads 4]
     python -m benchmarks.selective_soak --calls 2000 --sizes 100        # a quick one
+    python -m benchmarks.selective_soak --smoke
 
 Three functions whose sizes depend on values are called with vectors of as many lengths as asked.
 One call in `--compare` (default 500) is compared with the plain function. Prints calls, memory of
@@ -24,6 +25,7 @@ import numpy as np
 
 import malleable as mal
 from benchmarks.ratios import status
+from benchmarks.smoke import add_argument, size
 
 LONGEST = 5_000
 
@@ -161,12 +163,13 @@ def soak(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sizes", type=int, default=1_000)
-    parser.add_argument("--calls", type=int, default=200_000)
+    parser.add_argument("--sizes", type=int, default=size(1_000, 3))
+    parser.add_argument("--calls", type=int, default=size(200_000, 60))
     parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--compare", type=int, default=500, help="one call in so many")
+    parser.add_argument("--compare", type=int, default=size(500, 10), help="one call in so many")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between lines")
     parser.add_argument("--most", type=float, default=2_500.0, help="MiB")
+    add_argument(parser)
     options = parser.parse_args()
     run, before, most = soak(options)
     for what, count in run.wrong.most_common(10):

@@ -3,6 +3,8 @@
 A 12-layer transformer (width 128, 16 tokens, not in a scan) with 48 tags is traced plainly and
 through one rule; the compiled program of an untouched function is compared with and without
 us; and tags are planted through one to five nested scans.
+
+    python -m benchmarks.staging [--json] [--smoke]
 """
 
 import itertools
@@ -14,8 +16,10 @@ from jax import lax
 
 import malleable as mal
 from benchmarks.measure import interleaved, report
+from benchmarks.smoke import size
 
-LAYERS, WIDTH, TOKENS, HEADS = 12, 128, 16, 4
+LAYERS, WIDTH, TOKENS, HEADS = size(12, 1), 128, 16, 4
+DEPTHS = range(1, size(6, 3))
 
 
 def count_matmul(frame, x, y, **params):
@@ -96,7 +100,7 @@ def staging():
     return seconds, eqns
 
 
-def planting(depths=range(1, 6)):
+def planting(depths=DEPTHS):
     def plant_at(depth):
         values = {"x": jnp.ones((2,) * depth)}
         return lambda: fresh(mal.plant(nested(depth)))(values, 0.5)
@@ -115,7 +119,7 @@ def main():
     )
     curve = planting()
     growth = [b / a for a, b in itertools.pairwise(curve)]
-    extra = seconds["one rule"] - seconds["plain"]
+    extra = max(seconds["one rule"] - seconds["plain"], 1e-9)
     figures = {
         "staging_ratio": round(seconds["one rule"] / seconds["plain"], 2),
         "reap_ratio": round(seconds["reaped"] / seconds["plain"], 2),
