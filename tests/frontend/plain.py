@@ -53,6 +53,30 @@ def catches(kinds, error):
     return isinstance(error, kinds)
 
 
+class Singleton:
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return other is self.value
+
+
+true, false, none = map(Singleton, (True, False, None))
+
+
+def born(x):
+    return x
+
+
+def text(*parts):
+    return "".join(parts)
+
+
+def shown(x, conversion, spec=""):
+    convert = {ord("s"): str, ord("r"): repr, ord("a"): ascii}.get(conversion)
+    return format(convert(x) if convert else x, spec)
+
+
 def entered():
     return 0
 

@@ -9,7 +9,7 @@ import operator
 
 import numpy as np
 
-from malleable.arrays import functions, journal, subclasses
+from malleable.arrays import functions, journal, numbers, subclasses
 from malleable.arrays.content import (
     NUMBERS,
     Box,
@@ -118,9 +118,8 @@ _UFUNCS |= {"and": np.bitwise_and, "or": np.bitwise_or, "lshift": np.left_shift}
 _UFUNCS |= {"rshift": np.right_shift, "matmul": np.matmul}
 
 for _name, _ufunc in _UFUNCS.items():
-    _fun = getattr(operator, f"__{_name}__")
-    if _name == "pow":
-        _fun = functions.raised
+    _fun = numbers.power if _name == "pow" else getattr(operator, f"__{_name}__")
+    _fun = (numbers.logical if _name in ("and", "or", "xor") else numbers.arithmetic)(_fun)
     setattr(Box, f"__{_name}__", _binary(_fun))
     setattr(Box, f"__r{_name}__", _binary(_fun, swapped=True))
     setattr(Box, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__"), _ufunc))
@@ -129,7 +128,7 @@ for _name in ("eq", "ne"):
 for _name, _fun in functions.ORDERED.items():
     setattr(Box, f"__{_name}__", _binary(_fun))
 for _name in ("neg", "pos", "abs", "invert"):
-    setattr(Box, f"__{_name}__", _unary(getattr(operator, _name)))
+    setattr(Box, f"__{_name}__", _unary(numbers.unary(getattr(operator, _name))))
 Box.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[attr-defined]
 Box.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[attr-defined]
 

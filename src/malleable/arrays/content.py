@@ -17,6 +17,7 @@ from malleable.arrays import journal, places
 from malleable.arrays.masked import Masked
 from malleable.arrays.methods import Methods
 from malleable.arrays.places import belongs_to_jax, is_jax, traces
+from malleable.arrays.text import Text
 
 NUMBERS = frozenset((int, float, complex, bool))
 UNCONVERTED_TEST = (
@@ -159,7 +160,7 @@ class Box(Methods):
     def __repr__(self):
         value = self.value
         if traces(type(value)):
-            return f"<{self.dtype.name}{list(self.shape)}>"
+            return Text(f"<{self.dtype.name}{list(self.shape)}>")
         return repr(np.asarray(value) if is_jax(value) and not self.scalar else value)
 
     def __str__(self):
@@ -276,8 +277,8 @@ def wrap(value):
 
 
 def held(value: np.ndarray):
-    """An array of NumPy in a box, unless its elements are objects, which are never traced."""
-    return value if value.dtype == object else Box(value, False)
+    """An array of NumPy in a box, unless it is of objects or records, which are never traced."""
+    return value if value.dtype.kind == "O" or value.dtype.names else Box(value, False)
 
 
 def rebox(tree):

@@ -15,6 +15,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.arrays.numbers import power
 from malleable.arrays.places import own
 from malleable.errors import TransformError
 
@@ -155,22 +156,6 @@ ORDERED = {
     "ge": _ordered(operator.gt, operator.ge),
 }
 _ORDERED = {"less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
-
-
-def raised(x, y):
-    """x ** y, for values of NumPy or JAX."""
-    return power(x, y) if type(y) is int and y < 0 else x**y
-
-
-def power(x, y):
-    """x ** y; a Python integer to the power of a negative one is a float."""
-    if not isinstance(x, jax.Array) and not isinstance(y, jax.Array):
-        return x**y
-    if isinstance(y, int) and y < 0 and np.issubdtype(x.dtype, np.integer):
-        if not getattr(x, "weak_type", False):
-            raise ValueError("Integers to negative integer powers are not allowed.")
-        x = x.astype(float)
-    return x**y
 
 
 def run_ufunc(ufunc, method, args, kwargs):

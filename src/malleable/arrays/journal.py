@@ -4,6 +4,7 @@ Whoever changes a list, a dict, an attribute, a closure cell, a global or the co
 says so first (`touch_list(xs)`, ...). Where no block is being traced, that costs one test.
 """
 
+import array
 import contextlib
 import contextvars
 from collections.abc import Iterator
@@ -24,6 +25,12 @@ class Place:
     def __init__(self, kind: str, owner, name: str = ""):
         self.kind, self.owner, self.name = kind, owner, name
         self.key = (kind, id(owner), name if kind in ("attr", "global") else "")
+
+    @property
+    def label(self) -> str:
+        """What an error calls it."""
+        kinds = {"box": "an array", "object": "a container", "ndarray": "an array"}
+        return f"`{self.name}`" if self.name else kinds.get(self.kind, f"a {self.kind}")
 
     def read(self) -> Any:
         return _READ[self.kind](self.owner, self.name)
@@ -49,6 +56,7 @@ class Journal:
         self.followers: dict[int, list] = {}  # by id of an array: the arrays that may be it
         self.undefined: set = set()  # variables that were joined with nothing
         self.unread: set = set()  # names that a branch found undefined
+        self.made: dict | None = None  # by id: what was made here and has a state nobody sees
 
     def record(self, place: Place) -> None:
         if place.key not in self.places:
@@ -201,7 +209,10 @@ def _write_global(variables, name, new):
 
 
 def _refill(obj, name, new):
-    obj.clear()
+    if isinstance(obj, array.array):
+        del obj[:]
+    else:
+        obj.clear()
     getattr(obj, "extend", getattr(obj, "update", None))(new)
 
 

@@ -435,7 +435,19 @@ def einsum(*operands, out=None, optimize=False, **kwargs):
     return out
 
 
+def _parts(fun):
+    """np.split and its kin: views, made as NumPy's own Python makes them."""
+
+    def split(ary, *args, **kwargs):
+        if not isinstance(ary, Box) or any_traced((args, kwargs)):
+            return DEFAULT
+        return fun._implementation(ary, *args, **kwargs)
+
+    return split
+
+
 SPECIAL: dict[Any, Any] = {
+    **{f: _parts(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     np.shape: shape,
     np.ndim: ndim,
     np.size: size,

@@ -72,6 +72,8 @@ def _bind(writer, target, value, like):
     if isinstance(target, ast.Attribute):
         call = hook("setattr_", value, writer.expression(target.value), constant(target.attr))
         return [placed(ast.Expr(value=call), target)]
+    if not isinstance(value, (ast.Tuple, ast.List, ast.Constant)):
+        value = placed(hook("iter_", value), value)
     later = []
     pattern = target if _plain(target) else _with_temporaries(writer, target, later)
     done = [placed(ast.Assign(targets=[pattern], value=value), like)]

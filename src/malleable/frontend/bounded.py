@@ -12,11 +12,12 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.box import Box
+from malleable.arrays.box import Box, unbox
 from malleable.arrays.masked import Masked
 from malleable.errors import TransformError
 from malleable.frontend import scalars
 from malleable.frontend.raises import fail_where
+from malleable.frontend.session import session
 from malleable.frontend.trees import Either, Leaf, Node, Ragged, abstract, free, join, join_ragged
 from malleable.frontend.values import (
     Bounded,
@@ -83,6 +84,30 @@ def append(xs: list, value) -> None:
     if old.fixed:
         fail_where(n >= old.cap, IndexError("a list grew beyond its bound"))
     xs[:] = [Bounded(tree, n + 1, arrays)]
+
+
+def repeated(xs, times) -> list:
+    """`xs * times` for a traced number of times: a list with a bound, if it is known."""
+    most = session().options.max_steps
+    if type(xs) is not list or most is None:
+        raise TransformError(
+            f"a {type(xs).__name__} is repeated a number of times that is known only at run time",
+            where=compat.where(),
+            hint="say how often at most by autograph(max_steps=n), which makes a list of up to n "
+            "times its items, or make an array of the largest size"
+            if type(xs) is list
+            else "make it as long as it can get",
+        )
+    if not xs:
+        return []
+    tree = flatten(xs * most, leaves := [])
+    room = join_ragged(tree, tree)
+    if room is None:
+        refuse("`*` of items of several types")
+    length = jnp.clip(jnp.asarray(unbox(times), np.int32), 0, most) * len(xs)
+    fail_where(unbox(times) > most, IndexError("a list grew beyond its bound"))
+    _, *arrays = inject_list(tree, iter(leaves), room)  # type: ignore[arg-type]
+    return [Bounded(room, length, arrays)]  # type: ignore[arg-type]
 
 
 def with_room(content: Bounded, value, cap: int) -> tuple:

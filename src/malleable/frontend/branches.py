@@ -68,6 +68,11 @@ def unary(writer, node):
 
 
 def binary(writer, node):
+    power, sign = node.right, getattr(node.right, "op", None)
+    negated = isinstance(sign, ast.USub) and not isinstance(power.operand, ast.Constant)
+    if negated and isinstance(node.op, ast.Pow):
+        operands = map(writer.expression, (node.left, power.operand))
+        return placed(hook("binary", constant("**-"), *operands), node)
     left, right = writer.expression(node.left), writer.expression(node.right)
     if isinstance(left, ast.Constant) and isinstance(right, ast.Constant):
         node.left, node.right = left, right

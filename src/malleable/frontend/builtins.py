@@ -4,6 +4,7 @@
 are `Steps`: a length, and the item for an index that may be traced. Loops know what to do.
 """
 
+import abc
 import builtins
 import collections
 import functools
@@ -11,6 +12,7 @@ import itertools
 import math
 import statistics
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, is_traced, unbox
+from malleable.arrays.numbers import as_integer, rounded
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
 from malleable.frontend import bounded, scalars, values
@@ -108,10 +111,44 @@ class Steps:
         return Steps(self.length, lambda i: self.get(self.length - 1 - i), most=self.most)
 
 
+@dataclass(frozen=True)
+class Once(Steps):
+    """Steps that are an iterator of Python's: gone over once, as `zip` and `enumerate` are."""
+
+    taken: list = field(default_factory=lambda: [0])
+
+    def rest(self) -> Steps:
+        """What is left, for a loop that takes it all; how far that goes, nobody knows later."""
+        (start,) = self.taken
+        if start is None:
+            raise TransformError(
+                "an iterator over traced items is gone over a second time",
+                where=compat.where(),
+                hint="make a new one, by zip(), enumerate(), map() or reversed(), for each loop",
+            )
+        self.taken[0] = None
+        if start == 0:
+            return Steps(self.length, self.get, self.arrays, most=self.most)
+        return Steps(self.length - start, lambda i: self.get(i + start), most=self.most)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if is_traced(self.length):
+            _no_length("this iterable")
+        if self.taken[0] is None:
+            self.rest()
+        if self.taken[0] >= self.length:
+            raise StopIteration
+        self.taken[0] += 1
+        return self.get(self.taken[0] - 1)
+
+
 def as_steps(x) -> Steps | None:
     """The steps over something traced; None for anything else."""
     if isinstance(x, Steps):
-        return x
+        return x.rest() if isinstance(x, Once) else x
     if isinstance(x, TracedRange):
         return Steps(x.length, x.item)
     if values.bounded(x) is not None:
@@ -191,7 +228,7 @@ def len_(x):
     if type(x) is Masked and x.ndim == 1:
         return Box(compat.convert(x.count.value, jnp.asarray(0).dtype, True), True)
     if isinstance(x, dict):
-        values.refuse_uncertain(x)
+        values.refuse_uncertain(x, False)
     if type(x) is list and x and x[0] is values.STALE:
         raise values.CannotStage("the length of a list is asked for that grows in every step")
     return builtins.len(x)
@@ -201,11 +238,15 @@ def enumerate_(iterable, start=0):
     steps = as_steps(iterable)
     if steps is None:
         return builtins.enumerate(iterable, start)
-    return Steps(steps.length, lambda i: (start + i, steps.get(i)), steps.arrays, most=steps.most)
+    return Once(steps.length, lambda i: (start + i, steps.get(i)), steps.arrays, most=steps.most)
+
+
+def _is_steps(x) -> bool:
+    return isinstance(x, Steps) or as_steps(x) is not None
 
 
 def _together(iterables) -> list[Steps] | None:
-    if not any(as_steps(x) is not None for x in iterables):
+    if not any(map(_is_steps, iterables)):
         return None
     parts = [_along(x) for x in iterables]
     return None if any(p is None for p in parts) else parts  # type: ignore[return-value]
@@ -233,7 +274,7 @@ def zip_(*iterables, strict=False):
     if strict and len(lengths) > 1:
         raise ValueError("zip() arguments have different lengths")
     arrays = tuple(a for p in parts for a in p.arrays)
-    return Steps(
+    return Once(
         _shortest(parts), lambda i: tuple(p.get(i) for p in parts), arrays, most=_most(parts)
     )
 
@@ -242,14 +283,17 @@ def map_(fun, *iterables):
     parts = _together(iterables)
     if parts is None:
         return builtins.map(fun, *iterables)
-    return Steps(_shortest(parts), lambda i: fun(*(p.get(i) for p in parts)), most=_most(parts))
+    return Once(_shortest(parts), lambda i: fun(*(p.get(i) for p in parts)), most=_most(parts))
 
 
 def reversed_(iterable):
-    if isinstance(iterable, TracedRange | Steps):
+    if isinstance(iterable, TracedRange):
         return iterable.__reversed__()
-    steps = as_steps(iterable)
-    return builtins.reversed(iterable) if steps is None else steps.__reversed__()
+    steps = None if isinstance(iterable, Once) else as_steps(iterable)
+    if steps is None:
+        return builtins.reversed(iterable)
+    back = steps.__reversed__()
+    return Once(back.length, back.get, most=back.most)
 
 
 # ---------------------------------------------------------------- reductions
@@ -299,8 +343,19 @@ def _extreme_of(content, plain: Callable, whole: Callable, key, default):
     return best
 
 
-min_ = _extreme(builtins.min, jnp.less, jnp.min)
-max_ = _extreme(builtins.max, jnp.greater, jnp.max)
+def _unless_nan(fun: Callable, beyond: float) -> Callable:
+    """min or max of an array by comparing, as Python does: nan wins only if it comes first."""
+
+    def extreme(x):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return fun(x)
+        return jnp.where(jnp.isnan(x[0]), x[0], fun(jnp.where(jnp.isnan(x), beyond, x)))
+
+    return extreme
+
+
+min_ = _extreme(builtins.min, jnp.less, _unless_nan(jnp.min, jnp.inf))
+max_ = _extreme(builtins.max, jnp.greater, _unless_nan(jnp.max, -jnp.inf))
 
 
 def sum_(iterable, /, start=0):
@@ -320,14 +375,14 @@ def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable
             iterable = bounded.masked(iterable[0])
             return getattr(iterable != 0, plain.__name__)()
         if is_traced(iterable) and iterable.ndim == 1:
-            return Box(whole(unbox(iterable)), True)
+            return python_scalar(whole(unbox(iterable)), bool)
         found = None
         for x in iterable:
             if is_traced(x):
                 found = truth(x) if found is None else combine(found, truth(x))
             elif bool(x) is stops:
                 return stops
-        return plain(()) if found is None else Box(found, True)
+        return plain(()) if found is None else python_scalar(found, bool)
 
     return quantifier
 
@@ -371,7 +426,9 @@ def round_(number, ndigits=None):
         return builtins.round(number, ndigits)
     raw = unbox(number)
     if ndigits is None and raw.ndim == 0:
-        return python_scalar(jnp.round(unbox(whole_number(number))), int)
+        return python_scalar(jnp.round(as_integer(unbox(whole_number(number)))), int)
+    if raw.ndim == 0 and raw.weak_type and raw.dtype.kind == "f":
+        return Box(rounded(raw, int(ndigits or 0)), True)
     return Box(jnp.round(raw, int(ndigits or 0)), number.scalar)
 
 
@@ -396,6 +453,18 @@ def type_(*args, **kwargs):
     if len(args) == 1 and not kwargs and isinstance(args[0], Box):
         return args[0].__class__
     return type(*args, **kwargs)
+
+
+def isinstance_(x, kinds):
+    """Whether the value that a box stands for is of a class, an abstract one too."""
+    if not isinstance(x, Box) or type(x) is values.Choice:
+        return isinstance(x, kinds)
+    if isinstance(kinds, tuple | types.UnionType):
+        every = kinds if isinstance(kinds, tuple) else kinds.__args__
+        return any(isinstance_(x, kind) for kind in every)
+    if type(kinds).__instancecheck__ is abc.ABCMeta.__instancecheck__:
+        return issubclass(x.__class__, kinds)
+    return isinstance(x, kinds)
 
 
 def print_(*args, sep=" ", end="\n", file=None, flush=False):
@@ -441,8 +510,8 @@ def _to(kind: type) -> Callable:
 
 def _bool(*args):
     if args and values.bounded(args[0]) is not None:
-        return Box(args[0][0].length > 0, True)
-    return Box(truth(args[0]), True) if args and is_traced(args[0]) else bool(*args)
+        return python_scalar(args[0][0].length > 0, bool)
+    return python_scalar(truth(args[0]), bool) if args and is_traced(args[0]) else bool(*args)
 
 
 def _complex(*args, **kwargs):
@@ -494,11 +563,12 @@ TABLE: dict[Any, Callable] = {
     builtins.bool: _bool,
     builtins.type: type_,
     builtins.print: print_,
+    builtins.isinstance: isinstance_,
     warnings.warn: warn,
 }
 # C functions and classes that handle boxes well by themselves
 PLAIN = {
-    *(builtins.len, builtins.abs, builtins.isinstance, builtins.issubclass, builtins.repr),
+    *(builtins.len, builtins.abs, builtins.issubclass, builtins.repr),
     *(builtins.str, builtins.format, builtins.hash, builtins.id, builtins.callable),
     *(builtins.iter, builtins.next, builtins.list, builtins.tuple, builtins.dict, builtins.slice),
     *(builtins.object, builtins.chr, builtins.ord, builtins.vars, builtins.dir, builtins.super),

@@ -12,6 +12,7 @@ import collections
 import contextlib
 import dis
 import functools
+import inspect
 import itertools
 import operator
 import types
@@ -26,6 +27,7 @@ from malleable import compat
 from malleable.arrays import journal, subclasses
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
+from malleable.arrays.text import as_text
 from malleable.frontend import (
     builtins,
     comprehensions,
@@ -36,14 +38,18 @@ from malleable.frontend import (
     raises,
     scalars,
     scipy,
+    texts,
 )
 from malleable.frontend.bounded import method, refuse
 from malleable.frontend.builtins import Steps, TracedRange
 from malleable.frontend.classes import Classes
 from malleable.frontend.dunders import BINARY, COMPARISONS, UNARY, Dunders
+from malleable.frontend.hidden import born, watched
 from malleable.frontend.operators import by_case
 from malleable.frontend.replaced import convertible, kind_of, replacement
 from malleable.frontend.source import NoSource
+from malleable.frontend.texts import refuse_text
+from malleable.frontend.twins import twin
 from malleable.frontend.values import Choice, bounded, is_thing, refuse_uncertain
 from malleable.notes import note
 
@@ -56,6 +62,7 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
 _MUTATORS = frozenset(_CHANGES.split())
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
+GO_OVER = frozenset((list, tuple, set, sorted, iter, sum, min, max, enumerate, zip, map, reversed))
 DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
 ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
 LISTS = frozenset((list, isinstance, id, callable))  # what takes such a list as any object
@@ -92,7 +99,7 @@ class Caller(Classes):
         self.convert, self.enter = convert, enter
         self.items = items.Items(self.call)
         super().__init__()
-        own = self.items
+        own, self.texts = self.items, texts.Texts(self.call)
         self.table = builtins.TABLE | {
             getattr: own.getattr,
             setattr: own.setattr,
@@ -106,6 +113,9 @@ class Caller(Classes):
             operator.contains: lambda xs, x: own.in_(x, xs),
             operator.truth: builtins.TABLE[bool],
             sum: self._sum,
+            str: self.texts.str,
+            repr: self.texts.repr,
+            format: self.texts.format,
             **self._operators(),
             **{
                 getattr(operator, name.strip("_")): functools.partial(own.aug, sign)
@@ -187,8 +197,10 @@ class Caller(Classes):
             return functools.partial(self.call, original)
         if f is Box.__array__:
             return _as_array
+        if f in self.table:  # of `statistics`
+            return self.table[f]
         if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
-            return _weakly(lambda f, *args, **kwargs: f(*args, **kwargs), f)
+            return _weakly(self._as_it_is, f)
         if f.__code__ is _MANAGED:  # @contextlib.contextmanager, on a generator of the user's
             inner = f.__wrapped__
             if type(inner) is _Function and convertible(inner):
@@ -215,6 +227,8 @@ class Caller(Classes):
             clone = self.convert(f)
         except NoSource as e:
             f.__dict__["__malleable_reason__"], clone = str(e), None
+        if clone is not None and f.__code__.co_flags & inspect.CO_GENERATOR:
+            return lambda *args, **kwargs: born(clone(*args, **kwargs))
         return _weakly(self._unconverted, f) if clone is None else clone
 
     def _reaching(self, f):
@@ -240,8 +254,11 @@ class Caller(Classes):
         return self._as_it_is(f, *args, **kwargs)
 
     def _as_it_is(self, f, /, *args, **kwargs):
+        file = f.__code__.co_filename if type(f) is _Function else ""
+        if not (kinds.is_ours(file) or kinds.of_file(file) == kinds.CONVERT):
+            refuse_text(f, None, args)
         try:
-            return f(*args, **kwargs)
+            return as_text(watched(f, lambda: f(*args, **kwargs), None, args, kwargs))
         except _TRIPPED as e:
             if any_traced((args, kwargs)):
                 e.add_note(
@@ -257,7 +274,8 @@ class Caller(Classes):
         elif any_traced((args, kwargs)):
             out = self._unconverted(f, *args, **kwargs)
         else:
-            out = f(*unbox(args), **unbox(kwargs))
+            run = lambda: f(*unbox(args), **unbox(kwargs))  # noqa: E731
+            out = watched(f, run, getattr(f, "__self__", None), args, kwargs)
         return Box(out) if type(out) is np.ndarray and out.flags.owndata else out
 
     # ------------------------------------------------------------ JAX
@@ -280,6 +298,12 @@ class Caller(Classes):
     # ------------------------------------------------------------ C functions and methods
 
     def _builtin(self, f, args, kwargs):
+        refuse_text(f, None, args)
+        return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
+
+    def _called(self, f, args, kwargs):
+        if f in GO_OVER and args:
+            refuse_uncertain(args[0])
         name = _DUNDERS.get(f)
         if name and args and not isinstance(args[0], Box):
             method = getattr(type(args[0]), name, None)
@@ -296,6 +320,9 @@ class Caller(Classes):
             refuse(f"`{_name(f)}`")
         if f in builtins.PLAIN:
             return f(*args, **kwargs)
+        written = twin(f)
+        if written is not None and any_traced((args, kwargs)):
+            return self.call(written, *args, **kwargs)
         if replaced is not None and not isinstance(f, type):
             return self._instead(f, replaced, args, kwargs)
         plain = isinstance(f, type) or kinds.is_standard(f)
@@ -322,6 +349,11 @@ class Caller(Classes):
 
     def _method(self, f, owner, args, kwargs):
         """A method written in C, bound to its owner."""
+        run = lambda: self._method_called(f, owner, args, kwargs)  # noqa: E731
+        refuse_text(f, owner, args)
+        return run() if isinstance(owner, Box) else as_text(watched(f, run, owner, args, kwargs))
+
+    def _method_called(self, f, owner, args, kwargs):
         name = f.__name__
         if isinstance(owner, Box):
             return f(*args, **kwargs)
@@ -342,10 +374,12 @@ class Caller(Classes):
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
         if isinstance(owner, dict) and name in DICT_ASKS:
-            refuse_uncertain(owner)
+            refuse_uncertain(owner, name in ("keys", "values", "items", "popitem"))
         if isinstance(owner, list):
             if bounded(owner) is not None:
                 return method(owner, name, args)
+            if name == "insert" and is_traced(args[0]):
+                return items.insert(owner, *args)
             if name == "sort":
                 owner[:] = self.call(sorted, owner, **kwargs)
                 return None
@@ -409,7 +443,8 @@ class Caller(Classes):
             return self.call(method, f, *args, **kwargs)
         replaced = replacement(f)
         if replaced is not None:
-            return self._instead(f, replaced, args, kwargs)
+            run = lambda: self._instead(f, replaced, args, kwargs)  # noqa: E731
+            return watched(f, run, getattr(f, "__self__", None), args, kwargs)
         if kinds.of_type(kind):
             return self._jax(f, *args, **kwargs)
         plain = kinds.is_standard(f)

@@ -17,7 +17,8 @@ def call(writer, node):
         return writer.inside(node)
     if looks_at_scope(node) and name not in ("eval", "exec"):
         return loops.user_names(node)
-    if name in NATIVE and name not in writer.liveness.locals:
+    told = name in ("eval", "exec") and len(node.args) > 1  # the variables, instead of a frame
+    if name in NATIVE and name not in writer.liveness.locals and not told:
         return writer.inside(node)
     if loops.is_consumed(writer, node):
         return loops.consumed(writer, node, writer.expression(node.func))

@@ -15,7 +15,7 @@ from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
 from malleable.frontend.operators import places_of
-from malleable.frontend.staging import Block, is_dead, origins, promoted
+from malleable.frontend.staging import Block, is_cached, is_dead, origins, promoted
 from malleable.frontend.trees import (
     UNSET,
     Either,
@@ -174,7 +174,7 @@ def settle(loop: Loop, carried: dict, block: Block, most: int | None, late: bool
             again = again or key in block.undefined or c.place.name in block.unread
         elif not (c.pinned or (isinstance(c.tree, Static) and c.tree.value is UNSET)):
             again = True
-            promoted(c.place.name, c.tree, after, both, loop.where)
+            promoted(c.place.label, c.tree, after, both, loop.where)
         c.tree = both
     return again
 
@@ -187,7 +187,7 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
     local, again = {p.key for p in places_of(loop.state)}, False
     stops = {flag.key for flag in flags()}
     for key, place in block.places.items():
-        if key in carried or key in local or is_dead(place, [block], held):
+        if key in carried or key in local or is_dead(place, [block], held) or is_cached(place):
             continue
         if late and gc.collect() >= 0 and is_dead(place, [block], held):
             continue  # it was kept alive by a circle of references
@@ -238,8 +238,7 @@ def check_type(c: Carried, tree: Tree) -> None:
     if len(kinds) > 1 or (options and c.place.kind in CONTAINERS):
         before, after = kinds[:2] if len(kinds) > 1 else options[:2]
         raise CannotStage(
-            f"`{c.place.name or 'a ' + c.place.kind}` is {spell(before)} before a step "
-            f"and {spell(after)} after it"
+            f"{c.place.label} is {spell(before)} before a step and {spell(after)} after it"
         )
 
 

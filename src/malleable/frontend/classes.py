@@ -58,9 +58,9 @@ class Classes:
             return self._make_dataclass if converts else _instantiate
         if any(map(convertible, own)):
             return self._make
-        if cls.__flags__ & _HEAP:
-            return _instantiate
-        return self._as_it_is if kinds.is_standard(cls) else self._unconverted
+        if kinds.is_standard(cls):
+            return self._as_it_is
+        return _instantiate if cls.__flags__ & _HEAP else self._unconverted
 
     def _make(self, cls, /, *args, **kwargs):
         """As type.__call__, with `__new__` and `__init__` converted."""

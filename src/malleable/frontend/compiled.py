@@ -79,7 +79,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         if not settle(loop, carried, block, bound, k > 2):
             break
     else:
-        kinds = ", ".join(f"`{c.place.name}`: {spell(c.tree)}" for c in carried.values())
+        kinds = ", ".join(f"{c.place.label}: {spell(c.tree)}" for c in carried.values())
         raise TransformError(
             f"the variables of this loop change their type in every step: {kinds}",
             where=loop.where,
@@ -289,6 +289,7 @@ def test_block(loop: Loop, carried: dict, types: list) -> Block:
         for c in carried.values():
             c.array = None
         with journal.opened() as book:
+            book.made = {}
             go = answer(loop)
         changes = not all(is_dead(place, [book], {}) for place in book.places.values())
         book.undo()

@@ -19,7 +19,7 @@ from malleable.arrays.box import Box, Masked
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend import stacking
-from malleable.frontend.builtins import Steps, TracedRange, as_steps
+from malleable.frontend.builtins import Once, Steps, TracedRange, as_steps
 from malleable.frontend.iteration import for_, steps_of
 from malleable.frontend.operators import and_, if_, ifexp, truth
 from malleable.frontend.raises import fail_where
@@ -53,6 +53,11 @@ class Collected:
 
     def each(self, items, flag, body: Callable, tested: bool) -> None:
         """body(item, flag) for the items; flag: whether what is around holds."""
+        if isinstance(items, Once):
+            self.each(items.rest(), flag, body, tested)
+            if self.stops is None and type(items.length) is int:
+                items.taken[0] = items.length
+            return
         steps, here = sized(items), None
         if steps is not None and type(steps) is not Steps:
             steps, here = steps

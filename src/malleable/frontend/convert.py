@@ -15,16 +15,20 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, unbox
+from malleable.arrays.journal import ABSENT
+from malleable.arrays.numbers import python_bool
 from malleable.errors import TransformError
 from malleable.frontend import (
     callables,
     comprehensions,
     dunders,
     exceptions,
+    hidden,
     items,
     iteration,
     operators,
     raises,
+    texts,
     unwinding,
     walrus,
 )
@@ -135,6 +139,7 @@ def run_boxed(fun, args, kwargs):
     if journal.current() is not None:
         return finish(OPERATORS.call(fun, *args, **kwargs))
     with journal.opened(base=True) as book:
+        book.made = {}
         try:
             return finish(OPERATORS.call(fun, *args, **kwargs))
         finally:
@@ -178,13 +183,16 @@ def any_traced(x, fun=None, depth: int = 4) -> bool:
 def box_all(x):
     """Arrays become boxes, in lists, tuples and dicts too, which are new; objects stay.
 
+    A single boolean counts as one of Python's: JAX does not tell it from one of NumPy's.
     The arrays in the attributes of an object become boxes when they are read.
     """
     kind = type(x)
     if issubclass(kind, Box):
         return x
-    if isinstance(x, jax.Array | np.ndarray):
-        return Box(x)
+    if isinstance(x, jax.Array):
+        return Box(x) if x.shape or x.dtype != bool else Box(python_bool(x), True)
+    if isinstance(x, np.ndarray):
+        return x if x.dtype.names else Box(x)
     if kind in (list, tuple):
         return kind(map(box_all, x))
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -239,14 +247,14 @@ def result_of_choice(x: Choice):
     """The one number a choice may be, NaN where it is None."""
     if session().options.exact:
         raise TransformError("a value decides whether this is None", where=x.where)
-    value = x.value
-    if not jnp.issubdtype(value.dtype, jnp.inexact):
+    value, number = x.value, jnp.issubdtype(x.value.dtype, jnp.inexact)
+    if any(o is None for o in x.options) and not number:
         raise TransformError(
             "the result is None or a number, depending on a traced condition",
             where=x.where,
             hint="return a number on every path",
         )
-    missing = jnp.asarray([o is None for o in x.options])[x.index]
+    missing = jnp.asarray([o is None or o is ABSENT for o in x.options])[x.index]
     return Box(nan_where(missing, value), x.scalar)
 
 
@@ -296,6 +304,9 @@ _of_operators = "if_ ifexp and_ or_ not_ is_ is_not"
 OPERATORS = types.SimpleNamespace(
     UNSET=UNSET,
     slice_=slice,
+    true=operators.Singleton(True),
+    false=operators.Singleton(False),
+    none=operators.Singleton(None),
     decorate=lambda decorator: functools.partial(_caller.call, decorator),
     binary=_dunders.binary,
     compare=_dunders.compare,
@@ -304,6 +315,9 @@ OPERATORS = types.SimpleNamespace(
     while_=iteration.while_,
     for_=iteration.for_,
     raising=items.raising,
+    born=hidden.born,
+    text=texts.text,
+    shown=_caller.texts.shown,
     try_=exceptions.try_,
     entered=unwinding.entered,
     finally_=exceptions.finally_,

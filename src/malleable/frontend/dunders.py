@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from malleable.arrays.box import Box, any_traced
-from malleable.frontend.bounded import equal, joined, refuse
+from malleable.arrays.box import Box, any_traced, is_traced, unbox
+from malleable.arrays.numbers import is_python_int, negative_power
+from malleable.arrays.text import Text, as_text
+from malleable.frontend.bounded import equal, joined, refuse, repeated
 from malleable.frontend.operators import by_case, not_
 from malleable.frontend.raises import operands, present
 from malleable.frontend.session import session
@@ -52,7 +54,29 @@ UNARY: dict[str, tuple[str, Callable]] = {
 }
 _NAMES = {f"__{r}{name}__" for name, _ in BINARY.values() for r in ("", "r")}
 _NAMES |= {name for name, *_ in (*COMPARISONS.values(), *UNARY.values())} | {"__bool__", "__len__"}
-_TYPES = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None), Box)
+_TYPES = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    Text,
+    bytes,
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    type(None),
+    Box,
+)
+
+
+def is_repeat(xs, times) -> bool:
+    """Whether xs * times repeats a sequence, a traced number of times."""
+    if not isinstance(xs, list | tuple | str | bytes) or isinstance(xs, Box):
+        return False
+    return isinstance(times, Box) and times.traced and times.scalar and times.dtype.kind in "iub"
 
 
 class Dunders:
@@ -80,7 +104,15 @@ class Dunders:
     # ------------------------------------------------------------ the operators
 
     def binary(self, sign: str, a, b):
-        """a + b and its like."""
+        """a + b and its like; `a **- b` is `a ** -b`."""
+        if sign == "**-":
+            if (
+                is_python_int(unbox(a))
+                and is_python_int(unbox(b))
+                and (is_traced(a) or is_traced(b))
+            ):
+                return Box(negative_power(unbox(a), unbox(b)), True)
+            sign, b = "**", self.unary("-", b)
         name, plain = BINARY[sign]
         if is_thing(a) or is_thing(b):
             return self._by_case(self.binary, sign, a, b)
@@ -88,6 +120,8 @@ class Dunders:
         if self.is_plain(a) and self.is_plain(b):
             if bounded(a) is not None or bounded(b) is not None:
                 return joined(a, b) if sign == "+" else refuse(f"`{sign}`")
+            if sign == "*" and (is_repeat(a, b) or is_repeat(b, a)):
+                return repeated(*((a, b) if is_repeat(a, b) else (b, a)))
             if sign in DIVIDES and session().attempts:
                 a, b = operands(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
@@ -185,4 +219,4 @@ def formatted(text: str, x) -> str:
         value = x[match[1][1:-1]] if match[1] else next(given, None)
         return f"%{match[1] or ''}s" if any_traced(value) else match[0]
 
-    return _SPEC.sub(spec, text) % x
+    return as_text(_SPEC.sub(spec, text) % x)

@@ -5,6 +5,7 @@ traced index, key or element means. Methods of the user's own (`__getitem__`, a 
 through `call`, so they are converted.
 """
 
+import array
 import collections
 import functools
 import operator
@@ -19,22 +20,23 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, is_traced, rebox, unbox
+from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
+from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
-from malleable.frontend import numpy, values
-from malleable.frontend.bounded import hits, item, method, part, put_item, refuse
+from malleable.frontend import hidden, numpy, values
+from malleable.frontend.bounded import hits, item, method, part, put_item, refuse, repeated
 from malleable.frontend.builtins import TracedRange, pick
-from malleable.frontend.dunders import BINARY, DIVIDES
-from malleable.frontend.lookups import contains, look_up, refused_key
-from malleable.frontend.operators import by_case
+from malleable.frontend.dunders import BINARY, DIVIDES, is_repeat
+from malleable.frontend.lookups import contains, look_up, raise_here, refused_key
+from malleable.frontend.operators import by_case, if_, ifexp, narrowed, not_
 from malleable.frontend.raises import operands, within
-from malleable.frontend.scalars import truth
+from malleable.frontend.scalars import python_scalar, truth
 from malleable.frontend.session import session
 from malleable.frontend.values import Choice, bounded, is_number, is_thing
 
 _Function = types.FunctionType
 _SETS = (dict, set)
-_OTHERS = (collections.deque, bytearray)
+_OTHERS = (collections.deque, bytearray, array.array)
 _IN_PLACE: dict[str, Callable] = {
     f"{sign}=": getattr(operator, f"i{name}") for sign, (name, _) in BINARY.items()
 }
@@ -62,6 +64,20 @@ def has_traced(index) -> bool:
     if isinstance(index, slice):
         return has_traced((index.start, index.stop, index.step))
     return is_traced(index) or (isinstance(index, list) and any(map(has_traced, index)))
+
+
+def _presence(fields, key):
+    """Whether a key is there that was set on one path only: True, or traced."""
+    value = fields.get(key) if type(fields) is dict else None
+    if type(value) is not Choice or not any(x is ABSENT for x in value.options):
+        return True
+    hits = [x is not ABSENT for x in value.options]
+    return python_scalar(jnp.asarray(hits)[value.index], bool)
+
+
+def _lacks(x, name: str) -> bool:
+    """Whether the value that a box stands for has no such attribute, though the box has."""
+    return type(x) is Box and not hasattr(x.__class__, name)
 
 
 def _is_raw(x) -> bool:
@@ -137,7 +153,7 @@ def _found(x, items):
             return True
         if same is not False:
             found = same if found is None else found | same
-    return False if found is None else Box(found, True)
+    return False if found is None else python_scalar(found, bool)
 
 
 def _in_range(x, items):
@@ -145,7 +161,7 @@ def _in_range(x, items):
     up = (x >= start) & (x < stop)
     down = (x <= start) & (x > stop)
     inside = jnp.where(step > 0, up, down) & ((x - start) % step == 0)
-    return Box(inside, True)
+    return python_scalar(inside, bool)
 
 
 class Items:
@@ -166,6 +182,8 @@ class Items:
             return by_case(name, lambda one: self.attr(o, one))
         kind = type(o)
         if kind is Box or kind is types.ModuleType:
+            if kind is Box and session().attempts and _lacks(o, name):
+                raise AttributeError(f"{o.__class__.__name__!r} object has no attribute {name!r}")
             return getattr(o, name)
         if kind is Choice:
             return self._of_choice(o, name) if o.number is None else getattr(o, name)
@@ -173,6 +191,9 @@ class Items:
         if type(member) is _Function:
             return getattr(o, name)
         if member is None:
+            there = self._there(o, name)
+            if there is not True:
+                return self._present(o, name, there, vars(o)[name])
             return self._boxed(o, name, getattr(o, name))
         if isinstance(member, property) and type(member.fget) is _Function:
             return self._property(o, name, member)
@@ -188,9 +209,19 @@ class Items:
             return o.each(lambda x: self.attr(x, name))
         return by_case(o, lambda x: self.attr(x, name))
 
+    def _there(self, o, name: str):
+        """Whether an attribute that was set on one path only is there: True, or traced."""
+        return True if type(o) in (Box, Choice) else _presence(getattr(o, "__dict__", {}), name)
+
+    def _present(self, o, name: str, there, value: Choice):
+        """The value of such an attribute; where it is not there, an AttributeError."""
+        error = AttributeError(f"{type(o).__name__!r} object has no attribute {name!r}")
+        if_(not_(there), lambda: raise_here(error), None, None)
+        return narrowed(value, [x is not ABSENT for x in value.options])
+
     def _boxed(self, o, name, value):
         """An array in an attribute becomes a box there, so that writes to it stay; see `leave`."""
-        numbers = type(value) is np.ndarray and value.dtype != object
+        numbers = type(value) is np.ndarray and value.dtype != object and not value.dtype.names
         if numbers or issubclass(type(value), jax.Array):
             fields = getattr(o, "__dict__", None)
             if type(fields) is dict and fields.get(name) is value and journal.current() is not None:
@@ -211,12 +242,22 @@ class Items:
         """The builtin."""
         if not default:
             return self.attr(o, name)
+        if _lacks(o, name):
+            return default[0]
+        there = self._there(o, name)
+        if there is not True:
+            return ifexp(there, lambda: self.attr(o, name), lambda: default[0])
         try:
             return self.attr(o, name)
         except AttributeError:
             return default[0]
 
-    def hasattr(self, o, name: str) -> bool:
+    def hasattr(self, o, name: str):
+        if _lacks(o, name):
+            return False
+        there = self._there(o, name)
+        if there is not True:
+            return there
         try:
             self.attr(o, name)
         except AttributeError:
@@ -305,6 +346,7 @@ class Items:
             self.call(own, x, i, value)
             return
         if bounded(x) is not None:
+            touch(x)
             return put_item(x, i, value) if not isinstance(i, slice) else refuse("a slice")
         if isinstance(x, list) and is_traced(i):
             within(x, i)
@@ -316,6 +358,9 @@ class Items:
             _refuse_index(x, i)
         elif isinstance(x, dict):
             _refuse_key(i)
+        elif isinstance(x, np.void):
+            _check_array(x, value, False)
+            journal.touch_object(x.base)
         elif _is_raw(x):
             _check_array(x, value, has_traced(i))
             i, value = unbox(i), unbox(value)
@@ -350,6 +395,12 @@ class Items:
             _check_array(x, value, False)
             value = unbox(value)
             touch(x)
+        elif op == "*=" and is_repeat(x, value):
+            if type(x) is list:
+                touch(x)
+                x[:] = repeated(x, value)
+                return x
+            return repeated(x, value)
         elif isinstance(x, (list, *_SETS, *_OTHERS)):
             touch(x)
             if bounded(x) is not None and op == "+=":
@@ -381,27 +432,32 @@ class Items:
     # ------------------------------------------------------------ in
 
     def in_(self, x, items):
+        hidden.refuse_foreign(items)
         if isinstance(items, Box):
             if not (is_traced(items) or is_traced(x)):
                 return x in items
-            return Box(jnp.any(unbox(items == x)), True)
+            return python_scalar(jnp.any(unbox(items == x)), bool)
         if isinstance(items, dict):
-            values.refuse_uncertain(items)
+            values.refuse_uncertain(items, False)
         if is_thing(x) and isinstance(items, dict | set | frozenset | str):
             return by_case(x, lambda key: self.in_(key, items))
+        if isinstance(items, dict):
+            there = True if is_traced(x) else _presence(items, x)
+            if there is not True:
+                return there
         own = self._method(items, "__contains__")
         if own is not None:
             found = self.call(own, items, x)
-            return Box(truth(found), True) if is_traced(found) else bool(found)
+            return python_scalar(truth(found), bool) if is_traced(found) else bool(found)
         if bounded(items) is not None:
-            return Box(hits(items[0], x).any(), True)
+            return python_scalar(hits(items[0], x).any(), bool)
         if isinstance(items, list | tuple | collections.deque | type({}.values())):
             known = not is_traced(x) and not any(map(is_traced, items))
             return x in items if known else _found(x, items)
         if isinstance(items, TracedRange) or (isinstance(items, range) and is_traced(x)):
             return _in_range(x, items)
         if (_is_raw(items) or isinstance(items, jax.Array)) and (is_traced(x) or _of_jax(items)):
-            return Box(jnp.any(unbox(items) == unbox(x)), True)
+            return python_scalar(jnp.any(unbox(items) == unbox(x)), bool)
         if is_traced(x):
             if isinstance(items, set | frozenset):
                 return _found(x, items)
@@ -412,12 +468,14 @@ class Items:
 
     def not_in(self, x, items):
         found = self.in_(x, items)
-        return Box(~unbox(found), True) if is_traced(found) else not found
+        return python_scalar(~unbox(found), bool) if is_traced(found) else not found
 
     # ------------------------------------------------------------ iteration
 
     def iter_(self, iterable):
-        """What a comprehension goes over."""
+        """What a comprehension or an unpacking goes over."""
+        hidden.refuse_foreign(iterable)
+        values.refuse_uncertain(iterable)
         return Box(iterable) if isinstance(iterable, jax.Array) else iterable
 
 
@@ -433,10 +491,27 @@ def _replace(pred: Box, new, old):
     return pick([old, new], Box(unbox(pred).astype(np.int32), True))
 
 
+def insert(xs: list, at, value) -> None:
+    """xs.insert(at, value) at a traced index."""
+    at, n = pick_index(at, len(xs) + 1), len(xs)
+    here, after = [*xs, *xs[-1:]], [*xs[:1], *xs]  # each item, if it stays, and if it moves
+    kept = [_replace(at > k, here[k], after[k]) for k in range(n + 1 if n else 0)]
+    xs[:] = [_replace(at == k, value, old) for k, old in enumerate(kept)] or [value]
+
+
 def _check_array(x, value, traced_index: bool) -> None:
-    if traced_index or has_traced(value):
+    if not (traced_index or any_traced(value)):
+        return
+    kept = x if x.base is None else x.base  # a field of a structured array is a view of it
+    if x.dtype == object or x.dtype.names or getattr(kept, "dtype", x.dtype).names:
+        kind = "objects" if x.dtype == object else "records"
         raise TransformError(
-            "a traced value is written into an array made outside of the converted function",
+            f"a traced value is written into an array of {kind}, which JAX has not",
             where=compat.where(),
-            hint="pass the array as an argument, or copy it inside with np.array(...)",
+            hint="keep an array for each field, in a dict or a class",
         )
+    raise TransformError(
+        "a traced value is written into an array made outside of the converted function",
+        where=compat.where(),
+        hint="pass the array as an argument, or copy it inside with np.array(...)",
+    )

@@ -11,7 +11,7 @@ from malleable.arrays.box import Box, Masked
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend import stacking
-from malleable.frontend.builtins import Steps, TracedRange, as_steps
+from malleable.frontend.builtins import Once, Steps, TracedRange, as_steps
 from malleable.frontend.carry import Loop
 from malleable.frontend.compiled import (
     GIVE_ONE_TYPE,
@@ -21,6 +21,7 @@ from malleable.frontend.compiled import (
     stage,
     stopped,
 )
+from malleable.frontend.hidden import refuse_foreign
 from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import as_local, if_, line_of, truth
 from malleable.frontend.session import session
@@ -103,6 +104,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
     if type(items) is Hinted:
         most, roll = items.max_steps or most, roll if items.roll is None else items.roll
         items = items.value
+    refuse_foreign(items)
     if type(items) is Masked and items.mask.ndim == 1:
         loop, items = over_masked(loop, items)
     steps = steps_of(items)
@@ -162,7 +164,7 @@ def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = Non
 
 
 def reason_of(e: Exception) -> str:
-    return e.why if isinstance(e, CannotStage) else str(e).partition("\n")[0]
+    return e.why if isinstance(e, CannotStage) else str.partition(str(e), "\n")[0]
 
 
 def unroll(loop: Loop, items: Iterable) -> None:
@@ -200,7 +202,7 @@ def rolled(loop: Loop, items, roll) -> bool:
 def steps_of(items) -> Steps | None:
     """The items of a loop that is staged at once; None for one that starts in Python."""
     if isinstance(items, Steps):
-        return items
+        return items.rest() if isinstance(items, Once) else items
     if isinstance(items, TracedRange):
         return Steps(items.end, items.item)
     if bounded(items) is not None:

@@ -8,6 +8,7 @@ import sysconfig
 import types
 
 import malleable.errors
+from malleable.frontend.twins import FILES
 
 CONVERT, JAX, PLAIN = "convert", "jax", "plain"
 
@@ -38,7 +39,7 @@ def _of_file(filename: str) -> str:
             return JAX
         return PLAIN if _NUMPY_INSIDE.search(filename) else CONVERT
     if filename.startswith("<frozen") or filename.startswith(_STDLIB):
-        return PLAIN
+        return CONVERT if filename in FILES else PLAIN
     return PLAIN if is_ours(filename) else CONVERT
 
 

@@ -32,23 +32,19 @@ def hits(table, key) -> list:
 
 def look_up(table: dict, key) -> Any:
     """table[key]; where the key is not there, a KeyError: as any `raise` under a traced test."""
-    found = hits(table, key)
+    found, error = hits(table, key), KeyError(repr(key))
     if not found:
-        raise _missing(key)
-
-    def fail():
-        raise _missing(key)
-
+        raise_here(error)
     present = jnp.stack(found)
-    if_(Box(~jnp.any(present), True), fail, None, None)
+    if_(Box(~jnp.any(present), True), lambda: raise_here(error), None, None)
     return pick(list(table.values()), Box(jnp.argmax(present), True))
 
 
-def _missing(key) -> KeyError:
-    error = KeyError(repr(key))
+def raise_here(error: Exception):
+    """Raise as the user's code would, by a `raise` of its own."""
     error.__malleable_raised__ = True  # type: ignore[attr-defined]
     error.__malleable_where__ = compat.where()  # type: ignore[attr-defined]
-    return error
+    raise error
 
 
 def get(table: dict, key, default=None) -> Any:

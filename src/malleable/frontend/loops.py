@@ -70,7 +70,7 @@ def comprehension(writer, node):
     if not collects:
         _convert(writer, node)
     writer.mentioned = outer
-    return done
+    return placed(hook("born", done), done) if isinstance(done, ast.GeneratorExp) else done
 
 
 def _waits(node):

@@ -1,6 +1,7 @@
 """What `if`, `and`, `or`, `not`, `assert`, `x if c else y` do: Python, unless a test is traced."""
 
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box
 from malleable.arrays.journal import Place
+from malleable.arrays.numbers import is_python_bool, logical
 from malleable.frontend.session import session
 from malleable.frontend.staging import Block, merge, trace_block
 from malleable.frontend.trees import Leaf, Static
@@ -225,7 +227,7 @@ def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) ->
         outs = other.outs()
         value = rebuild(tree, iter([outs[i] for i in ids]), line_of(thunk))
         if is_flag(value):
-            combine = jnp.logical_and if both else jnp.logical_or
+            combine = logical(operator.and_ if both else operator.or_)
             return Box(combine(test, value.value if isinstance(value, Box) else value), True)
     leave = trace_block(lambda: first, [])
     yes, no = (other, leave) if both else (leave, other)
@@ -276,7 +278,23 @@ def is_(a, b) -> Any:
             if all(hits) or not any(hits):
                 return hits[0]
             return Question(jnp.asarray(hits)[one.index], one, hits)
+        if type(one) is Box and one.scalar and (other is True or other is False):
+            content = one.value
+            if isinstance(content, compat.Tracer) and is_python_bool(content):
+                return one if other else not_(one)
     return a is b
+
+
+class Singleton:
+    """True, False or None in a `case` with parts, which Python compares by `==` with this."""
+
+    def __init__(self, value):
+        self.value = value
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other):
+        return is_(other, self.value)
 
 
 def is_plain(x) -> bool:

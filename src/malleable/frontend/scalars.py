@@ -19,6 +19,7 @@ from jax.scipy import special
 
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
+from malleable.arrays.numbers import python_bool
 from malleable.frontend.raises import in_domain
 
 
@@ -28,7 +29,7 @@ def python_scalar(x, kind: type) -> Box:
     if kind is not complex and jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise TypeError(f"{kind.__name__}() argument must be a real number, not 'complex'")
     if kind is bool:
-        return Box(x if x.dtype == bool else x != 0, True)
+        return Box(python_bool(x if x.dtype == bool else x != 0), True)
     return Box(compat.convert(x, jnp.result_type(kind), True), True)
 
 
@@ -202,10 +203,53 @@ def _mean(data, weights=None):
     return _mean([a * w for a, w in zip(data, weights, strict=True)]) * len(data) / sum(weights)
 
 
+def _squares(data, center=None):
+    """The sum of squares about a center, the mean if none is given."""
+    data = list(map(content, data))
+    center = sum(data) / len(data) if center is None else content(center)
+    return sum((x - center) ** 2 for x in data), len(data)
+
+
+def _spread(sample: bool, root: bool) -> Callable:
+    def spread(data, center=None):
+        squares, n = _squares(data, center)
+        variance = squares / (n - sample)
+        return python_scalar(jnp.sqrt(variance) if root else variance, float)
+
+    return spread
+
+
+def _median(low: int, high: int) -> Callable:
+    """The middle of sorted data; of an even number, the mean of two, or one of them."""
+
+    def median(data):
+        column, n = jnp.sort(jnp.stack([jnp.asarray(content(x)) for x in data])), len(data)
+        if n % 2 or low == high:
+            return Box(column[n // 2 if n % 2 else n // 2 - 1 + low], True)
+        return Box((column[n // 2 - 1] + column[n // 2]) / 2, True)
+
+    return median
+
+
+_STATISTICS = {
+    "mean": _mean,
+    "fmean": _mean,
+    "variance": _spread(True, False),
+    "pvariance": _spread(False, False),
+    "stdev": _spread(True, True),
+    "pstdev": _spread(False, True),
+    "median": _median(0, 1),
+    "median_low": _median(0, 0),
+    "median_high": _median(1, 1),
+}
+
+
 def _searchsorted(side: str) -> Callable:
     def search(a, x, lo=0, hi=None, *, key=None):
         if key is not None:
             a = list(map(key, a))
+        if not len(a[lo:hi]):
+            return lo
         part = jnp.stack([jnp.asarray(content(e)) for e in a[lo:hi]])
         return python_scalar(lo + jnp.searchsorted(part, content(x), side=side), int)
 
@@ -286,7 +330,7 @@ SCALARS: dict[Any, Callable] = {
     **_table(math, in_domain, _MATH),
     **_table(cmath, when_traced, _CMATH),
     **_table(math, over_items, _ITEMS),
-    **_table(statistics, over_items, {"mean": _mean, "fmean": _mean}),
+    **_table(statistics, over_items, _STATISTICS),
     bisect.bisect_left: over_items(bisect.bisect_left, _searchsorted("left")),
     bisect.bisect_right: over_items(bisect.bisect_right, _searchsorted("right")),
 }

@@ -1,5 +1,6 @@
 """A block of Python, traced once: what it would leave behind, and how two paths become one."""
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,13 +26,14 @@ from malleable.frontend.trees import (
     Node,
     Static,
     Tree,
+    add_option,
     count,
     join,
     number_leaf,
     spell,
 )
 from malleable.frontend.unwinding import is_raised
-from malleable.frontend.values import Choice, flatten, holds_new, inject, rebuild
+from malleable.frontend.values import ORDER, Choice, flatten, holds_new, inject, rebuild
 from malleable.notes import note
 
 
@@ -108,6 +110,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
         return leaves
 
     with journal.opened() as book:
+        book.made = {}
         within = journal.all_open()
         for place in places:
             book.record(place)
@@ -198,7 +201,9 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             return block.after[key][0]
         return Static(UNSET) if block.error is not None else old[key][0]
 
-    targets = {key: join(tree_of(yes, key), tree_of(no, key)) for key in places}
+    for key in [k for k, p in places.items() if is_cached(p)]:
+        forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
+    targets = {k: join_place(p, tree_of(yes, k), tree_of(no, k)) for k, p in places.items()}
     for key, target in targets.items():
         if isinstance(target, Either) and places[key].kind in ("list", "dict", "set", "object"):
             raise TransformError(
@@ -265,6 +270,30 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     return out
 
 
+def join_place(place: Place, one: Tree, other: Tree) -> Tree:
+    """The join of what a place holds on two paths; an attribute may be there on one only."""
+    absent = Static(ABSENT)
+    if place.kind != "attr" or (one == absent) is (other == absent):
+        return join(one, other)
+    return Either(add_option((absent,), other if one == absent else one))
+
+
+def is_cached(place: Place) -> bool:
+    """Whether a place is where a `cached_property` keeps its value, and had none before."""
+    member = getattr(type(place.owner), place.name, None) if place.kind == "attr" else None
+    return isinstance(member, functools.cached_property) and place.read() is ABSENT
+
+
+def forget_cached(place: Place, trees: list, where: str) -> None:
+    """Leave a `cached_property` that one path has asked for to be worked out again."""
+    if any(isinstance(tree, Node) and tree.cls is not tuple for tree in trees):
+        raise TransformError(
+            f"the cached property `{place.name}` is made in a branch, and may be changed later",
+            where=where,
+            hint="ask for it before the `if`",
+        )
+
+
 def is_idle(block: Block) -> bool:
     """Whether a block computes nothing: it only chooses among what there is."""
     if block.error is not None:
@@ -297,17 +326,17 @@ def put(place: Place, target: Tree, leaves, where: str) -> None:
 def report_joins(targets, places, yes, no, tree_of, where) -> None:
     for key, target in targets.items():
         one, other = tree_of(yes, key), tree_of(no, key)
-        name = places[key].name
+        name = places[key].label
         for a, b in ((one, other), (other, one)):
             if isinstance(a, Static) and a.value is ABSENT and b != a:
                 if session().options.exact:
-                    raise TransformError(f"`{name}` has a value on one path only", where=where)
+                    raise TransformError(f"{name} has a value on one path only", where=where)
                 for open_ in journal.all_open():
                     open_.undefined.add(key)
-                note(f"`{name}` may be undefined", where, "it is set in one branch only")
+                note(f"{name} may be undefined", where, "it is set in one branch only")
         if isinstance(one, Node) and isinstance(other, Node) and one.keys and other.keys:
             if session().options.exact and {*one.keys} != {*other.keys}:
-                raise TransformError(f"`{name}` has other keys on each path", where=where)
+                raise TransformError(f"{name} has other keys on each path", where=where)
             for k in {*one.keys} ^ {*other.keys}:
                 note(f"key {k!r} may be undefined", where, "it is set in one branch only")
         if session().options.exact:
@@ -327,13 +356,13 @@ def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
     )
     if number_and_array and first and second:
         raise TransformError(
-            f"`{name}` is a number on one path and an array on the other",
+            f"{name} is a number on one path and an array on the other",
             where=where,
             hint="give it one type on both paths",
         )
     if first and second and first.dtype != second.dtype:
         raise TransformError(
-            f"`{name}` is {spell(first)} on one path and {spell(second)} on the other",
+            f"{name} is {spell(first)} on one path and {spell(second)} on the other",
             where=where,
             hint="give it one type on both paths",
         )
@@ -341,22 +370,23 @@ def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
 
 def note_missing(place: Place, trees: list, where: str) -> None:
     """Remember a dict of which one path has a key that the other has not."""
-    one, other = ({*t.keys} if isinstance(t, Node) and t.keys is not None else None for t in trees)
+    one, other = (t.keys if isinstance(t, Node) else None for t in trees)
     if one is not None and other is not None and one != other:
         thing = place.owner if place.kind == "dict" else place.read()
         if isinstance(thing, dict):
-            session().uncertain[id(thing)] = thing, min(one ^ other, key=str), where
+            apart = {*one} ^ {*other}
+            session().uncertain[id(thing)] = thing, min(apart, key=str) if apart else ORDER, where
 
 
 def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:
     """Two types became one: a note, or with strict=True an error."""
     if session().options.strict:
         raise TransformError(
-            f"`{name}` is {spell(one)} on one path and {spell(other)} on the other",
+            f"{name} is {spell(one)} on one path and {spell(other)} on the other",
             where=where,
             hint="convert it on one of the paths, or leave strict=True away to promote",
         )
-    note(f"`{name}`: {spell(one)} and {spell(other)} became {spell(target)}", where)
+    note(f"{name}: {spell(one)} and {spell(other)} became {spell(target)}", where)
 
 
 def raise_place() -> Place:

@@ -37,6 +37,8 @@ from malleable.frontend.trees import (
     spell,
 )
 
+ORDER = object()  # in place of a key: the order of keys hangs on a traced value
+
 
 class CannotStage(Exception):
     """This loop has no compiled form; `why` says what stands in the way."""
@@ -200,15 +202,21 @@ def bounded(xs) -> Bounded | None:
     return xs[0] if type(xs) is list and len(xs) == 1 and type(xs[0]) is Bounded else None
 
 
-def refuse_uncertain(d) -> None:
-    """A dict that has some key on one path only is asked which keys it has."""
+def refuse_uncertain(d, order: bool = True) -> None:
+    """A dict is asked which keys it has, or in what order: that may hang on a traced value."""
     held = session().uncertain.get(id(d))
-    if held is not None and held[0] is d:
-        raise TransformError(
-            f"this dict has the key {held[1]!r} on one path only, by {held[2]}",
-            where=compat.where(),
-            hint="give the key a value on both paths, say None or nan",
-        )
+    if held is None or held[0] is not d:
+        return
+    _, key, where = held
+    if key is not ORDER:
+        what = f"has the key {key!r} on one path only, by {where}"
+        hint = "give the key a value on both paths, say None or nan"
+    elif order:
+        what = f"has its keys in another order on each path, by {where}"
+        hint = "fill it in one order on both paths, or go over sorted(d)"
+    else:
+        return
+    raise TransformError(f"this dict {what}", where=compat.where(), hint=hint)
 
 
 def is_number(x) -> bool:

@@ -5,7 +5,17 @@ import contextlib
 import itertools
 
 from malleable.frontend import assign, branches, calls, handlers, jumps, loops, scopes
-from malleable.frontend.nodes import MARK, blocks, constant, function, hook, naming, placed
+from malleable.frontend.nodes import (
+    HOOKS,
+    MARK,
+    blocks,
+    constant,
+    function,
+    hook,
+    load,
+    naming,
+    placed,
+)
 
 WAITS_NOT = (ast.NamedExpr, *jumps.PINS)
 
@@ -123,7 +133,7 @@ class Writer:
         if isinstance(node, ast.expr):
             return self.expression(node)
         if isinstance(node, ast.pattern):
-            return node
+            return Singletons().visit(node)
         self.native(node)
         return node
 
@@ -197,6 +207,24 @@ class Writer:
             return node
         return self.expression(node)
 
+    def starred(self, node):
+        """`*xs` in a call or a display; a target is Python's."""
+        if isinstance(node.ctx, ast.Load):
+            node.value = placed(hook("iter_", self.expression(node.value)), node.value)
+            return node
+        return self.inside(node)
+
+    def fstring(self, node):
+        """`f"a{x}b"` as `ag__.text("a", ag__.shown(x, conversion, spec), "b")`."""
+        return placed(hook("text", *map(self._shown, node.values)), node)
+
+    def _shown(self, part):
+        if isinstance(part, ast.Constant):
+            return part
+        spec = [] if part.format_spec is None else [self.fstring(part.format_spec)]
+        value = self.expression(part.value)
+        return placed(hook("shown", value, constant(part.conversion), *spec), part)
+
     def lambda_(self, node):
         self._signature(node)
         Writer(node, self.mode, self.numbers, self.in_class).function()
@@ -240,6 +268,15 @@ class Writer:
         before, self.may_name = self.may_name, False
         yield
         self.may_name = before
+
+
+class Singletons(ast.NodeTransformer):
+    """True, False and None in patterns as values of ours: Python compares the former by `is`."""
+
+    def visit_MatchSingleton(self, node):
+        name = str(node.value).lower()
+        value = ast.Attribute(value=load(HOOKS), attr=name, ctx=ast.Load())
+        return placed(ast.MatchValue(value=value), node)
 
 
 def _mentioned(found):
@@ -313,6 +350,8 @@ _EXPRESSIONS = {
     ast.Subscript: calls.subscript,
     ast.Starred: calls.starred,
     ast.Lambda: Writer.lambda_,
+    ast.Starred: Writer.starred,
+    ast.JoinedStr: Writer.fstring,
     ast.NamedExpr: Writer.walrus,
     **dict.fromkeys(scopes.COMPREHENSIONS, loops.comprehension),
 }

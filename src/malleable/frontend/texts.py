@@ -1,0 +1,75 @@
+"""str(), format() and f-strings in converted code: what shows a traced value is a `Text`."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from malleable.arrays.box import Box
+from malleable.arrays.text import Text, as_text, refused
+
+_FORMATS = ("join", "format", "format_map", "__add__", "__mod__", "ljust", "rjust", "center")
+_SHOWS = frozenset((*_FORMATS, "write", "writelines"))
+_KEEPERS = (list, tuple, dict, set, frozenset)
+_PRINTERS = ("_io", "logging", "warnings", "traceback")
+_SHOWING = frozenset((*_PRINTERS, "builtins", "collections", "copy", "typing", "types"))
+_DIGITS = (int, float, complex, bytes, bytearray, ord, eval, exec, compile, open, hash, len, sorted)
+
+
+def text(*parts) -> str:
+    """An f-string of these parts."""
+    joined = "".join(parts)
+    return Text(joined) if any(type(x) is Text for x in parts) else joined
+
+
+class Texts:
+    """str, repr and format; call(method, *args) runs what a class of the user's says."""
+
+    def __init__(self, call: Callable):
+        self.call = call
+
+    def _method(self, x, name: str):
+        method = getattr(type(x), name, None)
+        ours = isinstance(x, Box | Text)
+        return method if type(method) is types.FunctionType and not ours else None
+
+    def str(self, x: Any = "", *args, **kwargs):
+        if args or kwargs:
+            return str(x, *args, **kwargs)
+        own = self._method(x, "__str__")
+        if own is not None:
+            return self.call(own, x)
+        return self.repr(x) if type(x).__str__ is object.__str__ else as_text(str(x))
+
+    def repr(self, x):
+        own = self._method(x, "__repr__")
+        return as_text(repr(x)) if own is None else self.call(own, x)
+
+    def format(self, x, spec=""):
+        own = self._method(x, "__format__")
+        if own is not None:
+            return self.call(own, x, spec)
+        if type(x).__format__ is object.__format__ and not spec:
+            return self.str(x)
+        return as_text(format(x, spec))
+
+    def shown(self, x, conversion: int, spec: str = "") -> str:
+        """`{x!r:spec}` in an f-string."""
+        convert = {ord("s"): self.str, ord("r"): self.repr, ord("a"): ascii}.get(conversion)
+        return self.format(convert(x) if convert else x, spec)
+
+
+def refuse_text(f, owner, args) -> None:
+    """Refuse to hand text with placeholders to compiled code that reads its characters."""
+    found = next((x for x in args if type(x) is Text), None)
+    if found is None or isinstance(owner, _KEEPERS):
+        return
+    name = getattr(f, "__name__", type(f).__name__)
+    if isinstance(f, type) and f not in _DIGITS:
+        shows = issubclass(f, (*_KEEPERS, str, BaseException)) or f.__module__ in _SHOWING
+    elif isinstance(owner, str):
+        shows = name in _SHOWS
+    else:
+        module = getattr(f, "__module__", None) or type(owner).__module__
+        shows = name in _SHOWS or (f not in _DIGITS and module.partition(".")[0] in _SHOWING)
+    if not shows:
+        raise refused(f"`{name}`", found)

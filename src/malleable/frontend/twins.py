@@ -1,0 +1,35 @@
+"""The Python source of functions of the standard library that run as C: heapq and bisect.
+
+Given traced values, `heapq.heappush` is converted from the text that stands in `heapq.py`.
+"""
+
+import ast
+import bisect
+import functools
+import heapq
+import pathlib
+import types
+from collections.abc import Callable
+
+_MODULES = {"_heapq": heapq, "_bisect": bisect}
+FILES = frozenset(str(module.__file__) for module in _MODULES.values())
+
+
+def twin(f) -> Callable | None:
+    """The function written in Python that a compiled one stands for."""
+    if type(f) is not types.BuiltinFunctionType:
+        return None
+    module = _MODULES.get(getattr(f, "__module__", None) or "")
+    return None if module is None else _written(module).get(f.__name__)
+
+
+@functools.cache
+def _written(module: types.ModuleType) -> dict[str, Callable]:
+    """The functions of a module by name, as its file defines them."""
+    tree = ast.parse(pathlib.Path(str(module.__file__)).read_text())
+    tree.body = [stmt for stmt in tree.body if isinstance(stmt, ast.FunctionDef)]
+    space = {"__name__": module.__name__}
+    exec(compile(tree, str(module.__file__), "exec"), space)
+    if module is bisect:  # these have a counterpart for arrays
+        space |= {name: getattr(bisect, name) for name in ("bisect_left", "bisect_right")}
+    return space  # type: ignore[return-value]

@@ -1,0 +1,77 @@
+"""Python's numbers on traced values: bools count as integers, round() knows decimals."""
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import autograph, listen
+
+BOOLS = {
+    "sum": lambda x, y: (x > 0) + (y > 0),
+    "difference": lambda x, y: (x > 0) - (y < 9),
+    "product": lambda x, y: (x > 0) * (y > 0),
+    "negative": lambda x, y: -(x > 0),
+    "inverse": lambda x, y: ~(x > 0) + ~(y > 9),
+    "shift": lambda x, y: (x > 0) << 1,
+    "and": lambda x, y: ((x > 0) & (y > 0)) + (x > 0),
+    "not": lambda x, y: (not x > 9) + (not y > 9),
+    "and_word": lambda x, y: (x > 0 and y > 0) + (x > 0),
+    "chain": lambda x, y: (0 < x < 9) + (0 < y < 9),
+    "any": lambda x, y: any([x > 0, y > 0]) + all([x > 0, y > 0]),
+    "in": lambda x, y: (x in (1.0, 2.0)) + (y in (1.0, 2.0)),
+    "literal": lambda x, y: (x > 0) + True,
+    "floor": lambda x, y: (x > 0) // 1 + round(y > 0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Bitwise inversion")
+@pytest.mark.parametrize("name", BOOLS)
+def test_a_bool_of_python_is_an_integer(name):
+    fun = BOOLS[name]
+    out = jax.jit(autograph(fun))(1.0, 2.0)
+    want = fun(1.0, 2.0)
+    assert out == want and out.dtype.kind == np.asarray(want).dtype.kind
+
+
+def test_a_bool_of_numpy_is_none():
+    fun = autograph(lambda v: (v[0] > 0) + (v[1] > 0))
+    assert jax.jit(fun)(np.ones(2)).dtype == bool
+
+
+def test_a_bool_keeps_its_kind_through_loops_and_branches():
+    @jax.jit
+    @autograph
+    def count(v, x):
+        found = x > 0
+        for y in v:
+            if y > 1:
+                found = x > 1
+        return found + found
+
+    assert count(np.array([1.0, 2.0]), 3.0) == 2
+
+
+@pytest.mark.parametrize("n", [2, 0, -2])
+def test_a_negated_power_is_a_float(n):
+    fun = lambda n: (10**-n, 0.5 * 2 ** (-n))
+    assert np.allclose(jax.jit(autograph(fun))(n), fun(n))
+
+
+def test_a_power_whose_sign_is_unknown_leaves_a_note():
+    with listen() as notes:
+        assert jax.jit(autograph(lambda n: 2**n))(3) == 8
+    assert "integer to a power" in notes[0].what and "x ** -n" in notes[0].why
+
+
+def test_round_is_of_decimals():
+    with jax.enable_x64(True):
+        fun = lambda x: (round(x, 2), round(10 * x, 1), round(x))
+        rounded = jax.jit(autograph(fun))
+        for x in (2.675, 1.005, 0.125, -2.5, 69344.81):
+            assert tuple(map(float, rounded(x))) == fun(x)
+
+
+def test_min_skips_nan_as_comparisons_do():
+    least = jax.jit(autograph(lambda v: (min(v), max(v))))
+    for v in ([1.0, np.nan, 0.5], [np.nan, 1.0, 2.0]):
+        assert np.array_equal(least(np.array(v)), [min(v), max(v)], equal_nan=True)
