@@ -1,5 +1,6 @@
 """What Python raises at traced values goes to the handlers that are written in the source."""
 
+import contextlib
 import math
 
 import jax
@@ -258,3 +259,13 @@ def by_match(x):
 @pytest.mark.parametrize("f", [by_text, by_match], ids=lambda f: f.__name__)
 def test_text_and_none_that_a_test_decides(f):
     agree(f, (-1.0,), (0.0,), (1.0,))
+
+
+def test_what_suppress_names_is_let_pass():
+    def f(x):
+        y = 5.0
+        with contextlib.suppress(ZeroDivisionError, IndexError):
+            y = abs(1 / complex(x, 0.0))
+        return y
+
+    agree(f, (0.0,), (2.0,))

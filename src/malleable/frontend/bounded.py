@@ -157,6 +157,16 @@ def part(content: Bounded, index: slice) -> list:
     return [taken(content, first + step * jnp.arange(cap), count)]
 
 
+def part_of_list(xs: list, index: slice) -> list:
+    """xs[start:stop] of a list of known length, with a traced bound."""
+    tree = flatten(list(xs), leaves := [])
+    items = join_ragged(tree, tree)
+    if items is None:
+        refuse("a slice with a traced bound, of items of several types,")
+    count, *arrays = inject_list(tree, iter(leaves), items)
+    return part(Bounded(items, count, arrays), index)
+
+
 def _ends(index: slice) -> tuple:
     return index.start, index.stop, 1 if index.step is None else index.step
 

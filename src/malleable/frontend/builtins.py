@@ -153,6 +153,8 @@ def as_steps(x) -> Steps | None:
         return Steps(x.length, x.item)
     if values.bounded(x) is not None:
         return Steps(*bounded.over(x[0]), most=x[0].tree.cap)
+    if type(x) is Masked and x.mask.ndim == 1:
+        return Steps(x.count, Box(x.compact()).__getitem__, most=x.mask.shape[0])
     if isinstance(x, Box) and is_traced(x) and x.ndim:
         return Steps(x.shape[0], x.__getitem__, (x,))
     return None

@@ -35,6 +35,7 @@ from malleable.frontend.unwinding import flags
 from malleable.frontend.values import STALE, CannotStage, flatten, inject, rebuild
 
 ALONE = 4  # references to an array that nobody knows but its variable and us
+MOST_KINDS = 3  # things a variable may be before it counts as one that is new in every step
 CONTAINERS = ("list", "dict", "set", "object", "ndarray")
 
 
@@ -170,6 +171,9 @@ def settle(loop: Loop, carried: dict, block: Block, most: int | None, late: bool
             continue
         both = free(both)
         check_type(c, both)
+        if late and len(getattr(both, "options", ())) > max(MOST_KINDS, count_of(c.tree)):
+            name = f"`{c.place.name}`" if c.place.name else "a variable"
+            raise CannotStage(f"{name} is another object in every step")
         if isinstance(c.tree, Static) and c.tree.value is ABSENT:
             again = again or key in block.undefined or c.place.name in block.unread
         elif not (c.pinned or (isinstance(c.tree, Static) and c.tree.value is UNSET)):
@@ -185,11 +189,13 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
     for tree, _ in block.after.values():
         origins(tree, held)
     local, again = {p.key for p in places_of(loop.state)}, False
-    stops = {flag.key for flag in flags()}
+    stops, collected = {flag.key for flag in flags()}, False
     for key, place in block.places.items():
         if key in carried or key in local or is_dead(place, [block], held) or is_cached(place):
             continue
-        if late and gc.collect() >= 0 and is_dead(place, [block], held):
+        if late and not collected:
+            collected = gc.collect() >= 0
+        if late and is_dead(place, [block], held):
             continue  # it was kept alive by a circle of references
         leaves: list = []
         first = flatten(place.seen(block.before[key]), leaves)
@@ -229,6 +235,11 @@ def bounded_tree(first: Tree, after: Tree, most: int | None) -> Ragged:
         raise CannotStage("a list gets items of several types")
     size = len(first.children) if isinstance(first, Node) else first.cap  # type: ignore[union-attr]
     return Ragged(tree.item, size + most * (tree.cap - size), fixed=True)
+
+
+def count_of(tree: Tree) -> int:
+    """How many things a value may be."""
+    return len(tree.options) if isinstance(tree, Either) else 1
 
 
 def check_type(c: Carried, tree: Tree) -> None:

@@ -76,8 +76,11 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     index = counter_type() if steps is not None else None
     for k in range(ROUNDS):
         block = trace_step(loop, steps, carried, index)
+        known = len(carried)
         if not settle(loop, carried, block, bound, k > 2):
             break
+        if k > 4 and len(carried) > known:
+            raise CannotStage("every step makes objects that the next ones change")
     else:
         kinds = ", ".join(f"{c.place.label}: {spell(c.tree)}" for c in carried.values())
         raise TransformError(

@@ -105,7 +105,7 @@ def sized(items):
         fail_where(length > most, IndexError("a list grew beyond its bound"))
         get = items.item if isinstance(items, TracedRange) else items.get
         return Steps(most, get), lambda i: raw_index(i) < length
-    return items if isinstance(items, Steps) else None
+    return None
 
 
 def raw_index(i):

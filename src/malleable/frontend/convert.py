@@ -319,6 +319,7 @@ OPERATORS = types.SimpleNamespace(
     text=texts.text,
     shown=_caller.texts.shown,
     try_=exceptions.try_,
+    suppressed=exceptions.suppressed,
     entered=unwinding.entered,
     finally_=exceptions.finally_,
     after_finally=exceptions.after_finally,

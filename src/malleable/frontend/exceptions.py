@@ -1,11 +1,14 @@
 """What `try`, `except`, `finally` and `with` do: Python, unless a raise hangs on a traced value."""
 
+import contextlib
 import types
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 
+from malleable import compat
+from malleable.errors import TransformError
 from malleable.frontend import callables, unwinding
 from malleable.frontend.operators import as_local, forget_dead, line_of, nothing, places_of
 from malleable.frontend.staging import merge, trace_block
@@ -127,6 +130,17 @@ def finally_(mark: int) -> None:
 def after_finally() -> None:
     """A `finally` ends."""
     freeze()
+
+
+def suppressed(manager: type, *kinds: type) -> tuple:
+    """What `with manager(*kinds)` lets pass, a `try` in the program that was converted."""
+    if manager is not contextlib.suppress:
+        raise TransformError(
+            f"`{getattr(manager, '__name__', manager)}` is no contextlib.suppress",
+            where=compat.where(),
+            hint="give it another name",
+        )
+    return kinds
 
 
 class Context:

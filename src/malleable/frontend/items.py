@@ -24,7 +24,16 @@ from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend import hidden, numpy, values
-from malleable.frontend.bounded import hits, item, method, part, put_item, refuse, repeated
+from malleable.frontend.bounded import (
+    hits,
+    item,
+    method,
+    part,
+    part_of_list,
+    put_item,
+    refuse,
+    repeated,
+)
 from malleable.frontend.builtins import TracedRange, pick
 from malleable.frontend.dunders import BINARY, DIVIDES, is_repeat
 from malleable.frontend.lookups import contains, look_up, raise_here, refused_key
@@ -310,6 +319,8 @@ class Items:
                 if isinstance(x, range):
                     return x.start + pick_index(i, len(x)) * x.step
                 return pick(x, i)
+            if isinstance(x, list) and isinstance(i, slice) and has_traced(i):
+                return part_of_list(x, i)
             _refuse_index(x, i)
         elif kind is dict:
             if is_traced(i):

@@ -380,7 +380,28 @@ def prepared(stmts):
             prepared(block)
         if isinstance(stmt, ast.Match):
             stmts[number : number + 1] = _as_ifs(stmt)
+        elif isinstance(stmt, ast.With) and _suppresses(stmt):
+            stmts[number] = _as_try(stmt)
     return stmts
+
+
+def _suppresses(stmt):
+    """`with contextlib.suppress(...)`, alone."""
+    one = stmt.items[0]
+    call = one.context_expr
+    alone = len(stmt.items) == 1 and one.optional_vars is None
+    if not (alone and isinstance(call, ast.Call) and not call.keywords):
+        return False
+    return getattr(call.func, "attr", getattr(call.func, "id", "")) == "suppress"
+
+
+def _as_try(stmt):
+    """`try: ... except the_types: pass`."""
+    call = stmt.items[0].context_expr
+    kinds = nodes.hook("suppressed", call.func, *call.args)
+    handler = ast.ExceptHandler(type=kinds, name=None, body=[ast.Pass()])
+    made = ast.Try(body=stmt.body, handlers=[handler], orelse=[], finalbody=[])
+    return placed(made, call)
 
 
 def _leaves(stmt):

@@ -1,9 +1,10 @@
 """What `if`, `and`, `or`, `not`, `assert`, `x if c else y` do: Python, unless a test is traced."""
 
+import contextlib
 import functools
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,15 @@ from malleable import compat
 from malleable.arrays.box import Box
 from malleable.arrays.journal import Place
 from malleable.arrays.numbers import is_python_bool, logical
+from malleable.errors import TransformError
+from malleable.frontend.kinds import is_ours
 from malleable.frontend.session import session
 from malleable.frontend.staging import Block, merge, trace_block
 from malleable.frontend.trees import Leaf, Static
 from malleable.frontend.values import Choice, bounded, is_number, rebuild, select
+
+RECURSIONS = 32  # times a test is met within itself before that counts as without end
+CANDIDATES = 24  # objects of which a value may be one; each operation on it is traced for each
 
 
 def truth(x) -> Any:
@@ -83,11 +89,39 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
                 raise as_local(e, state) from None
         return
     places = places_of(state)
-    yes = trace_block(told(asked, True, body, places), places)
-    no = trace_block(told(asked, False, orelse or nothing, places), places)
+    with once_more(body):
+        yes = trace_block(told(asked, True, body, places), places)
+        no = trace_block(told(asked, False, orelse or nothing, places), places)
     if live is not None:
         forget_dead(places, live, yes, no)
     merge(test, yes, no, line_of(body))
+
+
+@contextlib.contextmanager
+def once_more(body: Callable) -> Iterator[None]:
+    """A test is traced whose blocks may lead to it again: a function that calls itself.
+
+    With max_steps=n, it does not do so more than n times: then that path raises.
+    """
+    code, inside, most = body.__code__, session().inside, session().options.max_steps
+    depth = inside.get(code, 0)
+    deep = depth >= RECURSIONS or (4 * depth >= RECURSIONS and sum(inside.values()) > 40)
+    if (deep if most is None else depth >= most) and not is_ours(code.co_filename):
+        if most is None:
+            raise TransformError(
+                "a function calls itself, and how often is known only at run time",
+                where=line_of(body),
+                hint="write it as a loop, or say how deep it goes at most: autograph(max_steps=n)",
+            )
+        error = RecursionError("maximum recursion depth exceeded")
+        error.__malleable_raised__ = True  # type: ignore[attr-defined]
+        error.__malleable_where__ = line_of(body)  # type: ignore[attr-defined]
+        raise error
+    inside[code] = depth + 1
+    try:
+        yield
+    finally:
+        inside[code] = depth
 
 
 def as_local(e: NameError, state) -> NameError:
@@ -162,7 +196,8 @@ def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     test = truth(test)
     if not isinstance(test, compat.Tracer):
         return body() if test else orelse()
-    yes, no = trace_block(body, []), trace_block(orelse, [])
+    with once_more(body):
+        yes, no = trace_block(body, []), trace_block(orelse, [])
     return merge(test, yes, no, where or line_of(body))
 
 
@@ -181,6 +216,13 @@ def by_case(choice: Choice, fun: Callable, k: int = 0) -> Any:
             e.__malleable_raised__ = True  # type: ignore[attr-defined]
             raise
 
+    if len(choice.options) > CANDIDATES and not all(map(is_plain, choice.options)):
+        name = f"`{choice.name}`" if choice.name else "this value"
+        raise TransformError(
+            f"{name} is one of {len(choice.options)} objects, depending on traced conditions",
+            where=compat.where() or choice.where,
+            hint="keep what they hold in arrays, and the number of one in its place",
+        )
     if k == len(choice.options) - 1:
         return now()
     here = Box(jnp.asarray(choice.index) == k, True)

@@ -21,7 +21,7 @@ from malleable.frontend.session import session
 from malleable.frontend.values import Choice, bounded
 from malleable.notes import note
 
-NUMBERS = (bool, int, float)
+NUMBERS = (bool, int, float, complex)
 
 
 def caught(error: BaseException) -> bool:
@@ -101,7 +101,7 @@ def is_python_number(x) -> bool:
     """Whether this is a bool, int or float of Python's: NumPy's divide by zero without an error."""
     if type(x) in NUMBERS:
         return True
-    if not (isinstance(x, Box) and is_traced(x) and x.scalar) or x.dtype.kind not in "iufb":
+    if not (isinstance(x, Box) and is_traced(x) and x.scalar) or x.dtype.kind not in "iufbc":
         return False
     return is_weak(x) or session().lanes
 
@@ -119,7 +119,7 @@ def operands(sign: str, a, b) -> tuple:
         test = jnp.equal(y, 0)
         raise_where(test, _sample(sign, _like(x, 1), _like(y, 0)))
         return a, swapped(test, 1, b)
-    test = jnp.logical_and(jnp.equal(x, 0), jnp.less(y, 0))
+    test = jnp.logical_and(jnp.equal(x, 0), jnp.less(jnp.real(y), 0))
     raise_where(test, _sample(sign, _like(x, 0), -1.0))
     a = swapped(test, 1, a)
     if any(jnp.issubdtype(jnp.result_type(v), jnp.inexact) for v in (x, y)):
@@ -131,6 +131,8 @@ def operands(sign: str, a, b) -> tuple:
 
 
 def _like(x, value: int):
+    if jnp.issubdtype(jnp.result_type(x), jnp.complexfloating):
+        return complex(value)
     return float(value) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else value
 
 

@@ -36,6 +36,7 @@ class Session:
     raised: Box = field(default_factory=lambda: Box(False, True))
     attempts: list = field(default_factory=list)
     lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
+    inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
 

@@ -393,7 +393,11 @@ def option_of(tree: Tree, target: Either) -> int:
             return i
     if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
         return 0
-    raise AssertionError(f"{tree} is no option of {target}")
+    raise TransformError(  # each step of a loop makes another
+        "a variable is another object in every step",
+        where=compat.where(),
+        hint="keep what the objects hold in arrays, and the number of one in its place",
+    )
 
 
 def drop(tree: Tree, leaves: Iterator) -> None:
