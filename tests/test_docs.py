@@ -20,6 +20,7 @@ from jax import lax
 
 import malleable as mal
 from malleable.__main__ import main
+from tests.example_code import compiled
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -106,8 +107,8 @@ def test_the_code_of_a_page_runs(path, monkeypatch, tmp_path):
         if language == "python":
             if title.endswith(".py"):
                 pathlib.Path(title).write_text(text)
-            compiled = compile("\n" * start + text, name, "exec")
-            printed = None if is_missing(title) else printed_by(exec, compiled, known)
+            program = compiled("\n" * start + text, name)
+            printed = None if is_missing(title) else printed_by(exec, program, known)
         elif language == "console":
             check_console(path, start, text)
         elif title == "prints" and printed is not None:

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from tests.example_code import compiled
+
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -21,14 +23,21 @@ def fence(heading, language):
 
 def test_quickstart_runs():
     code = fence("## Quickstart", "python")
-    exec(compile(code, "README.md", "exec"), {"__name__": "quickstart"})
+    exec(compiled(code, "README.md"), {"__name__": "quickstart"})
 
 
 @pytest.mark.parametrize("part", ["frontend", "rewriting", "jit", "inspection"])
 def test_the_code_of_a_part_runs(part, monkeypatch):
     code, name = fence(f"<!-- {part} -->", "python"), f"README.{part}.py"
     monkeypatch.setitem(linecache.cache, name, (len(code), None, code.splitlines(True), name))
-    exec(compile(code, name, "exec"), {"__name__": part})
+    exec(compiled(code, name), {"__name__": part})
+
+
+def test_an_example_of_an_error_fails_where_none_is_raised():
+    guarded = "try:\n    {}\nexcept ValueError:\n    pass\n"
+    exec(compiled(guarded.format("int('x')"), "README.md"), {})
+    with pytest.raises(AssertionError, match="line 1: no error"):
+        exec(compiled(guarded.format("int('1')"), "README.md"), {})
 
 
 def test_quickstart_fits_on_a_screen():
