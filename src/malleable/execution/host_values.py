@@ -197,13 +197,35 @@ def _view(x):
 class _Quiet(threading.local):
     """A way to run NumPy without warnings of overflow and the like, and without `np.errstate`.
 
-    Entering `np.errstate` costs 1.5 us; running in a context where errors are off, 0.1 us.
+    Entering `np.errstate` costs 1.5 us; running in a context where errors are off, 0.1 us. Where
+    NumPy says that numbers became denormal, those of the result are 0, as XLA has them.
     """
 
     def __init__(self):
-        context = contextvars.copy_context()
-        context.run(np.seterr, all="ignore")
-        self.run = context.run
+        self.context, self.low = contextvars.copy_context(), False
+        self.context.run(np.seterr, all="ignore", under="call")
+        self.context.run(np.seterrcall, self.underflow)
+
+    def underflow(self, kind, flags):
+        self.low = True
+
+    def run(self, fun, *args, **kwargs):
+        self.low = False
+        out = self.context.run(fun, *args, **kwargs)
+        return _flushed(out) if self.low else out
+
+
+def _flushed(x):
+    """Results without denormal numbers."""
+    if type(x) is tuple or type(x) is list:
+        return type(x)([_flushed(part) for part in x])
+    if not isinstance(x, np.ndarray | np.generic) or x.dtype.char not in "fd":
+        return x
+    low = np.abs(x) < np.finfo(x.dtype).smallest_normal
+    if not low.any():
+        return x
+    out = np.where(low, np.copysign(x.dtype.type(0), x), x)
+    return own(out) if is_raw(x) else out
 
 
 QUIET = _Quiet()

@@ -14,7 +14,7 @@ from malleable.execution.numpy_writer import ATOM, Value, numpy_rule
 SPECIAL = {
     "erf": "special.erf",
     "erfc": "special.erfc",
-    "erf_inv": "special.erfinv",
+    "erf_inv": "erf_inv",
     "lgamma": "lgamma",
     "igamma": "igamma",
     "igammac": "igammac",

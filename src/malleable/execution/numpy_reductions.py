@@ -106,7 +106,7 @@ def sort(w, eqn, *xs):
     if any(x.dtype.kind == "c" or x.dtype == ml_dtypes.bfloat16 for x in xs[:count]):
         raise Unsupported(f"sort of {xs[0].dtype}")
     if len(xs) == 1:
-        return f"np.sort({w.whole(xs[0])}, {axis})"
+        return f"{'ordered' if xs[0].dtype.kind == 'f' else 'np.sort'}({w.whole(xs[0])}, {axis})"
     texts = [w.argument(x) for x in xs]
     keys = texts[0] if count == 1 else f"{tuple_of(texts[:count][::-1])}"
     by = (

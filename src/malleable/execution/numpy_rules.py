@@ -35,7 +35,6 @@ OPERATORS = {  # primitive -> (operator, how tightly it binds)
     "or": ("|", OR),
     "xor": ("^", XOR),
     "shift_left": ("<<", SHIFT),
-    "shift_right_arithmetic": (">>", SHIFT),
     "eq": ("==", COMPARE),
     "ne": ("!=", COMPARE),
     "lt": ("<", COMPARE),
@@ -71,6 +70,7 @@ FUNCTIONS = {  # primitive -> function of NumPy, or of numpy_names where it has 
     "min": "np.minimum",
     "nextafter": "np.nextafter",
     "population_count": "bit_count",
+    "shift_right_arithmetic": "shift_right_signed",
     "shift_right_logical": "shift_right",
     "sin": "np.sin",
     "sinh": "np.sinh",
@@ -162,7 +162,7 @@ def not_(w, eqn, x):
 
 @numpy_rule("sign")
 def sign(w, eqn, x):
-    return called(w, eqn, "np.sign", x)
+    return called(w, eqn, "sign" if x.dtype.kind == "f" else "np.sign", x)
 
 
 @numpy_rule("abs")

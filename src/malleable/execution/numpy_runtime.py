@@ -45,6 +45,23 @@ def shift_right(x, y):
     return (np.asarray(x, kind).view(bits) >> np.asarray(y, kind).view(bits)).view(kind)
 
 
+def shift_right_signed(x, y):
+    """Arithmetic shift, of unsigned integers too: the first bit comes in from the left."""
+    kind = x.dtype if isinstance(x, np.ndarray | np.generic) else y.dtype
+    bits = np.dtype(f"i{kind.itemsize}")
+    return (np.asarray(x, kind).view(bits) >> np.asarray(y, kind).view(bits)).view(kind)
+
+
+def sign(x):
+    """-1, 0 or 1; of -0.0 it is -0.0, as in XLA."""
+    return np.copysign(np.sign(x), x)
+
+
+def erf_inv(x):
+    """The inverse of erf; -0.0 where x is."""
+    return np.copysign(special.erfinv(x), x)
+
+
 def leading_zeros(x):
     """Zero bits before the first one bit."""
     width = 8 * x.dtype.itemsize
@@ -214,6 +231,12 @@ def pad(x, value, low, high, interior):
 
 
 # ---------------------------------------------------------------- order
+
+
+def ordered(x, axis):
+    """Sorted; zeros of either sign in their order, which only a stable sort keeps."""
+    zeros = x.size - np.count_nonzero(x)
+    return np.sort(x, axis, kind="stable" if zeros > 1 else None)
 
 
 def top_k(x, k, axis):
