@@ -454,3 +454,77 @@ def test_parts_of_a_split_are_views():
 
     v = np.arange(4.0)
     assert jax.jit(autograph(fun))(v).tolist() == fun(v.copy()).tolist()
+
+
+class Countdown:
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.n <= 0:
+            raise StopIteration
+        self.n -= 1
+        return self.n
+
+
+class Growing:
+    k = 0
+
+    def __iter__(self):
+        while self.k < 3:
+            self.k += 1
+            yield self.k
+
+
+@pytest.mark.parametrize("use", [sum, list, lambda it: [y + 1 for y in it], lambda it: max(*it)])
+def test_an_iterator_of_the_users_class_is_converted(use):
+    def fun(x):
+        one, other = Countdown(3), Growing()
+        if x > 5:
+            use(one)
+            use(other)
+        return one.n, other.k
+
+    fast = jax.jit(autograph(fun))
+    for x in (2.0, 7.0):
+        assert tuple(map(int, fast(x))) == fun(x)
+
+
+def test_what_ends_at_a_traced_value_is_not_gone_over():
+    def fun(n):
+        return sum(Countdown(n))
+
+    with pytest.raises(TransformError, match="Countdown is gone over"):
+        jax.jit(autograph(fun))(3)
+
+
+def test_a_cache_keeps_nothing_of_a_branch():
+    def fun(x):
+        calls = []
+
+        @functools.cache
+        def known(n):
+            calls.append(n)
+            return n
+
+        if x > 5:
+            known(3)
+        known(3)
+        return len(calls)
+
+    assert jax.jit(autograph(fun))(2.0) == 1
+
+
+def test_text_printed_to_a_stream_of_the_program_is_there_at_once():
+    def fun(v):
+        out = io.StringIO()
+        for _ in v:
+            print("a", file=out)
+        return len(out.getvalue())
+
+    assert jax.jit(autograph(fun))(V) == fun(V)
+    with pytest.raises(TransformError, match="StringIO"):
+        jax.jit(autograph(lambda x: print(x, file=io.StringIO())))(1.0)

@@ -8,6 +8,7 @@ import abc
 import builtins
 import collections
 import functools
+import io
 import itertools
 import math
 import statistics
@@ -31,7 +32,7 @@ from malleable.errors import TransformError
 from malleable.frontend import bounded, scalars, values
 from malleable.frontend.raises import operands, whole_number
 from malleable.frontend.scalars import content, python_scalar, truth, when_traced
-from malleable.frontend.session import active
+from malleable.frontend.session import active, session
 from malleable.frontend.trees import Leaf
 from malleable.notes import note
 
@@ -476,7 +477,8 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
     """
     leaves, tree = jax.tree.flatten(args, is_leaf=is_traced)
     traced = [k for k, x in builtins.enumerate(leaves) if is_traced(x)]
-    if not traced and (not active() or file not in (None, sys.stdout)):
+    out = sys.stdout if file is None else file
+    if not traced and (not active() or not session().is_screen(out)):
         return builtins.print(*args, sep=sep, end=end, file=file, flush=flush)
     choices = {k: leaves[k].options for k in traced if type(leaves[k]) is values.Choice}
 
@@ -486,6 +488,12 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
             shown[k] = choices[k][int(x)] if k in choices else np.asarray(x)[()]
         builtins.print(*tree.unflatten(shown), sep=sep, end=end, file=file, flush=flush)
 
+    if isinstance(out, io.StringIO) and not session().is_screen(out):
+        raise TransformError(
+            "traced values are printed into a StringIO, which is read before the program runs",
+            where=compat.where(),
+            hint="print to the screen, or return the values",
+        )
     arrays = [leaves[k].index if k in choices else unbox(leaves[k]) for k in traced]
     leaves = [None if is_traced(x) else x for x in leaves]
     jax.debug.callback(show, *arrays, ordered=True)

@@ -44,7 +44,7 @@ from malleable.frontend.bounded import method, refuse
 from malleable.frontend.builtins import Steps, TracedRange
 from malleable.frontend.classes import Classes
 from malleable.frontend.dunders import BINARY, COMPARISONS, UNARY, Dunders
-from malleable.frontend.hidden import born, watched
+from malleable.frontend.hidden import block, born, walked, watched
 from malleable.frontend.operators import by_case
 from malleable.frontend.replaced import convertible, kind_of, replacement
 from malleable.frontend.source import NoSource
@@ -304,6 +304,7 @@ class Caller(Classes):
     def _called(self, f, args, kwargs):
         if f in GO_OVER and args:
             refuse_uncertain(args[0])
+            args = [*map(walked, args)] if f is not iter else args
         name = _DUNDERS.get(f)
         if name and args and not isinstance(args[0], Box):
             method = getattr(type(args[0]), name, None)
@@ -462,9 +463,17 @@ class Caller(Classes):
         """A cache must not keep what is traced, nor be asked for it."""
         if any_traced((args, kwargs)):
             return self.call(f.__wrapped__, *args, **kwargs)
-        out = f(*args, **kwargs)
-        if any_traced((out,)):
-            f.cache_clear()
+        here = block()
+        if here is None:
+            out = f(*args, **kwargs)
+            if any_traced((out,)):
+                f.cache_clear()
+            return out
+        key = f, args, tuple(sorted(kwargs.items()))  # what a block does may be undone
+        for book in journal.all_open():
+            if key in (book.made or ()):
+                return book.made[key]
+        out = here.made[key] = self.call(f.__wrapped__, *args, **kwargs)
         return out
 
 

@@ -23,7 +23,9 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
 from malleable.frontend.builtins import Once
-from malleable.frontend.unwinding import is_same, level
+from malleable.frontend.replaced import convertible
+from malleable.frontend.session import session
+from malleable.frontend.unwinding import failed, is_same, level
 from malleable.frontend.values import is_object
 from malleable.notes import note
 
@@ -70,6 +72,32 @@ def born(x: Any) -> Any:
     if found is not None and found.made is not None and is_stateful(x):
         found.made[id(x)] = x
     return x
+
+
+def walked(x: Any) -> Any:
+    """What to go over in place of x: by converted code, if its class says in Python how."""
+    make = None if issubclass(type(x), Box) else getattr(type(x), "__iter__", None)
+    if not convertible(make):
+        return x
+    it = born(session().call(make, x))  # type: ignore[arg-type]
+    step = getattr(type(it), "__next__", None)
+    return born(_walk(it, step)) if convertible(step) else it
+
+
+def _walk(it, step):
+    while True:
+        before = session().raised._value, failed()
+        try:
+            item = session().call(step, it)
+        except StopIteration:
+            return
+        if before[0] is not session().raised._value or before[1] is not failed():
+            raise TransformError(
+                f"a {type(it).__name__} is gone over, and a traced value says where it ends",
+                where=compat.where(),
+                hint="go over a range or an array, and leave the loop by `if ...: break`",
+            )
+        yield item
 
 
 def refuse_foreign(x, by: str = "") -> None:
@@ -131,6 +159,9 @@ def watched(f, run: Callable, owner, args: tuple, kwargs: dict) -> Any:
         out = run()
         return out if _is_unseeded(f, args, kwargs) else born(out)
     name, module = getattr(f, "__name__", ""), _module(f)
+    if f is print:
+        out = kwargs.get("file") or sys.stdout
+        refuse_foreign(None if session().is_screen(out) else out)
     if not (type(f) in (type, types.BuiltinFunctionType) and f in _LOOKS):
         for x in (owner,) if name in _KEEPS else values:
             refuse_foreign(x, name)

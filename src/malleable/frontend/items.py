@@ -487,7 +487,7 @@ class Items:
         """What a comprehension or an unpacking goes over."""
         hidden.refuse_foreign(iterable)
         values.refuse_uncertain(iterable)
-        return Box(iterable) if isinstance(iterable, jax.Array) else iterable
+        return Box(iterable) if isinstance(iterable, jax.Array) else hidden.walked(iterable)
 
 
 def pick_index(i, length: int) -> Any:

@@ -21,7 +21,7 @@ from malleable.frontend.compiled import (
     stage,
     stopped,
 )
-from malleable.frontend.hidden import refuse_foreign
+from malleable.frontend.hidden import refuse_foreign, walked
 from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import as_local, if_, line_of, truth
 from malleable.frontend.session import session
@@ -54,12 +54,13 @@ UNSTAGEABLE = (
 def while_(test, body, state, live, rebound, exits) -> None:
     """`while test(): body()`, in Python as long as the test is known, then as one while_loop."""
     loop = Loop(body, state, live, rebound, exits, line_of(body), test)
-    most = session().options.max_steps
+    most, before = session().options.max_steps, session().raised._value
     while True:
         done = stopped(exits)
         if done is True:
             return
-        if done is not False or isinstance(failed(), compat.Tracer):
+        raised = session().raised._value is not before
+        if done is not False or raised or isinstance(failed(), compat.Tracer):
             return stage_while(loop, most, None)
         go = test()
         if type(go) is Hinted:
@@ -105,6 +106,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
         most, roll = items.max_steps or most, roll if items.roll is None else items.roll
         items = items.value
     refuse_foreign(items)
+    items = walked(items)
     if type(items) is Masked and items.mask.ndim == 1:
         loop, items = over_masked(loop, items)
     steps = steps_of(items)

@@ -1,6 +1,7 @@
 """What holds for one call of a converted function: its options, and what was raised on the way."""
 
 import contextvars
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +38,12 @@ class Session:
     attempts: list = field(default_factory=list)
     lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
+    stdout: Any = field(default_factory=lambda: sys.stdout)
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
+
+    def is_screen(self, file) -> bool:
+        """Whether what is printed there is read by nobody in the program."""
+        return file is self.stdout or file is sys.stderr
 
 
 _session: contextvars.ContextVar[Session | None] = contextvars.ContextVar("session", default=None)

@@ -214,6 +214,10 @@ class Writer:
             return node
         return self.inside(node)
 
+    def yield_from(self, node):
+        node.value = placed(hook("iter_", self.expression(node.value)), node.value)
+        return node
+
     def fstring(self, node):
         """`f"a{x}b"` as `ag__.text("a", ag__.shown(x, conversion, spec), "b")`."""
         return placed(hook("text", *map(self._shown, node.values)), node)
@@ -351,6 +355,7 @@ _EXPRESSIONS = {
     ast.Starred: calls.starred,
     ast.Lambda: Writer.lambda_,
     ast.Starred: Writer.starred,
+    ast.YieldFrom: Writer.yield_from,
     ast.JoinedStr: Writer.fstring,
     ast.NamedExpr: Writer.walrus,
     **dict.fromkeys(scopes.COMPREHENSIONS, loops.comprehension),
