@@ -62,6 +62,7 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
 _MUTATORS = frozenset(_CHANGES.split())
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
+SMALL = 64  # items of a list up to which heapq and bisect are converted: each step selects of all
 GO_OVER = frozenset((list, tuple, set, sorted, iter, sum, min, max, enumerate, zip, map, reversed))
 DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
 ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
@@ -322,7 +323,7 @@ class Caller(Classes):
         if f in builtins.PLAIN:
             return f(*args, **kwargs)
         written = twin(f)
-        if written is not None and any_traced((args, kwargs)):
+        if written is not None and any_traced((args, kwargs)) and len(args[0]) <= SMALL:
             return self.call(written, *args, **kwargs)
         if replaced is not None and not isinstance(f, type):
             return self._instead(f, replaced, args, kwargs)
