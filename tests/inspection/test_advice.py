@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import importlib.util
 import linecache
 import pickle
 import re
@@ -27,6 +28,10 @@ from tests.inspection import (  # noqa: F401
     failing_values,
 )
 from tests.inspection.failing import PROGRAMS
+
+STACK = ("diffrax", "equinox", "flax", "haiku", "numpyro", "optax")
+if all(map(importlib.util.find_spec, STACK)):
+    importlib.import_module("tests.inspection.failing_stack")
 
 INTERNAL = r"jax[./]_src|PyTreeDef|\w*Tracer\b|PytreeLeaf|0x[0-9a-f]{6,}|ShapedArray"
 

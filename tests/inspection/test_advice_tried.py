@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import jax
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 from jax import numpy as jnp
 
 from benchmarks import hints
-from malleable.errors import explain
+from malleable.errors import AdviceWarning, explain
 from malleable.inspection.advice.hint import Advice, Edit, Way
 
+KEY = jax.random.key(0)
 ROOT = pathlib.Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared/cases/errors.py"
 
@@ -115,6 +117,30 @@ def reversed_rows(x, i):
 
 def test_a_list_of_arrays_becomes_one_array():
     assert "jnp.stack(rows)" in sure(reversed_rows, jnp.ones(3), 1)
+
+
+def test_a_key_that_a_library_uses_twice_within_one_call_is_its_own_affair():
+    numpyro = pytest.importorskip("numpyro")
+    dist = numpyro.distributions
+
+    def model():
+        numpyro.sample("x", dist.Normal(0, 1))
+
+    def model_of_two():
+        numpyro.sample("x", dist.Normal(0, 1), rng_key=KEY)
+        numpyro.sample("y", dist.Normal(0, 1), rng_key=KEY)
+
+    def heard(run):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with explain():
+                run()
+        return [str(w.message) for w in said if w.category is AdviceWarning]
+
+    kernel = numpyro.infer.NUTS(model)
+    mcmc = numpyro.infer.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False)
+    assert not [text for text in heard(lambda: mcmc.run(KEY)) if "used twice" in text]
+    assert [text for text in heard(model_of_two) if "used twice" in text]
 
 
 @pytest.mark.caches

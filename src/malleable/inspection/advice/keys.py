@@ -78,12 +78,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Used:
-    """A key that was used. key: kept, so that its number stays its own; given: the arguments."""
+    """A key that was used. key: kept, so that its number stays its own; given: the arguments.
+
+    around: (file, line) of the user's calls that were open then.
+    """
 
     key: Any
     place: Place
     program: compat.Jaxpr
     given: tuple
+    around: frozenset[tuple[str, int]]
 
 
 class Keys(Observer):
@@ -129,10 +133,12 @@ class Keys(Observer):
             if used is None:
                 if len(self.used) >= MOST:
                     self.used.clear()
-                self.used[id(key)] = Used(key, place, run.program, tuple(map(told, run.leaves)))
+                given = tuple(map(told, run.leaves))
+                self.used[id(key)] = Used(key, place, run.program, given, around(caller))
                 continue
-            library = not run.own and used.place == place and run.program is not used.program
-            if repeats(run, used) or library:
+            within = used.place != place and (place.file, place.line) in used.around
+            library = within or (used.place == place and run.program is not used.program)
+            if repeats(run, used) or (library and not run.own):
                 continue
             given = running.name_in(caller, run.leaves[position]) or running.name_in(caller, key)
             name = given if run.own and given else asked(place) or given or "the key"
@@ -142,6 +148,16 @@ class Keys(Observer):
         if (place.file, place.line, *about) not in self.told:
             self.told.add((place.file, place.line, *about))
             running.warn(advice, place)
+
+
+def around(frame) -> frozenset[tuple[str, int]]:
+    """(file, line) of the user's own calls that are open in a frame."""
+    found = set()
+    while frame is not None:
+        if places.is_own(frame.f_code.co_filename):
+            found.add((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return frozenset(found)
 
 
 def repeats(run: Run, used: Used) -> bool:

@@ -118,11 +118,19 @@ def _filled(known: list[Operand], node: ast.AST, step: Step, trouble: Trouble) -
             return known
     else:
         return known
-    filled = []
+    filled, named = [], _named(node, after[0])
+    if named and isinstance(node, ast.Call) and len(known) >= len(named):
+        values = (*values[: len(known) - len(named)], *named)
     for i, one in enumerate(known):
         value = values[i] if one.value is MISSING and i < len(values) else one.value
         filled.append(Operand(one.name, value, one.node))
     return filled
+
+
+def _named(node: ast.AST, called: Step) -> list:
+    """The values that a call passes by name, as far as the function that is called knows them."""
+    given = called.values | (called.values.get("kwargs") or {})
+    return [given.get(k.arg, MISSING) for k in getattr(node, "keywords", ())]
 
 
 def _swapped(known: list[Operand], values: tuple) -> bool:
@@ -150,6 +158,8 @@ def _positional(step: Step) -> tuple | None:
     names = code.co_varnames[: code.co_argcount]
     if not names:
         return None
+    if names[0] == "self" and step.name == "__call__":
+        names = names[1:]  # an object that is called
     return tuple(step.values.get(name, MISSING) for name in names)
 
 
