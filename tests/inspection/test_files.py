@@ -17,7 +17,7 @@ from malleable.inspection.files import container, portable
 from malleable.inspection.files.load import load
 from malleable.inspection.files.save import save
 from malleable.rewriting.passes import dce
-from tests.inspection.written import CASES, FILES, SMOOTH, A, X, dense, rollout
+from tests.inspection.written import CASES, FILES, PLACE, SMOOTH, A, X, dense, primitives, rollout
 
 pytestmark = pytest.mark.caches
 
@@ -51,6 +51,14 @@ def test_a_program_written_by_any_version_is_read_by_this_one(version, name):
         assert_close(jax.grad(total(loaded))(*args), jax.grad(total(fun))(*args), 1e-4)
         many = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), args)
         assert_close(jax.vmap(loaded)(*many), jax.vmap(fun)(*many), 1e-4)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_primitive_written_by_any_version_has_its_derivative_in_this_one(version):
+    loaded = load(FILES / version / "primitives.mal")
+    both = lambda x: [jax.value_and_grad(total(fun))(x) for fun in (loaded, primitives)]
+    mine, plain = jax.jit(both)(PLACE)
+    assert_close(mine, plain, 1e-3)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -100,6 +100,8 @@ class Builder:
             if make is not None:
                 return list(make(self, eqn.params, args))
             prim = compat.named_primitives().get(eqn.operation)
+            if prim is None and eqn.operation in parameters.STAND_INS:
+                return [parameters.STAND_INS[eqn.operation](*args, **eqn.params)]
             if prim is None or prim.name in constructs.RESERVED:
                 raise MalleableError(
                     f"there is no primitive `{eqn.operation}` in JAX {jax.__version__}",

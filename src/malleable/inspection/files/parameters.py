@@ -10,7 +10,7 @@ from jax import lax
 from malleable import compat
 
 _SILENT = {
-    "accuracy": "cbrt cos exp exp2 expm1 log log1p log2 logistic rsqrt sin sqrt tan tanh",
+    "accuracy": "cbrt cos erfc exp exp2 expm1 log log1p log2 logistic rsqrt sin sqrt tan tanh",
     "sharding": "broadcast_in_dim convert_element_type iota reshape",
     "out_sharding": "conv_general_dilated dot_general ragged_dot_general reduce_max reduce_min "
     "reduce_sum rng_bit_generator",
@@ -27,8 +27,18 @@ SILENT = {(op, name) for name, ops in _SILENT.items() for op in ops.split()}  # 
 # what came in some version: a program that has it, and what it stands for where it is missing
 _LATER: dict[tuple[str, str], tuple[Callable, Any]] = {
     ("top_k", "is_stable"): (lambda x: lax.top_k(x, 1), True),
-    ("reduce_max", "out_sharding"): (lambda x: lax.reduce(x, 0.0, lax.max, (0,)), None),
-    ("reduce_min", "out_sharding"): (lambda x: lax.reduce(x, 0.0, lax.min, (0,)), None),
+    ("erfc", "accuracy"): (lax.erfc, None),
+    ("reduce_max", "out_sharding"): (lambda x: jnp.max(x), None),
+    ("reduce_min", "out_sharding"): (lambda x: jnp.min(x), None),
+}
+
+# primitives that came in some version, in the words of older ones; their derivatives follow
+STAND_INS: dict[str, Callable] = {
+    "log2": lambda x, **_: lax.log(x) / jnp.log(jnp.array(2, x.dtype)),
+    "one_minus_square": lambda x, **_: 1 - x * x,
+    "polynomial": lambda x, *coefficients, **_: functools.reduce(
+        lambda total, c: total * x + c, reversed(coefficients), jnp.zeros_like(x)
+    ),
 }
 
 
