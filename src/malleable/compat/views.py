@@ -18,8 +18,9 @@ Call = namedtuple("Call", "body wrap lost", defaults=[""])
 # jvp(primals, tangents) -> (outs, tangents of outs)
 CustomJvp = namedtuple("CustomJvp", "body jvp")
 
-# fwd(*args) -> (outs, residuals); bwd(residuals, cotangents) -> cotangents of args
-CustomVjp = namedtuple("CustomVjp", "body fwd bwd")
+# fwd(*args) -> (outs, residuals); bwd(residuals, cotangents) -> cotangents of args; symbolic:
+# whether fwd asks which arguments are differentiated, and takes `perturbed`, a flag for each
+CustomVjp = namedtuple("CustomVjp", "body fwd bwd symbolic")
 
 # cond and switch: the operands are the index, then the arguments of the branches
 Branch = namedtuple("Branch", "branches")
@@ -112,9 +113,10 @@ def _custom_jvp(eqn):
 def _custom_vjp(eqn):
     n, consts = len(eqn.outvars), eqn.params["num_consts"]
 
-    def fwd(*args):
+    def fwd(*args, perturbed=None):
         _, rule, _ = _subfuns(eqn)
-        pairs = ((x, i >= consts) for i, x in enumerate(args))  # (value, is it differentiated)
+        flags = perturbed or [i >= consts for i in range(len(args))]
+        pairs = zip(args, flags, strict=True)
         flat = list(rule.call_wrapped(*(x for pair in pairs for x in pair)))
         res, outs = flat[: len(flat) - n], flat[len(flat) - n :]
         trees = eqn.params["out_trees"]()
@@ -130,7 +132,21 @@ def _custom_vjp(eqn):
             out = out[0]  # from JAX 0.11: (cotangents, logs)
         return _plain(out, eqn.invars)
 
-    return CustomVjp(close(eqn.params["call_jaxpr"]), fwd, bwd)
+    return CustomVjp(close(eqn.params["call_jaxpr"]), fwd, bwd, eqn.params["symbolic_zeros"])
+
+
+def is_symbolic_zero(x) -> bool:
+    return isinstance(x, jax.custom_derivatives.SymbolicZero)
+
+
+def unsymbolic(tree):
+    """(values, whether each is differentiated), of what JAX gives rules with symbolic zeros."""
+    own = jax.custom_derivatives.CustomVJPPrimal
+    leaves, whole = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, own))
+    flags = [not isinstance(x, own) or x.perturbed for x in leaves]
+    values = [x.value if isinstance(x, own) else x for x in leaves]
+    values = [zero_tangent(x.aval) if is_symbolic_zero(x) else x for x in values]
+    return jax.tree.unflatten(whole, values), flags
 
 
 def _plain(tangents, variables):

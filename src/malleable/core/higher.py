@@ -93,26 +93,72 @@ def _custom_jvp(view: compat.CustomJvp, book, frame, args):
 def _custom_vjp(view: compat.CustomVjp, book, frame, args):
     run = book.body(view.body, frame)
     if _changed(run, frame, args):
-        return thread(run, frame, args)
+        return thread(_undifferentiated(run, frame) if view.symbolic else run, frame, args)
     call = jax.custom_vjp(lambda frame, args: run(frame, args))
+    state = lambda frame, args: run(frame, args)[1]  # noqa: E731
 
     def fwd(frame, args):
-        outs, res = book.under(view.fwd)(frame, *args)
-        left, pull = jax.vjp(lambda frame, args: run(frame, args)[1], frame, args)
+        (frame, args), flags = compat.unsymbolic((frame, args))
+        perturbed = flags[len(flags) - len(args) :] if view.symbolic else None
+
+        def forward(*xs):
+            outs, res = view.fwd(*xs, perturbed=perturbed)
+            return outs, [_Number(x) if isinstance(x, bool | int | float) else x for x in res]
+
+        outs, res = book.under(forward)(frame, *args)
+        res = [x.it if isinstance(x, _Number) else x for x in res]
+        if view.symbolic:  # the state may have no derivative, as that of a while: nobody asks yet
+            left, pull = state(frame, args), (frame, args)
+        else:
+            left, pull = jax.vjp(state, frame, args)
         through = None
         if _is_smooth(frame):
             _, through = jax.vjp(lambda frame: run(frame, args)[0], frame)
         return (outs, left), (res, pull, through)
 
     def bwd(kept, cts):
-        (res, pull, through), (couts, cleft) = kept, cts
-        cframe, cargs = pull(cleft)
+        (res, pull, through), (couts, cleft) = kept, compat.unsymbolic(cts)[0]
+        if view.symbolic and all(map(compat.is_symbolic_zero, jax.tree.leaves(cts[1]))):
+            cframe, cargs = jax.tree.map(lambda x: compat.zero_tangent(jax.typeof(x)), pull)
+        else:
+            pull = jax.vjp(state, *pull)[1] if view.symbolic else pull
+            cframe, cargs = pull(cleft)
         if through is not None:
             cframe = jax.tree.map(compat.add_tangents, cframe, *through(couts))
         return cframe, list(map(compat.add_tangents, view.bwd(res, couts), cargs))
 
-    call.defvjp(fwd, bwd)
+    call.defvjp(fwd, bwd, symbolic_zeros=view.symbolic)
     return thread(call, frame, args)
+
+
+def _undifferentiated(run, frame):
+    """`run`; an error where somebody wants the derivative by what is fed in: the rules around a
+    loop of equinox would say that it is zero, for they look at the arguments alone.
+    """
+    error = frame.error(
+        f"the derivative by a value inside of `{frame.eqn.primitive}` is asked for, whose own rule "
+        "knows only derivatives by its arguments",
+        "tag a value before it or after it, or use a loop of jax.lax",
+    )
+
+    @jax.custom_jvp
+    def fed(feeds):
+        return feeds
+
+    @fed.defjvp
+    def refuse(primals, tangents):
+        raise error
+
+    return lambda inner, args: run(
+        replace(inner, feeds=fed(inner.feeds), shared=fed(inner.shared)), args
+    )
+
+
+class _Number:
+    """A number of Python among residuals, which a rule may branch on: no array is made of it."""
+
+    def __init__(self, it):
+        self.it = it
 
 
 def _is_smooth(frame) -> bool:

@@ -3,7 +3,8 @@
 Stands in front of JAX's batching rule for cond, which makes a select of it and runs what only one
 branch marks; and of how it splits a program for a derivative: what a loop does not change is moved
 out of it, effects and all (jax#16637), and so is a call with a custom derivative or a checkpoint,
-whole. Rules of primitives are for their owner to change, and these are JAX's own.
+whole. Rules of primitives are for their owner to change, and these are JAX's own. Flax asks JAX
+whether what its scan broadcasts depends on the steps; markers do not, but count as effects.
 """
 
 import contextlib
@@ -11,10 +12,10 @@ from collections.abc import Iterator
 
 from jax._src.interpreters import partial_eval as pe
 from jax.extend import core as jexc
-from jax.interpreters import batching
+from jax.interpreters import batching, partial_eval
 
 from malleable.compat.contexts import user_context
-from malleable.compat.hooks import Hook
+from malleable.compat.hooks import Hook, caller
 from malleable.compat.markers import NOT_MAPPED, OPERATION, SOURCE, is_hoisting
 from malleable.compat.programs import Jaxpr, where
 from malleable.errors import TransformError
@@ -58,10 +59,19 @@ def _keep_marked_remat(split, trace, *tracers, **params):
     return split(trace, *tracers, **params)
 
 
+def _unmarked_broadcasts(trace, *args, **kwargs):
+    """Flax traces a body to see what its steps share, and takes what it traced for nothing else."""
+    if caller().f_globals.get("__name__") != "flax.core.axes_scan":
+        return trace(*args, **kwargs)
+    with handled(frozenset(marker for marker in handled.value if marker.missing)):
+        return trace(*args, **kwargs)
+
+
 _HOOK = Hook(
     (batching.fancy_primitive_batchers, jexc.primitives.cond_p, _batch_marked_cond),
     (pe.custom_partial_eval_rules, jexc.primitives.remat_p, _keep_marked_remat),
     (pe.JaxprTrace, "process_custom_jvp_call", _keep_marked_calls),
     (pe.JaxprTrace, "process_custom_vjp_call", _keep_marked_calls),
+    (partial_eval, "trace_to_jaxpr_dynamic", _unmarked_broadcasts),
     here=lambda: handled.value,
 )
