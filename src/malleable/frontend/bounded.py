@@ -27,6 +27,7 @@ from malleable.frontend.values import (
     inject_list,
     is_number,
     rebuild,
+    refuse_uncertain,
 )
 
 
@@ -247,7 +248,9 @@ def refuse(what: str):
 
 
 def spread(xs: Any) -> Any:
-    """What `*xs` goes over."""
+    """What `*xs` or `**xs` goes over."""
+    if isinstance(xs, dict):
+        refuse_uncertain(xs)
     return refuse("`*`") if bounded(xs) is not None else xs
 
 

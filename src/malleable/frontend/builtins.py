@@ -230,6 +230,13 @@ def len_(x):
         return x.each(len_)
     if type(x) is Masked and x.ndim == 1:
         return Box(compat.convert(x.count.value, jnp.asarray(0).dtype, True), True)
+    if type(x) is dict:
+        some = [v for v in x.values() if values.lacks(v)]
+        count = builtins.len(x) - builtins.len(some)
+        for v in some:
+            hits = jnp.asarray([o is not journal.ABSENT for o in v.options])
+            count = count + python_scalar(hits[v.index], int)
+        return count
     if isinstance(x, dict):
         values.refuse_uncertain(x, False)
     if type(x) is list and x and x[0] is values.STALE:

@@ -375,7 +375,10 @@ class Caller(Classes):
             return getattr(Box(owner), name)(*args, **kwargs)
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
-        if isinstance(owner, dict) and name in DICT_ASKS:
+        if type(owner) is dict and name == "get" and not is_traced(args[0]):
+            if items.presence(owner, args[0]) is not True:
+                return items.get(owner, *args)
+        elif isinstance(owner, dict) and name in DICT_ASKS:
             refuse_uncertain(owner, name in ("keys", "values", "items", "popitem"))
         if isinstance(owner, list):
             if bounded(owner) is not None:

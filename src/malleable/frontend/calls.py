@@ -25,6 +25,8 @@ def call(writer, node):
     keywords = node.keywords
     for keyword in keywords:
         keyword.value = writer.expression(keyword.value)
+        if keyword.arg is None and writer.full:
+            keyword.value = placed(hook("spread", keyword.value), keyword.value)
     args = [writer.expression(arg) for arg in node.args]
     func = writer.expression(node.func)
     return placed(hook("call", func, *args, keywords=keywords), node)
@@ -65,12 +67,8 @@ def starred(writer, node):
 
 
 def _fixed(index):
-    """Whether an index is built of constants only, and not one that a list may know."""
-    if isinstance(index, ast.Constant):
-        return not isinstance(index.value, int)
-    if isinstance(index, ast.UnaryOp):
-        return False
-    return isinstance(index, ast.Tuple) and all(isinstance(x, ast.Constant) for x in index.elts)
+    """Whether an index is a constant, and not one that a list or dict may know."""
+    return isinstance(index, ast.Constant) and not isinstance(index.value, int | str)
 
 
 def raise_(writer, stmt):

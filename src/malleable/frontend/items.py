@@ -75,13 +75,24 @@ def has_traced(index) -> bool:
     return is_traced(index) or (isinstance(index, list) and any(map(has_traced, index)))
 
 
-def _presence(fields, key):
+def presence(fields, key):
     """Whether a key is there that was set on one path only: True, or traced."""
     value = fields.get(key) if type(fields) is dict else None
-    if type(value) is not Choice or not any(x is ABSENT for x in value.options):
+    if not values.lacks(value):
         return True
     hits = [x is not ABSENT for x in value.options]
     return python_scalar(jnp.asarray(hits)[value.index], bool)
+
+
+def only(value: Choice):
+    """Such a value where it is there."""
+    return narrowed(value, [x is not ABSENT for x in value.options])
+
+
+def get(fields: dict, key, default=None):
+    """fields.get(key, default) of a key that is there on one path only."""
+    there = presence(fields, key)
+    return ifexp(there, lambda: only(fields[key]), lambda: default, fields[key].where)
 
 
 def _lacks(x, name: str) -> bool:
@@ -220,13 +231,13 @@ class Items:
 
     def _there(self, o, name: str):
         """Whether an attribute that was set on one path only is there: True, or traced."""
-        return True if type(o) in (Box, Choice) else _presence(getattr(o, "__dict__", {}), name)
+        return True if type(o) in (Box, Choice) else presence(getattr(o, "__dict__", {}), name)
 
     def _present(self, o, name: str, there, value: Choice):
         """The value of such an attribute; where it is not there, an AttributeError."""
         error = AttributeError(f"{type(o).__name__!r} object has no attribute {name!r}")
         if_(not_(there), lambda: raise_here(error), None, None)
-        return narrowed(value, [x is not ABSENT for x in value.options])
+        return only(value)
 
     def _boxed(self, o, name, value):
         """An array in an attribute becomes a box there, so that writes to it stay; see `leave`."""
@@ -326,6 +337,10 @@ class Items:
             if is_traced(i):
                 return look_up(x, i)
             _refuse_key(i)
+            there = presence(x, i)
+            if there is not True:
+                if_(not_(there), lambda: raise_here(KeyError(i)), None, None)
+                return only(x[i])
         elif _is_raw(x):
             return Box(x)[i] if has_traced(i) else x[unbox(i)]
         elif isinstance(x, type):
@@ -448,12 +463,12 @@ class Items:
             if not (is_traced(items) or is_traced(x)):
                 return x in items
             return python_scalar(jnp.any(unbox(items == x)), bool)
-        if isinstance(items, dict):
-            values.refuse_uncertain(items, False)
         if is_thing(x) and isinstance(items, dict | set | frozenset | str):
             return by_case(x, lambda key: self.in_(key, items))
+        if isinstance(items, dict) and (is_traced(x) or type(items) is not dict):
+            values.refuse_uncertain(items, False)
         if isinstance(items, dict):
-            there = True if is_traced(x) else _presence(items, x)
+            there = True if is_traced(x) else presence(items, x)
             if there is not True:
                 return there
         own = self._method(items, "__contains__")

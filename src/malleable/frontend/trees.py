@@ -71,6 +71,7 @@ class Ragged:
     fixed: bool = field(default=False, compare=False)
 
 
+MISSING = Static(ABSENT)
 Tree = Leaf | Static | Node | Either | Ragged
 
 
@@ -291,11 +292,20 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
             pairs = map(join, a.children, b.children)
             return Node(a.cls, None, tuple(pairs)) if same_length(a, b) else None
         left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
-        missing = Static(ABSENT)
         keys = tuple(dict.fromkeys((*left, *right)))
-        children = (join(left.get(k, missing), right.get(k, missing)) for k in keys)
+        both = join_key if a.cls is dict else join
+        children = (both(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
         return Node(a.cls, keys, tuple(children))
     return None
+
+
+def join_key(a: Tree, b: Tree) -> Tree:
+    """The join of what two dicts have under a key: one of them may not have it."""
+    for one, other in ((a, b), (b, a)):
+        if one is MISSING and other is not MISSING:
+            options = other.options if isinstance(other, Either) else (free(other),)
+            return Either((MISSING, *(o for o in options if o != MISSING)))
+    return join(a, b)
 
 
 def same_length(a: Node, b: Node) -> bool:

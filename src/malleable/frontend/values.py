@@ -20,6 +20,7 @@ from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend.session import session
 from malleable.frontend.trees import (
+    MISSING,
     PLAIN,
     UNSET,
     Either,
@@ -87,6 +88,7 @@ class Choice(Box):
     def mixed(self, what: str) -> TransformError:
         kinds = " or ".join(dict.fromkeys(map(spell, self.options)))
         name = f"`{self.name}`" if self.name else "this value"
+        name = "the result" if self.name.startswith("_ag_") else name
         return TransformError(
             f"{name} is {kinds}, depending on a traced condition, and {what}",
             where=compat.where() or self.where,
@@ -202,10 +204,22 @@ def bounded(xs) -> Bounded | None:
     return xs[0] if type(xs) is list and len(xs) == 1 and type(xs[0]) is Bounded else None
 
 
+def lacks(value) -> bool:
+    """Whether this is a choice between a value and none: a key or attribute of one path."""
+    return type(value) is Choice and any(x is ABSENT for x in value.options)
+
+
 def refuse_uncertain(d, order: bool = True) -> None:
     """A dict is asked which keys it has, or in what order: that may hang on a traced value."""
     held = session().uncertain.get(id(d))
-    if held is None or held[0] is not d:
+    gone = next((k for k, x in d.items() if lacks(x)), None) if type(d) is dict else None
+    if gone is not None:
+        held = d, gone, d[gone].where
+    if (
+        held is None
+        or held[0] is not d
+        or (type(d) is dict and held[1] is not ORDER and gone is None)
+    ):
         return
     _, key, where = held
     if key is not ORDER:
@@ -357,7 +371,11 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
         k: inject(t, leaves, goals[k])
         for k, t in zip(tree.keys, tree.children, strict=True)  # type: ignore[union-attr]
     }
-    return [x for k, goal in goals.items() for x in (found[k] if k in found else fill(goal))]
+    return [
+        x
+        for k, goal in goals.items()
+        for x in (found[k] if k in found else inject(MISSING, iter(()), goal))
+    ]
 
 
 def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
