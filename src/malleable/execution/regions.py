@@ -39,6 +39,7 @@ from malleable.execution.tracing import UNSET, Traced, ordered
 HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
 UNCOMPILED = 1024  # signatures kept that run through NumPy
 NONE: frozenset = frozenset()
+PADDED = 16  # the least size that goes in a bucket: below, padding may be most of the work
 SIZES = 256  # how many signatures over symbolic sizes are kept
 
 
@@ -53,23 +54,27 @@ class Sizes(threading.local):
     def __init__(self):
         self.new: set[int] = set()
         self.given: frozenset[int] = frozenset()
+        self.fixed: frozenset[int] = frozenset()  # every size of an argument
 
     def begin(self, args, padded: bool = False) -> tuple:
         """A call with these arguments begins; what `end` takes. padded: all sizes go in buckets."""
-        outer = self.new, self.given
+        outer = self.new, self.given, self.fixed
         shapes = [x.shape for x in args if isinstance(x, np.ndarray | ARRAY)]
         inner = {d for shape in shapes for d in shape[1:]}  # of features, which do not vary
         self.given = frozenset([s[0] for s in shapes if s and s[0] > 1 and s[0] not in inner])
+        nested = [x for x in args if not isinstance(x, np.ndarray | ARRAY | int | float)]
+        nested = [shape_of(leaf) for x in nested for leaf in flatten(x)[0]]
+        self.fixed = self.given.union(inner, *nested)
         self.new = set(self.given) if padded else set()
         return outer
 
     def end(self, outer: tuple) -> None:
-        self.new, self.given = outer
+        self.new, self.given, self.fixed = outer
 
     def meet(self, out, args) -> None:
         """Note the sizes of an array that was made of others."""
         if isinstance(out, np.ndarray | ARRAY):
-            known = [d for x in args for d in shape_of(x)]
+            known = self.fixed.union(*map(shape_of, args))
             self.new.update([d for d in out.shape if d > 1 and d not in known])
 
 
@@ -245,7 +250,7 @@ class Runner:
             if variant is None:
                 return self.cut(values)
         if variant.dims:
-            self.sizes.new |= variant.dims
+            self.sizes.new |= variant.dims - self.sizes.fixed
         return self.run(variant, values, leaves, key)
 
     def run(self, variant, values, leaves, key):
@@ -319,12 +324,13 @@ class Runner:
         state, variant, shapes = self.state, None, tuple(map(shape_of, leaves))
         if (new or given) and self.options.dynamic_sizes != "exact":
             ways = [(new | given, True), (new, True)] if self.options.by_numpy else []
-            for symbols, by_numpy in [*dict.fromkeys(ways), (new, False)]:
+            room = frozenset([d for d in new if d >= PADDED])
+            for symbols, by_numpy in [*dict.fromkeys(ways), (room, False)]:
                 family = symbols and self.family(values, leaves, key, symbols, by_numpy)
                 if state.instead is not None:
                     return None
                 if family and family.sized is not None:
-                    variant = family.variant(leaves, shapes, padded=bool(new))
+                    variant = family.variant(leaves, shapes, padded=bool(room))
                     if variant is not None:
                         break
         if variant is None:
