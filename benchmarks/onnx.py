@@ -105,7 +105,7 @@ def alone(names):
 
 
 def chosen(names):
-    every = (PROGRAMS[0], PROGRAMS[-1]) if SMOKE else (*PROGRAMS, *MORE)
+    every = PROGRAMS[:1] if SMOKE else (*PROGRAMS, *MORE)
     return [p for p in every if not names or p.name in names]
 
 
