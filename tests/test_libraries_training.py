@@ -28,6 +28,7 @@ from malleable import (
     trace_calls,
     unstage,
 )
+from malleable.execution.explain import explain
 from tests.rules import assert_same
 
 linen = pytest.importorskip("flax.linen")
@@ -394,3 +395,32 @@ def test_a_derivative_by_what_is_inside_a_checkpointed_loop_is_refused():
     with pytest.raises(TransformError, match="knows only derivatives by its arguments"):
         cotangents(grow)(1.0, "checkpointed")
     assert float(cotangents(grow)(1.0, "bounded")[1]["c"]) > 1
+
+
+def test_explain_shows_a_step_that_compiles_itself():
+    step, known = equinox_step()
+    (region,) = explain(step)(known, X).regions
+    assert region.equations > 5
+
+
+def test_explain_shows_a_pure_step_that_merges_a_model():
+    graph, state = nnx.split(Plain(nnx.Rngs(0)))
+
+    @jax.jit
+    def step(state, x):
+        return jax.value_and_grad(lambda state: nnx.merge(graph, state)(x).sum())(state)
+
+    (region,) = explain(step)(state, X).regions
+    assert region.equations > 5
+
+
+def test_explain_of_a_function_that_raises_says_what_broke_before():
+    def f(x):
+        y = jnp.sin(x).sum()
+        print(end="" if float(y) > -9 else "low")
+        raise KeyError("no")
+
+    with pytest.raises(KeyError) as caught:
+        explain(f)(X)
+    (note,) = [n for n in caught.value.__notes__ if "until it was raised" in n]
+    assert "break 1" in note and "float(y)" in note

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from malleable.core.changes import line_of
+from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.execution import families, partition, rewrites, scan, work
 from malleable.execution.discover import discover
@@ -21,7 +23,7 @@ from malleable.execution.measuring import Host, Meter, Ran
 from malleable.execution.partition import Region
 from malleable.execution.report import BreakSeen, Line, RegionSeen, Report, Source, Suggestion
 from malleable.frontend import nodes, scopes
-from malleable.notes import listen
+from malleable.notes import Note, listen
 
 RUNS = 4  # until nothing is cut any more
 
@@ -59,7 +61,7 @@ def explain(f: Callable) -> Callable[..., Report]:
 
 def _cut(part, fun, args, kwargs) -> Report:
     """The report on a function that has a partition."""
-    times, compile_seconds = [], 0.0
+    times, compile_seconds, failed = [], 0.0, None
     report = Report(fun.__qualname__)
     meter = Meter()
     with listen() as heard:
@@ -68,12 +70,15 @@ def _cut(part, fun, args, kwargs) -> Report:
             start = time.perf_counter()
             padded = part.options.dynamic_sizes == "bucket"
             outer = part.engine.sizes.begin((*args, *kwargs.values()), padded)
-            with meter.hearing():
-                report.out = jax.block_until_ready(meter.program(part, fun)(*args, **kwargs))
+            try:
+                with meter.hearing():
+                    report.out = jax.block_until_ready(meter.program(part, fun)(*args, **kwargs))
+            except Exception as error:
+                failed = error
             part.engine.sizes.end(outer)
             times.append(time.perf_counter() - start)
             compile_seconds += meter.compile
-            if meter.settled and len(times) > 1:
+            if failed or (meter.settled and len(times) > 1):
                 break
     report.first_seconds, report.seconds = times[0], times[-1]
     report.compile_seconds = compile_seconds
@@ -83,10 +88,13 @@ def _cut(part, fun, args, kwargs) -> Report:
         report.regions += [_region(meter, part, r, numbers) for r in _regions(part)]
         report.breaks += _breaks(meter, part, numbers)
         report.sources.append(_source(meter, part, numbers))
+    _weigh(report, meter)
+    if failed is not None:
+        failed.add_note(f"malleable, until it was raised:\n{report}")
+        raise failed
     root = meter.parts[0]
     report.static = _statics(root, fun, args, kwargs)
     report.breaks = _with_options(report, root, fun, args, kwargs)
-    _weigh(report, meter)
     return report
 
 
@@ -124,11 +132,15 @@ def _of_jax(report: Report, selective, args, kwargs) -> Report:
             report.out = jax.block_until_ready(selective(*args, **kwargs))
             times.append(time.perf_counter() - start)
     report.first_seconds, report.seconds = times
-    report.compile_seconds, report.notes = meter.compile, heard
-    whole = not any("not compiled" in n.what for n in heard)
+    report.compile_seconds, whole = meter.compile, True
     ops, flop, way = 1, 1, "compiled"
-    if whole:
-        made = jax.make_jaxpr(lambda: selective.fun(*args, **kwargs))()
+    try:
+        made = stage(selective.fun)(*args, **kwargs).jaxpr
+    except Exception as error:  # Python alone runs it
+        whole, why = False, str(error).partition("\n")[0]
+        report.notes = [*heard, Note("it is not one program", line_of(selective.fun), why)]
+    else:  # or one that compiles by itself what it is given, as equinox.filter_jit
+        report.notes = [n for n in heard if "not compiled" not in f"{n.what} {n.why}"]
         ops, flop = work.equations(made), work.flop(made)
     report.ops = {"compiled": ops * whole, "numpy": 0, "host": ops * (not whole)}
     report.flop = {"compiled": flop * whole, "numpy": 0, "host": flop * (not whole)}
