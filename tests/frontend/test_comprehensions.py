@@ -100,3 +100,10 @@ def test_no_other_container_takes_such_a_list(kind):
 
     with pytest.raises(TransformError, match="known only at run time"):
         jax.jit(autograph(f))(V)
+
+
+def test_the_number_of_chosen_items_is_traced():
+    def f(v):
+        return len(v[v > 2]), len(np.nonzero(v > 2)[0]), sum(i * x for i, x in enumerate(v[v > 2]))
+
+    agree(f, V)

@@ -25,7 +25,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal, subclasses
-from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
+from malleable.arrays.box import Box, Masked, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
 from malleable.arrays.text import as_text
 from malleable.frontend import (
@@ -307,7 +307,7 @@ class Caller(Classes):
             refuse_uncertain(args[0])
             args = [*map(walked, args)] if f is not iter else args
         name = _DUNDERS.get(f)
-        if name and args and not isinstance(args[0], Box):
+        if name and args and not isinstance(args[0], Box) and type(args[0]) is not Masked:
             method = getattr(type(args[0]), name, None)
             if type(method) is _Function:
                 return self.call(method, *args, **kwargs)
