@@ -384,6 +384,13 @@ def test_protocols_are_answered_for_the_value_a_tracer_stands_for():
     assert tuple(map(int, jax.jit(autograph(fun))(2.0, V))) == (0, 0, 0, 7, -1, 0, 1)
 
 
+def test_an_element_of_a_float_array_is_a_float_whatever_bits_jax_keeps():
+    def fun(v):
+        return isinstance(v[0], float), isinstance(v.sum(), np.float64), isinstance(v[0], int)
+
+    assert tuple(map(bool, jax.jit(autograph(fun))(V))) == fun(V)
+
+
 def test_a_list_repeated_by_a_traced_number_has_a_bound():
     def stairs(n):
         ways = [1] * (n + 1)

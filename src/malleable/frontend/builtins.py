@@ -465,6 +465,15 @@ def type_(*args, **kwargs):
     return type(*args, **kwargs)
 
 
+# what a number of 32 bits may have been before JAX took it: it keeps no 64 by default
+_WIDE: dict[type, type] = {
+    np.float32: np.float64,
+    np.int32: np.int64,
+    np.uint32: np.uint64,
+    np.complex64: np.complex128,
+}
+
+
 def isinstance_(x, kinds):
     """Whether the value that a box stands for is of a class, an abstract one too."""
     if not isinstance(x, Box) or type(x) is values.Choice:
@@ -474,7 +483,8 @@ def isinstance_(x, kinds):
         return any(isinstance_(x, kind) for kind in every)
     if type(kinds).__instancecheck__ is abc.ABCMeta.__instancecheck__:
         return issubclass(x.__class__, kinds)
-    return isinstance(x, kinds)
+    wide = _WIDE.get(x.__class__) if x.traced and not jax.config.jax_enable_x64 else None
+    return isinstance(x, kinds) or (wide is not None and issubclass(wide, kinds))
 
 
 def print_(*args, sep=" ", end="\n", file=None, flush=False):
