@@ -535,3 +535,51 @@ def test_text_printed_to_a_stream_of_the_program_is_there_at_once():
     assert jax.jit(autograph(fun))(V) == fun(V)
     with pytest.raises(TransformError, match="StringIO"):
         jax.jit(autograph(lambda x: print(x, file=io.StringIO())))(1.0)
+
+
+ASKS = [
+    lambda d: {**d},
+    lambda d: d | {"c": 1.0},
+    lambda d: d.copy(),
+    lambda d: len(dict(d)),
+    lambda d: {}.update(d),
+    lambda d: d == {},
+    lambda d: 1 if d else 2,
+    lambda d: (lambda **k: len(k))(**d),
+    lambda d: [k + k for k in d],
+]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_which_keys_a_dict_has_is_not_asked_where_a_traced_value_decides(ask):
+    def fun(x):
+        d = {}
+        if x > 5:
+            d["b"] = 2.0
+        ask(d)
+        return x
+
+    with pytest.raises(TransformError, match="one path only"):
+        jax.jit(autograph(fun))(2.0)
+
+
+def test_what_a_loop_first_sets_may_not_be_there():
+    def of_object(n):
+        o = types.SimpleNamespace()
+        while n > 0:
+            o.last, n = n, n - 1
+        return hasattr(o, "last")
+
+    def of_dict(n):
+        d = {}
+        while n > 0:
+            d["last"], n = n, n - 1
+        return d.get("last", -1)
+
+    def of_expression(n):
+        return len({"a": n} if n > 0 else {})
+
+    for fun in (of_dict, of_expression):
+        assert [int(jax.jit(autograph(fun))(n)) for n in (0, 2)] == [fun(0), fun(2)]
+    with pytest.raises(TransformError, match="may not run"):
+        jax.jit(autograph(of_object))(0)

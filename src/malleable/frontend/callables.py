@@ -63,7 +63,9 @@ _MUTATORS = frozenset(_CHANGES.split())
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
 SMALL = 64  # items of a list up to which heapq and bisect are converted: each step selects of all
-GO_OVER = frozenset((list, tuple, set, sorted, iter, sum, min, max, enumerate, zip, map, reversed))
+GO_OVER = frozenset(
+    (dict, list, tuple, set, sorted, iter, sum, min, max, enumerate, zip, map, reversed)
+)
 DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
 ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
 LISTS = frozenset((list, isinstance, id, callable))  # what takes such a list as any object
@@ -380,6 +382,8 @@ class Caller(Classes):
                 return items.get(owner, *args)
         elif isinstance(owner, dict) and name in DICT_ASKS:
             refuse_uncertain(owner, name in ("keys", "values", "items", "popitem"))
+        for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
+            refuse_uncertain(x, False)
         if isinstance(owner, list):
             if bounded(owner) is not None:
                 return method(owner, name, args)

@@ -15,6 +15,7 @@ from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend.builtins import Steps
 from malleable.frontend.carry import (
+    Carried,
     Loop,
     appended,
     begin,
@@ -28,7 +29,7 @@ from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import if_, places_of, truth
 from malleable.frontend.reverse import while_loop
 from malleable.frontend.session import session
-from malleable.frontend.staging import Block, is_dead, put, trace_block
+from malleable.frontend.staging import Block, is_dead, note_missing, put, trace_block
 from malleable.frontend.trees import UNSET, Ragged, Static, avals, bare, count, spell
 from malleable.frontend.unwinding import freeze_if
 from malleable.frontend.values import CannotStage, inject, rebuild
@@ -230,6 +231,8 @@ def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
         if c.prefix is None:
             tree = replace(c.tree, fixed=False) if isinstance(c.tree, Ragged) else c.tree
             put(c.place, tree, rest, loop.where)
+            if steps is None or type(steps.length) is not int:
+                note_first(c, tree, loop.where)
         else:
             for _ in range(count(c.tree)):
                 next(rest)
@@ -239,6 +242,16 @@ def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
         if isinstance(now, Box) and not now.scalar:
             c.place.write(linked(now, c.first[0].origin, None, c.same.value))
     freeze_if(carried)
+
+
+def note_first(c: Carried, tree, where: str) -> None:
+    """Remember what a loop is the first to set, which may not run."""
+    first = c.first[0]
+    if c.place.kind == "dict":
+        note_missing(c.place.owner, [first, tree], where)
+    elif c.place.kind == "attr" and is_absent(first):
+        key = id(c.place.owner), c.place.name
+        session().uncertain[key] = c.place.owner, c.place.name, where
 
 
 def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, where) -> list:

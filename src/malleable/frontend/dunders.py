@@ -20,7 +20,7 @@ from malleable.frontend.bounded import equal, joined, refuse, repeated
 from malleable.frontend.operators import by_case, not_
 from malleable.frontend.raises import operands, present
 from malleable.frontend.session import session
-from malleable.frontend.values import bounded, is_thing
+from malleable.frontend.values import bounded, is_thing, refuse_uncertain
 
 DIVIDES = frozenset(("/", "//", "%", "**"))
 _Function = types.FunctionType
@@ -114,6 +114,9 @@ class Dunders:
                 return Box(negative_power(unbox(a), unbox(b)), True)
             sign, b = "**", self.unary("-", b)
         name, plain = BINARY[sign]
+        if session().uncertain:
+            refuse_uncertain(a, False)
+            refuse_uncertain(b, False)
         if is_thing(a) or is_thing(b):
             return self._by_case(self.binary, sign, a, b)
         present(a, b, f"`{sign}`")
@@ -137,6 +140,9 @@ class Dunders:
     def compare(self, sign: str, a, b):
         """a < b and its like."""
         forward, backward, plain = COMPARISONS[sign]
+        if session().uncertain:
+            refuse_uncertain(a, False)
+            refuse_uncertain(b, False)
         if sign not in ("==", "!="):
             if is_thing(a) or is_thing(b):
                 return self._by_case(self.compare, sign, a, b)

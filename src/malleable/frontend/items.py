@@ -211,7 +211,7 @@ class Items:
         if type(member) is _Function:
             return getattr(o, name)
         if member is None:
-            there = self._there(o, name)
+            there = presence(getattr(o, "__dict__", {}), name)
             if there is not True:
                 return self._present(o, name, there, vars(o)[name])
             return self._boxed(o, name, getattr(o, name))
@@ -231,7 +231,20 @@ class Items:
 
     def _there(self, o, name: str):
         """Whether an attribute that was set on one path only is there: True, or traced."""
-        return True if type(o) in (Box, Choice) else presence(getattr(o, "__dict__", {}), name)
+        if type(o) in (Box, Choice):
+            return True
+        fields = getattr(o, "__dict__", {})
+        known = session().uncertain.get(id(fields))
+        if known is not None and known[1] == name:
+            values.refuse_uncertain(fields, False)
+        held = session().uncertain.get((id(o), name))
+        if held is not None and held[0] is o and name in fields:
+            raise TransformError(
+                f"`{name}` is first set in a loop that may not run, by {held[2]}",
+                where=compat.where(),
+                hint="set it before the loop, say to None",
+            )
+        return presence(fields, name)
 
     def _present(self, o, name: str, there, value: Choice):
         """The value of such an attribute; where it is not there, an AttributeError."""
@@ -287,6 +300,8 @@ class Items:
     def setattr_(self, value, o, name: str) -> None:
         if type(o) is Choice:
             return by_case(o, lambda x: self.setattr_(value, x, name))
+        if not journal.depth():
+            session().uncertain.pop((id(o), name), None)
         member = getattr(type(o), name, None)
         own = self._method(o, "__setattr__")
         if own is not None:

@@ -19,7 +19,7 @@ from malleable.frontend.kinds import is_ours
 from malleable.frontend.session import session
 from malleable.frontend.staging import Block, merge, trace_block
 from malleable.frontend.trees import Leaf, Static
-from malleable.frontend.values import Choice, bounded, is_number, rebuild, select
+from malleable.frontend.values import Choice, bounded, is_number, rebuild, refuse_uncertain, select
 
 RECURSIONS = 32  # times a test is met within itself before that counts as without end
 CANDIDATES = 24  # objects of which a value may be one; each operation on it is traced for each
@@ -36,6 +36,8 @@ def truth(x) -> Any:
         return truth_of_choice(x)
     if bounded(x) is not None:
         return x[0].length > 0
+    if type(x) is dict:
+        refuse_uncertain(x, False)
     content = x.value if isinstance(x, Box) else x
     if not isinstance(content, compat.Tracer):
         kind = type(x)  # a method of the user's may give a traced answer

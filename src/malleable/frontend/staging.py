@@ -254,7 +254,8 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     for key, target in targets.items():
         place = places[key]
         put(place, target, rest, where)
-        note_missing(place, [tree_of(b, key) for b in blocks], where)
+        thing = place.owner if place.kind == "dict" else place.read()
+        note_missing(thing, [tree_of(b, key) for b in blocks], where)
         if place.kind != "box" and isinstance(target, Leaf) and not target.scalar:
             one, other = (getattr(tree_of(b, key), "origin", None) for b in blocks)
             mine = zip(links, conditions, strict=True)
@@ -264,6 +265,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
         raise unwinding.Leaving
     unwinding.freeze_if(targets)
     out = rebuild(result, rest, where)
+    note_missing(out, results, where)
     if isinstance(result, Leaf) and not result.scalar:
         one, other = (getattr(tree, "origin", None) for tree in results)
         out = linked(out, one, other, pred)
@@ -368,14 +370,12 @@ def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
         )
 
 
-def note_missing(place: Place, trees: list, where: str) -> None:
+def note_missing(thing, trees: list, where: str) -> None:
     """Remember a dict of which one path has a key that the other has not."""
     one, other = (t.keys if isinstance(t, Node) else None for t in trees)
-    if one is not None and other is not None and one != other:
-        thing = place.owner if place.kind == "dict" else place.read()
-        if isinstance(thing, dict):
-            apart = {*one} ^ {*other}
-            session().uncertain[id(thing)] = thing, min(apart, key=str) if apart else ORDER, where
+    if one is not None and other is not None and one != other and isinstance(thing, dict):
+        apart = {*one} ^ {*other}
+        session().uncertain[id(thing)] = thing, min(apart, key=str) if apart else ORDER, where
 
 
 def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:

@@ -214,6 +214,14 @@ class Writer:
             return node
         return self.inside(node)
 
+    def display(self, node):
+        """`{**d}` asks which keys d has."""
+        node = self.inside(node)
+        for k, key in enumerate(node.keys):
+            if key is None:
+                node.values[k] = placed(hook("iter_", node.values[k]), node.values[k])
+        return node
+
     def yield_from(self, node):
         node.value = placed(hook("iter_", self.expression(node.value)), node.value)
         return node
@@ -356,6 +364,7 @@ _EXPRESSIONS = {
     ast.Lambda: Writer.lambda_,
     ast.Starred: Writer.starred,
     ast.YieldFrom: Writer.yield_from,
+    ast.Dict: Writer.display,
     ast.JoinedStr: Writer.fstring,
     ast.NamedExpr: Writer.walrus,
     **dict.fromkeys(scopes.COMPREHENSIONS, loops.comprehension),
