@@ -137,10 +137,14 @@ def test_a_key_that_a_library_uses_twice_within_one_call_is_its_own_affair():
                 run()
         return [str(w.message) for w in said if w.category is AdviceWarning]
 
+    def sum_of_two():
+        return jax.random.normal(KEY) + jax.random.normal(KEY)
+
     kernel = numpyro.infer.NUTS(model)
     mcmc = numpyro.infer.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False)
     assert not [text for text in heard(lambda: mcmc.run(KEY)) if "used twice" in text]
     assert [text for text in heard(model_of_two) if "used twice" in text]
+    assert [text for text in heard(sum_of_two) if "used twice" in text]
 
 
 @pytest.mark.caches

@@ -151,13 +151,13 @@ class Keys(Observer):
 
 
 def around(frame) -> frozenset[tuple[str, int]]:
-    """(file, line) of the user's own calls that are open in a frame."""
-    found = set()
+    """(file, line) of the user's own calls that are open in a frame, without the innermost."""
+    found = []
     while frame is not None:
         if places.is_own(frame.f_code.co_filename):
-            found.add((frame.f_code.co_filename, frame.f_lineno))
+            found.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return frozenset(found)
+    return frozenset(found[1:]) - set(found[:1])
 
 
 def repeats(run: Run, used: Used) -> bool:
