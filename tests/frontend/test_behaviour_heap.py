@@ -221,15 +221,7 @@ def test_row_21_an_object_made_in_one_branch_is_joined_with_that_of_the_other(x)
     assert_same(f, x)
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        2.0,
-        pytest.param(
-            -2.0, marks=pytest.mark.xfail(strict=True, reason="row 22: an alias is lost, silently")
-        ),
-    ],
-)
+@BOTH
 def test_row_22_a_list_that_has_two_names_after_one_branch_has_them_still(x):
     def f(x):
         xs = [x, 1.0]

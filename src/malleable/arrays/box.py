@@ -91,6 +91,7 @@ def _in_place(fun, ufunc):
         if not is_jax(a) and not is_jax(b):
             if journal.depth() == 0 and self._in_memory(a):
                 fun(a, b)
+                journal.tell(self.root)
             else:
                 self.write(fun(a.copy(), b))
             return self

@@ -83,6 +83,7 @@ class Box(Methods):
             self.write(step.put(places.to_jax(whole), new))
         elif journal.depth() == 0 and self._in_memory(whole):
             step.fill(whole, new)
+            journal.tell(self.root)
         else:
             whole = np.array(whole)
             step.fill(whole, new)

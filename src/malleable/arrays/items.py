@@ -52,6 +52,7 @@ def set_item(self, index, new):
     if not masked and not is_jax(new) and type(whole) is np.ndarray and not is_unknown(index):
         if journal.depth() == 0 and self._in_memory(whole):
             whole[index] = new
+            journal.tell(self.root)
         else:
             whole = whole.copy()
             whole[index] = new

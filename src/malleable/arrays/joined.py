@@ -1,4 +1,7 @@
-"""An array that may be another one: after `if c: x = y`, who writes into x writes into y, if c."""
+"""Arrays that may be another one: after `if c: x = y`, who writes into x writes into y, if c.
+
+A `Joined` has a value of its own, and hands on what is written; a `Picked` only shows what it is.
+"""
 
 import weakref
 
@@ -6,6 +9,43 @@ from jax import numpy as jnp
 
 from malleable.arrays import journal
 from malleable.arrays.content import Box
+from malleable.arrays.places import cast, to_jax
+
+
+class Picked(Box):
+    """The one of several arrays that a traced index chooses: reads and writes are that one's."""
+
+    __slots__ = ("index", "items")
+
+    def __init__(self, index, items: list):
+        self.index, self.items = index, items
+        self._base = self._index = None
+        self.scalar = False
+
+    @property
+    def _value(self):  # anew each time: the arrays may have changed
+        return jnp.stack([to_jax(x.value) for x in self.items])[self.index]
+
+    traced = True
+
+    @property
+    def shape(self):
+        return self.items[0].shape
+
+    @property
+    def dtype(self):
+        return jnp.result_type(*(x.dtype for x in self.items))
+
+    def write(self, new):
+        for k, item in enumerate(self.items):
+            old = to_jax(item.value)
+            item.write(jnp.where(self.index == k, cast(to_jax(new), old.dtype), old))
+
+
+def roots(box: Box) -> list:
+    """The arrays whose content a box shows."""
+    root = box.root
+    return [r for x in root.items for r in roots(x)] if isinstance(root, Picked) else [root]
 
 
 class Joined(Box):
@@ -21,8 +61,8 @@ class Joined(Box):
         self.links, self.telling = links, False
         me = weakref.ref(self)
         for ref, _, _ in links:
-            root = ref().root
-            journal.follow(root, lambda changed: me() is not None and me().heed(changed))
+            for root in roots(ref()):
+                journal.follow(root, lambda changed: me() is not None and me().heed(changed))
 
     def heed(self, changed: Box) -> None:
         """An array that this may be, or a part of which, has another content."""
@@ -30,7 +70,7 @@ class Joined(Box):
             return
         for ref, condition, holds in self.links:
             box = ref()
-            if box is not None and box.root is changed:
+            if box is not None and any(root is changed for root in roots(box)):
                 now = jnp.asarray(box.value, self._value.dtype)
                 yes, no = (now, self._value) if holds else (self._value, now)
                 Box.write(self, jnp.where(condition, yes, no))
@@ -80,5 +120,6 @@ def linked(box: Box, one, other, condition, more=()) -> Box:
 
 
 def reference(box: Box):
-    """As long as somebody else knows the box; a view stands for the array it shows."""
-    return weakref.ref(box) if box._base is None else lambda: box
+    """As long as somebody else knows the box; what shows another array stands for that."""
+    shows = box._base is not None or isinstance(box, Joined | Picked)
+    return (lambda: box) if shows else weakref.ref(box)

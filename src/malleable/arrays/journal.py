@@ -115,18 +115,19 @@ def _touch(kind, owner, name="") -> None:
 
 
 def follow(box, follower) -> None:
-    """`follower(box)` is to be called whenever the content of `box` has changed."""
+    """`follower(box)` is to be called whenever the content of `box` changes in this block."""
     journals = _open.get()
     if journals:
-        journals[0].followers.setdefault(id(box), []).append(follower)
+        book = getattr(journals[-1], "level", journals[-1])
+        book.followers.setdefault(id(box), []).append(follower)
 
 
 def tell(box) -> None:
     """The content of a box has changed."""
-    journals = _open.get()
-    if journals and journals[0].followers:
-        for follower in journals[0].followers.get(id(box), ()):
-            follower(box)
+    for book in _open.get():
+        if book.followers:
+            for follower in book.followers.get(id(box), ()):
+                follower(box)
 
 
 def before_write(box) -> None:

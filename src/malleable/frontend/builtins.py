@@ -26,6 +26,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, is_traced, unbox
+from malleable.arrays.joined import linked
 from malleable.arrays.numbers import as_integer, rounded
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
@@ -191,7 +192,8 @@ def pick(xs, i):
         raise TypeError(f"list indices must be integers or slices, not {unbox(i).dtype.name}")
     at = content(i)
     at = jnp.clip(jnp.where(at < 0, at + len(xs), at), 0, len(xs) - 1)
-    if _alike(xs):
+    places = all(isinstance(x, Box) and not x.scalar for x in xs)
+    if _alike(xs) and not places and not any(type(x) is values.Choice for x in xs):
         rows = jnp.stack([jnp.asarray(unbox(x)) for x in xs])
         return Box(rows[at], all(not isinstance(x, np.ndarray) for x in xs) and rows.ndim == 1)
     return values.select(at, list(xs), compat.where())
@@ -199,8 +201,11 @@ def pick(xs, i):
 
 def choose(pred, yes, no):
     """`yes if pred else no` for a traced pred and two values that are at hand."""
-    if values.is_number(yes) and values.is_number(no):
-        return Box(jnp.where(pred, unbox(yes), unbox(no)), np.ndim(unbox(yes)) == 0)
+    choices = any(type(x) is values.Choice for x in (yes, no))
+    if values.is_number(yes) and values.is_number(no) and not choices:
+        one, other = unbox(yes), unbox(no)
+        new = Box(jnp.where(pred, one, other), np.ndim(one) == 0)
+        return linked(new, yes, no, pred) if np.shape(one) == np.shape(other) != () else new
     return values.select(pred.astype(np.int32), [no, yes], compat.where())
 
 
@@ -325,11 +330,11 @@ def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
             if key is None or not items:
                 return plain(items, **options)
             return items[plain(builtins.range(len(items)), key=keys.__getitem__)]
-        best, best_key = items[0], keys[0]
-        for item, k in builtins.zip(items[1:], keys[1:], strict=True):
-            pred = truth(better(jnp.asarray(unbox(k)), jnp.asarray(unbox(best_key))))
-            best, best_key = choose(pred, item, best), choose(pred, k, best_key)
-        return best
+        best, at = keys[0], 0
+        for i, k in builtins.enumerate(keys[1:], 1):
+            pred = truth(better(jnp.asarray(unbox(k)), jnp.asarray(unbox(best))))
+            best, at = choose(pred, k, best), jnp.where(pred, i, at)
+        return best if key is None else values.select(at, items, compat.where())
 
     return extreme
 

@@ -16,6 +16,7 @@ import inspect
 import itertools
 import operator
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 
@@ -42,6 +43,7 @@ from malleable.frontend import (
 )
 from malleable.frontend.bounded import method, refuse
 from malleable.frontend.builtins import Steps, TracedRange
+from malleable.frontend.chosen import holds, is_place, settled
 from malleable.frontend.classes import Classes
 from malleable.frontend.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.hidden import block, born, walked, watched
@@ -61,6 +63,8 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
     __iand__ __isub__ __ixor__ __imul__"""
 _MUTATORS = frozenset(_CHANGES.split())
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
+_ANY = {type, id, isinstance, print, repr, str, format, hash, callable, getattr, setattr, hasattr}
+_ANY |= {warnings.warn, delattr, zip, enumerate, map, filter, operator.setitem, operator.getitem}
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
 SMALL = 64  # items of a list up to which heapq and bisect are converted: each step selects of all
 GO_OVER = frozenset(
@@ -301,6 +305,10 @@ class Caller(Classes):
     # ------------------------------------------------------------ C functions and methods
 
     def _builtin(self, f, args, kwargs):
+        if args and is_place(args[0]) and f not in _ANY and isinstance(f, _Builtin | type):
+            if not holds(args[0]) or not (f in self.table or f in builtins.PLAIN):
+                return by_case(args[0], lambda x: self.call(f, x, *args[1:], **kwargs))
+            args = tuple(map(settled, args))
         refuse_text(f, None, args)
         return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
 

@@ -3,7 +3,7 @@
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jax import numpy as jnp
@@ -15,8 +15,10 @@ from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
 from malleable.frontend.operators import places_of
-from malleable.frontend.staging import Block, is_cached, is_dead, origins, promoted
+from malleable.frontend.references import Known, count_contents, count_origins, is_dead
+from malleable.frontend.staging import Block, is_cached, promoted
 from malleable.frontend.trees import (
+    CONTENT,
     UNSET,
     Either,
     Leaf,
@@ -27,6 +29,7 @@ from malleable.frontend.trees import (
     abstract,
     count,
     free,
+    half,
     join,
     join_ragged,
     spell,
@@ -36,7 +39,6 @@ from malleable.frontend.values import STALE, CannotStage, flatten, inject, rebui
 
 ALONE = 4  # references to an array that nobody knows but its variable and us
 MOST_KINDS = 3  # things a variable may be before it counts as one that is new in every step
-CONTAINERS = ("list", "dict", "set", "object", "ndarray")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Carried:
     prefix: tuple | None = None  # of a list that grows by some items per step: how it began
     array: Box | None = None  # what a step begins with, in a variable that is bound anew
     same: Box | None = None  # whether that is still the array from before the loop
+    by_name: bool = False  # an array that changes names with another: which it is goes around
+    whole: tuple = ()  # as `first`, of a list or dict that others know: not its name, what it holds
 
     def slot(self) -> Slot:
         grows = self.prefix is not None
@@ -89,7 +93,8 @@ def start(loop: Loop) -> dict:
             continue
         leaves: list = []
         value = place.read()
-        tree = flatten(value, leaves)
+        whole = flatten(value, leaves), leaves
+        tree, leaves = named_before(place, whole, 1)
         goal = free(abstract(tree))
         pinned = place.name in exits
         if isinstance(value, Box) and not value.scalar and place.name not in loop.rebound:
@@ -98,6 +103,7 @@ def start(loop: Loop) -> dict:
         if pinned and value is False:
             goal = Static(False)
         c = carried[place.key] = Carried(place, goal, (tree, leaves), pinned)
+        c.whole = whole
         if isinstance(tree, Leaf) and not tree.scalar and sys.getrefcount(value) > ALONE:
             c.same = Box(True, True)
             same = Place("box", c.same)
@@ -108,6 +114,73 @@ def start(loop: Loop) -> dict:
             leaf = flatten(place.read(), leaves := [])
             carried[place.key] = Carried(place, free(leaf), (leaf, leaves), True)
     return carried
+
+
+def named_before(place: Place, whole: tuple, others: int) -> tuple[Tree, list]:
+    """The tree of what a place holds, and its leaves; what others know is there by name.
+
+    others: how many references to it are ours.
+    """
+    held: dict = {}
+    count_origins([whole], held)
+    count_contents([place], held)
+    key = id(getattr(whole[0], "origin", None))
+    held[key] = held.get(key, 0) + others
+    return Known(held).named(*whole, content=place.kind in CONTENT)
+
+
+def named_after(block: Block) -> None:
+    """Let the trees of what a step leaves name what others know."""
+    held: dict = {}
+    count_origins(block.after.values(), held)
+    count_contents([p for p in block.places.values() if p.kind == "cell"], held)
+    known = Known(held, block.places.values())
+    for key, (tree, leaves) in block.after.items():
+        content = key in block.places and block.places[key].kind in CONTENT
+        block.after[key] = known.named(tree, leaves, content)
+
+
+def loosened(c: Carried, after: Tree, block: Block) -> bool:
+    """Whether a list that others know is none of theirs after a step, which left it as it was:
+
+    then what goes around is what it holds.
+    """
+    if not (c.whole and isinstance(c.tree, Static) and isinstance(after, Node | Ragged)):
+        return False
+    owner = c.tree.value
+    if owner is not getattr(c.whole[0], "origin", None):
+        return False
+    if any(p.owner is owner for p in block.places.values()):
+        return False
+    return not any(names(tree, owner) for tree, _ in block.after.values())
+
+
+def renamed(c: Carried, after: Tree) -> Tree:
+    """Which arrays a variable names, that changes names with another."""
+    first = c.first[0]
+    if isinstance(c.tree, Leaf):
+        c.first = replace(first, known=True), c.first[1]
+        c.same = None
+        return Static(first.origin)
+    options = after.options if isinstance(after, Either) else (after,)
+    for option in options:
+        if not isinstance(getattr(option, "origin", None), Box):
+            raise CannotStage(
+                f"`{c.place.name}` changes names with another array, and is bound anew"
+            )
+    found = list(c.tree.options if isinstance(c.tree, Either) else (c.tree,))
+    for option in options:
+        if Static(option.origin) not in found:
+            found.append(Static(option.origin))
+    return Either(tuple(found)) if len(found) > 1 else found[0]
+
+
+def names(tree: Tree, thing) -> bool:
+    """Whether a tree has the name of a thing in it."""
+    if isinstance(tree, Static):
+        return tree.value is thing
+    inside = getattr(tree, "children", ()) or getattr(tree, "options", ())
+    return any(names(t, thing) for t in inside)
 
 
 def begin(carried: dict, leaves: Iterator, where: str) -> None:
@@ -131,6 +204,7 @@ def note_aliases(carried: dict) -> None:
     the array that it was before the loop, as long as it is that array.
     """
     written = journal.current().places
+    note_swaps(carried, written)
     for c in carried.values():
         array, c.array = c.array, None
         now = c.place.read() if array is not None and c.place.kind == "cell" else None
@@ -147,12 +221,31 @@ def note_aliases(carried: dict) -> None:
             c.same.write(jnp.logical_and(c.same.value, still))
 
 
-def settle(loop: Loop, carried: dict, block: Block, most: int | None, late: bool) -> bool:
+def note_swaps(carried: dict, written: dict) -> None:
+    """Which variables hold, after a step, the array of another variable that others know, too.
+
+    Where one of them is written to in place, it matters which array each is.
+    """
+    begun = {id(c.array): c for c in carried.values() if c.array is not None}
+    if not any(("box", key, "") in written for key in begun):
+        return
+    for c in carried.values():
+        now = c.place.read() if c.array is not None and c.place.kind == "cell" else None
+        other = begun.get(id(now)) if now is not None else None
+        shared = other is not None and (c.same is not None or other.same is not None)
+        if shared and other is not c:
+            c.by_name = other.by_name = True
+
+
+def settle(
+    loop: Loop, carried: dict, block: Block, most: int | None, late: bool, runs: bool
+) -> bool:
     """Widen what goes around to hold what the body leaves; whether to trace the body again.
 
     most: how many steps there are at most, None if that is not known; late: this is not the
-    first time, and things should have come to rest.
+    first time, and things should have come to rest; runs: it is known that there is a step.
     """
+    named_after(block)
     again = find_places(loop, carried, block, most, late)
     for key, c in carried.items():
         if key not in block.after or c.traced is not c.tree:
@@ -166,8 +259,10 @@ def settle(loop: Loop, carried: dict, block: Block, most: int | None, late: bool
         if c.prefix is not None:
             again = settle_growing(c, after) or again
             continue
-        both = join(c.tree, after)
-        if both == c.tree:
+        if runs and loosened(c, after, block):
+            c.first, c.tree = c.whole, free(abstract(c.whole[0]))
+        both = renamed(c, after) if c.by_name else join(c.tree, after)
+        if both == c.tree and c.traced is c.tree:
             continue
         both = free(both)
         check_type(c, both)
@@ -186,8 +281,7 @@ def settle(loop: Loop, carried: dict, block: Block, most: int | None, late: bool
 def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late: bool) -> bool:
     """Let the places on the heap go around that the body changes; whether there are new ones."""
     held: dict = {}
-    for tree, _ in block.after.values():
-        origins(tree, held)
+    count_origins(block.after.values(), held)
     local, again = {p.key for p in places_of(loop.state)}, False
     stops, collected = {flag.key for flag in flags()}, False
     for key, place in block.places.items():
@@ -198,7 +292,8 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
         if late and is_dead(place, [block], held):
             continue  # it was kept alive by a circle of references
         leaves: list = []
-        first = flatten(place.seen(block.before[key]), leaves)
+        whole = flatten(place.seen(block.before[key]), leaves), leaves
+        first, leaves = named_before(place, whole, 1)
         after = block.after[key][0]
         if isinstance(first, Static) and first == after:
             continue
@@ -212,6 +307,7 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
             continue
         goal = Static(False) if flag and first == Static(False) else free(abstract(first))
         carried[key] = Carried(place, goal, (first, leaves), flag)
+        carried[key].whole = whole
         if flag:
             carried[key].traced = goal  # it is False in the body, as it was
         again = again or not flag
@@ -246,7 +342,7 @@ def check_type(c: Carried, tree: Tree) -> None:
     """Refuse what has no one type: an array that changes its shape, a list its length."""
     options = tree.options if isinstance(tree, Either) else ()
     kinds = [o for o in options if isinstance(o, Leaf)]
-    if len(kinds) > 1 or (options and c.place.kind in CONTAINERS):
+    if len(kinds) > 1 or (options and c.place.kind in CONTENT):
         before, after = kinds[:2] if len(kinds) > 1 else options[:2]
         raise CannotStage(
             f"{c.place.label} is {spell(before)} before a step and {spell(after)} after it"
@@ -286,11 +382,18 @@ def settle_growing(c: Carried, after: Node) -> bool:
     last = c.tree.children[1:]
     if not new or (last and len(last) != len(new)):
         raise CannotStage("a list grows in some steps only")
-    joined = tuple(free(join(a, b)) for a, b in zip(last, new, strict=True)) if last else ()
+    joined = (
+        tuple(free(join(a, type_of(b))) for a, b in zip(last, new, strict=True)) if last else ()
+    )
     if any(isinstance(t, Either) for t in joined):
         raise CannotStage("a list gets items of several types")
     c.tree = Node(list, None, (Static(STALE), *joined))
     return joined != last
+
+
+def type_of(tree: Tree) -> Tree:
+    """Of an item that is appended: an array with a name stays that array."""
+    return half(free(abstract(tree)) if not isinstance(tree, Leaf) else tree, True)
 
 
 def appended(slot: Slot, after: tuple, outs: list) -> list:
@@ -303,7 +406,7 @@ def appended(slot: Slot, after: tuple, outs: list) -> list:
 
 def extend(c: Carried, after: Tree, rows: Iterator, length: int) -> None:
     """Give a list the items of all steps: rows of the stacked arrays."""
-    trees = [free(abstract(t)) for t in after.children[len(c.tree.children) :]]
+    trees = [type_of(t) for t in after.children[len(c.tree.children) :]]
     stacks = [[next(rows) for _ in range(count(t))] for t in trees]
     items = list(c.prefix or ())
     for i in range(length):
@@ -324,4 +427,4 @@ def row(tree: Tree, arrays: list, i: int):
 def stacked(slot: Slot, after: tuple, outs: list) -> list:
     """The leaves of the items that one step appends."""
     items = appended(slot, after, outs)
-    return [x for t, leaves in items for x in inject(t, iter(leaves), free(abstract(t)))]
+    return [x for t, leaves in items for x in inject(t, iter(leaves), type_of(t))]

@@ -27,9 +27,10 @@ from malleable.frontend.carry import (
 )
 from malleable.frontend.hints import Hinted
 from malleable.frontend.operators import if_, places_of, truth
+from malleable.frontend.references import is_dead
 from malleable.frontend.reverse import while_loop
 from malleable.frontend.session import session
-from malleable.frontend.staging import Block, is_dead, note_missing, put, trace_block
+from malleable.frontend.staging import Block, note_missing, put, trace_block
 from malleable.frontend.trees import UNSET, Ragged, Static, avals, bare, count, spell
 from malleable.frontend.unwinding import freeze_if
 from malleable.frontend.values import CannotStage, inject, rebuild
@@ -75,10 +76,11 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
     absent = [c.place.name for c in carried.values() if is_absent(c.tree)]
     index = counter_type() if steps is not None else None
+    runs = steps is not None and type(steps.length) is int and steps.length > 0
     for k in range(ROUNDS):
         block = trace_step(loop, steps, carried, index)
         known = len(carried)
-        if not settle(loop, carried, block, bound, k > 2):
+        if not settle(loop, carried, block, bound, k > 2, runs):
             break
         if k > 4 and len(carried) > known:
             raise CannotStage("every step makes objects that the next ones change")

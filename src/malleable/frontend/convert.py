@@ -33,11 +33,12 @@ from malleable.frontend import (
     walrus,
 )
 from malleable.frontend.bounded import BoundedList, plain, spread
+from malleable.frontend.chosen import is_place
 from malleable.frontend.frames import without_ours
 from malleable.frontend.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.session import Options, Session, active, session, within
 from malleable.frontend.trees import UNSET
-from malleable.frontend.values import Choice, bounded, holds_new, is_object
+from malleable.frontend.values import Choice, bounded, holds_new, is_object, snapshot
 from malleable.notes import note
 
 RAN_AS_IS = (
@@ -215,6 +216,9 @@ def finish_leaf(failed, seen: dict, x) -> Any:
     """One leaf of the result; an object of the user's keeps its identity."""
     if isinstance(x, Choice):
         x = result_of_choice(x)
+        if not isinstance(x, Box):
+            finished = functools.partial(finish_leaf, failed, seen)
+            return jax.tree.map(finished, x, is_leaf=is_whole)
     if bounded(x) is not None:
         return plain(x[0])
     if type(x) is Masked:
@@ -244,9 +248,11 @@ def nan_where(failed, value):
 
 
 def result_of_choice(x: Choice):
-    """The one number a choice may be, NaN where it is None."""
+    """The one number a choice may be, NaN where it is None; what a chosen container holds."""
     if session().options.exact:
         raise TransformError("a value decides whether this is None", where=x.where)
+    if is_place(x):
+        return snapshot(x)
     value, number = x.value, jnp.issubdtype(x.value.dtype, jnp.inexact)
     if any(o is None for o in x.options) and not number:
         raise TransformError(

@@ -143,9 +143,11 @@ class Dunders:
         if session().uncertain:
             refuse_uncertain(a, False)
             refuse_uncertain(b, False)
-        if sign not in ("==", "!="):
-            if is_thing(a) or is_thing(b):
-                return self._by_case(self.compare, sign, a, b)
+        equality = sign in ("==", "!=")
+        options = [o for x in (a, b) if is_thing(x) for o in x.options]
+        if options and not (equality and all(map(self.is_plain, options))):
+            return self._by_case(self.compare, sign, a, b)
+        if not equality:
             present(a, b, f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
             if bounded(a) is not None or bounded(b) is not None:
@@ -167,6 +169,8 @@ class Dunders:
     def unary(self, sign: str, a):
         """-a and its like."""
         name, plain = UNARY[sign]
+        if is_thing(a):
+            return by_case(a, lambda o: self.unary(sign, o))
         method = None if self.is_plain(a) else getattr(type(a), name, None)
         return self.call(method, a) if type(method) is _Function else plain(a)
 

@@ -21,9 +21,10 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
+from malleable.arrays.joined import Picked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
-from malleable.frontend import hidden, numpy, values
+from malleable.frontend import chosen, hidden, numpy, values
 from malleable.frontend.bounded import (
     hits,
     item,
@@ -34,7 +35,8 @@ from malleable.frontend.bounded import (
     refuse,
     repeated,
 )
-from malleable.frontend.builtins import TracedRange, pick
+from malleable.frontend.builtins import TracedRange, choose, pick
+from malleable.frontend.chosen import is_place
 from malleable.frontend.dunders import BINARY, DIVIDES, is_repeat
 from malleable.frontend.lookups import contains, look_up, raise_here, refused_key
 from malleable.frontend.operators import by_case, if_, ifexp, narrowed, not_
@@ -98,6 +100,16 @@ def get(fields: dict, key, default=None):
 def _lacks(x, name: str) -> bool:
     """Whether the value that a box stands for has no such attribute, though the box has."""
     return type(x) is Box and not hasattr(x.__class__, name)
+
+
+def _is_method(x, name: str) -> bool:
+    """Whether an attribute is a method: reading it runs nothing."""
+    return type(getattr(type(x), name, None)) in (_Function, types.MethodDescriptorType)
+
+
+def _has_all(x, key: Choice) -> bool:
+    """Whether this is a dict with each key that the key may be."""
+    return type(x) is dict and all(k in x for k in key.options)
 
 
 def _is_raw(x) -> bool:
@@ -206,7 +218,7 @@ class Items:
                 raise AttributeError(f"{o.__class__.__name__!r} object has no attribute {name!r}")
             return getattr(o, name)
         if kind is Choice:
-            return self._of_choice(o, name) if o.number is None else getattr(o, name)
+            return self._of_choice(o, name) if is_place(o) else getattr(o, name)
         member = getattr(kind, name, None)
         if type(member) is _Function:
             return getattr(o, name)
@@ -225,7 +237,9 @@ class Items:
         return self._boxed(o, name, getattr(o, name))
 
     def _of_choice(self, o, name):
-        if all(name in getattr(x, "__dict__", ()) for x in o.options):
+        if name in ("items", "keys", "values") and all(type(x) is dict for x in o.options):
+            return getattr(values.snapshot(o), name)
+        if all(name in getattr(x, "__dict__", ()) or _is_method(x, name) for x in o.options):
             return o.each(lambda x: self.attr(x, name))
         return by_case(o, lambda x: self.attr(x, name))
 
@@ -299,6 +313,8 @@ class Items:
 
     def setattr_(self, value, o, name: str) -> None:
         if type(o) is Choice:
+            if all(chosen.is_plain_attribute(x, name) for x in o.options):
+                return chosen.set_attribute(o, name, value)
             return by_case(o, lambda x: self.setattr_(value, x, name))
         if not journal.depth():
             session().uncertain.pop((id(o), name), None)
@@ -320,6 +336,8 @@ class Items:
         self.setattr_(value, o, name)
 
     def delattr_(self, o, name: str) -> None:
+        if type(o) is Choice:
+            return by_case(o, lambda x: self.delattr_(x, name))
         member = getattr(type(o), name, None)
         if isinstance(member, property) and type(member.fdel) is _Function:
             self.call(member.fdel, o)
@@ -331,9 +349,14 @@ class Items:
 
     def getitem(self, x, i):
         kind = type(x)
-        if is_thing(i) and not isinstance(x, Box):
+        if is_thing(i):
             return by_case(i, lambda key: self.getitem(x, key))
-        if kind is Box or isinstance(x, Box):
+        if kind is Choice and is_place(x):
+            keyed = is_traced(i) and any(type(o) is dict for o in x.options)
+            if (chosen.holds(x) and not keyed) or any(map(is_number, x.options)):
+                return x.each(lambda o: self.getitem(o, i))
+            return by_case(x, lambda o: self.getitem(o, i))
+        if kind is Box or issubclass(kind, Box):
             if session().attempts:
                 within(x, i)
             return x[i]
@@ -374,9 +397,13 @@ class Items:
         return x[i]
 
     def setitem(self, value, x, i) -> None:
-        if is_thing(i) and not isinstance(x, Box):
-            return by_case(i, lambda key: self.setitem(value, x, key))
-        if isinstance(x, Box):
+        if is_thing(i):
+            return self._set_by_key(value, x, i)
+        if is_place(x):
+            if chosen.is_plain_item(x, i):
+                return chosen.set_item(x, i, value)
+            return by_case(x, lambda o: self.setitem(value, o, i))
+        if issubclass(type(x), Box):
             if session().attempts:
                 within(x, i)
             x[i] = value
@@ -393,7 +420,7 @@ class Items:
             within(x, i)
             journal.touch_list(x)
             at = pick_index(i, len(x))
-            x[:] = [_replace(at == k, value, old) for k, old in enumerate(x)]
+            x[:] = [choose(unbox(at == k), value, old) for k, old in enumerate(x)]
             return
         if isinstance(x, list):
             _refuse_index(x, i)
@@ -408,9 +435,18 @@ class Items:
         touch(x)
         x[i] = value
 
+    def _set_by_key(self, value, x, key: Choice) -> None:
+        """x[key] = value, where the key is one of several."""
+        if not _has_all(x, key):
+            return by_case(key, lambda k: self.setitem(value, x, k))
+        journal.touch_dict(x)
+        for number, k in enumerate(key.options):
+            x[k] = choose(jnp.asarray(key.index) == number, value, x[k])
+
     def delitem(self, x, i) -> None:
-        if is_thing(i) and not isinstance(x, Box):
-            return by_case(i, lambda key: self.delitem(x, key))
+        if is_place(x) or is_thing(i):
+            which = x if is_place(x) else i
+            return by_case(which, lambda o: self.delitem(*((o, i) if which is x else (x, o))))
         own = self._method(x, "__delitem__")
         if bounded(x) is not None:
             return method(x, "pop", (i,)) if not isinstance(i, slice) else refuse("del")
@@ -430,6 +466,8 @@ class Items:
     # ------------------------------------------------------------ augmented assignment
 
     def aug(self, op: str, x, value):
+        if is_place(x):
+            return self._aug_place(op, x, value)
         if isinstance(x, Box) and session().options.exact:
             return BINARY[op[:-1]][1](x, value)
         if _is_raw(x):
@@ -457,22 +495,47 @@ class Items:
                 return out
         return _IN_PLACE[op](x, value)
 
+    def _aug_place(self, op, x, value):
+        """The place itself, where all that it may be changes in place."""
+        in_place = []
+
+        def run(o):
+            new = self.aug(op, o, value)
+            in_place.append(new is o)
+            return new
+
+        new = by_case(x, run)
+        return x if in_place and all(in_place) else new
+
     def aug_item(self, op: str, x, i, value: Callable) -> None:
-        if is_thing(i) and not isinstance(x, Box):
+        if is_place(x) and not chosen.holds(x):
+            return by_case(x, lambda o: self.aug_item(op, o, i, value))
+        if is_thing(i) and not _has_all(x, i):
             return by_case(i, lambda key: self.aug_item(op, x, key, value))
         old = self.getitem(x, i)
         new = self.aug(op, old, value())
-        if new is old and isinstance(x, Box) and isinstance(old, Box) and old._base is not None:
-            return  # a view: what was written to it is in x
+        if new is old and issubclass(type(old), Box):
+            if isinstance(old, Choice | Picked) and (is_place(x) or type(x) in (list, dict)):
+                return  # in place: what was written to it is in x
+            if issubclass(type(x), Box) and old._base is not None:
+                return  # a view, likewise
         self.setitem(new, x, i)
 
     def aug_attr(self, op: str, o, name: str, value: Callable) -> None:
+        if type(o) is Choice and not all(chosen.is_plain_attribute(x, name) for x in o.options):
+            return by_case(o, lambda x: self.aug_attr(op, x, name, value))
         old = self.attr(o, name)
-        self.setattr_(self.aug(op, old, value()), o, name)
+        new = self.aug(op, old, value())
+        if new is old and type(o) is Choice and isinstance(old, Choice | Picked):
+            return
+        self.setattr_(new, o, name)
 
     # ------------------------------------------------------------ in
 
     def in_(self, x, items):
+        if is_place(items):
+            found = by_case(items, lambda o: self.in_(x, o))
+            return Box(truth(found), True) if is_traced(found) else found
         hidden.refuse_foreign(items)
         if isinstance(items, Box):
             if not (is_traced(items) or is_traced(x)):
@@ -527,17 +590,12 @@ def pick_index(i, length: int) -> Any:
     return Box(jnp.clip(at, 0, length - 1), True)
 
 
-def _replace(pred: Box, new, old):
-    """`new if pred else old`, as an item of a list."""
-    return pick([old, new], Box(unbox(pred).astype(np.int32), True))
-
-
 def insert(xs: list, at, value) -> None:
     """xs.insert(at, value) at a traced index."""
     at, n = pick_index(at, len(xs) + 1), len(xs)
     here, after = [*xs, *xs[-1:]], [*xs[:1], *xs]  # each item, if it stays, and if it moves
-    kept = [_replace(at > k, here[k], after[k]) for k in range(n + 1 if n else 0)]
-    xs[:] = [_replace(at == k, value, old) for k, old in enumerate(kept)] or [value]
+    kept = [choose(unbox(at > k), here[k], after[k]) for k in range(n + 1 if n else 0)]
+    xs[:] = [choose(unbox(at == k), value, old) for k, old in enumerate(kept)] or [value]
 
 
 def _check_array(x, value, traced_index: bool) -> None:

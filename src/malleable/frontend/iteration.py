@@ -13,6 +13,7 @@ from malleable.errors import TransformError
 from malleable.frontend import stacking
 from malleable.frontend.builtins import Once, Steps, TracedRange, as_steps
 from malleable.frontend.carry import Loop
+from malleable.frontend.chosen import settled
 from malleable.frontend.compiled import (
     GIVE_ONE_TYPE,
     Slices,
@@ -105,6 +106,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
     if type(items) is Hinted:
         most, roll = items.max_steps or most, roll if items.roll is None else items.roll
         items = items.value
+    items = settled(items)
     refuse_foreign(items)
     items = walked(items)
     if type(items) is Masked and items.mask.ndim == 1:

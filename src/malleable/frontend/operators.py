@@ -203,17 +203,19 @@ def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     return merge(test, yes, no, where or line_of(body))
 
 
-def by_case(choice: Choice, fun: Callable, k: int = 0) -> Any:
+def by_case(choice: Choice, fun: Callable, start: int = 0, stop: int | None = None) -> Any:
     """fun(option) for the option that it is at run time, with the effects of that one only.
 
     An option for which Python has no `fun` (an attribute of None, say) counts as a `raise`.
     """
+    stop = len(choice.options) if stop is None else stop
 
     def now():
+        option = choice.options[start]
         try:
-            return fun(choice.options[k])
+            return fun(option)
         except (AttributeError, TypeError, LookupError) as e:
-            if is_number(choice.options[k]) or len(choice.options) == 1:
+            if is_number(option) or len(choice.options) == 1:
                 raise
             e.__malleable_raised__ = True  # type: ignore[attr-defined]
             raise
@@ -225,10 +227,14 @@ def by_case(choice: Choice, fun: Callable, k: int = 0) -> Any:
             where=compat.where() or choice.where,
             hint="keep what they hold in arrays, and the number of one in its place",
         )
-    if k == len(choice.options) - 1:
+    if stop - start == 1:
         return now()
-    here = Box(jnp.asarray(choice.index) == k, True)
-    return ifexp(here, now, lambda: by_case(choice, fun, k + 1), choice.where)
+    middle = (start + stop) // 2
+    here = jnp.asarray(choice.index) < middle
+    one, other = (
+        (lambda a=a, b=b: by_case(choice, fun, a, b)) for a, b in ((start, middle), (middle, stop))
+    )
+    return merge(here, trace_block(one, []), trace_block(other, []), compat.where() or choice.where)
 
 
 def and_(first, *rest: Callable) -> Any:
@@ -316,6 +322,8 @@ def not_(x) -> Any:
 
 def is_(a, b) -> Any:
     """`a is b`; a traced boolean if one of them is a choice."""
+    if isinstance(a, Choice) and isinstance(b, Choice):
+        return a is b or a.each(lambda x: is_(x, b))
     for one, other in ((a, b), (b, a)):
         if isinstance(one, Choice):
             hits = [x is other or (is_plain(x) and x == other) for x in one.options]

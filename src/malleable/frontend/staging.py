@@ -1,7 +1,6 @@
 """A block of Python, traced once: what it would leave behind, and how two paths become one."""
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,16 +17,25 @@ from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
 from malleable.frontend import unwinding
+from malleable.frontend.references import (
+    Known,
+    count_contents,
+    count_origins,
+    is_dead,
+    refuse_split,
+)
 from malleable.frontend.session import session
 from malleable.frontend.trees import (
+    CONTENT,
     UNSET,
     Either,
     Leaf,
+    Made,
     Node,
     Static,
     Tree,
-    add_option,
     count,
+    half,
     join,
     number_leaf,
     spell,
@@ -101,10 +109,11 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             book.undo()
             forget_new(book)
         links[:] = [(key, box, i) for key, box, i in links if not holds_new(box, {})]
-        result = (outer(result[0]), result[1])
+        made: dict = {}
+        result = (outer(result[0], made), result[1])
         for key in list(after):
             if key in book.places:
-                after[key] = (outer(after[key][0]), after[key][1])
+                after[key] = (outer(after[key][0], made), after[key][1])
             else:
                 del after[key]
         return leaves
@@ -139,34 +148,19 @@ def forget_new(book: journal.Journal) -> None:
             del book.places[key], book.before[key]
 
 
-def outer(tree: Tree) -> Tree:
-    """The tree without memories of what exists only in the block being traced."""
+def outer(tree: Tree, made: dict) -> Tree:
+    """The tree without memories of what exists only in the block being traced.
+
+    made: by id, what stands for each.
+    """
     origin = getattr(tree, "origin", None)
     if origin is not None and holds_new(origin, {}):
-        tree = replace(tree, origin=None)
+        tree = replace(tree, origin=made.setdefault(id(origin), (Made(), origin))[0])
     if isinstance(tree, Node):
-        return replace(tree, children=tuple(map(outer, tree.children)))
-    return Either(tuple(map(outer, tree.options))) if isinstance(tree, Either) else tree
-
-
-# ---------------------------------------------------------------- what nobody else can see
-
-
-def origins(tree: Tree, found: dict) -> None:
-    """Count the objects that a tree remembers as its origins."""
-    origin = getattr(tree, "origin", None)
-    if origin is not None:
-        found[id(origin)] = found.get(id(origin), 0) + 1
-    for child in getattr(tree, "children", ()) or getattr(tree, "options", ()):
-        origins(child, found)
-
-
-def is_dead(place: Place, blocks: Sequence[Block | journal.Journal], held: dict) -> bool:
-    """Whether what a place belongs to was made in a block, and nobody else knows of it."""
-    if place.kind == "global":
-        return False
-    places = {id(p) for b in blocks for p in b.places.values() if p.owner is place.owner}
-    return sys.getrefcount(place.owner) - 1 <= len(places) + held.get(id(place.owner), 0)
+        return replace(tree, children=tuple(outer(child, made) for child in tree.children))
+    if isinstance(tree, Either):
+        return Either(tuple(outer(option, made) for option in tree.options))
+    return tree
 
 
 # ---------------------------------------------------------------- two paths become one
@@ -187,14 +181,23 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
                 block.places = {raised.key: raised}
     held: dict = {}
     for block in blocks:
-        for tree, _ in (*block.after.values(), block.result):
-            origins(tree, held)
+        count_origins([*block.after.values(), block.result], held)
     places = {**yes.places, **no.places}
+    everywhere = list(places.values())
     places = {k: p for k, p in places.items() if not is_dead(p, blocks, held)}
     old = {}
     for key, place in places.items():
         leaves: list = []
         old[key] = (flatten(place.seen(place.read()), leaves), leaves)
+    count_origins(old.values(), held)
+    count_contents(places.values(), held)
+    known = Known(held, [*everywhere, *yes.places.values(), *no.places.values()])
+    for found in (yes.after, no.after, old):
+        for key, (tree, leaves) in found.items():
+            content = key in places and places[key].kind in CONTENT
+            found[key] = known.named(tree, leaves, content)
+    for block in blocks:
+        block.result = known.named(*block.result)
 
     def tree_of(block, key):
         if key in block.after:
@@ -216,6 +219,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     result = join(*results)
     if session().options.exact:
         refuse_two_types("the value", *results, where)
+    refuse_split([*targets.values(), result], where)
     report_joins(targets, places, yes, no, tree_of, where)
 
     links = [
@@ -251,24 +255,22 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
         else:
             outs = lax.cond(pred, branch(yes), branch(no))
     rest, conditions = iter(outs), outs[len(outs) - len(links) :]
+    made: dict = {}
     for key, target in targets.items():
         place = places[key]
-        put(place, target, rest, where)
+        put(place, target, rest, where, pred, made)
         thing = place.owner if place.kind == "dict" else place.read()
         note_missing(thing, [tree_of(b, key) for b in blocks], where)
-        if place.kind != "box" and isinstance(target, Leaf) and not target.scalar:
+        mine = zip(links, conditions, strict=True)
+        inner = [(box, test) for (_, k, box, _), test in mine if k == key]
+        if inner and isinstance(target, Leaf):
             one, other = (getattr(tree_of(b, key), "origin", None) for b in blocks)
-            mine = zip(links, conditions, strict=True)
-            inner = [(box, test) for (_, k, box, _), test in mine if k == key]
             place.write(linked(place.read(), one, other, pred, inner))
     if all(b.left or (b.error is not None and is_raised(b.error)) for b in blocks):
         raise unwinding.Leaving
     unwinding.freeze_if(targets)
-    out = rebuild(result, rest, where)
+    out = rebuild(result, rest, where, pred, made)
     note_missing(out, results, where)
-    if isinstance(result, Leaf) and not result.scalar:
-        one, other = (getattr(tree, "origin", None) for tree in results)
-        out = linked(out, one, other, pred)
     return out
 
 
@@ -277,7 +279,10 @@ def join_place(place: Place, one: Tree, other: Tree) -> Tree:
     absent = Static(ABSENT)
     if place.kind != "attr" or (one == absent) is (other == absent):
         return join(one, other)
-    return Either(add_option((absent,), other if one == absent else one))
+    there = other if one == absent else one
+    options = there.options if isinstance(there, Either) else (there,)
+    rest = (half(option, there is one) for option in options if option != absent)
+    return Either((absent, *rest))
 
 
 def is_cached(place: Place) -> bool:
@@ -311,7 +316,7 @@ def choose(pred, one, other):
     return lax.select(pred, jnp.asarray(one), jnp.asarray(other))
 
 
-def put(place: Place, target: Tree, leaves, where: str) -> None:
+def put(place: Place, target: Tree, leaves, where: str, pred=None, made=None) -> None:
     """Write a place, for whoever traces a block around us to see."""
     now = journal.current()
     if now is not None:
@@ -319,7 +324,7 @@ def put(place: Place, target: Tree, leaves, where: str) -> None:
     if place.kind == "box":
         place.write(next(leaves) if isinstance(target, Leaf) else target.value)  # type: ignore
     else:
-        value = rebuild(target, leaves, where)
+        value = rebuild(target, leaves, where, pred, made)
         if isinstance(value, Choice):
             value.name = place.name
         place.write(value)

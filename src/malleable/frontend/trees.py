@@ -2,8 +2,8 @@
 
 import functools
 import types
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,18 +16,23 @@ from malleable.frontend.session import session
 
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()  # of ours, never read
 
+CONTENT = ("list", "dict", "set", "object", "ndarray")  # places whose value is what they hold
 PLAIN = (int, float, complex, str, bytes, type(None), type(Ellipsis))
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """An array; scalar: NumPy would have a scalar there. `origin` is the very box."""
+    """An array; scalar: NumPy would have a scalar there. `origin` is the very box.
+
+    known: others know the box, so that another name for it is one.
+    """
 
     shape: tuple
     dtype: Any
     weak: bool
     scalar: bool
     origin: Any = field(default=None, compare=False)
+    known: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,22 @@ class Ragged:
     item: "Tree"
     cap: int
     fixed: bool = field(default=False, compare=False)
+    origin: Any = field(default=None, compare=False)
 
 
 MISSING = Static(ABSENT)
 Tree = Leaf | Static | Node | Either | Ragged
+
+
+class Made:
+    """Stands for something that a block made, once the block has been traced."""
+
+
+class Both(NamedTuple):
+    """The origin of what joins two things: either of them, or None, where one is not there."""
+
+    one: Any
+    other: Any
 
 
 def raw(x):
@@ -118,13 +135,13 @@ def same(a, b) -> bool:
         return a == b
     if isinstance(a, types.MethodType):
         return same(a.__func__, b.__func__) and a.__self__ is b.__self__
+    if isinstance(a, types.BuiltinMethodType):
+        return a.__name__ == b.__name__ and a.__self__ is b.__self__ is not None
     if isinstance(a, functools.partial):
-        parts = zip((a.func, a.args, a.keywords), (b.func, b.args, b.keywords), strict=True)
-        return all(same(x, y) for x, y in parts)
+        one, other = ((x.func, x.args, (*x.keywords.items(),)) for x in (a, b))
+        return same(one, other)
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     return isinstance(a, types.FunctionType) and same_function(a, b)
 
 
@@ -144,7 +161,9 @@ def leaf_of(x, scalar: bool, origin=None) -> Leaf:
 def number_leaf(value) -> Leaf | None:
     """The leaf a number would be; None for anything else."""
     if isinstance(value, Box):
-        return None if hasattr(value, "options") else leaf_of(raw(value), value.scalar)
+        if hasattr(value, "options"):
+            return None
+        return leaf_of(raw(value), value.scalar, None if value.scalar else value)
     if isinstance(value, bool | int | float | complex | np.generic):
         if isinstance(value, np.generic) and value.dtype.kind not in "biufc":
             return None
@@ -203,7 +222,7 @@ def join(a: Tree, b: Tree) -> Tree:
     """The smallest tree that both fit into."""
     origin = getattr(a, "origin", None)
     if origin is getattr(b, "origin", None):
-        if origin is not None:
+        if origin is not None and not isinstance(origin, Made | Both):
             return Static(origin)
         if a == b:
             return a
@@ -212,16 +231,42 @@ def join(a: Tree, b: Tree) -> Tree:
         if isinstance(one, Static) and same_thing is not None and one.value is same_thing:
             return one
         if isinstance(one, Static) and one.value is UNSET:
-            return free(other)
+            return half(other, other is a)
         if isinstance(one, Static) and one.value is ABSENT and not session().options.checked:
-            return free(other)
+            return half(other, other is a)
     if isinstance(a, Either) or isinstance(b, Either):
-        options = a.options if isinstance(a, Either) else (a,)
-        for option in b.options if isinstance(b, Either) else (b,):
-            options = add_option(options, option)
-        return Either(options) if len(options) > 1 else options[0]
+        mine, theirs = (t.options if isinstance(t, Either) else (t,) for t in (a, b))
+        options = list(mine)
+        for new in theirs:
+            add_option(options, new, len(mine))
+        options = [half(o, k < len(mine)) for k, o in enumerate(options)]
+        return Either(tuple(options)) if len(options) > 1 else options[0]
     both = join_alike(a, b)
-    return Either((free(a), free(b))) if both is None else both
+    return Either((half(a, True), half(b, False))) if both is None else both
+
+
+def half(tree: Tree, first: bool) -> Tree:
+    """The tree of what only one of two values is, or has; what joins both stays."""
+    origin = getattr(tree, "origin", None)
+    if isinstance(origin, Both):
+        return tree
+    if isinstance(tree, Leaf) and tree.known:
+        return Static(origin)
+    origin = None if origin is None else Both(origin, None) if first else Both(None, origin)
+    if isinstance(tree, Leaf):
+        return replace(tree, origin=None if tree.scalar else origin)
+    if isinstance(tree, Node):
+        children = tuple(half(child, first) for child in tree.children)
+        return Node(tree.cls, tree.keys, children, origin)
+    if isinstance(tree, Ragged):
+        return replace(tree, origin=origin)
+    return Either(tuple(half(o, first) for o in tree.options)) if isinstance(tree, Either) else tree
+
+
+def both_of(one: Tree, other: Tree) -> Both | None:
+    """The origin of the join of two trees."""
+    pair = Both(getattr(one, "origin", None), getattr(other, "origin", None))
+    return None if pair.one is None and pair.other is None else pair
 
 
 def free(tree: Tree) -> Tree:
@@ -232,7 +277,7 @@ def free(tree: Tree) -> Tree:
         return Node(tree.cls, tree.keys, tuple(map(free, tree.children)))
     if isinstance(tree, Either):
         return Either(tuple(map(free, tree.options)))
-    return tree
+    return replace(tree, origin=None) if isinstance(tree, Ragged) else tree
 
 
 def bare(tree: Tree, things: list) -> Tree:
@@ -244,16 +289,22 @@ def bare(tree: Tree, things: list) -> Tree:
         value = tree.value
         if value is UNSET or value is ABSENT or isinstance(value, (*PLAIN, np.generic)):
             return tree
-        for thing, token in things:
-            if same(thing, value):
-                return Static(token)
-        things.append((value, object()))
-        return Static(things[-1][1])
+        return Static(token_of(value, things))
+    if isinstance(tree, Leaf) and tree.known:
+        return replace(tree, origin=token_of(tree.origin, things))
     if isinstance(tree, Node):
         return Node(tree.cls, tree.keys, tuple(bare(t, things) for t in tree.children))
     if isinstance(tree, Either):
         return Either(tuple(bare(t, things) for t in tree.options))
     return free(tree)
+
+
+def token_of(value, things: list):
+    for thing, token in things:
+        if same(thing, value):
+            return token
+    things.append((value, object()))
+    return things[-1][1]
 
 
 def join_ragged(a: Tree, b: Tree) -> Ragged | None:
@@ -266,7 +317,7 @@ def join_ragged(a: Tree, b: Tree) -> Ragged | None:
         item = free(join(item, abstract(tree)))
     sizes = [len(x.children) if isinstance(x, Node) else x.cap for x in (a, b)]
     fixed = any(isinstance(x, Ragged) and x.fixed for x in (a, b))
-    return Ragged(item, max(sizes), fixed) if is_uniform(item) else None
+    return Ragged(item, max(sizes), fixed, both_of(a, b)) if is_uniform(item) else None
 
 
 def is_uniform(tree: Tree) -> bool:
@@ -278,8 +329,12 @@ def is_uniform(tree: Tree) -> bool:
 
 def join_alike(a: Tree, b: Tree) -> Tree | None:
     """The join of two values of one kind; None if they are of two."""
-    if a == b:
-        return free(a)
+    for one, other in ((a, b), (b, a)):
+        named = isinstance(one, Leaf) and one.known
+        if named and one.origin is getattr(other, "value", getattr(other, "origin", None)):
+            return Static(one.origin)
+    if a == b and not isinstance(a, Node | Ragged):
+        return replace(free(a), origin=both_of(a, b)) if isinstance(a, Leaf) else free(a)
     one = number_leaf(a.value) if isinstance(a, Static) else a
     other = number_leaf(b.value) if isinstance(b, Static) else b
     if isinstance(one, Leaf) and isinstance(other, Leaf):
@@ -290,12 +345,12 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
     if isinstance(a, Node) and isinstance(b, Node) and a.cls is b.cls:
         if a.keys is None:
             pairs = map(join, a.children, b.children)
-            return Node(a.cls, None, tuple(pairs)) if same_length(a, b) else None
+            return Node(a.cls, None, tuple(pairs), both_of(a, b)) if same_length(a, b) else None
         left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
         keys = tuple(dict.fromkeys((*left, *right)))
         both = join_key if a.cls is dict else join
         children = (both(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
-        return Node(a.cls, keys, tuple(children))
+        return Node(a.cls, keys, tuple(children), both_of(a, b))
     return None
 
 
@@ -322,16 +377,16 @@ def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
     if jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended) or a.dtype == b.dtype:
         if a.dtype != b.dtype:
             return None
-        return Leaf(shape, a.dtype, a.weak and b.weak, a.scalar and b.scalar)
+        return Leaf(shape, a.dtype, a.weak and b.weak, a.scalar and b.scalar, both_of(a, b))
     dtype, weak = compat.promote(a.dtype, a.weak, b.dtype, b.weak)
-    return Leaf(shape, dtype, weak, a.scalar and b.scalar)
+    return Leaf(shape, dtype, weak, a.scalar and b.scalar, both_of(a, b))
 
 
-def add_option(options: tuple, new: Tree) -> tuple:
-    """The options with one more, unless it joins one that is there."""
-    new = free(new)
+def add_option(options: list, new: Tree, shared: int) -> None:
+    """Add an option, or join it with one of the first that are there."""
     for i, option in enumerate(options):
         both = join_alike(option, new)
         if both is not None:
-            return (*options[:i], both, *options[i + 1 :])
-    return (*options, new)
+            options[i] = both if i < shared else free(both)
+            return
+    options.append(new)

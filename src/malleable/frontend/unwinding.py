@@ -19,6 +19,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import Journal, Place
 from malleable.errors import TransformError
+from malleable.frontend.references import AllKnown
 from malleable.frontend.session import session
 from malleable.frontend.trees import UNSET, Either, Static, join, spell
 from malleable.frontend.values import CannotStage, flatten, inject, rebuild
@@ -85,7 +86,7 @@ class Attempt:
         journal.before_write(caught.flag)
         caught.flag._value = True
         journal.touch_cell(caught.contents)
-        caught.contents.cell_contents = e.args, dict(vars(e))
+        caught.contents.cell_contents = e.args, tuple(vars(e).items())
         e.with_traceback(None).__context__ = None  # these know the values of this block
         return True
 
@@ -223,7 +224,10 @@ def chosen(pred, old, new, place: Place) -> Any:
         old, new = Box(old), Box(new)
     xs: list = []
     ys: list = []
-    one, other = flatten(old, xs), flatten(new, ys)
+    content = place.kind in FIXED
+    (one, xs), (other, ys) = (
+        AllKnown().named(flatten(x, into), into, content) for x, into in ((old, xs), (new, ys))
+    )
     target = join(one, other)
     if isinstance(target, Static) and target == other:
         return new
@@ -237,7 +241,8 @@ def chosen(pred, old, new, place: Place) -> Any:
         )
     columns = zip(inject(one, iter(xs), target), inject(other, iter(ys), target), strict=True)
     outs = [lax.select(pred, jnp.asarray(x), jnp.asarray(y)) for x, y in columns]
-    value = rebuild(target, iter(outs), where)
+    content = place.kind == "box"
+    value = rebuild(target, iter(outs), where, None if content else pred, {})
     return value._value if place.kind == "box" else value
 
 

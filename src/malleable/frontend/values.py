@@ -4,8 +4,10 @@ A value is split into a tree and its leaves, the arrays in it. Two trees join in
 either value; what differs and is no number becomes a `Choice`, which fails only where it is used.
 """
 
+import functools
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,15 +16,18 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays import journal
-from malleable.arrays.box import Box
+from malleable.arrays import functions, journal
+from malleable.arrays.box import Box, unbox
+from malleable.arrays.joined import Picked, linked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
+from malleable.frontend.references import AllKnown
 from malleable.frontend.session import session
 from malleable.frontend.trees import (
     MISSING,
     PLAIN,
     UNSET,
+    Both,
     Either,
     Leaf,
     Node,
@@ -31,10 +36,12 @@ from malleable.frontend.trees import (
     Tree,
     count,
     fill,
+    free,
     join,
     join_alike,
     leaf_of,
     raw,
+    same,
     spell,
 )
 
@@ -63,21 +70,31 @@ class Choice(Box):
         numbers = [i for i, x in enumerate(options) if is_number(x)]
         rest = [x for x in options if x is not None and x is not ABSENT and not is_number(x)]
         self.number = numbers[0] if len(numbers) == 1 and not rest else None
-        self.scalar = self.number is None or bool(getattr(options[self.number], "scalar", True))
+        self.scalar = True
+        if self.number is not None:
+            one = options[self.number]
+            self.scalar = one.scalar if isinstance(one, Box) else np.ndim(one) == 0
+            if not (self.scalar or isinstance(one, Box)):
+                options[self.number] = Box(one)
 
     @property
     def _value(self):
         return self.value
 
-    @_value.setter
-    def _value(self, new):
-        self.options[self.number] = Box(new, self.scalar)
+    def write(self, new):
+        if self.number is None:
+            raise self.mixed("written to as one array")
+        option = self.options[self.number]
+        here = jnp.asarray(self.index) == self.number
+        option.write(jnp.where(here, jnp.asarray(new, option.dtype), option.value))
 
     @property
     def value(self):
         """The one number among the options: whoever uses it has made sure that it is there."""
         if self.number is None:
-            raise self.mixed("used as one value")
+            if not all(isinstance(x, list | tuple) for x in self.options):
+                raise self.mixed("used as one value")
+            return functions.stacked(unbox(snapshot(self)))
         if session().options.checked:
             kinds = " or ".join(map(spell, self.options))
             text = f"`{self.name or 'a value'}` is {kinds}, by {self.where}, and used as a number"
@@ -116,8 +133,19 @@ class Choice(Box):
 
     def __getitem__(self, index):
         if self.number is not None:
-            return Box(self.value, self.scalar)[index]
+            return Box.__getitem__(self, index)
         return self.each(lambda x: x[index])
+
+    def __len__(self):
+        if self.number is not None:
+            return Box.__len__(self)
+        sizes = set(map(len, self.options))
+        if len(sizes) == 1:
+            return sizes.pop()
+        raise self.mixed("asked for its length")
+
+    def __iter__(self):
+        return Box.__iter__(self) if self.number is not None else iter(snapshot(self))
 
     def __str__(self):
         return " or ".join(map(str, self.options))
@@ -244,11 +272,15 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     """The tree of a value; its arrays are appended to `leaves`.
 
     deep: look into every object, not only into those that were made in the block being traced.
+    seen: by id, what the value is in.
     """
     seen = {} if seen is None else seen
     if isinstance(value, Choice):
         leaves.append(value.index)
         return Either(tuple(flatten(x, leaves, seen, deep) for x in value.options))
+    if isinstance(value, Picked):
+        leaves.append(value.index)
+        return Either(tuple(flatten(x, leaves, seen, deep) for x in value.items))
     if isinstance(value, Stale):
         return Static(value)
     if isinstance(value, Box):
@@ -264,21 +296,19 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     if bounded(value) is not None:
         (content,) = value
         leaves += [content.length, *content.arrays]
-        return content.tree
+        return replace(content.tree, origin=value)
     if isinstance(value, list | tuple):
-        seen[id(value)] = value
-        return Node(kind, None, tuple(flatten(x, leaves, seen, deep) for x in value), value)
-    if isinstance(value, dict):
-        seen[id(value)] = value
-        fields = dict(value)
-        children = tuple(flatten(x, leaves, seen, deep) for x in fields.values())
-        return Node(kind, tuple(fields), children, value)
-    if is_object(value) and (deep or (holds_new(value, {}) and not was_there(value))):
-        seen[id(value)] = value
-        fields = dict(vars(value))
-        children = tuple(flatten(x, leaves, seen, deep) for x in fields.values())
-        return Node(kind, tuple(fields), children, value)
-    return Static(value)
+        keys, inside = None, list(value)
+    elif isinstance(value, dict):
+        keys, inside = tuple(value), list(value.values())
+    elif is_object(value) and (deep or (holds_new(value, {}) and not was_there(value))):
+        keys, inside = tuple(vars(value)), list(vars(value).values())
+    else:
+        return Static(value)
+    seen[id(value)] = value
+    children = tuple(flatten(x, leaves, seen, deep) for x in inside)
+    del seen[id(value)]
+    return Node(kind, keys, children, value)
 
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -310,8 +340,12 @@ def holds_new(value, seen: dict) -> bool:
         return any(map(compat.is_inner, (value.length, *value.arrays)))
     if isinstance(value, Choice):
         return compat.is_inner(value.index) or any(holds_new(x, seen) for x in value.options)
+    if isinstance(value, Picked):
+        return compat.is_inner(value.index) or any(holds_new(x, seen) for x in value.items)
     if isinstance(value, Box):
         root = value.root
+        if isinstance(root, Picked):
+            return holds_new(root, seen)
         return not isinstance(root, Stale) and compat.is_inner(root._value)
     if isinstance(value, jax.Array):
         return compat.is_inner(value)
@@ -354,12 +388,12 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
         return [jnp.asarray(index, np.int32), *(x for part in rest for x in part)]
     if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
         return fill(target)
-    if isinstance(target, Ragged):
-        return inject_list(tree, leaves, target)
     if isinstance(tree, Either):  # all of its options are of one kind by now
         index = jnp.asarray(next(leaves), np.int32)
         columns = [inject(option, leaves, target) for option in tree.options]
         return [jax.lax.select_n(index, *column) for column in zip(*columns, strict=True)]
+    if isinstance(target, Ragged):
+        return inject_list(tree, leaves, target)
     if isinstance(target, Leaf):
         x = next(leaves) if isinstance(tree, Leaf) else tree.value  # type: ignore[union-attr]
         return [fit(x, target)]
@@ -436,18 +470,36 @@ def fit(x, target: Leaf):
     return x
 
 
-def rebuild(tree: Tree, leaves: Iterator, where: str, into: dict | None = None) -> Any:
-    """A value of the tree with these leaves."""
+def rebuild(tree: Tree, leaves: Iterator, where: str, pred=None, made: dict | None = None) -> Any:
+    """A value of the tree with these leaves.
+
+    pred: where the first of the two holds that the tree joins: an array stays linked to both.
+    made: what was made of the same two before is that very thing.
+    """
     if isinstance(tree, Static):
         return tree.value
-    if isinstance(tree, Leaf):
-        return Box(next(leaves), tree.scalar)
-    if isinstance(tree, Ragged):
-        return [Bounded(tree, next(leaves), [next(leaves) for _ in range(count(tree.item))])]
     if isinstance(tree, Either):
         index = next(leaves)
-        return Choice(index, [rebuild(option, leaves, where) for option in tree.options], where)
-    children = [rebuild(child, leaves, where) for child in tree.children]
+        options = [rebuild(option, leaves, where, pred, made) for option in tree.options]
+        return select(index, options, where)
+    origin = tree.origin if made is not None and isinstance(tree.origin, Both) else None
+    key = None if origin is None else (id(origin.one), id(origin.other))
+    if isinstance(tree, Leaf):
+        new = Box(next(leaves), tree.scalar)
+        if key is None or tree.scalar:
+            return new
+        if pred is not None:
+            new = linked(new, origin.one, origin.other, pred)
+    elif isinstance(tree, Ragged):
+        length, *arrays = (next(leaves) for _ in range(count(tree)))
+        new = [Bounded(replace(tree, origin=None), length, arrays)]
+    else:
+        new = assembled(tree, [rebuild(t, leaves, where, pred, made) for t in tree.children])
+    return new if key is None else made.setdefault(key, new)
+
+
+def assembled(tree: Node, children: list) -> Any:
+    """A list, tuple, dict or object of these."""
     if tree.keys is None:
         if tree.cls in (list, tuple):
             return tree.cls(children)
@@ -465,17 +517,103 @@ def rebuild(tree: Tree, leaves: Iterator, where: str, into: dict | None = None) 
 
 
 def select(index, values: list, where: str) -> Any:
-    """The value that a traced index chooses among several."""
+    """What a traced index chooses among several values: a number, or one of these very things.
+
+    Arrays of one shape become one that shows the chosen one, so that writes reach it.
+    """
+    index, values = distinct(index, values)
+    if len(values) < 2:
+        return values[0] if values else UNSET
+    numbers = [k for k, x in enumerate(values) if is_number(x)]
+    if len(numbers) == len(values):
+        if is_one_array(values):
+            return Picked(index, values)
+    elif len({type(x) for x in values}) == 1 and isinstance(values[0], tuple):
+        if len({len(x) for x in values}) == 1:
+            columns = [select(index, list(column), where) for column in zip(*values, strict=True)]
+            kind = type(values[0])
+            return kind(*columns) if hasattr(kind, "_fields") else kind(columns)
+    elif len(numbers) < 2:
+        return Choice(index, values, where)
+    elif is_one_array([values[k] for k in numbers]):
+        place = Picked(index, [x if is_number(x) else values[numbers[0]] for x in values])
+        rest = [x for x in values if not is_number(x)]
+        later = iter(range(1, len(values)))
+        order = [0 if is_number(x) else next(later) for x in values]
+        return Choice(jnp.asarray(order, np.int32)[index], [place, *rest], where)
     parts = []
     for value in values:
         leaves: list = []
-        parts.append((flatten(value, leaves), leaves))
+        parts.append(AllKnown().named(flatten(value, leaves), leaves))
     target = parts[0][0]
     for tree, _ in parts[1:]:
-        target = join(target, tree)
+        target = free(join(target, tree))
     columns = [inject(tree, iter(leaves), target) for tree, leaves in parts]
     outs = [
         jax.lax.select_n(jnp.asarray(index, np.int32), *column)
         for column in zip(*columns, strict=True)
     ]
+    if isinstance(target, Either):
+        rest = iter(outs[1:])
+        return Choice(outs[0], [rebuild(o, rest, where) for o in target.options], where)
     return rebuild(target, iter(outs), where)
+
+
+def is_one_array(values: list) -> bool:
+    """Whether these are arrays of one shape, each with a name."""
+    arrays = all(isinstance(x, Box) and not x.scalar and type(x) is not Choice for x in values)
+    return arrays and len({x.shape for x in values}) == 1
+
+
+def distinct(index, values: list) -> tuple[Any, list]:
+    """The index and the values, each once; a choice among them as its options."""
+    found: list = []
+    numbers = []
+
+    def number_of(value) -> int:
+        if value is UNSET:
+            return 0  # nobody reads it
+        for k, other in enumerate(found):
+            if other is value or (not is_number(value) and same(other, value)):
+                return k
+        found.append(value)
+        return len(found) - 1
+
+    for value in values:
+        if isinstance(value, Choice):
+            inner = [number_of(option) for option in value.options]
+            numbers.append(jnp.asarray(inner, np.int32)[value.index])
+        else:
+            numbers.append(number_of(value))
+    if all(type(n) is int for n in numbers):
+        if numbers == list(range(len(values))):
+            return index, found
+        return jnp.asarray(numbers, np.int32)[index], found
+    columns = [jnp.asarray(n, np.int32) for n in numbers]
+    return jax.lax.select_n(jnp.asarray(index, np.int32), *columns), found
+
+
+def snapshot(choice: Choice) -> Any:
+    """A new container, or object, of what the chosen one holds: its items are the very things."""
+    options = choice.options
+    fields = [x if isinstance(x, dict) else vars(x) if is_object(x) else None for x in options]
+    kinds = {type(x) for x in options}
+    if len(kinds) == 1 and None not in fields and len({frozenset(x) for x in fields}) == 1:
+        keys = tuple(fields[0])
+        items = [select(choice.index, [x[k] for x in fields], choice.where) for k in keys]
+        return assembled(Node(kinds.pop(), keys, ()), items)
+    if all(isinstance(x, list | tuple) for x in options):
+        sizes = {len(x) for x in options}
+        if len(sizes) == 1 and not any(map(bounded, options)):
+            columns = zip(*options, strict=True)
+            return [select(choice.index, list(column), choice.where) for column in columns]
+        parts = []
+        for option in options:
+            leaves: list = []
+            parts.append(AllKnown().named(flatten(option, leaves), leaves, content=True))
+        target = functools.reduce(lambda a, b: free(join(a, b)), (tree for tree, _ in parts))
+        if isinstance(target, Ragged):
+            columns = [inject(tree, iter(leaves), target) for tree, leaves in parts]
+            outs = [jax.lax.select_n(choice.index, *xs) for xs in zip(*columns, strict=True)]
+            return rebuild(target, iter(outs), choice.where)
+    raise choice.mixed("used as one value")
