@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.python_program_blocks import Blocks
 from tests.python_program_expressions import Scope, copied
+from tests.python_program_objects import NESTED, Objects
 from tests.python_program_writes import Writes
 
 MODULE = """\
@@ -62,8 +63,26 @@ def program(x, y, n, m, v, a):
 """
 
 
-def write_module(rng: random.Random) -> str:
-    """The text of a module; the same for the same state of `rng`."""
+NESTS = {
+    "a, o, xs, d)": "a, o, xs, d, nest, crew, bins, vecs)",
+    "    out = run": """\
+    nest = [[x, 1.0], [0.5, y], xs[:2]]
+    crew = [o, Thing(x), Thing(0.25)]
+    bins = {{"p": nest[1], "q": [y, 2.0]}}
+    vecs = [v, a[0], np.zeros(3)]
+    out = run""",
+    "o.grid, o.log": """\
+o.grid, o.log, nest, bins, vecs, [
+        (one.total, one.count, one.grid, one.log) for one in crew
+    ]""",
+}
+
+
+def write_module(rng: random.Random, nested: bool = False) -> str:
+    """The text of a module; the same for the same state of `rng`.
+
+    nested: with lists of lists, lists of objects and names for what is picked among them.
+    """
     writer = Writer(rng)
     me = {"f": ["self.total"], "i": ["self.count"], "v": ["self.grid"], "l": ["self.log"]}
     held = {kind: [name.replace(".", ".thing.") for name in some] for kind, some in me.items()}
@@ -82,6 +101,8 @@ def write_module(rng: random.Random) -> str:
     parts["deep_test"] = writer.test(deep)
     parts["deep_one"], parts["deep_other"] = writer.f(deep), writer.f(deep)
     names = {"f": ["x", "y"], "i": ["n", "m"], "v": ["v"], "a": ["a"], "l": ["xs"], "d": ["d"]}
+    if nested:
+        names |= {kind: [name] for kind, name in NESTED.items()}
     scope = Scope(
         names=names | {"o": ["o"]},
         calls=("helper", "deeper", "update", "level"),
@@ -90,7 +111,10 @@ def write_module(rng: random.Random) -> str:
     )
     parts["run"] = writer.function(scope)
     depth = {"run": 1, "helper": 1}
-    return MODULE.format(
+    module = MODULE
+    for plain, more in NESTS.items() if nested else ():
+        module = module.replace(plain, more)
+    return module.format(
         **{
             name: text if isinstance(text, str) else lay_out(text, depth.get(name, 2))
             for name, text in parts.items()
@@ -102,7 +126,7 @@ def lay_out(lines, depth):
     return "\n".join("    " * depth + line for line in lines)
 
 
-class Writer(Blocks, Writes):
+class Writer(Blocks, Writes, Objects):
     """Writes statements. Each `statement_*` returns lines, or None where it does not apply."""
 
     def __init__(self, rng):
@@ -131,6 +155,7 @@ class Writer(Blocks, Writes):
         simple = [(3, self.fresh), (3, self.assign), (1, self.swap)]
         if not pure:
             simple += self.writes
+            simple += self.picks if "L" in scope.names else []
         nested = [
             (6, self.branch),
             (5, self.for_loop),
