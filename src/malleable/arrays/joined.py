@@ -1,7 +1,4 @@
-"""Arrays that may be another one: after `if c: x = y`, who writes into x writes into y, if c.
-
-A `Joined` has a value of its own, and hands on what is written; a `Picked` only shows what it is.
-"""
+"""An array that may be another one: after `if c: x = y`, who writes into x writes into y, if c."""
 
 import weakref
 
@@ -9,43 +6,12 @@ from jax import numpy as jnp
 
 from malleable.arrays import journal
 from malleable.arrays.content import Box
-from malleable.arrays.places import cast, to_jax
-
-
-class Picked(Box):
-    """The one of several arrays that a traced index chooses: reads and writes are that one's."""
-
-    __slots__ = ("index", "items")
-
-    def __init__(self, index, items: list):
-        self.index, self.items = index, items
-        self._base = self._index = None
-        self.scalar = False
-
-    @property
-    def _value(self):  # anew each time: the arrays may have changed
-        return jnp.stack([to_jax(x.value) for x in self.items])[self.index]
-
-    traced = True
-
-    @property
-    def shape(self):
-        return self.items[0].shape
-
-    @property
-    def dtype(self):
-        return jnp.result_type(*(x.dtype for x in self.items))
-
-    def write(self, new):
-        for k, item in enumerate(self.items):
-            old = to_jax(item.value)
-            item.write(jnp.where(self.index == k, cast(to_jax(new), old.dtype), old))
 
 
 def roots(box: Box) -> list:
-    """The arrays whose content a box shows."""
+    """The arrays whose content a box shows: several, if it shows one of these `items`."""
     root = box.root
-    return [r for x in root.items for r in roots(x)] if isinstance(root, Picked) else [root]
+    return [r for x in root.items for r in roots(x)] if hasattr(type(root), "items") else [root]
 
 
 class Joined(Box):
@@ -121,5 +87,5 @@ def linked(box: Box, one, other, condition, more=()) -> Box:
 
 def reference(box: Box):
     """As long as somebody else knows the box; what shows another array stands for that."""
-    shows = box._base is not None or isinstance(box, Joined | Picked)
+    shows = box._base is not None or isinstance(box, Joined) or hasattr(type(box), "items")
     return (lambda: box) if shows else weakref.ref(box)

@@ -21,7 +21,6 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
-from malleable.arrays.joined import Picked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend import chosen, hidden, numpy, values
@@ -40,6 +39,7 @@ from malleable.frontend.chosen import is_place
 from malleable.frontend.dunders import BINARY, DIVIDES, is_repeat
 from malleable.frontend.lookups import contains, look_up, raise_here, refused_key
 from malleable.frontend.operators import by_case, if_, ifexp, narrowed, not_
+from malleable.frontend.picked import Picked
 from malleable.frontend.raises import operands, within
 from malleable.frontend.scalars import python_scalar, truth
 from malleable.frontend.session import session

@@ -18,9 +18,10 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import functions, journal
 from malleable.arrays.box import Box, unbox
-from malleable.arrays.joined import Picked, linked
+from malleable.arrays.joined import linked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
+from malleable.frontend.picked import Picked
 from malleable.frontend.references import AllKnown
 from malleable.frontend.session import session
 from malleable.frontend.trees import (
