@@ -38,6 +38,7 @@ from malleable.frontend.unwinding import flags
 from malleable.frontend.values import STALE, CannotStage, flatten, inject, rebuild
 
 ALONE = 4  # references to an array that nobody knows but its variable and us
+MOST_DEPTH = 2  # choices within one another; in a tree of objects that grows they are many
 MOST_KINDS = 3  # things a variable may be before it counts as one that is new in every step
 
 
@@ -269,6 +270,8 @@ def settle(
         if late and len(getattr(both, "options", ())) > max(MOST_KINDS, count_of(c.tree)):
             name = f"`{c.place.name}`" if c.place.name else "a variable"
             raise CannotStage(f"{name} is another object in every step")
+        if depth(both) > MOST_DEPTH:
+            raise CannotStage("every step makes objects that hold those of the step before")
         if isinstance(c.tree, Static) and c.tree.value is ABSENT:
             again = again or key in block.undefined or c.place.name in block.unread
         elif not (c.pinned or (isinstance(c.tree, Static) and c.tree.value is UNSET)):
@@ -276,6 +279,12 @@ def settle(
             promoted(c.place.label, c.tree, after, both, loop.where)
         c.tree = both
     return again
+
+
+def depth(tree: Tree) -> int:
+    """How many choices are within one another."""
+    inside = getattr(tree, "children", ()) or getattr(tree, "options", ())
+    return max(map(depth, inside), default=0) + isinstance(tree, Either)
 
 
 def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late: bool) -> bool:
