@@ -358,7 +358,7 @@ def join_key(a: Tree, b: Tree) -> Tree:
     """The join of what two dicts have under a key: one of them may not have it."""
     for one, other in ((a, b), (b, a)):
         if one is MISSING and other is not MISSING:
-            options = other.options if isinstance(other, Either) else (free(other),)
+            options = other.options if isinstance(other, Either) else (half(other, other is a),)
             return Either((MISSING, *(o for o in options if o != MISSING)))
     return join(a, b)
 
