@@ -583,3 +583,11 @@ def test_what_a_loop_first_sets_may_not_be_there():
         assert [int(jax.jit(autograph(fun))(n)) for n in (0, 2)] == [fun(0), fun(2)]
     with pytest.raises(TransformError, match="may not run"):
         jax.jit(autograph(of_object))(0)
+
+
+def test_an_object_made_in_a_branch_has_its_attributes():
+    def fun(x):
+        o = Countdown(x) if x > 2 else Countdown(0.0)
+        return o.n
+
+    assert [float(jax.jit(autograph(fun))(x)) for x in (3.0, 1.0)] == [3.0, 0.0]
