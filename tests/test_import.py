@@ -56,6 +56,26 @@ def test_a_change_of_jax_is_seen():
     assert any(where.startswith("jax.lax.scan.<") for where in changed)
 
 
+def test_every_public_name_leaves_jax_as_it_is_and_what_it_has_compiled(record_property):
+    *changed, traced, cached = printed(
+        "import jax, jax.numpy, jax.export, jax.scipy.stats, jax.ad_checkpoint",
+        "import jax.experimental.compute_on, jax.experimental.xla_metadata",
+        "from tests import jax_names",
+        "times = []",
+        "fun = jax.jit(lambda x: times.append(1) or x + 1)",
+        "fun(1.0)",
+        "before = jax_names.names()",
+        "import malleable",
+        EVERY_NAME,
+        "malleable.reap(lambda x: malleable.tag(x, 'x'))(2.0)",
+        "fun(1.0)",
+        "changed = jax_names.changed(before, jax_names.names())",
+        "print(json.dumps([*changed, len(times), fun._cache_size()]))",
+    )
+    record_property("figure", f"names of JAX changed by every public name: {len(changed)}")
+    assert changed == [] and (traced, cached) == (1, 1)
+
+
 BACKENDS = ["from jax._src import xla_bridge", "print(json.dumps([*xla_bridge._backends]))"]
 
 

@@ -10,9 +10,8 @@ import jax.export
 import numpy as np
 from jax._src import config, core, literals, shard_map, source_info_util
 from jax._src.interpreters import partial_eval as pe
-from jax.extend import core as jexc
 
-from malleable.compat.programs import Eqn, Jaxpr, Literal, bodies
+from malleable.compat.programs import Eqn, Jaxpr, Literal, OpenJaxpr, bodies
 
 
 def new_var(aval):
@@ -40,7 +39,7 @@ def with_bodies(eqn: Eqn, new: Sequence[Jaxpr]) -> Eqn:
     def put(p):
         if isinstance(p, Jaxpr):
             return next(rest)
-        if isinstance(p, jexc.Jaxpr):
+        if isinstance(p, OpenJaxpr):
             return _without_consts(next(rest))
         return type(p)(map(put, p)) if type(p) in (tuple, list) else p
 

@@ -4,6 +4,8 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import pathlib
+import runpy
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -14,16 +16,15 @@ import jax.core
 import jax.export
 from jax import lax
 from jax import numpy as jnp
-from jax._src import core, source_info_util
+from jax._src import core, sharding_impls, source_info_util
 from jax._src.lax import lax as lax_internal
 from jax._src.lax import parallel
 from jax._src.lax.control_flow import conditionals
 from jax._src.random import prng
-from jax.extend import core as jexc
 from jax.interpreters import mlir
 from jaxlib import xla_client
 
-from malleable.compat.building import program
+from malleable.compat.building import JAX_FOLDER, program
 from malleable.compat.looking import Place, places_of
 from malleable.compat.programs import (
     Eqn,
@@ -40,16 +41,26 @@ from malleable.compat.programs import (
 @functools.cache
 def named_primitives() -> dict[str, Primitive]:
     """{name: primitive} of those of JAX that only compute: nothing that calls back or mutates."""
-    modules = (lax, lax.linalg, jexc.primitives, parallel, prng, lax_internal, conditionals)
-    found = [v for m in modules for n, v in vars(m).items() if n.endswith("_p")]
+    listed, rest = (lax, lax.linalg), (parallel, prng, lax_internal, conditionals)
+    tables = [*map(vars, listed), primitives(), *map(vars, rest)]
+    found = [v for table in tables for n, v in table.items() if n.endswith("_p")]
     named = {p.name: p for p in (*found, core.pvary_p) if isinstance(p, Primitive)}
     return {name: p for name, p in named.items() if name not in _DOING}
 
 
 _DOING = {"get", "swap", "addupdate", "call", "core_call", "custom_lin", "infeed", "outfeed"}
 MemorySpace = core.MemorySpace
-primitives = jexc.primitives
-UNPLACED = type(jax.make_jaxpr(jax.jit(abs))(0.0).eqns[0].params["in_shardings"][0])
+UNPLACED = type(sharding_impls.UNSPECIFIED)
+
+
+@functools.cache
+def primitives() -> dict[str, Any]:
+    """{name: primitive} of `jax.extend.core.primitives`.
+
+    To import it is to import Pallas from JAX 0.11 on, and then JAX traces and compiles again what
+    it had compiled, in the whole process.
+    """
+    return runpy.run_path(str(pathlib.Path(JAX_FOLDER, "extend", "core", "primitives.py")))
 
 
 def array_type(shape, dtype, weak: bool = False):

@@ -8,10 +8,9 @@ import jax
 import jax.core
 import jax.export
 from jax import numpy as jnp
-from jax._src import source_info_util
+from jax._src import core, source_info_util
 from jax._src.debugging import DebugEffect
 from jax._src.interpreters import partial_eval as pe
-from jax.extend import core as jexc
 from jax.interpreters import ad, batching, mlir
 
 from malleable.compat.programs import Eqn, Primitive
@@ -95,7 +94,7 @@ def _stay_in_loop(prim):
 
     def rule(trace, *tracers, **params):
         if not is_hoisting():
-            with jexc.set_current_trace(trace.parent_trace):
+            with core.set_current_trace(trace.parent_trace):
                 return prim.bind(**params)
         avals, effects = prim.abstract_eval(**params)
         outs = [pe.JaxprTracer(trace, pe.PartialVal.unknown(a), None) for a in avals]

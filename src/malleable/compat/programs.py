@@ -15,13 +15,17 @@ from jax import numpy as jnp
 from jax._src import array, config, core, dtypes, source_info_util, traceback_util
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax import lax as lax_internal
-from jax.extend import core as jexc
 from jaxlib import xla_client
 
-Eqn = jexc.JaxprEqn
-Jaxpr = jexc.ClosedJaxpr  # a program with its constants; from JAX 0.11 the only kind there is
-Literal = jexc.Literal
-Primitive = jexc.Primitive
+try:
+    from jax._src.core import ClosedJaxpr as Jaxpr  # a program with its constants
+except ImportError:  # from JAX 0.11 on the only kind there is; type checkers know the other name
+    globals()["Jaxpr"] = core.Jaxpr
+
+Eqn = core.JaxprEqn
+OpenJaxpr = core.Jaxpr
+Literal = core.Literal
+Primitive = core.Primitive
 Tracer = jax.core.Tracer
 
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # type: ignore[attr-defined]
@@ -82,7 +86,7 @@ def bodies(params: dict) -> list[Jaxpr]:
     hidden = vars(params["_prim"]) if "_prim" in params else {}
     every = (*params.values(), *hidden.values())
     flat = (x for p in every for x in (p if isinstance(p, tuple | list) else (p,)))
-    return [close(x) for x in flat if isinstance(x, (Jaxpr, jexc.Jaxpr))]
+    return [close(x) for x in flat if isinstance(x, (Jaxpr, OpenJaxpr))]
 
 
 def bind(eqn: Eqn, args: Sequence) -> list:
@@ -135,7 +139,7 @@ def same_program(eqn: Eqn):
 
 def slice_type(x):
     """The type of one slice of an array along its leading axis."""
-    return jexc.mapped_aval(x.shape[0], 0, jax.typeof(x))
+    return core.mapped_aval(x.shape[0], 0, jax.typeof(x))
 
 
 def as_array(x):

@@ -9,7 +9,6 @@ import jax.export
 import numpy as np
 from jax._src import config, core, source_info_util
 from jax._src.interpreters import partial_eval as pe
-from jax.extend import core as jexc
 
 from malleable.compat.programs import Jaxpr, Tracer, as_array, close, is_array, is_ref, trace
 
@@ -55,7 +54,7 @@ class LiveTrace(jax.core.Trace):
         if is_ref(jax.typeof(value)):
             return value
         if not isinstance(value, jax.Array):  # a number stays known under a jit around us
-            with jexc.set_current_trace(core.eval_trace):
+            with core.set_current_trace(core.eval_trace):
                 value = as_array(value)
         return self.tracer(self, value)
 
@@ -64,10 +63,10 @@ class LiveTrace(jax.core.Trace):
 
     def outside(self):
         """Work on plain values, as the trace around this one would."""
-        return jexc.set_current_trace(self.parent)
+        return core.set_current_trace(self.parent)
 
     def is_current(self) -> bool:
-        with jexc.take_current_trace() as now:
+        with core.take_current_trace() as now:
             return now is self
 
     def process_primitive(self, prim, tracers, params, /):
@@ -121,9 +120,9 @@ def _forget_first_run(fun=None, rule=None, *_):
 
 def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTracer) -> Any:
     """fun(lifted leaves, trace), with every primitive of it run by a new LiveTrace."""
-    with jexc.take_current_trace() as parent:
+    with core.take_current_trace() as parent:
         live = LiveTrace(parent, process, watches, tracer)
-        with jexc.set_current_trace(live):
+        with core.set_current_trace(live):
             return fun([live.lift(x) if is_array(x) else x for x in leaves], live)
 
 
@@ -131,8 +130,8 @@ def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTrace
 
 Trace = jax.core.Trace
 Recording = pe.DynamicJaxprTrace
-eager, under_trace = core.eval_trace, jexc.set_current_trace
-current_trace = jexc.take_current_trace
+eager, under_trace = core.eval_trace, core.set_current_trace
+current_trace = core.take_current_trace
 trace_context, here = config.trace_context, source_info_util.current
 
 

@@ -10,8 +10,9 @@ whether what its scan broadcasts depends on the steps; markers do not, but count
 import contextlib
 from collections.abc import Iterator
 
+from jax._src import ad_checkpoint
 from jax._src.interpreters import partial_eval as pe
-from jax.extend import core as jexc
+from jax._src.lax.control_flow import conditionals
 from jax.interpreters import batching, partial_eval
 
 from malleable.compat.contexts import user_context
@@ -55,7 +56,7 @@ def _keep_marked_calls(process, self, prim, fun, *rules_tracers, **params):
 def _keep_marked_remat(split, trace, *tracers, **params):
     """So may a checkpointed body: what does not depend on its operands would be moved out."""
     if {SOURCE, OPERATION} & params["jaxpr"].effects and is_hoisting():
-        return trace.default_process_primitive(jexc.primitives.remat_p, tracers, params)
+        return trace.default_process_primitive(ad_checkpoint.remat_p, tracers, params)
     return split(trace, *tracers, **params)
 
 
@@ -68,8 +69,8 @@ def _unmarked_broadcasts(trace, *args, **kwargs):
 
 
 _HOOK = Hook(
-    (batching.fancy_primitive_batchers, jexc.primitives.cond_p, _batch_marked_cond),
-    (pe.custom_partial_eval_rules, jexc.primitives.remat_p, _keep_marked_remat),
+    (batching.fancy_primitive_batchers, conditionals.cond_p, _batch_marked_cond),
+    (pe.custom_partial_eval_rules, ad_checkpoint.remat_p, _keep_marked_remat),
     (pe.JaxprTrace, "process_custom_jvp_call", _keep_marked_calls),
     (pe.JaxprTrace, "process_custom_vjp_call", _keep_marked_calls),
     (partial_eval, "trace_to_jaxpr_dynamic", _unmarked_broadcasts),

@@ -113,12 +113,12 @@ def spell_primitive(name: str) -> str:
     ('lax.sin_p', 'primitives.random_bits_p')
     """
     prim = compat.named_primitives()[name]
-    for module, where in (
-        (lax, "lax"),
-        (lax.linalg, "lax.linalg"),
-        (compat.primitives, "primitives"),
+    for table, where in (
+        (vars(lax), "lax"),
+        (vars(lax.linalg), "lax.linalg"),
+        (compat.primitives(), "primitives"),
     ):
-        attribute = next((n for n, x in vars(module).items() if x is prim and n.endswith("_p")), "")
+        attribute = next((n for n, x in table.items() if x is prim and n.endswith("_p")), "")
         if attribute:
             return f"{where}.{attribute}"
     return f"compat.named_primitives()[{name!r}]"
