@@ -50,7 +50,7 @@ def named_primitives() -> dict[str, Primitive]:
 
 _DOING = {"get", "swap", "addupdate", "call", "core_call", "custom_lin", "infeed", "outfeed"}
 MemorySpace = core.MemorySpace
-UNPLACED = type(sharding_impls.UNSPECIFIED)
+UNPLACED = type(sharding_impls.UNSPECIFIED)  # type: ignore[reportPrivateImportUsage]
 
 
 @functools.cache

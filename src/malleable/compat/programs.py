@@ -172,6 +172,11 @@ def is_inner(x) -> bool:
     return isinstance(x, Tracer) and x._trace is core.trace_ctx.trace
 
 
+def is_live(x) -> bool:
+    """Whether a value exists only in a program that is being traced still."""
+    return isinstance(x, Tracer) and x._trace.is_valid()
+
+
 def is_array(x) -> bool:
     """Whether JAX can trace `x`: an array, a tracer or a Python number."""
     if isinstance(x, np.ndarray | np.generic):

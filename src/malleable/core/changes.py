@@ -11,7 +11,7 @@ import enum
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,8 +21,10 @@ import jax
 from malleable import compat
 from malleable.errors import TransformError
 
-ELSEWHERE = "give the model to the function as an argument, or split it with nnx.split outside, "
-ELSEWHERE += "give it the state, and make the model inside with nnx.merge"
+ELSEWHERE = (
+    "give the model to the function as an argument, or split it with nnx.split outside, "
+    "give it the state, and make the model inside with nnx.merge"
+)
 MOST = 300  # what is looked at outside of the arguments, the nearest first
 
 
@@ -58,6 +60,8 @@ class Place(NamedTuple):
                     text += f".{key}"
                 case "list" | "tuple" | "dict":
                     text += f"[{key!r}]"
+                case _:
+                    pass  # what holds it has no name for it
             at = contents(at).get(key)
         return f"`{text}`"
 
@@ -201,8 +205,8 @@ class Watch:
             found.append((place, tuple(new), made))
             names.append(name)
             outside += [name] * place.outside
-        every = map(tuple, (found, names, outside, once))
-        return Changes(*every, len(arrays)), arrays
+        changes = Changes(tuple(found), tuple(names), tuple(outside), tuple(once), len(arrays))
+        return changes, arrays
 
 
 def line_of(fun: Callable) -> str:
@@ -216,7 +220,7 @@ def _below(place: Place, key) -> Place:
 
 
 @contextmanager
-def watching(fun: Callable, given: tuple, copies: tuple) -> Iterator[Watch]:
+def watching(fun: Callable, given: tuple, copies: tuple) -> Generator[Watch, None, None]:
     """A `Watch`; at the end of the block, nothing of the caller's holds a tracer of it."""
     watch = Watch(fun, given, copies)
     try:
@@ -235,7 +239,7 @@ def _is_ours(x) -> bool:
 
 
 def _is_live(x) -> bool:
-    return isinstance(x, compat.Tracer) and x._trace.is_valid()
+    return compat.is_live(x)
 
 
 def _is_of_run(leaf) -> bool:
@@ -309,7 +313,8 @@ def contents(it) -> dict:
             held = object.__getattribute__(it, "__dict__") if type(it).__dictoffset__ else {}
             slots = {k: _held(it, member.__get__) for k, member in _slots(type(it)).items()}
             return held | {k: x for k, x in slots.items() if x is not _EMPTY}
-    return {}
+        case _:
+            return {}
 
 
 def _held(it, get=lambda cell: cell.cell_contents):
@@ -419,7 +424,7 @@ def links(tree) -> tuple[tuple[tuple, tuple], ...]:
     ((((1,), (0, 0)),), ())
     """
     seen: list = []
-    jax.tree.flatten(tree, is_leaf=seen.append)  # called for each node, and never true
+    jax.tree.flatten(tree, is_leaf=lambda x: bool(seen.append(x)))  # sees each node, never true
     many = collections.Counter(id(x) for x in seen if _kind(type(x)) not in ("", "tuple"))
     if not many or max(many.values()) < 2:
         return ()

@@ -252,8 +252,8 @@ def _scan(view: compat.Scan, book, frame, args):
         return outs[: len(carry)], outs[len(carry) :], end
 
     feed, x = jax.tree.map(compat.slice_type, (feeds, xs))
-    first = frame.carry, jnp.int32(0), feed
-    carry, (*_, end) = _widen(lambda c, x, *first: one(*first, c, x), carry, x, *first)
+    turned = lambda c, mine, i, feeds, x: one(mine, i, feeds, c, x)  # noqa: E731
+    carry, (*_, end) = _widen(turned, carry, frame.carry, jnp.int32(0), feed, x)
     mine = _carry_into(frame, end.carry, "a scan")
     _check_modes(end.writes, ["unique"], "a scan", "stack")
     stacked = [q for q, w in end.writes.items() if w.mode not in FOLDED]

@@ -15,7 +15,7 @@ def plain_index(index, shape, lower):
         raise unknown_size("x[i, mask]", "select in two steps: x[i][mask] = y")
     if not any(isinstance(p, compat.Tracer) for p in jax.tree.leaves(parts)):
         selected_shape(shape, parts)
-    return parts if isinstance(index, tuple) else parts[0]
+    return parts if isinstance(index, tuple) else next(iter(parts))
 
 
 def _plain(part, lower):

@@ -209,7 +209,7 @@ class _Quiet(threading.local):
     def underflow(self, kind, flags):
         self.low = True
 
-    def run(self, fun, *args, **kwargs):
+    def run(self, fun, *args, **kwargs) -> Any:
         self.low = False
         out = self.context.run(fun, *args, **kwargs)
         return _flushed(out) if self.low else out
@@ -221,10 +221,10 @@ def _flushed(x):
         return type(x)([_flushed(part) for part in x])
     if not isinstance(x, np.ndarray | np.generic) or x.dtype.char not in "fd":
         return x
-    low = np.abs(x) < np.finfo(x.dtype).smallest_normal
+    low = np.abs(x) < np.finfo(x.dtype.name).smallest_normal
     if not low.any():
         return x
-    out = np.where(low, np.copysign(x.dtype.type(0), x), x)
+    out = np.where(low, np.copysign(np.zeros((), x.dtype), x), x)
     return own(out) if is_raw(x) else out
 
 

@@ -114,9 +114,10 @@ class Selective:
     def __reduce__(self):
         """Pickled by name where the name leads here, as Python's functions are; else as `fun`."""
         found = sys.modules.get(self.__module__)
-        for part in self.__qualname__.split("."):
+        name: str = vars(self)["__qualname__"]
+        for part in name.split("."):
             found = getattr(found, part, None)
-        return self.__qualname__ if found is self else (Selective, (self.fun, self.options))
+        return name if found is self else (Selective, (self.fun, self.options))
 
     def begin(self, *args, **kwargs):
         """Choose how to run, on the first call."""

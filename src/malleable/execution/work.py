@@ -77,7 +77,8 @@ STEP = 1e-6, 1e-6  # seconds of one step of a loop: in NumPy, in XLA
 class Price:
     """Seconds of an equation: of a call of NumPy, then per unit of work in NumPy and in XLA.
 
-    Measured on one core of a 2.5 GHz Xeon, float32, arrays in L2: NumPy 2.4, XLA of JAX 0.10.
+    Estimates for one core, float32, arrays in L2, by hand until `benchmarks.selective_form` gained
+    no more; what counts is which engine is cheaper, not the seconds.
     """
 
     call: float

@@ -438,9 +438,9 @@ def _readings(sides, form, graph, found):
                 choices[name] = list(_params(found, True))
             case Static():  # a setting that leaves no trace in params is a default, or off
                 choices[name] = _params(found, False)
-                known = [(type(x), x) for x in choices[name]]
+                there = [(type(x), x) for x in choices[name]]
                 more = (*kind.examples, False, True, None)
-                choices[name] += [x for x in more if (type(x), x) not in known]
+                choices[name] += [x for x in more if (type(x), x) not in there]
     arrays = [n for n in choices if n in sides.arrays]
     for chosen in itertools.islice(_likeliest(list(choices.values())), TRIES):
         read = values | dict(zip(choices, chosen, strict=True))
