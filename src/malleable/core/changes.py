@@ -167,6 +167,25 @@ class Watch:
             if place.outside and any(_holds(new[k], _is_ours) for k in fresh):
                 fill(it, old)
 
+    def written(self) -> str:
+        """The name of an argument that changed, or of what elsewhere holds a tracer; else ""."""
+        for _, place, _, new, fresh in self._changed():
+            if not place.outside or any(_holds(new[k], _is_ours) for k in fresh):
+                return place.spell(self.fun, self.given)
+        return ""
+
+    def hands_out(self, value) -> bool:
+        """Whether a value is one of these containers, or holds one; tuples do not count."""
+        todo, seen = [value], set()
+        while todo:
+            kind = _kind(type(x := todo.pop()))
+            if kind and id(x) not in seen:
+                if kind != "tuple" and id(x) in self.before:
+                    return True
+                seen.add(id(x))
+                todo += contents(x).values()
+        return False
+
     def found(self) -> tuple[Changes, list]:
         """(what changed, its arrays).
 

@@ -19,7 +19,7 @@ _WHOLE = (ast.Lambda, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, as
 class Names:
     """Names `_t1`, `_t2`, ... that nobody has taken; each is taken as it is given out.
 
-    is_fixed(name): whether a name stands for a module or class, so that `name.a.b` is no operation.
+    is_fixed(path): whether `name.a.b` is no operation: it leads through modules and classes.
     """
 
     def __init__(self, taken: set, is_fixed: Callable[[str], bool] = lambda name: True):
@@ -147,7 +147,7 @@ class Pieces:
         for field, value in ast.iter_fields(node):
             if field == "func" and isinstance(value, ast.Attribute):  # a path, or a method
                 method = copy.copy(value)
-                if not self.names.is_fixed(_root(value)):
+                if not self.names.is_fixed(_path(value.value)):
                     method.value = self.atom(value.value)
                 new.func = method
             elif isinstance(value, list):
@@ -168,7 +168,7 @@ class Pieces:
             return self.step(node)
         if isinstance(node, ast.GeneratorExp | ast.Lambda):
             return node  # it runs when it is asked
-        if isinstance(node, ast.Attribute) and self.names.is_fixed(_root(node)):
+        if isinstance(node, ast.Attribute) and self.names.is_fixed(_path(node)):
             return node  # `jnp.linalg.norm`: found, not computed
         return self.atom(node) if isinstance(node, ast.expr) else node
 
@@ -182,11 +182,12 @@ def _groups(node) -> bool:
     return isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load)
 
 
-def _root(node) -> str:
-    """The name that a path begins with, "" for what is no path."""
+def _path(node) -> str:
+    """`name.a.b` as text, "" for what is no path."""
+    end = ""
     while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+        node, end = node.value, f".{node.attr}{end}"
+    return node.id + end if isinstance(node, ast.Name) else ""
 
 
 class Renamed(ast.NodeTransformer):

@@ -1,9 +1,12 @@
 """Which functions only compute, so that a call of theirs may stand in a compiled region."""
 
 import ast
+import dis
 import functools
+import linecache
 import math
 import operator
+import re
 import types
 
 import jax
@@ -132,6 +135,28 @@ def impure_function(f: types.FunctionType, text: str, scope: Scope) -> str:
     return verdict
 
 
+def _rebound_in(f: types.FunctionType) -> set:
+    """The names outside of a function that other functions around it bind when they run."""
+    space, name = f.__globals__, f.__globals__.get("__name__")
+    classes = [x for x in list(space.values()) if type(x) is type and x.__module__ == name]
+    found = [x for held in (space, *map(vars, classes)) for x in list(held.values())]
+    found = [x.__func__ if type(x) in (staticmethod, classmethod) else x for x in found]
+    own = (x for x in found if type(x) is types.FunctionType and x.__globals__ is space)
+    names = set().union(*(_rebound_by(x.__code__) for x in own)) & {*f.__code__.co_names}
+    if f.__code__.co_freevars:
+        lines = "".join(linecache.getlines(f.__code__.co_filename, space))
+        cells = set(re.findall(r"\w+", " ".join(re.findall(r"\bnonlocal ([\w ,]+)", lines))))
+        names |= cells & {*f.__code__.co_freevars}
+    return names
+
+
+@functools.lru_cache(4096)
+def _rebound_by(code: types.CodeType) -> frozenset:
+    inner = (x for x in code.co_consts if isinstance(x, types.CodeType))
+    mine = {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
+    return frozenset(mine.union(*map(_rebound_by, inner)))
+
+
 def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
     if code_waits(f.__code__):
         return f"{text} is a generator", True, ""
@@ -139,6 +164,8 @@ def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
     uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
     if uses.declared_global or uses.declared_nonlocal:
         return f"{text} writes a variable outside of it", True, ""
+    for name in _rebound_in(f):
+        return f"{text} reads `{name}`, which may be another each time", True, ""
     try:
         body = [ast.Return(value=node.body)] if isinstance(node, ast.Lambda) else node.body
         for stmt in body:

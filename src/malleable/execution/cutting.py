@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from malleable.execution import (
     anf,
@@ -47,6 +48,8 @@ from malleable.execution.tracing import UNSET, Failed
 from malleable.frontend import nodes, scopes, source
 from malleable.frontend.rewrite import NoSource, mangle
 from malleable.rewriting.passes import pipeline
+
+_KNOWN_LATE = (tracing.Written, tracing.Shared)
 
 
 class Partition:
@@ -148,10 +151,14 @@ class Partition:
         """
         inner = Tree(self.tree.node, stmts, self.tree.names, taken=self.taken, defs=self.tree.defs)
         inner.breaks, inner.leave = self.tree.breaks, self.tree.leave
-        tail, after = region.tail, set(state.outs)
+        tail = region.tail
+        after = {*state.outs, *captured(self.tree.defs, self.tree.defs)}
         unset = writing.settle(inner, self.is_input, after, set(state.ins) - region.absent)
+        others = iter(self.tree.names)
+        mine = self.locals | (self.taken - self.users)  # what else there is, is read when needed
+        taken = tuple(n if n in mine else next(others) for n in state.ins)
         node, runs = writing.write(
-            inner, "block", nodes.parameters(tuple(state.ins)), None if tail else state.outs, unset,
+            inner, "block", nodes.parameters(taken), None if tail else state.outs, unset,
             given=frozenset(region.raw_ins), safe=safe,
         )  # fmt: skip
         called = names_read(node.body)
@@ -238,15 +245,22 @@ class Partition:
             code, fun.__globals__, cells, fun.__defaults__, fun.__kwdefaults__
         )
 
-    def is_fixed(self, name: str) -> bool:
-        """Whether a name stands for a module or a class."""
+    def is_fixed(self, path: str) -> bool:
+        """Whether a path leads through modules and classes, to what nobody writes to."""
+        name, *attributes = path.split(".")
         if not name or name in self.locals or name in self.taken - self.users:
             return False
         try:
             value = self.lookup(name)
         except Stays:
             return False
-        return isinstance(value, types.ModuleType | type) or callable(value)
+        if not (isinstance(value, types.ModuleType | type) or callable(value)):
+            return False
+        for attribute in attributes:
+            if facts.may_be_rebound(value, attribute):
+                return False
+            value = getattr(value, attribute, None)
+        return True
 
     def is_input(self, name: str) -> bool:
         """Whether what a name of outside holds goes into a region as an argument."""
@@ -377,8 +391,10 @@ class Partition:
         lookup, defs = self.lookup, dict(self.tree.defs)
         known = dict(zip(state.ins, values, strict=True))
         mutable = {n for n, v in known.items() if isinstance(v, list | dict | set)}
+        inside = [x for v in known.values() if type(v) is not np.ndarray for x in flatten(v)[0]]
         scope = Scope(kinds, lookup, scan.statement, defs, region.tail)
         scope.values, scope.mutable = known, mutable
+        scope.numpy_inside = np.ndarray in map(type, inside)
         scope.lenient = self.options.control_flow == "lift"
         return scan.scan(region.body, scope, region.guarded)
 
@@ -403,6 +419,9 @@ class Partition:
                 if isinstance(found, Failed) and isinstance(found.error, UnboundLocalError):
                     body = self.body(region, state, absent, absent & state.unsure, not lifted)
                     found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
+                if isinstance(found, Failed) and isinstance(found.error, _KNOWN_LATE):
+                    how = values, static.__contains__, [], lifted
+                    return self.located(region, state, absent, found.error, how)
                 if not isinstance(found, Failed):
                     if not static and tracing.from_numbers_only(found, leaves):
                         static = {i for i, v in enumerate(values) if tracing.is_number(v)}
@@ -434,8 +453,27 @@ class Partition:
                 watched,
                 absent,
                 region.guarded,
+                copies=region.tail and self.is_root,
             )
         return found
+
+    def located(self, region, state, absent, error, how) -> Failed:
+        """The statement that did what only the end of a trace showed: see `tracing.Written`."""
+        if isinstance(error, tracing.Shared):
+            names = set() if region.tail else {state.outs[i] for i in error.outs}
+            made = [i for i, s in enumerate(region.body) if names & scopes.uses(s).binds]
+            return Failed(made[-1] if made else len(region.body) - 1, error)
+        first, last = 0, len(region.body) - 1
+        while first < last:
+            middle = (first + last) // 2
+            start = Region(region.body[: middle + 1])
+            start.guarded, known = region.guarded, State(state.ins, [], state.unsure)
+            found = tracing.attempt(self.body(start, known, absent), *how)
+            if isinstance(found, Failed) and isinstance(found.error, tracing.Written):
+                last = middle
+            else:
+                first = middle + 1
+        return Failed(first, error)
 
     def statics(self, state, values, args):
         """Which numbers to take as part of the key: none, then all arguments, then those needed."""

@@ -17,6 +17,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.core.changes import watching
 from malleable.execution.lazy import asker
 from malleable.execution.recording import BYTES
 
@@ -119,7 +120,10 @@ def discover(fun: Callable) -> Callable[..., Discovery]:
                     for x, v in zip(names, leaves, strict=True)
                 ]
                 a, k = jax.tree.unflatten(tree, lifted)
-                out = fun(*a, **k)
+                with watching(fun, (args, kwargs), (a, k)) as watch:
+                    out = fun(*a, **k)
+                    changes, new = watch.found()
+            changes.put_back((args, kwargs), list(map(trace.lower, new)))
             seen.out = jax.tree.map(trace.lower, out)
         return seen
 

@@ -23,6 +23,7 @@ from malleable.execution.facts import (
     is_pytree,
     join,
     kind_of,
+    may_be_rebound,
     parameters,
     refuse_numpy,
 )
@@ -48,7 +49,20 @@ _ASKS = frozenset(
         "join",
     ]
 )
-_AMBIGUOUS = frozenset(["add", "sort", "set", "fill", "delete", "apply", "copy_to_host_async"])
+_AMBIGUOUS = frozenset(
+    [
+        "add",
+        "append",
+        "apply",
+        "copy_to_host_async",
+        "delete",
+        "fill",
+        "insert",
+        "put",
+        "set",
+        "sort",
+    ]
+)
 _FUNCTIONS = frozenset(n for n, f in vars(jax.numpy).items() if callable(f) and n[0] != "_")
 _COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type])
 _MAKES = frozenset([list, dict, set, sorted])
@@ -161,7 +175,9 @@ def name(node, scope):
 def attribute(node, scope):
     base = expression(node.value, scope)
     if isinstance(base, Known):
-        if isinstance(base.value, types.ModuleType | type) or base.value is jax.numpy:
+        if isinstance(base.value, types.ModuleType | type):
+            if may_be_rebound(base.value, node.attr):
+                raise Stays("object", f"it reads `.{node.attr}`, which may be another each time")
             try:
                 return kind_of(getattr(base.value, node.attr))
             except AttributeError:

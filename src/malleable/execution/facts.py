@@ -2,7 +2,9 @@
 
 import ast
 import builtins
+import enum
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.code_objects import cells_of
-from malleable.frontend import scopes
+from malleable.frontend import kinds, scopes
 
 ARRAY = "array"  # an array of JAX, or a pytree with such ones
 NUMBER = "number"  # a number, string, None or a tuple of these: Python's own
@@ -57,6 +59,7 @@ class Scope:
     scalars: bool = False  # whether numbers are made of arrays
     values: dict = field(default_factory=dict)
     mutable: set = field(default_factory=set)  # names of lists, dicts and sets from outside
+    numpy_inside: bool = False  # whether arrays of NumPy are in containers that come in
     decided: int = 0
     lenient: bool = False  # whether numbers may lose digits
     unrolled: bool = False  # whether a loop has to stay one of Python
@@ -105,6 +108,19 @@ def kind_of(value) -> Any:
             return NUMPY
         return NUMBER
     return Known(value)
+
+
+def may_be_rebound(owner, name: str) -> bool:
+    """Whether an attribute of a module or class of the user's holds data, as a variable does."""
+    if not isinstance(owner, types.ModuleType | type) or isinstance(owner, enum.EnumMeta):
+        return False
+    module = owner.__name__ if isinstance(owner, types.ModuleType) else owner.__module__
+    found = sys.modules.get(module)
+    file = getattr(found, "__file__", None) or ""
+    if found is None or module == "builtins" or kinds.of_file(file) != kinds.CONVERT:
+        return False
+    value = getattr(owner, name, None)
+    return not kinds.is_installed(file) and not isinstance(kind_of(value), Known)
 
 
 def is_pytree(value) -> bool:

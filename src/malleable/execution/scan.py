@@ -147,6 +147,7 @@ def store(target, kind, value, scope):
     refuse_numpy(kind)
     if isinstance(target, ast.Name):
         mine = isinstance(value, ast.Name) and value.id in scope.mutable
+        mine |= isinstance(value, ast.Attribute | ast.Subscript) and scope.numpy_inside
         (scope.mutable.add if mine else scope.mutable.discard)(target.id)
         keep_digits(target.id, kind, value, scope)
         scope.values.pop(target.id, None)
@@ -169,7 +170,8 @@ def _augment(stmt, scope):
         bind(stmt.target, value, scope)
         return False
     kind = expression(ast.Name(id=stmt.target.id, ctx=ast.Load()), scope)
-    if isinstance(kind, Known) or stmt.target.id in scope.mutable:
+    written = value == MADE and kind != MADE
+    if isinstance(kind, Known) or stmt.target.id in scope.mutable or written:
         raise Stays("effect", "it changes something that lives outside")
     new = kind if kind == MADE else join(kind, value)
     refuse_numpy(new)
@@ -227,7 +229,11 @@ def _loop(stmt, scope):
         if isinstance(stmt, ast.For):
             items = expression(stmt.iter, scope)
             refuse_numpy(items)
+            if isinstance(items, Known) and hasattr(items.value, "__next__"):
+                raise Stays("object", "it goes on with an iterator")
             bind(stmt.target, items if items in (ARRAY, NUMBER, SCALAR, SIZE) else UNKNOWN, scope)
+            if scope.numpy_inside and items in (ARRAY, UNKNOWN):  # they may be what is written to
+                scope.mutable |= {n.id for n in ast.walk(stmt.target) if isinstance(n, ast.Name)}
         else:
             items = expression(stmt.test, scope)
         numbers &= items == NUMBER

@@ -16,8 +16,10 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked
 from malleable.arrays.masked import compacted, selections
+from malleable.core.changes import watching
 from malleable.execution import code_objects
 from malleable.execution.facts import NUMBER, SCALAR, SIZE, Stays
+from malleable.execution.host import is_raw
 from malleable.execution.signatures import flatten
 from malleable.frontend.bounded import BoundedList
 from malleable.frontend.convert import OPERATORS, box_all, finish
@@ -64,6 +66,21 @@ class Failed:
     error: Exception
 
 
+class Written(Stays):
+    """A region wrote to a container of the caller's: its trace, which holds copies, shows it."""
+
+    def __init__(self, name: str):
+        super().__init__("effect", f"it changes {name}, which lives outside")
+
+
+class Shared(Stays):
+    """A region hands out what the caller has too. outs: under which of its names, by number."""
+
+    def __init__(self, outs: list[int]):
+        super().__init__("object", "it gives a name to what lives outside")
+        self.outs = outs
+
+
 @dataclass
 class Body:
     """A region as a function: its text, and at which line each statement begins."""
@@ -72,6 +89,7 @@ class Body:
     starts: list[int]
     filename: str
     guarded: bool = False  # whether an exception shows what was done before it
+    copies: bool = False  # whether it may hand out copies of containers among its arguments
 
     def statement_of(self, error: BaseException) -> int | None:
         """The number of the statement in which an error arose."""
@@ -102,7 +120,7 @@ def user_line(where: str) -> str:
 
 def make_body(
     stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun, watched=False, absent=(),
-    guarded=False,
+    guarded=False, copies=False,
 ) -> Body:  # fmt: skip
     """The function of a region. outs: names, None for one without a value.
 
@@ -130,7 +148,7 @@ def make_body(
     made = code_objects.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
     lines_of = [(line, stmt.lineno) for line, stmt in zip(starts, stmts, strict=True)]
     _USER_LINES[made.__code__.co_filename] = (fun.__code__, lines_of)
-    return Body(made, starts, made.__code__.co_filename, guarded)
+    return Body(made, starts, made.__code__.co_filename, guarded, copies)
 
 
 class Watched(ast.NodeTransformer):
@@ -199,6 +217,8 @@ def attempt(
             fixed = is_number(leaf) and (leaf_static(i) or leaf is not value)
             leaves.append((leaf, is_dynamic(leaf) and not fixed))
     dynamic = tuple(d for _, d in leaves)
+    arrays = {id(x) for x in values} | {id(leaf) for leaf, _ in leaves if is_raw(leaf)}
+    nested = {id(x) for x, _ in leaves if type(x) is np.ndarray and id(x) not in arrays}
     made: dict[str, Any] = {}
 
     def flat(*xs):
@@ -211,7 +231,13 @@ def attempt(
             at += count
         given = [ordered(x, skeleton(value)) for x, value in zip(given, values, strict=True)]
         given = [x for x in given if x is not UNSET]
-        out, tests = lift(body.fun, given, lifted) if lifted else (body.fun(*given), [])
+        theirs = [x for x in values if x is not UNSET]
+        views = [x for x, (leaf, d) in zip(filled, leaves, strict=True) if d and id(leaf) in nested]
+        around = functools.partial(watched_run, body, tuple(theirs), views)
+        if lifted:
+            out, tests = lift(body.fun, given, lifted, around)
+        else:
+            out, tests = around(body.fun, *given), []
         if tests and body.guarded:
             raise Stays("mask", "an empty selection raises here")
         if lifted and any(map(_is_open, jax.tree.leaves(out, is_leaf=_is_open))):
@@ -260,6 +286,27 @@ def attempt(
         order=made["order"],
         tested=made["tested"],
     )
+
+
+def watched_run(body: Body, theirs: tuple, views: list, run: Callable, *given):
+    """Run a region on copies of the caller's values. Raises Stays where a copy will not do.
+
+    views: the arrays that stand for those of NumPy in containers of the caller's.
+    """
+    with watching(body.fun, (theirs,), (given,)) as watch:
+        out = run(*given)
+        if name := watch.written():
+            raise Written(name)
+        same = {id(x) for x in views}
+        parts = out if type(out) is tuple else (out,)
+        outs = [i for i, x in enumerate(parts) if watch.hands_out(x) or id(value_of(x)) in same]
+        if outs and not body.copies:
+            raise Shared(outs)
+    return out
+
+
+def value_of(x):
+    return x.value if isinstance(x, Box) else x
 
 
 def skeleton(x):
@@ -312,19 +359,19 @@ def _can_leave(x) -> bool:
     )
 
 
-def lift(fun: Callable, given: list, how: str):
+def lift(fun: Callable, given: list, how: str, around: Callable):
     """Run a region under the front end: branches and loops on traced values are compiled.
 
-    how: "masks" if what a mask selects may be computed with, as long as nobody needs its size;
-    "unrolled" if a loop that is known stays one of Python. Also gives the tests, arrays, that
-    selections are not empty where Python would raise.
+    around(run, *given): runs it. how: "masks" if what a mask selects may be computed with, as long
+    as nobody needs its size; "unrolled" if a loop that is known stays one of Python. Also gives the
+    tests, arrays, that selections are not empty where Python would raise.
     """
     options = UNROLLED if "unrolled" in how else LIFTED
 
     def run():
         boxed = box_all(given)
         with journal.opened(base=True):
-            out = OPERATORS.call(fun, *boxed)
+            out = around(functools.partial(OPERATORS.call, fun), *boxed)
             refuse_kept_numbers(out, 0)
             return ordered(finish(out), skeleton(out))
 
