@@ -111,6 +111,8 @@ def opened(base: bool = False) -> Iterator[Journal]:
 def _touch(kind, owner, name="") -> None:
     journals = _open.get()
     if journals:
+        if kind != "box":  # of which there is more than one way to write to it
+            tell(owner)
         journals[-1].record(Place(kind, owner, name))
 
 
@@ -123,7 +125,7 @@ def follow(box, follower) -> None:
 
 
 def tell(box) -> None:
-    """The content of a box has changed."""
+    """The content of a box has changed, or that of another thing is about to."""
     for book in _open.get():
         if book.followers:
             for follower in book.followers.get(id(box), ()):

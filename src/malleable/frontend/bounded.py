@@ -16,6 +16,7 @@ from malleable.arrays.box import Box, unbox
 from malleable.arrays.masked import Masked
 from malleable.errors import TransformError
 from malleable.frontend import scalars
+from malleable.frontend.copies import IN_A_LIST, disown
 from malleable.frontend.raises import fail_where
 from malleable.frontend.session import session
 from malleable.frontend.trees import Either, Leaf, Node, Ragged, abstract, free, join, join_ragged
@@ -62,9 +63,16 @@ def position(content: Bounded, at, error: str) -> Any:
 
 def item(content: Bounded, at) -> Any:
     """content[at]."""
-    at = position(content, at, "list index out of range")
+    return item_at(content, position(content, at, "list index out of range"))
+
+
+def item_at(content: Bounded, at, own: bool = False) -> Any:
+    """The item at a place that is there; own: it is taken out of the list."""
     rows = [jax.lax.dynamic_index_in_dim(a, at, keepdims=False) for a in content.arrays]
-    return rebuild(content.tree.item, iter(rows), "")
+    found = rebuild(content.tree.item, iter(rows), "")
+    if not own:
+        disown(flatten(found, [], deep=True), IN_A_LIST, content.tree.item)
+    return found
 
 
 def put_item(xs: list, at, value) -> None:
@@ -122,6 +130,7 @@ def with_room(content: Bounded, value, cap: int) -> tuple:
             where=compat.where(),
             hint="give all items one type and shape",
         )
+    disown(new, IN_A_LIST, goal)
     tree = Ragged(goal, cap, content.tree.fixed)
     flat = inject_list(content.tree, iter([content.length, *content.arrays]), tree)
     return tree, flat[1:], inject(new, iter(leaves), goal)
@@ -131,7 +140,8 @@ def pop(xs: list, at=-1) -> Any:
     """xs.pop(at)."""
     content = xs[0]
     fail_where(content.length == 0, IndexError("pop from empty list"))
-    out, gone = item(content, at), position(content, at, "pop index out of range")
+    gone = position(content, at, "pop index out of range")
+    out = item_at(content, gone, own=True)
     k = jnp.arange(content.tree.cap)
     xs[:] = [taken(content, k + (k >= gone), content.length - 1)]
     return out
@@ -307,9 +317,7 @@ def over(content: Bounded) -> tuple[Box, Callable]:
     """How many items there are, and each."""
 
     def get(i):
-        at = i.value if isinstance(i, Box) else i
-        rows = [jax.lax.dynamic_index_in_dim(a, at, keepdims=False) for a in content.arrays]
-        return rebuild(content.tree.item, iter(rows), "")
+        return item_at(content, i.value if isinstance(i, Box) else i)
 
     return length_of(content), get
 

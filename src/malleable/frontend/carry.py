@@ -14,14 +14,16 @@ from malleable.arrays.box import Box
 from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
+from malleable.frontend.copies import Copied, disown, inner, keep
 from malleable.frontend.operators import places_of
-from malleable.frontend.references import Known, count_contents, count_origins, is_dead
+from malleable.frontend.references import Known, count_contents, count_origins, is_dead, is_thing
 from malleable.frontend.staging import Block, is_cached, promoted
 from malleable.frontend.trees import (
     CONTENT,
     UNSET,
     Either,
     Leaf,
+    Made,
     Node,
     Ragged,
     Static,
@@ -222,19 +224,73 @@ def note_aliases(carried: dict) -> None:
             c.same.write(jnp.logical_and(c.same.value, still))
 
 
+def note_kept(item, source: Box) -> None:
+    """Say of an array, rows of which a step keeps in a list, that they are copies."""
+    rows = item if isinstance(item, tuple | list) else [item]
+    kept = [p.read() for p in journal.current().places.values() if p.kind == "list"]
+    if any(x is row for xs in kept for x in xs for row in rows if isinstance(row, Box)):
+        keep([Copied(source, "a list holds rows of this array", True)])
+
+
+def bind_again(carried: dict, block: Block, runs: bool) -> None:
+    """Let the names that are of one thing after each step be so after the loop.
+
+    runs: it is known that there is a step. Where there may be none, and they are of several
+    things then, these must not be written to.
+    """
+    found: dict = {}
+    for key, c in carried.items():
+        if key in block.after and c.prefix is None:
+            find_made(c, block.after[key][0], c.place.kind in ("cell", "attr"), found)
+    for same in found.values():
+        before = {id(thing_of(c)) for c, _ in same} - {id(ABSENT), id(UNSET)}
+        if all(whole for _, whole in same) and (runs or len(before) < 2):
+            for c, _ in same[1:]:
+                c.place.write(same[0][0].place.read())
+        elif len(same) > 1:
+            names = " and ".join(dict.fromkeys(c.place.label for c, _ in same))
+            for c, _ in same:
+                tree = flatten(c.place.read(), [], deep=True)
+                disown(tree, f"a loop leaves one thing in {names}, if it runs", c.tree)
+
+
+def find_made(c: Carried, tree: Tree, whole: bool, found: dict) -> None:
+    """Where is what a step makes, and whether that is all that a place holds."""
+    origin = getattr(tree, "origin", None)
+    changes = not tree.scalar if isinstance(tree, Leaf) else is_thing(tree)
+    if changes and (isinstance(origin, Made) or (isinstance(tree, Node) and origin is not None)):
+        found.setdefault(id(origin), []).append((c, whole))
+    for child in inner(tree):
+        find_made(c, child, False, found)
+
+
+def thing_of(c: Carried):
+    """What a place held before the loop."""
+    tree = c.whole[0] if c.whole else c.first[0]
+    return getattr(tree, "origin", tree.value if isinstance(tree, Static) else tree)
+
+
+def is_permuted(c: Carried, begun: dict) -> bool:
+    """Whether following the arrays of names from step to step leads back to this one."""
+    now, seen = c, set()
+    while now is not None and id(now) not in seen:
+        seen.add(id(now))
+        now = begun.get(id(now.place.read())) if now.place.kind == "cell" else None
+    return now is c and len(seen) > 1
+
+
 def note_swaps(carried: dict, written: dict) -> None:
     """Which variables hold, after a step, the array of another variable that others know, too.
 
-    Where one of them is written to in place, it matters which array each is.
+    Where one of them is written to in place, now or later, it matters which array each is.
     """
     begun = {id(c.array): c for c in carried.values() if c.array is not None}
-    if not any(("box", key, "") in written for key in begun):
-        return
+    changed = any(("box", key, "") in written for key in begun)
     for c in carried.values():
         now = c.place.read() if c.array is not None and c.place.kind == "cell" else None
         other = begun.get(id(now)) if now is not None else None
         shared = other is not None and (c.same is not None or other.same is not None)
-        if shared and other is not c:
+        if shared and other is not c and (changed or is_permuted(c, begun)):
             c.by_name = other.by_name = True
 
 

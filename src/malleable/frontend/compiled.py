@@ -13,14 +13,17 @@ from malleable.arrays.box import Box
 from malleable.arrays.joined import linked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
+from malleable.frontend import copies
 from malleable.frontend.builtins import Steps
 from malleable.frontend.carry import (
     Carried,
     Loop,
     appended,
     begin,
+    bind_again,
     extend,
     note_aliases,
+    note_kept,
     settle,
     stacked,
     start,
@@ -80,6 +83,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     for k in range(ROUNDS):
         block = trace_step(loop, steps, carried, index)
         known = len(carried)
+        copies.keep(block.copies)
         if not settle(loop, carried, block, bound, k > 2, runs):
             break
         if k > 4 and len(carried) > known:
@@ -93,6 +97,9 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         )
     if block.error is not None:
         raise block.error
+    for c in carried.values():  # written to, and copied, in every step
+        for copied in block.copies:
+            copied(c.place.owner)
     for name in block.unread - {c.place.name for c in carried.values()}:
         text = f"cannot access local variable {name!r} where it is not associated with a value"
         raise UnboundLocalError(text, name=name)
@@ -145,6 +152,8 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
             loop.body(item)
             over = steps.source
             written = writes(item) or (over is not None and writes(over.root))
+            if over is not None and not written:
+                note_kept(item, over.root)
         else:
             loop.body(steps.get(i))
         note_aliases(carried)
@@ -199,7 +208,7 @@ def slim(block: Block, things: list) -> Block:
     closed = block.closed.replace(consts=nothing)
     after = {key: (bare(tree, things), ids) for key, (tree, ids) in block.after.items()}
     result = (bare(block.result[0], things), block.result[1])
-    empty = {"places": {}, "before": {}, "links": []}
+    empty = {"places": {}, "before": {}, "links": [], "copies": []}
     return replace(block, closed=closed, after=after, result=result, **empty)
 
 
@@ -243,6 +252,7 @@ def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
         now = c.place.read() if c.same is not None else None
         if isinstance(now, Box) and not now.scalar:
             c.place.write(linked(now, c.first[0].origin, None, c.same.value))
+    bind_again(carried, block, steps is not None and type(steps.length) is int and steps.length > 0)
     freeze_if(carried)
 
 

@@ -44,6 +44,7 @@ from malleable.frontend.raises import operands, within
 from malleable.frontend.scalars import python_scalar, truth
 from malleable.frontend.session import session
 from malleable.frontend.values import Choice, bounded, is_number, is_thing
+from malleable.notes import note
 
 _Function = types.FunctionType
 _SETS = (dict, set)
@@ -57,7 +58,7 @@ _DUNDERS = {sign: f"__{fun.__name__}__" for sign, fun in _IN_PLACE.items()}
 def touch(x) -> None:
     """Tell the journal that a container or a NumPy array of the user's is about to change."""
     if not journal.depth():
-        return
+        return journal.tell(x)
     if isinstance(x, list):
         journal.touch_list(x)
     elif isinstance(x, dict):
@@ -226,6 +227,9 @@ class Items:
             there = presence(getattr(o, "__dict__", {}), name)
             if there is not True:
                 return self._present(o, name, there, vars(o)[name])
+            held = session().uncertain.get((id(o), name))
+            if held is not None and held[0] is o and name in getattr(o, "__dict__", {}):
+                note(f"`{name}` may not be there", compat.where(), f"{held[2]} may never set it")
             return self._boxed(o, name, getattr(o, name))
         if isinstance(member, property) and type(member.fget) is _Function:
             return self._property(o, name, member)

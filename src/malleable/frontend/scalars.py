@@ -20,7 +20,7 @@ from jax.scipy import special
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.numbers import python_bool
-from malleable.frontend.raises import in_domain
+from malleable.frontend.raises import fail_where, in_domain
 
 
 def python_scalar(x, kind: type) -> Box:
@@ -134,7 +134,20 @@ def _remainder(x, y):
 
 def _factorial(n):
     most = 20 if jnp.result_type(int) == np.int64 else 12
+    fail_where(n > most, OverflowError("factorial() result is too large"))
     return jnp.asarray([math.factorial(k) for k in range(most + 1)])[n]
+
+
+def _count(fun: Callable) -> Callable:
+    """A whole number of ways, where it has room."""
+
+    def count(*args):
+        ways = fun(*args)
+        most = float(jnp.iinfo(jnp.result_type(int)).max)
+        fail_where(ways >= most, OverflowError("the number of ways is too large"))
+        return ways
+
+    return _integer(count)
 
 
 def _comb(n, k):
@@ -274,8 +287,8 @@ _MATH = {
     "gcd": _integer(lambda *xs: _fold(jnp.gcd, xs)),
     "lcm": _integer(lambda *xs: _fold(jnp.lcm, xs)),
     "factorial": _integer(_factorial),
-    "comb": _integer(_comb),
-    "perm": _integer(_perm),
+    "comb": _count(_comb),
+    "perm": _count(_perm),
     "isqrt": _integer(_isqrt),
     "isclose": _isclose,
     "frexp": _frexp,

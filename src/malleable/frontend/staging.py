@@ -16,7 +16,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
-from malleable.frontend import unwinding
+from malleable.frontend import copies, unwinding
 from malleable.frontend.references import (
     Known,
     count_contents,
@@ -58,6 +58,7 @@ class Block:
     undefined: set = field(default_factory=set)  # places joined with nothing on the way
     unread: set = field(default_factory=set)  # names that a branch found undefined
     left: bool = False  # it ends in a raise, for a handler around us
+    copies: list = field(default_factory=list)  # what has copies from now on
     links: list = field(default_factory=list)  # (key, which box it may be, where the condition is)
 
     def outs(self, args: Sequence = (), consts: Sequence | None = None) -> list:
@@ -74,6 +75,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     after: dict[Any, tuple] = {}
     links: list = []
     left, error = False, None
+    new: list = []
 
     def traced(*xs):
         nonlocal result, left, error
@@ -108,6 +110,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             journal.back_to(within)
             book.undo()
             forget_new(book)
+            new[:] = [x for x in copies.kept(book) if not holds_new(x.thing, {})]
         links[:] = [(key, box, i) for key, box, i in links if not holds_new(box, {})]
         made: dict = {}
         result = (outer(result[0], made), result[1])
@@ -132,7 +135,8 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
         elif any(holds_new(x, {}) or isinstance(x, Box) for x in error.args):
             error.args = tuple(str(x) if isinstance(x, Box) else x for x in error.args)
     found = book.undefined, book.unread
-    return Block(closed, result, after, book.places, book.before, error, *found, left, links)
+    rest = *found, left, new, links
+    return Block(closed, result, after, book.places, book.before, error, *rest)
 
 
 def is_kept(e: BaseException, book: journal.Journal) -> bool:
@@ -272,6 +276,8 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             place.write(linked(place.read(), one, other, pred, inner))
     if all(b.left or (b.error is not None and is_raised(b.error)) for b in blocks):
         raise unwinding.Leaving
+    for block in blocks:
+        copies.keep(block.copies)
     unwinding.freeze_if(targets)
     out = rebuild(result, rest, where, pred, made)
     note_missing(out, results, where)

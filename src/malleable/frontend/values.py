@@ -21,6 +21,7 @@ from malleable.arrays.box import Box, unbox
 from malleable.arrays.joined import linked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
+from malleable.frontend.copies import IN_A_LIST, disown
 from malleable.frontend.picked import Picked
 from malleable.frontend.references import AllKnown
 from malleable.frontend.session import session
@@ -421,6 +422,8 @@ def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
         columns = [next(leaves) for _ in range(count(tree.item))]
     else:
         length = np.int32(len(tree.children))
+        for child in tree.children:
+            disown(child, IN_A_LIST, target.item)
         rows = [inject(child, leaves, target.item) for child in tree.children]
         columns = [jnp.stack(list(map(jnp.asarray, xs))) for xs in zip(*rows, strict=True)]
         columns = columns or [jnp.zeros((0, *g.shape), g.dtype) for g in goals]
