@@ -111,6 +111,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             book.undo()
             forget_new(book)
             new[:] = [x for x in copies.kept(book) if not holds_new(x.thing, {})]
+            book.followers.clear()  # they know the values of this block
         links[:] = [(key, box, i) for key, box, i in links if not holds_new(box, {})]
         made: dict = {}
         result = (outer(result[0], made), result[1])
