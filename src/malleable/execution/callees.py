@@ -59,6 +59,7 @@ def is_jax(f) -> bool:
 
 
 _verdicts: dict = {}
+_writers: set = set()  # the code of functions that may write to arrays they are called with
 
 
 def makes(f) -> str:
@@ -71,6 +72,11 @@ def computes(f) -> bool:
     """Whether a function of the user's calls JAX, as far as it was looked at."""
     held = _verdict(f)
     return held is None or held[2]
+
+
+def writes(f) -> bool:
+    """Whether a user's function may write in place to arrays of NumPy it is called with."""
+    return getattr(getattr(f, "__func__", f), "__code__", None) in _writers
 
 
 def _verdict(f):
@@ -161,6 +167,7 @@ def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
     if code_waits(f.__code__):
         return f"{text} is a generator", True, ""
     inner = Scope(parameters(node), outside(f), scope.statement, returns=True)
+    inner.mutable, inner.numpy_inside, inner.callee = set(inner.kinds), True, True
     uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
     if uses.declared_global or uses.declared_nonlocal:
         return f"{text} writes a variable outside of it", True, ""
@@ -176,4 +183,6 @@ def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
     numbers = {NUMBER, SCALAR, SIZE}
     given = set(jax.tree.leaves(inner.given))
     made = "" if not inner.scalars else "numbers" if given <= numbers else "both"
+    if inner.writes:
+        _writers.add(f.__code__)
     return "", inner.computes, made

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from malleable.execution.callees import computes, impure, is_jax, is_pure, makes
+from malleable.execution.callees import computes, impure, is_jax, is_pure, makes, writes
 from malleable.execution.facts import (
     ARRAY,
     MADE,
@@ -349,6 +349,9 @@ def result(f, args, node, scope):
     why = impure(f, scope)
     if why:
         raise Stays("call", why)
+    scope.writes |= writes(f) and scope.callee
+    if writes(f) and scope.numpy_inside and not scope.callee:
+        raise Stays("call", f"`{_text(node.func)}` may write to an array of NumPy")
     if f is type and args:
         raise Stays("object", "it asks for the type of a value")
     if f in (isinstance, hasattr, callable) and join(NUMBER, *args[:1]) != NUMBER:

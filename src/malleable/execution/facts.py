@@ -60,6 +60,8 @@ class Scope:
     values: dict = field(default_factory=dict)
     mutable: set = field(default_factory=set)  # names of lists, dicts and sets from outside
     numpy_inside: bool = False  # whether arrays of NumPy are in containers that come in
+    callee: bool = False  # whether this is a function that may be called with anything
+    writes: bool = False  # whether it writes in place to what it is called with
     decided: int = 0
     lenient: bool = False  # whether numbers may lose digits
     unrolled: bool = False  # whether a loop has to stay one of Python

@@ -168,17 +168,26 @@ def _augment(stmt, scope):
     value = expression(stmt.value, scope)
     if not isinstance(stmt.target, ast.Name):
         bind(stmt.target, value, scope)
+        written_to(scope, scope.numpy_inside)
         return False
     kind = expression(ast.Name(id=stmt.target.id, ctx=ast.Load()), scope)
     written = value == MADE and kind != MADE
-    if isinstance(kind, Known) or stmt.target.id in scope.mutable or written:
+    if isinstance(kind, Known) or written:
         raise Stays("effect", "it changes something that lives outside")
+    written_to(scope, stmt.target.id in scope.mutable)
     new = kind if kind == MADE else join(kind, value)
     refuse_numpy(new)
     whole = ast.BinOp(left=ast.Name(id=stmt.target.id), op=stmt.op, right=stmt.value)
     keep_digits(stmt.target.id, new, whole, scope)
     scope.kinds[stmt.target.id] = new
     return new == NUMBER
+
+
+def written_to(scope, may_be_theirs: bool):
+    """An array may be written in place. In a callee this is up to what it is called with."""
+    if may_be_theirs and not scope.callee:
+        raise Stays("effect", "it changes something that lives outside")
+    scope.writes |= may_be_theirs
 
 
 def _annotate(stmt, scope):

@@ -299,14 +299,12 @@ def watched_run(body: Body, theirs: tuple, views: list, run: Callable, *given):
             raise Written(name)
         same = {id(x) for x in views}
         parts = out if type(out) is tuple else (out,)
-        outs = [i for i, x in enumerate(parts) if watch.hands_out(x) or id(value_of(x)) in same]
+        is_view = lambda x: id(x.value if isinstance(x, Box) else x) in same  # noqa: E731
+        seen = [bool(same) and any(map(is_view, jax.tree.leaves(x))) for x in parts]
+        outs = [i for i, x in enumerate(parts) if seen[i] or watch.hands_out(x)]
         if outs and not body.copies:
             raise Shared(outs)
     return out
-
-
-def value_of(x):
-    return x.value if isinstance(x, Box) else x
 
 
 def skeleton(x):
