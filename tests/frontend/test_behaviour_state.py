@@ -330,3 +330,85 @@ def test_row_61_a_long_python_loop_over_traced_values_leaves_one_note_with_its_l
     where = f"test_behaviour_state.py:{f.__code__.co_firstlineno + 1}"
     (found,) = [n for n in heard if where in n.where]
     assert "2000" in found.what
+
+
+# ---------------------------------------------------------------- classes that compute attributes
+
+
+class Attributes(dict):
+    def __missing__(self, key):
+        return 7.0
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+    def __getattr__(self, name):
+        if self.a > 1:
+            return self.a * 2
+        return 5.0
+
+    def __call__(self, x):
+        return x + self.other
+
+
+@pytest.mark.parametrize("x", [0.0, 2.0])
+def test_a_getattr_of_the_users_is_asked_where_python_asks_it_and_compiled(x):
+    def f(x):
+        d, o = Attributes(a=1.0), Slotted()
+        o.a = x
+        if x > 1:
+            d["a"] = x
+            o.a += 1
+        for i in range(3):
+            if x > i:
+                d["a"] += x
+        return d["none"], d.a, d.none, o.a, o.other, o(x), getattr(o, "b", 0.0), hasattr(o, "c")
+
+    assert_same(f, x)
+
+
+class Bounded:
+    def __set_name__(self, owner, name):
+        self.name = "_" + name
+
+    def __get__(self, o, owner=None):
+        return o.__dict__[self.name]
+
+    def __set__(self, o, value):
+        if value > 5:
+            value = 5.0
+        o.__dict__[self.name] = value
+
+
+class Described:
+    q = Bounded()
+
+    def __init__(self):
+        self.q = 0.0
+
+
+class Plainly(Described):
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value * 1)
+
+
+class BySuper(Described):
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("kind", [Described, Plainly, BySuper])
+def test_a_descriptor_with_a_test_is_compiled_under_any_setattr(kind):
+    def f(xs):
+        o = kind()
+        for x in xs:
+            if x > 0:
+                o.q = o.q + x
+        return o.q
+
+    assert_same(f, XS)
+    assert_same(f, XS * 9)

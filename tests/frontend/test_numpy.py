@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 
+from malleable import autograph
 from malleable.arrays.box import Box, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend.numpy import CONVERT, grid_item, implementation, replacement, vectorized
 from tests.arrays.test_box import check
+from tests.frontend.behaviour import assert_same
 
 
 class Replaced:
@@ -470,3 +472,33 @@ def test_out_may_be_given_by_position():
 
     total, product = jax.jit(program)(X)
     np.testing.assert_allclose([total, product[0]], [X.sum(), X @ X], rtol=1e-6)
+
+
+def places_of(a):
+    w, rows = np.argwhere(a > 2), np.argwhere(a.ravel() > 1)
+    first, zero = a.argmax() * 0, rows[:, 0] * 1.5
+    return w[0], w[-1, 1], w[first, 1], w[:, 0].sum(), w[:, ::-1][1], w.mean(axis=0), zero.max()
+
+
+def test_argwhere_gives_the_places_as_rows():
+    assert_same(places_of, np.arange(6.0).reshape(3, 2))
+
+
+def without_and_with(x, a):
+    k = x.argmax()
+    one = np.delete(x, k), np.delete(x, -k), np.delete(a, [k % 3], axis=0), np.delete(a, k % 2, 1)
+    many = np.delete(x, x > 2).sum(), np.delete(x, np.nonzero(x > 2)[0]).sum()
+    twice = np.delete(x, [k, 0, k]).sum(), np.delete(x, slice(1, k)).sum()
+    put = np.insert(x, k, x[0]), np.insert(a, k % 3, x[:2], axis=0), np.insert(x, -k, [1, 2])
+    return one, many, twice, put, np.append(x, k), np.delete(a, k % 6)
+
+
+def test_delete_and_insert_at_a_traced_index():
+    assert_same(
+        without_and_with, np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0]), np.arange(6.0).reshape(3, 2)
+    )
+
+
+def test_delete_at_a_traced_float_is_an_index_error_as_in_numpy():
+    with pytest.raises(IndexError, match="integer"):
+        jax.jit(autograph(lambda x: np.delete(x, x[0])))(np.arange(3.0))

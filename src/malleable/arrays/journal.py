@@ -7,6 +7,7 @@ says so first (`touch_list(xs)`, ...). Where no block is being traced, that cost
 import array
 import contextlib
 import contextvars
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -166,28 +167,37 @@ def touch_object(obj) -> None:
     _touch("ndarray" if isinstance(obj, np.ndarray) else "object", obj)
 
 
+def fields(obj, absent: Any = types.MappingProxyType({})) -> dict:
+    """The attributes an object holds itself; a `__getattr__` of its class is not asked."""
+    try:
+        return object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return absent
+
+
 def _read_attr(obj, name):
-    fields = getattr(obj, "__dict__", {})
-    return fields[name] if name in fields else _read_slot(obj, name)
+    return fields(obj)[name] if name in fields(obj) else _read_slot(obj, name)
 
 
 def _read_slot(obj, name):
     slot = getattr(type(obj), name, None)  # of __slots__, or a property, or a class attribute
-    readable = hasattr(slot, "__set__") and hasattr(slot, "__get__") and hasattr(obj, name)
-    return slot.__get__(obj) if readable else ABSENT
+    try:
+        return slot.__get__(obj) if hasattr(slot, "__set__") else ABSENT
+    except AttributeError:
+        return ABSENT
 
 
 def _write_attr(obj, name, new):
-    fields = getattr(obj, "__dict__", None)
-    if type(fields) is not dict or hasattr(getattr(type(obj), name, None), "__set__"):
+    held = fields(obj)
+    if type(held) is not dict or hasattr(getattr(type(obj), name, None), "__set__"):
         if new is not ABSENT:
             setattr(obj, name, new)
         elif _read_attr(obj, name) is not ABSENT:
             delattr(obj, name)
     elif new is not ABSENT:  # past any __setattr__ of the user's: this is not their statement
-        fields[name] = new
+        held[name] = new
     else:
-        fields.pop(name, None)
+        held.pop(name, None)
 
 
 def _read_cell(cell, name):
@@ -216,7 +226,8 @@ def _refill(obj, name, new):
         del obj[:]
     else:
         obj.clear()
-    getattr(obj, "extend", getattr(obj, "update", None))(new)
+    kind = type(obj)  # not the object: its class may say in __getattr__ which attributes it has
+    (kind.extend if hasattr(kind, "extend") else kind.update)(obj, new)
 
 
 def _write_all(xs, name, new):

@@ -321,6 +321,13 @@ class Masked:
         if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
             mask = self.mask & self._operand(index)
             return Masked(guarded(self.whole, mask), mask, self._box)
+        if isinstance(index, tuple) and 1 < len(index) <= self.ndim:
+            rows, rest = index[0], index[1:]
+            if isinstance(rows, int | np.integer) or getattr(rows, "ndim", 1) == 0:
+                return self[rows][rest]
+            if isinstance(rows, slice) and rows == slice(None) and all(map(places.is_basic, rest)):
+                before = (slice(None),) * self.mask.ndim
+                return self._like(places.read(self.whole, (*before, *rest)))
         if isinstance(index, slice) and index == slice(None):
             return self._like(self.whole)
         if isinstance(index, slice) and index == slice(None, None, -1):

@@ -12,9 +12,7 @@ from malleable.arrays.masked import Masked, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.notes import note
 
-DEFAULT: Any = type(
-    "Default", (), {"__repr__": lambda self: "DEFAULT"}
-)()  # do as other functions do
+DEFAULT: Any = type("Default", (), {"__repr__": lambda self: "DEFAULT"})()  # do as others do
 
 
 def shape(a):
@@ -99,13 +97,8 @@ def copyto(dst, src, casting="same_kind", where=True):
     if not isinstance(dst, Box):
         return DEFAULT
     number = type(src) in (bool, int, float)
-    kind = (
-        np.dtype(type(src))
-        if number
-        else src.dtype
-        if isinstance(src, Box)
-        else np.asarray(src).dtype
-    )
+    held_as = src if isinstance(src, Box) else np.asarray(src)
+    kind = np.dtype(type(src)) if number else held_as.dtype
     if not number and not np.can_cast(kind, dst.dtype, casting):
         raise TypeError(
             f"Cannot cast array data from {kind!r} to {dst.dtype!r} according to the rule "
@@ -130,19 +123,15 @@ def fill_diagonal(a, val, wrap=False):
     value = functions.stacked(unbox(val))
     if np.ndim(value):
         value = np.resize(value, len(spots)) if not is_jax(value) else jnp.resize(value, len(spots))
-    a.flat[spots] = wrap_value(value)
+    a.flat[spots] = Box(value, False) if is_jax(value) else value
     return None
-
-
-def wrap_value(value):
-    return Box(value, False) if is_jax(value) else value
 
 
 def putmask(a, mask, values):
     if not isinstance(a, Box):
         return DEFAULT
-    full = np.resize(values, a.shape) if np.ndim(values) else values
-    a[...] = np.where(mask, full, a).astype(a.dtype)
+    values = np.resize(values, a.shape) if np.ndim(values) else values
+    a[...] = np.where(mask, values, a).astype(a.dtype)
     return None
 
 
@@ -170,10 +159,7 @@ def place(arr, mask, vals):
 def put(a, ind, v, mode="raise"):
     if not isinstance(a, Box):
         return DEFAULT
-    spots, values = np.ravel(ind), v
-    if np.ndim(v):
-        values = np.resize(v, np.size(ind))
-    a.flat[spots] = values
+    a.flat[np.ravel(ind)] = np.resize(v, np.size(ind)) if np.ndim(v) else v
     return None
 
 
@@ -308,8 +294,7 @@ def apply_along_axis(func1d, axis, arr, *args, **kwargs):
         return DEFAULT
 
     def row(r):
-        out = unbox(func1d(Box(r, False), *args, **kwargs))
-        return functions.stacked(out)
+        return functions.stacked(unbox(func1d(Box(r, False), *args, **kwargs)))
 
     return rebox(jnp.apply_along_axis(row, axis, functions.stacked(unbox(arr))))
 
@@ -319,13 +304,11 @@ def clip(a, a_min=None, a_max=None, out=None, *, min=None, max=None, **kwargs):
     high = a_max if max is None else max
     if not any_jax(unbox((a, low, high))):
         return DEFAULT
-    result = a
+    result = +a if low is None and high is None else a
     if low is not None:
         result = np.maximum(result, low)
     if high is not None:
         result = np.minimum(result, high)
-    if low is None and high is None:
-        result = +a
     if out is None:
         return result
     out[...] = result
@@ -383,9 +366,8 @@ def poly(seq_of_zeros):
     if not any_traced(seq_of_zeros):
         return DEFAULT
     value = functions.stacked(unbox(seq_of_zeros))
-    out = jnp.poly(value)
     real = value.ndim == 2 and value.dtype.kind != "c"
-    return wrap(out.real if real else out)
+    return wrap(jnp.poly(value).real if real else jnp.poly(value))
 
 
 def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
@@ -424,8 +406,8 @@ def shares_memory(a, b, max_work=None):
 def broadcast_arrays(*args, subok=False):
     if not any_jax(unbox(args)):
         return DEFAULT
-    arrays = [functions.stacked(unbox(a)) for a in args]
-    return tuple(Box(x, False) for x in jnp.broadcast_arrays(*arrays))
+    arrays = jnp.broadcast_arrays(*(functions.stacked(unbox(a)) for a in args))
+    return tuple(Box(x, False) for x in arrays)
 
 
 def einsum(*operands, out=None, optimize=False, **kwargs):

@@ -233,7 +233,7 @@ def len_(x):
         return bounded.length_of(x[0])
     if values.is_thing(x):
         return x.each(len_)
-    if type(x) is Masked and x.ndim == 1:
+    if type(x) is Masked:
         return Box(compat.convert(x.count.value, jnp.asarray(0).dtype, True), True)
     if type(x) is dict:
         some = [v for v in x.values() if values.lacks(v)]

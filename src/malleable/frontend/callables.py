@@ -112,7 +112,7 @@ class Caller(Classes):
             setattr: own.setattr,
             delattr: own.delattr_,
             hasattr: own.hasattr,
-            object.__setattr__: _set_plainly,
+            object.__setattr__: lambda o, name, value: own.set_plainly(value, o, name),
             np.ndarray.__new__: subclasses.new,
             operator.getitem: own.getitem,
             operator.setitem: lambda x, i, value: own.setitem(value, x, i),
@@ -443,19 +443,21 @@ class Caller(Classes):
         if kind is types.MethodWrapperType:
             if f.__name__ == "__call__" and isinstance(f.__self__, type):
                 return self.made_by_type(f.__self__, args, kwargs)
+            if f.__qualname__ == "object.__setattr__":
+                return self.items.set_plainly(args[1], f.__self__, args[0])
             return self._method(f, f.__self__, args, kwargs)
         if isinstance(f, staticmethod):
             return self.call(f.__func__, *args, **kwargs)
-        if getattr(f, "__malleable_skip__", False):
+        if inspect.getattr_static(f, "__malleable_skip__", False):
             return f(*args, **kwargs)
-        original = getattr(f, "__malleable_converted__", None)
+        original = inspect.getattr_static(f, "__malleable_converted__", None)
         if original is not None:
             return self.call(original, *args, **kwargs)
         if isinstance(f, np.vectorize):
             return numpy.vectorized(f, functools.partial(self.call, f.pyfunc))(*args, **kwargs)
-        if hasattr(f, "__func__") and hasattr(f, "__self__"):  # a bound method of equinox
-            return self.call(f.__func__, f.__self__, *args, **kwargs)
         method = getattr(kind, "__call__", None)  # noqa: B004
+        if inspect.getattr_static(f, "__func__", None) and hasattr(f, "__self__"):
+            return self.call(f.__func__, f.__self__, *args, **kwargs)  # equinox's bound method
         if type(method) is _Function:
             return self.call(method, f, *args, **kwargs)
         replaced = replacement(f)
@@ -491,11 +493,6 @@ class Caller(Classes):
                 return book.made[key]
         out = here.made[key] = self.call(f.__wrapped__, *args, **kwargs)
         return out
-
-
-def _set_plainly(o, name, value):
-    journal.touch_attr(o, name)
-    object.__setattr__(o, name, value)
 
 
 def _as_array(box, dtype=None, copy=None):

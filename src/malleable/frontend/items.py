@@ -23,7 +23,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
-from malleable.frontend import chosen, hidden, numpy, values
+from malleable.frontend import chosen, hidden, kinds, numpy, values
 from malleable.frontend.bounded import (
     hits,
     item,
@@ -41,6 +41,7 @@ from malleable.frontend.lookups import contains, look_up, raise_here, refused_ke
 from malleable.frontend.operators import by_case, if_, ifexp, narrowed, not_
 from malleable.frontend.picked import Picked
 from malleable.frontend.raises import operands, within
+from malleable.frontend.replaced import convertible
 from malleable.frontend.scalars import python_scalar, truth
 from malleable.frontend.session import session
 from malleable.frontend.values import Choice, bounded, is_number, is_thing
@@ -197,6 +198,25 @@ def _in_range(x, items):
     return python_scalar(inside, bool)
 
 
+def _member(kind: type, name: str):
+    """What a class says of an attribute of its instances, no descriptor asked; else None."""
+    return next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
+
+
+def _setter(o, name: str) -> tuple | None:
+    """A property's function that sets, or a descriptor's and the descriptor, if in Python."""
+    member = _member(type(o), name)
+    if isinstance(member, property):
+        return (member.fset,) if type(member.fset) is _Function else None
+    put = getattr(type(member), "__set__", None)
+    return (put, member) if _is_users(put) else None
+
+
+def _is_users(fun) -> bool:
+    """Whether a function is converted, and of no installed package: theirs work as they are."""
+    return convertible(fun) and not kinds.is_installed(fun.__code__.co_filename)
+
+
 class Items:
     """The operators that may run code of the user's, each a method; call(f, *args) runs it."""
 
@@ -220,19 +240,27 @@ class Items:
             return getattr(o, name)
         if kind is Choice:
             return self._of_choice(o, name) if is_place(o) else getattr(o, name)
-        member = getattr(kind, name, None)
+        member = _member(kind, name)
         if type(member) is _Function:
             return getattr(o, name)
+        fields = journal.fields(o)
         if member is None:
-            there = presence(getattr(o, "__dict__", {}), name)
+            there = presence(fields, name)
             if there is not True:
                 return self._present(o, name, there, vars(o)[name])
             held = session().uncertain.get((id(o), name))
-            if held is not None and held[0] is o and name in getattr(o, "__dict__", {}):
+            if held is not None and held[0] is o and name in fields:
                 note(f"`{name}` may not be there", compat.where(), f"{held[2]} may never set it")
+            fallback = self._method(o, "__getattr__")
+            own = self._method(o, "__getattribute__") is None and not isinstance(o, type)
+            if own and name not in fields and _is_users(fallback):
+                return self._boxed(o, name, self.call(fallback, o, name))
             return self._boxed(o, name, getattr(o, name))
         if isinstance(member, property) and type(member.fget) is _Function:
-            return self._property(o, name, member)
+            return self._computed(o, name, member.fget, o)
+        get = getattr(type(member), "__get__", None)
+        if _is_users(get) and (hasattr(type(member), "__set__") or name not in fields):
+            return self._computed(o, name, get, member, o, kind)
         if isinstance(member, functools.cached_property) and name not in vars(o):
             value = self.call(member.func, o)
             journal.touch_attr(o, name)
@@ -243,7 +271,7 @@ class Items:
     def _of_choice(self, o, name):
         if name in ("items", "keys", "values") and all(type(x) is dict for x in o.options):
             return getattr(values.snapshot(o), name)
-        if all(name in getattr(x, "__dict__", ()) or _is_method(x, name) for x in o.options):
+        if all(name in journal.fields(x) or _is_method(x, name) for x in o.options):
             return o.each(lambda x: self.attr(x, name))
         return by_case(o, lambda x: self.attr(x, name))
 
@@ -251,7 +279,7 @@ class Items:
         """Whether an attribute that was set on one path only is there: True, or traced."""
         if type(o) in (Box, Choice):
             return True
-        fields = getattr(o, "__dict__", {})
+        fields = journal.fields(o)
         known = session().uncertain.get(id(fields))
         if known is not None and known[1] == name:
             values.refuse_uncertain(fields, False)
@@ -274,15 +302,16 @@ class Items:
         """An array in an attribute becomes a box there, so that writes to it stay; see `leave`."""
         numbers = type(value) is np.ndarray and value.dtype != object and not value.dtype.names
         if numbers or issubclass(type(value), jax.Array):
-            fields = getattr(o, "__dict__", None)
+            fields = journal.fields(o)
             if type(fields) is dict and fields.get(name) is value and journal.current() is not None:
                 journal.touch_attr(o, name)
                 fields[name] = value = Box(value)
         return value
 
-    def _property(self, o, name, member):
+    def _computed(self, o, name, get, *args):
+        """What a property or another descriptor of the user's gives."""
         try:
-            return self.call(member.fget, o)
+            return self.call(get, *args)
         except AttributeError:
             fallback = self._method(o, "__getattr__")
             if fallback is None:
@@ -322,18 +351,21 @@ class Items:
             return by_case(o, lambda x: self.setattr_(value, x, name))
         if not journal.depth():
             session().uncertain.pop((id(o), name), None)
-        member = getattr(type(o), name, None)
         own = self._method(o, "__setattr__")
-        if own is not None:
-            if not isinstance(member, property):
-                journal.touch_attr(o, name)
-            self.call(own, o, name, value)
-        elif isinstance(member, property) and type(member.fset) is _Function:
-            self.call(member.fset, o, value)
-        else:
-            if not isinstance(o, Box):
-                journal.touch_attr(o, name)
-            setattr(o, name, value)
+        if own is None:
+            return self.set_plainly(value, o, name, setattr)
+        if _setter(o, name) is None:
+            journal.touch_attr(o, name)
+        self.call(own, o, name, value)
+
+    def set_plainly(self, value, o, name: str, run: Callable = object.__setattr__) -> None:
+        """object.__setattr__(o, name, value), by the setter that the class may have for it."""
+        setter = _setter(o, name)
+        if setter is not None:
+            return self.call(*setter, o, value)
+        if not isinstance(o, Box):
+            journal.touch_attr(o, name)
+        run(o, name, value)
 
     def setattr(self, o, name: str, value) -> None:
         """The builtin."""
@@ -396,7 +428,7 @@ class Items:
             return self.call(own, x, i)
         if isinstance(x, dict):
             _refuse_key(i)
-            if hasattr(x, "default_factory") and i not in x:
+            if isinstance(x, collections.defaultdict) and i not in x:
                 journal.touch_dict(x)
         return x[i]
 

@@ -17,6 +17,7 @@ from malleable import compat
 from malleable.arrays import functions
 from malleable.arrays.box import Box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.masked import Masked
+from malleable.arrays.places import has_tracer
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import SPECIAL, as_strided
@@ -417,7 +418,39 @@ def _on_shape(name):
     return call
 
 
+def argwhere(a):
+    if not any_traced(a) or not np.ndim(a):
+        return run_function(np.argwhere, (a,), {})
+    along = np.nonzero(a if isinstance(a, Box) else Box(functions.stacked(unbox(a)), False))
+    return Masked(jnp.stack([p.whole for p in along], -1), along[0].mask, Box)
+
+
+def delete(arr, obj, axis=None):
+    """With one traced index the others are gathered; of several, how many stay is not known."""
+    at = unbox(obj)
+    known = not any_jax((at,)) and type(at) is not Masked and not has_tracer(at)
+    if known or type(arr) is Masked:
+        return run_function(np.delete, (arr, obj, axis), {})
+    box = Box(functions.stacked(unbox(arr)), False)
+    box, axis = (box.ravel(), 0) if axis is None else (box, axis % box.ndim)
+    n = box.shape[axis]
+    whole = isinstance(at, slice) or type(at) is Masked
+    at = at if whole else functions.stacked(at)
+    if whole or at.dtype == np.bool_ or at.size != 1:
+        stays = Box(jnp.ones(n, bool), False)
+        stays[at] = False
+        return box[(*(slice(None),) * axis, stays)]
+    if not np.issubdtype(at.dtype, np.integer):
+        raise IndexError("arrays used as indices must be of integer (or boolean) type")
+    first = jnp.ravel(at)[0]
+    rest = jnp.arange(max(n - 1, 0))
+    rest += rest >= jnp.where(first < 0, first + n, first)
+    return Box(jnp.take(unbox(box), rest, axis), False)
+
+
 _CREATION: dict[str, Callable] = {
+    "argwhere": argwhere,
+    "delete": delete,
     "array": array,
     "asarray": asarray,
     "asanyarray": asarray,

@@ -211,7 +211,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
 
     for key in [k for k, p in places.items() if is_cached(p)]:
         forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
-    new = {k for k, p in places.items() if not vars_of(p.owner)}
+    new = {k for k, p in places.items() if not journal.fields(p.owner)}
     targets = {
         k: (join if k in new else functools.partial(join_place, p))(tree_of(yes, k), tree_of(no, k))
         for k, p in places.items()
@@ -283,11 +283,6 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     out = rebuild(result, rest, where, pred, made)
     note_missing(out, results, where)
     return out
-
-
-def vars_of(thing) -> dict:
-    """The attributes of an object; none of one that a block has made and all of which is undone."""
-    return getattr(thing, "__dict__", {})
 
 
 def join_place(place: Place, one: Tree, other: Tree) -> Tree:

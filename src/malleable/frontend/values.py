@@ -319,7 +319,7 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.B
 def is_object(value) -> bool:
     """Whether a value is an instance of a Python class, known by its attributes."""
     return (
-        hasattr(value, "__dict__")
+        journal.fields(value, ABSENT) is not ABSENT
         and not isinstance(value, _OPAQUE)
         and not isinstance(value, np.ndarray | BaseException)
         and type(value).__module__.partition(".")[0] not in ("jax", "jaxlib", "builtins")
