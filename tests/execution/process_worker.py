@@ -4,8 +4,6 @@ import os
 import sys
 import time
 
-os.environ["JAX_PLATFORMS"] = "cpu"
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import malleable as mal
 
-NUMBER, PORT = int(sys.argv[1]), sys.argv[2]
 made = xla_bridge._jax
 
 
@@ -37,11 +34,11 @@ def schedule(v):
     return jnp.exp(-(jnp.sin(kept) ** 2)).sum() + jnp.cumsum(kept)[-1] / 7
 
 
-def main():
+def main(number, port):
     xla_bridge._jax = Loopback()
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    at = f"127.0.0.1:{PORT}"
-    jax.distributed.initialize(at, 2, NUMBER, coordinator_bind_address=at)
+    at = f"127.0.0.1:{port}"
+    jax.distributed.initialize(at, 2, number, coordinator_bind_address=at)
     mesh = jax.make_mesh((jax.device_count(),), ("d",))
     sharding = NamedSharding(mesh, PartitionSpec("d"))
     ones = np.ones(jax.device_count(), "f")
@@ -50,7 +47,7 @@ def main():
     v = jnp.asarray(np.random.default_rng(5).normal(size=2048).astype("f"))
     first, steps = float(schedule(v)), 0
     for k in range(40):
-        time.sleep(0.002 * (k % 2 == NUMBER))  # each is slower at times
+        time.sleep(0.002 * (k % 2 == number))  # each is slower at times
         if float(schedule(v)) == first:  # if one process steps and the other does not, it hangs
             total(x).block_until_ready()
             steps += 1
@@ -64,5 +61,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), sys.argv[2])
     os._exit(0)  # whoever ends first does not wait for the other

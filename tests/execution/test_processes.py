@@ -17,7 +17,7 @@ def test_two_processes_run_the_schedule_that_each_decides():
         subprocess.Popen([*command, str(i), port], stdout=-1, stderr=-1, text=True) for i in (0, 1)
     ]
     try:
-        said = [process.communicate(timeout=50) for process in started]
+        said = [process.communicate(timeout=120) for process in started]
     finally:
         for process in started:
             process.kill()
