@@ -36,7 +36,7 @@ def reason(error: Exception) -> Stays:
     for kind, word, text in _KINDS:
         if isinstance(error, kind):
             return Stays(word, text)
-    text = str(error).partition("\n")[0]
+    text = str.partition(str(error), "\n")[0]  # it may be text of a traced value
     return Stays("error", f"{type(error).__name__}: {text}")
 
 

@@ -137,7 +137,7 @@ def _of_jax(report: Report, selective, args, kwargs) -> Report:
     try:
         made = stage(selective.fun)(*args, **kwargs).jaxpr
     except Exception as error:  # Python alone runs it
-        whole, why = False, str(error).partition("\n")[0]
+        whole, why = False, str.partition(str(error), "\n")[0]
         report.notes = [*heard, Note("it is not one program", line_of(selective.fun), why)]
     else:  # or one that compiles by itself what it is given, as equinox.filter_jit
         report.notes = [n for n in heard if "not compiled" not in f"{n.what} {n.why}"]

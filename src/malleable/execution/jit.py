@@ -147,7 +147,7 @@ class Selective:
             try:
                 return direct(*args, **kwargs)
             except (*calls.NEEDS_VALUE, TypeError) as e:
-                note("it is not compiled", "", str(e).partition("\n")[0])
+                note("it is not compiled", "", str.partition(str(e), "\n")[0])
                 return self.fun(*args, **kwargs)
 
         self.entry = compiled

@@ -444,7 +444,7 @@ def leaves_of(tree: Tree) -> list:
 
 def option_of(tree: Tree, target: Either) -> int:
     for i, option in enumerate(target.options):
-        both = join_alike(option, tree)
+        both = option if isinstance(option, Leaf) and option == tree else join_alike(option, tree)
         if both is not None and both == option:
             return i
     if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
