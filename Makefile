@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check lint test soak bench bench-gpu docs format
+.PHONY: check lint test golden soak bench bench-gpu docs format
 
 check: lint test                ## everything a change must pass
 
@@ -11,6 +11,9 @@ lint:
 
 test:
 	$(PYTHON) -m pytest
+
+golden:                         ## what is different from tests/golden/records; WRITE=--write accepts it
+	$(PYTHON) -m tests.golden $(WRITE)
 
 soak:                           ## the laws on many more random programs: takes hours
 	$(PYTHON) -m tests.soak --programs 20000 --python-programs 50000 --rewriting-programs 50000 \

@@ -25,7 +25,7 @@ from benchmarks.smoke import size
 from benchmarks.staging import instructions
 from malleable import autograph, loop, skip
 from malleable.frontend.convert import OPERATORS
-from malleable.frontend.rewrite import rewrite
+from malleable.frontend.syntax.rewrite import rewrite
 
 MODULES = ["scipy.optimize._linesearch"]
 MODULES += size(["scipy.optimize._zeros_py", "scipy.optimize._optimize"], [])

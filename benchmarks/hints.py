@@ -23,7 +23,7 @@ import jax
 
 from benchmarks.smoke import add_argument, case_file, size
 from malleable.errors import explain
-from malleable.inspection.advice.tried import equal
+from malleable.inspection.advice.evidence.tried import equal
 
 MARKS = {"case", "failing"}  # the decorators of programs
 

@@ -28,6 +28,16 @@ def distances(x, y):
     return ((x[:, None] - y[None]) ** 2).sum(-1)
 
 
+def rounded(x, y):
+    return jnp.floor(x[:, None] - y[None]).sum(-1)
+
+
+def rounded_hand(x, y, block=128):
+    columns = y.T
+    steps = lambda x: sum(jnp.floor(x[:, d, None] - c) for d, c in enumerate(columns))
+    return rows(steps, x, block)
+
+
 def gaussian(x, y, b):
     """sum_j exp(-|x_i - y_j|^2) b_j: x (M, D), y (N, D), b (N, 1)."""
     return jnp.exp(-distances(x, y)) @ b
@@ -261,6 +271,13 @@ WORKLOADS = [
         (0, 1, 2),
         gates=KERNEL,
         resident=True,
+    ),
+    Workload(
+        "rounded differences, 3072 x 3072",
+        rounded,
+        rounded_hand,
+        points(3072),
+        gates=(Gate("forward", "speed", "plain", 2),),
     ),
     Workload(
         "pairwise logsumexp, 8192 x 8192",

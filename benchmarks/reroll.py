@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 from benchmarks.measure import report
 from benchmarks.smoke import SMOKE, size
-from malleable.rewriting.passes import optimize
-from malleable.rewriting.reroll import reroll
+from malleable.rewriting.passes.passes import optimize
+from malleable.rewriting.passes.reroll import reroll
 
 BLOCKS, WIDTH, TOKENS, HEADS = size(48, 3), 64, 16, 4
 GATE = 8  # times less

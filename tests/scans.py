@@ -7,8 +7,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from malleable import compat, listen, stage
-from malleable.rewriting.passes import optimize
-from malleable.rewriting.push import push_up_reductions
+from malleable.rewriting.passes.passes import optimize
+from malleable.rewriting.streaming.push import push_up_reductions
 from tests.rules import assert_same
 
 push = push_up_reductions(threshold=0)

@@ -2,7 +2,8 @@
 
 Prints, per law, how many programs were tried and how many disagreed, with their seeds. Seeds go
 round the laws, so that a run that is cut short has tried them all about equally often. Then come
-`--python-programs 50000` for `autograph`, and how many of those it refused; and
+`--python-programs 50000` for `autograph`: how many of those were right, with and without a note,
+how many it refused, and the reasons; and
 `--rewriting-programs 50000` for the passes; and `--selective-programs 20000` for `mal.jit`. Where
 one count is given, the others are 0: a failure runs again by
 `python -m tests.soak --rewriting-programs 1 --from-seed 1000007`.
@@ -12,9 +13,11 @@ as it does for users: some of its kernels are only for arrays of some size.
 """
 
 import argparse
+import collections
 import gc
 import multiprocessing
 import os
+import re
 import sys
 import time
 
@@ -27,11 +30,11 @@ if not os.environ.get("MALLEABLE_LARGE_PROGRAMS"):
 
 import jax
 
+from tests.generators.programs.programs import example_args, random_program
 from tests.laws import execution_laws
 from tests.laws.laws import LAWS, check
-from tests.laws.python_laws import SAME, is_wrong, try_seeds
+from tests.laws.python_laws import NOTED, SAME, is_wrong, try_seeds
 from tests.laws.rewriting_laws import try_seed
-from tests.programs import example_args, random_program
 
 BATCH = 20
 
@@ -50,10 +53,11 @@ def try_laws(seeds):
 
 
 def try_python(seeds):
-    """[(name, seed, message)] of the Python programs that are not traced as they run."""
+    """[(name, seed, message)] of the Python programs that are not traced as they run, or noted."""
     found = try_seeds(seeds)
+    names = {seed: "noted" if text.startswith(NOTED) else "refused" for seed, text in found.items()}
     return [
-        ("autograph" if is_wrong(text) else "refused", seed, text)
+        ("autograph" if is_wrong(text) else names[seed], seed, text)
         for seed, text in found.items()
         if text != SAME
     ]
@@ -73,6 +77,9 @@ def try_selective(seeds):
     ]
 
 
+# what is no mismatch, for it is said
+LOUD = {"noted": "right, with a note", "refused": "refused with a TransformError"}
+
 # option -> (how to try some seeds, how many by default)
 KINDS = {
     "programs": (try_laws, 20_000),
@@ -87,6 +94,22 @@ def try_batch(batch):
     found = KINDS[kind][0](seeds)
     jax.clear_caches()
     return len(seeds), found
+
+
+def print_loud(tried, found):
+    """How many Python programs were right, noted and refused, and the most frequent reasons."""
+    counts = collections.Counter(name for name, _, _ in found)
+    counts["right, without a note"] = tried - counts.total()
+    for name in ("right, without a note", *LOUD):
+        share = counts[name] / max(tried, 1)
+        print(f"  {LOUD.get(name, name):<46} {counts[name]:>7} programs  {share:>6.1%}")
+    reasons = collections.Counter(
+        re.sub(r"`[^`]*`|'[^']*'|\d+", "_", text.partition("\n")[0].partition(": ")[2])
+        for name, _, text in found
+        if name == "refused"
+    )
+    for reason, times in reasons.most_common(8):
+        print(f"    {times:>5}  {reason[:90]}")
 
 
 def collect_seldom():
@@ -109,10 +132,10 @@ def soak(kind, count, options, deadline):
         for number, some in pool.imap_unordered(try_batch, batches):
             tried, found = tried + number, found + some
             minutes = (time.monotonic() - begun) / 60
-            wrong = sum(name != "refused" for name, _, _ in found)
+            wrong = sum(name not in LOUD for name, _, _ in found)
             line = f"{tried} programs, {wrong} mismatches, {minutes:.1f} min"
             for name, seed, message in some:
-                if name != "refused":
+                if name not in LOUD:
                     print(f"{name}, seed {seed}: {message.partition(chr(10))[0]}")
             print(line, end="\r" if sys.stdout.isatty() else "\n", flush=True)
             if time.monotonic() > deadline:
@@ -145,13 +168,12 @@ def main():
     }
     failures = []
     for kind, (tried, found) in ran.items():
-        failures += [failure for failure in found if failure[0] != "refused"]
+        failures += [failure for failure in found if failure[0] not in LOUD]
         for name in tables[kind] if tried else ():
             bad = [seed for law, seed, _ in found if law == name]
             print(f"  {name:<46} {tried:>7} programs  {len(bad):>3} mismatches  {bad[:5] or ''}")
-    refused = sum(name == "refused" for name, _, _ in ran["python_programs"][1])
     if counts["python_programs"]:
-        print(f"  {'refused with a TransformError':<46} {refused:>7} programs")
+        print_loud(*ran["python_programs"])
 
     for name, seed, message in failures[:20]:
         print(f"\n{name}, seed {seed}: {message}")

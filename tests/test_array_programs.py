@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.array_programs import array_args, needed, parts, random_array_program
+from tests.generators.arrays.programs import array_args, needed, parts, random_array_program
 
 SEEDS = range(200)
 

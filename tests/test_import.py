@@ -169,7 +169,7 @@ def test_every_name_is_what_its_module_has():
 
 def test_a_function_stays_a_function_where_a_module_has_its_name():
     assert printed(
-        "import malleable, malleable.execution.jit, malleable.execution.explain, types",
+        "import malleable, malleable.execution.jit, malleable.execution.explain.explain, types",
         "found = [malleable.jit, malleable.explain, malleable.export, malleable.errors]",
         "print(json.dumps([isinstance(x, types.ModuleType) for x in found]))",
     ) == [False, False, True, True]

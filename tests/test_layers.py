@@ -1,25 +1,87 @@
-"""The shape of the package: who may import whom, through which door, and how long a file may be."""
+"""The shape of the package: who may import whom, through which door, and how much may lie where."""
 
 import ast
+import functools
 import pathlib
+from typing import NamedTuple
 
 import pytest
 
-SRC = pathlib.Path(__file__).parent.parent / "src" / "malleable"
+ROOT = pathlib.Path(__file__).parent.parent
+SRC = ROOT / "src" / "malleable"
 FILES = sorted(SRC.rglob("*.py"))
 
-# A module imports from rows above its own only: what a reader of it must know comes first.
-ROWS = [
-    {"errors", "notes"},
-    {"compat"},
-    {"core", "arrays"},
-    {"frontend", "effects", "rewriting"},
-    {"execution"},
-    {"inspection"},  # sees everything, and is seen by nobody
-    {"__init__"},
-    {"tour", "integrations"},
-    {"__main__"},
-]
+# For each folder, its rows: what lies in it imports from rows above its own only, as what a
+# reader of it must know comes first. "." are the files without a name, which may import each other.
+ROWS = {
+    "": [
+        {"errors", "notes"},
+        {"compat"},
+        {"programs", "python_source"},
+        {"core", "arrays"},
+        {"frontend", "effects", "rewriting"},
+        {"execution"},
+        {"inspection"},  # sees everything, and is seen by nobody
+        {"__init__"},
+        {"tour", "integrations"},
+        {"__main__"},
+    ],
+    "compat": [{"."}, {"hooks"}, {"__init__"}],
+    "frontend": [{"common", "syntax"}, {"values"}, {"counterparts"}, {"operators"}, {"convert"}],
+    "rewriting": [{"graph"}, {"passes"}, {"axis", "rules"}, {"streaming"}, {"check"}],
+    "rewriting/streaming": [{"region"}, {"schedule"}, {"emit"}, {"."}],
+    "execution": [
+        {"common"},
+        {"purity", "numpy", "host", "buckets"},
+        {"regions"},
+        {"cutting"},
+        {"jit"},
+        {"explain"},
+    ],
+    "inspection": [
+        {"places", "counting"},
+        {"show"},
+        {"debugging", "files", "calls"},
+        {"costs", "source", "unstaging", "advice"},
+        {"export", "notebook"},
+    ],
+    "inspection/show": [{"rows"}, {"page"}, {"."}],
+    "inspection/files": [{"format"}, {"."}],
+    "inspection/advice": [
+        {"hint"},
+        {"evidence"},
+        {"tracing", "values", "watching"},
+        {"runtime"},
+        {"."},
+    ],
+    "integrations": [{"onnx", "pytensor"}],
+}
+
+
+class Budget(NamedTuple):
+    """Lines of a first-level folder: at most so many now, and what they are to become."""
+
+    now: int
+    target: int
+
+
+BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
+    "all": Budget(73850, 58000),
+    "compat": Budget(2600, 2300),
+    "programs": Budget(900, 900),
+    "core": Budget(1800, 1450),
+    "effects": Budget(1000, 1000),
+    "rewriting": Budget(12500, 12500),
+    "python_source": Budget(1000, 1000),
+    "arrays": Budget(3450, 3100),
+    "frontend": Budget(12600, 9300),
+    "execution": Budget(12850, 10300),
+    "inspection": Budget(22600, 16000),
+    "integrations": Budget(4100, 4000),
+    "tour": Budget(700, 700),
+}
+MOST = 15  # files of a folder, but for `__init__`
+CROWDED = {"benchmarks": 34, "tests": 30}  # as many as there are today; to be 15
 FOUNDATION = {"errors", "notes", "core"}  # what every reader reads; and of the door to JAX:
 DOOR = {"__init__", "programs", "building", "contexts", "views", "markers", "tracers", "linear"}
 INTERNALS = ("jax._src", "jax.core", "jax.extend", "jax.interpreters", "jaxlib")
@@ -30,6 +92,11 @@ def part(path):
     return path.relative_to(SRC).with_suffix("").parts[0]
 
 
+def below(path):
+    """A file, from the package on and without its ending: "frontend/values/trees"."""
+    return path.relative_to(SRC).with_suffix("").as_posix().removesuffix("/__init__")
+
+
 def door(path):
     """Which part of the door to JAX a file is: what all read, a hook, or the rest."""
     if part(path) != "compat":
@@ -37,8 +104,17 @@ def door(path):
     return "hooks" if path.parent.name == "hooks" else "first" if path.stem in DOOR else "rest"
 
 
-def row(name):
-    return next(i for i, names in enumerate(ROWS) if name in names)
+@functools.cache
+def item(folder, rest):
+    """What lies in a folder, of the file or folder `rest` below it: a name of its rows, or "."."""
+    names = set().union(*ROWS[folder])
+    first = rest.split("/")[0] or "__init__"
+    return first if first in names or "/" in rest or (SRC / folder / first).is_dir() else "."
+
+
+def rank(folder, name):
+    """The row of what lies in a folder; None for what has none."""
+    return next((i for i, names in enumerate(ROWS[folder]) if name in names), None)
 
 
 def dotted(node):
@@ -62,20 +138,39 @@ def imported(tree):
                 yield from ((node.lineno, f"{base}.{alias.name}") for alias in names)
 
 
+@functools.cache
+def found(name):
+    """The file or folder, below the package, of a dotted name of ours: "frontend/values/trees"."""
+    path = ""
+    for part in name.split(".")[1:]:
+        inner = f"{path}/{part}".strip("/")
+        if not (SRC / inner).is_dir() and not (SRC / f"{inner}.py").exists():
+            break
+        path = inner
+    return path
+
+
 def imports_not_downward(tree, mine):
     for line, name in imported(tree):
-        package, _, rest = name.partition(".")
+        package = name.partition(".")[0]
         if package == "":
             yield line, f"relative import {name}"
         elif package == "malleable":
-            first = rest.split(".")[0]
-            theirs = first if any(first in names for names in ROWS) else "__init__"
-            if theirs != mine and row(theirs) >= row(mine):
-                yield line, f"{mine} imports {theirs}"
+            theirs, folder = found(name), ""
+            while True:  # down to where they part
+                a, b = (
+                    item(folder, path.removeprefix(folder).strip("/")) for path in (mine, theirs)
+                )
+                inner = f"{folder}/{a}".strip("/")
+                if a != b or inner not in ROWS:
+                    break
+                folder = inner
+            if a != b and rank(folder, b) >= rank(folder, a):
+                yield line, f"{mine} imports {theirs or name}"
 
 
 def internals(tree, mine):
-    if mine == "compat":
+    if mine.split("/")[0] == "compat":
         return
     named = [(n.lineno, dotted(n)) for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
     for line, name in [*imported(tree), *named]:
@@ -110,13 +205,53 @@ def test_every_file_keeps(rule):
     broken = [
         f"{path.relative_to(SRC)}:{line}: {what}"
         for path in FILES
-        for line, what in rule(ast.parse(path.read_text()), part(path))
+        for line, what in rule(ast.parse(path.read_text()), below(path))
     ]
     assert broken == []
 
 
-def test_every_part_has_a_row():
-    assert {part(path) for path in FILES} <= set().union(*ROWS)
+def test_everything_has_a_row():
+    without = [
+        f"{folder or 'malleable'}: {path.stem}"
+        for folder in ROWS
+        for path in (SRC / folder).iterdir()
+        if path.suffix == ".py" or (path.is_dir() and (path / "__init__.py").exists())
+        if path.stem != "__init__" and rank(folder, item(folder, path.stem)) is None
+    ]
+    split = {p.parent.parent.relative_to(SRC).as_posix() for p in FILES if p.parent != SRC} - {"."}
+    assert without == [] and split <= {*ROWS}
+
+
+def test_every_row_has_something():
+    named = [(folder, name) for folder, rows in ROWS.items() for names in rows for name in names]
+    there = [SRC / folder / name for folder, name in named if name != "."]
+    assert [p for p in there if not p.is_dir() and not p.with_suffix(".py").exists()] == []
+
+
+def test_a_folder_has_few_files():
+    counts = {}
+    for base in ("src/malleable", "tests", "benchmarks", "examples"):
+        for path in (ROOT / base).rglob("*.py"):
+            if path.stem != "__init__":
+                folder = path.parent.relative_to(ROOT).as_posix()
+                counts[folder] = counts.get(folder, 0) + 1
+    assert {f: n for f, n in counts.items() if n > CROWDED.get(f, MOST)} == {}
+
+
+def test_every_first_level_folder_has_a_short_readme():
+    folders = [p for p in SRC.iterdir() if (p / "__init__.py").exists()]
+    sizes = {p.name: len((p / "README.md").read_text().splitlines()) for p in folders}
+    assert {name: size for name, size in sizes.items() if not 10 <= size <= 24} == {}
+
+
+def test_the_folders_keep_to_their_budgets():
+    sizes = dict.fromkeys(BUDGETS, 0)
+    for path in FILES:
+        count = len(path.read_text().splitlines())
+        sizes["all"] += count
+        if path.parent != SRC:
+            sizes[part(path)] += count
+    assert {f: n for f, n in sizes.items() if n > BUDGETS[f].now} == {}
 
 
 def test_files_are_short():
@@ -127,7 +262,7 @@ def test_files_are_short():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 2680, sizes
+    assert sum(sizes.values()) <= 2580, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 600), ("rest", 450)])
@@ -145,20 +280,39 @@ def test_the_arrays_are_a_second_sitting():
 @pytest.mark.parametrize(
     ("rule", "mine", "source"),
     [
-        (imports_not_downward, "core", "from malleable.effects.tags import tag"),
-        (imports_not_downward, "effects", "from malleable.rewriting import rules"),
-        (imports_not_downward, "core", "import malleable"),
-        (imports_not_downward, "effects", "from malleable import tag"),
-        (imports_not_downward, "core", "from malleable import arrays"),
-        (imports_not_downward, "core", "from .stage import stage"),
+        (imports_not_downward, "core/live", "from malleable.effects.tags import tag"),
+        (imports_not_downward, "effects/tags", "from malleable.rewriting import rules"),
+        (imports_not_downward, "core/live", "import malleable"),
+        (imports_not_downward, "effects/tags", "from malleable import tag"),
+        (imports_not_downward, "core/live", "from malleable import arrays"),
+        (imports_not_downward, "core/live", "from .stage import stage"),
         (imports_not_downward, "notes", "from malleable.errors import MalleableError"),
-        (internals, "core", "from jax import core"),
-        (internals, "core", "import jax\n\njax.core.Tracer"),
-        (internals, "effects", "import jax.extend as jex"),
-        (internals, "arrays", "from jaxlib import xla_client"),
-        (hidden_imports, "core", "def f():\n    import jax"),
-        (hidden_imports, "core", "from typing import TYPE_CHECKING\nif TYPE_CHECKING: pass"),
-        (hidden_imports, "core", "import typing\nif typing.TYPE_CHECKING: pass"),
+        (imports_not_downward, "compat/programs", "from malleable.compat.hooks import Hook"),
+        (
+            imports_not_downward,
+            "frontend/values/trees",
+            "import malleable.frontend.operators.items",
+        ),
+        (imports_not_downward, "frontend/syntax/loops", "from malleable.frontend import common"),
+        (imports_not_downward, "execution/jit", "from malleable.execution.explain import report"),
+        (
+            imports_not_downward,
+            "rewriting/streaming/region/grow",
+            "from malleable.rewriting.streaming.push import push_up_reductions",
+        ),
+        (imports_not_downward, "inspection/places", "from malleable.inspection import show"),
+        (
+            imports_not_downward,
+            "inspection/show/rows/lines",
+            "import malleable.inspection.show.text",
+        ),
+        (internals, "core/live", "from jax import core"),
+        (internals, "core/live", "import jax\n\njax.core.Tracer"),
+        (internals, "effects/tags", "import jax.extend as jex"),
+        (internals, "arrays/box", "from jaxlib import xla_client"),
+        (hidden_imports, "core/live", "def f():\n    import jax"),
+        (hidden_imports, "core/live", "from typing import TYPE_CHECKING\nif TYPE_CHECKING: pass"),
+        (hidden_imports, "core/live", "import typing\nif typing.TYPE_CHECKING: pass"),
     ],
 )
 def test_a_broken_rule_is_seen(rule, mine, source):
@@ -168,13 +322,19 @@ def test_a_broken_rule_is_seen(rule, mine, source):
 @pytest.mark.parametrize(
     ("rule", "mine", "source"),
     [
-        (imports_not_downward, "core", "from malleable.core.stage import stage"),
-        (imports_not_downward, "core", "from malleable import compat, notes"),
+        (imports_not_downward, "core/live", "from malleable.core.stage import stage"),
+        (imports_not_downward, "core/live", "from malleable import compat, notes"),
+        (imports_not_downward, "frontend/convert", "from malleable.frontend.values import trees"),
+        (imports_not_downward, "inspection/advice", "from malleable.inspection.advice import hint"),
         (imports_not_downward, "tour", "import malleable as mal"),
         (imports_not_downward, "__main__", "from malleable import tour"),
-        (internals, "core", "import jax\nfrom jax import lax\n\njax.lax.scan_p"),
-        (internals, "compat", "from jax._src import core"),
-        (hidden_imports, "core", "try:\n    import rich\nexcept ImportError:\n    rich = None"),
+        (internals, "core/live", "import jax\nfrom jax import lax\n\njax.lax.scan_p"),
+        (internals, "compat/views", "from jax._src import core"),
+        (
+            hidden_imports,
+            "core/live",
+            "try:\n    import rich\nexcept ImportError:\n    rich = None",
+        ),
     ],
 )
 def test_good_code_is_left_alone(rule, mine, source):

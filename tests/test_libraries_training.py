@@ -28,7 +28,7 @@ from malleable import (
     trace_calls,
     unstage,
 )
-from malleable.execution.explain import explain
+from malleable.execution.explain.explain import explain
 from tests.rules import assert_same
 
 linen = pytest.importorskip("flax.linen")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tests.program_constructs import CONSTRUCTS
-from tests.programs import build, example_args, inputs, programs, random_program
+from tests.generators.programs.constructs import CONSTRUCTS
+from tests.generators.programs.programs import build, example_args, inputs, programs, random_program
 
 SEEDS = range(300)
 GROUPS = [range(start, start + 10) for start in range(0, 40, 10)]  # one compilation each

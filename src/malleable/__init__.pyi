@@ -1,7 +1,6 @@
 """The public names, for type checkers and editors; `__init__.py` loads each when it is asked."""
 
 from malleable import errors as errors
-from malleable.core.analyze import analyze as analyze
 from malleable.core.frame import Frame as Frame
 from malleable.core.frame import Masked as Masked
 from malleable.core.interpret import Rulebook as Rulebook
@@ -48,16 +47,16 @@ from malleable.errors import (
 from malleable.errors import (
     UnhandledError as UnhandledError,
 )
-from malleable.execution.explain import explain as explain
+from malleable.execution.explain.explain import explain as explain
+from malleable.execution.explain.report import Report as Report
 from malleable.execution.jit import jit as jit
-from malleable.execution.report import Report as Report
+from malleable.frontend.common.hints import inline_cond as inline_cond
+from malleable.frontend.common.hints import inline_scan as inline_scan
+from malleable.frontend.common.hints import inline_stack as inline_stack
+from malleable.frontend.common.hints import inline_while as inline_while
+from malleable.frontend.common.hints import loop as loop
+from malleable.frontend.common.hints import skip as skip
 from malleable.frontend.convert import autograph as autograph
-from malleable.frontend.hints import inline_cond as inline_cond
-from malleable.frontend.hints import inline_scan as inline_scan
-from malleable.frontend.hints import inline_stack as inline_stack
-from malleable.frontend.hints import inline_while as inline_while
-from malleable.frontend.hints import loop as loop
-from malleable.frontend.hints import skip as skip
 from malleable.inspection import export as export
 from malleable.inspection.calls import trace_calls as trace_calls
 from malleable.inspection.costs.cost import cost as cost
@@ -67,38 +66,39 @@ from malleable.inspection.files.load import load as load
 from malleable.inspection.files.save import save as save
 from malleable.inspection.notebook import load_ipython_extension as load_ipython_extension
 from malleable.inspection.notebook import unload_ipython_extension as unload_ipython_extension
-from malleable.inspection.programs.diff import diff as diff
-from malleable.inspection.programs.text import show as show
+from malleable.inspection.show.diff import diff as diff
+from malleable.inspection.show.text import show as show
 from malleable.inspection.unstaging.unstage import unstage as unstage
 from malleable.notes import Note as Note
 from malleable.notes import listen as listen
 from malleable.notes import note as note
-from malleable.rewriting.buffers import unbuffer as unbuffer
+from malleable.programs.analyze import analyze as analyze
 from malleable.rewriting.check import check_rule as check_rule
-from malleable.rewriting.dims import merge_dims as merge_dims
-from malleable.rewriting.fold import fold as fold
-from malleable.rewriting.hoist import hoist as hoist
-from malleable.rewriting.library import LIBRARY as LIBRARY
-from malleable.rewriting.loops import scan_merge as scan_merge
-from malleable.rewriting.loops import scan_trim as scan_trim
-from malleable.rewriting.passes import cse as cse
-from malleable.rewriting.passes import dce as dce
-from malleable.rewriting.passes import optimize as optimize
-from malleable.rewriting.passes import pipeline as pipeline
-from malleable.rewriting.products import matmul_order as matmul_order
-from malleable.rewriting.push import push_up_reductions as push_up_reductions
-from malleable.rewriting.reroll import reroll as reroll
-from malleable.rewriting.rules import NoMatch as NoMatch
-from malleable.rewriting.rules import rewrite as rewrite
-from malleable.rewriting.rules import rule as rule
-from malleable.rewriting.sinks import SINKS as SINKS
-from malleable.rewriting.sinks import Sink as Sink
-from malleable.rewriting.sinks import sink as sink
-from malleable.rewriting.stream import stream as stream
-from malleable.rewriting.wildcards import Arr as Arr
-from malleable.rewriting.wildcards import Fun as Fun
-from malleable.rewriting.wildcards import Lit as Lit
-from malleable.rewriting.wildcards import Prim as Prim
-from malleable.rewriting.wildcards import Static as Static
+from malleable.rewriting.passes.buffers import unbuffer as unbuffer
+from malleable.rewriting.passes.dims import merge_dims as merge_dims
+from malleable.rewriting.passes.fold import fold as fold
+from malleable.rewriting.passes.hoist import hoist as hoist
+from malleable.rewriting.passes.loops import scan_merge as scan_merge
+from malleable.rewriting.passes.loops import scan_trim as scan_trim
+from malleable.rewriting.passes.passes import cse as cse
+from malleable.rewriting.passes.passes import dce as dce
+from malleable.rewriting.passes.passes import optimize as optimize
+from malleable.rewriting.passes.passes import pipeline as pipeline
+from malleable.rewriting.passes.products import matmul_order as matmul_order
+from malleable.rewriting.passes.reroll import reroll as reroll
+from malleable.rewriting.rules.library import LIBRARY as LIBRARY
+from malleable.rewriting.rules.rules import NoMatch as NoMatch
+from malleable.rewriting.rules.rules import rewrite as rewrite
+from malleable.rewriting.rules.rules import rule as rule
+from malleable.rewriting.rules.wildcards import Arr as Arr
+from malleable.rewriting.rules.wildcards import Fun as Fun
+from malleable.rewriting.rules.wildcards import Lit as Lit
+from malleable.rewriting.rules.wildcards import Prim as Prim
+from malleable.rewriting.rules.wildcards import Static as Static
+from malleable.rewriting.streaming.push import push_up_reductions as push_up_reductions
+from malleable.rewriting.streaming.region.sinks import SINKS as SINKS
+from malleable.rewriting.streaming.region.sinks import Sink as Sink
+from malleable.rewriting.streaming.region.sinks import sink as sink
+from malleable.rewriting.streaming.stream import stream as stream
 
 __version__: str

@@ -21,7 +21,7 @@ from malleable import compat
 from malleable.compat import hooks
 from malleable.compat.hooks import Hook
 from malleable.errors import explain
-from malleable.execution.sizes import trace_symbolic
+from malleable.execution.common.sizes import trace_symbolic
 
 X = jnp.arange(3.0)
 

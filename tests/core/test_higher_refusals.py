@@ -74,7 +74,6 @@ def test_a_carry_that_no_array_can_hold(program, transform):
     assert error.what == "the carry holds a str, which cannot cross control flow"
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="the line is not named")
 def test_a_carry_that_differs_between_devices():
     def rule(frame, x, **params):
         frame.carry += jnp.sum(x)

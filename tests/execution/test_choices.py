@@ -7,7 +7,7 @@ import pytest
 
 import malleable as mal
 from benchmarks.selective_fits import FITS, bits, kinds_of_bits
-from malleable.execution import partition
+from malleable.execution.cutting import partition
 
 
 def states(selective):

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import malleable as mal
-from malleable.execution.numpy_code import numpy_function
+from malleable.execution.numpy.code import numpy_function
 
 SPECIAL = [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, 2.5, -2.5, 3e9, -3e9, 1e20, 3e38, 100.0]
 FLOATS = np.array(SPECIAL, "f")

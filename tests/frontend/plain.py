@@ -1,5 +1,6 @@
 """The operators with the meaning that Python gives them: what rewriting must not change."""
 
+import collections.abc
 import operator
 
 UNSET = object()
@@ -271,3 +272,25 @@ def spread(xs):
 
 def suppressed(manager, *kinds):
     return kinds
+
+
+def is_sequence(x, size, more):
+    listed = isinstance(x, collections.abc.Sequence) and not isinstance(x, str | bytes | bytearray)
+    return listed and (len(x) >= size if more else len(x) == size)
+
+
+def is_mapping(x):
+    return isinstance(x, collections.abc.Mapping)
+
+
+def is_instance(x, kind, size, *names):
+    if not isinstance(x, kind):
+        return False
+    listed = getattr(kind, "__match_args__", ())
+    return all(hasattr(x, name) for name in (*listed[:size], *names))
+
+
+def part(x, kind, at):
+    if isinstance(at, str):
+        return getattr(x, at)
+    return getattr(x, kind.__match_args__[at]) if hasattr(kind, "__match_args__") else x

@@ -1,9 +1,11 @@
 """Arrays that may be another array: who writes into one writes into the other, as in Python."""
 
+import jax
 import numpy as np
 import pytest
 
-from tests.frontend.behaviour import assert_same
+from malleable import TransformError, autograph
+from tests.frontend.behaviour.behaviour import assert_same
 
 V = np.array([1.0, 2.0, 3.0], np.float32)
 A = np.arange(9.0, dtype=np.float32).reshape(3, 3)
@@ -119,3 +121,134 @@ def test_an_attribute_and_a_variable_name_one_array(x):
         return v, h.v
 
     assert_same(f, x, V)
+
+
+@pytest.mark.parametrize("x", [-1.0, 0.5, 2.0])
+def test_one_path_writes_to_the_array_that_the_other_replaces(x):
+    class Thing:
+        def __init__(self):
+            self.grid = np.zeros(3)
+
+    def f(x):
+        one, v = Thing(), np.zeros(3)
+        rows = [v, v + 1]
+        if x > 1:
+            pass
+        elif x > 0:
+            one.grid[0] += 1
+            v[2] = x
+        else:
+            one.grid = np.ones(3) + x
+            rows[0] = v + x
+        return one.grid, rows, v
+
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(autograph(f))(x), f(x))
+
+
+@pytest.mark.parametrize("x", [0.5, 2.0])
+def test_an_array_of_numpy_that_two_paths_shared_is_written_to_afterwards(x):
+    def f(x):
+        v = np.zeros(3)
+        w = v
+        if x > 1:
+            w = v + x
+        v[1] = 5
+        return v, w
+
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(autograph(f))(x), f(x))
+
+
+@pytest.mark.parametrize("change", ["grows", "shrinks"])
+def test_a_list_that_changes_under_a_test_is_no_longer_gone_over(change):
+    def total(x):
+        items, s = [1, 2, 3], 0
+        for item in items:
+            s += item
+            if item == 2 and x > 0:
+                items.append(10) if change == "grows" else items.pop()
+        return s
+
+    with pytest.raises(TransformError, match="goes over has another length") as caught:
+        jax.jit(autograph(total))(1.0)
+    assert "list(xs)" in caught.value.hint
+
+
+def branch_binds_two_names(x, n):
+    a, b = x + 1, x + 2
+    if n > 1:
+        a = x + x
+        b = a
+    b[0] = 7.0
+    a[1] = 8.0
+    return a, b
+
+
+def nested_branch_binds_items(x, n):
+    v, w = [x, x + 1, x + 2], [x, x, x + 3]
+    if n > 2:  # noqa: SIM114
+        pass
+    elif n > 1:
+        pass
+    else:
+        w[0] = v[0] + x
+        v[1] = w[0]
+    v[1][0] = 7.0
+    return w, v
+
+
+def branches_within_one_another(x, n):
+    a, b, c = x + 1, x + 2, x + 3
+    held = [a, b]
+    if n > 1:
+        held[0] = a = x + x
+        b = a
+        if n > 2:
+            c = b
+    c[0] = 7.0
+    a[1] = 8.0
+    b[2] = 9.0
+    return a, b, c, held
+
+
+def branch_returns_a_row(x, n):
+    rows = np.stack([x, x + 1])
+
+    def row():
+        if n > 0:
+            return rows[n % 2]
+        return x + 3
+
+    return row() * 2, rows
+
+
+TWO_NAMES = [branch_binds_two_names, nested_branch_binds_items, branches_within_one_another]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+@pytest.mark.parametrize("f", [*TWO_NAMES, branch_returns_a_row])
+def test_a_new_array_that_a_branch_gives_two_names_stays_one(f, n):
+    assert_same(f, V, n)
+
+
+def branch_makes_a_part(x, n):
+    a, b = x + 1, x[1:] + 2
+    if n > 1:
+        a = x + x
+        b = a[1:]
+    b[0] = 7.0
+    return a, b
+
+
+def branch_chooses_a_row(x, n):
+    rows, b = np.stack([x, x + 1]), x + 3
+    if n > 1:
+        b = rows[n % 2]
+    b[1] = 7.0
+    return rows, b
+
+
+@pytest.mark.parametrize("f", [branch_makes_a_part, branch_chooses_a_row])
+def test_a_write_to_a_part_that_only_one_branch_knows_is_refused(f):
+    with pytest.raises(TransformError, match="what is written to here is a copy") as caught:
+        jax.jit(autograph(f))(V, 2)
+    assert "test_aliases.py" in str(caught.value)

@@ -6,7 +6,7 @@ import pytest
 
 from malleable import TransformError, autograph
 from tests.frontend import place_programs_loops  # noqa: F401  adds to PROGRAMS
-from tests.frontend.behaviour import BOTH, assert_same
+from tests.frontend.behaviour.behaviour import BOTH, assert_same
 from tests.frontend.place_programs import PROGRAMS, V
 
 NAMES = [

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from malleable import TransformError, autograph
+from malleable import TransformError, autograph, compat
 
 
 def fib(n):
@@ -58,3 +58,48 @@ def test_a_chain_of_objects_grows_at_a_traced_place():
 
     for v in ([4.0, 3.0, 2.0], [1.0, 2.0, 3.0]):
         assert jax.jit(autograph(insert))(jax.numpy.array(v)) == insert(v)
+
+
+class Leaf:
+    def __init__(self, value):
+        self.value, self.left, self.right = value, None, None
+
+
+def grown(v):
+    root = Leaf(v[0])
+    for x in v[1:]:
+        leaf = root
+        while True:
+            if x < leaf.value:
+                if leaf.left is None:
+                    leaf.left = Leaf(x)
+                    break
+                leaf = leaf.left
+            else:
+                if leaf.right is None:
+                    leaf.right = Leaf(x)
+                    break
+                leaf = leaf.right
+    return root.value
+
+
+def test_a_tree_that_a_loop_makes_is_refused_at_its_line_after_a_few_blocks(monkeypatch):
+    traced, trace = [], compat.trace
+    monkeypatch.setattr(compat, "trace", lambda *args: traced.append(args) or trace(*args))
+    with pytest.raises(TransformError, match=r"at .*test_recursion.py:\d+ in grown\n  hint"):
+        jax.jit(autograph(grown))(jax.numpy.arange(8.0))
+    assert len(traced) < 350  # 637 with one for each thing that a name may be
+
+
+def test_an_attribute_that_only_some_of_the_candidates_have_is_read_where_they_do():
+    def value(v):
+        one, other = Leaf(v[0]), Leaf(v[1])
+        if v[2] > 0:
+            other.extra = v[2]
+        leaf = one if v[0] < 0 else other
+        one.extra = 7.0
+        return leaf.extra
+
+    for v in ([-1.0, 2.0, -3.0], [1.0, 2.0, 3.0]):
+        assert jax.jit(autograph(value))(jax.numpy.array(v)) == value(v)
+    assert jax.numpy.isnan(jax.jit(autograph(value))(jax.numpy.array([1.0, 2.0, -3.0])))

@@ -7,7 +7,7 @@ import tempfile
 
 import malleable as mal
 from tests.inspection import transformer
-from tests.inspection.pages import FLAGS, chromium
+from tests.inspection.show.pages import FLAGS, chromium
 
 PICTURE = pathlib.Path(__file__).parents[2] / "docs" / "images" / "malleable-show.png"
 

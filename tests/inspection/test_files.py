@@ -13,10 +13,11 @@ import pytest
 from jax import lax
 
 from malleable.errors import MalleableError
-from malleable.inspection.files import container, portable
+from malleable.inspection.files import portable
+from malleable.inspection.files.format import container
 from malleable.inspection.files.load import load
 from malleable.inspection.files.save import save
-from malleable.rewriting.passes import dce
+from malleable.rewriting.passes.passes import dce
 from tests.inspection.written import CASES, FILES, PLACE, SMOOTH, A, X, dense, primitives, rollout
 
 pytestmark = pytest.mark.caches

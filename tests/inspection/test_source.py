@@ -12,9 +12,9 @@ from jax import lax
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection import export
-from tests.array_programs import array_args, random_array_program
+from tests.generators.arrays.programs import array_args, random_array_program
+from tests.generators.programs.programs import example_args, random_program
 from tests.inspection.written import CASES, SMOOTH
-from tests.programs import example_args, random_program
 
 pytestmark = pytest.mark.caches
 

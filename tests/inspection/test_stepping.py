@@ -14,7 +14,7 @@ from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.debugging.stepping import Enter, Leave, Step, prepare, spell, walk
 from malleable.notes import listen
-from tests.programs import inputs, programs
+from tests.generators.programs.programs import inputs, programs
 
 X = jnp.arange(6.0).reshape(2, 3) / 7
 MESH = Mesh(np.array(jax.devices()), ("d",))

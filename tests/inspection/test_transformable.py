@@ -18,9 +18,9 @@ from malleable.errors import MalleableError
 from malleable.inspection.files.load import load
 from malleable.inspection.files.save import save
 from malleable.notes import listen
-from tests.array_programs import array_args, random_array_program
+from tests.generators.arrays.programs import array_args, random_array_program
+from tests.generators.programs.programs import example_args, random_program
 from tests.inspection.written import A, X
-from tests.programs import example_args, random_program
 
 pytestmark = pytest.mark.caches
 

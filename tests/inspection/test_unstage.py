@@ -25,8 +25,8 @@ from malleable.inspection.debugging import lanes
 from malleable.inspection.unstaging import crew
 from malleable.inspection.unstaging.unstage import unstage
 from malleable.notes import listen
+from tests.generators.programs.programs import inputs, programs
 from tests.inspection.test_stepping import assert_same
-from tests.programs import inputs, programs
 
 X = jnp.arange(6.0).reshape(2, 3) / 7
 LINE = jnp.arange(1.0, 9.0)

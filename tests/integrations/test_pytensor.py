@@ -19,7 +19,7 @@ if "CI" in os.environ:  # there the extra is installed, and nothing may be skipp
 else:
     pytensor = pytest.importorskip("pytensor")
 integration = importlib.import_module("malleable.integrations.pytensor")
-rules = importlib.import_module("malleable.integrations.pytensor_graph")
+rules = importlib.import_module("malleable.integrations.pytensor.graph")
 graphs = importlib.import_module("integrations.pytensor_graphs")
 jax.config.update("jax_enable_x64", x64)  # which PyTensor sets for the whole process,
 sys.setrecursionlimit(deepest)  # and this: programs that never end take nine times as long

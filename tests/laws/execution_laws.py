@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 import malleable as mal
+from tests.generators.python.programs import PythonProgram
+from tests.generators.selective.programs import random_selective_program, selective_args
 from tests.laws.python_laws import Endless, shrunk
-from tests.python_programs import PythonProgram
-from tests.selective_programs import random_selective_program, selective_args
 
 TRIES = 3  # inputs per program
 SAME = "same"

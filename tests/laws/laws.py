@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 import malleable as mal
-from tests.programs import build
+from tests.generators.programs.programs import build
 
 KEY = 3
 ALWAYS = ("stack", "masked")  # tags that are planted per step; the others, per loop

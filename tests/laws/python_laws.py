@@ -15,15 +15,16 @@ import jax
 import numpy as np
 
 import malleable as mal
-from tests.python_programs import PythonProgram, python_args, random_python_program
+from malleable.notes import listen
+from tests.generators.python.programs import PythonProgram, python_args, random_python_program
 
 TRIES = 3  # inputs per program
-SAME, REFUSED = "same", "refused"
+SAME, NOTED, REFUSED = "same", "same, noted", "refused"
 SHRINK_SECONDS = 30
 
 
 def try_seeds(seeds: Sequence[int], shrink=False) -> dict[int, str]:
-    """{seed: outcome}; outcomes are "same", "refused: why", or all that is needed to see why not.
+    """{seed: outcome}: "same", "same, noted: what", "refused: why", or all that shows why not.
 
     One batch of seeds in four runs its inputs at once, under vmap.
     """
@@ -97,19 +98,23 @@ def over_lanes(program):
 
 
 def outcomes(programs: Sequence[PythonProgram], inputs: Sequence[list], lanes=False) -> list[str]:
-    """For each program "same", "refused: why", or what is wrong, on its `TRIES` inputs.
+    """For each program an outcome, as of `try_seeds`, on its `TRIES` inputs.
 
     lanes: all inputs at once, under vmap.
     """
     plain = [[run_plain(p, args) for args in some] for p, some in zip(programs, inputs)]
     failed: dict[int, Exception] = {}
+    noted: dict[int, str] = {}
 
     def all_of_them(batch):
         outs = []
         for k, (program, args) in enumerate(zip(programs, batch)):
             try:
                 fun = over_lanes(program) if lanes else traced(program)
-                outs.append(fun(*args))
+                with listen() as heard:
+                    outs.append(fun(*args))
+                if heard:
+                    noted[k] = heard[0].what
             except Exception as error:
                 failed[k] = error
                 outs.append(None)
@@ -122,11 +127,15 @@ def outcomes(programs: Sequence[PythonProgram], inputs: Sequence[list], lanes=Fa
         per_try = [[jax.tree.map(lambda x, t=t: x[t], out) for out in result] for t in range(TRIES)]
     else:
         per_try = [jax.device_get(compiled([some[t] for some in inputs])) for t in range(TRIES)]
-    return [
+    found = [
         judge_error(failed[k], plain[k])
         if k in failed
         else judge([outs[k] for outs in per_try], plain[k], inputs[k])
         for k in range(len(programs))
+    ]
+    return [
+        f"{NOTED}: {noted[k]}" if text == SAME and k in noted else text
+        for k, text in enumerate(found)
     ]
 
 

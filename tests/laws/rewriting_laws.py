@@ -14,10 +14,10 @@ import numpy as np
 
 import malleable as mal
 from malleable import compat, optimize, push_up_reductions, reroll, stage, stream
-from malleable.rewriting import cost
-from malleable.rewriting.graph import fingerprint
-from tests.array_programs import ArrayProgram, array_args, random_array_program, smaller
+from malleable.rewriting.graph.graph import fingerprint
+from malleable.rewriting.streaming import cost
 from tests.flags import USUAL
+from tests.generators.arrays.programs import ArrayProgram, array_args, random_array_program, smaller
 
 SHRINK_SECONDS = 60
 

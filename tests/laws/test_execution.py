@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.generators.selective.programs import random_selective_program, selective_args
 from tests.laws.execution_laws import SAME, differs, seen, several_args, try_seeds
-from tests.selective_programs import random_selective_program, selective_args
 
 PROGRAMS = int(os.environ.get("MALLEABLE_SELECTIVE_PROGRAMS", "100"))
 FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.generators.programs.programs import inputs, programs
 from tests.laws.laws import LAWS, check
-from tests.programs import inputs, programs
 
 TRIES = int(os.environ.get("MALLEABLE_LAWS", "60"))
 

@@ -6,7 +6,7 @@ import sys
 import jax
 import pytest
 
-from tests.array_programs import random_array_program
+from tests.generators.arrays.programs import random_array_program
 from tests.laws.rewriting_laws import PASSES, compare, drawn, try_seed
 
 PROGRAMS = int(os.environ.get("MALLEABLE_REWRITING_PROGRAMS", "150"))

@@ -7,9 +7,9 @@ from jax import numpy as jnp
 
 from malleable.errors import RuleError
 from malleable.rewriting.check import check_rule
-from malleable.rewriting.rules import NoMatch, primitive_rule, rule
-from malleable.rewriting.sinks import SINKS, sink
-from malleable.rewriting.wildcards import Arr, Fun, Lit, Prim, Static
+from malleable.rewriting.rules.rules import NoMatch, primitive_rule, rule
+from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static
+from malleable.rewriting.streaming.region.sinks import SINKS, sink
 
 pytestmark = pytest.mark.caches  # it compiles much: the leak check would collect garbage each time
 

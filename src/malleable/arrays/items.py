@@ -113,7 +113,8 @@ def _split_mask(box, index):
         fill = (slice(None),) * (box.ndim - rest)
         before = tuple(q for p in before for q in (fill if p is ... else (p,)))
     axis = sum(not places.is_int(p) for p in before)
-    sub = box if len(parts) == 1 else box[(*before, *[slice(None)] * width, *parts[at + 1 :])]
+    behind = parts[at + 1 :] if any(p is ... for p in parts[at + 1 :]) else (*parts[at + 1 :], ...)
+    sub = box if len(parts) == 1 else box[(*before, *[slice(None)] * width, *behind)]  # a view
     key = None
     if isinstance(mask, slice):
         key = (sub.shape[axis], mask.start, mask.stop)
@@ -135,7 +136,9 @@ def _positions(part, size):
     if part.step is not None and not (isinstance(part.step, int) and part.step > 0):
         raise unknown_size("x[start:stop:step] backwards, with traced bounds,")
     at = np.arange(size)
-    start, stop = (jnp.where(p < 0, p + size, p) if p is not None else None for p in _bounds(part))
+    start, stop = (
+        p if p is None else jnp.where(p < 0, p + size, p) for p in (part.start, part.stop)
+    )
     mask = at < (size if stop is None else stop)
     if start is not None:
         start = jnp.maximum(start, 0)
@@ -143,10 +146,6 @@ def _positions(part, size):
     if part.step not in (None, 1):
         mask &= (at - (0 if start is None else start)) % part.step == 0
     return jnp.asarray(mask)
-
-
-def _bounds(part):
-    return part.start, part.stop
 
 
 def _write_where(sub, mask, axis, key, new) -> None:

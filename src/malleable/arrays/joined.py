@@ -6,6 +6,7 @@ from jax import numpy as jnp
 
 from malleable.arrays import journal
 from malleable.arrays.content import Box
+from malleable.arrays.places import to_jax
 
 
 def roots(box: Box) -> list:
@@ -37,7 +38,7 @@ class Joined(Box):
         for ref, condition, holds in self.links:
             box = ref()
             if box is not None and any(root is changed for root in roots(box)):
-                now = jnp.asarray(box.value, self._value.dtype)
+                now = jnp.asarray(to_jax(box.value), self._value.dtype)
                 yes, no = (now, self._value) if holds else (self._value, now)
                 Box.write(self, jnp.where(condition, yes, no))
 
@@ -53,35 +54,26 @@ class Joined(Box):
         for ref, condition, holds in self.links:
             box = ref()
             if box is not None:
-                old = jnp.asarray(box.value)
+                old = to_jax(box.value)
                 now = jnp.asarray(self._value, old.dtype)
                 yes, no = (now, old) if holds else (old, now)
                 box.write(jnp.where(condition, yes, no))
 
     def conditions(self) -> list:
         """(box, condition) for each box that it may be, as far as somebody knows that."""
-        boxes = ((ref(), condition, holds) for ref, condition, holds in self.links)
-        return [(b, c if holds else jnp.logical_not(c)) for b, c, holds in boxes if b is not None]
-
-    def condition_of(self, box: Box):
-        """The condition under which this is that box: traced, or False."""
+        found: dict = {}
         for ref, condition, holds in self.links:
-            if ref() is box:
-                return condition if holds else jnp.logical_not(condition)
-        return False
+            test, box = condition if holds else jnp.logical_not(condition), ref()
+            more = box.conditions() if isinstance(box, Joined) else []
+            for x, inner in [(box, None), *more] if box is not None else []:
+                here = test if inner is None else jnp.logical_and(test, inner)
+                found[id(x)] = x, jnp.logical_or(found[id(x)][1], here) if id(x) in found else here
+        return [*found.values()]
 
 
-def linked(box: Box, one, other, condition, more=()) -> Box:
-    """`box`, which holds the value of `one` where the condition holds, and of `other` elsewhere.
-
-    more: (box, condition) of others that it may be.
-    """
-    links = [
-        (reference(origin), condition, holds)
-        for origin, holds in ((one, True), (other, False))
-        if isinstance(origin, Box) and not origin.scalar
-    ]
-    links += [(reference(origin), test, True) for origin, test in more]
+def linked(box: Box, others: list) -> Box:
+    """`box`, which may be each of the others: (array, condition, whether it is to hold)."""
+    links = [(reference(x), condition, holds) for x, condition, holds in others if not x.scalar]
     return Joined(box._value, links) if links else box
 
 

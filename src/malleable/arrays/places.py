@@ -265,6 +265,11 @@ class Item:
     def static(self) -> bool:
         return not has_tracer(self.index)
 
+    @property
+    def traced(self) -> tuple:
+        """The numbers in it, of which some may be traced."""
+        return self.index if type(self.index) is tuple else (self.index,)
+
     def model(self, whole: np.ndarray):
         return whole[modelled(self.index)]
 
@@ -273,7 +278,7 @@ class Shape:
     """The same elements in another order or shape; `there` and `back` lead to it and from it."""
 
     __slots__ = ("back", "there")
-    static = True
+    static, traced = True, ()
 
     def __init__(self, there, back):
         self.there, self.back = there, back
@@ -305,7 +310,7 @@ class Part:
     """The real or the imaginary part of a complex array."""
 
     __slots__ = ("name",)
-    static = True
+    static, traced = True, ()
 
     def __init__(self, name):
         self.name = name

@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.core
@@ -96,17 +96,29 @@ def is_transparent(eqn: Eqn) -> bool:
     return not (said or layouts or p["compiler_options_kvs"])
 
 
-def is_from(jaxpr: Jaxpr, path: str) -> bool:
-    """Whether the function behind a program is in this file or folder."""
-    return path in (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "")
+def made_by(maker: str, fun: Callable) -> Callable:
+    """`fun`, named so that programs traced from it are known by `is_made_by`, wherever it is."""
+    fun.__name__ = f"{maker}.{fun.__name__}"
+    return fun
+
+
+def is_made_by(maker: str, jaxpr: Jaxpr) -> bool:
+    """Whether the function behind a program went through `made_by`."""
+    return _function(jaxpr).startswith(f"{maker}.")
 
 
 def is_of_jax(jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program is JAX's own."""
-    return is_from(jaxpr, JAX_FOLDER)
+    return JAX_FOLDER in _function(jaxpr)
+
+
+def _function(jaxpr: Jaxpr) -> str:
+    """`name at file:line` of the function behind a program."""
+    return getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
 
 
 JAX_FOLDER = str(pathlib.Path(jax.__file__).parent)
+PACKAGE = str(pathlib.Path(__file__).parent.parent)  # the folder of this library
 
 
 def within(eqn: Eqn, call: Eqn) -> Eqn:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import pathlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -299,7 +300,17 @@ def place(*eqns: Eqn) -> tuple[str, int, str] | None:
     """(file, line, function) of the first equation with a line of the user's; of now, for none."""
     infos = [eqn.source_info for eqn in eqns] or [source_info_util.current()]
     frame = next((f for info in infos for f in user_frames(info.traceback)), None)
-    return (frame.file_name, frame.start_line, frame.function_name) if frame else None
+    if frame is None:
+        return None if eqns else _calling()
+    return frame.file_name, frame.start_line, frame.function_name
+
+
+def _calling() -> tuple[str, int, str] | None:
+    """As `place`: the user's line that is being run. JAX looks no further than its own trace."""
+    frame = sys._getframe(2)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname) if frame else None
 
 
 def where(*eqns: Eqn) -> str:

@@ -8,9 +8,8 @@ import jax.core
 import jax.export
 import numpy as np
 from jax._src import config, core, source_info_util
-from jax._src.interpreters import partial_eval as pe
 
-from malleable.compat.programs import Jaxpr, Tracer, as_array, close, is_array, is_ref, trace
+from malleable.compat.programs import Tracer, as_array, is_array, is_ref, trace
 
 
 class LiveTracer(Tracer):
@@ -126,24 +125,15 @@ def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTrace
             return fun([live.lift(x) if is_array(x) else x for x in leaves], live)
 
 
-# ---------------------------------------------------------------- operations put off
+# ---------------------------------------------------------------- the current trace
 
-Trace = jax.core.Trace
-Recording = pe.DynamicJaxprTrace
-eager, under_trace = core.eval_trace, core.set_current_trace
-current_trace = core.take_current_trace
-trace_context, here = config.trace_context, source_info_util.current
+under_trace, current_trace = core.set_current_trace, core.take_current_trace
+trace_context = config.trace_context
 
 
 def is_compiling() -> bool:
     """Whether `jax.jit` compiles; it does not under `jax.disable_jit`."""
     return not config.disable_jit.value
-
-
-def recorded(trace: Recording, outs: Sequence) -> tuple[Jaxpr, list]:
-    """The program recorded so far, its constants as leading inputs; and these constants."""
-    raw, consts = trace.to_jaxpr(outs, core.DebugInfo("jit", "segment", None, None), here())
-    return close(raw), consts
 
 
 def concrete(x):

@@ -24,10 +24,10 @@ from jax.sharding import PartitionSpec
 
 from malleable import compat
 from malleable.core import frame as frames
-from malleable.core.analyze import analyze
 from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, select, spell, spread, zeros
 from malleable.errors import TransformError
 from malleable.notes import note
+from malleable.programs.analyze import analyze
 
 
 def cross(book, frame: Frame, args: list) -> list:

@@ -15,14 +15,15 @@ import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.execution import announce, calls, facts, scan, tracing
-from malleable.execution.cutting import Partition
-from malleable.execution.options import Options
-from malleable.execution.regions import Sizes
-from malleable.execution.replay import replay
-from malleable.execution.signatures import flatten
-from malleable.frontend.rewrite import NoSource
-from malleable.notes import note
+from malleable.execution.common.options import Options
+from malleable.execution.cutting import announce, calls
+from malleable.execution.cutting.cutting import Partition
+from malleable.execution.purity import facts, scan
+from malleable.execution.regions import tracing
+from malleable.execution.regions.regions import Sizes
+from malleable.execution.regions.signatures import flatten, kinds, plain_kinds
+from malleable.frontend.syntax.rewrite import NoSource
+from malleable.notes import first_line, note
 
 _NOT_COMPILED = (
     calls.NeedsPython,
@@ -36,15 +37,19 @@ PARTITIONS = 128  # functions that one `jit` remembers
 
 
 class Engine:
-    """What functions under one `jit` share: options, hooks, the partition of each callee."""
+    """What functions under one `jit` share: options, hooks, the partition of each callee.
 
-    def __init__(self, options: Options, root):
-        self.options, self.root = options, root
+    kinds: of the arguments that it serves, see `signatures.kinds`.
+    """
+
+    def __init__(self, options: Options, root, kinds: tuple = ()):
+        self.options, self.root, self.kinds = options, root, kinds
         self.sizes = Sizes()
         self.host = calls.Host(self)
         self.lock = threading.RLock()
         self.known: dict = {}
         self.failed: dict = {}
+        self.doubts: list[Callable] = []  # each forgets a cut for an error, unless the call ends
 
     def selective(self, f):
         """`f` cut into regions too, where it is Python of the user's; else f itself."""
@@ -79,6 +84,13 @@ class Engine:
                     note(f"`{f.__qualname__}` is not cut", "", kind + str(e))
         return found
 
+    def settle(self, ended: bool) -> None:
+        """After a call: what it cut for errors that are the caller's own is as it was."""
+        doubts, self.doubts = self.doubts, []
+        for forget in doubts:
+            if not ended:
+                forget()
+
 
 def _identity(cell):
     try:
@@ -95,11 +107,12 @@ class Selective:
     def __init__(self, fun: Callable, options: Options):
         self.fun, self.options = fun, options
         self.plain: Any = python_of(fun)  # None, or the function and what is bound to it
-        self.engine = self._engine()
+        self.engines: dict = {}  # by the kinds of the arguments: a cut serves only those it was for
+        self.last: Any = None  # the kinds of the last call
         functools.update_wrapper(self, fun)
         self.__malleable_selective__ = fun
-        self.made: Any = (None, None)
         self.entry: Callable = self.begin
+        self.bare: set = set()  # kinds of arguments for which nothing is left to compile
         self.said = False  # whether it was said that it is not cut
 
     def __call__(self, *args, **kwargs):
@@ -122,9 +135,7 @@ class Selective:
     def begin(self, *args, **kwargs):
         """Choose how to run, on the first call."""
         fun = self.fun
-        if self.options.pure:
-            self.entry = replay(fun)
-        elif scan.is_pure(fun):  # of JAX, or made by it: `jax.grad(f)`
+        if scan.is_pure(fun):  # of JAX, or made by it: `jax.grad(f)`
             self.entry = self.whole
         elif self.plain is not None:
             self.entry = self.general
@@ -147,7 +158,7 @@ class Selective:
             try:
                 return direct(*args, **kwargs)
             except (*calls.NEEDS_VALUE, TypeError) as e:
-                note("it is not compiled", "", str.partition(str(e), "\n")[0])
+                note("it is not compiled", "", first_line(e))
                 return self.fun(*args, **kwargs)
 
         self.entry = compiled
@@ -156,26 +167,24 @@ class Selective:
     def general(self, *args, **kwargs):
         """Through the residual program."""
         fun, before, named = self.plain
+        engine = self.engine_for(args, kwargs)
         args = [x.copy() if type(x) is np.ndarray and not x.flags.writeable else x for x in args]
         args, kwargs = (*before, *args), {**named, **kwargs}
-        part = self.engine.partition(fun)
+        part = engine.partition(fun)
         if part is None:
             announce.uncut(self)
             return self.fun(*args[len(before) :], **kwargs)
         if part.is_stale():
             self.clear_cache()
-            part = self.engine.partition(fun)
-            assert part is not None
+            return self.general(*args[len(before) :], **kwargs)
         if differentiates((args, kwargs)) and part.has_while():
             return self.stepwise(*args[len(before) :], **kwargs)
-        version, made = self.made
-        if version != part.tree.version or made is None:
-            made = part.residual(fun)
-            self.made = part.tree.version, made
-        sizes = self.engine.sizes
+        version, made, ended = part.tree.version, part.residual(fun), False
+        sizes = engine.sizes
         outer = sizes.begin((*args, *kwargs.values()), self.options.dynamic_sizes == "bucket")
         try:
             out = made(*args, **kwargs)
+            ended = True
         except TransformError as e:
             at = tracing.user_line(e.where)
             if not at:
@@ -187,23 +196,54 @@ class Selective:
             raise
         finally:
             sizes.end(outer)
-        if not part.runs and self.made[0] == part.tree.version:
-            self.entry = self.uncut
-        if self.made[0] == part.tree.version and not before and not named:
-            self.shorten(part, made, args, kwargs)
+            if engine.doubts:
+                engine.settle(ended)
+        if version == part.tree.version:
+            if not part.runs:
+                self.bare.add(engine.kinds)
+                self.entry = self.uncut
+            elif not before and not named:
+                self.shorten(part, made, args, kwargs)
         return out
+
+    def uncut(self, *args, **kwargs):
+        """Where nothing is left to compile, Python runs alone, until an array comes."""
+        arrays = any(isinstance(x, jax.Array) for x in (*args, *kwargs.values()))
+        if arrays or self.key_of(args, kwargs) not in self.bare:
+            return self.general(*args, **kwargs)
+        return self.fun(*args, **kwargs)
+
+    def engine_for(self, args, kwargs) -> Engine:
+        """What is known of the function for arguments of these kinds."""
+        key = self.key_of(args, kwargs)
+        found = self.engines.get(key)
+        if found is None:
+            found = self.engines[key] = Engine(self.options, self.plain and self.plain[0], key)
+            if len(self.engines) > PARTITIONS:
+                self.engines.pop(next(iter(self.engines)))
+        self.last = key
+        return found
+
+    def key_of(self, args, kwargs) -> tuple:
+        """The kinds of arguments; their types alone, if a tree has a static part without a hash."""
+        key = kinds(args, kwargs)
+        try:
+            hash(key)
+        except TypeError:
+            return tuple(map(type, (*args, *kwargs.values())))
+        return key
+
+    @property
+    def engine(self) -> Engine:
+        """That of the last call."""
+        found = self.engines.get(self.last)
+        return self.engine_for((), {}) if found is None else found
 
     @functools.cached_property
     def stepwise(self) -> "Selective":
         """The same with the loops of Python, through which gradients go backwards."""
         options = dataclasses.replace(self.options, control_flow="host", on_break="split")
         return Selective(self.fun, options)
-
-    def uncut(self, *args, **kwargs):
-        """Where nothing is left to compile, Python runs alone, until an array comes."""
-        if any(isinstance(x, jax.Array) for x in (*args, *kwargs.values())):
-            return self.general(*args, **kwargs)
-        return self.fun(*args, **kwargs)
 
     def shorten(self, part: Partition, made: Callable, args, kwargs) -> None:
         """Call XLA directly from now on, if all of the function is one program."""
@@ -214,37 +254,43 @@ class Selective:
             return
         bound = inspect.signature(made).bind(*args, **kwargs).arguments
         static = [n for n in whole if n in bound]
-        if any(isinstance(bound[n], types.FunctionType) for n in static):
-            return  # one that is made anew for each call would be compiled anew
-        direct = jax.jit(
-            part.only_compiled(made), static_argnames=static,
-            donate_argnums=self.options.donate_argnums,
-        )  # fmt: skip
-
-        has_while = part.has_while()
+        spec, odd = inspect.getfullargspec(made), (types.FunctionType, float, complex)
+        leaves = [x for n in static for x in flatten(bound[n])[0]]
+        if {spec.varargs, spec.varkw} & {*static} or any(isinstance(x, odd) for x in leaves):
+            return  # made anew for each call; or -0.0, which JAX takes for 0.0
+        if part.direct is None:
+            part.direct = jax.jit(
+                part.only_compiled(made), static_argnames=static,
+                donate_argnums=self.options.donate_argnums,
+            )  # fmt: skip
+        direct = part.direct
+        asked = self.key_of if static else plain_kinds  # JAX takes True for 1
+        has_while, kind = part.has_while(), asked(args, kwargs)
 
         def compiled(*args, **kwargs):
             if part.is_stale():
                 self.clear_cache()
                 return self.general(*args, **kwargs)
-            if np.ndarray in map(type, args):  # NumPy may compute with it
+            if np.ndarray in map(type, args) or asked(args, kwargs) != kind:  # NumPy's, or another
                 return self.general(*args, **kwargs)
             if has_while and differentiates((args, kwargs)):
                 return self.stepwise(*args, **kwargs)
+            if part.refused and self.key_of(args, kwargs) in part.refused:
+                return self.general(*args, **kwargs)
             try:
                 return direct(*args, **kwargs)
             except _NOT_COMPILED:
-                self.entry = self.general
-            return self.general(*args, **kwargs)  # not in the handler: its errors are the user's
+                pass
+            out = self.general(*args, **kwargs)  # not in the handler: its errors are the user's
+            part.refused.add(self.key_of(args, kwargs))
+            return out
 
         self.entry = compiled
 
-    def _engine(self):
-        return Engine(self.options, self.plain and self.plain[0])
-
     def clear_cache(self) -> None:
         """Forget all that was compiled, and how the function was cut."""
-        self.engine, self.made, self.entry = self._engine(), (None, None), self.begin
+        self.engines, self.last, self.entry = {}, None, self.begin
+        self.bare = set()
 
     def _partition(self) -> Partition:
         part = self.plain and self.engine.partition(self.plain[0])
@@ -317,7 +363,6 @@ def jit(fun: Callable | None = None, **options) -> Callable:
     Python; "lift" compiles them also where Python's numbers lose digits by it: 32 bits for 64.
     host: "numpy" or "jax" for what runs between; "auto" is NumPy on the CPU.
     max_compiles: programs kept per region. passes: those the regions go through, see `optimize`.
-    pure: `fun` has no side effects, so that Python need not run where its answers are known.
     See docs/execution.md.
 
     >>> import jax.numpy as jnp

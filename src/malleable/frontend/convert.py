@@ -18,7 +18,11 @@ from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.numbers import python_bool
 from malleable.errors import TransformError
-from malleable.frontend import (
+from malleable.frontend.common.frames import named, without_ours
+from malleable.frontend.common.session import Options, Session, active, session, within
+from malleable.frontend.counterparts import texts
+from malleable.frontend.counterparts.bounded import BoundedList, plain, spread
+from malleable.frontend.operators import (
     callables,
     comprehensions,
     dunders,
@@ -26,19 +30,15 @@ from malleable.frontend import (
     hidden,
     items,
     iteration,
-    operators,
-    raises,
-    texts,
-    unwinding,
+    matching,
     walrus,
 )
-from malleable.frontend.bounded import BoundedList, plain, spread
-from malleable.frontend.chosen import is_place
-from malleable.frontend.frames import without_ours
-from malleable.frontend.rewrite import NoSource, rewrite, source_of
-from malleable.frontend.session import Options, Session, active, session, within
-from malleable.frontend.trees import UNSET
-from malleable.frontend.values import Choice, bounded, holds_new, is_object, snapshot
+from malleable.frontend.operators.chosen import is_place
+from malleable.frontend.syntax.rewrite import NoSource, rewrite, source_of
+from malleable.frontend.values import conditions as operators
+from malleable.frontend.values import raises, unwinding
+from malleable.frontend.values.trees import UNSET
+from malleable.frontend.values.values import Choice, bounded, holds_new, is_object, snapshot
 from malleable.notes import note
 
 RAN_AS_IS = (
@@ -90,6 +90,8 @@ def autograph(fun: Callable | None = None, **options) -> Callable:
             return enter(fun, chosen, args, kwargs)
         except Exception as e:
             failed = without_ours(e)
+            if chosen.mode == "full" and not active():
+                failed = named(failed)
         try:
             raise failed
         finally:
@@ -326,6 +328,10 @@ OPERATORS = types.SimpleNamespace(
     shown=_caller.texts.shown,
     try_=exceptions.try_,
     suppressed=exceptions.suppressed,
+    is_sequence=matching.is_sequence,
+    is_mapping=matching.is_mapping,
+    is_instance=functools.partial(matching.is_instance, _caller.call),
+    part=functools.partial(matching.part, _caller.call),
     entered=unwinding.entered,
     finally_=exceptions.finally_,
     after_finally=exceptions.after_finally,
@@ -336,6 +342,8 @@ OPERATORS = types.SimpleNamespace(
     **{name: getattr(_caller.items, name) for name in _of_items.split()},
     **{name: getattr(operators, name) for name in _of_operators.split()},
     assert_=raises.assert_,
+    bound=raises.bound,
+    test_names=raises.test_names,
     collect=comprehensions.collect,
     spread=spread,
     sift=comprehensions.sift,

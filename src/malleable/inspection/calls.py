@@ -20,7 +20,7 @@ from malleable.compat import Place
 from malleable.core.stage import stage
 from malleable.errors import MalleableError
 from malleable.inspection import places
-from malleable.inspection.outline import Body, outline
+from malleable.inspection.show.rows.outline import Body, outline
 
 _WORDS = "jit vmap pmap value_and_grad grad vjp jvp scan remat checkpoint while cond shard_map"
 _LIBRARY = re.compile("|".join(_WORDS.split()))
@@ -224,12 +224,11 @@ def _caller(frame) -> Place | None:
     return None
 
 
-_HERE = str(pathlib.Path(compat.__file__).parent.parent)
-_TOUR = str(pathlib.Path(_HERE) / "tour")
+_TOUR = str(pathlib.Path(compat.PACKAGE) / "tour")
 
 
 def _is_here(file: str) -> bool:
-    return file.startswith(_HERE) and not file.startswith(_TOUR)
+    return file.startswith(compat.PACKAGE) and not file.startswith(_TOUR)
 
 
 def _again(frame) -> tuple[Callable, tuple, dict] | None:

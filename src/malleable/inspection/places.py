@@ -8,7 +8,7 @@ import sysconfig
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.execution import tracing
+from malleable.execution.regions import tracing
 
 
 @functools.cache

@@ -12,14 +12,14 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import RuleError
-from malleable.rewriting.axes import Ax, Sunk, flow
-from malleable.rewriting.graph import Graph
-from malleable.rewriting.region import origin_of
-from malleable.rewriting.rules import Rule
-from malleable.rewriting.sinks import Sink, Spec
-from malleable.rewriting.slices import lowest
-from malleable.rewriting.traced import MISFITS, Sides, Traced
-from malleable.rewriting.wildcards import Arr, Fun, Lit, Prim, Static, extent, line
+from malleable.rewriting.axis.axes import Ax, Sunk, flow
+from malleable.rewriting.graph.graph import Graph
+from malleable.rewriting.graph.slices import lowest
+from malleable.rewriting.rules.rules import Rule
+from malleable.rewriting.rules.traced import MISFITS, Sides, Traced
+from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static, extent, line
+from malleable.rewriting.streaming.region.region import origin_of
+from malleable.rewriting.streaming.region.sinks import Sink, Spec
 
 DTYPES = ("float32", "int32", "bfloat16", "complex64", "bool", "float16", "float64", "complex128")
 MIXED = ("float32", "int8", "bool")  # what some of the arrays may be instead
@@ -54,7 +54,7 @@ def check_rule(
     A `Sink` is fed in random blocks, in both directions, and has to give what its function gives on
     the whole; its merge has to be associative.
 
-    >>> from malleable.rewriting.rules import rule
+    >>> from malleable.rewriting.rules.rules import rule
     >>> check_rule(rule(lambda x: -(-x), lambda x: x, name="neg_neg", level="exact"), n=3)
     """
     rng = np.random.default_rng(seed)

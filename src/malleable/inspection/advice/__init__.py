@@ -12,30 +12,29 @@ disagrees there. Whoever is not sure stays silent: a wrong sentence is worse tha
 
 import contextlib
 import os
-import pathlib
 from collections.abc import Callable, Iterator
 
 from malleable import compat, errors
-from malleable.inspection.advice import creation
 from malleable.inspection.advice import observers as observers
 from malleable.inspection.advice import steps as steps
-from malleable.inspection.advice.axes import axes
-from malleable.inspection.advice.branches import branches
-from malleable.inspection.advice.calls import calls
-from malleable.inspection.advice.concrete import concrete, truths
-from malleable.inspection.advice.derivative_rules import derivative_rules
-from malleable.inspection.advice.derivatives import derivatives
-from malleable.inspection.advice.dtypes import dtypes
 from malleable.inspection.advice.ecosystem import ecosystem
+from malleable.inspection.advice.evidence import creation
+from malleable.inspection.advice.evidence.trouble import Trouble
 from malleable.inspection.advice.hint import Advice
-from malleable.inspection.advice.leaks import leaks
 from malleable.inspection.advice.libraries import libraries
-from malleable.inspection.advice.loops import loops
-from malleable.inspection.advice.shapes import shapes
-from malleable.inspection.advice.trees import trees
-from malleable.inspection.advice.trouble import Trouble
+from malleable.inspection.advice.tracing.axes import axes
+from malleable.inspection.advice.tracing.branches import branches
+from malleable.inspection.advice.tracing.calls import calls
+from malleable.inspection.advice.tracing.derivative_rules import derivative_rules
+from malleable.inspection.advice.tracing.derivatives import derivatives
+from malleable.inspection.advice.tracing.loops import loops
+from malleable.inspection.advice.tracing.trees import trees
+from malleable.inspection.advice.values.concrete import concrete, truths
+from malleable.inspection.advice.values.dtypes import dtypes
+from malleable.inspection.advice.values.leaks import leaks
+from malleable.inspection.advice.values.shapes import shapes
 
-_OURS = str(pathlib.Path(errors.__file__).parent) + os.sep
+_OURS = compat.PACKAGE + os.sep
 
 FAMILIES: list[Callable[[Trouble], Iterator[Advice]]] = [
     concrete,

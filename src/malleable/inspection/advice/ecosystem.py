@@ -13,12 +13,12 @@ import jax
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.inspection.advice import creation, sources, tried
+from malleable.inspection.advice.evidence import creation, sources, tried
+from malleable.inspection.advice.evidence.sources import text
+from malleable.inspection.advice.evidence.tried import Rewrite
+from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
+from malleable.inspection.advice.evidence.wording import leaves, of_type
 from malleable.inspection.advice.hint import Advice, Way
-from malleable.inspection.advice.sources import text
-from malleable.inspection.advice.tried import Rewrite
-from malleable.inspection.advice.trouble import Step, Trouble, here
-from malleable.inspection.advice.wording import leaves, of_type
 
 Said = tuple[str, str | tuple[Way, ...], Place | None] | None
 

@@ -4,10 +4,10 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from malleable.inspection.advice import sources
+from malleable.inspection.advice.evidence import sources
+from malleable.inspection.advice.evidence.sources import text
+from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.hint import Advice
-from malleable.inspection.advice.sources import text
-from malleable.inspection.advice.trouble import Step, Trouble, here
 
 
 def libraries(trouble: Trouble) -> Iterator[Advice]:

@@ -4,27 +4,24 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from malleable import errors
-from malleable.inspection.advice import (
+from malleable.inspection.advice.evidence.trouble import Trouble
+from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.runtime import (
     checks,
     collectives,
-    donations,
-    nan,
     primitives,
     randomness,
-    running,
     runtime,
     shard_specs,
     sharding,
-    storms,
 )
-from malleable.inspection.advice.donations import Donations
-from malleable.inspection.advice.hint import Advice
-from malleable.inspection.advice.indices import Indices
-from malleable.inspection.advice.keys import Keys
-from malleable.inspection.advice.runtime import Memory
-from malleable.inspection.advice.silent import Truncations
-from malleable.inspection.advice.storms import Storms
-from malleable.inspection.advice.trouble import Trouble
+from malleable.inspection.advice.runtime.runtime import Memory
+from malleable.inspection.advice.watching import donations, nan, running, storms
+from malleable.inspection.advice.watching.donations import Donations
+from malleable.inspection.advice.watching.indices import Indices
+from malleable.inspection.advice.watching.keys import Keys
+from malleable.inspection.advice.watching.silent import Truncations
+from malleable.inspection.advice.watching.storms import Storms
 
 OBSERVERS = [
     Storms,

@@ -22,9 +22,9 @@ from malleable.inspection import counting, places
 from malleable.inspection.costs import flame, liveness
 from malleable.inspection.counting import Count
 from malleable.inspection.debugging.stepping import undonated
-from malleable.inspection.outline import Body, Row, outline
+from malleable.inspection.show.rows.outline import Body, Row, outline
 from malleable.notes import note
-from malleable.rewriting.passes import in_bodies
+from malleable.rewriting.passes.passes import in_bodies
 
 Steps = int | str | None
 _UNITS = ("", "k", "M", "G", "T", "P")
@@ -94,8 +94,8 @@ def cost(fun: Callable, *, steps: Steps = None) -> Callable[..., Cost]:
     Nothing is run. A scan counts its steps, a cond its dearest branch, a `while` as often as
     `steps` says: a number; "measured", which runs `fun` once to see; None, once, which the
     result says. An equation counts for the user's own line around it.
-    Rules for flops are those of `malleable.execution.work`; bytes are operands and results of
-    each equation; the peak is what a run equation by equation holds, arguments included.
+    Rules for flops are those of `malleable.execution.common.work`; bytes are operands and results
+    of each equation; the peak is what a run equation by equation holds, arguments included.
     Raises MalleableError for other `steps`.
 
     >>> import jax.numpy as jnp

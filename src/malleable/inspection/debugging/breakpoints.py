@@ -22,7 +22,7 @@ from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.debugging import variables
 from malleable.inspection.debugging.stepping import Step
-from malleable.inspection.outline import Body, Row
+from malleable.inspection.show.rows.outline import Body, Row
 from malleable.notes import note
 
 Evaluate = Callable[[Step, Any], Any]

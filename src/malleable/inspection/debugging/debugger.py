@@ -26,7 +26,7 @@ from malleable.inspection.debugging.callers import Frame
 from malleable.inspection.debugging.commands import Commands
 from malleable.inspection.debugging.stepping import Step
 from malleable.inspection.debugging.timeline import Timeline
-from malleable.inspection.outline import outline
+from malleable.inspection.show.rows.outline import outline
 
 _MODULES = {"jax": jax, "jnp": jnp, "np": np, "lax": lax}
 

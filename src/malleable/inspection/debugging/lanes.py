@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import MalleableError
+from malleable.programs.primitives import has
 
 Coords = Mapping[Any, tuple[int, int]]  # {name of an axis: (place, size)}, outer axes first
 
@@ -178,15 +179,10 @@ _RULES: dict[str, Callable] = {
 }
 
 # What changes how a value is thought of, and not the value; and what ends what `_start` began.
-LOCAL = (
-    *("pvary", "pcast", "preduced", "vary_unreduced_cast", "vary_unreduced_cast_p"),
-    *("reduced_vary_cast", "psum_done", "all_gather_done", "reduce_scatter_done"),
-    *("all_to_all_done", "ppermute_done", "pbroadcast_done"),
-)
-
+LOCAL = has("local")
 
 # What gives numbers of a type that is not weak, among devices.
-STRONG = ("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin", "all_to_all")
+STRONG = has("strong")
 
 
 # What only says where values lie.

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from malleable.programs.primitives import has
+
 _DOUBLE_WHERE = (
     "mask what goes in as well as what comes out: "
     "`jnp.where(ok, f(jnp.where(ok, x, 1.0)), 0.0)`; a gradient goes through both sides of a where"
@@ -11,7 +13,7 @@ _MASKED = (
     "jnp.finfo(x.dtype).min in place of -inf"
 )
 _OVERFLOW = "{primitive} overflows {dtype}: scale the operands down, or use a wider dtype"
-_SUMS = ("sub", "add", "add_any", "reduce_sum", "cumsum", "scatter-add")
+_SUMS = has("sum")
 _DOMAIN = {
     "log": "log is nan below 0, -inf at 0: keep its operand above 0, jnp.log(jnp.maximum(x, eps))",
     "log1p": "log1p is nan below -1 and -inf at -1: keep its operand above -1",

@@ -21,9 +21,9 @@ from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.debugging import lanes
 from malleable.inspection.debugging.tables import Env, Table, Told
-from malleable.inspection.outline import name_variables
+from malleable.inspection.show.rows.outline import name_variables
 from malleable.notes import note
-from malleable.rewriting.passes import in_bodies
+from malleable.rewriting.passes.passes import in_bodies
 
 
 class Level(NamedTuple):

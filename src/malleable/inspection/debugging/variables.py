@@ -20,7 +20,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.frontend.nodes import SHARED
+from malleable.python_source.nodes import SHARED
 
 Span = tuple[int, int, int, int]  # line, column, end line, end column
 Scope = tuple[str, str, tuple[Place, ...]]  # file, function, the frames that called it

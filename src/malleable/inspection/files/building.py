@@ -12,8 +12,9 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from malleable import compat
 from malleable.errors import MalleableError
-from malleable.inspection.files import constructs, names, parameters, types
-from malleable.inspection.files.program import Atom, Body, Equation, Number, Program, Ref
+from malleable.inspection.files import constructs, names
+from malleable.inspection.files.format import parameters, types
+from malleable.inspection.files.format.program import Atom, Body, Equation, Number, Program, Ref
 
 
 def build(program: Program, results: Sequence[str]) -> compat.Jaxpr:

@@ -12,7 +12,7 @@ import jax
 from malleable import compat
 from malleable.core import stage
 from malleable.errors import MalleableError
-from malleable.inspection.files import trees, types
+from malleable.inspection.files.format import trees, types
 
 _KINDS = {kind.name: kind for kind in inspect._ParameterKind}
 

@@ -14,8 +14,9 @@ from jax import lax
 from malleable import compat
 from malleable.core.frame import select
 from malleable.errors import MalleableError
-from malleable.inspection.files import types, values
-from malleable.inspection.files.program import Constant
+from malleable.inspection.files.format import types, values
+from malleable.inspection.files.format.program import Constant
+from malleable.programs.primitives import kind
 
 
 def array(constant: Constant):
@@ -332,5 +333,4 @@ TABLE: dict[str, Callable] = {
 }
 
 # primitives with bodies: they are built by the table above or not at all
-RESERVED = {"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "remat2", "eval_jaxpr"}
-RESERVED |= {"closed_call", "call", "select_and_scatter", "stage", "swap", "get"}
+RESERVED = kind("call") | {"custom_linear_solve", "select_and_scatter"} | {"swap", "get"}

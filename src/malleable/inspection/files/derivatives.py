@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.inspection.files import types
-from malleable.inspection.files.program import Ref
+from malleable.inspection.files.format import types
+from malleable.inspection.files.format.program import Ref
 from malleable.notes import note
 
 # how deep rules of rules go, each of another function, and how many equations they may have

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from malleable import compat
 from malleable.errors import MalleableError
-from malleable.inspection.files import building, calls, container, portable, spelling, trees, types
+from malleable.inspection.files import building, calls, portable
+from malleable.inspection.files.format import container, spelling, trees, types
 
 
 class Loaded:

@@ -9,6 +9,7 @@ import jax.export
 
 from malleable import compat
 from malleable.errors import MalleableError
+from malleable.notes import first_line
 
 try:
     import flatbuffers  # JAX writes and reads its exports with it
@@ -70,7 +71,7 @@ def specs_of(polymorphic: Any, tree: tuple[tuple, dict], traced) -> list[str | N
 
 def inconclusive(err: Exception, where: str) -> MalleableError:
     """What JAX could not decide about a size, with the constraint that would tell it."""
-    text = str(err).partition("\n")[0]
+    text = first_line(err)
     asked = re.search(r"'([^']+)' (>=|<=|>|<|==|!=) '([^']+)'", text)
     hint = "compute with sizes that are given, or save it for fixed ones"
     if asked:
@@ -99,7 +100,7 @@ def export(program: compat.Jaxpr, avals: Sequence, name: str, platforms, order: 
     except compat.InconclusiveSize as err:
         raise inconclusive(err, "") from err
     except (NotImplementedError, ValueError, TypeError) as err:
-        said = str(err).partition("\n")[0]
+        said = first_line(err)
         hint = "take callbacks and debug.print out of what is saved"
         raise MalleableError(f"JAX cannot export it: {said}", hint=hint) from err
 

@@ -14,8 +14,16 @@ from malleable.compat import Place
 from malleable.errors import MalleableError
 from malleable.inspection import places as lines
 from malleable.inspection.files import names as chosen
-from malleable.inspection.files import places, types
-from malleable.inspection.files.program import Atom, Body, Constant, Equation, Number, Program, Ref
+from malleable.inspection.files.format import places, types
+from malleable.inspection.files.format.program import (
+    Atom,
+    Body,
+    Constant,
+    Equation,
+    Number,
+    Program,
+    Ref,
+)
 
 CONTEXT = {"threefry_partitionable": True, "compute_type": None, "xla_metadata": {}}
 

@@ -14,24 +14,13 @@ import jax
 from malleable import compat
 from malleable.core.stage import stage
 from malleable.errors import MalleableError
-from malleable.inspection import outline
 from malleable.inspection import places as lines
-from malleable.inspection.files import (
-    building,
-    calls,
-    container,
-    derivatives,
-    names,
-    places,
-    portable,
-    spelling,
-    structures,
-    trees,
-    types,
-)
-from malleable.inspection.files.program import Program
+from malleable.inspection.files import building, calls, derivatives, names, portable, structures
+from malleable.inspection.files.format import container, places, spelling, trees, types
+from malleable.inspection.files.format.program import Program
 from malleable.inspection.files.reading import Reader
-from malleable.rewriting.passes import pipeline
+from malleable.inspection.show.rows import outline
+from malleable.rewriting.passes.passes import pipeline
 
 _MONTHS = 6  # how long JAX promises to read an export
 

@@ -12,10 +12,12 @@ from jax.sharding import NamedSharding
 
 from malleable import compat
 from malleable.errors import MalleableError
-from malleable.inspection.files import derivatives, values
-from malleable.inspection.files.parameters import SILENT
+from malleable.inspection.files import derivatives
+from malleable.inspection.files.format import values
+from malleable.inspection.files.format.parameters import SILENT
 from malleable.inspection.files.reading import Reader
 from malleable.notes import note
+from malleable.programs.primitives import kind
 
 WAY_OUT = "save it without transformable=True: as StableHLO it can be called, though not changed"
 
@@ -65,7 +67,7 @@ def _refusal(eqn, why: str) -> MalleableError:
     )
 
 
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
+_CALLBACKS = kind("callback") - {"ffi_call"}
 _CALLS_BACK = "it calls Python, and a file holds no code"
 REFUSED = {
     **dict.fromkeys(_CALLBACKS, _CALLS_BACK),
@@ -253,7 +255,7 @@ def _hidden(reader, eqn):
     return derivatives.expanded(reader, eqn, name)
 
 
-_SCATTERS = ("scatter", *(f"scatter-{how}" for how in ("add", "sub", "mul", "min", "max")))
+_SCATTERS = kind("write") - {"dynamic_update_slice"}
 _EXPANDED = {"SearchSorted", "Nonzero", "Frexp", "Ldexp", "Einsum"}
 
 _TAKE = {

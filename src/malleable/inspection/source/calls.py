@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from jax import lax
 
-from malleable.inspection.files import types
-from malleable.inspection.files.parameters import completed
-from malleable.inspection.files.program import Equation, Number
+from malleable.inspection.files.format import types
+from malleable.inspection.files.format.parameters import completed
+from malleable.inspection.files.format.program import Equation, Number
 from malleable.inspection.source.values import (
     make_weak,
     spell,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from malleable.inspection.files import types
-from malleable.inspection.files.program import Body, Number
+from malleable.inspection.files.format import types
+from malleable.inspection.files.format.program import Body, Number
 from malleable.inspection.source.layout import (
     atom,
     fresh,

@@ -6,7 +6,7 @@ Names that the module uses itself (`RESERVED`) are taken from no variable: `room
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from malleable.inspection.files.program import Atom, Body, Number, Program
+from malleable.inspection.files.format.program import Atom, Body, Number, Program
 from malleable.inspection.source.values import spell_number
 
 RESERVED = {

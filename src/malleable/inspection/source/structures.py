@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from malleable.errors import MalleableError
-from malleable.inspection.files import types
-from malleable.inspection.files.program import Body, Equation, Number, Ref
+from malleable.inspection.files.format import types
+from malleable.inspection.files.format.program import Body, Equation, Number, Ref
 from malleable.inspection.source.layout import atom
 from malleable.inspection.source.values import spell, spell_mesh_of
 

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 
 from malleable.errors import MalleableError
-from malleable.inspection.files import calls, types
-from malleable.inspection.files.program import Body
+from malleable.inspection.files import calls
+from malleable.inspection.files.format import types
+from malleable.inspection.files.format.program import Body
 from malleable.inspection.files.save import Slot
 from malleable.inspection.source.layout import RESERVED, listed
 

@@ -12,8 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from malleable import compat
 from malleable.errors import MalleableError
-from malleable.inspection.files import types
-from malleable.inspection.files.program import Constant, Number
+from malleable.inspection.files.format import types
+from malleable.inspection.files.format.program import Constant, Number
 
 _SMALL = 16  # numbers of an array that are written out
 _LINALG = ("SvdAlgorithm", "EigImplementation", "EighImplementation")

@@ -15,8 +15,9 @@ from malleable import compat
 from malleable.core.stage import stage
 from malleable.errors import MalleableError
 from malleable.inspection import places as lines
-from malleable.inspection.files import calls, names, places, types
-from malleable.inspection.files.program import Body, Equation, Number, Program, Ref
+from malleable.inspection.files import calls, names
+from malleable.inspection.files.format import places, types
+from malleable.inspection.files.format.program import Body, Equation, Number, Program, Ref
 from malleable.inspection.files.save import Slot, take_apart
 from malleable.inspection.source import structures, trees, values
 from malleable.inspection.source.calls import converted, expression

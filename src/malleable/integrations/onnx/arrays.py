@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.integrations.onnx.lowering import rule
 from malleable.integrations.onnx.numbers import BFLOAT, known
+from malleable.programs.primitives import has
 
 
 @rule("pad")
@@ -195,7 +196,7 @@ def combination(jaxpr):
     """A function of two numbers, given as a program, for two arrays."""
     program = compat.close(jaxpr)
     names = [eqn.primitive.name for eqn in program.jaxpr.eqns]
-    if len(names) == 1 and names[0] in ("add", "mul", "max", "min", "and", "or", "xor"):
+    if len(names) == 1 and names[0] in has("associative"):
         return program.jaxpr.eqns[0].primitive.bind
     one = lambda a, b: compat.replay(program, [a, b])[0]  # noqa: E731
 

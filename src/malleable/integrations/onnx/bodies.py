@@ -9,6 +9,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.compat import Jaxpr, Literal
+from malleable.programs.primitives import kind
 
 
 def distinct(program: Jaxpr) -> Jaxpr:
@@ -27,7 +28,7 @@ def distinct(program: Jaxpr) -> Jaxpr:
 
 
 def _with_own_results(eqn):
-    if eqn.primitive.name not in ("scan", "while", "cond"):
+    if eqn.primitive.name not in kind("control"):
         return eqn
     return compat.with_bodies(eqn, [_own(distinct(body)) for body in compat.bodies(eqn.params)])
 

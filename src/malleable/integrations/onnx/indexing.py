@@ -12,11 +12,11 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from malleable.execution.masks_indexing import COMBINE
+from malleable.execution.buckets.indexing import COMBINE
 from malleable.integrations.onnx.lowering import IN_LOOP, UNABLE, rule
 from malleable.integrations.onnx.missing import poison
 from malleable.integrations.onnx.numbers import known
-from malleable.rewriting.picks import fill_of
+from malleable.rewriting.axis.picks import fill_of
 
 ROWS = lax.GatherDimensionNumbers
 INSIDE = lax.GatherScatterMode.PROMISE_IN_BOUNDS

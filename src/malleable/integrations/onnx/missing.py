@@ -12,6 +12,7 @@ from malleable import compat
 from malleable.compat import Jaxpr
 from malleable.integrations.onnx.lowering import rule
 from malleable.integrations.onnx.numbers import NATIVE
+from malleable.programs.primitives import kind
 
 
 def is_float(aval) -> bool:
@@ -115,7 +116,7 @@ def whole_sum(eqn):
 
 # ---------------------------------------------------------------- softmax
 
-SAME = "broadcast_in_dim reshape stop_gradient squeeze expand_dims copy transpose max"
+SAME = kind("same", "dims") | {"max"}
 
 
 def left_to_softmax(program: Jaxpr) -> Jaxpr:
@@ -145,7 +146,7 @@ def left_to_softmax(program: Jaxpr) -> Jaxpr:
 
 
 def with_inner(eqn):
-    if eqn.primitive.name not in ("scan", "while", "cond"):
+    if eqn.primitive.name not in kind("control"):
         return eqn
     return compat.with_bodies(eqn, [left_to_softmax(body) for body in compat.bodies(eqn.params)])
 
@@ -196,7 +197,7 @@ def reached(found: set, used, ends, last) -> list:
         for eqn, i in used.get(v, []):
             if last(eqn, i):
                 out.append(eqn)
-            elif eqn.primitive.name not in SAME.split():
+            elif eqn.primitive.name not in SAME:
                 return []
     return out
 
@@ -206,7 +207,7 @@ def below(found: set, used) -> set:
     out, new = set(found), list(found)
     while new:
         for eqn, _ in used.get(new.pop(), []):
-            if eqn.primitive.name in (*SAME.split(), "log") and eqn.outvars[0] not in out:
+            if eqn.primitive.name in SAME | {"log"} and eqn.outvars[0] not in out:
                 out.add(eqn.outvars[0])
                 new.append(eqn.outvars[0])
     return out

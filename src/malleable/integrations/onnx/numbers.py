@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.integrations.onnx.lowering import UNABLE, rule
-from malleable.rewriting.picks import fill_of
+from malleable.rewriting.axis.picks import fill_of
 
 SMALL = [np.dtype(t) for t in ("int8", "uint8", "int16", "uint16")]
 BFLOAT = np.dtype(jnp.bfloat16)

@@ -13,13 +13,15 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.integrations.onnx.lowering import LACKING, PAIRS, is_pair, pair_type, rule
+from malleable.programs.primitives import has, kind
 
-MOVES = """reshape broadcast_in_dim transpose squeeze expand_dims slice concatenate rev gather tile
-dynamic_slice dynamic_update_slice select_n pad split scatter scatter-add scatter-sub stack unstack
-neg add sub add_any reduce_sum cumsum"""
+# linear in real numbers, and no cast: the parts go each by itself
+MOVES = has("linear") & (
+    kind("elementwise", "dims", "rearrange", "cut", "join", "write") | {"reduce_sum", "cumsum"}
+)
 
 
-@rule(*MOVES.split(), table=PAIRS)
+@rule(*MOVES, table=PAIRS)
 def move(eqn):
     """What treats the parts of a pair alike, each by itself."""
     paired = [is_pair(v.aval) for v in eqn.invars]

@@ -29,7 +29,7 @@ from malleable.integrations.onnx.bodies import distinct
 from malleable.integrations.onnx.lowering import Problem, is_pair, lower
 from malleable.integrations.onnx.missing import left_to_softmax
 from malleable.integrations.onnx.restoring import restored
-from malleable.rewriting.passes import cse, dce, pipeline
+from malleable.rewriting.passes.passes import cse, dce, pipeline
 
 # plugins of jax2onnx that are not used: what JAX itself makes of these primitives is exported
 UNUSED = """custom_linear_solve qr igamma igammac igamma_grad_a regularized_incomplete_beta

@@ -1,0 +1,1 @@
+"""Programs over symbolic sizes, run on padded arrays."""

@@ -1,0 +1,1 @@
+"""What all parts of selective JIT share."""

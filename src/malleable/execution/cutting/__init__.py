@@ -1,0 +1,1 @@
+"""One function cut into regions and host statements; its residual program."""

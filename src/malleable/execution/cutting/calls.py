@@ -1,0 +1,170 @@
+"""What the residual program calls for its host statements, and what a failed trace means."""
+
+import functools
+import types
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from malleable import compat
+from malleable.errors import TransformError
+from malleable.execution.common.breaks import NeedsPython as NeedsPython
+from malleable.execution.common.breaks import nearest
+from malleable.execution.host import host
+from malleable.execution.host.table import TABLE
+from malleable.execution.purity.facts import Stays
+from malleable.execution.regions.tracing import UNSET
+from malleable.frontend.counterparts import replaced
+from malleable.notes import first_line
+from malleable.python_source import kinds
+
+_KINDS = (
+    (jax.errors.TracerBoolConversionError, "bool", "a branch needs this value"),
+    (jax.errors.TracerIntegerConversionError, "int", "an integer is needed here"),
+    (jax.errors.TracerArrayConversionError, "array", "NumPy needs this array"),
+    (jax.errors.NonConcreteBooleanIndexError, "mask", "the size of the result depends on a mask"),
+    (jax.errors.ConcretizationTypeError, "value", "this value is needed here"),
+)  # fmt: skip
+
+
+NEEDS_VALUE = tuple(kind for kind, _, _ in _KINDS)  # what JAX raises where it has no value
+
+
+def reason(error: Exception) -> Stays:
+    """Why a statement did not trace, in a word and a sentence."""
+    if isinstance(error, Stays):
+        return error
+    for kind, word, text in _KINDS:
+        if isinstance(error, kind):
+            return Stays(word, text)
+    return Stays("error", f"{type(error).__name__}: {first_line(error)}")
+
+
+def needs_value(part, error: Exception) -> TransformError:
+    """A break met under jit, vmap or grad of the function, where no value is to be had."""
+    stays, trace, line = reason(error), error.__traceback__, 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == part.filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return TransformError(
+        f"this has no value under jit, vmap, scan or grad: {stays.why}",
+        where=f"{part.filename}:{line} in {part.name}",
+        hint="; ".join(nearest(stays.kind)),
+    )
+
+
+class Host:
+    """The hooks of a residual program."""
+
+    UNSET = UNSET
+    slice = slice
+    Raised = BaseException
+
+    def __init__(self, engine):
+        self.engine, self.options = engine, engine.options
+        self.sizes = engine.sizes
+
+    @functools.cached_property
+    def by_numpy(self) -> bool:
+        return self.options.on_host
+
+    def getitem(self, x, index):
+        if not isinstance(x, np.ndarray | jax.Array):
+            return x[host.arrive_all(index)]
+        out = host.getitem(x, index) if self.by_numpy else x[host.arrive_all(index)]
+        self.sizes.meet(out, (x,))
+        return out
+
+    def method(self, x, name, /, *args, **kwargs):
+        if not self.by_numpy:
+            return self.call(getattr(x, name), *args, **kwargs)
+        if isinstance(x, np.ndarray | jax.Array) and (host.is_raw(x) or type(x) is not np.ndarray):
+            return self.met(host.method(x, name, *args, **kwargs), (x, *args))
+        if type(x) is list and name == "append" and len(args) == 1:
+            return x.append(host.arrive_all(args[0]))
+        return self.call(getattr(x, name), *args, **kwargs)
+
+    def call(self, f, /, *args, **kwargs):
+        if getattr(f, "__malleable_host__", False):  # it takes and gives arrays of NumPy
+            return self.met(f(*args, **kwargs), args)
+        if self.by_numpy and _is_listed(f):
+            return self.met(host.call(f, *args, **kwargs), args)
+        args = [host.arrive_all(x) for x in args]
+        kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
+        chosen = self.engine.selective(f)
+        if chosen is f:
+            return self.met(f(*args, **kwargs), args)
+        return chosen(*args, **kwargs)
+
+    def met(self, out, args):
+        """What a host statement gave, its sizes noted if they are new."""
+        kind = type(out)
+        if kind is tuple or kind is list:
+            for x in out:
+                self.sizes.meet(x, args)
+        else:
+            self.sizes.meet(out, args)
+        return out
+
+    def arrive(self, x):
+        """An array of JAX for one of ours; anything else as it is."""
+        return host.arrive(x) if host.is_raw(x) else x
+
+    def leave(self, x):
+        """What is handed out, with arrays of JAX for ours; the very object where it has none."""
+        return host.arrive_all(x)
+
+    def keep(self, x):
+        """What a callee hands out: its caller takes arrays of ours."""
+        return x
+
+    def given(self, read):
+        """read(), or UNSET where the variable it reads has no value."""
+        try:
+            return read()
+        except NameError:
+            return UNSET
+
+    def iterate(self, x):
+        """The items of an array of JAX as raw arrays."""
+        if (isinstance(x, jax.Array) and not isinstance(x, compat.Tracer)) or host.is_raw(x):
+            return items(np.asarray(x))
+        return iter(x)
+
+    def iterate_arrays(self, x):
+        """The items of an array of JAX as such ones."""
+        return map(self.arrive, self.iterate(x))
+
+
+def items(x: np.ndarray):
+    """The items of an array, as arrays, also where they are scalars."""
+    if x.ndim > 1:
+        return iter(x)
+    return map(host.own, (x[i, ...] for i in range(len(x)))) if x.ndim else iter(x)
+
+
+def cut(f, residual_of: Callable):
+    """`f` cut into regions too, where it is Python of the user's; else f itself.
+
+    residual_of(f): its residual program, None for a function that is not cut.
+    """
+    if isinstance(f, types.MethodType):
+        inner = cut(f.__func__, residual_of)
+        return f if inner is f.__func__ else functools.partial(inner, f.__self__)
+    if not isinstance(f, types.FunctionType) or not is_of_user(f):
+        return f
+    return residual_of(f) or f
+
+
+def is_of_user(f: types.FunctionType) -> bool:
+    """Whether a Python function is one to cut: not of Python, nor of an installed package."""
+    return replaced.convertible(f) and not kinds.is_installed(f.__code__.co_filename)
+
+
+def _is_listed(f) -> bool:
+    try:
+        return f in TABLE
+    except TypeError:
+        return False

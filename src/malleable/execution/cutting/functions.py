@@ -1,0 +1,143 @@
+"""What is read off a function before it is cut: its tree, its own functions, static arguments."""
+
+import ast
+import inspect
+
+from malleable.errors import TransformError
+from malleable.execution.common.parsing import parse
+from malleable.python_source import nodes, scopes
+
+
+def asked_static(fun, options) -> set | None:
+    """The names of the arguments that the user says are static; None where we are to find them."""
+    numbers, names = options.static_argnums, options.static_argnames
+    if numbers == "auto" and names == "auto":
+        return None
+    order = list(inspect.signature(fun).parameters)
+    numbers = () if numbers in ("auto", None) else numbers
+    names = () if names in ("auto", None) else names
+    numbers = (numbers,) if isinstance(numbers, int) else numbers
+    names = (names,) if isinstance(names, str) else names
+    unknown = [n for n in names if n not in order] + [i for i in numbers if i >= len(order)]
+    if unknown:
+        raise TransformError(
+            f"`{fun.__qualname__}` has no argument {unknown[0]!r}",
+            hint=f"its arguments are {', '.join(order)}",
+        )
+    return {order[i] for i in numbers} | set(names)
+
+
+def hashable(name: str, value, where: str) -> None:
+    try:
+        hash(value)
+    except TypeError:
+        raise TransformError(
+            f"the static argument {name!r} is a {type(value).__name__}, which has no hash",
+            where=where,
+            hint="give a tuple or a number, or do not name it among the static arguments",
+        ) from None
+
+
+def leaves_of(dynamic, axes) -> dict:
+    """(leaf, axis) -> symbol, the leaves counted among the arguments of the program."""
+    place, number = {}, 0
+    for leaf, d in enumerate(dynamic):
+        place[leaf] = number
+        number += d
+    return {(place[leaf], axis): name for (leaf, axis), name in axes.items()}
+
+
+def as_def(node) -> ast.FunctionDef:
+    """A lambda as a function with a `return`."""
+    if isinstance(node, ast.Lambda):
+        made = nodes.function("region", (), [ast.Return(value=node.body)])
+        made.args = node.args
+        return nodes.placed(made, node)
+    node.decorator_list = []
+    return node
+
+
+def definitions(node) -> dict:
+    """The functions that are defined once in the body, without defaults or decorators."""
+    found: dict = {}
+    bound: dict = {}
+    for stmt in walk(node.body):
+        for name in scopes.uses(*nodes.heads(stmt)).binds:
+            bound[name] = bound.get(name, 0) + 1
+        if isinstance(stmt, ast.FunctionDef):
+            args = stmt.args
+            if not stmt.decorator_list and not args.defaults and not any(args.kw_defaults):
+                found[stmt.name] = stmt
+    return {name: d for name, d in found.items() if bound[name] == 1}
+
+
+def needed(names, defs: dict) -> dict:
+    """Those of the functions defined in the body that `names` reach, through each other too."""
+    found: list[str] = []
+    todo = [n for n in sorted(names) if n in defs]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.append(name)
+            todo += [n for n in scopes.free(defs[name]) if n in defs]
+    return {name: defs[name] for name in sorted(found)}
+
+
+def captured(names, defs: dict) -> set:
+    """The names that the functions which `names` reach take from around them."""
+    return set().union(*map(scopes.free, needed(names, defs).values()))
+
+
+def names_read(stmts: list) -> set:
+    """The names that statements read, themselves or in functions made in them."""
+    uses = scopes.uses(*stmts)
+    return uses.reads | uses.captured
+
+
+def callables(names: set, space: dict) -> list[tuple]:
+    """(name, value) of what can be called and is no class, among these global names."""
+    found = [(name, space[name]) for name in sorted(names & space.keys())]
+    return [(name, f) for name, f in found if callable(f) and not isinstance(f, type)]
+
+
+def edited_tree(text: str, args: ast.arguments) -> ast.FunctionDef:
+    """The function that a user wrote for one of these arguments."""
+    node = next((s for s in parse(text).body if isinstance(s, ast.FunctionDef)), None)
+    if node is None or ast.dump(node.args) != ast.dump(args):
+        raise TransformError(
+            "this is no function of the same arguments",
+            hint="edit what `f.source` gives, below its first line",
+        )
+    return node
+
+
+def bare_arguments(node: ast.FunctionDef) -> ast.arguments:
+    """The arguments of a function without defaults and annotations."""
+    args = nodes.copied(node.args)
+    args.defaults, args.kw_defaults = [], [None] * len(args.kwonlyargs)
+    for arg in ast.walk(args):
+        if isinstance(arg, ast.arg):
+            arg.annotation = None
+    return args
+
+
+def walk(stmts):
+    """Every statement among these and in their blocks, in order."""
+    for stmt in stmts:
+        yield stmt
+        for block in nodes.blocks(stmt):
+            yield from walk(block)
+
+
+class WithoutSuper(ast.NodeTransformer):
+    """`super()` as `super(__class__, self)`, which needs no frame of a method."""
+
+    def __init__(self, node):
+        args = [*node.args.posonlyargs, *node.args.args]
+        self.first = args[0].arg if args else ""
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            node.args = [nodes.placed(nodes.load(n), node) for n in ("__class__", self.first)]
+        return node

@@ -1,0 +1,1 @@
+"""What selective JIT did, measured and reported."""

@@ -1,0 +1,1 @@
+"""Functions of JAX in NumPy, for the statements between two regions."""

@@ -1,0 +1,1 @@
+"""Which statements only compute, and may stand in a compiled region."""

@@ -1,0 +1,193 @@
+"""Which functions only compute, so that a call of theirs may stand in a compiled region."""
+
+import ast
+import dis
+import functools
+import linecache
+import math
+import operator
+import re
+import types
+
+import jax
+
+from malleable.execution.purity.facts import (
+    NUMBER,
+    SCALAR,
+    SIZE,
+    Scope,
+    Stays,
+    code_waits,
+    is_stateful,
+    outside,
+    parameters,
+)
+from malleable.frontend.counterparts import replaced
+from malleable.python_source import kinds, scopes, source
+from malleable.python_source.source import NoSource
+
+_PURE = frozenset(
+    [abs, all, any, bool, complex, dict, divmod, enumerate, float, frozenset, int, isinstance]
+    + [issubclass, len, list, max, min, pow, range, reversed, round, slice, sorted, str, sum, tuple]
+    + [type, zip, callable, hasattr, map, filter, repr, ord, chr, set, functools.partial]
+    + [functools.reduce, getattr, iter]
+    + [f for f in vars(math).values() if callable(f)]
+    + [f for f in vars(operator).values() if callable(f) and "i" + f.__name__ != f.__name__]
+)
+
+_EFFECTS = ("callback", "debug", "device_get", "block_until_ready", "print", "breakpoint")
+
+
+def is_pure(f) -> bool:
+    try:
+        return f in _PURE
+    except TypeError:
+        return False
+
+
+def is_jax(f) -> bool:
+    """Whether a callable is JAX's or of a library that builds on it."""
+    f = getattr(f, "__func__", f)
+    module = str(getattr(f, "__module__", None) or type(f).__module__)
+    package = module.partition(".")[0]
+    if package == "malleable":  # but for its tour and examples, which are of a user's kind
+        return not isinstance(f, types.FunctionType) or kinds.is_ours(f.__code__.co_filename)
+    if package in ("jax", "jaxlib"):
+        return True
+    if isinstance(f, types.FunctionType):
+        return replaced.kind_of(f) == kinds.JAX
+    return kinds.of_type(type(f)) or (isinstance(f, type) and kinds.of_type(f))
+
+
+_verdicts: dict = {}
+_writers: set = set()  # the code of functions that may write to arrays they are called with
+_askers: set = set()  # of those that ask for the type of a value
+
+
+def makes(f) -> str:
+    """For a user's function: "numbers" if it gives numbers made of arrays, "both" if it may."""
+    held = _verdict(f)
+    return held[3] if held is not None else ""
+
+
+def computes(f) -> bool:
+    """Whether a function of the user's calls JAX, as far as it was looked at."""
+    held = _verdict(f)
+    return held is None or held[2]
+
+
+def writes(f) -> bool:
+    """Whether a user's function may write in place to arrays of NumPy it is called with."""
+    return getattr(getattr(f, "__func__", f), "__code__", None) in _writers
+
+
+def _verdict(f):
+    """What was found of a Python function, None if nothing was."""
+    f = getattr(f, "__func__", f)
+    if not isinstance(f, types.FunctionType):
+        return None
+    return _verdicts.get((id(f.__code__), id(f.__globals__)))
+
+
+def impure(f, scope: Scope) -> str:
+    """Why a call of f may do more than compute; '' if it only computes."""
+    if is_pure(f):
+        return ""
+    inner = getattr(f, "__malleable_selective__", None)
+    if inner is not None:
+        return impure(inner, scope)
+    text = f"`{getattr(f, '__qualname__', None) or type(f).__name__}`"
+    module = str(getattr(f, "__module__", None) or "")
+    if is_stateful(f):
+        return f"{text} may change its state"
+    if is_jax(f):
+        at_fault = [w for w in _EFFECTS if w in getattr(f, "__name__", "") or f".{w}" in module]
+        wrapped = getattr(f, "__wrapped__", None)
+        if isinstance(wrapped, types.FunctionType) and not at_fault and not is_jax(wrapped):
+            return impure(wrapped, scope)
+        return f"{text} talks to the world" if at_fault else ""
+    if isinstance(f, functools.partial):
+        return impure(f.func, scope)
+    if isinstance(f, types.MethodType):
+        return impure(f.__func__, scope)
+    if isinstance(f, types.FunctionType):
+        return impure_function(f, text, scope)
+    if isinstance(f, type):
+        if issubclass(f, BaseException) or hasattr(f, "_fields"):
+            return ""
+        return f"{text} makes an object"
+    called = getattr(type(f), "__call__", None)  # noqa: B004
+    if isinstance(called, types.FunctionType):
+        return "" if is_jax(called) else impure_function(called, text, scope)
+    return f"{text} is compiled code"
+
+
+def impure_function(f: types.FunctionType, text: str, scope: Scope) -> str:
+    kind = replaced.kind_of(f)
+    if kind == kinds.JAX:
+        return ""
+    if kind == kinds.PLAIN and f.__module__ != "functools":
+        return f"{text} is of {f.__module__}"
+    code = f.__code__
+    key = (id(code), id(f.__globals__))
+    if key in _verdicts:
+        scope.typed |= code in _askers
+        return _verdicts[key][0]
+    _verdicts[key] = ("", code, False, "")  # a function that calls itself
+    try:
+        node = source.find(code, f.__globals__).node
+    except NoSource:
+        verdict, calls_jax, made = f"{text} has no source", True, ""
+    else:
+        verdict, calls_jax, made = _judged(f, node, text, scope)
+    _verdicts[key] = (verdict, code, calls_jax, made)
+    scope.typed |= code in _askers
+    return verdict
+
+
+def _rebound_in(f: types.FunctionType) -> set:
+    """The names outside of a function that other functions around it bind when they run."""
+    space, name = f.__globals__, f.__globals__.get("__name__")
+    classes = [x for x in list(space.values()) if type(x) is type and x.__module__ == name]
+    found = [x for held in (space, *map(vars, classes)) for x in list(held.values())]
+    found = [x.__func__ if type(x) in (staticmethod, classmethod) else x for x in found]
+    own = (x for x in found if type(x) is types.FunctionType and x.__globals__ is space)
+    names = set().union(*(_rebound_by(x.__code__) for x in own)) & {*f.__code__.co_names}
+    if f.__code__.co_freevars:
+        lines = "".join(linecache.getlines(f.__code__.co_filename, space))
+        cells = set(re.findall(r"\w+", " ".join(re.findall(r"\bnonlocal ([\w ,]+)", lines))))
+        names |= cells & {*f.__code__.co_freevars}
+    return names
+
+
+@functools.lru_cache(4096)
+def _rebound_by(code: types.CodeType) -> frozenset:
+    inner = (x for x in code.co_consts if isinstance(x, types.CodeType))
+    mine = {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
+    return frozenset(mine.union(*map(_rebound_by, inner)))
+
+
+def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
+    if code_waits(f.__code__):
+        return f"{text} is a generator", True, ""
+    inner = Scope(parameters(node), outside(f), scope.statement, returns=True)
+    inner.mutable, inner.numpy_inside, inner.callee = set(inner.kinds), True, True
+    uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
+    if uses.declared_global or uses.declared_nonlocal:
+        return f"{text} writes a variable outside of it", True, ""
+    for name in _rebound_in(f):
+        return f"{text} reads `{name}`, which may be another each time", True, ""
+    try:
+        body = [ast.Return(value=node.body)] if isinstance(node, ast.Lambda) else node.body
+        for stmt in body:
+            inner.statement(stmt, inner)
+    except Exception as e:  # Stays; anything else is a fault of ours, or of an odd object
+        why = e.why if isinstance(e, Stays) else f"it could not be looked at ({e!r})"
+        return f"{text}: {why}", True, ""
+    numbers = {NUMBER, SCALAR, SIZE}
+    given = set(jax.tree.leaves(inner.given))
+    made = "" if not inner.scalars else "numbers" if given <= numbers else "both"
+    if inner.writes:
+        _writers.add(f.__code__)
+    _askers.update({f.__code__} if inner.typed else ())
+    return "", inner.computes, made

@@ -1,0 +1,459 @@
+"""The kind of each expression; those that Python must run raise Stays."""
+
+import ast
+import functools
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+from malleable.execution.purity.callees import computes, impure, is_jax, is_pure, makes, writes
+from malleable.execution.purity.facts import (
+    ARRAY,
+    MADE,
+    NUMBER,
+    NUMPY,
+    SCALAR,
+    SIZE,
+    UNKNOWN,
+    Known,
+    Scope,
+    Stays,
+    is_pytree,
+    join,
+    kind_of,
+    may_be_rebound,
+    parameters,
+    refuse_numpy,
+)
+from malleable.python_source import scopes
+
+MANY = 200  # items of a container from which on a region does not take all of it
+_SHAPE = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nbytes", "weak_type"])
+_ARRAY_METHODS = frozenset(n for n in dir(jax.Array) if not n.startswith("_")) | {
+    "at", "add", "set", "multiply", "mul", "divide", "power", "min", "max", "apply", "get",
+}  # fmt: skip
+_ASKS = frozenset(
+    [
+        "get",
+        "items",
+        "keys",
+        "values",
+        "index",
+        "count",
+        "copy",
+        "_replace",
+        "_asdict",
+        "split",
+        "join",
+    ]
+)
+_AMBIGUOUS = frozenset(
+    [
+        "add",
+        "append",
+        "apply",
+        "copy_to_host_async",
+        "delete",
+        "fill",
+        "insert",
+        "put",
+        "set",
+        "sort",
+    ]
+)
+_FUNCTIONS = frozenset(n for n, f in vars(jax.numpy).items() if callable(f) and n[0] != "_")
+_COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type])
+_MAKES = frozenset([list, dict, set, sorted])
+
+
+def expression(node, scope: Scope):
+    """The kind of an expression. Raises Stays for one that Python must run."""
+    match node:
+        case None | ast.Constant():
+            return NUMBER
+        case ast.Name():
+            return name(node, scope)
+        case ast.Attribute():
+            return attribute(node, scope)
+        case ast.Subscript():
+            value, index = expression(node.value, scope), expression(node.slice, scope)
+            if isinstance(value, Known):
+                raise Stays("object", "it asks an object for an item")
+            if index not in (NUMBER, SIZE) and is_container(node.value, value, scope):
+                raise Stays("int", "a list is asked for the item at a value")
+            if is_item_of_many(node, index, scope):
+                raise Stays("object", "it takes one of many things")
+            return join(value, index) if value in (NUMBER, NUMPY, SCALAR, SIZE) else (
+                ARRAY if value == ARRAY else UNKNOWN)  # fmt: skip
+        case ast.Call():
+            return call(node, scope)
+        case ast.Lambda():
+            lambda_(node, scope)
+            return node
+        case ast.Tuple():
+            return join(*(expression(x, scope) for x in node.elts))
+        case ast.List() | ast.Set():
+            parts = [expression(x, scope) for x in node.elts]
+            _refuse_scalars(parts)
+            return NUMPY if join(*parts) == NUMPY else MADE
+        case ast.Dict():
+            _refuse_scalars([expression(part, scope) for part in (*node.keys, *node.values)])
+            return MADE
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return comprehension(node, scope)
+        case ast.JoinedStr():
+            found = [v.value for v in node.values if isinstance(v, ast.FormattedValue)]
+            parts = [expression(x, scope) for x in found]
+            if join(*parts) != NUMBER:
+                raise Stays("text", "a value becomes text")
+            scope.typed |= bool(parts)
+            return NUMBER
+        case ast.NamedExpr():
+            kind = expression(node.value, scope)
+            bind(node.target, kind, scope)
+            return kind
+        case ast.BinOp(left=left, op=ast.Mod()) if not isinstance(left, ast.Constant) or (
+            isinstance(left.value, str | bytes)
+        ):
+            kinds_ = expression(left, scope), expression(node.right, scope)
+            if kinds_[0] == NUMBER and kinds_[1] != NUMBER:  # it may be text
+                raise Stays("text", "a value becomes text")
+            return join(*kinds_)
+        case ast.IfExp():
+            test = expression(node.test, scope)
+            ways = join(expression(node.body, scope), expression(node.orelse, scope))
+            both = [expression(x, scope) for x in (node.body, node.orelse)]
+            if test not in (NUMBER, SIZE) and (NUMBER in both or ways in (SCALAR, SIZE)):
+                raise Stays("value", "which number it is depends on a value")
+            return join(ways, *([test] if test == UNKNOWN else []))
+        case ast.BinOp():
+            found = expression(node.left, scope), expression(node.right, scope)
+            if not scope.lenient and SCALAR in found and set(found) <= {NUMBER, SCALAR, SIZE}:
+                raise Stays("number", "Python computes with more digits")
+            constant = isinstance(node.left, ast.Constant) or isinstance(node.right, ast.Constant)
+            if isinstance(node.op, ast.Mult | ast.Pow | ast.LShift):  # 32 bits may be too few
+                scope.typed |= is_whole(node, scope) and not isinstance(node, ast.Constant)
+            if MADE in found and set(found) != {MADE} and not constant:
+                raise Stays("python", "a list meets a number or an array")
+            return join(*found)
+        case ast.Compare(ops=ops, comparators=others) if any(
+            isinstance(op, ast.Is | ast.IsNot) for op in ops
+        ):
+            found = [expression(x, scope) for x in (node.left, *others)]
+            if any(not isinstance(x, ast.Constant) for x in others) and join(*found) != NUMBER:
+                raise Stays("python", "it asks whether two names are one thing")
+            return NUMBER if found[0] == NUMBER else SIZE
+        case ast.Await() | ast.Yield() | ast.YieldFrom():
+            raise Stays("python", "it waits")
+    parts = [expression(x, scope) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]
+    return join(*parts)
+
+
+def is_container(node, kind, scope) -> bool:
+    """Whether an expression is a list, tuple or dict, whose items Python finds and checks."""
+    value = scope.values.get(node.id) if isinstance(node, ast.Name) else None
+    return kind in (NUMBER, MADE) or type(value) in (list, tuple, dict)
+
+
+def is_whole(node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is arithmetic on whole numbers of Python that come in, alone."""
+    match node:
+        case ast.Constant(value=value):
+            return type(value) is int
+        case ast.Name(id=name):
+            return scope.kinds.get(name) == NUMBER and type(scope.values.get(name)) is int
+        case ast.UnaryOp(operand=operand):
+            return is_whole(operand, scope)
+        case ast.BinOp(left=left, right=right):
+            return is_whole(left, scope) and is_whole(right, scope)
+    return False
+
+
+def is_item_of_many(node, index, scope) -> bool:
+    """Whether Python had better find the item: the region would take all there are."""
+    value: Any = scope.values.get(node.value.id) if isinstance(node.value, ast.Name) else None
+    inside = scope.loops or scope.decided or scope.active
+    return (
+        type(value) in (dict, list, tuple) and len(value) > MANY and index == NUMBER and not inside
+    )
+
+
+def name(node, scope):
+    found = scope.kinds.get(node.id)
+    if found is not None:
+        return found
+    value = scope.lookup(node.id)
+    kind = kind_of(value)
+    return Known(value) if kind == NUMBER and isinstance(value, tuple) else kind
+
+
+def attribute(node, scope):
+    base = expression(node.value, scope)
+    if isinstance(base, Known):
+        if isinstance(base.value, types.ModuleType | type):
+            if may_be_rebound(base.value, node.attr):
+                raise Stays("object", f"it reads `.{node.attr}`, which may be another each time")
+            try:
+                return kind_of(getattr(base.value, node.attr))
+            except AttributeError:
+                raise Stays("python", f"there is no `{node.attr}`") from None
+        raise Stays("object", f"it reads `.{node.attr}` of an object")
+    if node.attr in _SHAPE and base in (ARRAY, UNKNOWN, NUMPY):
+        return NUMBER if base == NUMPY or node.attr == "dtype" else SIZE
+    if node.attr == "flat":
+        raise Stays("python", "`.flat` goes over an array item by item")
+    return base if base in (NUMBER, NUMPY, ARRAY, SCALAR, SIZE) else UNKNOWN
+
+
+def bind(target, kind, scope):
+    if isinstance(target, ast.Name):
+        scope.kinds[target.id] = kind
+        scope.defs.pop(target.id, None)
+    elif isinstance(target, ast.Tuple | ast.List):
+        inner = kind if kind in (ARRAY, NUMBER, NUMPY, SCALAR, SIZE) else UNKNOWN
+        for item in target.elts:
+            bind(item.value if isinstance(item, ast.Starred) else item, inner, scope)
+    elif isinstance(target, ast.Subscript):
+        place = expression(target.value, scope)
+        expression(target.slice, scope)
+        if place != MADE:
+            raise Stays("effect", "it writes to something that lives outside")
+    else:
+        raise Stays("effect", "it sets an attribute")
+
+
+def comprehension(node, scope):
+    inner = Scope(dict(scope.kinds), scope.lookup, scope.statement, scope.defs, active=scope.active)
+    for generator in node.generators:
+        items = expression(generator.iter, inner)
+        refuse_numpy(items)
+        if isinstance(items, Known):
+            raise Stays("object", "it goes over an object")
+        bind(generator.target, items if items in (ARRAY, NUMBER, SCALAR, SIZE) else UNKNOWN, inner)
+        for test in generator.ifs:
+            expression(test, inner)
+    parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    kinds_ = [expression(part, inner) for part in parts]
+    refuse_numpy(join(*kinds_))
+    _refuse_scalars(kinds_)
+    scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
+    scope.scalars |= inner.scalars
+    return MADE if not isinstance(node, ast.GeneratorExp) else UNKNOWN
+
+
+def known(node, scope) -> Known | None:
+    """What a path like `jnp.linalg.norm` stands for, where that is certain."""
+    if isinstance(node, ast.Name):
+        found = scope.kinds.get(node.id)
+        if found is None:
+            return Known(scope.lookup(node.id))
+        return found if isinstance(found, Known) else None
+    if isinstance(node, ast.Attribute):
+        base = known(node.value, scope)
+        if base is not None and isinstance(base.value, types.ModuleType | type):
+            try:
+                return Known(getattr(base.value, node.attr))
+            except AttributeError:
+                raise Stays("python", f"there is no `{node.attr}`") from None
+        if base is not None and not is_pytree(base.value) and callable(base.value):
+            return Known(getattr(base.value, node.attr, None))
+    return None
+
+
+def call(node, scope):
+    args = [expression(x.value if isinstance(x, ast.Starred) else x, scope) for x in node.args]
+    args += [expression(k.value, scope) for k in node.keywords]
+    function = node.func
+    if isinstance(function, ast.Name) and isinstance(scope.kinds.get(function.id), ast.AST):
+        local = scope.kinds[function.id]
+        define(local, args, scope)
+        return UNKNOWN
+    if isinstance(function, ast.Lambda):
+        lambda_(function, scope)
+        return UNKNOWN
+    found = known(function, scope)
+    if found is not None:
+        for arg in args:
+            _check_argument(arg, scope)
+        return result(found.value, args, node, scope)
+    if isinstance(function, ast.Attribute):
+        return method(node, function, args, scope)
+    kind = expression(function, scope)
+    if isinstance(kind, ast.AST):
+        return UNKNOWN
+    if kind in (UNKNOWN, ARRAY):  # what `jax.grad(f)` gave, or a module of equinox
+        for arg in args:
+            _check_argument(arg, scope)
+        if isinstance(function, ast.Name) and function.id in scope.values:
+            why = impure(scope.values[function.id], scope)
+            if why:
+                raise Stays("call", why)
+        if isinstance(function, ast.Call | ast.Name):
+            return UNKNOWN
+    raise Stays("call", "it calls something unknown")
+
+
+def _refuse_scalars(found) -> None:
+    """A number made of an array must stay a number where it is kept."""
+    if SCALAR in found:
+        raise Stays("value", "a number made of an array is kept")
+
+
+def _check_argument(kind, scope):
+    """A function handed on must be as pure as one that is called."""
+    if isinstance(kind, ast.FunctionDef):
+        define(kind, [], scope)
+    elif isinstance(kind, Known) and callable(kind.value) and not isinstance(kind.value, type):
+        why = impure(kind.value, scope)
+        if why:
+            raise Stays("call", why)
+    elif isinstance(kind, Known) and (
+        hasattr(kind.value, "__next__") or isinstance(kind.value, list | dict | set)
+    ):
+        raise Stays("object", "it takes something that may change")
+
+
+def method(node, function, args, scope):
+    base = expression(function.value, scope)
+    attr = function.attr
+    if base == NUMPY or (NUMPY in args and base == NUMBER):
+        raise Stays("numpy", "NumPy computes this")
+    if base == MADE:
+        _refuse_scalars(args)
+        return UNKNOWN
+    if base in (NUMBER, SCALAR, SIZE):
+        if attr in ("append", "extend", "pop", "update", "insert", "remove", "clear", "setdefault"):
+            raise Stays("effect", f"`.{attr}()` changes something that lives outside")
+        if join(NUMBER, *args) != NUMBER:  # `text.format(x)`
+            raise Stays("text", "a value becomes text")
+        return NUMBER
+    if isinstance(base, Known):
+        bound = getattr(base.value, attr, None)
+        if bound is None:
+            raise Stays("object", f"it asks an object for `.{attr}`")
+        return result(bound, args, node, scope)
+    if attr == "tolist" and base != MADE:
+        raise Stays("value", "numbers are made of an array")
+    if attr == "item" and base != MADE:
+        scope.scalars = True
+        return SCALAR
+    if attr in _ASKS:
+        return UNKNOWN
+    at = isinstance(function.value, ast.Subscript) and (
+        getattr(function.value.value, "attr", "") == "at"
+    )
+    if attr in _ARRAY_METHODS and (at or attr not in _AMBIGUOUS):
+        for arg in args:
+            _check_argument(arg, scope)
+        return ARRAY
+    if base == UNKNOWN and attr in _FUNCTIONS and attr not in _AMBIGUOUS:
+        return UNKNOWN  # of a module that came as an argument
+    raise Stays("call", f"`.{attr}()` may change something")
+
+
+def result(f, args, node, scope):
+    """The kind of f(*args). Raises Stays where f is not known to be pure."""
+    if f in (print, input) or getattr(f, "__module__", "") == "warnings":
+        raise Stays("effect", f"`{getattr(f, '__name__', f)}` talks to the world")
+    if _is_numpy(f):
+        if join(*args) in (NUMBER, NUMPY):
+            if any(a == NUMPY for a in args) or not isinstance(f, type | np.ufunc):
+                raise Stays("numpy", "NumPy computes this")
+            return NUMPY
+        raise Stays("numpy", f"`{_text(node.func)}` is NumPy's or SciPy's")
+    why = impure(f, scope)
+    if why:
+        raise Stays("call", why)
+    scope.writes |= writes(f) and scope.callee
+    if writes(f) and scope.numpy_inside and not scope.callee:
+        raise Stays("call", f"`{_text(node.func)}` may write to an array of NumPy")
+    if f is type and args:
+        raise Stays("object", "it asks for the type of a value")
+    if f in (isinstance, hasattr, callable):
+        scope.typed = True
+        scope.plainly |= join(NUMBER, *args[:1]) != NUMBER
+    if f in _COUNTS:
+        return NUMBER if all(a == NUMBER for a in args) else SIZE
+    if f in (max, min, sorted) and getattr(node, "keywords", ()) and join(NUMBER, *args) != NUMBER:
+        raise Stays("call", "it compares values by a key")
+    if f in _MAKES:
+        _refuse_scalars(args)
+        return MADE
+    if f in (map, filter, functools.reduce) and any(
+        isinstance(a, Known) and a.value in (int, float, bool, complex, str) for a in args
+    ):
+        raise Stays("value", "numbers are made of arrays")
+    if f in (str, repr, format, ascii) and join(NUMBER, *args) != NUMBER:
+        raise Stays("text", "a value becomes text")
+    scope.typed |= f in (str, repr, format, ascii)
+    if f in (int, float, bool, complex, str):
+        scope.scalars |= any(a != NUMBER for a in args)
+        return NUMBER if all(a == NUMBER for a in args) else SCALAR
+    if f in (any, all):
+        scope.scalars |= any(a != NUMBER for a in args)
+        return NUMBER if all(a == NUMBER for a in args) else SCALAR
+    if is_pure(f):
+        return join(*args)
+    if is_jax(f):
+        scope.computes = True
+        return ARRAY
+    scope.computes |= computes(f)
+    made = makes(f)
+    if made == "both":
+        raise Stays("value", f"`{_text(node.func)}` may make a number of an array")
+    if made or (not computes(f) and SCALAR in args and ARRAY not in args and UNKNOWN not in args):
+        scope.scalars = True
+        return SCALAR
+    return NUMBER if not computes(f) and all(a == NUMBER for a in args) else UNKNOWN
+
+
+def _text(node) -> str:
+    return ast.unparse(node)
+
+
+def _is_numpy(f) -> bool:
+    module = getattr(f, "__module__", None) or type(f).__module__
+    return isinstance(f, np.ufunc) or str(module).partition(".")[0] in ("numpy", "scipy")
+
+
+def lambda_(node, scope):
+    inner = Scope(
+        scope.kinds | parameters(node),
+        scope.lookup,
+        scope.statement,
+        scope.defs,
+        active=scope.active,
+    )
+    expression(node.body, inner)
+    scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
+
+
+def define(node: ast.FunctionDef | ast.Lambda, args, scope):
+    """Look into a function that is defined here."""
+    if isinstance(node, ast.Lambda) or id(node) in scope.active:
+        return
+    uses = scopes.uses(*node.body)
+    if uses.declared_global or uses.declared_nonlocal:
+        raise Stays("effect", f"`{node.name}` writes a variable outside of it")
+    kept = {n: UNKNOWN if k == MADE else k for n, k in scope.kinds.items()}  # not to be changed
+    inner = Scope(
+        kept | parameters(node), scope.lookup, scope.statement, dict(scope.defs),
+        returns=True, active=(*scope.active, id(node)),
+    )  # fmt: skip
+    if scopes.uses(*node.body).binds & {"__yield__"} or any(
+        isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node)
+    ):
+        raise Stays("python", f"`{node.name}` is a generator")
+    names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+    inner.kinds |= {n: k for n, k in zip(names, args, strict=False) if k == NUMBER}
+    for stmt in node.body:
+        scope.statement(stmt, inner)
+    if NUMBER in args and NUMBER in jax.tree.leaves(inner.given):
+        if scope.decided:
+            raise Stays("number", f"`{node.name}` gives a Python number that would lose digits")
+        scope.unrolled |= bool(scope.loops)
+    scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
+    scope.unrolled |= inner.unrolled
+    scope.computes |= inner.computes

@@ -1,0 +1,186 @@
+"""What is known of names while statements are looked at: kinds, scopes, why something stays."""
+
+import ast
+import builtins
+import enum
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from malleable import compat
+from malleable.execution.common.code_objects import cells_of
+from malleable.python_source import kinds, scopes
+
+ARRAY = "array"  # an array of JAX, or a pytree with such ones
+NUMBER = "number"  # a number, string, None or a tuple of these: Python's own
+SCALAR = "scalar"  # a Python number made of arrays: `float(x)`
+SIZE = "size"  # one that is known while tracing: `len(x)`, `x.shape[0]`
+NUMPY = "numpy"  # an array of NumPy that the user made
+MADE = "made"  # a list or dict made in this region
+UNKNOWN = "unknown"  # the result of a call in this region
+
+
+class Stays(Exception):
+    """A statement or expression that Python must run: `kind` and `why`."""
+
+    def __init__(self, kind: str, why: str):
+        self.kind, self.why = kind, why
+        super().__init__(why)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value that is known before the program runs: a function, a module, an object."""
+
+    value: Any
+
+
+@dataclass
+class Scope:
+    """kinds: of the local names, a kind or Known. lookup(name): what a name means outside.
+
+    defs: functions defined here, by name, with the tree of each. values: of the names that come in.
+    decided: how many constructs around this statement a value decides on.
+    """
+
+    kinds: dict
+    lookup: Callable[[str], Any]
+    statement: Callable  # looks at a statement in a scope: see `scan`
+    defs: dict = field(default_factory=dict)
+    returns: bool = False  # whether `return` may stand here
+    loops: int = 0
+    computes: bool = False  # whether something of JAX is called
+    scalars: bool = False  # whether numbers are made of arrays
+    values: dict = field(default_factory=dict)
+    mutable: set = field(default_factory=set)  # names of lists, dicts and sets from outside
+    numpy_inside: bool = False  # whether arrays of NumPy are in containers that come in
+    callee: bool = False  # whether this is a function that may be called with anything
+    writes: bool = False  # whether it writes in place to what it is called with
+    decided: int = 0
+    lenient: bool = False  # whether numbers may lose digits
+    unrolled: bool = False  # whether a loop has to stay one of Python
+    plainly: bool = False  # whether it has to be traced as it stands
+    typed: bool = False  # whether it asks what a number is, which a tracer cannot say
+    active: tuple = ()
+    given: list = field(default_factory=list)  # what each `return` gives, as a tree of kinds
+
+
+STATEFUL = ("flax.nnx", "haiku", "keras", "torch", "tensorflow")  # whose modules have a state
+
+
+def is_stateful(value) -> bool:
+    """Whether an object is a module with a state of its own, or a method of one."""
+    owner = getattr(value, "__self__", value)
+    bases = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
+    return any(base.__module__.startswith(STATEFUL) for base in bases)
+
+
+def kind_of(value) -> Any:
+    """The kind of a value that comes into a region."""
+    if isinstance(value, jax.Array | compat.Tracer):
+        return ARRAY
+    if hasattr(value, "__next__"):
+        return Known(value)  # reading it changes it
+    if isinstance(value, np.ndarray | np.generic):
+        return NUMPY
+    if value is None or isinstance(
+        value, bool | int | float | complex | str | bytes | range | slice
+    ):
+        return NUMBER
+    if is_stateful(value):
+        return Known(value)
+    if isinstance(value, types.ModuleType | type) or (callable(value) and not is_pytree(value)):
+        return Known(value)
+    try:
+        leaves = jax.tree.leaves(value)
+    except ValueError:  # a dict whose keys have no order
+        return Known(value)
+    if type(value) in (list, dict, tuple) or is_pytree(value):
+        found = [kind_of(leaf) for leaf in leaves]
+        if any(isinstance(k, Known) for k in found):
+            return Known(value)
+        if ARRAY in found or (NUMPY in found and type(value) is not list):
+            return ARRAY
+        if NUMPY in found:
+            return NUMPY
+        return NUMBER
+    return Known(value)
+
+
+def may_be_rebound(owner, name: str) -> bool:
+    """Whether an attribute of a module or class of the user's holds data, as a variable does."""
+    if not isinstance(owner, types.ModuleType | type) or isinstance(owner, enum.EnumMeta):
+        return False
+    module = owner.__name__ if isinstance(owner, types.ModuleType) else owner.__module__
+    found = sys.modules.get(module)
+    file = getattr(found, "__file__", None) or ""
+    if found is None or module == "builtins" or kinds.of_file(file) != kinds.CONVERT:
+        return False
+    value = getattr(owner, name, None)
+    return not kinds.is_installed(file) and not isinstance(kind_of(value), Known)
+
+
+def is_pytree(value) -> bool:
+    try:
+        leaves = jax.tree.leaves(value, is_leaf=lambda x: x is not value)
+    except ValueError:  # a dict whose keys have no order
+        return False
+    return not (len(leaves) == 1 and leaves[0] is value)
+
+
+def join(*found):
+    """The kind of what is made of several."""
+    found = [k for k in found if k is not None]
+    for kind in (ARRAY, UNKNOWN, MADE):
+        if kind in found:
+            return ARRAY if kind == MADE else kind
+    if any(isinstance(k, Known | ast.AST) for k in found):
+        return UNKNOWN
+    if NUMPY in found:
+        return NUMPY
+    return next((kind for kind in (SCALAR, SIZE) if kind in found), NUMBER)
+
+
+_WAITS = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
+
+
+def code_waits(code) -> bool:
+    """Whether a function is a generator or a coroutine."""
+    return bool(code.co_flags & _WAITS)
+
+
+def outside(f: types.FunctionType) -> Callable[[str], Any]:
+    """What the free and global names of a function mean now."""
+    cells = cells_of(f)
+
+    def lookup(name):
+        try:
+            if name in cells:
+                return cells[name].cell_contents
+            if name in f.__globals__:
+                return f.__globals__[name]
+            return getattr(builtins, name)
+        except (AttributeError, ValueError):
+            raise Stays("python", f"`{name}` has no value yet") from None
+
+    return lookup
+
+
+def parameters(node) -> dict:
+    return dict.fromkeys(scopes.arguments(node), UNKNOWN)
+
+
+def refuse_numpy(kind):
+    if kind == NUMPY:
+        raise Stays("numpy", "NumPy computes this")

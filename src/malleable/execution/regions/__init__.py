@@ -1,0 +1,1 @@
+"""A region at run time: traced, and run the way that costs least."""

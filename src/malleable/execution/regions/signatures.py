@@ -1,0 +1,121 @@
+"""What a traced program depends on, and where its arguments lie."""
+
+import contextvars
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+from malleable import compat
+from malleable.execution.common.host_values import own
+
+ARRAY = compat.HostArray
+NUMBERS = frozenset([int, float, complex])
+FIXED = frozenset([bool, str, type(None), types.ModuleType])  # part of the key as they are
+CONCRETE = frozenset([ARRAY, np.ndarray, int, float, complex])
+
+
+compiling: contextvars.ContextVar = contextvars.ContextVar("compiling", default=False)
+"""Whether the residual program is being traced, and Python must not act."""
+
+
+def flatten(value):
+    """Leaves and structure; a dict whose keys have no order is a leaf."""
+    if hasattr(value, "__next__"):
+        return [value], None
+    try:
+        return jax.tree.flatten(value)
+    except ValueError:
+        return [value], None
+
+
+def exactly(value):
+    """What a value that is compiled in is in a key: -0.0 == 0.0."""
+    return repr(value) if type(value) in (float, complex) else value
+
+
+def signature(leaf, may_be_raw=False) -> tuple:
+    """What of a leaf a traced program depends on; a raw array is as one of JAX."""
+    kind = type(leaf)
+    if kind is ARRAY:
+        return (leaf.shape, leaf.dtype, leaf.weak_type)
+    if kind is np.ndarray:
+        weak = False if may_be_raw and not leaf.flags.writeable else None
+        return (leaf.shape, leaf.dtype, weak)
+    if kind is int or kind is float or kind is complex:
+        return (kind,)
+    if isinstance(leaf, compat.Tracer | jax.Array):
+        aval: Any = leaf.aval
+        return (leaf.shape, leaf.dtype, aval.weak_type)
+    if isinstance(leaf, np.generic):
+        return ((), leaf.dtype)
+    if kind is types.FunctionType and not (leaf.__closure__ or leaf.__defaults__):
+        return (kind, leaf.__code__, id(leaf.__globals__))  # a lambda, made again for each call
+    try:
+        hash(leaf)
+    except TypeError:
+        return (kind, id(leaf))
+    return (kind, leaf)
+
+
+def kinds(args, kwargs) -> tuple:
+    """What arguments are but for sizes and numbers: on these it depends how a function is cut."""
+    found: list = [tuple(kwargs)]
+    for value in (*args, *kwargs.values()):
+        kind = type(value)
+        if kind in NUMBERS or kind in FIXED:
+            found.append(value if kind is bool else kind)
+        elif kind is types.FunctionType:
+            found.append(value.__code__)
+        elif kind is ARRAY or kind is np.ndarray:
+            found += (kind, value.dtype, value.ndim)
+        else:
+            leaves, tree = flatten(value)
+            found.append(tree)
+            for leaf in leaves:
+                kind = ARRAY if isinstance(leaf, jax.Array) else type(leaf)
+                is_array = kind is ARRAY or isinstance(leaf, np.ndarray)
+                found += (kind, leaf.dtype, leaf.ndim) if is_array else (kind,)
+    return tuple(found)
+
+
+def plain_kinds(args, kwargs) -> list:
+    """The types of what is a number of Python, a string or None; None for all else."""
+    return [k if k in NUMBERS or k in FIXED else None for k in map(type, (*args, *kwargs.values()))]
+
+
+def without_sizes(key: tuple) -> tuple:
+    """A signature with ranks in the place of shapes."""
+    is_shape = [type(part) is tuple and all(type(d) is int for d in part) for part in key]
+    return tuple([len(part) if s else part for part, s in zip(key, is_shape, strict=True)])
+
+
+def owned(outs, args) -> list:
+    """Results of NumPy as ours; copied where they may share memory that the user can write to."""
+    theirs = [x for x in args if type(x) is np.ndarray and x.flags.writeable]
+    if theirs:
+        outs = [np.array(x) if any(np.may_share_memory(x, y) for y in theirs) else x for x in outs]
+    return list(map(own, outs))
+
+
+def is_away(leaves) -> bool:
+    """Whether an array lies elsewhere than where NumPy would leave it."""
+    if jax.device_count() == 1:
+        return False
+    config: Any = jax.config
+    home = config.jax_default_device
+    arrays = [x for x in leaves if type(x) is ARRAY]
+    return home is not None or any(x.devices() != {jax.devices()[0]} for x in arrays)
+
+
+def shape_of(leaf) -> tuple:
+    return leaf.shape if isinstance(leaf, np.ndarray | np.generic | jax.Array) else ()
+
+
+def loops(program: compat.Jaxpr, names=("while", "scan")) -> bool:
+    """Whether there is a loop in a program, which NumPy would run step by step."""
+    return any(
+        eqn.primitive.name in names or any(loops(b, names) for b in compat.bodies(eqn.params))
+        for eqn in program.jaxpr.eqns
+    )

@@ -1,0 +1,416 @@
+"""The statements of a region as a program: traced as they stand, or with their branches lifted."""
+
+import ast
+import functools
+import re
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box, Masked
+from malleable.arrays.masked import compacted, selections
+from malleable.core.changes import watching
+from malleable.execution.common import code_objects
+from malleable.execution.host.host import is_raw
+from malleable.execution.purity.facts import NUMBER, SCALAR, SIZE, Stays
+from malleable.execution.regions.signatures import flatten
+from malleable.frontend.common.session import Options, Session, within
+from malleable.frontend.convert import OPERATORS, box_all, finish
+from malleable.frontend.counterparts.bounded import BoundedList
+from malleable.frontend.values.trees import UNSET
+from malleable.python_source.nodes import copied, load
+
+LIFTED, UNROLLED = Options(roll="auto", exact=True), Options(exact=True)
+WATCH, UNBOUND = "_watch", "_unset"  # what the text of a region may name besides the user's
+LONG = 100  # steps of Python loops that one region may hold
+
+
+_LEAF, _ONE = jax.tree.structure(0), jax.tree.structure((0,))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A region as a program. dynamic: which leaves of the inputs are arguments of it.
+
+    outs: per leaf of the output its number among the program's, or (value,) for one that is known;
+    numbers: which outputs are Python numbers to the user; lifted: how branches were, "" if not.
+    form: "leaf" or "tuple" where the program's outputs are what is handed out; else "tree".
+    single: whether what is handed out is the one item of a tuple.
+    """
+
+    program: compat.Jaxpr
+    dynamic: tuple[bool, ...]
+    tree: Any
+    outs: tuple
+    numbers: tuple[bool, ...]
+    lifted: str
+
+    form: str = "tree"
+    single: bool = False
+    order: Any = None  # the keys of the dicts among the outputs, as the program put them
+    tested: bool = False  # whether its last output says that nothing was empty that must not be
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Where a region did not trace: the number of its statement, and the error."""
+
+    cut: int
+    error: Exception
+
+
+class Written(Stays):
+    """A region wrote to a container of the caller's: its trace, which holds copies, shows it."""
+
+    def __init__(self, name: str):
+        super().__init__("effect", f"it changes {name}, which lives outside")
+
+
+class Shared(Stays):
+    """A region hands out what the caller has too. outs: under which of its names, by number."""
+
+    def __init__(self, outs: list[int]):
+        super().__init__("object", "it gives a name to what lives outside")
+        self.outs = outs
+
+
+@dataclass
+class Body:
+    """A region as a function: its text, and at which line each statement begins."""
+
+    fun: types.FunctionType
+    starts: list[int]
+    filename: str
+    guarded: bool = False  # whether an exception shows what was done before it
+    copies: bool = False  # whether it may hand out copies of containers among its arguments
+
+    def statement_of(self, error: BaseException) -> int | None:
+        """The number of the statement in which an error arose."""
+        trace, line = error.__traceback__, None
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self.filename:
+                line = trace.tb_lineno
+                break
+            trace = trace.tb_next
+        if line is None:
+            return None
+        found = [i for i, start in enumerate(self.starts) if start <= line]
+        return found[-1] if found else None
+
+
+_USER_LINES: dict = {}  # by the file name of a region: the user's code, and which line is whose
+
+
+def user_line(where: str) -> str:
+    """The user's line for one of a region, "" where it is no such line."""
+    found = re.match(r"(<region .*>):(\d+)", where)
+    if not found or found[1] not in _USER_LINES:
+        return ""
+    code, lines = _USER_LINES[found[1]]
+    known = [theirs for ours, theirs in lines if ours <= int(found[2])]
+    return f"{code.co_filename}:{known[-1] if known else code.co_firstlineno} in {code.co_name}"
+
+
+def make_body(
+    stmts: list, prelude: list, ins, outs, tail: bool, what: str, fun, watched=False, absent=(),
+    guarded=False, copies=False,
+) -> Body:  # fmt: skip
+    """The function of a region. outs: names, None for one without a value.
+
+    watched: a long loop in it raises Stays. absent: variables that have no value yet.
+    """
+    outs = [UNBOUND if name is None else name for name in outs]
+    if watched:
+        prelude, stmts = ([Watched().visit(copied(s)) for s in x] for x in (prelude, stmts))
+    lines = [f"def region({', '.join(ins)}):"]
+    lines += [f"    if False: {name} = 0" for name in sorted(absent)]  # or a global would be read
+    starts = []
+    for definition in prelude:
+        lines += _indented(definition)
+    for stmt in stmts:
+        starts.append(len(lines) + 1)
+        lines += _indented(stmt)
+    if not tail:
+        lines.append(f"    return ({', '.join(outs)}{',' if outs else ''})")
+    elif not stmts:
+        lines.append("    pass")
+    cells = code_objects.cells_of(fun)
+    cells[UNBOUND] = types.CellType(UNSET)
+    if watched:
+        cells[WATCH] = types.CellType(Watch())
+    made = code_objects.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
+    lines_of = [(line, stmt.lineno) for line, stmt in zip(starts, stmts, strict=True)]
+    _USER_LINES[made.__code__.co_filename] = (fun.__code__, lines_of)
+    return Body(made, starts, made.__code__.co_filename, guarded, copies)
+
+
+class Watched(ast.NodeTransformer):
+    """Loops that count their steps."""
+
+    def visit_For(self, node):
+        self.generic_visit(node)
+        node.iter = ast.Call(func=load(WATCH), args=[node.iter], keywords=[])
+        return node
+
+    def visit_While(self, node):
+        self.generic_visit(node)
+        tick = ast.Call(func=load(WATCH), args=[], keywords=[])
+        node.test = ast.BoolOp(op=ast.And(), values=[tick, node.test])
+        return node
+
+
+class Watch:
+    """Counts the steps of the loops of a region while it is traced."""
+
+    def __init__(self):
+        self.left = LONG
+
+    def __call__(self, items=None):
+        if items is None:
+            return self.step()
+        return (item for item in items if self.step())
+
+    def step(self) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            self.left = LONG
+            raise Stays("loop", "a loop of many steps stays with Python")
+        return True
+
+
+def _indented(stmt):
+    text = ast.unparse(ast.fix_missing_locations(stmt))
+    return ["    " + line for line in text.split("\n")]
+
+
+def is_dynamic(leaf) -> bool:
+    """Whether a leaf is an argument of the program, and not part of its key."""
+    if isinstance(leaf, int) and not isinstance(leaf, np.generic):
+        return not isinstance(leaf, bool) and -(2**31) <= leaf < 2**31
+    return isinstance(leaf, jax.Array | compat.Tracer | np.ndarray | np.generic | float | complex)
+
+
+def attempt(
+    body: Body,
+    values,
+    leaf_static: Callable,
+    kinds: Any,
+    lifted: str,
+    stage: Callable = compat.trace,
+) -> Traced | Failed:
+    """Trace a region on values. kinds: a list for the names it leaves, a tuple for its results.
+
+    leaf_static(i): whether numbers of input i are part of the key. stage(fun, *args): the trace.
+    """
+    leaves, tree = [], []
+    for i, value in enumerate(values):
+        parts, structure = flatten(value)
+        tree.append((structure, len(parts)))
+        for leaf in parts:
+            fixed = is_number(leaf) and (leaf_static(i) or leaf is not value)
+            leaves.append((leaf, is_dynamic(leaf) and not fixed))
+    dynamic = tuple(d for _, d in leaves)
+    arrays = {id(x) for x in values} | {id(leaf) for leaf, _ in leaves if is_raw(leaf)}
+    nested = {id(x) for x, _ in leaves if type(x) is np.ndarray and id(x) not in arrays}
+    made: dict[str, Any] = {}
+
+    def flat(*xs):
+        rest = iter(xs)
+        filled = [next(rest) if d else leaf for leaf, d in leaves]
+        given, at = [], 0
+        for structure, count in tree:
+            part = filled[at : at + count]
+            given.append(part[0] if structure is None else jax.tree.unflatten(structure, part))
+            at += count
+        given = [ordered(x, skeleton(value)) for x, value in zip(given, values, strict=True)]
+        given = [x for x in given if x is not UNSET]
+        theirs = [x for x in values if x is not UNSET]
+        views = [x for x, (leaf, d) in zip(filled, leaves, strict=True) if d and id(leaf) in nested]
+        around = functools.partial(watched_run, body, tuple(theirs), views)
+        if lifted:
+            out, tests = lift(body.fun, given, lifted, around)
+        else:
+            out, tests = around(body.fun, *given), []
+        if tests and body.guarded:
+            raise Stays("mask", "an empty selection raises here")
+        if lifted and any(map(_is_open, jax.tree.leaves(out, is_leaf=_is_open))):
+            raise Stays("mask", "the size of the result depends on values")
+        found, made["tree"] = jax.tree.flatten(out)
+        made["out"] = jax.tree.unflatten(made["tree"], [0] * len(found))
+        made["order"] = skeleton(out)
+        same = {
+            id(x): i
+            for i, (x, (leaf, d)) in enumerate(zip(filled, leaves, strict=True))
+            if (d and is_number(leaf)) or not (d or _can_leave(leaf))
+        }
+        entries, outs = [], []
+        for x in found:
+            if id(x) in same:
+                entries.append(("in", same[id(x)]))
+            elif isinstance(x, jax.Array | compat.Tracer | np.ndarray | np.generic):
+                entries.append(len(outs))
+                outs.append(x)
+            elif isinstance(x, compat.SymbolicSize):
+                entries.append(("size", str(x)))
+            else:
+                entries.append((x,))
+        made["entries"], made["tested"] = entries, bool(tests)
+        return [*outs, functools.reduce(jnp.logical_and, tests)] if tests else outs
+
+    arguments = [leaf for leaf, d in leaves if d]
+    try:
+        program = stage(flat, *arguments)
+    except Exception as e:
+        cut = body.statement_of(e)
+        return Failed(-1 if cut is None else cut, e)
+    entries = tuple(made["entries"])
+    if any(not _can_leave(e[0]) for e in entries if isinstance(e, tuple) and len(e) == 1):
+        return Failed(-1, Stays("object", "it leaves an object"))
+    numbers = _are_numbers(kinds, made["out"], len(entries))
+    single = isinstance(kinds, list) and len(kinds) == 1
+    plain = entries == tuple(range(len(entries))) and not any(numbers) and not made["tested"]
+    form = "tree"
+    if plain and (made["tree"] == _LEAF or (single and made["tree"] == _ONE)):
+        form = "leaf"
+    elif plain and not single and made["tree"] == jax.tree.structure((0,) * len(entries)):
+        form = "tuple"
+    return Traced(
+        *(program, dynamic, made["tree"], entries, tuple(numbers), lifted, form, single),
+        order=made["order"],
+        tested=made["tested"],
+    )
+
+
+def watched_run(body: Body, theirs: tuple, views: list, run: Callable, *given):
+    """Run a region on copies of the caller's values. Raises Stays where a copy will not do.
+
+    views: the arrays that stand for those of NumPy in containers of the caller's.
+    """
+    with watching(body.fun, (theirs,), (given,)) as watch:
+        out = run(*given)
+        if name := watch.written():
+            raise Written(name)
+        same = {id(x) for x in views}
+        parts = out if type(out) is tuple else (out,)
+        is_view = lambda x: id(x.value if isinstance(x, Box) else x) in same  # noqa: E731
+        seen = [bool(same) and any(map(is_view, jax.tree.leaves(x))) for x in parts]
+        outs = [i for i, x in enumerate(parts) if seen[i] or watch.hands_out(x)]
+        if outs and not body.copies:
+            raise Shared(outs)
+    return out
+
+
+def skeleton(x):
+    """Where dicts stand in an output, with their keys in order; None where there is none."""
+    if type(x) is dict:
+        return {key: skeleton(part) for key, part in x.items()}
+    if type(x) in (list, tuple):
+        parts = [skeleton(part) for part in x]
+        return parts if any(part is not None for part in parts) else None
+    return None
+
+
+def ordered(x, order):
+    """`x` with its dicts in the order of the skeleton: JAX sorts their keys."""
+    if order is None:
+        return x
+    if type(x) is dict:
+        return {key: ordered(x[key], part) for key, part in order.items()}
+    return type(x)(ordered(a, b) for a, b in zip(x, order, strict=True))
+
+
+def _is_open(x) -> bool:
+    """Whether the front end left something whose size only a run knows."""
+    return type(x) is Masked or isinstance(x, BoundedList)
+
+
+def _are_numbers(kinds, out, count: int) -> tuple[bool, ...]:
+    """Which leaves of the output are Python numbers to the user. A tuple: each `return` in turn."""
+    ways = [tuple(kinds)] if isinstance(kinds, list) else list(kinds)
+    agreed = [True] * count
+    for way in ways:
+        spread = lambda kind, part: jax.tree.map(lambda _: kind, part)  # noqa: E731
+        try:
+            found = jax.tree.leaves(jax.tree.map(spread, way, out))
+        except ValueError:
+            return (False,) * count
+        agreed = [a and k in (NUMBER, SCALAR, SIZE) for a, k in zip(agreed, found, strict=True)]
+    return tuple(agreed) if ways else (False,) * count
+
+
+def is_number(leaf) -> bool:
+    """Whether a leaf is a number of Python's own."""
+    return isinstance(leaf, int | float | complex) and not isinstance(leaf, np.generic)
+
+
+def _can_leave(x) -> bool:
+    """Whether a value known while tracing may be handed out again and again."""
+    return x is UNSET or isinstance(
+        x, bool | int | float | complex | str | bytes | np.dtype | range
+    )
+
+
+def lift(fun: Callable, given: list, how: str, around: Callable):
+    """Run a region under the front end: branches and loops on traced values are compiled.
+
+    around(run, *given): runs it. how: "masks" if what a mask selects may be computed with, as long
+    as nobody needs its size; "unrolled" if a loop that is known stays one of Python. Also gives the
+    tests, arrays, that selections are not empty where Python would raise.
+    """
+    options = UNROLLED if "unrolled" in how else LIFTED
+
+    def run():
+        boxed = box_all(given)
+        with journal.opened(base=True):
+            out = around(functools.partial(OPERATORS.call, fun), *boxed)
+            refuse_kept_numbers(out, 0)
+            return ordered(finish(out), skeleton(out))
+
+    tests: list = []
+    token = compacted.set("masks" not in how)
+    with compat.current_trace() as trace:  # which is taken away inside
+        pass
+    tested = selections.set((trace, tests))
+    try:
+        return within(Session(options, OPERATORS.call), run), tests
+    finally:
+        selections.reset(tested)
+        compacted.reset(token)
+
+
+def refuse_kept_numbers(out, depth: int) -> None:
+    """A Python number in a list or dict would come out as an array."""
+    if type(out) in (list, dict) or (isinstance(out, tuple) and (depth or hasattr(out, "_fields"))):
+        parts = out.values() if type(out) is dict else out
+        for part in parts:
+            value = part.value if isinstance(part, Box) and part.scalar else None
+            aval: Any = value.aval if isinstance(value, compat.Tracer) else None
+            if aval is not None and aval.weak_type:
+                raise Stays("number", "a Python number is kept in a list or dict")
+            refuse_kept_numbers(part, depth + 1)
+    elif isinstance(out, tuple):
+        for part in out:
+            refuse_kept_numbers(part, depth + 1)
+
+
+def from_numbers_only(traced: Traced, leaves: list) -> bool:
+    """Whether an output, an array to JAX, is made of Python numbers only, and so may be one."""
+    args = [leaf for leaf, d in zip(leaves, traced.dynamic, strict=True) if d]
+    program = traced.program.jaxpr
+    numbers = {v for v, x in zip(program.invars, args, strict=True) if is_number(x)}
+    if not numbers:
+        return False
+    for eqn in program.eqns:
+        inputs = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
+        if inputs and all(v in numbers for v in inputs):
+            numbers.update(v for v in eqn.outvars if not v.aval.shape and v.aval.weak_type)
+    outs = [v for v in program.outvars if not isinstance(v, compat.Literal)]
+    known = {e for e, number in zip(traced.outs, traced.numbers, strict=True) if number}
+    return any(v in numbers for i, v in enumerate(outs) if i not in known)

@@ -1,0 +1,47 @@
+"""Tracebacks that show the user's frames only, and the line of the last."""
+
+import types
+
+import jax
+
+from malleable import compat
+from malleable.arrays.content import UNCONVERTED_TEST
+from malleable.errors import TransformError
+from malleable.python_source.nodes import HOOKS
+
+BY_ARRAY = "index a list or an array: np.array(xs)[i]"
+
+
+def without_ours(e: BaseException) -> BaseException:
+    """The exception, its traceback without the frames of this library."""
+    kept, frame = [], e.__traceback__
+    while frame is not None:
+        if not frame.tb_frame.f_code.co_filename.startswith(compat.PACKAGE):
+            kept.append(frame)
+        frame = frame.tb_next
+    last = None
+    for frame in reversed(kept):
+        last = types.TracebackType(last, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return e.with_traceback(last)
+
+
+def named(e: BaseException) -> BaseException:
+    """An error of JAX in a line that is converted, as one that names it and a way out."""
+    frame = e.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        if not compat.is_users(frame.tb_next.tb_frame.f_code.co_filename):
+            break
+        frame = frame.tb_next
+    code = frame.tb_frame.f_code if frame is not None else None
+    if frame is None or code is None or HOOKS not in code.co_freevars:
+        return e
+    if isinstance(e, jax.errors.TracerIntegerConversionError):
+        what, hint = "what is indexed here takes Python's own numbers only", BY_ARRAY
+    elif UNCONVERTED_TEST in getattr(e, "__notes__", ()):
+        what, hint = UNCONVERTED_TEST.split("\n  hint: ")
+    else:
+        return e
+    where = f"{code.co_filename}:{frame.tb_lineno} in {code.co_name}"
+    new = TransformError(what, where=where, hint=hint)
+    new.__cause__ = e
+    return new.with_traceback(e.__traceback__)

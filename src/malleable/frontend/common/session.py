@@ -1,0 +1,68 @@
+"""What holds for one call of a converted function: its options, and what was raised on the way."""
+
+import contextvars
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from malleable.arrays.box import Box
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to convert. See `autograph` and `loop`.
+
+    exact: refuse what has no one meaning once it is compiled: a `raise` that a value decides, a
+    variable that is a number of one type here and of another there; and no array changes in place.
+    """
+
+    mode: str = "full"
+    checked: bool = False
+    strict: bool = False
+    max_steps: int | None = None
+    roll: bool | str = False
+    exact: bool = False
+
+
+@dataclass
+class Session:
+    """raised: whether a dropped `raise` would have happened; a loop stops there.
+
+    attempts: each `try` whose body runs now.
+    """
+
+    options: Options
+    call: Callable = lambda fun, *args: fun(*args)  # how the user's methods are run
+    raised: Box = field(default_factory=lambda: Box(False, True))
+    attempts: list = field(default_factory=list)
+    names: bool = False  # whether a handler of NameError may ask which names a path has bound
+    lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
+    inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
+    stdout: Any = field(default_factory=lambda: sys.stdout)
+    uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
+
+    def is_screen(self, file) -> bool:
+        """Whether what is printed there is read by nobody in the program."""
+        return file is self.stdout or file is sys.stderr
+
+
+_session: contextvars.ContextVar[Session | None] = contextvars.ContextVar("session", default=None)
+
+
+def session() -> Session:
+    found = _session.get()
+    return found if found is not None else Session(Options())
+
+
+def active() -> bool:
+    return _session.get() is not None
+
+
+def within(new: Session, fun: Callable, *args, **kwargs) -> Any:
+    """fun(*args), in a session."""
+    token = _session.set(new)
+    try:
+        return fun(*args, **kwargs)
+    finally:
+        _session.reset(token)

@@ -1,0 +1,1 @@
+"""What stands for functions of Python, NumPy and SciPy on traced values."""

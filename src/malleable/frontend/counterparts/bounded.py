@@ -1,0 +1,336 @@
+"""Lists whose length is traced: what was appended under a traced condition, or before a break.
+
+Such a list holds one item, a `Bounded`: the items stacked in arrays, and how many there are.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box, unbox
+from malleable.arrays.masked import Masked
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
+from malleable.frontend.counterparts import scalars
+from malleable.frontend.values.copies import IN_A_LIST, disown
+from malleable.frontend.values.raises import fail_where
+from malleable.frontend.values.trees import (
+    Either,
+    Leaf,
+    Node,
+    Ragged,
+    abstract,
+    free,
+    join,
+    join_ragged,
+)
+from malleable.frontend.values.values import (
+    Bounded,
+    bounded,
+    flatten,
+    inject,
+    inject_list,
+    is_number,
+    rebuild,
+    refuse_uncertain,
+)
+
+
+class BoundedList(NamedTuple):
+    """A list as the result of a converted function: the first `length` of the items count."""
+
+    items: Any
+    length: Any
+
+
+def plain(content: Bounded) -> BoundedList:
+    """The result that stands for a list: its items as JAX arrays."""
+    items = rebuild(content.tree.item, iter(content.arrays), "")
+    arrays = jax.tree.map(
+        lambda x: x.value if isinstance(x, Box) else x, items, is_leaf=lambda x: isinstance(x, Box)
+    )
+    return BoundedList(arrays, content.length)
+
+
+def length_of(content: Bounded) -> Box:
+    integer = jnp.asarray(0).dtype
+    return Box(compat.convert(content.length, integer, True), True)
+
+
+def position(content: Bounded, at, error: str) -> Any:
+    """An index from the start of the list: out of bounds is a `raise`."""
+    n, at = content.length, at.value if isinstance(at, Box) else at
+    at = jnp.where(at < 0, at + n, at) if isinstance(at, jax.Array) else at + n if at < 0 else at
+    fail_where(jnp.logical_or(at < 0, at >= n), IndexError(error))
+    return at
+
+
+def item(content: Bounded, at) -> Any:
+    """content[at]."""
+    return item_at(content, position(content, at, "list index out of range"))
+
+
+def item_at(content: Bounded, at, own: bool = False) -> Any:
+    """The item at a place that is there; own: it is taken out of the list."""
+    rows = [jax.lax.dynamic_index_in_dim(a, at, keepdims=False) for a in content.arrays]
+    found = rebuild(content.tree.item, iter(rows), "")
+    if not own:
+        disown(flatten(found, [], deep=True), IN_A_LIST, content.tree.item)
+    return found
+
+
+def put_item(xs: list, at, value) -> None:
+    """xs[at] = value."""
+    content = xs[0]
+    at = position(content, at, "list assignment index out of range")
+    tree, arrays, row = with_room(content, value, content.tree.cap)
+    arrays = [a.at[at].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
+    xs[:] = [Bounded(tree, content.length, arrays)]
+
+
+def append(xs: list, value) -> None:
+    """xs.append(value): one longer, or, around a loop, into the room that is left."""
+    content = xs[0]
+    old, n = content.tree, content.length
+    tree, arrays, row = with_room(content, value, old.cap + (not old.fixed))
+    arrays = [a.at[n].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
+    if old.fixed:
+        fail_where(n >= old.cap, IndexError("a list grew beyond its bound"))
+    xs[:] = [Bounded(tree, n + 1, arrays)]
+
+
+def repeated(xs, times) -> list:
+    """`xs * times` for a traced number of times: a list with a bound, if it is known."""
+    most = session().options.max_steps
+    if type(xs) is not list or most is None:
+        raise TransformError(
+            f"a {type(xs).__name__} is repeated a number of times that is known only at run time",
+            where=compat.where(),
+            hint="say how often at most by autograph(max_steps=n), which makes a list of up to n "
+            "times its items, or make an array of the largest size"
+            if type(xs) is list
+            else "make it as long as it can get",
+        )
+    if not xs:
+        return []
+    tree = flatten(xs * most, leaves := [])
+    room = join_ragged(tree, tree)
+    if room is None:
+        refuse("`*` of items of several types")
+    length = jnp.clip(jnp.asarray(unbox(times), np.int32), 0, most) * len(xs)
+    fail_where(unbox(times) > most, IndexError("a list grew beyond its bound"))
+    _, *arrays = inject_list(tree, iter(leaves), room)  # type: ignore[arg-type]
+    return [Bounded(room, length, arrays)]  # type: ignore[arg-type]
+
+
+def with_room(content: Bounded, value, cap: int) -> tuple:
+    """The tree that holds one more value, the arrays of that tree, and the leaves of the value."""
+    leaves: list = []
+    new = flatten(value, leaves)
+    goal = free(join(content.tree.item, abstract(new)))
+    if isinstance(goal, Either):
+        raise TransformError(
+            "a list whose length is traced gets items of several types",
+            where=compat.where(),
+            hint="give all items one type and shape",
+        )
+    disown(new, IN_A_LIST, goal)
+    tree = Ragged(goal, cap, content.tree.fixed)
+    flat = inject_list(content.tree, iter([content.length, *content.arrays]), tree)
+    return tree, flat[1:], inject(new, iter(leaves), goal)
+
+
+def pop(xs: list, at=-1) -> Any:
+    """xs.pop(at)."""
+    content = xs[0]
+    fail_where(content.length == 0, IndexError("pop from empty list"))
+    gone = position(content, at, "pop index out of range")
+    out = item_at(content, gone, own=True)
+    k = jnp.arange(content.tree.cap)
+    xs[:] = [taken(content, k + (k >= gone), content.length - 1)]
+    return out
+
+
+def taken(content: Bounded, index, count) -> Bounded:
+    """The items at these places, of which the first `count` are there."""
+    index = jnp.clip(index, 0, content.tree.cap - 1)
+    tree = replace(content.tree, cap=len(index))
+    return Bounded(tree, jnp.asarray(count, np.int32), [a[index] for a in content.arrays])
+
+
+def part(content: Bounded, index: slice) -> list:
+    """xs[start:stop:step]."""
+    n, cap = content.length, content.tree.cap
+    start, stop, step = (x.value if isinstance(x, Box) else x for x in _ends(index))
+    if not isinstance(step, int) or step == 0:
+        refuse("a slice with a traced step")
+    low, high = (0, n) if step > 0 else (-1, n - 1)
+    first, last = (low, high) if step > 0 else (high, low)
+    first = first if start is None else jnp.clip(jnp.where(start < 0, start + n, start), low, high)
+    last = last if stop is None else jnp.clip(jnp.where(stop < 0, stop + n, stop), low, high)
+    count = jnp.maximum((last - first + step - (1 if step > 0 else -1)) // step, 0)
+    return [taken(content, first + step * jnp.arange(cap), count)]
+
+
+def part_of_list(xs: list, index: slice) -> list:
+    """xs[start:stop] of a list of known length, with a traced bound."""
+    tree = flatten(list(xs), leaves := [])
+    items = join_ragged(tree, tree)
+    if items is None:
+        refuse("a slice with a traced bound, of items of several types,")
+    count, *arrays = inject_list(tree, iter(leaves), items)
+    return part(Bounded(items, count, arrays), index)
+
+
+def _ends(index: slice) -> tuple:
+    return index.start, index.stop, 1 if index.step is None else index.step
+
+
+def joined(a: list, b: list) -> list:
+    """a + b, where the length of one of them is traced."""
+    trees, leaves = [], []
+    for xs in (a, b):
+        flat: list = []
+        trees.append(flatten(list(xs) if isinstance(xs, tuple) else xs, flat))
+        leaves.append(flat)
+    if not all(isinstance(t, Ragged) or (isinstance(t, Node) and t.cls is list) for t in trees):
+        refuse("`+`")
+    tree = join_ragged(*trees)
+    if tree is None:
+        refuse("`+` of items of several types")
+    one, other = (inject_list(t, iter(xs), tree) for t, xs in zip(trees, leaves, strict=True))
+    sizes = [t.cap if isinstance(t, Ragged) else len(t.children) for t in trees]
+    fixed = next((t.cap for t in trees if isinstance(t, Ragged) and t.fixed), None)
+    k = jnp.arange(fixed or sum(sizes))
+    at = jnp.where(k < one[0], k, tree.cap + k - one[0])
+    arrays = [jnp.concatenate(pair)[at] for pair in zip(one[1:], other[1:], strict=True)]
+    if fixed:
+        fail_where(one[0] + other[0] > fixed, IndexError("a list grew beyond its bound"))
+    return [Bounded(replace(tree, cap=len(k)), one[0] + other[0], arrays)]
+
+
+def hits(content: Bounded, x):
+    """For each place in the list whether an item that is equal to x is there."""
+    if not isinstance(content.tree.item, Leaf) or content.tree.item.shape:
+        refuse("a search among tuples or objects")
+    (whole,) = content.arrays
+    if not is_number(x):
+        return jnp.zeros(whole.shape, bool)
+    x = x.value if isinstance(x, Box) else x
+    return (whole == x) & (jnp.arange(content.tree.cap) < content.length)
+
+
+def equal(a, b):
+    """a == b for two lists, of which the length of one is traced."""
+    if not (isinstance(a, list) and isinstance(b, list)):
+        return False
+    one, other = (masked(xs[0]) if bounded(xs) is not None else xs for xs in (a, b))
+    if not isinstance(one, Masked):
+        one, other = other, one
+    n, cap = one.mask.sum(), one.mask.shape[0]
+    if isinstance(other, Masked):
+        size, xs = other.mask.sum(), other.whole
+    elif all(map(is_number, other)):
+        size, xs = len(other), [x.value if isinstance(x, Box) else x for x in other]
+        xs = jnp.stack(list(map(jnp.asarray, xs))) if xs else jnp.zeros(0)
+    else:
+        return refuse("`==`")
+    both = min(cap, len(xs))
+    same = (one.whole[:both] == xs[:both]) | (jnp.arange(both) >= n)
+    return Box((n == size) & same.all(), True)
+
+
+def ordered(content: Bounded, reverse: bool = False) -> list:
+    """sorted(xs)."""
+    if not isinstance(content.tree.item, Leaf) or content.tree.item.shape:
+        refuse("sorting the tuples or objects")
+    (whole,), cap = content.arrays, content.tree.cap
+    last = -jnp.inf if reverse else jnp.inf
+    if not jnp.issubdtype(whole.dtype, jnp.inexact):
+        limits = jnp.iinfo(whole.dtype) if whole.dtype != bool else None
+        last = reverse is False if limits is None else limits.min if reverse else limits.max
+    filled = jnp.where(jnp.arange(cap) < content.length, whole, jnp.asarray(last, whole.dtype))
+    return [Bounded(content.tree, content.length, [jnp.sort(filled, descending=reverse)])]
+
+
+def refuse(what: str):
+    raise TransformError(
+        f"{what} on a list whose length is known only at run time",
+        where=compat.where(),
+        hint="append to it, index it, go over it, or make an array of it",
+    )
+
+
+def spread(xs: Any) -> Any:
+    """What `*xs` or `**xs` goes over."""
+    if isinstance(xs, dict):
+        refuse_uncertain(xs)
+    return refuse("`*`") if bounded(xs) is not None else xs
+
+
+def method(xs: list, name: str, args: tuple) -> Any:
+    """A method of a list."""
+    content = xs[0]
+    match name, args:
+        case "append", (value,):
+            return append(xs, value)
+        case "extend" | "__iadd__", (values,) if bounded(values) is None:
+            for value in values:
+                append(xs, value)
+            return xs if name == "__iadd__" else None
+        case "extend" | "__iadd__", (values,):
+            xs[:] = joined(xs, values)
+            return xs if name == "__iadd__" else None
+        case "pop", _:
+            return pop(xs, *args)
+        case "insert", (at, value):
+            xs[:] = joined(
+                joined(part(content, slice(at)), [value]), part(content, slice(at, None))
+            )
+            return None
+        case "reverse", ():
+            xs[:] = part(content, slice(None, None, -1))
+            return None
+        case "clear", ():
+            return xs.clear()
+        case "copy", ():
+            return list(xs)
+        case "count", (x,):
+            return scalars.python_scalar(hits(content, x).sum(), int)
+        case "index" | "remove", (x,):
+            found = hits(content, x)
+            words = "list.remove(x): x not in list" if name == "remove" else f"{x!r} is not in list"
+            fail_where(~found.any(), ValueError(words))
+            if name == "index":
+                return scalars.python_scalar(jnp.argmax(found), int)
+            k = jnp.arange(content.tree.cap)
+            xs[:] = [taken(content, k + (k >= jnp.argmax(found)), content.length - 1)]
+            return None
+    return refuse(f"`{name}`")
+
+
+def masked(content: Bounded) -> Masked:
+    """np.array(xs): an array whose length is traced, too."""
+    if not isinstance(content.tree.item, Leaf):
+        refuse("np.array of the tuples or objects in it")
+    (whole,) = content.arrays
+    return Masked(whole, jnp.arange(content.tree.cap) < content.length, Box)
+
+
+def over(content: Bounded) -> tuple[Box, Callable]:
+    """How many items there are, and each."""
+
+    def get(i):
+        return item_at(content, i.value if isinstance(i, Box) else i)
+
+    return length_of(content), get
+
+
+def room(tree: Ragged, cap: int) -> Ragged:
+    """The tree of such a list around a loop in which it has at most `cap` items."""
+    return replace(tree, cap=cap, fixed=True)

@@ -1,0 +1,504 @@
+"""What a call of a NumPy function becomes in converted code.
+
+`replacement(fun)` takes NumPy's arguments with boxes among them. Where nothing is traced it runs
+NumPy itself and boxes the arrays that come out; else it runs jax.numpy with NumPy's meaning.
+"""
+
+import functools
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import functions
+from malleable.arrays.box import Box, any_jax, any_traced, held, rebox, unbox, wrap
+from malleable.arrays.masked import Masked
+from malleable.arrays.places import has_tracer
+from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
+from malleable.arrays.rows import gathered
+from malleable.arrays.specials import SPECIAL, as_strided
+from malleable.errors import TransformError
+from malleable.frontend.counterparts import polynomials
+from malleable.frontend.counterparts.bounded import masked
+from malleable.frontend.values.raises import regular
+from malleable.frontend.values.values import bounded
+
+CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
+CALLS_BACK = frozenset(  # functions of the user's among the arguments: convert them first
+    (np.apply_along_axis, np.apply_over_axes, np.piecewise, np.fromfunction)
+)
+REGULAR = frozenset((np.linalg.inv, np.linalg.solve, np.linalg.cholesky))  # or they raise
+GRIDS = type(np.r_).__mro__[1].__module__  # where np.r_, np.c_ and np.mgrid are written
+_DISPATCHER = type(np.sum)
+_CACHE: dict[int, tuple[Any, Any]] = {}  # by identity; holds the function, so that it stays its own
+
+
+def replacement(fun: Any) -> Any:
+    """The function to call in place of `fun`; CONVERT; or None for what is not NumPy's.
+
+    CONVERT: NumPy wrote it in Python and JAX has nothing like it, so convert
+    `implementation(fun)` and run that.
+
+    >>> replacement(np.sin)(0.0)
+    np.float64(0.0)
+    >>> replacement(len) is None
+    True
+    """
+    known = _CACHE.get(id(fun))
+    if known is not None:
+        return known[1]
+    new, lasting = _find(fun)
+    if lasting:
+        _CACHE[id(fun)] = fun, new
+    return new
+
+
+def implementation(fun: Callable) -> Callable:
+    """The Python function behind one of NumPy's."""
+    return getattr(fun, "_implementation", fun)
+
+
+def grid_item(grid, index):
+    """np.r_[index], np.c_[index] or another such object, with boxes in the index."""
+    raw = unbox(index)
+    if not any_traced(index):
+        return rebox_numpy(grid[raw])
+    new = {id(np.r_): jnp.r_, id(np.c_): jnp.c_, id(np.s_): np.s_}.get(id(grid), grid)
+    raw = tuple(map(functions.as_operand, raw)) if isinstance(raw, tuple) else raw
+    return rebox(new[raw])
+
+
+def vectorized(vec: np.vectorize, fun: Callable | None = None) -> Callable:
+    """A `np.vectorize` object as a function on boxes; fun: what to call for `vec.pyfunc`."""
+    fun = fun or vec.pyfunc
+
+    def one(*args, **kwargs):
+        return unbox(fun(*map(wrap, args), **kwargs))
+
+    def call(*args, **kwargs):
+        if not any_traced((args, kwargs)):
+            return rebox_numpy(vec(*unbox(args), **unbox(kwargs)))
+        if vec.excluded or kwargs:
+            raise TransformError(
+                "np.vectorize with excluded or keyword arguments cannot be traced",
+                where=compat.where(),
+                hint="pass all arguments by position, or close over the excluded ones",
+            )
+        raw = [functions.stacked(a) for a in unbox(args)]
+        return rebox(jnp.vectorize(one, signature=vec.signature)(*raw))
+
+    return call
+
+
+def _find(fun) -> tuple[Any, bool]:
+    """(the replacement, whether it holds for as long as `fun` lives)"""
+    if isinstance(fun, np.ufunc):
+        return _ufunc(fun, "__call__"), True
+    owner = getattr(fun, "__self__", None)
+    if owner is not None and not isinstance(owner, type | types.ModuleType):
+        return _bound(owner, fun.__name__, fun), False
+    for name, make in _CREATION.items():
+        if fun is getattr(np, name, None):
+            return make, True
+    if fun is np.lib.stride_tricks.as_strided:
+        return as_strided, True
+    if isinstance(fun, types.FunctionType) and fun in polynomials.FUNCTIONS:
+        return polynomials.FUNCTIONS[fun], True
+    if isinstance(fun, type):
+        if issubclass(fun, np.generic) and (fun.__module__ or "").startswith("numpy"):
+            return _constructor(fun), True
+        return _CLASSES.get(fun), fun in _CLASSES
+    module = getattr(fun, "__module__", None)
+    if isinstance(fun, np.vectorize):
+        return vectorized(fun), False
+    if not isinstance(module, str) or module.partition(".")[0] != "numpy":
+        return None, False
+    if type(fun) is _DISPATCHER:
+        return _dispatched(fun), True
+    if isinstance(fun, types.BuiltinFunctionType):
+        return _native(fun), True
+    if not isinstance(fun, types.FunctionType) or module.startswith("numpy.testing"):
+        return None, False
+    if functions.jax_function(fun) is not None and module != "numpy.ma":
+        return _function(fun), True
+    return CONVERT, True
+
+
+def _ufunc(ufunc, method):
+    def call(*inputs, **kwargs):
+        inputs = listed(inputs)
+        given = len(inputs) - ufunc.nin
+        if given > 0 and method == "__call__":
+            kwargs["out"] = inputs[ufunc.nin :]
+            inputs = inputs[: ufunc.nin]
+        if "out" in kwargs and not isinstance(kwargs["out"], tuple):
+            kwargs["out"] = (kwargs["out"],)
+        if kwargs.get("out") == (None,):
+            del kwargs["out"]
+        return run_ufunc(ufunc, method, inputs, kwargs)
+
+    return call
+
+
+def _bound(owner, name, fun):
+    """A method of an object of NumPy's: np.add.at, np.random.normal, array.sum."""
+    if isinstance(owner, np.ufunc):
+        return _ufunc(owner, name)
+    if isinstance(owner, np.ndarray | np.generic):
+
+        def call(*args, **kwargs):
+            if any_traced((args, kwargs)):
+                return getattr(Box(owner), name)(*args, **kwargs)
+            return rebox_numpy(fun(*unbox(args), **unbox(kwargs)))
+
+        return call
+    ours = (type(owner).__module__ or "").startswith("numpy.random")
+    return _native(fun) if ours else None
+
+
+def listed(args: tuple) -> tuple:
+    """The arguments, with an array in place of a list whose length is traced."""
+    return tuple(masked(x[0]) if bounded(x) is not None else x for x in args)
+
+
+def _native(fun):
+    def call(*args, **kwargs):
+        return rebox_numpy(fun(*unbox(args), **unbox(kwargs)))
+
+    return call
+
+
+def _function(fun):
+    def call(*args, **kwargs):
+        args = listed(args)
+        return run_function(fun, args, kwargs)
+
+    return call
+
+
+def _dispatched(fun):
+    if fun in REGULAR:
+        return lambda a, *args, **kw: run_function(fun, (*regular(fun, a, *args),), kw)
+    if fun in SPECIAL or functions.jax_function(fun) is not None:
+        return _function(fun)
+    inner = getattr(fun, "_implementation", None)
+    return CONVERT if isinstance(inner, types.FunctionType) else _function(fun)
+
+
+def _constructor(kind):
+    """np.float64(x) and its like."""
+    dtype = np.dtype(kind) if kind not in _ABSTRACT else None
+
+    def call(*args, **kwargs):
+        if not args or dtype is None or not any_jax(unbox(args)):
+            return rebox_numpy(kind(*unbox(args), **unbox(kwargs)))
+        value = jnp.asarray(functions.stacked(unbox(args[0])))
+        if value.dtype.kind == "c" and dtype.kind not in "cb":
+            value = value.real
+        return wrap(jnp.array(value, functions.canonical(dtype)))
+
+    return call
+
+
+_ABSTRACT = {np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger}
+_ABSTRACT |= {np.inexact, np.floating, np.complexfloating, np.flexible, np.character}
+_ABSTRACT |= {np.void, np.str_, np.bytes_, np.object_, np.datetime64, np.timedelta64}
+
+
+# ---------------------------------------------------------------- arrays made
+
+
+def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, like=None):
+    """np.array: a copy, of a nested sequence with boxes in it, too."""
+    if not copy:
+        found = asarray(object, dtype, copy=copy)
+        return (
+            found
+            if found.ndim >= ndmin
+            else found.reshape((1,) * (ndmin - found.ndim) + found.shape)
+        )
+    (object,) = gathered((object,))
+    if type(object) is Masked:
+        return object.copy() if dtype is None else object.astype(dtype)
+    if bounded(object) is not None:
+        found = masked(object[0])
+        return found if dtype is None else found.astype(dtype)
+    raw = unbox(object)
+    if not any_jax(raw):
+        return held(np.array(raw, dtype, order=order, subok=subok, ndmin=ndmin))
+    value = functions.stacked(raw)
+    new = _typed(value, dtype)
+    return Box(
+        new.reshape((1,) * (ndmin - new.ndim) + new.shape) if ndmin > new.ndim else new, False
+    )
+
+
+def _typed(value, dtype):
+    kind = functions.canonical(dtype) or value.dtype
+    if value.dtype.kind == "c" and np.dtype(kind).kind not in "cb":
+        raise TypeError("float() argument must be a string or a real number, not 'complex'")
+    return jnp.array(value, kind, copy=False) if value.dtype != kind or value.weak_type else value
+
+
+def asarray(a, dtype=None, order=None, *, copy=None, **kwargs):
+    """np.asarray: the same box wherever the type fits."""
+    if copy:
+        return array(a, dtype)
+    if type(a) is Masked:
+        return a if dtype is None else a.astype(dtype)
+    if isinstance(a, Box) and not a.scalar:
+        same = (
+            dtype is None
+            or np.dtype(dtype) == a.dtype
+            or (a.traced and functions.canonical(dtype) == a.dtype)
+        )
+        return a if same else a.astype(dtype)
+    if isinstance(a, np.ndarray) and not isinstance(a, Box):
+        return held(np.asarray(a, dtype))
+    return array(a, dtype)
+
+
+def at_least_1d_asarray(a, dtype=None, **kwargs):
+    """np.ascontiguousarray and np.asfortranarray, which return at least one axis."""
+    out = asarray(a, dtype)
+    return out if out.ndim else out.reshape((1,))
+
+
+def asarray_chkfinite(a, dtype=None, order=None):
+    """np.asarray_chkfinite; what is traced is not checked."""
+    if not any_traced(a):
+        return Box(np.asarray_chkfinite(unbox(a), dtype), False)
+    return asarray(a, dtype)
+
+
+def _made(name):
+    """A creation function whose arguments decide the shape."""
+    fun = getattr(np, name)
+
+    def call(*args, **kwargs):
+        raw, options = unbox(args), unbox(kwargs)
+        if not any_jax(raw) and not any_jax(options):
+            return rebox_numpy(fun(*raw, **options))
+        raise TransformError(
+            f"np.{name} of a size that is known only at run time",
+            where=compat.where(),
+            hint="make the array as large as it can get, and use a part of it through a mask",
+        )
+
+    return call
+
+
+def full(shape, fill_value, dtype=None, order="C", **kwargs):
+    """np.full, with a value that may be traced."""
+    if not any_traced(fill_value):
+        return _full(shape, fill_value, dtype)
+    value = _typed(functions.stacked(unbox(fill_value)), dtype)
+    dims = _make_zeros(shape).shape
+    return Box(jnp.broadcast_to(value, dims), False)
+
+
+_full = _made("full")
+_make_zeros = _made("zeros")
+
+
+def _like(name):
+    """zeros_like and others: made by NumPy, since only shape and dtype of the array matter."""
+    fun = getattr(np, name)
+
+    def call(a, *args, **kwargs):
+        if name == "full_like" and any_traced((args, kwargs)):
+            return _full_like(a, *args, **kwargs)
+        if type(a) is Masked:
+            return a._like(getattr(jnp, name)(a.whole, *args, **kwargs))
+        raw = unbox(a)
+        if not any_jax(raw):
+            return rebox_numpy(fun(raw, *unbox(args), **unbox(kwargs)))
+        raw = functions.stacked(raw)
+        model = np.broadcast_to(np.zeros((), raw.dtype), raw.shape)
+        return Box(np.array(fun(model, *unbox(args), **unbox(kwargs))), False)
+
+    return call
+
+
+def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None):
+    a = asarray(a)
+    return full(a.shape if shape is None else shape, fill_value, dtype or a.dtype)
+
+
+def arange(*args, dtype=None, **kwargs):
+    """np.arange; the size must be known, the start may be traced if start + size is written."""
+    return _arange(*args, **kwargs, **({} if dtype is None else {"dtype": dtype}))
+
+
+_arange = _made("arange")
+
+
+def isscalar(element):
+    return element.scalar if isinstance(element, Box) else np.isscalar(element)
+
+
+def iterable(y):
+    return len(y.shape) > 0 if isinstance(y, Box) else np.iterable(y)
+
+
+def roots(p):
+    """np.roots; a leading coefficient that is traced counts as not zero."""
+    raw = unbox(p)
+    if not any_jax(raw):
+        return rebox_numpy(np.roots(raw))
+    return rebox(jnp.roots(functions.stacked(raw), strip_zeros=False))
+
+
+def polyval(p, x):
+    """np.polyval, with a poly1d too."""
+    return run_function(np.polyval, (p.coeffs if isinstance(p, np.poly1d) else p, x), {})
+
+
+def fromfunction(function, shape, *, dtype=float, like=None, **kwargs):
+    grid = np.indices(tuple(map(int, shape)), dtype=dtype)
+    return function(*(Box(g, False) for g in grid), **kwargs)
+
+
+def piecewise(x, condlist, funclist, *args, **kwargs):
+    """np.piecewise: each function is given its part of x, masked."""
+    x = asarray(x)
+    conditions = [asarray(c) for c in (condlist if isinstance(condlist, list) else list(condlist))]
+    if conditions[0].ndim < x.ndim:
+        conditions = [asarray(condlist)]
+    if len(funclist) == len(conditions) + 1:
+        conditions.append(functools.reduce(operator.or_, conditions) ^ True)
+    if len(funclist) != len(conditions):
+        n = len(conditions)
+        raise ValueError(f"with {n} condition(s), either {n} or {n + 1} functions are expected")
+    y = _like("zeros_like")(x)
+    for condition, value in zip(conditions, funclist, strict=True):
+        if x.ndim == 0:
+            new = value(x, *args, **kwargs) if callable(value) else value
+            y[...] = jnp.where(unbox(condition), unbox(new), unbox(y))
+        else:
+            y[condition] = value(x[condition], *args, **kwargs) if callable(value) else value
+    return y
+
+
+def vander(x, N=None, increasing=False):
+    return run_function(np.vander, (x, N, increasing), {})
+
+
+def nditer(op, *args, **kwargs):
+    """np.nditer goes over memory, in an order that a traced array does not have."""
+    if not any_traced((op, args, kwargs)):
+        return np.nditer(unbox(op), *unbox(args), **unbox(kwargs))
+    raise TransformError(
+        "np.nditer goes over a traced array, which has no memory",
+        where=compat.where(),
+        hint="go over x.flat or np.ndenumerate(x), or work on the whole array",
+    )
+
+
+def ndenumerate(arr):
+    """np.ndenumerate: pairs of index and element."""
+    box = asarray(arr)
+    return ((i, box[i]) for i in np.ndindex(box.shape))
+
+
+def broadcast(*args):
+    """np.broadcast, for its shape."""
+    return np.broadcast(*(np.broadcast_to(np.int8(0), np.shape(unbox(a))) for a in args))
+
+
+def finfo(dtype):
+    """np.finfo of a type or of a number."""
+    return np.finfo(dtype.dtype if isinstance(dtype, Box) else unbox(dtype))
+
+
+def iinfo(dtype):
+    return np.iinfo(dtype.dtype if isinstance(dtype, Box) else unbox(dtype))
+
+
+def _on_shape(name):
+    fun = getattr(np, name)
+
+    def call(arr, *args, **kwargs):
+        model = np.broadcast_to(np.int8(0), np.shape(unbox(arr)))
+        return rebox_numpy(fun(model, *unbox(args), **unbox(kwargs)))
+
+    return call
+
+
+def argwhere(a):
+    if not any_traced(a) or not np.ndim(a):
+        return run_function(np.argwhere, (a,), {})
+    along = np.nonzero(a if isinstance(a, Box) else Box(functions.stacked(unbox(a)), False))
+    return Masked(jnp.stack([p.whole for p in along], -1), along[0].mask, Box)
+
+
+def delete(arr, obj, axis=None):
+    """With one traced index the others are gathered; of several, how many stay is not known."""
+    at = unbox(obj)
+    known = not any_jax((at,)) and type(at) is not Masked and not has_tracer(at)
+    if known or type(arr) is Masked:
+        return run_function(np.delete, (arr, obj, axis), {})
+    box = Box(functions.stacked(unbox(arr)), False)
+    box, axis = (box.ravel(), 0) if axis is None else (box, axis % box.ndim)
+    n = box.shape[axis]
+    whole = isinstance(at, slice) or type(at) is Masked
+    at = at if whole else functions.stacked(at)
+    if whole or at.dtype == np.bool_ or at.size != 1:
+        stays = Box(jnp.ones(n, bool), False)
+        stays[at] = False
+        return box[(*(slice(None),) * axis, stays)]
+    if not np.issubdtype(at.dtype, np.integer):
+        raise IndexError("arrays used as indices must be of integer (or boolean) type")
+    first = jnp.ravel(at)[0]
+    rest = jnp.arange(max(n - 1, 0))
+    rest += rest >= jnp.where(first < 0, first + n, first)
+    return Box(jnp.take(unbox(box), rest, axis), False)
+
+
+_CREATION: dict[str, Callable] = {
+    "argwhere": argwhere,
+    "delete": delete,
+    "array": array,
+    "asarray": asarray,
+    "asanyarray": asarray,
+    "ascontiguousarray": at_least_1d_asarray,
+    "asfortranarray": asarray,
+    "asarray_chkfinite": asarray_chkfinite,
+    "require": asarray,
+    "full": full,
+    "arange": arange,
+    "isscalar": isscalar,
+    "iterable": iterable,
+    "roots": roots,
+    "polyval": polyval,
+    "fromfunction": fromfunction,
+    "piecewise": piecewise,
+    "vander": vander,
+}
+for _name in ("zeros", "ones", "empty", "eye", "identity", "tri", "frombuffer", "fromiter"):
+    _CREATION[_name] = _made(_name)
+for _name in ("diag_indices", "tril_indices", "triu_indices", "mask_indices", "fromstring"):
+    _CREATION[_name] = _made(_name)
+for _name in ("hanning", "hamming", "blackman", "bartlett"):
+    _CREATION[_name] = _made(_name)
+for _name in ("zeros_like", "ones_like", "empty_like", "full_like"):
+    _CREATION[_name] = _like(_name)
+for _name in ("triu_indices_from", "tril_indices_from", "diag_indices_from"):
+    _CREATION[_name] = _on_shape(_name)
+for _name in ("issubdtype", "promote_types", "seterr", "geterr", "isdtype", "mintypecode"):
+    _CREATION[_name] = _native(getattr(np, _name))
+_CLASSES: dict[Any, Any] = {
+    np.errstate: np.errstate,
+    np.dtype: np.dtype,
+    np.ndarray: _made("ndarray"),
+    np.ndindex: lambda *shape: np.ndindex(*unbox(shape)),
+    np.ndenumerate: ndenumerate,
+    np.nditer: nditer,
+    np.broadcast: broadcast,
+    np.finfo: finfo,
+    np.iinfo: iinfo,
+}

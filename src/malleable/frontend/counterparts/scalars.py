@@ -1,0 +1,349 @@
+"""`math`, `cmath` and the number types on traced scalars: the same functions, in jax.numpy.
+
+What Python answers with a float, int or complex is one here too: a weakly typed scalar, so that
+`isinstance(math.sqrt(x), float)` holds and `math.sqrt(x) * array` keeps the dtype of the array.
+Where `math` raises for a value outside of the domain, a traced value becomes nan or inf.
+"""
+
+import bisect
+import cmath
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.scipy import special
+
+from malleable import compat
+from malleable.arrays.box import Box, is_traced, unbox
+from malleable.arrays.numbers import python_bool
+from malleable.frontend.values.raises import fail_where, in_domain
+
+
+def python_scalar(x, kind: type) -> Box:
+    """A scalar of JAX as the traced counterpart of a Python bool, int, float or complex."""
+    x = jnp.asarray(x)
+    if kind is not complex and jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"{kind.__name__}() argument must be a real number, not 'complex'")
+    if kind is bool:
+        return Box(python_bool(x if x.dtype == bool else x != 0), True)
+    return Box(compat.convert(x, jnp.result_type(kind), True), True)
+
+
+def content(x):
+    """The one number in a value, unboxed: of shape ()."""
+    raw = unbox(x)
+    if np.ndim(raw) and np.size(raw) == 1:
+        return raw.reshape(())
+    if np.ndim(raw):
+        raise TypeError("only arrays of one element can be converted to Python scalars")
+    return raw
+
+
+def truth(x):
+    """Whether a traced scalar counts as true, as a boolean of JAX."""
+    raw = unbox(x)
+    if np.size(raw) > 1:
+        raise ValueError(
+            "The truth value of an array with more than one element is ambiguous. "
+            "Use a.any() or a.all()"
+        )
+    raw = jnp.asarray(raw).reshape(())
+    return raw if raw.dtype == bool else raw != 0
+
+
+def to_float(x) -> Any:
+    """`float(x)`, unboxed."""
+    return python_scalar(content(x), float).value
+
+
+def to_complex(x) -> Any:
+    return python_scalar(content(x), complex).value
+
+
+def when_traced(plain: Callable, traced: Callable) -> Callable:
+    """`plain`, and `traced` where one of the arguments is a traced value."""
+
+    def either(*args, **kwargs):
+        if any(map(is_traced, args)):
+            return traced(*args, **kwargs)
+        return plain(*args, **kwargs)
+
+    either.__name__ = plain.__name__
+    return either
+
+
+def over_items(plain: Callable, traced: Callable) -> Callable:
+    """As `when_traced`, for functions of collections: looks at their items."""
+
+    def either(*args, **kwargs):
+        args = [_listed(a) for a in args]
+        for a in args:
+            if is_traced(a) or (isinstance(a, list) and any(map(is_traced, a))):
+                return traced(*args, **kwargs)
+        return plain(*args, **kwargs)
+
+    either.__name__ = plain.__name__
+    return either
+
+
+def _listed(x):
+    """The items of an iterable, to be looked at more than once; anything else as it is."""
+    scalar = isinstance(x, Box) and x.ndim == 0
+    return list(x) if isinstance(x, Iterable) and not scalar else x
+
+
+def _real(fun: Callable, out: type = float) -> Callable:
+    return lambda *args: python_scalar(fun(*map(to_float, args)), out)
+
+
+def _integer(fun: Callable) -> Callable:
+    return lambda *args: python_scalar(fun(*map(content, args)), int)
+
+
+def _complex(fun: Callable, out: type = complex) -> Callable:
+    return lambda *args: python_scalar(fun(*map(to_complex, args)), out)
+
+
+def _log(x, base=None):
+    return jnp.log(x) if base is None else jnp.log(x) / jnp.log(base)
+
+
+def _hypot(*xs):
+    return jnp.hypot(*xs) if len(xs) == 2 else jnp.sqrt(sum(x * x for x in xs))
+
+
+def _dist(p, q):
+    if len(p) != len(q):
+        raise ValueError("both points must have the same number of dimensions")
+    return _real(_hypot)(*(a - b for a, b in zip(p, q, strict=True)))
+
+
+def _prod(xs, *, start=1):
+    for x in xs:
+        start = start * x
+    return start
+
+
+def _remainder(x, y):
+    return x - y * jnp.round(x / y)
+
+
+def _factorial(n):
+    most = 20 if jnp.result_type(int) == np.int64 else 12
+    fail_where(n > most, OverflowError("factorial() result is too large"))
+    return jnp.asarray([math.factorial(k) for k in range(most + 1)])[n]
+
+
+def _count(fun: Callable) -> Callable:
+    """A whole number of ways, where it has room."""
+
+    def count(*args):
+        ways = fun(*args)
+        most = float(jnp.iinfo(jnp.result_type(int)).max)
+        fail_where(ways >= most, OverflowError("the number of ways is too large"))
+        return ways
+
+    return _integer(count)
+
+
+def _comb(n, k):
+    n, k = to_float(n), to_float(k)
+    ways = jnp.exp(special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1))
+    return jnp.where(k > n, 0, jnp.round(ways))
+
+
+def _perm(n, k=None):
+    n = to_float(n)
+    ways = special.gammaln(n + 1) - (0 if k is None else special.gammaln(n - to_float(k) + 1))
+    return jnp.round(jnp.exp(ways))
+
+
+def _isqrt(n):
+    root = jnp.floor(jnp.sqrt(to_float(n))).astype(jnp.result_type(int))
+    root = jnp.where(root * root > n, root - 1, root)
+    return jnp.where((root + 1) * (root + 1) <= n, root + 1, root)
+
+
+def _isclose(a, b, *, rel_tol=1e-09, abs_tol=0.0):
+    a, b, rel_tol, abs_tol = map(content, (a, b, rel_tol, abs_tol))
+    bound = jnp.maximum(rel_tol * jnp.maximum(abs(a), abs(b)), abs_tol)
+    near = (abs(a - b) <= bound) & jnp.isfinite(a) & jnp.isfinite(b)
+    return python_scalar(near | (a == b), bool)
+
+
+def _frexp(x):
+    mantissa, exponent = jnp.frexp(to_float(x))
+    return python_scalar(mantissa, float), python_scalar(exponent, int)
+
+
+def _ldexp(x, i):
+    return python_scalar(jnp.ldexp(to_float(x), content(i)), float)
+
+
+def _modf(x):
+    return tuple(python_scalar(part, float) for part in jnp.modf(to_float(x)))
+
+
+def _polar(z):
+    z = to_complex(z)
+    return python_scalar(jnp.abs(z), float), python_scalar(jnp.angle(z), float)
+
+
+def _rect(r, phi):
+    r, phi = to_float(r), to_float(phi)
+    return python_scalar(jax.lax.complex(r * jnp.cos(phi), r * jnp.sin(phi)), complex)
+
+
+def _fma(x, y, z):
+    return x * y + z
+
+
+def _fsum(xs):
+    return python_scalar(sum(map(to_float, xs)), float)
+
+
+def _sumprod(p, q, /):
+    return sum(a * b for a, b in zip(p, q, strict=True))
+
+
+def _mean(data, weights=None):
+    if weights is None:
+        return python_scalar(sum(map(content, data)) / len(data), float)
+    return _mean([a * w for a, w in zip(data, weights, strict=True)]) * len(data) / sum(weights)
+
+
+def _squares(data, center=None):
+    """The sum of squares about a center, the mean if none is given."""
+    data = list(map(content, data))
+    center = sum(data) / len(data) if center is None else content(center)
+    return sum((x - center) ** 2 for x in data), len(data)
+
+
+def _spread(sample: bool, root: bool) -> Callable:
+    def spread(data, center=None):
+        squares, n = _squares(data, center)
+        variance = squares / (n - sample)
+        return python_scalar(jnp.sqrt(variance) if root else variance, float)
+
+    return spread
+
+
+def _median(low: int, high: int) -> Callable:
+    """The middle of sorted data; of an even number, the mean of two, or one of them."""
+
+    def median(data):
+        column, n = jnp.sort(jnp.stack([jnp.asarray(content(x)) for x in data])), len(data)
+        if n % 2 or low == high:
+            return Box(column[n // 2 if n % 2 else n // 2 - 1 + low], True)
+        return Box((column[n // 2 - 1] + column[n // 2]) / 2, True)
+
+    return median
+
+
+_STATISTICS = {
+    "mean": _mean,
+    "fmean": _mean,
+    "variance": _spread(True, False),
+    "pvariance": _spread(False, False),
+    "stdev": _spread(True, True),
+    "pstdev": _spread(False, True),
+    "median": _median(0, 1),
+    "median_low": _median(0, 0),
+    "median_high": _median(1, 1),
+}
+
+
+def _searchsorted(side: str) -> Callable:
+    def search(a, x, lo=0, hi=None, *, key=None):
+        if key is not None:
+            a = list(map(key, a))
+        if not len(a[lo:hi]):
+            return lo
+        part = jnp.stack([jnp.asarray(content(e)) for e in a[lo:hi]])
+        return python_scalar(lo + jnp.searchsorted(part, content(x), side=side), int)
+
+    return search
+
+
+_SAME = (  # functions of floats with one name in both
+    "sin cos tan sinh cosh tanh exp exp2 expm1 log1p log2 log10 sqrt cbrt fabs copysign fmod "
+    "degrees radians asin acos atan atan2 asinh acosh atanh nextafter"
+)
+_MATH = {
+    **{name: _real(getattr(jnp, name)) for name in _SAME.split()},
+    **{name: _real(getattr(jnp, name), int) for name in ("floor", "ceil", "trunc")},
+    **{name: _real(getattr(jnp, name), bool) for name in ("isnan", "isinf", "isfinite")},
+    **{name: _real(getattr(special, name)) for name in ("erf", "erfc", "gamma")},
+    "lgamma": _real(special.gammaln),
+    "log": _real(_log),
+    "hypot": _real(_hypot),
+    "pow": _real(jnp.power),
+    "remainder": _real(_remainder),
+    "fma": _real(_fma),
+    "gcd": _integer(lambda *xs: _fold(jnp.gcd, xs)),
+    "lcm": _integer(lambda *xs: _fold(jnp.lcm, xs)),
+    "factorial": _integer(_factorial),
+    "comb": _count(_comb),
+    "perm": _count(_perm),
+    "isqrt": _integer(_isqrt),
+    "isclose": _isclose,
+    "frexp": _frexp,
+    "ldexp": _ldexp,
+    "modf": _modf,
+}
+_CMATH = {
+    **{
+        name: _complex(getattr(jnp, name))
+        for name in [
+            "sin",
+            "cos",
+            "tan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "exp",
+            "sqrt",
+            "log10",
+            "asin",
+            "acos",
+            "atan",
+            "asinh",
+            "acosh",
+            "atanh",
+        ]
+    },
+    **{name: _complex(getattr(jnp, name), bool) for name in ("isnan", "isinf", "isfinite")},
+    "log": _complex(_log),
+    "phase": _complex(jnp.angle, float),
+    "polar": _polar,
+    "rect": _rect,
+    "isclose": _isclose,
+}
+_ITEMS = {"dist": _dist, "prod": _prod, "fsum": _fsum, "sumprod": _sumprod}
+
+
+def _fold(fun, xs):
+    total = xs[0]
+    for x in xs[1:]:
+        total = fun(total, x)
+    return total
+
+
+def _table(module, replace, functions: dict) -> dict:
+    """From the functions of a module that this Python has to their replacements."""
+    names = (name for name in functions if hasattr(module, name))
+    return {(f := getattr(module, name)): replace(f, functions[name]) for name in names}
+
+
+SCALARS: dict[Any, Callable] = {
+    **_table(math, in_domain, _MATH),
+    **_table(cmath, when_traced, _CMATH),
+    **_table(math, over_items, _ITEMS),
+    **_table(statistics, over_items, _STATISTICS),
+    bisect.bisect_left: over_items(bisect.bisect_left, _searchsorted("left")),
+    bisect.bisect_right: over_items(bisect.bisect_right, _searchsorted("right")),
+}

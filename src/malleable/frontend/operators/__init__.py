@@ -1,0 +1,1 @@
+"""What converted code calls in the place of a construct of Python."""

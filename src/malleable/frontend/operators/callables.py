@@ -1,0 +1,521 @@
+"""Calls in converted code: who is converted, who is replaced, who is called as it is.
+
+`make_call(convert, enter)` gives the operator `call`, which `Items` takes. What is injected:
+
+convert(fun) -> the converted clone of a Python function; raises NoSource or returns None for
+one without source. Asked once per function object and caller, and only where `convertible(fun)`.
+enter(fun) -> a function for JAX to call back: it takes plain arrays, boxes them, runs the
+converted `fun` and returns plain arrays. None: callbacks are handed over as they are.
+"""
+
+import collections
+import contextlib
+import dis
+import functools
+import inspect
+import itertools
+import operator
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal, subclasses
+from malleable.arrays.box import Box, Masked, any_traced, is_traced, rebox, unbox
+from malleable.arrays.rows import gathered
+from malleable.arrays.text import as_text
+from malleable.frontend.counterparts import builtins, numpy, scalars, scipy, texts
+from malleable.frontend.counterparts.bounded import method, refuse
+from malleable.frontend.counterparts.builtins import Steps, TracedRange
+from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
+from malleable.frontend.counterparts.texts import refuse_text
+from malleable.frontend.operators import comprehensions, items, lookups
+from malleable.frontend.operators.chosen import holds, is_place, settled
+from malleable.frontend.operators.classes import Classes
+from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
+from malleable.frontend.operators.hidden import block, born, walked, watched
+from malleable.frontend.values import raises
+from malleable.frontend.values.conditions import by_case
+from malleable.frontend.values.values import Choice, bounded, is_thing, refuse_uncertain
+from malleable.notes import note
+from malleable.python_source import kinds
+from malleable.python_source.source import NoSource
+from malleable.python_source.twins import twin
+
+_Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
+_Descriptors = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_CHANGES = """append extend insert pop remove sort reverse clear update setdefault popitem add
+    discard appendleft extendleft popleft rotate move_to_end intersection_update fill resize put
+    difference_update symmetric_difference_update itemset __setitem__ __delitem__ __iadd__ __ior__
+    __iand__ __isub__ __ixor__ __imul__"""
+_MUTATORS = frozenset(_CHANGES.split())
+_DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
+_ANY = {type, id, isinstance, print, repr, str, format, hash, callable, getattr, setattr, hasattr}
+_ANY |= {warnings.warn, delattr, zip, enumerate, map, filter, operator.setitem, operator.getitem}
+_MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
+SMALL = 64  # items of a list up to which heapq and bisect are converted: each step selects of all
+GO_OVER = frozenset(
+    (dict, list, tuple, set, sorted, iter, sum, min, max, enumerate, zip, map, reversed)
+)
+DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
+ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
+LISTS = frozenset((list, isinstance, id, callable))  # what takes such a list as any object
+CONTAINERS = frozenset((tuple, set, frozenset, collections.deque, collections.Counter, dict, str))
+_TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+
+
+class Plan:
+    """How a caller calls one function, kept among its attributes. A copy elsewhere is void."""
+
+    __slots__ = ("caller", "code", "fun", "run")
+
+    def __init__(self, caller=None, fun=None, run=None):
+        self.caller, self.run = caller, run
+        self.fun, self.code = fun and weakref.ref(fun), fun and fun.__code__
+
+    def fits(self, caller, fun) -> bool:
+        return self.caller is caller and self.fun() is fun and self.code is fun.__code__
+
+    def __reduce__(self):
+        return Plan, ()
+
+
+def _name(f) -> str:
+    module = getattr(f, "__module__", None)
+    name = getattr(f, "__qualname__", None) or type(f).__qualname__
+    return f"{module}.{name}" if module and module != "builtins" else name
+
+
+class Caller(Classes):
+    """`call` and what it needs to know: one per front end."""
+
+    def __init__(self, convert: Callable, enter: Callable | None = None):
+        self.convert, self.enter = convert, enter
+        self.items = items.Items(self.call)
+        super().__init__()
+        own, self.texts = self.items, texts.Texts(self.call)
+        self.table = builtins.TABLE | {
+            getattr: own.getattr,
+            setattr: own.setattr,
+            delattr: own.delattr_,
+            hasattr: own.hasattr,
+            object.__setattr__: lambda o, name, value: own.set_plainly(value, o, name),
+            np.ndarray.__new__: subclasses.new,
+            operator.getitem: own.getitem,
+            operator.setitem: lambda x, i, value: own.setitem(value, x, i),
+            operator.delitem: own.delitem,
+            operator.contains: lambda xs, x: own.in_(x, xs),
+            operator.truth: builtins.TABLE[bool],
+            sum: self._sum,
+            str: self.texts.str,
+            repr: self.texts.repr,
+            format: self.texts.format,
+            **self._operators(),
+            **{
+                getattr(operator, name.strip("_")): functools.partial(own.aug, sign)
+                for sign, name in items._DUNDERS.items()
+            },
+        }
+
+    def _operators(self) -> dict:
+        """operator.add and its like."""
+        own = self.dunders = Dunders(self.call)
+        tables = (own.binary, BINARY), (own.compare, COMPARISONS), (own.unary, UNARY)
+        return {
+            found[-1]: functools.partial(run, sign)
+            for run, table in tables
+            for sign, found in table.items()
+        }
+
+    def _sum(self, iterable, /, start=0):
+        (iterable,) = gathered((iterable,))
+        if is_traced(iterable) or bounded(iterable) is not None:
+            return builtins.sum_(iterable, start)
+        for x in iterable:
+            start = self.dunders.binary("+", start, x)
+        return start
+
+    # ------------------------------------------------------------ call
+
+    def call(self, f, /, *args, **kwargs):
+        """f(*args, **kwargs), converted where that is possible and of use."""
+        kind = type(f)
+        if kind is _Function:
+            plan = f.__dict__.get("__malleable_plan__")
+            if plan is None or not plan.fits(self, f):
+                plan = self._plan(f)
+            return plan.run(*args, **kwargs)
+        if kind is _Method:
+            if type(f.__self__).__module__.startswith("scipy.stats"):
+                replaced = scipy.replacement(f)
+                if replaced is not None and replaced is not numpy.CONVERT:
+                    return self._instead(f, replaced, args, kwargs)
+            return self.call(f.__func__, f.__self__, *args, **kwargs)
+        if kind is _Builtin:
+            if isinstance(f.__self__, types.ModuleType) or f.__self__ is None:
+                return self._builtin(f, args, kwargs)
+            return self._method(f, f.__self__, args, kwargs)
+        if kind is Choice:
+            return by_case(f, lambda option: self.call(option, *args, **kwargs))
+        if isinstance(f, type):
+            if f in CONTAINERS and args and bounded(args[0]) is not None:
+                refuse(f"`{f.__name__}`")
+            if f is list and len(args) == 1 and isinstance(args[0], Steps | TracedRange):
+                return comprehensions.listing(args[0])
+            return self.make(f, args, kwargs)
+        return self._object(f, kind, args, kwargs)
+
+    def bound(self, f):
+        """An argument of a builtin, if a function then one that Python may call back with boxes."""
+        if not callable(f) or hasattr(type(f), "__iter__"):
+            return f
+        plain = isinstance(f, type | _Builtin) and f in builtins.PLAIN
+        return f if plain else functools.partial(self.call, f)
+
+    def _is_plain_function(self, f) -> bool:
+        if isinstance(f, functools.partial):
+            return self._is_plain_function(f.func)
+        fun = f.__func__ if type(f) is _Method else f
+        return convertible(fun)
+
+    # ------------------------------------------------------------ Python functions
+
+    def _plan(self, f) -> Plan:
+        plan = f.__dict__["__malleable_plan__"] = Plan(self, f, self._run(f))
+        return plan
+
+    def _run(self, f) -> Callable:
+        """What to call in place of a Python function; it does not keep f alive."""
+        original = f.__dict__.get("__malleable_converted__")
+        if original is not None and f.__dict__.get("__wrapped__", original) is original:
+            return functools.partial(self.call, original)
+        if f is Box.__array__:
+            return _as_array
+        if f in self.table:  # of `statistics`
+            return self.table[f]
+        if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
+            return _weakly(self._as_it_is, f)
+        if f.__code__ is _MANAGED:  # @contextlib.contextmanager, on a generator of the user's
+            inner = f.__wrapped__
+            if type(inner) is _Function and convertible(inner):
+                converted = self.convert(inner)
+                return contextlib.contextmanager(converted) if converted else f
+        replaced = replacement(f)
+        if isinstance(replaced, scipy.Instead):
+            return lambda *args, **kwargs: self.call(replaced.fun, *args, **replaced.kept(kwargs))
+        if isinstance(replaced, scipy.CallsBack):
+            return lambda *args, **kwargs: replaced(*map(self.bound, args), **kwargs)
+        if replaced is not None and replaced is not numpy.CONVERT:
+            return replaced
+        kind = kind_of(f) if replaced is None else kinds.CONVERT
+        if kind == kinds.JAX:
+            return _weakly(self._jax, f)
+        if kind == kinds.CONVERT:
+            return self._clone(f)
+        if hasattr(f, "dispatch") and hasattr(f, "registry"):  # functools.singledispatch
+            return _weakly(self._dispatched, f)
+        return _weakly(self._as_it_is, f)
+
+    def _clone(self, f) -> Callable:
+        try:
+            clone = self.convert(f)
+        except NoSource as e:
+            f.__dict__["__malleable_reason__"], clone = str(e), None
+        if clone is not None and f.__code__.co_flags & inspect.CO_GENERATOR:
+            return lambda *args, **kwargs: born(clone(*args, **kwargs))
+        return _weakly(self._unconverted, f) if clone is None else clone
+
+    def _reaching(self, f):
+        """A function without source as it is, but what it calls by a global name converted."""
+        used = {name: f.__globals__.get(name) for name in f.__code__.co_names}
+        of_type = lambda g: getattr(type(g), "__call__", None)  # noqa: B004, E731
+        calls = {k: g for k, g in used.items() if convertible(g) or convertible(of_type(g))}
+        if not calls or any(i.opname == "STORE_GLOBAL" for i in dis.get_instructions(f)):
+            return f
+        known = f.__globals__ | {k: functools.partial(self.call, g) for k, g in calls.items()}
+        new = types.FunctionType(f.__code__, known, f.__name__, f.__defaults__, f.__closure__)
+        new.__kwdefaults__ = f.__kwdefaults__
+        return new
+
+    def _dispatched(self, f, /, *args, **kwargs):
+        return self.call(f.dispatch(args[0].__class__), *args, **kwargs)
+
+    def _unconverted(self, f, /, *args, **kwargs):
+        """Call as it is what cannot be converted; say so, should it be given something traced."""
+        if any_traced((args, kwargs)):
+            note(f"`{_name(f)}` is not converted", compat.where(), _reason(f))
+        f = self._reaching(f) if type(f) is _Function else f
+        return self._as_it_is(f, *args, **kwargs)
+
+    def _as_it_is(self, f, /, *args, **kwargs):
+        file = f.__code__.co_filename if type(f) is _Function else ""
+        if not (kinds.is_ours(file) or kinds.of_file(file) == kinds.CONVERT):
+            refuse_text(f, None, args)
+        try:
+            return as_text(watched(f, lambda: f(*args, **kwargs), None, args, kwargs))
+        except _TRIPPED as e:
+            if any_traced((args, kwargs)):
+                e.add_note(
+                    f"`{_name(f)}` is not converted, since {_reason(f)}, and is given a traced "
+                    "value\n  hint: write it with NumPy or jax.numpy, or use jax.pure_callback"
+                )
+            raise
+
+    def _compiled(self, f, /, *args, **kwargs):
+        """Call a compiled function of a library: it takes arrays, and makes new ones."""
+        if isinstance(f, np.ufunc) or type(f) is type(np.sum):  # these ask a Box themselves
+            out = self._as_it_is(f, *args, **kwargs)
+        elif any_traced((args, kwargs)):
+            out = self._unconverted(f, *args, **kwargs)
+        else:
+            run = lambda: f(*unbox(args), **unbox(kwargs))  # noqa: E731
+            out = watched(f, run, getattr(f, "__self__", None), args, kwargs)
+        return Box(out) if type(out) is np.ndarray and out.flags.owndata else out
+
+    # ------------------------------------------------------------ JAX
+
+    def _jax(self, f, /, *args, **kwargs):
+        """Call what works on plain arrays only: unbox what goes in, box what comes out."""
+        if (getattr(f, "__module__", None) or "").startswith("jax.numpy"):
+            args = gathered(args)
+        args, kwargs = unbox(args), unbox(kwargs)
+        if self.enter is not None:
+            args = tuple(map(self._callback, args))
+            kwargs = {name: self._callback(x) for name, x in kwargs.items()}
+        return _boxed(f(*args, **kwargs))
+
+    def _callback(self, x):
+        if type(x) in (list, tuple) and any(map(self._is_plain_function, x)):
+            return type(x)(map(self._callback, x))
+        return self.enter(x) if self._is_plain_function(x) else x  # type: ignore[misc]
+
+    # ------------------------------------------------------------ C functions and methods
+
+    def _builtin(self, f, args, kwargs):
+        if args and is_place(args[0]) and f not in _ANY and isinstance(f, _Builtin | type):
+            if not holds(args[0]) or not (f in self.table or f in builtins.PLAIN):
+                return by_case(args[0], lambda x: self.call(f, x, *args[1:], **kwargs))
+            args = tuple(map(settled, args))
+        refuse_text(f, None, args)
+        return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
+
+    def _called(self, f, args, kwargs):
+        if f in GO_OVER and args:
+            refuse_uncertain(args[0])
+            args = [*map(walked, args)] if f is not iter else args
+        name = _DUNDERS.get(f)
+        if name and args and not isinstance(args[0], Box) and type(args[0]) is not Masked:
+            method = getattr(type(args[0]), name, None)
+            if type(method) is _Function:
+                return self.call(method, *args, **kwargs)
+        if f in builtins.HIGHER:
+            args = list(map(self.bound, args))
+            kwargs = {name: self.bound(x) for name, x in kwargs.items()}
+        replaced = self.table.get(f)
+        if replaced is not None:
+            return replaced(*args, **kwargs)
+        replaced = None if f in builtins.PLAIN else replacement(f)
+        if replaced is None and f not in LISTS and any(bounded(x) is not None for x in args):
+            refuse(f"`{_name(f)}`")
+        if f in builtins.PLAIN:
+            return f(*args, **kwargs)
+        written = twin(f)
+        if written is not None and any_traced((args, kwargs)) and len(args[0]) <= SMALL:
+            return self.call(written, *args, **kwargs)
+        if replaced is not None and not isinstance(f, type):
+            return self._instead(f, replaced, args, kwargs)
+        plain = isinstance(f, type) or kinds.is_standard(f)
+        return (self._unconverted if plain else self._compiled)(f, *args, **kwargs)
+
+    def _instead(self, f, replaced, args, kwargs):
+        """Call what NumPy's or SciPy's table has for f, something compiled."""
+        if isinstance(replaced, scipy.Instead):
+            return self.call(replaced.fun, *args, **replaced.kept(kwargs))
+        if type(f) is type(np.sum) and f in numpy.CALLS_BACK:
+            args = tuple(
+                list(map(self.bound, x)) if type(x) is list else self.bound(x) for x in args
+            )
+        if replaced is not numpy.CONVERT:
+            return replaced(*args, **kwargs)
+        written = numpy.implementation(f)
+        if type(written) is not _Function:
+            return self._compiled(f, *args, **kwargs)
+        plan = written.__dict__.get("__malleable_plan__")
+        if plan is None or not plan.fits(self, written):
+            plan = Plan(self, written, self._clone(written))
+            written.__dict__["__malleable_plan__"] = plan
+        return plan.run(*args, **kwargs)
+
+    def _method(self, f, owner, args, kwargs):
+        """A method written in C, bound to its owner."""
+        run = lambda: self._method_called(f, owner, args, kwargs)  # noqa: E731
+        refuse_text(f, owner, args)
+        return run() if isinstance(owner, Box) else as_text(watched(f, run, owner, args, kwargs))
+
+    def _method_called(self, f, owner, args, kwargs):
+        name = f.__name__
+        if isinstance(owner, Box):
+            return f(*args, **kwargs)
+        if isinstance(owner, np.ufunc):
+            return numpy.replacement(f)(*args, **kwargs)
+        if args and name in ASKS and is_thing(args[0]):
+            return by_case(args[0], lambda key: self.call(f, key, *args[1:], **kwargs))
+        if kinds.of_type(type(owner)):
+            return self._jax(f, *args, **kwargs)
+        if name == "shuffle" and args and isinstance(args[0], Box):
+            args[0][...] = args[0].copy()  # in a block that may be undone, shuffle a copy
+        if name in _MUTATORS:
+            if isinstance(owner, np.ndarray):
+                items._check_array(owner, args, False)
+            items.touch(owner)
+        elif issubclass(type(owner), np.ndarray | np.generic) and any_traced((args, kwargs)):
+            return getattr(Box(owner), name)(*args, **kwargs)
+        if name == "__setattr__" and args:
+            journal.touch_attr(owner, args[0])
+        if type(owner) is dict and name == "get" and not is_traced(args[0]):
+            if items.presence(owner, args[0]) is not True:
+                return items.get(owner, *args)
+        elif isinstance(owner, dict) and name in DICT_ASKS:
+            refuse_uncertain(owner, name in ("keys", "values", "items", "popitem"))
+        for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
+            refuse_uncertain(x, False)
+        if isinstance(owner, list):
+            if bounded(owner) is not None:
+                return method(owner, name, args)
+            if name == "insert" and is_traced(args[0]):
+                return items.insert(owner, *args)
+            if name == "sort":
+                owner[:] = self.call(sorted, owner, **kwargs)
+                return None
+            if name in ("index", "count", "remove") and any_traced((args, owner)):
+                return self._search(owner, name, *args)
+        elif isinstance(owner, dict) and name == "get" and args and is_traced(args[0]):
+            return lookups.get(owner, *args)
+        elif isinstance(owner, dict) and args and name in ("get", "pop", "setdefault"):
+            items._refuse_key(args[0])
+        elif isinstance(owner, type):
+            return self._builtin(f, args, kwargs)
+        if kinds.is_standard(f):
+            holds = name in _MUTATORS or isinstance(owner, list | tuple | dict | set)
+            return (self._as_it_is if holds else self._unconverted)(f, *args, **kwargs)
+        return self._compiled(f, *args, **kwargs)
+
+    def _search(self, owner, name, x, start=0, end=None):
+        if name == "count":
+            return self.call(sum, [self.items.in_(x, [item]) + 0 for item in owner])
+        found = [self.items.in_(x, [item]) for item in owner[start : None if end is None else end]]
+        found = jnp.stack([jnp.asarray(unbox(hit)) for hit in found] or [jnp.asarray(False)])
+        words = f"{x!r} is not in list" if name == "index" else "list.remove(x): x not in list"
+        raises.fail_where(~found.any(), ValueError(words))
+        at = scalars.python_scalar(jnp.argmax(found), int)
+        if name == "index":
+            return at + builtins.range_(len(owner))[start:].start if start else at
+        owner[:] = [
+            builtins.choose(k < unbox(at), one, other)
+            for k, (one, other) in enumerate(itertools.pairwise(owner))
+        ]
+        return None
+
+    # ------------------------------------------------------------ other callable objects
+
+    def _object(self, f, kind, args, kwargs):
+        if isinstance(f, functools.partial):
+            return self.call(f.func, *f.args, *args, **{**f.keywords, **kwargs})
+        if isinstance(f, functools._lru_cache_wrapper):
+            return self._cached(f, args, kwargs)
+        if kind in _Descriptors:
+            if f in self.table:
+                return self.table[f](*args, **kwargs)
+            return self._descriptor(f, *args, **kwargs)
+        if kind is types.MethodWrapperType:
+            if f.__name__ == "__call__" and isinstance(f.__self__, type):
+                return self.made_by_type(f.__self__, args, kwargs)
+            if f.__qualname__ == "object.__setattr__":
+                return self.items.set_plainly(args[1], f.__self__, args[0])
+            return self._method(f, f.__self__, args, kwargs)
+        if isinstance(f, staticmethod):
+            return self.call(f.__func__, *args, **kwargs)
+        if inspect.getattr_static(f, "__malleable_skip__", False):
+            return f(*args, **kwargs)
+        original = inspect.getattr_static(f, "__malleable_converted__", None)
+        if original is not None:
+            return self.call(original, *args, **kwargs)
+        if isinstance(f, np.vectorize):
+            return numpy.vectorized(f, functools.partial(self.call, f.pyfunc))(*args, **kwargs)
+        method = getattr(kind, "__call__", None)  # noqa: B004
+        if inspect.getattr_static(f, "__func__", None) and hasattr(f, "__self__"):
+            return self.call(f.__func__, f.__self__, *args, **kwargs)  # equinox's bound method
+        if type(method) is _Function:
+            return self.call(method, f, *args, **kwargs)
+        replaced = replacement(f)
+        if replaced is not None:
+            run = lambda: self._instead(f, replaced, args, kwargs)  # noqa: E731
+            return watched(f, run, getattr(f, "__self__", None), args, kwargs)
+        if kinds.of_type(kind):
+            return self._jax(f, *args, **kwargs)
+        plain = kinds.is_standard(f)
+        return (self._unconverted if plain else self._compiled)(f, *args, **kwargs)
+
+    def _descriptor(self, f, owner, /, *args, **kwargs):
+        """`list.append(xs, x)`: told to the journal as `xs.append(x)` is."""
+        if isinstance(owner, Box):  # `np.ndarray.sum(x)`
+            return getattr(owner, f.__name__)(*args, **kwargs)
+        if f.__name__ in _MUTATORS:
+            items.touch(owner)
+        return self._as_it_is(f, owner, *args, **kwargs)
+
+    def _cached(self, f, args, kwargs):
+        """A cache must not keep what is traced, nor be asked for it."""
+        if any_traced((args, kwargs)):
+            return self.call(f.__wrapped__, *args, **kwargs)
+        here = block()
+        if here is None:
+            out = f(*args, **kwargs)
+            if any_traced((out,)):
+                f.cache_clear()
+            return out
+        key = f, args, tuple(sorted(kwargs.items()))  # what a block does may be undone
+        for book in journal.all_open():
+            if key in (book.made or ()):
+                return book.made[key]
+        out = here.made[key] = self.call(f.__wrapped__, *args, **kwargs)
+        return out
+
+
+def _as_array(box, dtype=None, copy=None):
+    """`x.__array__()` as converted code calls it: the array, still in its box."""
+    return box if dtype is None else box.astype(dtype)
+
+
+def _boxed(out):
+    """The arrays in a result boxed; an object that holds arrays stays the very object."""
+    if isinstance(out, jax.Array) or type(out) is np.ndarray:
+        return rebox(out)
+    if isinstance(out, tuple | list):
+        new = map(_boxed, out)
+        return type(out)(*new) if hasattr(out, "_fields") else type(out)(new)
+    return {k: _boxed(x) for k, x in out.items()} if type(out) is dict else out
+
+
+def _weakly(method: Callable, f) -> Callable:
+    """method(f, ...), without keeping f alive: the result is kept among the attributes of f."""
+    ref = weakref.ref(f)
+    return lambda *args, **kwargs: method(ref(), *args, **kwargs)
+
+
+def _reason(f) -> str:
+    if type(f) is not _Function:
+        return "it is compiled code"
+    if kinds.of_file(f.__code__.co_filename) == kinds.CONVERT:
+        return f.__dict__.get("__malleable_reason__", "it has no Python source")
+    return f"its module, {f.__module__}, is left alone"
+
+
+def make_call(convert: Callable, enter: Callable | None = None) -> Callable:
+    """The operator for calls: call(f, *args, **kwargs)."""
+    return Caller(convert, enter).call

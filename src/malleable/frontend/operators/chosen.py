@@ -1,0 +1,76 @@
+"""What a traced index or a choice picks among lists, dicts and objects is a place.
+
+A read gives what the chosen one holds, a write reaches that one: `places[k].n += 1` sets each `n`
+to itself or one more. What may run code of the user's runs by case, as an `if` would.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from jax import numpy as jnp
+
+from malleable.arrays import journal
+from malleable.arrays.box import is_traced
+from malleable.frontend.counterparts.builtins import choose
+from malleable.frontend.values.values import Choice, bounded, snapshot
+
+CONTAINERS = (list, tuple, dict)
+
+
+def is_place(x) -> bool:
+    """Whether this is one of several lists, dicts or objects: not one number, perhaps None."""
+    return type(x) is Choice and x.number is None
+
+
+def holds(x: Choice) -> bool:
+    """Whether each option is a list, a tuple or a dict, whose operators are Python's own."""
+    return all(type(o) in CONTAINERS and bounded(o) is None for o in x.options)
+
+
+def is_plain_attribute(o, name: str) -> bool:
+    """Whether an attribute is an entry of the object's dict, and nothing else."""
+    kind = type(o)
+    own = getattr(kind, "__setattr__", None) is object.__setattr__
+    return own and name in journal.fields(o) and not hasattr(getattr(kind, name, 0), "__set__")
+
+
+def each_place(x: Choice, write: Callable) -> None:
+    """write(option, whether it is this one), for each."""
+    for k, option in enumerate(x.options):
+        write(option, jnp.asarray(x.index) == k)
+
+
+def set_attribute(x: Choice, name: str, value) -> None:
+    def write(o, here):
+        journal.touch_attr(o, name)
+        vars(o)[name] = choose(here, value, vars(o)[name])
+
+    each_place(x, write)
+
+
+def is_plain_item(x: Choice, i) -> bool:
+    """Whether x[i] = value only replaces what is there, in each of the options."""
+    if is_traced(i) or isinstance(i, slice) or not holds(x):
+        return False
+    for o in x.options:
+        there = (
+            i in o
+            if type(o) is dict
+            else type(o) is list and type(i) is int and -len(o) <= i < len(o)
+        )
+        if not there:
+            return False
+    return True
+
+
+def set_item(x: Choice, i, value) -> None:
+    def write(o, here):
+        (journal.touch_dict if type(o) is dict else journal.touch_list)(o)
+        o[i] = choose(here, value, o[i])
+
+    each_place(x, write)
+
+
+def settled(x) -> Any:
+    """A list, tuple or dict with what the chosen one holds; anything else as it is."""
+    return snapshot(x) if is_place(x) and holds(x) else x

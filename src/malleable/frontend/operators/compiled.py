@@ -1,0 +1,368 @@
+"""One compiled loop: its body traced once, then a scan or a while_loop of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box
+from malleable.arrays.journal import ABSENT
+from malleable.errors import TransformError
+from malleable.frontend.common.hints import Hinted
+from malleable.frontend.common.session import session
+from malleable.frontend.counterparts.builtins import Steps
+from malleable.frontend.operators.carry import (
+    Carried,
+    Loop,
+    appended,
+    begin,
+    bind_again,
+    extend,
+    land,
+    note_kept,
+    settle,
+    stacked,
+    start,
+    tied,
+)
+from malleable.frontend.values import copies
+from malleable.frontend.values.conditions import if_, places_of, truth
+from malleable.frontend.values.references import is_dead
+from malleable.frontend.values.reverse import while_loop
+from malleable.frontend.values.staging import Block, note_missing, trace_block
+from malleable.frontend.values.trees import UNSET, Static, avals, bare, count, spell
+from malleable.frontend.values.unwinding import freeze_if
+from malleable.frontend.values.values import CannotStage, inject, rebuild
+
+GIVE_ONE_TYPE = (
+    "give each variable one type and shape before the loop: a buffer of its largest size"
+)
+ROUNDS = 12  # times a loop body is traced before its types must have settled
+
+
+class TestChanges(Exception):
+    """The test of a `while` changes something besides giving an answer."""
+
+
+@dataclass(frozen=True)
+class Slices(Steps):
+    """Steps of which make(i, slices) gives the item from the slices of the arrays."""
+
+    make: Callable | None = None
+    source: Box | None = None  # of which get(i) gives a view, to be written to
+
+
+class WritesItem(Exception):
+    """A loop body writes to its item in place, or to the array that it goes over."""
+
+
+def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
+    """Leave behind what the loop would, compiled. steps: what a `for` goes over.
+
+    Raises CannotStage for a body that only plain Python can follow.
+    """
+    if isinstance(steps, Slices):
+        try:
+            return stage_once(loop, steps, bound)
+        except WritesItem:  # a row of an array is a view of it; another item is a thing of its own
+            if steps.source is None:
+                raise CannotStage("an item is written in place") from None
+            steps = Steps(steps.length, steps.get)
+    stage_once(loop, steps, bound)
+
+
+def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
+    carried = start(loop)
+    absent = [c.place.name for c in carried.values() if is_absent(c.tree)]
+    index = counter_type() if steps is not None else None
+    runs = steps is not None and type(steps.length) is int and steps.length > 0
+    for k in range(ROUNDS):
+        block = trace_step(loop, steps, carried, index)
+        known = len(carried)
+        copies.keep(block.copies)
+        if not settle(loop, carried, block, bound, k > 2, runs):
+            break
+        if k > 4 and len(carried) > known:
+            raise CannotStage("every step makes objects that the next ones change")
+    else:
+        kinds = ", ".join(f"{c.place.label}: {spell(c.tree)}" for c in carried.values())
+        raise TransformError(
+            f"the variables of this loop change their type in every step: {kinds}",
+            where=loop.where,
+            hint=GIVE_ONE_TYPE,
+        )
+    if block.error is not None:
+        raise block.error
+    for c in carried.values():  # written to, and copied, in every step
+        for copied in block.copies:
+            copied(c.place.owner)
+    for name in block.unread - {c.place.name for c in carried.values()}:
+        text = f"cannot access local variable {name!r} where it is not associated with a value"
+        raise UnboundLocalError(text, name=name)
+    if session().options.exact and (steps is None or type(steps.length) is not int):
+        needed = [name for name in absent if loop.live is None or name in loop.live]
+        if needed:
+            raise CannotStage(f"`{needed[0]}` has no value if it never runs")
+    run(loop, steps, bound, carried, block, index)
+
+
+def is_absent(tree) -> bool:
+    return isinstance(tree, Static) and (tree.value is ABSENT or tree.value is UNSET)
+
+
+def counter_type():
+    """Of the number of a step: an integer that promotes as Python's do."""
+    return jax.typeof(compat.convert(0, jnp.asarray(0).dtype, True))
+
+
+def writes(item) -> bool:
+    """Whether the block being traced has written to an array among the items."""
+    if isinstance(item, tuple | list):
+        return any(map(writes, item))
+    return isinstance(item, Box) and ("box", id(item), "") in journal.current().places
+
+
+def arrays_of(steps: Steps | None) -> list:
+    return list(steps.arrays) if isinstance(steps, Slices) else []
+
+
+def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
+    """The body, traced once on fresh values for all that goes around."""
+    written = False
+    extra, arrays = [index] if index is not None else [], arrays_of(steps)
+    slices = [compat.slice_type(a) for a in arrays]
+    types = [a for c in carried.values() for a in avals(c.tree)]
+    for c in carried.values():
+        c.traced = c.tree
+
+    def body(*xs):
+        nonlocal written
+        rest = iter(xs)
+        i = Box(next(rest), True) if extra else None
+        parts = [next(rest) for _ in slices]
+        begin(carried, rest, loop.where)
+        if steps is None:
+            loop.body()
+        elif isinstance(steps, Slices):
+            item = steps.make(i, parts)
+            loop.body(item)
+            over = steps.source
+            written = writes(item) or (over is not None and writes(over.root))
+            if over is not None and not written:
+                note_kept(item, over.root)
+        else:
+            loop.body(steps.get(i))
+        return tied(carried)
+
+    local = [p for p in places_of(loop.state) if p.key not in carried]
+    places = [c.place for c in carried.values()] + local
+    block = trace_block(body, places, [*extra, *slices, *types])
+    if written:  # not said before: an abandoned trace holds on to its values
+        raise WritesItem
+    return block
+
+
+# ---------------------------------------------------------------- what JAX runs
+
+
+@dataclass(frozen=True)
+class Step:
+    """A traced body as a function of arrays. It holds no values: JAX keeps it in its caches."""
+
+    block: Block
+    slots: tuple
+    counts: bool
+
+    def __call__(self, consts, i, parts, carry) -> tuple[list, list]:
+        held = split(self.slots, carry)
+        inputs = [x for slot, mine in held for x in mine[: slot.traced]]
+        outs = self.block.outs([*([i] if self.counts else []), *parts, *inputs], consts)
+        new, ys = [], []
+        tests = iter([outs[k] for k in self.block.result[1]])
+        for slot, mine in held:
+            after = self.block.after.get(slot.key)
+            if slot.grows:
+                ys += stacked(slot, after, outs)
+                last = slot.tree.children[1:]
+                if last:
+                    items = zip(appended(slot, after, outs), last, strict=True)
+                    mine = [x for (t, xs), goal in items for x in inject(t, iter(xs), goal)]
+            elif after is not None:
+                mine = inject(after[0], iter([outs[k] for k in after[1]]), slot.tree)
+            for k in slot.ties:
+                mine[k] = next(tests)
+            new += mine
+        return new, ys
+
+
+def split(slots: Sequence, leaves: Sequence) -> list:
+    """Each slot with its own leaves."""
+    rest = iter(leaves)
+    return [(slot, [next(rest) for _ in range(count(slot.tree))]) for slot in slots]
+
+
+def slim(block: Block, things: list) -> Block:
+    """A block without the values it was traced among; for things see `bare`."""
+    nothing = [None] * len(block.closed.consts)
+    closed = block.closed.replace(consts=nothing)
+    after = {key: (bare(tree, things), ids) for key, (tree, ids) in block.after.items()}
+    result = (bare(block.result[0], things), block.result[1])
+    empty = {"places": {}, "before": {}, "copies": []}
+    return replace(block, closed=closed, after=after, result=result, **empty)
+
+
+def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
+    """Build the loop, run it, and write what it leaves."""
+    init = [x for c in carried.values() for x in inject(c.first[0], iter(c.first[1]), c.tree)]
+    consts, arrays = list(block.closed.consts), arrays_of(steps)
+    things: list = []
+    slots = tuple(c.slot() for c in carried.values())
+    slots = tuple(slot._replace(tree=bare(slot.tree, things)) for slot in slots)
+    step = Step(slim(block, things), slots, index is not None)
+    idle = not init and not block.closed.effects and not any(slot.grows for slot in slots)
+    if steps is not None and idle:
+        return  # there is nothing to do in any step
+    flagged = any(slot.pinned and count(slot.tree) for slot in slots)
+    if steps is not None and type(steps.length) is int and not flagged:
+
+        def scan_step(carry, xs):
+            return step(consts, xs[0], xs[1], carry)
+
+        numbers = compat.convert(jnp.arange(steps.length), index.dtype, True)
+        outs, ys = lax.scan(scan_step, init, (numbers, arrays), length=steps.length)
+    else:
+        if any(slot.grows for slot in slots):
+            raise CannotStage("a list grows, and how often is known only at run time")
+        types = [a for c in carried.values() for a in avals(c.tree)]
+        tests = test_block(loop, carried, types) if loop.test is not None else None
+        outs, ys = run_while(step, steps, bound, tests, init, consts, arrays, index, loop.where), []
+    rows, known = iter(ys), steps is not None and type(steps.length) is int
+    land(carried, iter(outs), loop.where)
+    for c in carried.values():
+        if c.prefix is not None:
+            extend(c, block.after[c.place.key][0], rows, steps.length)
+        elif not known:
+            note_first(c, c.tree, loop.where)
+    bind_again(carried, known and steps.length > 0)
+    freeze_if(carried)
+
+
+def note_first(c: Carried, tree, where: str) -> None:
+    """Remember what a loop is the first to set, which may not run."""
+    first = c.first[0]
+    if c.place.kind == "dict":
+        note_missing(c.place.owner, [first, tree], where)
+    elif c.place.kind == "attr" and is_absent(first):
+        key = id(c.place.owner), c.place.name
+        session().uncertain[key] = c.place.owner, c.place.name, where
+
+
+def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, where) -> list:
+    """As a while_loop: the exits that were taken, then the end of the items, then the test."""
+    length = [] if steps is None else [steps.length]
+    length = [x.value if isinstance(x, Box) else x for x in length]
+    test_consts, asked = (tests.closed.consts, slim(tests, [])) if tests is not None else ((), None)
+    every = list(map(compat.as_array, (*consts, *arrays, *test_consts, *length)))
+    a, b, end = len(consts), len(consts) + len(arrays), len(every) - len(length)
+    counted = steps is not None  # JAX keeps what the functions below know: no arrays among it
+
+    def cond(consts, carry):
+        tests = []
+        if counted:
+            i, *carry = carry
+            tests.append(i < consts[-1])
+        for slot, mine in split(step.slots, carry):
+            if slot.pinned and mine:
+                tests.append(~mine[0])
+        if asked is not None:
+            tree, ids = asked.result
+            outs = asked.outs(carry, consts[b:end])
+            go = rebuild(tree, iter([outs[k] for k in ids]), where)
+            tests.append(jnp.asarray(go.value if isinstance(go, Box) else go))
+        go = tests[0]
+        for test in tests[1:]:
+            go = go & test
+        return go
+
+    def body(consts, carry):
+        if not counted:
+            return step(consts[:a], None, [], carry)[0]
+        i, *carry = carry
+        parts = [lax.dynamic_index_in_dim(x, i, keepdims=False) for x in consts[a:b]]
+        return [i + 1, *step(consts[:a], i, parts, carry)[0]]
+
+    first = [compat.convert(0, index.dtype, True)] if counted else []
+    return while_loop(cond, body, [*first, *init], every, bound=bound, where=where)[len(first) :]
+
+
+# ---------------------------------------------------------------- the test of a while
+
+
+def test_block(loop: Loop, carried: dict, types: list) -> Block:
+    """The test, traced on what goes around."""
+    changes = False
+
+    def test(*xs):
+        nonlocal changes
+        begin(carried, iter(xs), loop.where)
+        with journal.opened() as book:
+            book.made = {}
+            go = answer(loop)
+        changes = not all(is_dead(place, [book], {}) for place in book.places.values())
+        book.undo()
+        return Box(go, True) if isinstance(go, compat.Tracer) else go
+
+    block = trace_block(test, [c.place for c in carried.values()], types)
+    if block.error is not None:
+        raise block.error
+    if changes:
+        raise TestChanges
+    return block
+
+
+def answer(loop: Loop):
+    """What the test says now: a bool or a traced one."""
+    go = loop.test()
+    return truth(go.value if type(go) is Hinted else go)
+
+
+def stopped(exits: Callable | None):
+    """Whether a break or return has happened: True, False, or a traced boolean."""
+    traced = None
+    for flag in exits() if exits is not None else ():
+        flag = truth(flag)
+        if flag is True:
+            return True
+        if flag is not False:
+            traced = flag if traced is None else jnp.logical_or(traced, flag)
+    return False if traced is None else traced
+
+
+def rotated(loop: Loop, go) -> Loop:
+    """The loop with its test, and what that changes, at the end of each step.
+
+    go: what the test has just answered; None if it has not been asked.
+    """
+    flag = Box(False if go is None else go, True)
+
+    def ask():
+        flag.write(answer(loop))
+
+    def ask_if_going():
+        done = stopped(loop.exits)
+        if done is False:
+            ask()
+        elif done is not True:
+            if_(Box(~done, True), ask, None, loop.state, loop.live)
+
+    def body():
+        loop.body()
+        ask_if_going()
+
+    if go is None:
+        ask_if_going()
+    return replace(loop, body=body, test=lambda: flag)

@@ -1,0 +1,243 @@
+"""Comprehensions: Python's, until a condition or the number of the items is traced.
+
+Then each item stands beside a flag that says whether it is there, and the list that comes out is
+one whose length is traced. `sum(x for x in xs if x > 0)` and its like go over such a list.
+"""
+
+import builtins
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box, Masked
+from malleable.arrays.rows import whole
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
+from malleable.frontend.counterparts.builtins import Once, Steps, TracedRange, as_steps
+from malleable.frontend.operators.iteration import for_, steps_of
+from malleable.frontend.values import stacking
+from malleable.frontend.values.conditions import and_, if_, ifexp, truth
+from malleable.frontend.values.raises import fail_where
+from malleable.frontend.values.trees import (
+    UNSET,
+    Either,
+    Leaf,
+    Node,
+    Ragged,
+    Tree,
+    abstract,
+    free,
+    join,
+)
+from malleable.frontend.values.values import Bounded, bounded, flatten, inject, select
+
+ENDLESS = 10_000  # items after which an iterator without a length counts as one without an end
+CONSUMERS = {
+    *(builtins.sum, builtins.max, builtins.min, builtins.any, builtins.all, builtins.next),
+    *(builtins.list, builtins.sorted, math.fsum, math.prod, statistics.mean, statistics.fmean),
+}
+
+
+class Collected:
+    """What a comprehension has found so far: pairs of a flag and a value."""
+
+    def __init__(self, stops: Callable | None = None):
+        self.pairs: list = []
+        self.stops, self.done = stops, False
+
+    def add(self, flag, make: Callable) -> None:
+        if flag is True:
+            value = make()
+            self.done = self.stops is not None and self.stops(value)
+        else:
+            value = ifexp(Box(flag, True), make, lambda: UNSET)
+            flag = Box(flag, True)
+        journal.touch_list(self.pairs)
+        self.pairs.append((flag, value))
+
+    def each(self, items, flag, body: Callable, tested: bool) -> None:
+        """body(item, flag) for the items; flag: whether what is around holds."""
+        if isinstance(items, Once):
+            self.each(items.rest(), flag, body, tested)
+            if self.stops is None and type(items.length) is int:
+                items.taken[0] = items.length
+            return
+        steps, here = sized(items), None
+        if steps is not None and type(steps) is not Steps:
+            steps, here = steps
+        elif steps is None and tested:
+            steps = steps_of(items)
+        if steps is not None:
+
+            def step(item):
+                body(item[0], both(flag, item[1]) if here is not None else flag)
+
+            paired = Steps(steps.length, lambda i: (steps.get(i), here and here(i)), steps.arrays)
+            return for_(paired, step, None, (), (), None)
+        for k, item in enumerate(items):
+            if self.done:
+                return
+            if k > ENDLESS and not hasattr(items, "__len__") and flag is not True:
+                raise TransformError(
+                    "this comprehension goes over an iterator that has no end",
+                    where=compat.where(),
+                    hint="write it as a `while loop(test, max_steps=n)`",
+                )
+            body(item, flag)
+
+
+def both(a, b):
+    return b if a is True else a if b is True else jnp.logical_and(a, b)
+
+
+def sized(items):
+    """(steps over all items there may be, whether the i-th is there) of items without a number."""
+    if bounded(items) is not None:
+        items = as_steps(items)
+    if type(items) is Masked and items.mask.ndim == 1:
+        row, mask = Box(items.whole), items.mask
+        return Steps(mask.shape[0], row.__getitem__), lambda i: mask[raw_index(i)]
+    if isinstance(items, TracedRange | Steps) and type(items.length) is not int:
+        most = getattr(items, "most", None) or session().options.max_steps
+        if most is None:
+            raise TransformError(
+                "a comprehension goes over a number of items that is known only at run time",
+                where=compat.where(),
+                hint="say how many there are at most: autograph(max_steps=n)",
+            )
+        length = items.length.value if isinstance(items.length, Box) else items.length
+        fail_where(length > most, IndexError("a list grew beyond its bound"))
+        get = items.item if isinstance(items, TracedRange) else items.get
+        return Steps(most, get), lambda i: raw_index(i) < length
+    return None
+
+
+def raw_index(i):
+    return i.value if isinstance(i, Box) else i
+
+
+def sift(flag, tests: tuple, rest: Callable) -> None:
+    """`rest(flag)` for an item for which the tests hold, as far as is known."""
+    for test in tests:
+        found = truth(test() if flag is True else and_(Box(flag, True), test))
+        if found is False:
+            return
+        flag = flag if found is True else both(flag, found)
+    rest(flag)
+
+
+def collect(kind: str, run: Callable) -> Any:
+    """A list, set or dict comprehension; run(collected) fills it."""
+    collected = Collected()
+    run(collected)
+    if kind == "list":
+        return listed(collected.pairs)
+    made: Any = set() if kind == "set" else {}
+    for flag, value in collected.pairs:
+        put = (lambda v=value: made.add(v)) if kind == "set" else (lambda v=value: setitem(made, v))
+        if flag is True:
+            put()
+        else:
+            if_(flag, put, None, None, None)
+    return made
+
+
+def setitem(made: dict, pair) -> None:
+    made[pair[0]] = pair[1]
+
+
+def listing(items) -> list:
+    """list(items), of a number of items that may be traced."""
+    found = Collected()
+    found.each(items, True, lambda item, flag: found.add(flag, lambda: item), False)
+    return listed(found.pairs)
+
+
+def consume(call: Callable, f: Callable, run: Callable, plain: Callable, *args, **kwargs) -> Any:
+    """`f(generator expression, *args)`: run(collected) fills what f goes over; else plain()."""
+    try:
+        eager = f in CONSUMERS
+    except TypeError:
+        eager = False
+    if not eager:
+        return call(f, plain(), *args, **kwargs)
+    stops = {any: lambda x: is_known(x) and bool(x), all: lambda x: is_known(x) and not bool(x)}
+    collected = Collected(stops.get(f, (lambda x: True) if f is next else None))
+    run(collected)
+    if f is next:
+        return first(collected.pairs, *args)
+    return call(f, listed(collected.pairs), *args, **kwargs)
+
+
+def is_known(x) -> bool:
+    return not (isinstance(x, Box) and x.traced)
+
+
+def first(pairs: list, *default) -> Any:
+    """`next(iterator, default)` of a new iterator over these."""
+    if all(flag is True for flag, _ in pairs):
+        return next((value for _, value in pairs), *default)
+    flags = flags_of(pairs)
+    values = [value for _, value in pairs]
+    if not default:
+        fail_where(~flags.any(), StopIteration())
+        return select(jnp.argmax(flags), values, compat.where())
+    index = jnp.where(flags.any(), jnp.argmax(flags), len(values))
+    return select(index, [*values, *default], compat.where())
+
+
+def flags_of(pairs: list):
+    flags = [flag for flag, _ in pairs]
+    stack = whole(flags)
+    if stack is not None:
+        return stack
+    return jnp.stack([jnp.asarray(f.value if isinstance(f, Box) else f) for f in flags])
+
+
+def listed(pairs: list) -> list:
+    """The values that are there: a list, whose length may be traced."""
+    if all(flag is True for flag, _ in pairs):
+        return [value for _, value in pairs]
+    mask, values = flags_of(pairs), [value for _, value in pairs]
+    tree, arrays = stacked(values)
+    order = jnp.nonzero(mask, size=len(values), fill_value=0)[0]
+    count = jnp.sum(mask).astype(np.int32)
+    return [Bounded(Ragged(tree, len(values)), count, [a[order] for a in arrays])]
+
+
+def stacked(values: list) -> tuple[Tree, list]:
+    """Values of one type as the tree of one, and the leaves of all, stacked."""
+    stack = whole(values)
+    if stack is not None:
+        tree = flatten(Box(stack[0], values[0].scalar), [])
+        return free(tree), [stack]
+    if all(type(v) is tuple and len(v) == len(values[0]) for v in values):
+        parts = [stacked(list(column)) for column in zip(*values, strict=True)]
+        tree = Node(tuple, None, tuple(tree for tree, _ in parts))
+        return tree, [a for _, arrays in parts for a in arrays]
+    goal, split = None, []
+    for value in values:
+        leaves: list = []
+        tree = abstract(flatten(value, leaves))
+        split.append((flatten(value, []), leaves))
+        goal = free(tree) if goal is None else free(join(goal, tree))
+    if goal is None or isinstance(goal, Either) or not is_flat(goal):
+        raise TransformError(
+            "the items that a comprehension keeps under a traced condition are of several types",
+            where=compat.where(),
+            hint="give all items one type and shape",
+        )
+    columns = [inject(tree, iter(leaves), goal) for tree, leaves in split]
+    return goal, list(map(stacking.stack, zip(*columns, strict=True)))
+
+
+def is_flat(tree: Tree) -> bool:
+    if isinstance(tree, Node):
+        return all(map(is_flat, tree.children))
+    return isinstance(tree, Leaf) or not isinstance(tree, Either | Ragged)

@@ -1,0 +1,233 @@
+"""`a + b`, `-a` and `a < b` where a class of the user's says what they mean.
+
+Python would run `__add__` and its like as they are written; here they go through `call`, so that
+they are converted. Numbers, arrays and whatever else has no such method of Python take no detour.
+"""
+
+import operator
+import re
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from malleable.arrays.box import Box, any_traced, is_traced, unbox
+from malleable.arrays.numbers import is_python_int, negative_power
+from malleable.arrays.text import Text, as_text
+from malleable.frontend.common.session import session
+from malleable.frontend.counterparts.bounded import equal, joined, refuse, repeated
+from malleable.frontend.counterparts.sequences import are_rows, compared
+from malleable.frontend.values.conditions import by_case, not_
+from malleable.frontend.values.raises import operands, present
+from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
+
+DIVIDES = frozenset(("/", "//", "%", "**"))
+_Function = types.FunctionType
+BINARY: dict[str, tuple[str, Callable]] = {
+    "+": ("add", operator.add),
+    "-": ("sub", operator.sub),
+    "*": ("mul", operator.mul),
+    "/": ("truediv", operator.truediv),
+    "//": ("floordiv", operator.floordiv),
+    "%": ("mod", operator.mod),
+    "**": ("pow", operator.pow),
+    "@": ("matmul", operator.matmul),
+    "&": ("and", operator.and_),
+    "|": ("or", operator.or_),
+    "^": ("xor", operator.xor),
+    "<<": ("lshift", operator.lshift),
+    ">>": ("rshift", operator.rshift),
+}
+COMPARISONS: dict[str, tuple[str, str, Callable]] = {
+    "<": ("__lt__", "__gt__", operator.lt),
+    "<=": ("__le__", "__ge__", operator.le),
+    ">": ("__gt__", "__lt__", operator.gt),
+    ">=": ("__ge__", "__le__", operator.ge),
+    "==": ("__eq__", "__eq__", operator.eq),
+    "!=": ("__ne__", "__ne__", operator.ne),
+}
+UNARY: dict[str, tuple[str, Callable]] = {
+    "-": ("__neg__", operator.neg),
+    "+": ("__pos__", operator.pos),
+    "~": ("__invert__", operator.invert),
+}
+_NAMES = {f"__{r}{name}__" for name, _ in BINARY.values() for r in ("", "r")}
+_NAMES |= {name for name, *_ in (*COMPARISONS.values(), *UNARY.values())} | {"__bool__", "__len__"}
+_TYPES = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    Text,
+    bytes,
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    type(None),
+    Box,
+)
+
+
+def is_repeat(xs, times) -> bool:
+    """Whether xs * times repeats a sequence, a traced number of times."""
+    if not isinstance(xs, list | tuple | str | bytes) or isinstance(xs, Box):
+        return False
+    return isinstance(times, Box) and times.traced and times.scalar and times.dtype.kind in "iub"
+
+
+class Dunders:
+    """The operators of Python's that a class may define; call(method, *args) runs what it wrote."""
+
+    def __init__(self, call: Callable):
+        self.call = call
+        self._plain = frozenset((*_TYPES, np.ndarray, np.float64, np.float32, np.int64))
+        self._learned: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    def _learn(self, kind: type) -> bool:
+        """Whether no operator of a type is written in Python."""
+        methods = ((getattr(kind, name, None), getattr(Box, name, None)) for name in _NAMES)
+        plain = not any(type(m) is _Function and m is not ours for m, ours in methods)
+        self._learned[kind] = plain
+        return plain
+
+    def is_plain(self, x) -> bool:
+        kind = type(x)
+        if kind in self._plain:
+            return True
+        known = self._learned.get(kind)
+        return self._learn(kind) if known is None else known
+
+    # ------------------------------------------------------------ the operators
+
+    def binary(self, sign: str, a, b):
+        """a + b and its like; `a **- b` is `a ** -b`."""
+        if sign == "**-":
+            if (
+                is_python_int(unbox(a))
+                and is_python_int(unbox(b))
+                and (is_traced(a) or is_traced(b))
+            ):
+                return Box(negative_power(unbox(a), unbox(b)), True)
+            sign, b = "**", self.unary("-", b)
+        name, plain = BINARY[sign]
+        if session().uncertain:
+            refuse_uncertain(a, False)
+            refuse_uncertain(b, False)
+        if is_thing(a) or is_thing(b):
+            return self._by_case(self.binary, sign, a, b)
+        present(a, b, f"`{sign}`")
+        if self.is_plain(a) and self.is_plain(b):
+            if bounded(a) is not None or bounded(b) is not None:
+                return joined(a, b) if sign == "+" else refuse(f"`{sign}`")
+            if sign == "*" and (is_repeat(a, b) or is_repeat(b, a)):
+                return repeated(*((a, b) if is_repeat(a, b) else (b, a)))
+            if sign in DIVIDES and session().attempts:
+                a, b = operands(sign, a, b)
+            traced = type(a) is str and sign == "%" and any_traced(b)
+            return formatted(a, b) if traced else plain(a, b)
+        out = self._either(a, b, f"__{name}__", f"__r{name}__")
+        if out is NotImplemented:
+            raise TypeError(
+                f"unsupported operand type(s) for {sign}: "
+                f"{type(a).__name__!r} and {type(b).__name__!r}"
+            )
+        return out
+
+    def compare(self, sign: str, a, b):
+        """a < b and its like."""
+        forward, backward, plain = COMPARISONS[sign]
+        if session().uncertain:
+            refuse_uncertain(a, False)
+            refuse_uncertain(b, False)
+        equality = sign in ("==", "!=")
+        options = [o for x in (a, b) if is_thing(x) for o in x.options]
+        if options and not (equality and all(map(self.is_plain, options))):
+            return self._by_case(self.compare, sign, a, b)
+        if not equality:
+            present(a, b, f"`{sign}`")
+        if self.is_plain(a) and self.is_plain(b):
+            if bounded(a) is not None or bounded(b) is not None:
+                if sign not in ("==", "!="):
+                    refuse(f"`{sign}`")
+                same = equal(a, b)
+                return same if sign == "==" else not_(same)
+            return compared(sign, a, b, self.compare) if are_rows(a, b) else plain(a, b)
+        out = self._either(a, b, forward, backward)
+        if out is not NotImplemented:
+            return out
+        if sign in ("==", "!="):
+            return (a is b) is (sign == "==")
+        raise TypeError(
+            f"{sign!r} not supported between instances of "
+            f"{type(a).__name__!r} and {type(b).__name__!r}"
+        )
+
+    def unary(self, sign: str, a):
+        """-a and its like."""
+        name, plain = UNARY[sign]
+        if is_thing(a):
+            return by_case(a, lambda o: self.unary(sign, o))
+        method = None if self.is_plain(a) else getattr(type(a), name, None)
+        return self.call(method, a) if type(method) is _Function else plain(a)
+
+    def _by_case(self, operator: Callable, sign: str, a, b):
+        """`a + b` for each thing that a, or b, may be."""
+        if is_thing(a):
+            return by_case(a, lambda one: operator(sign, one, b))
+        return by_case(b, lambda one: operator(sign, a, one))
+
+    def test(self, x) -> Any:
+        """What an object with a `__bool__` or a `__len__` written in Python counts as."""
+        if self.is_plain(x):
+            return x
+        for name in ("__bool__", "__len__"):
+            method = getattr(type(x), name, None)
+            if method is not None:
+                return self.call(method, x) if type(method) is _Function else x
+        return x
+
+    # ------------------------------------------------------------ who is asked
+
+    def _either(self, a, b, forward: str, backward: str):
+        """What a says, else b; b first if it is of a class derived from that of a."""
+        one, other = type(a), type(b)
+        first, second = getattr(one, forward, None), getattr(other, backward, None)
+        tries = [(first, a, b), (second, b, a)]
+        if (
+            one is not other
+            and issubclass(other, one)
+            and second is not getattr(one, backward, None)
+        ):
+            tries.reverse()
+        if one is other and forward.strip("_") not in ("eq", "ne", "lt", "le", "gt", "ge"):
+            tries = tries[:1]
+        for method, x, y in tries:
+            out = NotImplemented
+            if type(method) is _Function:
+                out = self.call(method, x, y)
+            elif method is not None:
+                out = method(x, y)
+            if out is not NotImplemented:
+                return out
+        return NotImplemented
+
+
+_SPEC = re.compile(r"%(\(.*?\))?[-#0 +]*[0-9]*(\.[0-9]*)?[hlL]?[diouxXeEfFgGcrsa%]")
+
+
+def formatted(text: str, x) -> str:
+    """`text % x`, where what is traced shows its type, as it does in an f-string."""
+    given = iter(x if isinstance(x, tuple) else (x,))
+
+    def spec(match):
+        if match[0][-1] == "%":
+            return match[0]
+        value = x[match[1][1:-1]] if match[1] else next(given, None)
+        return f"%{match[1] or ''}s" if any_traced(value) else match[0]
+
+    return as_text(_SPEC.sub(spec, text) % x)

@@ -1,0 +1,682 @@
+"""The operators for attributes, items, `in`, `is` and augmented assignment.
+
+Each does what Python does, tells the journal first what it is about to change, and knows what a
+traced index, key or element means. Methods of the user's own (`__getitem__`, a property, ...) go
+through `call`, so they are converted.
+"""
+
+import array
+import collections
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
+from malleable.arrays.journal import ABSENT
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
+from malleable.frontend.counterparts import numpy, sequences
+from malleable.frontend.counterparts.bounded import (
+    hits,
+    item,
+    method,
+    part,
+    part_of_list,
+    put_item,
+    refuse,
+    repeated,
+)
+from malleable.frontend.counterparts.builtins import TracedRange, choose, pick
+from malleable.frontend.counterparts.replaced import convertible
+from malleable.frontend.counterparts.scalars import python_scalar, truth
+from malleable.frontend.operators import chosen, hidden
+from malleable.frontend.operators.chosen import is_place
+from malleable.frontend.operators.dunders import BINARY, DIVIDES, is_repeat
+from malleable.frontend.operators.lookups import contains, look_up, raise_here, refused_key
+from malleable.frontend.values import values
+from malleable.frontend.values.conditions import by_case, if_, ifexp, narrowed, not_
+from malleable.frontend.values.picked import Picked
+from malleable.frontend.values.raises import fail_where, operands, within
+from malleable.frontend.values.values import Choice, bounded, is_number, is_thing
+from malleable.notes import note
+from malleable.python_source import kinds
+
+_Function = types.FunctionType
+_SETS = (dict, set)
+_OTHERS = (collections.deque, bytearray, array.array)
+_IN_PLACE: dict[str, Callable] = {
+    f"{sign}=": getattr(operator, f"i{name}") for sign, (name, _) in BINARY.items()
+}
+_DUNDERS = {sign: f"__{fun.__name__}__" for sign, fun in _IN_PLACE.items()}
+
+
+def touch(x) -> None:
+    """Tell the journal that a container or a NumPy array of the user's is about to change."""
+    if not journal.depth():
+        return journal.tell(x)
+    if isinstance(x, list):
+        journal.touch_list(x)
+    elif isinstance(x, dict):
+        journal.touch_dict(x)
+    elif isinstance(x, set):
+        journal.touch_set(x)
+    elif _is_raw(x) or isinstance(x, _OTHERS):
+        journal.touch_object(x)
+
+
+def has_traced(index) -> bool:
+    """Whether an index, a key or a tuple of them holds something traced."""
+    if isinstance(index, tuple):
+        return any(map(has_traced, index))
+    if isinstance(index, slice):
+        return has_traced((index.start, index.stop, index.step))
+    return is_traced(index) or (isinstance(index, list) and any(map(has_traced, index)))
+
+
+def presence(fields, key):
+    """Whether a key is there that was set on one path only: True, or traced."""
+    value = fields.get(key) if type(fields) is dict else None
+    if not values.lacks(value):
+        return True
+    hits = [x is not ABSENT for x in value.options]
+    return python_scalar(values.entry(hits, value.index), bool)
+
+
+def only(value: Choice):
+    """Such a value where it is there."""
+    return narrowed(value, [x is not ABSENT for x in value.options])
+
+
+def get(fields: dict, key, default=None):
+    """fields.get(key, default) of a key that is there on one path only."""
+    there = presence(fields, key)
+    return ifexp(there, lambda: only(fields[key]), lambda: default, fields[key].where)
+
+
+def _lacks(x, name: str) -> bool:
+    """Whether the value that a box stands for has no such attribute, though the box has."""
+    return type(x) is Box and not hasattr(x.__class__, name)
+
+
+def _is_method(x, name: str) -> bool:
+    """Whether an attribute is a method: reading it runs nothing."""
+    return type(getattr(type(x), name, None)) in (_Function, types.MethodDescriptorType)
+
+
+def _has_all(x, key: Choice) -> bool:
+    """Whether this is a dict with each key that the key may be."""
+    return type(x) is dict and all(k in x for k in key.options)
+
+
+def _is_raw(x) -> bool:
+    """Whether this is an array of NumPy itself: a Box says that it is one, too."""
+    return issubclass(type(x), np.ndarray)
+
+
+def _of_jax(x) -> bool:
+    return isinstance(x, jax.Array) or type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def _refuse_key(key) -> None:
+    if has_traced(key):
+        raise refused_key()
+
+
+def _refuse_index(x, index) -> None:
+    if isinstance(index, slice) and has_traced(index):
+        raise TransformError(
+            f"a {type(x).__name__} is sliced with a traced bound, so its length would be traced",
+            where=compat.where(),
+            hint="keep the length: use np.roll, np.where with np.arange, or lax.dynamic_slice",
+        )
+
+
+# ---------------------------------------------------------------- is and in
+
+
+def writes_cell(reader: Callable) -> None:
+    """A nonlocal variable, the one that `reader` returns, is about to be assigned."""
+    if journal.depth() and reader.__closure__:
+        journal.touch_cell(reader.__closure__[0], reader.__code__.co_freevars[0])
+
+
+def writes_global(variables: dict, name: str) -> None:
+    journal.touch_global(variables, name)
+
+
+def raising(exc):
+    """What `raise exc` raises, marked as raised on purpose."""
+    if isinstance(exc, type) and issubclass(exc, BaseException):
+        exc = exc()
+    if isinstance(exc, BaseException):
+        try:
+            exc.__malleable_raised__ = True
+            code = sys._getframe(1)
+            name = code.f_code.co_name
+            exc.__malleable_where__ = f"{code.f_code.co_filename}:{code.f_lineno} in {name}"
+        except AttributeError:  # a class that says which attributes there are
+            return exc
+    return exc
+
+
+def _equal(a, b):
+    """`a == b` as a boolean, traced or not; identical things are equal, as in `in`."""
+    if a is b:
+        return True
+    if type(a) is Choice or type(b) is Choice:
+        same = a == b
+        return truth(same) if is_traced(same) else bool(same)
+    if (is_traced(a) and not is_number(b)) or (is_traced(b) and not is_number(a)):
+        return False
+    same = sequences.compared("==", a, b) if sequences.are_rows(a, b) else a == b
+    return truth(same) if is_traced(same) else bool(same)
+
+
+def _found(x, items):
+    """Whether one of the items equals x: a bool, or a traced boolean scalar."""
+    found = None
+    for one in items:
+        same = _equal(one, x)
+        if same is True:
+            return True
+        if same is not False:
+            found = same if found is None else found | same
+    return False if found is None else python_scalar(found, bool)
+
+
+def _in_range(x, items):
+    start, stop, step, x = map(unbox, (items.start, items.stop, items.step, x))
+    up = (x >= start) & (x < stop)
+    down = (x <= start) & (x > stop)
+    inside = jnp.where(step > 0, up, down) & ((x - start) % step == 0)
+    return python_scalar(inside, bool)
+
+
+def _member(kind: type, name: str):
+    """What a class says of an attribute of its instances, no descriptor asked; else None."""
+    return next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
+
+
+def _setter(o, name: str) -> tuple | None:
+    """A property's function that sets, or a descriptor's and the descriptor, if in Python."""
+    member = _member(type(o), name)
+    if isinstance(member, property):
+        return (member.fset,) if type(member.fset) is _Function else None
+    put = getattr(type(member), "__set__", None)
+    return (put, member) if _is_users(put) else None
+
+
+def _is_users(fun) -> bool:
+    """Whether a function is converted, and of no installed package: theirs work as they are."""
+    return convertible(fun) and not kinds.is_installed(fun.__code__.co_filename)
+
+
+class Items:
+    """The operators that may run code of the user's, each a method; call(f, *args) runs it."""
+
+    def __init__(self, call: Callable):
+        self.call = call
+
+    def _method(self, x, name: str):
+        """The method of a class written in Python, None for any other."""
+        method = getattr(type(x), name, None)
+        return method if type(method) is _Function else None
+
+    # ------------------------------------------------------------ attributes
+
+    def attr(self, o, name: str):
+        if is_thing(name):
+            return by_case(name, lambda one: self.attr(o, one))
+        kind = type(o)
+        if kind is Box or kind is types.ModuleType:
+            if kind is Box and session().attempts and _lacks(o, name):
+                raise AttributeError(f"{o.__class__.__name__!r} object has no attribute {name!r}")
+            return getattr(o, name)
+        if kind is Choice:
+            return self._of_choice(o, name) if is_place(o) else getattr(o, name)
+        member = _member(kind, name)
+        if type(member) is _Function:
+            return getattr(o, name)
+        fields = journal.fields(o)
+        if member is None:
+            there = presence(fields, name)
+            if there is not True:
+                return self._present(o, name, there, vars(o)[name])
+            held = session().uncertain.get((id(o), name))
+            if held is not None and held[0] is o and name in fields:
+                note(f"`{name}` may not be there", compat.where(), f"{held[2]} may never set it")
+            fallback = self._method(o, "__getattr__")
+            own = self._method(o, "__getattribute__") is None and not isinstance(o, type)
+            if own and name not in fields and _is_users(fallback):
+                return self._boxed(o, name, self.call(fallback, o, name))
+            return self._boxed(o, name, getattr(o, name))
+        if isinstance(member, property) and type(member.fget) is _Function:
+            return self._computed(o, name, member.fget, o)
+        get = getattr(type(member), "__get__", None)
+        if _is_users(get) and (hasattr(type(member), "__set__") or name not in fields):
+            return self._computed(o, name, get, member, o, kind)
+        if isinstance(member, functools.cached_property) and name not in vars(o):
+            value = self.call(member.func, o)
+            journal.touch_attr(o, name)
+            vars(o)[name] = value
+            return value
+        return self._boxed(o, name, getattr(o, name))
+
+    def _of_choice(self, o, name):
+        if name in ("items", "keys", "values") and all(type(x) is dict for x in o.options):
+            return getattr(values.snapshot(o), name)
+
+        def is_there(x) -> bool:
+            return x is None or name in journal.fields(x) or _is_method(x, name)
+
+        if all(map(is_there, o.options)):
+            return self._of_each(o, name)
+        return by_case(o, lambda x: self.attr(x, name), is_there)
+
+    def _of_each(self, o: Choice, name: str):
+        """An attribute that reading does not run code for; an option may lack it: a `raise`."""
+        found, gone = [], jnp.asarray(False)
+        for k, x in enumerate(o.options):
+            there = presence(journal.fields(x), name) if x is not None else hasattr(x, name)
+            if there is not True:
+                gone |= (o.index == k) & jnp.logical_not(unbox(there))
+            if there is True:
+                found.append(self.attr(x, name))
+            else:
+                found.append(values.UNSET if there is False else only(vars(x)[name]))
+        if is_traced(gone):
+            kinds = " or ".join(dict.fromkeys(type(x).__name__ for x in o.options))
+            fail_where(gone, AttributeError(f"{kinds!r} object has no attribute {name!r}"))
+        return values.select(o.index, found, o.where)
+
+    def _there(self, o, name: str):
+        """Whether an attribute that was set on one path only is there: True, or traced."""
+        if type(o) in (Box, Choice):
+            return True
+        fields = journal.fields(o)
+        known = session().uncertain.get(id(fields))
+        if known is not None and known[1] == name:
+            values.refuse_uncertain(fields, False)
+        held = session().uncertain.get((id(o), name))
+        if held is not None and held[0] is o and name in fields:
+            raise TransformError(
+                f"`{name}` is first set in a loop that may not run, by {held[2]}",
+                where=compat.where(),
+                hint="set it before the loop, say to None",
+            )
+        return presence(fields, name)
+
+    def _present(self, o, name: str, there, value: Choice):
+        """The value of such an attribute; where it is not there, an AttributeError."""
+        error = AttributeError(f"{type(o).__name__!r} object has no attribute {name!r}")
+        if_(not_(there), lambda: raise_here(error), None, None)
+        return only(value)
+
+    def _boxed(self, o, name, value):
+        """An array in an attribute becomes a box there, so that writes to it stay; see `leave`."""
+        numbers = type(value) is np.ndarray and value.dtype != object and not value.dtype.names
+        if numbers or issubclass(type(value), jax.Array):
+            fields = journal.fields(o)
+            if type(fields) is dict and fields.get(name) is value and journal.current() is not None:
+                journal.touch_attr(o, name)
+                fields[name] = value = Box(value)
+        return value
+
+    def _computed(self, o, name, get, *args):
+        """What a property or another descriptor of the user's gives."""
+        try:
+            return self.call(get, *args)
+        except AttributeError:
+            fallback = self._method(o, "__getattr__")
+            if fallback is None:
+                raise
+            return self.call(fallback, o, name)
+
+    def getattr(self, o, name: str, *default):
+        """The builtin."""
+        if not default:
+            return self.attr(o, name)
+        if _lacks(o, name):
+            return default[0]
+        there = self._there(o, name)
+        if there is not True:
+            return ifexp(there, lambda: self.attr(o, name), lambda: default[0])
+        try:
+            return self.attr(o, name)
+        except AttributeError:
+            return default[0]
+
+    def hasattr(self, o, name: str):
+        if _lacks(o, name):
+            return False
+        there = self._there(o, name)
+        if there is not True:
+            return there
+        try:
+            self.attr(o, name)
+        except AttributeError:
+            return False
+        return True
+
+    def setattr_(self, value, o, name: str) -> None:
+        if type(o) is Choice:
+            plain = functools.partial(chosen.is_plain_attribute, name=name)
+            if all(map(plain, o.options)):
+                return chosen.set_attribute(o, name, value)
+            return by_case(o, lambda x: self.setattr_(value, x, name), plain)
+        if not journal.depth():
+            session().uncertain.pop((id(o), name), None)
+        own = self._method(o, "__setattr__")
+        if own is None:
+            return self.set_plainly(value, o, name, setattr)
+        if _setter(o, name) is None:
+            journal.touch_attr(o, name)
+        self.call(own, o, name, value)
+
+    def set_plainly(self, value, o, name: str, run: Callable = object.__setattr__) -> None:
+        """object.__setattr__(o, name, value), by the setter that the class may have for it."""
+        setter = _setter(o, name)
+        if setter is not None:
+            return self.call(*setter, o, value)
+        if not isinstance(o, Box):
+            journal.touch_attr(o, name)
+        run(o, name, value)
+
+    def setattr(self, o, name: str, value) -> None:
+        """The builtin."""
+        self.setattr_(value, o, name)
+
+    def delattr_(self, o, name: str) -> None:
+        if type(o) is Choice:
+            return by_case(o, lambda x: self.delattr_(x, name))
+        member = getattr(type(o), name, None)
+        if isinstance(member, property) and type(member.fdel) is _Function:
+            self.call(member.fdel, o)
+        else:
+            journal.touch_attr(o, name)
+            delattr(o, name)
+
+    # ------------------------------------------------------------ items
+
+    def getitem(self, x, i):
+        kind = type(x)
+        if is_thing(i):
+            return by_case(i, lambda key: self.getitem(x, key))
+        if kind is Choice and is_place(x):
+            keyed = is_traced(i) and any(type(o) is dict for o in x.options)
+            if (chosen.holds(x) and not keyed) or any(map(is_number, x.options)):
+                return x.each(lambda o: self.getitem(o, i))
+            return by_case(x, lambda o: self.getitem(o, i))
+        if kind is Box or issubclass(kind, Box):
+            if session().attempts:
+                within(x, i)
+            return x[i]
+        if kind is list or kind is tuple or isinstance(x, list | tuple | range):
+            if bounded(x) is not None:
+                return item(x[0], i) if not isinstance(i, slice) else part(x[0], i)
+            if is_traced(i):
+                within(x, i)
+                if isinstance(x, range):
+                    return x.start + pick_index(i, len(x)) * x.step
+                return pick(x, i)
+            if isinstance(x, list) and isinstance(i, slice) and has_traced(i):
+                return part_of_list(x, i)
+            _refuse_index(x, i)
+        elif kind is dict:
+            if is_traced(i):
+                return look_up(x, i)
+            _refuse_key(i)
+            there = presence(x, i)
+            if there is not True:
+                if_(not_(there), lambda: raise_here(KeyError(i)), None, None)
+                return only(x[i])
+        elif _is_raw(x):
+            return Box(x)[i] if has_traced(i) else x[unbox(i)]
+        elif isinstance(x, type):
+            return x[i]
+        elif _of_jax(x):
+            return rebox(x[unbox(i)])
+        elif kind is collections.deque and is_traced(i):
+            within(x, i)
+            return pick(list(x), i)
+        own = self._method(x, "__getitem__")
+        if own is not None:
+            if own.__module__ == numpy.GRIDS:
+                return numpy.grid_item(x, i)
+            return self.call(own, x, i)
+        if isinstance(x, dict):
+            _refuse_key(i)
+            if isinstance(x, collections.defaultdict) and i not in x:
+                journal.touch_dict(x)
+        return x[i]
+
+    def setitem(self, value, x, i) -> None:
+        if is_thing(i):
+            return self._set_by_key(value, x, i)
+        if is_place(x):
+            if chosen.is_plain_item(x, i):
+                return chosen.set_item(x, i, value)
+            return by_case(x, lambda o: self.setitem(value, o, i))
+        if issubclass(type(x), Box):
+            if session().attempts:
+                within(x, i)
+            x[i] = value
+            return
+        own = self._method(x, "__setitem__")
+        if own is not None:
+            touch(x)
+            self.call(own, x, i, value)
+            return
+        if bounded(x) is not None:
+            touch(x)
+            return put_item(x, i, value) if not isinstance(i, slice) else refuse("a slice")
+        if isinstance(x, list | collections.deque) and is_traced(i):
+            within(x, i)
+            (journal.touch_list if isinstance(x, list) else journal.touch_object)(x)
+            at = unbox(pick_index(i, len(x)))
+            here = [lax.eq(at, np.asarray(k, at.dtype)) for k in range(len(x))]
+            for k, (hit, old) in enumerate(list(zip(here, x, strict=True))):
+                x[k] = choose(hit, value, old)
+            return
+        if isinstance(x, list):
+            _refuse_index(x, i)
+        elif isinstance(x, dict):
+            _refuse_key(i)
+        elif isinstance(x, np.void):
+            _check_array(x, value, False)
+            journal.touch_object(x.base)
+        elif _is_raw(x):
+            _check_array(x, value, has_traced(i))
+            i, value = unbox(i), unbox(value)
+        touch(x)
+        x[i] = value
+
+    def _set_by_key(self, value, x, key: Choice) -> None:
+        """x[key] = value, where the key is one of several."""
+        if not _has_all(x, key):
+            return by_case(key, lambda k: self.setitem(value, x, k))
+        journal.touch_dict(x)
+        for number, k in enumerate(key.options):
+            x[k] = choose(jnp.asarray(key.index) == number, value, x[k])
+
+    def delitem(self, x, i) -> None:
+        if is_place(x) or is_thing(i):
+            which = x if is_place(x) else i
+            return by_case(which, lambda o: self.delitem(*((o, i) if which is x else (x, o))))
+        own = self._method(x, "__delitem__")
+        if bounded(x) is not None:
+            return method(x, "pop", (i,)) if not isinstance(i, slice) else refuse("del")
+        touch(x)
+        if own is not None:
+            return self.call(own, x, i)
+        if isinstance(x, dict):
+            _refuse_key(i)
+        elif isinstance(x, list) and has_traced(i):
+            raise TransformError(
+                "a list is shortened at a traced index",
+                where=compat.where(),
+                hint="keep a boolean array that says which items count",
+            )
+        del x[i]
+
+    # ------------------------------------------------------------ augmented assignment
+
+    def aug(self, op: str, x, value):
+        if is_place(x):
+            return self._aug_place(op, x, value)
+        if isinstance(x, Box) and session().options.exact:
+            return BINARY[op[:-1]][1](x, value)
+        if _is_raw(x):
+            _check_array(x, value, False)
+            value = unbox(value)
+            touch(x)
+        elif op == "*=" and is_repeat(x, value):
+            if type(x) is list:
+                touch(x)
+                x[:] = repeated(x, value)
+                return x
+            return repeated(x, value)
+        elif isinstance(x, (list, *_SETS, *_OTHERS)):
+            touch(x)
+            if bounded(x) is not None and op == "+=":
+                return method(x, "__iadd__", (value,))
+        elif isinstance(x, jax.Array):
+            return rebox(_IN_PLACE[op](x, unbox(value)))
+        if op[:-1] in DIVIDES and session().attempts:
+            x, value = operands(op[:-1], x, value)
+        own = self._method(x, _DUNDERS[op])
+        if own is not None and not isinstance(x, Box):
+            out = self.call(own, x, value)
+            if out is not NotImplemented:
+                return out
+        return _IN_PLACE[op](x, value)
+
+    def _aug_place(self, op, x, value):
+        """The place itself, where all that it may be changes in place."""
+        in_place = []
+
+        def run(o):
+            new = self.aug(op, o, value)
+            in_place.append(new is o)
+            return new
+
+        new = by_case(x, run)
+        return x if in_place and all(in_place) else new
+
+    def aug_item(self, op: str, x, i, value: Callable) -> None:
+        if is_place(x) and not chosen.holds(x):
+            return by_case(x, lambda o: self.aug_item(op, o, i, value))
+        if is_thing(i) and not _has_all(x, i):
+            return by_case(i, lambda key: self.aug_item(op, x, key, value))
+        old = self.getitem(x, i)
+        new = self.aug(op, old, value())
+        if new is old and issubclass(type(old), Box):
+            if isinstance(old, Choice | Picked) and (is_place(x) or type(x) in (list, dict)):
+                return  # in place: what was written to it is in x
+            if issubclass(type(x), Box) and old._base is not None:
+                return  # a view, likewise
+        self.setitem(new, x, i)
+
+    def aug_attr(self, op: str, o, name: str, value: Callable) -> None:
+        if type(o) is Choice and not all(chosen.is_plain_attribute(x, name) for x in o.options):
+            return by_case(o, lambda x: self.aug_attr(op, x, name, value))
+        old = self.attr(o, name)
+        new = self.aug(op, old, value())
+        if new is old and type(o) is Choice and isinstance(old, Choice | Picked):
+            return
+        self.setattr_(new, o, name)
+
+    # ------------------------------------------------------------ in
+
+    def in_(self, x, items):
+        if is_place(items):
+            found = by_case(items, lambda o: self.in_(x, o))
+            return Box(truth(found), True) if is_traced(found) else found
+        hidden.refuse_foreign(items)
+        if isinstance(items, Box):
+            if not (is_traced(items) or is_traced(x)):
+                return x in items
+            return python_scalar(jnp.any(unbox(items == x)), bool)
+        if is_thing(x) and isinstance(items, dict | set | frozenset | str):
+            return by_case(x, lambda key: self.in_(key, items))
+        if isinstance(items, dict) and (is_traced(x) or type(items) is not dict):
+            values.refuse_uncertain(items, False)
+        if isinstance(items, dict):
+            there = True if is_traced(x) else presence(items, x)
+            if there is not True:
+                return there
+        own = self._method(items, "__contains__")
+        if own is not None:
+            found = self.call(own, items, x)
+            return python_scalar(truth(found), bool) if is_traced(found) else bool(found)
+        if bounded(items) is not None:
+            return python_scalar(hits(items[0], x).any(), bool)
+        if isinstance(items, list | tuple | collections.deque | type({}.values())):
+            known = not any_traced((x, list(items)))
+            return x in items if known else _found(x, items)
+        if isinstance(items, TracedRange) or (isinstance(items, range) and is_traced(x)):
+            return _in_range(x, items)
+        if (_is_raw(items) or isinstance(items, jax.Array)) and (is_traced(x) or _of_jax(items)):
+            return python_scalar(jnp.any(unbox(items) == unbox(x)), bool)
+        if is_traced(x):
+            if isinstance(items, set | frozenset):
+                return _found(x, items)
+            if isinstance(items, dict):
+                return contains(items, x)
+            _refuse_key(x)
+        return x in items
+
+    def not_in(self, x, items):
+        found = self.in_(x, items)
+        return python_scalar(~unbox(found), bool) if is_traced(found) else not found
+
+    # ------------------------------------------------------------ iteration
+
+    def iter_(self, iterable):
+        """What a comprehension or an unpacking goes over."""
+        hidden.refuse_foreign(iterable)
+        values.refuse_uncertain(iterable)
+        return Box(iterable) if isinstance(iterable, jax.Array) else hidden.walked(iterable)
+
+
+def pick_index(i, length: int) -> Any:
+    """A traced index into something of that length, wrapped as Python does and clipped."""
+    at = unbox(i)
+    at = jnp.where(at < 0, at + length, at)
+    return Box(jnp.clip(at, 0, length - 1), True)
+
+
+def insert(xs: list, at, value) -> None:
+    """xs.insert(at, value) at a traced index."""
+    at, n = pick_index(at, len(xs) + 1), len(xs)
+    here, after = [*xs, *xs[-1:]], [*xs[:1], *xs]  # each item, if it stays, and if it moves
+    kept = [choose(unbox(at > k), here[k], after[k]) for k in range(n + 1 if n else 0)]
+    xs[:] = [choose(unbox(at == k), value, old) for k, old in enumerate(kept)] or [value]
+
+
+def _check_array(x, value, traced_index: bool) -> None:
+    if not (traced_index or any_traced(value)):
+        return
+    kept = x if x.base is None else x.base  # a field of a structured array is a view of it
+    if x.dtype == object or x.dtype.names or getattr(kept, "dtype", x.dtype).names:
+        kind = "objects" if x.dtype == object else "records"
+        raise TransformError(
+            f"a traced value is written into an array of {kind}, which JAX has not",
+            where=compat.where(),
+            hint="keep an array for each field, in a dict or a class",
+        )
+    raise TransformError(
+        "a traced value is written into an array made outside of the converted function",
+        where=compat.where(),
+        hint="pass the array as an argument, or copy it inside with np.array(...)",
+    )

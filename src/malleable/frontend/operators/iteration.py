@@ -1,0 +1,280 @@
+"""What `while` and `for` do: Python, until a test, an exit or the items are traced."""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import replace
+
+import jax
+
+from malleable import compat
+from malleable.arrays.box import Box, Masked
+from malleable.arrays.rows import whole
+from malleable.errors import TransformError
+from malleable.frontend.common.hints import Hinted
+from malleable.frontend.common.session import session
+from malleable.frontend.counterparts.builtins import Once, Steps, TracedRange, as_steps
+from malleable.frontend.operators.carry import Loop
+from malleable.frontend.operators.chosen import settled
+from malleable.frontend.operators.compiled import (
+    GIVE_ONE_TYPE,
+    Slices,
+    TestChanges,
+    rotated,
+    stage,
+    stopped,
+)
+from malleable.frontend.operators.hidden import refuse_foreign, walked
+from malleable.frontend.values import stacking
+from malleable.frontend.values.conditions import as_local, if_, line_of, truth
+from malleable.frontend.values.trees import abstract, count, free, join
+from malleable.frontend.values.unwinding import failed
+from malleable.frontend.values.values import (
+    CannotStage,
+    bounded,
+    flatten,
+    inject,
+    rebuild,
+    refuse_uncertain,
+)
+from malleable.notes import first_line, note
+
+MANY = 8  # items from which roll="auto" makes one loop of them
+SHORT = 64  # steps up to which a loop is unrolled whose body asks for what no compiled loop has
+LONG = 500  # steps from which unrolling leaves a note
+
+# what a loop body may do that only plain Python can follow
+UNSTAGEABLE = (
+    CannotStage,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+def while_(test, body, state, live, rebound, exits) -> None:
+    """`while test(): body()`, in Python as long as the test is known, then as one while_loop."""
+    loop = Loop(body, state, live, rebound, exits, line_of(body), test)
+    most, before = session().options.max_steps, session().raised._value
+    while True:
+        done = stopped(exits)
+        if done is True:
+            return
+        raised = session().raised._value is not before
+        if done is not False or raised or isinstance(failed(), compat.Tracer):
+            return stage_while(loop, most, None)
+        go = test()
+        if type(go) is Hinted:
+            go, most = go.value, go.max_steps or most
+        go = truth(go)
+        if isinstance(go, compat.Tracer):
+            return stage_while(loop, most, go)
+        if not go:
+            return
+        step(loop)
+
+
+def step(loop: Loop, *item) -> None:
+    """One step of a loop in Python."""
+    try:
+        loop.body(*item)
+    except NameError as e:
+        raise as_local(e, loop.state) from None
+
+
+def stage_while(loop: Loop, most: int | None, go) -> None:
+    try:
+        try:
+            stage(loop, None, most)
+        except TestChanges:
+            stage(rotated(loop, go), None, most)
+    except CannotStage as e:
+        raise refused(loop, e) from None
+
+
+def refused(loop: Loop, e: CannotStage) -> TransformError:
+    return TransformError(f"in this loop {e.why}", where=loop.where, hint=GIVE_ONE_TYPE)
+
+
+def for_(items, body, state, live, rebound, exits) -> None:
+    """`for item in items: body(item)`: a scan over arrays; Python over what Python knows.
+
+    Once it is unknown whether a loop in Python goes on, the rest of it is compiled.
+    """
+    loop, options = Loop(body, state, live, rebound, exits, line_of(body)), session().options
+    most, roll = options.max_steps, options.roll
+    if type(items) is Hinted:
+        most, roll = items.max_steps or most, roll if items.roll is None else items.roll
+        items = items.value
+    items = settled(items)
+    refuse_foreign(items)
+    items = walked(items)
+    if type(items) is Masked and items.mask.ndim == 1:
+        loop, items = over_masked(loop, items)
+    steps = steps_of(items)
+    if steps is not None:
+        return stage_or_unroll(loop, steps, steps.most or most)
+    if roll:
+        items = items if isinstance(items, range) else list(items)
+        if rolled(loop, items, roll):
+            return
+    if isinstance(items, dict):
+        refuse_uncertain(items)
+    rest, taken = iter(items), 0
+    while True:
+        done = stopped(exits)
+        if done is True:
+            return
+        if done is not False:
+            return go_on(loop, items, rest, taken)
+        try:
+            item = next(rest)
+        except StopIteration:
+            break
+        step(loop, item)
+        taken += 1
+        if isinstance(items, list) and bounded(items) is not None:
+            raise TransformError(
+                "the list that this loop goes over has another length under a traced test",
+                where=loop.where,
+                hint="perhaps: go over a copy, `for x in list(xs)`, and keep what is added apart",
+            )
+    if taken >= LONG:
+        note(f"{taken} steps are unrolled", loop.where, "loop(..., roll=True) makes them one loop")
+
+
+def go_on(loop: Loop, items, rest, taken: int) -> None:
+    """The items of a Python loop that are left once it is unknown whether it goes on."""
+    if isinstance(items, range):
+        left: Iterable = items[taken:]
+        return stage_or_unroll(loop, range_steps(left), None, left)
+    left = list(rest)
+    steps = stack(left)
+    if steps is None:
+        return unroll(loop, left)
+    stage_or_unroll(loop, steps, None, left)
+
+
+def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = None) -> None:
+    """As one compiled loop; item by item, with a note, where the body does not allow it."""
+    if type(steps.length) is not int:
+        try:
+            return stage(loop, steps, most)
+        except CannotStage as e:
+            raise refused(loop, e) from None
+    if steps.length == 0:
+        return
+    try:
+        stage(loop, steps, steps.length)
+    except (*UNSTAGEABLE, TransformError) as e:
+        if isinstance(e, TransformError) and steps.length > SHORT:
+            raise
+        note(f"the loop is unrolled, {steps.length} times", loop.where, reason_of(e))
+        unroll(loop, items if items is not None else map(steps.get, range(steps.length)))
+
+
+def reason_of(e: Exception) -> str:
+    return e.why if isinstance(e, CannotStage) else first_line(e)
+
+
+def unroll(loop: Loop, items: Iterable) -> None:
+    """Each item in turn, skipped where the loop has stopped."""
+    for item in items:
+        done = stopped(loop.exits)
+        if done is True:
+            return
+        if done is False:
+            step(loop, item)
+        else:
+            if_(Box(~done, True), lambda item=item: loop.body(item), None, loop.state, loop.live)
+
+
+def rolled(loop: Loop, items, roll) -> bool:
+    """Make one compiled loop of the items of a Python loop, if they are alike; whether it was."""
+    if len(items) < (MANY if roll == "auto" else 2):
+        return False
+    steps = range_steps(items) if isinstance(items, range) else stack(items)
+    if steps is None:
+        note("the loop is not rolled", loop.where, "its items differ in type or shape")
+        return False
+    try:
+        stage(loop, steps, len(items))
+    except UNSTAGEABLE as e:
+        note("the loop is not rolled", loop.where, reason_of(e))
+        return False
+    note(f"{len(items)} steps are rolled into one loop", loop.where)
+    return True
+
+
+# ---------------------------------------------------------------- items
+
+
+def steps_of(items) -> Steps | None:
+    """The items of a loop that is staged at once; None for one that starts in Python."""
+    if isinstance(items, Steps):
+        return items.rest() if isinstance(items, Once) else items
+    if isinstance(items, TracedRange):
+        return Steps(items.end, items.item)
+    if bounded(items) is not None:
+        return as_steps(items)
+    stack = whole(items) if type(items) is list else None
+    if stack is not None:  # what a compiled loop appended
+        return array_steps(Box(stack))
+    if isinstance(items, jax.Array):
+        items = Box(items)
+    if isinstance(items, Box) and items.traced:
+        if items.ndim == 0:
+            raise TypeError("iteration over a 0-d array")
+        return array_steps(items)
+    return None
+
+
+def over_masked(loop: Loop, items: Masked) -> tuple[Loop, Steps]:
+    """`for x in a[mask]`: all of a, where a step is skipped if its mask is not set."""
+
+    def body(pair):
+        held, item = pair
+        if_(held, lambda: loop.body(item), None, loop.state, loop.live)
+
+    length, arrays = items.mask.shape[0], (items.mask, items.whole)
+    get = lambda i: tuple(Box(a)[i] for a in arrays)  # noqa: E731
+    make = lambda i, parts: tuple(map(Box, parts))  # noqa: E731
+    return replace(loop, body=body), Slices(length, get, arrays, make)
+
+
+def array_steps(box: Box) -> Steps:
+    array = box.value
+    make = lambda i, parts: Box(parts[0])  # noqa: E731
+    return Slices(array.shape[0], box.__getitem__, (array,), make, source=box)
+
+
+def range_steps(items: range) -> Steps:
+    start, step = items.start, items.step
+
+    def get(i):
+        if not isinstance(i, Box):
+            return items[i]
+        i = i.value if step == 1 else i.value * step
+        return Box(i if start == 0 else i + start, True)
+
+    return Steps(len(items), get)
+
+
+def stack(items: list) -> Steps | None:
+    """Items of one type, as slices of arrays; None if they differ, or are too few to matter."""
+    if len(items) < 4:
+        return None
+    parts = []
+    for item in items:
+        leaves: list = []
+        parts.append((flatten(item, leaves, deep=True), leaves))
+    kinds = [free(abstract(t)) for t, _ in parts]
+    if any(kind != kinds[0] for kind in kinds):
+        return None
+    tree = functools.reduce(join, (free(t) for t, _ in parts))  # what all share stays as it is
+    if not count(tree):
+        return None
+    columns = [inject(t, iter(leaves), tree) for t, leaves in parts]
+    arrays = tuple(map(stacking.stack, zip(*columns, strict=True)))
+    make = lambda i, slices: rebuild(tree, iter(slices), "")  # noqa: E731
+    return Slices(len(items), lambda i: items[i], arrays, make)

@@ -1,0 +1,1 @@
+"""From source text to source text in which operators stand for constructs."""

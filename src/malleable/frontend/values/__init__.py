@@ -1,0 +1,1 @@
+"""Python values as trees of arrays; blocks traced once, and two of them joined."""

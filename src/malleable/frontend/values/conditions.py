@@ -1,0 +1,374 @@
+"""What `if`, `and`, `or`, `not`, `assert`, `x if c else y` do: Python, unless a test is traced."""
+
+import contextlib
+import functools
+import operator
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box
+from malleable.arrays.journal import Place
+from malleable.arrays.numbers import is_python_bool, logical
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
+from malleable.frontend.values.staging import Block, merge, trace_block
+from malleable.frontend.values.trees import Leaf, Static
+from malleable.frontend.values.values import (
+    Choice,
+    bounded,
+    entry,
+    is_number,
+    rebuild,
+    refuse_uncertain,
+    select,
+)
+from malleable.programs.primitives import kind
+from malleable.python_source.kinds import is_ours
+
+RECURSIONS = 32  # times a test is met within itself before that counts as without end
+CANDIDATES = 24  # objects of which a value may be one; each operation on it is traced for each
+
+
+def truth(x) -> Any:
+    """bool(x) as Python knows it, or a traced boolean scalar.
+
+    Raises ValueError for an array of several elements, as NumPy does.
+    """
+    if x is True or x is False:
+        return x
+    if isinstance(x, Choice):
+        return truth_of_choice(x)
+    if bounded(x) is not None:
+        return x[0].length > 0
+    if type(x) is dict:
+        refuse_uncertain(x, False)
+    content = x.value if isinstance(x, Box) else x
+    if not isinstance(content, compat.Tracer):
+        kind = type(x)  # a method of the user's may give a traced answer
+        own = getattr(kind, "__bool__", None) or getattr(kind, "__len__", None)
+        if type(own) is not types.FunctionType or issubclass(kind, Box):
+            return bool(x)
+        return truth(session().call(own, x))
+    if content.size != 1:
+        raise ValueError(
+            "The truth value of an array with more than one element is ambiguous. "
+            "Use a.any() or a.all()"
+            if content.size
+            else "The truth value of an empty array is ambiguous. Use `array.size > 0`"
+        )
+    if content.dtype != bool:
+        content = content != 0
+    return content.reshape(()) if content.ndim else content
+
+
+def truth_of_choice(x: Choice):
+    options = [truth(option) for option in x.options]
+    if all(option is options[0] for option in options):
+        return options[0]
+    return truth(select(x.index, [Box(o) for o in options], x.where))
+
+
+def line_of(fun: Callable) -> str:
+    """`file.py:12 in f`, of a function of the converted program."""
+    code = fun.__code__
+    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+
+
+def places_of(state: Callable | None) -> list[Place]:
+    """The local variables that a block may leave changed."""
+    if state is None:
+        return []
+    names, cells = state.__code__.co_freevars, state.__closure__ or ()
+    return [Place("cell", cell, name) for name, cell in zip(names, cells, strict=True)]
+
+
+def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
+    """`if test: body() else: orelse()`."""
+    asked = test if type(test) is Question else None
+    test = truth(test)
+    if not isinstance(test, compat.Tracer):
+        run = body if test else orelse
+        if run is not None:
+            try:
+                run()
+            except NameError as e:
+                raise as_local(e, state) from None
+        return
+    places = places_of(state)
+    with once_more(body):
+        yes = trace_block(told(asked, True, body, places), places)
+        no = trace_block(told(asked, False, orelse or nothing, places), places)
+    if live is not None:
+        forget_dead(places, live, yes, no)
+    merge(test, yes, no, line_of(body))
+
+
+@contextlib.contextmanager
+def once_more(body: Callable) -> Iterator[None]:
+    """A test is traced whose blocks may lead to it again: a function that calls itself.
+
+    With max_steps=n, it does not do so more than n times: then that path raises.
+    """
+    code, inside, most = body.__code__, session().inside, session().options.max_steps
+    depth = inside.get(code, 0)
+    deep = depth >= RECURSIONS or (4 * depth >= RECURSIONS and sum(inside.values()) > 40)
+    if (deep if most is None else depth >= most) and not is_ours(code.co_filename):
+        if most is None:
+            raise TransformError(
+                "a function calls itself, and how often is known only at run time",
+                where=line_of(body),
+                hint="write it as a loop, or say how deep it goes at most: autograph(max_steps=n)",
+            )
+        error = RecursionError("maximum recursion depth exceeded")
+        error.__malleable_raised__ = True  # type: ignore[attr-defined]
+        error.__malleable_where__ = line_of(body)  # type: ignore[attr-defined]
+        raise error
+    inside[code] = depth + 1
+    try:
+        yield
+    finally:
+        inside[code] = depth
+
+
+def as_local(e: NameError, state) -> NameError:
+    """The error CPython has for an unbound local variable, which to us is one of a closure."""
+    if state is None or e.name not in state.__code__.co_freevars or "free variable" not in str(e):
+        return e
+    text = f"cannot access local variable {e.name!r} where it is not associated with a value"
+    return UnboundLocalError(text, name=e.name).with_traceback(e.__traceback__)
+
+
+class Question(Box):
+    """The answer to `x is None` for a choice x, and for which options it is yes."""
+
+    __slots__ = ("choice", "hits")
+
+    def __init__(self, value, choice: Choice, hits: list):
+        super().__init__(value, True)
+        self.choice, self.hits = choice, hits
+
+
+def told(asked: Question | None, answer: bool, run: Callable, places: list) -> Callable:
+    """`run`, where variables that hold the choice that was asked about hold what is left of it."""
+    if asked is None:
+        return run
+    left = narrowed(asked.choice, [hit is answer for hit in asked.hits])
+
+    known = {place.key for place in places}
+    cells = zip(run.__code__.co_freevars, run.__closure__ or (), strict=True)
+    read = [Place("cell", cell, name) for name, cell in cells]
+    read = [place for place in read if place.key not in known]
+
+    def running():
+        for place in (*places, *read):
+            if place.read() is asked.choice:
+                place.write(left)
+        try:
+            return run()
+        finally:
+            for place in read:  # this block does not change these
+                if place.read() is left:
+                    place.write(asked.choice)
+
+    return running
+
+
+def narrowed(choice: Choice, keep: list) -> Any:
+    """A choice among those options that are kept."""
+    options = [o for o, kept in zip(choice.options, keep, strict=True) if kept]
+    if len(options) == 1:
+        return options[0]
+    numbers = [sum(keep[:k]) for k in range(len(keep))]
+    new = Choice(entry(numbers, choice.index), options, choice.where)
+    new.name = choice.name
+    return new
+
+
+def nothing() -> None:
+    pass
+
+
+def forget_dead(places, live, *blocks: Block) -> None:
+    """Variables that nobody reads afterwards keep what they had."""
+    dead = {p.key for p in places if p.name not in live}
+    for block in blocks:
+        for key in dead:
+            block.after.pop(key, None)
+            block.places.pop(key, None)
+
+
+def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
+    """`body() if test else orelse()`."""
+    test = truth(test)
+    if not isinstance(test, compat.Tracer):
+        return body() if test else orelse()
+    with once_more(body):
+        yes, no = trace_block(body, []), trace_block(orelse, [])
+    return merge(test, yes, no, where or line_of(body))
+
+
+def by_case(choice: Choice, fun: Callable, together: Callable = lambda option: False) -> Any:
+    """fun(option) for the option that it is at run time, with the effects of that one only.
+
+    together: of an option, whether `fun` takes a choice among several such options as it is.
+    An option for which Python has no `fun` (an attribute of None, say) counts as a `raise`.
+    """
+    options, where = choice.options, compat.where() or choice.where
+    if len(options) > CANDIDATES and not all(map(is_plain, options)):
+        name = f"`{choice.name}`" if choice.name else "this value"
+        raise TransformError(
+            f"{name} is one of {len(options)} objects, depending on traced conditions",
+            where=where,
+            hint="keep what they hold in arrays, and the number of one in its place",
+        )
+    alike = [k for k, option in enumerate(options) if together(option)]
+    cases = [[k] for k in range(len(options)) if k not in alike] + [alike] * bool(alike)
+    order = [k for case in cases for k in case]
+    first = [order.index(case[0]) for case in cases]
+    place = entry(np.argsort(order), choice.index) if alike else choice.index
+
+    def run(start: int, stop: int):
+        if stop - start == 1:
+            part = narrowed(choice, [k in cases[start] for k in range(len(options))])
+            return fun(part) if len(options) == 1 else _in_case(part, fun)
+        middle = (start + stop) // 2
+        halves = ((start, middle), (middle, stop))
+        one, other = (trace_block(functools.partial(run, *half), []) for half in halves)
+        return merge(jnp.asarray(place) < first[middle], one, other, where)
+
+    return run(0, len(cases))
+
+
+def _in_case(option, fun: Callable) -> Any:
+    try:
+        return fun(option)
+    except (AttributeError, TypeError, LookupError) as e:
+        if is_number(option):
+            raise
+        e.__malleable_raised__ = True  # type: ignore[attr-defined]
+        raise
+
+
+def and_(first, *rest: Callable) -> Any:
+    """`first and rest[0]() and ...`: an operand, not a boolean, as in Python."""
+    for i, thunk in enumerate(rest):
+        test = truth(first)
+        if isinstance(test, compat.Tracer):
+            second = functools.partial(_rest, and_, *rest[i:])
+            return short_circuit(first, test, second, thunk, True)
+        if not test:
+            return first
+        first = thunk()
+    return first
+
+
+def or_(first, *rest: Callable) -> Any:
+    """`first or rest[0]() or ...`."""
+    for i, thunk in enumerate(rest):
+        test = truth(first)
+        if isinstance(test, compat.Tracer):
+            second = functools.partial(_rest, or_, *rest[i:])
+            return short_circuit(first, test, second, thunk, False)
+        if test:
+            return first
+        first = thunk()
+    return first
+
+
+def _rest(operator: Callable, thunk: Callable, *more: Callable) -> Any:
+    return operator(thunk(), *more)
+
+
+def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) -> Any:
+    """Cheap booleans are computed at once; anything else only where it is needed."""
+    other = trace_block(second, [])
+    if is_flag(first) and other.result[0] == Static(not both) and not other.after:
+        return not both  # `test and False`, `test or True`
+    if other.error is None and not other.places and is_flag(first) and is_cheap(other):
+        tree, ids = other.result
+        outs = other.outs()
+        value = rebuild(tree, iter([outs[i] for i in ids]), line_of(thunk))
+        if is_flag(value):
+            combine = logical(operator.and_ if both else operator.or_)
+            return Box(combine(test, value.value if isinstance(value, Box) else value), True)
+    leave = trace_block(lambda: first, [])
+    yes, no = (other, leave) if both else (leave, other)
+    return merge(test, yes, no, line_of(thunk))
+
+
+def is_flag(x) -> bool:
+    if isinstance(x, Choice):
+        return False
+    return isinstance(x, bool | np.bool_) or (
+        isinstance(x, Box) and x.scalar and x.value.dtype == bool
+    )
+
+
+def is_cheap(block: Block) -> bool:
+    """A block that may as well run where its result is not needed: a few plain operations."""
+    tree, _ = block.result
+    if isinstance(tree, Leaf):
+        if tree.dtype != bool or tree.shape:
+            return False
+    elif not (isinstance(tree, Static) and isinstance(tree.value, bool)):
+        return False
+    if block.closed is None or block.closed.effects:
+        return False
+    eqns = block.closed.jaxpr.eqns
+    small = all(v.aval.size <= 4096 for e in eqns for v in e.outvars)
+    return len(eqns) <= 24 and small and not any(_loops(e) for e in eqns)
+
+
+def _loops(eqn) -> bool:
+    return eqn.primitive.name in kind("control") or any(
+        _loops(e) for body in compat.bodies(eqn.params) for e in body.jaxpr.eqns
+    )
+
+
+def not_(x) -> Any:
+    test = truth(x)
+    if type(x) is Question:
+        return Question(~test, x.choice, [not hit for hit in x.hits])
+    return Box(jnp.logical_not(test), True) if isinstance(test, compat.Tracer) else not test
+
+
+def is_(a, b) -> Any:
+    """`a is b`; a traced boolean if one of them is a choice."""
+    if isinstance(a, Choice) and isinstance(b, Choice):
+        return a is b or a.each(lambda x: is_(x, b))
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Choice):
+            hits = [x is other or (is_plain(x) and x == other) for x in one.options]
+            if all(hits) or not any(hits):
+                return hits[0]
+            return Question(entry(hits, one.index), one, hits)
+        if type(one) is Box and one.scalar and (other is True or other is False):
+            content = one.value
+            if isinstance(content, compat.Tracer) and is_python_bool(content):
+                return one if other else not_(one)
+    return a is b
+
+
+class Singleton:
+    """True, False or None in a `case` with parts, which Python compares by `==` with this."""
+
+    def __init__(self, value):
+        self.value = value
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other):
+        return is_(other, self.value)
+
+
+def is_plain(x) -> bool:
+    return isinstance(x, bool | str | bytes | int)
+
+
+def is_not(a, b) -> Any:
+    return not_(is_(a, b))

@@ -1,0 +1,72 @@
+"""Things of which somewhere else is a copy, where Python has the thing itself: no write is lost."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box
+from malleable.errors import TransformError
+from malleable.frontend.values.trees import Leaf, Static, Tree
+from malleable.notes import note
+
+IN_A_LIST = "a list whose length is traced has it, or a copy of it"
+A_PART = "one branch of an `if` makes it, or its other name, a part of another array"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a write to a thing calls: an error, or where only a part has a copy, a note."""
+
+    thing: Any
+    why: str
+    part: bool = False
+
+    def __call__(self, changed) -> None:
+        if changed is not self.thing:
+            return
+        if self.part:
+            return note("this write does not reach each copy", compat.where(), self.why)
+        raise TransformError(
+            f"what is written to here is a copy: {self.why}",
+            where=compat.where(),
+            hint="write to it before, or to a copy() of it, or set a list's item: xs[i] = new",
+        )
+
+
+def disown(tree: Tree, why: str, known: Tree | None = None) -> None:
+    """Make a write to what is in a tree an error, and one to an array it is a part of a note.
+
+    known: the tree it was built of, where things themselves are named.
+    """
+    origin = getattr(tree, "origin", None)
+    if isinstance(known, Static) or (isinstance(tree, Leaf) and not isinstance(origin, Box)):
+        return
+    if isinstance(origin, Box) and origin._base is not None:
+        keep([Copied(origin.root, why, True)])
+    elif origin is not None and not getattr(tree, "scalar", False):
+        keep([Copied(origin, why)])
+    inside, names = inner(tree), inner(known)
+    for k, child in enumerate(inside):
+        disown(child, why, names[k] if len(names) == len(inside) else None)
+
+
+def inner(tree) -> tuple:
+    """The trees in a tree."""
+    return getattr(tree, "children", ()) or getattr(tree, "options", ())
+
+
+def keep(copies: Iterable[Copied]) -> None:
+    """From now on, these have copies."""
+    books = journal.all_open()
+    for new in copies:
+        told = [x for book in books for x in book.followers.get(id(new.thing), ())]
+        same = (x for x in told if isinstance(x, Copied) and x.thing is new.thing)
+        if not any(x.part <= new.part for x in same):
+            journal.follow(new.thing, new)
+
+
+def kept(book: journal.Journal) -> list[Copied]:
+    """What has copies since a journal was opened."""
+    return [x for known in book.followers.values() for x in known if isinstance(x, Copied)]

@@ -1,0 +1,286 @@
+"""Where Python would raise: a test, and a jump to the handler that is written around it.
+
+`raise_where(test, error)` does nothing where no `try` around us is for such an exception: then a
+number stays inf or NaN, as JAX has it. `safe` operands keep the path that is not taken free of
+NaN, whose derivative would spoil the other's.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.experimental.checkify
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box, is_traced, unbox
+from malleable.arrays.journal import ABSENT
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
+from malleable.frontend.values.conditions import if_, narrowed, truth
+from malleable.frontend.values.values import Choice, bounded, lacks
+from malleable.notes import note
+
+NUMBERS = (bool, int, float, complex)
+
+
+def caught(error: BaseException) -> bool:
+    """Whether a `try` around us is for such an exception."""
+    return any(attempt.number_of(error) is not None for attempt in session().attempts)
+
+
+def raise_where(test, error: BaseException, make: Callable | None = None) -> bool:
+    """`raise error` where a traced test says so; whether a handler is there for it.
+
+    make: what gives the exception, on the path that raises it.
+    """
+    if not caught(error):
+        return False
+
+    def fail():
+        new = error if make is None else make()
+        new.__malleable_raised__ = True  # type: ignore[attr-defined]
+        new.__malleable_where__ = where  # type: ignore[attr-defined]
+        raise new
+
+    where = compat.where()
+    if_(Box(test, True), fail, None, None)
+    return True
+
+
+def fail_where(test, error: BaseException) -> None:
+    """A `raise` that happens where a traced test says so, for a handler or for nobody."""
+    if not raise_where(test, error):
+        text = f"`{type(error).__name__}: {error}` does not happen in a compiled program"
+        note(text, compat.where())
+        raised = session().raised
+        raised.write(jnp.logical_or(raised.value, test))
+
+
+def swapped(test, safe, x):
+    """`safe` where the test is true: an operand for the other path."""
+    raw = unbox(x)
+    kind = jnp.result_type(raw)
+    return Box(
+        compat.convert(jnp.where(test, jnp.asarray(safe, kind), raw), kind, is_weak(x)), True
+    )
+
+
+def is_weak(x) -> bool:
+    return type(x) in NUMBERS or bool(getattr(unbox(x), "weak_type", False))
+
+
+def assert_(test, message: Callable | None = None) -> None:
+    """`assert test, message()`; where the test is traced, for a handler that is written around it.
+
+    Else it is dropped, or with checked=True an error.
+    """
+    test = truth(test)
+    if not isinstance(test, compat.Tracer):
+        if not test:
+            error = AssertionError() if message is None else AssertionError(message())
+            error.__malleable_raised__ = True  # type: ignore[attr-defined]
+            raise error
+        return
+    make = AssertionError if message is None else lambda: AssertionError(message())
+    if raise_where(jnp.logical_not(test), AssertionError(), make):
+        return
+    if session().options.exact:
+        raise TransformError("a value decides whether an assertion fails", where=compat.where())
+    if session().options.checked:
+        text = "assertion failed" if message is None else f"AssertionError: {message()}"
+        jax.experimental.checkify.check(test, text.replace("{", "{{").replace("}", "}}"))
+    else:
+        note("an assertion is not checked", compat.where(), "checked=True makes it an error")
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def is_python_number(x) -> bool:
+    """Whether this is a bool, int or float of Python's: NumPy's divide by zero without an error."""
+    if type(x) in NUMBERS:
+        return True
+    if not (isinstance(x, Box) and is_traced(x) and x.scalar) or x.dtype.kind not in "iufbc":
+        return False
+    return is_weak(x) or session().lanes
+
+
+def operands(sign: str, a, b) -> tuple:
+    """The operands of `/`, `//`, `%`, `**` after the test for what Python raises with them."""
+    if not (is_python_number(a) and is_python_number(b) and (is_traced(a) or is_traced(b))):
+        return a, b
+    if not caught(ZeroDivisionError()) and not (sign == "**" and caught(OverflowError())):
+        return a, b
+    if not all(map(is_weak, (a, b))):
+        note(f"`{sign}` takes a number of a batch for a float of Python's", compat.where())
+    x, y = unbox(a), unbox(b)
+    if sign != "**":
+        test = jnp.equal(y, 0)
+        raise_where(test, _sample(sign, _like(x, 1), _like(y, 0)))
+        return a, swapped(test, 1, b)
+    test = jnp.logical_and(jnp.equal(x, 0), jnp.less(jnp.real(y), 0))
+    raise_where(test, _sample(sign, _like(x, 0), -1.0))
+    a = swapped(test, 1, a)
+    if any(jnp.issubdtype(jnp.result_type(v), jnp.inexact) for v in (x, y)):
+        over = jnp.isinf(jnp.power(*map(lax.stop_gradient, map(jnp.asarray, (unbox(a), y)))))
+        over = over & jnp.isfinite(x) & jnp.isfinite(y)
+        raise_where(over, OverflowError(34, "Numerical result out of range"))
+        a = swapped(over, 1, a)
+    return a, b
+
+
+def _like(x, value: int):
+    if jnp.issubdtype(jnp.result_type(x), jnp.complexfloating):
+        return complex(value)
+    return float(value) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else value
+
+
+def _sample(sign: str, a, b) -> BaseException:
+    """The exception of this operation, with the words of this Python."""
+    try:
+        {"/": a.__truediv__, "//": a.__floordiv__, "%": a.__mod__, "**": a.__pow__}[sign](b)
+    except ZeroDivisionError as e:
+        return e.with_traceback(None)
+    return ZeroDivisionError("division by zero")
+
+
+DOMAIN, RANGE = ValueError("math domain error"), OverflowError("math range error")
+POLES = frozenset(
+    ["log", "log2", "log10", "log1p", "atanh"]
+)  # an infinite result is out of the domain
+BOTH = frozenset(["pow", "gamma", "lgamma"])  # ... only at zero and the negative integers
+FLOWS_OVER = frozenset(["exp", "exp2", "expm1", "cosh", "sinh", "ldexp", "hypot", "dist", "fsum"])
+COUNTS = frozenset(["factorial", "isqrt", "comb", "perm"])  # of whole numbers that are not negative
+
+
+def in_domain(plain: Callable, traced: Callable) -> Callable:
+    """`plain`, a function of `math`; `traced` where an argument is a traced value."""
+    name = plain.__name__
+
+    def either(*args, **kwargs):
+        if not any(map(is_traced, args)):
+            return plain(*args, **kwargs)
+        return traced(*_tested(name, traced, args), **kwargs)
+
+    either.__name__ = name
+    return either
+
+
+def _tested(name: str, traced: Callable, args: tuple) -> tuple:
+    """The arguments of a function of `math` after the test for what it raises with them."""
+    if not session().attempts or not (caught(DOMAIN) or caught(RANGE)):
+        return args
+    xs = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in args]
+    if any(x.ndim for x in xs):
+        return args
+    if name in COUNTS:
+        below = _any([x < 0 for x in xs])
+        raise_where(below, ValueError(f"{name}() not defined for negative values"))
+        return tuple(swapped(below, 1, x) for x in args)
+    if name in ("floor", "ceil", "trunc"):
+        return (whole_number(args[0]),)
+    out = traced(*(Box(x, True) for x in xs))
+    if not isinstance(out, Box) or out.dtype.kind != "f":
+        return args
+    nan = jnp.isnan(out.value) & ~_any([jnp.isnan(x) for x in xs])
+    over = jnp.isinf(out.value) & ~_any([~jnp.isfinite(x) for x in xs])
+    pole = over if name in POLES else over & (xs[0] <= 0) if name in BOTH else False
+    raise_where(nan | pole, DOMAIN)
+    if name in FLOWS_OVER or name in BOTH:
+        raise_where(over & ~pole if name in BOTH else over, RANGE)
+    safe, test = 2.0 if name == "acosh" else 0.5, nan | over
+    safes = (1 if x.dtype.kind in "iu" else safe for x in xs)
+    return tuple(swapped(test, *pair) for pair in zip(safes, args, strict=True))
+
+
+def _any(tests: list):
+    return jnp.stack(tests).any()
+
+
+def whole_number(x):
+    """A float of which somebody wants the integer."""
+    value = unbox(x)
+    if not session().attempts or not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+        return x
+    nan, inf = jnp.isnan(value), jnp.isinf(value)
+    raise_where(nan, ValueError("cannot convert float NaN to integer"))
+    raise_where(inf, OverflowError("cannot convert float infinity to integer"))
+    return swapped(nan | inf, 0, x)
+
+
+def regular(fun: Callable, *matrices) -> tuple:
+    """The arguments of `np.linalg.inv` and its like after the test for what they raise."""
+    error = np.linalg.LinAlgError(
+        "Matrix is not positive definite" if fun is np.linalg.cholesky else "Singular matrix"
+    )
+    if not session().attempts or not caught(error):
+        return matrices
+    raw = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in matrices]
+    out = getattr(jnp.linalg, fun.__name__)(*raw)
+    finite = _any([~jnp.isfinite(x).all() for x in raw])
+    bad = ~jnp.isfinite(out).all() & ~finite
+    raise_where(bad, error)
+    first = unbox(matrices[0])
+    eye = jnp.eye(first.shape[-1], dtype=raw[0].dtype)
+    return (Box(jnp.where(bad, eye, first), False), *matrices[1:])
+
+
+# ---------------------------------------------------------------- items, None
+
+
+def within(xs, index) -> None:
+    """Test whether a traced index is one of a list, a tuple, a range or an array."""
+    if not session().attempts or bounded(xs) is not None:
+        return
+    array = isinstance(xs, Box | np.ndarray)
+    parts = index if isinstance(index, tuple) else (index,)
+    shape = list(np.shape(unbox(xs))) if array else [len(xs)]
+    if any(p is ... for p in parts):
+        at = next(k for k, p in enumerate(parts) if p is ...)
+        known = sum(p is not None for p in parts) - 1
+        fill = (slice(None),) * (len(shape) - known)
+        parts = (*parts[:at], *fill, *parts[at + 1 :])
+    axis = 0
+    for part in parts:
+        if part is None:
+            continue
+        raw = unbox(part)
+        if not isinstance(part, slice) and getattr(raw, "dtype", np.dtype(int)).kind == "b":
+            axis += np.ndim(raw)
+            continue
+        if axis < len(shape) and is_traced(part) and jnp.issubdtype(raw.dtype, jnp.integer):
+            n = shape[axis]
+            outside = jnp.any((raw < -n) | (raw >= n))
+            text = (
+                f"index is out of bounds for axis {axis} with size {n}"
+                if array
+                else f"{type(xs).__name__} index out of range"
+            )
+            raise_where(outside, IndexError(text))
+        axis += 1
+
+
+def test_names() -> None:
+    """A function begins that has a handler for names that are not bound."""
+    session().names = True
+
+
+def bound(value, name: str):
+    """The value of a variable that is read in a `try` for names that are not bound."""
+    if not lacks(value):
+        return value
+    missing = jnp.asarray([x is ABSENT for x in value.options])[value.index]
+    text = f"cannot access local variable {name!r} where it is not associated with a value"
+    if not raise_where(missing, UnboundLocalError(text, name=name)):
+        return value
+    return narrowed(value, [x is not ABSENT for x in value.options])
+
+
+def present(a, b, what: str) -> None:
+    """Test whether a choice that is used as its one number is None: a TypeError."""
+    for x in (a, b):
+        if type(x) is Choice and x.number is not None and session().attempts:
+            missing = jnp.asarray(x.index) != x.number
+            raise_where(missing, TypeError(f"{what} is not defined for 'NoneType'"))

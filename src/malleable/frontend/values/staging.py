@@ -1,0 +1,452 @@
+"""A block of Python, traced once: what it would leave behind, and how two paths become one."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box
+from malleable.arrays.joined import Joined
+from malleable.arrays.journal import ABSENT, Place
+from malleable.arrays.places import own
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
+from malleable.frontend.values import copies, unwinding
+from malleable.frontend.values.references import (
+    Known,
+    count_contents,
+    count_origins,
+    is_dead,
+    refuse_split,
+)
+from malleable.frontend.values.trees import (
+    CONTENT,
+    UNSET,
+    Either,
+    Leaf,
+    Made,
+    Node,
+    Ragged,
+    Static,
+    Tree,
+    count,
+    half,
+    join,
+    number_leaf,
+    spell,
+)
+from malleable.frontend.values.unwinding import is_raised
+from malleable.frontend.values.values import ORDER, Choice, flatten, holds_new, inject, rebuild
+from malleable.notes import note
+
+
+@dataclass
+class Block:
+    """A traced block. after: what each changed place holds in the end, as (tree, its leaves)."""
+
+    closed: compat.Jaxpr | None
+    result: tuple
+    after: dict[Any, tuple]
+    places: dict[Any, Place]
+    before: dict[Any, Any]
+    error: BaseException | None = None
+    undefined: set = field(default_factory=set)  # places joined with nothing on the way
+    unread: set = field(default_factory=set)  # names that a branch found undefined
+    left: bool = False  # it ends in a raise, for a handler around us
+    copies: list = field(default_factory=list)  # what has copies from now on
+
+    def outs(self, args: Sequence = (), consts: Sequence | None = None) -> list:
+        """The leaves of all trees, computed here."""
+        return compat.replay(self.closed, args, consts) if self.closed is not None else []
+
+
+def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -> Block:
+    """Trace run(*inputs) and undo what it did.
+
+    A deliberate `raise` in it goes to the handler around us, else is kept as the error.
+    """
+    result: tuple = (Static(None), ())
+    after: dict[Any, tuple] = {}
+    left, error = False, None
+    new: list = []
+
+    def traced(*xs):
+        nonlocal result, left, error
+        leaves: list = []
+
+        def split(value):
+            start = len(leaves)
+            tree = flatten(value, leaves)
+            return tree, range(start, len(leaves))
+
+        try:
+            try:
+                value = run(*xs)
+            except (Exception, unwinding.Leaving) as e:
+                if not unwinding.hand_over(e):
+                    if not is_kept(e, book):
+                        raise
+                    error = e.with_traceback(None)
+                    error.__context__ = None
+                    return []  # JAX never lets go of the values of a trace that an exception ends
+                value, left = UNSET, True
+            unwinding.rewind(within)
+            result = split(value)
+            for key, place in book.places.items():
+                after[key] = split(place.read())
+        finally:
+            journal.back_to(within)
+            book.undo()
+            forget_new(book)
+            known = copies.kept(book)
+            made = {id(x.thing): (Made(why=x.why), x.thing) for x in known if not x.part}
+            new[:] = [x for x in known if not holds_new(x.thing, {})]
+            book.followers.clear()  # they know the values of this block
+        result = (outer(result[0], made), result[1])
+        for key in list(after):
+            if key in book.places:
+                after[key] = (outer(after[key][0], made), after[key][1])
+            else:
+                del after[key]
+        return list(map(own, leaves))
+
+    with journal.opened() as book:
+        book.made = {}
+        within = journal.all_open()
+        for place in places:
+            book.record(place)
+        closed = compat.trace(traced, *inputs)
+    if error is not None:
+        closed = None
+        if not is_raised(error):  # a name: a loop around us may define it, and trace us again
+            for other in journal.all_open():
+                other.unread.add(error.name)
+        elif any(holds_new(x, {}) or isinstance(x, Box) for x in error.args):
+            error.args = tuple(str(x) if isinstance(x, Box) else x for x in error.args)
+    found = book.undefined, book.unread
+    rest = *found, left, new
+    return Block(closed, result, after, book.places, book.before, error, *rest)
+
+
+def is_kept(e: BaseException, book: journal.Journal) -> bool:
+    """Whether an exception is part of what a block does: a `raise`, or a name yet to be defined."""
+    within_others = any(j is not book for j in journal.all_open())
+    return is_raised(e) or (isinstance(e, NameError) and within_others)
+
+
+def forget_new(book: journal.Journal) -> None:
+    """Drop the places that only the block knows: they held its values from the start."""
+    for key, place in list(book.places.items()):
+        if holds_new(book.before[key], {}) or (place.kind != "cell" and holds_new(place.owner, {})):
+            del book.places[key], book.before[key]
+
+
+def outer(tree: Tree, made: dict) -> Tree:
+    """The tree without memories of what exists only in the block being traced.
+
+    made: by id, what stands for each.
+    """
+    origin = getattr(tree, "origin", None)
+    if origin is not None and holds_new(origin, {}):
+        tree = replace(tree, origin=stand_in(origin, made))
+    if isinstance(tree, Leaf) and tree.links:
+        inside = [link.value for link in tree.links]
+        inside = [stand_in(x, made) if holds_new(x, {}) else x for x in inside]
+        return replace(tree, links=tuple(map(Static, inside)))
+    if isinstance(tree, Node):
+        return replace(tree, children=tuple(outer(child, made) for child in tree.children))
+    if isinstance(tree, Either):
+        return Either(tuple(outer(option, made) for option in tree.options))
+    return tree
+
+
+def stand_in(thing, made: dict) -> Made:
+    """What stands for a thing that a block made, and for the array that it is a part of."""
+    if id(thing) not in made:
+        base = thing.root if isinstance(thing, Box) and thing._base is not None else None
+        known = [] if base is None else [base, *candidates(base)]
+        old = tuple(box for box in known if not holds_new(box, {}))
+        root = stand_in(base, made) if base is not None and holds_new(base, {}) else None
+        made[id(thing)] = Made(root, old), thing
+    return made[id(thing)][0]
+
+
+def candidates(box: Box | None) -> list[Box]:
+    """Each other array that one may be, as far as somebody knows that."""
+    boxes = [ref() for ref, _, _ in box.links] if isinstance(box, Joined) else []
+    return [x for found in boxes if found is not None for x in (found, *candidates(found))]
+
+
+# ---------------------------------------------------------------- two paths become one
+
+
+def merge(pred, yes: Block, no: Block, where: str) -> Any:
+    """Leave behind what the block chosen by `pred` would; return its result."""
+    if yes.error is not None and no.error is not None:
+        raise yes.error
+    blocks = (yes, no)
+    raised = raise_place()
+    for block in blocks:
+        if block.error is not None:
+            block.after, block.places = {}, {}
+            if not isinstance(block.error, NameError) or is_raised(block.error):
+                drop_raise(block.error, where)
+                block.after = {raised.key: (Static(True), ())}
+                block.places = {raised.key: raised}
+    held: dict = {}
+    for block in blocks:
+        count_origins([*block.after.values(), block.result], held)
+    places = {**yes.places, **no.places}
+    everywhere = list(places.values())
+    places = {k: p for k, p in places.items() if not is_dead(p, blocks, held)}
+    old = {}
+    for key, place in places.items():
+        leaves: list = []
+        old[key] = (flatten(place.seen(place.read()), leaves), leaves)
+    count_origins(old.values(), held)
+    count_contents(places.values(), held)
+    known = Known(held, [*everywhere, *yes.places.values(), *no.places.values()])
+    for found in (yes.after, no.after, old):
+        for key, (tree, leaves) in found.items():
+            content = key in places and places[key].kind in CONTENT
+            found[key] = known.named(tree, leaves, content)
+    for block in blocks:
+        block.result = known.named(*block.result)
+
+    def tree_of(block, key):
+        if key in block.after:
+            return block.after[key][0]
+        return Static(UNSET) if block.error is not None else old[key][0]
+
+    for key in [k for k, p in places.items() if is_cached(p)]:
+        forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
+    new = {k for k, p in places.items() if not journal.fields(p.owner)}
+    targets = {
+        k: (join if k in new else functools.partial(join_place, p))(tree_of(yes, k), tree_of(no, k))
+        for k, p in places.items()
+    }
+    for key, target in targets.items():
+        if isinstance(target, Either) and places[key].kind in ("list", "dict", "set", "object"):
+            raise TransformError(
+                f"a {places[key].kind} is {spell(target.options[0])} after one branch of this "
+                f"`if`, and {spell(target.options[1])} after the other",
+                where=where,
+                hint="keep its length the same on both paths: append np.where(test, x, y)",
+            )
+    results = [Static(UNSET) if b.error is not None else b.result[0] for b in blocks]
+    result = join(*results)
+    if session().options.exact:
+        refuse_two_types("the value", *results, where)
+    refuse_split([*targets.values(), result], where)
+    report_joins(targets, places, yes, no, tree_of, where)
+
+    def branch(block):
+        def run():
+            outs = block.outs()
+            out = []
+            for key, target in targets.items():
+                if key in block.after:
+                    tree, ids = block.after[key]
+                    leaves = [outs[i] for i in ids]
+                else:
+                    tree, leaves = old[key] if block.error is None else (Static(UNSET), [])
+                    leaves = updated(tree, iter(leaves), block, outs)
+                out += inject(tree, iter(leaves), target)
+            tree, ids = block.result if block.error is None else (Static(UNSET), ())
+            check_dropped(block)
+            return out + inject(tree, iter([outs[i] for i in ids]), result)
+
+        return run
+
+    effects = any(b.closed is not None and b.closed.effects for b in blocks)
+    wanted = sum(map(count, targets.values())) + count(result)
+    checks = session().options.checked and any(b.error is not None for b in blocks)
+    outs: Sequence = ()
+    if wanted or effects or checks:
+        if all(is_idle(b) for b in blocks):
+            columns = zip(branch(yes)(), branch(no)(), strict=True)
+            outs = [choose(pred, one, other) for one, other in columns]
+        else:
+            outs = lax.cond(pred, branch(yes), branch(no))
+    rest, made = iter(outs), {}
+    for key, target in targets.items():
+        place = places[key]
+        put(place, target, rest, where, pred, made)
+        thing = place.owner if place.kind == "dict" else place.read()
+        note_missing(thing, [tree_of(b, key) for b in blocks], where)
+    if all(b.left or (b.error is not None and is_raised(b.error)) for b in blocks):
+        raise unwinding.Leaving
+    for block in blocks:
+        copies.keep(block.copies)
+    unwinding.freeze_if(targets)
+    out = rebuild(result, rest, where, pred, made)
+    note_missing(out, results, where)
+    return out
+
+
+def updated(tree: Tree, leaves: Iterator, block: Block, outs: Sequence) -> list:
+    """The leaves of a place that a block did not write, with what it wrote to the arrays in it."""
+    if isinstance(tree, Leaf):
+        leaf, *tests = (next(leaves) for _ in range(count(tree)))
+        steps, box = [], tree.origin
+        while isinstance(box, Box) and box._base is not None:
+            steps, box = [box._index, *steps], box._base
+        written = block.after.get(Place("box", box).key) if isinstance(box, Box) else None
+        if written is None:
+            return [leaf, *tests]
+        content = outs[written[1][0]] if written[1] else written[0].value
+        return [functools.reduce(lambda whole, step: step.read(whole), steps, content), *tests]
+    if isinstance(tree, Ragged | Static):
+        return [next(leaves) for _ in range(count(tree))]
+    index = [next(leaves)] if isinstance(tree, Either) else []
+    parts = tree.options if isinstance(tree, Either) else tree.children
+    return index + [x for part in parts for x in updated(part, leaves, block, outs)]
+
+
+def join_place(place: Place, one: Tree, other: Tree) -> Tree:
+    """The join of what a place holds on two paths; an attribute may be there on one only."""
+    absent = Static(ABSENT)
+    if place.kind != "attr" or (one == absent) is (other == absent):
+        return join(one, other)
+    there = other if one == absent else one
+    options = there.options if isinstance(there, Either) else (there,)
+    rest = (half(option, there is one) for option in options if option != absent)
+    return Either((absent, *rest))
+
+
+def is_cached(place: Place) -> bool:
+    """Whether a place is where a `cached_property` keeps its value, and had none before."""
+    member = getattr(type(place.owner), place.name, None) if place.kind == "attr" else None
+    return isinstance(member, functools.cached_property) and place.read() is ABSENT
+
+
+def forget_cached(place: Place, trees: list, where: str) -> None:
+    """Leave a `cached_property` that one path has asked for to be worked out again."""
+    if any(isinstance(tree, Node) and tree.cls is not tuple for tree in trees):
+        raise TransformError(
+            f"the cached property `{place.name}` is made in a branch, and may be changed later",
+            where=where,
+            hint="ask for it before the `if`",
+        )
+
+
+def is_idle(block: Block) -> bool:
+    """Whether a block computes nothing: it only chooses among what there is."""
+    if block.error is not None:
+        return not session().options.checked
+    return not block.closed.jaxpr.eqns
+
+
+def choose(pred, one, other):
+    """`one if pred else other`, for two values that are there already."""
+    known = [x.item() if isinstance(x, np.ndarray | np.generic) else x for x in (one, other)]
+    if all(isinstance(x, bool) for x in known):
+        return known[0] if known[0] is known[1] else pred if known[0] else ~pred
+    return lax.select(pred, jnp.asarray(one), jnp.asarray(other))
+
+
+def put(place: Place, target: Tree, leaves, where: str, pred=None, made=None) -> None:
+    """Write a place, for whoever traces a block around us to see."""
+    now = journal.current()
+    if now is not None:
+        now.record(place)
+    if place.kind == "box":
+        place.write(next(leaves) if isinstance(target, Leaf) else target.value)  # type: ignore
+    else:
+        value = rebuild(target, leaves, where, pred, made)
+        if isinstance(value, Choice):
+            value.name = place.name
+        place.write(value)
+
+
+def report_joins(targets, places, yes, no, tree_of, where) -> None:
+    for key, target in targets.items():
+        one, other = tree_of(yes, key), tree_of(no, key)
+        name = places[key].label
+        for a, b in ((one, other), (other, one)):
+            if isinstance(a, Static) and a.value is ABSENT and b != a:
+                if session().options.exact:
+                    raise TransformError(f"{name} has a value on one path only", where=where)
+                for open_ in journal.all_open():
+                    open_.undefined.add(key)
+                note(f"{name} may be undefined", where, "it is set in one branch only")
+        if isinstance(one, Node) and isinstance(other, Node) and one.keys and other.keys:
+            if session().options.exact and {*one.keys} != {*other.keys}:
+                raise TransformError(f"{name} has other keys on each path", where=where)
+            for k in {*one.keys} ^ {*other.keys}:
+                note(f"key {k!r} may be undefined", where, "it is set in one branch only")
+        if session().options.exact:
+            refuse_two_types(name, one, other, where)
+        leaves = all(isinstance(t, Leaf) for t in (one, other, target))
+        if leaves and one.dtype != other.dtype and not (one.weak or other.weak):
+            promoted(name, one, other, target, where)
+
+
+def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
+    """A number whose type depends on a value is one thing to Python and another compiled."""
+    leaves = [number_leaf(t.value) if isinstance(t, Static) else t for t in (one, other)]
+    first, second = (t if isinstance(t, Leaf) else None for t in leaves)
+    number_and_array = any(
+        isinstance(a, Static) and isinstance(b, Leaf) and not b.scalar
+        for a, b in ((one, other), (other, one))
+    )
+    if number_and_array and first and second:
+        raise TransformError(
+            f"{name} is a number on one path and an array on the other",
+            where=where,
+            hint="give it one type on both paths",
+        )
+    if first and second and first.dtype != second.dtype:
+        raise TransformError(
+            f"{name} is {spell(first)} on one path and {spell(second)} on the other",
+            where=where,
+            hint="give it one type on both paths",
+        )
+
+
+def note_missing(thing, trees: list, where: str) -> None:
+    """Remember a dict of which one path has a key that the other has not."""
+    one, other = (t.keys if isinstance(t, Node) else None for t in trees)
+    if one is not None and other is not None and one != other and isinstance(thing, dict):
+        apart = {*one} ^ {*other}
+        session().uncertain[id(thing)] = thing, min(apart, key=str) if apart else ORDER, where
+
+
+def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:
+    """Two types became one: a note, or with strict=True an error."""
+    if session().options.strict:
+        raise TransformError(
+            f"{name} is {spell(one)} on one path and {spell(other)} on the other",
+            where=where,
+            hint="convert it on one of the paths, or leave strict=True away to promote",
+        )
+    note(f"{name}: {spell(one)} and {spell(other)} became {spell(target)}", where)
+
+
+def raise_place() -> Place:
+    return Place("box", session().raised)
+
+
+def drop_raise(error, where: str) -> None:
+    if session().options.exact:
+        raise TransformError(
+            f"a value decides whether `{type(error).__name__}` is raised", where=where
+        ) from error
+    note(
+        f"`raise {type(error).__name__}` does not happen in a compiled program",
+        getattr(error, "__malleable_where__", where),
+        "floating-point results are NaN there; checked=True makes it an error",
+    )
+
+
+def check_dropped(block: Block) -> None:
+    if block.error is not None and session().options.checked:
+        message = f"{type(block.error).__name__}: {block.error}".replace("{", "{{")
+        jax.experimental.checkify.check(jnp.asarray(False), message.replace("}", "}}"))

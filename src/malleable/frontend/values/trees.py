@@ -1,0 +1,416 @@
+"""Trees of values without the arrays: of which types, and what two of them have in common."""
+
+import functools
+import types
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays.box import Box
+from malleable.arrays.journal import ABSENT, Place
+from malleable.frontend.common.session import session
+
+UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()  # of ours, never read
+
+CONTENT = ("list", "dict", "set", "object", "ndarray")  # places whose value is what they hold
+PLAIN = (int, float, complex, str, bytes, type(None), type(Ellipsis))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An array; scalar: NumPy would have a scalar there. `origin` is the very box.
+
+    known: others know the box, so that another name for it is one. links: the other arrays that
+    it may be, each a Static; whether it is comes as a leaf for each, after its own.
+    """
+
+    shape: tuple
+    dtype: Any
+    weak: bool
+    scalar: bool
+    origin: Any = field(default=None, compare=False)
+    known: bool = field(default=False, compare=False)
+    links: tuple = ()
+
+
+@dataclass(frozen=True)
+class Static:
+    """Anything that is no array: the same on every path."""
+
+    value: Any
+
+    def __eq__(self, other):
+        return isinstance(other, Static) and same(self.value, other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A list, tuple, dict or object; keys: None, the dict's keys, or the names of attributes."""
+
+    cls: type
+    keys: tuple | None
+    children: tuple
+    origin: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several; an index comes before the leaves of all of them."""
+
+    options: tuple
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A list of at most `cap` items of one tree. The leaves: its length, and the items', stacked.
+
+    fixed: it may not get longer, for it goes around a loop.
+    """
+
+    item: "Tree"
+    cap: int
+    fixed: bool = field(default=False, compare=False)
+    origin: Any = field(default=None, compare=False)
+
+
+MISSING = Static(ABSENT)
+Tree = Leaf | Static | Node | Either | Ragged
+
+
+class Made:
+    """Stands for something that a block made, once the block has been traced.
+
+    root: of the array that it shows a part of; boxes: which that may be, of those made before;
+    why: what has a copy of it, if something has.
+    """
+
+    def __init__(self, root: "Made | None" = None, boxes: tuple = (), why: str = ""):
+        self.root, self.boxes, self.why = root, boxes, why
+
+
+class Both(NamedTuple):
+    """The origin of what joins two things: either of them, or None, where one is not there."""
+
+    one: Any
+    other: Any
+
+
+def raw(x):
+    """The array of a box; anything else as it is."""
+    return x.value if isinstance(x, Box) else x
+
+
+def spell(x) -> str:
+    """What a value is, in a few words."""
+    if x is ABSENT or x is UNSET:
+        return "undefined"
+    if isinstance(x, Leaf):
+        return f"{np.dtype(x.dtype).name}[{','.join(map(str, x.shape))}]"
+    if isinstance(x, Static):
+        return spell(x.value)
+    if isinstance(x, Node):
+        return f"a {x.cls.__name__} of {len(x.children)}"
+    if isinstance(x, Either):
+        return " or ".join(map(spell, x.options))
+    if isinstance(x, Ragged):
+        return f"a list of up to {x.cap}"
+    if isinstance(x, Box | jax.Array | np.ndarray):
+        aval = raw(x)
+        return f"{np.dtype(aval.dtype).name}[{','.join(map(str, aval.shape))}]"
+    if isinstance(x, list | tuple | dict):
+        return f"a {type(x).__name__} of {len(x)}"
+    return repr(x) if isinstance(x, PLAIN) else f"a {type(x).__name__}"
+
+
+def same(a, b) -> bool:
+    """Whether two values are one, as far as a program can tell."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or isinstance(a, Box):
+        return False
+    if isinstance(a, str):  # past what a text with placeholders says to ==
+        return str.__eq__(a, b)
+    if isinstance(a, (*PLAIN, np.generic)):
+        return bool(a == b) or (a != a and b != b)
+    if isinstance(a, np.ndarray):
+        return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if isinstance(a, slice | range | frozenset):
+        return a == b
+    if isinstance(a, types.MethodType):
+        return same(a.__func__, b.__func__) and a.__self__ is b.__self__
+    if isinstance(a, types.BuiltinMethodType):
+        return a.__name__ == b.__name__ and a.__self__ is b.__self__ is not None
+    if isinstance(a, functools.partial):
+        one, other = ((x.func, x.args, (*x.keywords.items(),)) for x in (a, b))
+        return same(one, other)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return isinstance(a, types.FunctionType) and same_function(a, b)
+
+
+def same_function(a, b) -> bool:
+    """Whether two functions were made by one `def` or `lambda`, around the same values."""
+    if a.__code__ is not b.__code__ or not same(a.__defaults__, b.__defaults__):
+        return False
+    cells = zip(a.__closure__ or (), b.__closure__ or (), strict=True)
+    return all(x is y or same(*(Place("cell", c).read() for c in (x, y))) for x, y in cells)
+
+
+def leaf_of(x, scalar: bool, origin=None) -> Leaf:
+    aval = jax.typeof(jnp.asarray(x)) if not isinstance(x, jax.Array) else jax.typeof(x)
+    return Leaf(aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False)), scalar, origin)
+
+
+def number_leaf(value) -> Leaf | None:
+    """The leaf a number would be; None for anything else."""
+    if isinstance(value, Box):
+        if hasattr(value, "options"):
+            return None
+        return leaf_of(raw(value), value.scalar, None if value.scalar else value)
+    if isinstance(value, bool | int | float | complex | np.generic):
+        if isinstance(value, np.generic) and value.dtype.kind not in "biufc":
+            return None
+        return leaf_of(value, True)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return leaf_of(value, False)
+    return None
+
+
+def abstract(tree: Tree) -> Tree:
+    """The tree where each number is a leaf: what a loop may change."""
+    if isinstance(tree, Static):
+        return number_leaf(tree.value) or tree
+    if isinstance(tree, Node):
+        return Node(tree.cls, tree.keys, tuple(map(abstract, tree.children)), tree.origin)
+    return tree
+
+
+def count(tree: Tree) -> int:
+    if isinstance(tree, Leaf):
+        return 1 + len(tree.links)
+    if isinstance(tree, Node):
+        return sum(map(count, tree.children))
+    if isinstance(tree, Either):
+        return 1 + sum(map(count, tree.options))
+    return 1 + count(tree.item) if isinstance(tree, Ragged) else 0
+
+
+def avals(tree: Tree) -> list:
+    """The types of the leaves."""
+    return [jax.typeof(compat.as_array(x)) for x in fill(tree)]
+
+
+def fill(tree: Tree) -> list:
+    """Leaves for a value that is not there: zeros."""
+    if isinstance(tree, Leaf):
+        zeros = compat.convert(jnp.zeros(tree.shape, tree.dtype), tree.dtype, tree.weak)
+        return [zeros, *(False for _ in tree.links)]
+    if isinstance(tree, Node):
+        return [x for child in tree.children for x in fill(child)]
+    if isinstance(tree, Either):
+        return [np.int32(0), *(x for option in tree.options for x in fill(option))]
+    if isinstance(tree, Ragged):
+        return [np.int32(0), *(widen(x, tree.cap) for x in fill(tree.item))]
+    return []
+
+
+def widen(x, cap: int):
+    """`cap` copies of an array, stacked."""
+    return jnp.broadcast_to(x, (cap, *x.shape))
+
+
+# ---------------------------------------------------------------- join
+
+
+def join(a: Tree, b: Tree) -> Tree:
+    """The smallest tree that both fit into."""
+    origin = getattr(a, "origin", None)
+    if origin is getattr(b, "origin", None):
+        if origin is not None and not isinstance(origin, Made | Both):
+            return Static(origin)
+        if a == b:
+            return a
+    for one, other in ((a, b), (b, a)):
+        same_thing = getattr(other, "origin", None)
+        if isinstance(one, Static) and same_thing is not None and one.value is same_thing:
+            return one
+        if isinstance(one, Static) and one.value is UNSET:
+            return half(other, other is a)
+        if isinstance(one, Static) and one.value is ABSENT and not keeps_absent():
+            return half(other, other is a)
+    if isinstance(a, Either) or isinstance(b, Either):
+        mine, theirs = (t.options if isinstance(t, Either) else (t,) for t in (a, b))
+        options = list(mine)
+        for new in theirs:
+            add_option(options, new, len(mine))
+        options = [half(o, k < len(mine)) for k, o in enumerate(options)]
+        return Either(tuple(options)) if len(options) > 1 else options[0]
+    both = join_alike(a, b)
+    return Either((half(a, True), half(b, False))) if both is None else both
+
+
+def keeps_absent() -> bool:
+    """Whether a name that one path has not bound is remembered as such: else it is zero there."""
+    return session().options.checked or session().names
+
+
+def half(tree: Tree, first: bool) -> Tree:
+    """The tree of what only one of two values is, or has; what joins both stays."""
+    origin = getattr(tree, "origin", None)
+    if isinstance(origin, Both):
+        return tree
+    if isinstance(tree, Leaf) and tree.known:
+        return Static(origin)
+    origin = None if origin is None else Both(origin, None) if first else Both(None, origin)
+    if isinstance(tree, Leaf):
+        return replace(tree, origin=None if tree.scalar else origin)
+    if isinstance(tree, Node):
+        children = tuple(half(child, first) for child in tree.children)
+        return Node(tree.cls, tree.keys, children, origin)
+    if isinstance(tree, Ragged):
+        return replace(tree, origin=origin)
+    return Either(tuple(half(o, first) for o in tree.options)) if isinstance(tree, Either) else tree
+
+
+def both_of(one: Tree, other: Tree) -> Both | None:
+    """The origin of the join of two trees."""
+    pair = Both(getattr(one, "origin", None), getattr(other, "origin", None))
+    return None if pair.one is None and pair.other is None else pair
+
+
+def free(tree: Tree) -> Tree:
+    """The tree as that of a new value: no longer this very list or box."""
+    if isinstance(tree, Leaf):
+        return Leaf(tree.shape, tree.dtype, tree.weak, tree.scalar)
+    if isinstance(tree, Node):
+        return Node(tree.cls, tree.keys, tuple(map(free, tree.children)))
+    if isinstance(tree, Either):
+        return Either(tuple(map(free, tree.options)))
+    return replace(tree, origin=None) if isinstance(tree, Ragged) else tree
+
+
+def bare(tree: Tree, things: list) -> Tree:
+    """The tree without the user's objects: each is a token, one for all that are the same.
+
+    things: the (object, token) pairs so far.
+    """
+    if isinstance(tree, Static):
+        value = tree.value
+        if value is UNSET or value is ABSENT or isinstance(value, (*PLAIN, np.generic)):
+            return tree
+        return Static(token_of(value, things))
+    if isinstance(tree, Leaf) and isinstance(tree.origin, Both):
+        return free(tree)
+    if isinstance(tree, Leaf):
+        known = [token for thing, token in things if thing is tree.origin]
+        origin = token_of(tree.origin, things) if tree.known else known[0] if known else None
+        links = tuple(bare(link, things) for link in tree.links)
+        return replace(tree, origin=origin, links=links)
+    if isinstance(tree, Node):
+        return Node(tree.cls, tree.keys, tuple(bare(t, things) for t in tree.children))
+    if isinstance(tree, Either):
+        return Either(tuple(bare(t, things) for t in tree.options))
+    return free(tree)
+
+
+def token_of(value, things: list):
+    for thing, token in things:
+        if same(thing, value):
+            return token
+    things.append((value, object()))
+    return things[-1][1]
+
+
+def join_ragged(a: Tree, b: Tree) -> Ragged | None:
+    """Two lists of different length as one whose length is traced, if all items are of one type."""
+    trees = [t for x in (a, b) for t in (x.children if isinstance(x, Node) else (x.item,))]
+    if not trees:
+        return None
+    item = free(abstract(trees[0]))
+    for tree in trees[1:]:
+        item = free(join(item, abstract(tree)))
+    sizes = [len(x.children) if isinstance(x, Node) else x.cap for x in (a, b)]
+    fixed = any(isinstance(x, Ragged) and x.fixed for x in (a, b))
+    return Ragged(item, max(sizes), fixed, both_of(a, b)) if is_uniform(item) else None
+
+
+def is_uniform(tree: Tree) -> bool:
+    """Whether values of a tree can be stacked: arrays, and tuples, dicts and objects of them."""
+    if isinstance(tree, Node):
+        return all(map(is_uniform, tree.children))
+    return isinstance(tree, Leaf) or (isinstance(tree, Static) and tree.value is not ABSENT)
+
+
+def join_alike(a: Tree, b: Tree) -> Tree | None:
+    """The join of two values of one kind; None if they are of two."""
+    for one, other in ((a, b), (b, a)):
+        named = isinstance(one, Leaf) and one.known
+        if named and one.origin is getattr(other, "value", getattr(other, "origin", None)):
+            return Static(one.origin)
+    if a == b and not isinstance(a, Node | Ragged):
+        if isinstance(a, Leaf):
+            return replace(a, origin=both_of(a, b), known=False)
+        return free(a)
+    one = number_leaf(a.value) if isinstance(a, Static) else a
+    other = number_leaf(b.value) if isinstance(b, Static) else b
+    if isinstance(one, Leaf) and isinstance(other, Leaf):
+        return join_leaves(one, other)
+    lists = (isinstance(x, Ragged) or (isinstance(x, Node) and x.cls is list) for x in (a, b))
+    if all(lists) and not (isinstance(a, Node) and isinstance(b, Node) and same_length(a, b)):
+        return join_ragged(a, b)
+    if isinstance(a, Node) and isinstance(b, Node) and a.cls is b.cls:
+        if a.keys is None:
+            pairs = map(join, a.children, b.children)
+            return Node(a.cls, None, tuple(pairs), both_of(a, b)) if same_length(a, b) else None
+        left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
+        keys = tuple(dict.fromkeys((*left, *right)))
+        both = join_key if a.cls is dict else join
+        children = (both(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
+        return Node(a.cls, keys, tuple(children), both_of(a, b))
+    return None
+
+
+def join_key(a: Tree, b: Tree) -> Tree:
+    """The join of what two dicts have under a key: one of them may not have it."""
+    for one, other in ((a, b), (b, a)):
+        if one is MISSING and other is not MISSING:
+            options = other.options if isinstance(other, Either) else (half(other, other is a),)
+            return Either((MISSING, *(o for o in options if o != MISSING)))
+    return join(a, b)
+
+
+def same_length(a: Node, b: Node) -> bool:
+    return len(a.children) == len(b.children)
+
+
+def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
+    shape = a.shape
+    if a.shape != b.shape:
+        if a.shape == () and a.weak:
+            shape = b.shape
+        elif not (b.shape == () and b.weak):
+            return None
+    if jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended) or a.dtype == b.dtype:
+        if a.dtype != b.dtype:
+            return None
+        kind = a.dtype, a.weak and b.weak
+    else:
+        kind = compat.promote(a.dtype, a.weak, b.dtype, b.weak)
+    links = (*a.links, *(link for link in b.links if link not in a.links))
+    return Leaf(shape, *kind, a.scalar and b.scalar, both_of(a, b), links=links)
+
+
+def add_option(options: list, new: Tree, shared: int) -> None:
+    """Add an option, or join it with one of the first that are there."""
+    for i, option in enumerate(options):
+        both = join_alike(option, new)
+        if both is not None:
+            options[i] = both if i < shared else free(both)
+            return
+    options.append(new)

@@ -1,0 +1,268 @@
+"""A `raise` under a traced test: which handler gets it, and what was so when it happened.
+
+Such a raise cannot unwind anything. It sets a flag of the `try` that catches it, and what runs from
+there to the end of the statement in that `try` is for the other path only: `rewind` takes it back.
+"""
+
+import contextlib
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box
+from malleable.arrays.journal import Journal, Place
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
+from malleable.frontend.values.references import AllKnown
+from malleable.frontend.values.trees import UNSET, Either, Static, join, spell
+from malleable.frontend.values.values import CannotStage, flatten, inject, rebuild
+
+OURS = (TransformError, CannotStage)  # no handler of the user's gets these
+FIXED = ("list", "dict", "set", "object")  # what must have one length on all paths
+
+
+class Leaving(BaseException):
+    """All paths have raised, each for a handler of its own."""
+
+
+@dataclass(eq=False)
+class Caught:
+    """A `raise` for a handler. contents: the arguments and attributes of the exception."""
+
+    handler: Callable
+    kind: type
+    flag: Box = field(default_factory=lambda: Box(False, True))
+    contents: types.CellType = field(default_factory=lambda: types.CellType(UNSET))
+
+    def handle(self) -> None:
+        """Run the handler, as Python does: the exception is the one being handled."""
+        try:
+            raise self.error()
+        except self.kind as e:
+            self.handler(e)
+
+    def error(self) -> BaseException:
+        new = self.kind.__new__(self.kind)
+        contents = self.contents.cell_contents
+        if type(contents) is tuple:
+            args, fields = contents
+            new.args = args if type(args) is tuple else (args,)
+            vars(new).update(fields)
+        return new
+
+
+class Attempt:
+    """A `try` whose body runs. handlers: (function that gives the types, or None; handler)."""
+
+    def __init__(self, handlers: tuple, places: list[Place]):
+        self.handlers, self.places, self.level = handlers, places, level()
+        self.caught: dict[Any, Caught] = {}
+
+    def number_of(self, e: BaseException) -> int | None:
+        """Which handler an exception is for."""
+        if isinstance(e, OURS):
+            return None
+        for number, (kinds, _) in enumerate(self.handlers):
+            if kinds is None or catches(kinds(), e):
+                return number
+        return None
+
+    def take(self, e: BaseException) -> bool:
+        """Note on this path that an exception was raised, if a handler is there for it."""
+        number = self.number_of(e)
+        if number is None:
+            return False
+        key = number, type(e), getattr(e, "__malleable_where__", "")
+        if key not in self.caught:
+            self.caught[key] = Caught(self.handlers[number][1], type(e))
+        caught = self.caught[key]
+        journal.before_write(caught.flag)
+        caught.flag._value = True
+        journal.touch_cell(caught.contents)
+        caught.contents.cell_contents = e.args, tuple(vars(e).items())
+        e.with_traceback(None).__context__ = None  # these know the values of this block
+        return True
+
+    def taken(self) -> list[Caught]:
+        return [caught for caught in self.caught.values() if caught.flag._value is not False]
+
+
+def catches(kinds, e: BaseException) -> bool:
+    """Whether `except kinds` is for this exception."""
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    return any(kind in type(e).__mro__ for kind in kinds)
+
+
+def is_raised(e: BaseException) -> bool:
+    """Whether an exception comes from a `raise` in converted code."""
+    return getattr(e, "__malleable_raised__", False)
+
+
+def hand_over(e: BaseException) -> bool:
+    """Leave an exception of one path to the innermost `try` around us that catches it, if any.
+
+    JAX's own errors say that something cannot be traced: they are of no path.
+    """
+    if isinstance(e, Leaving):
+        return True
+    if isinstance(e, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+        return False
+    return any(attempt.take(e) for attempt in reversed(session().attempts))
+
+
+def flags() -> list[Place]:
+    """What stops a loop, once it is set: the flag of each handler, and of raises without one."""
+    found = session()
+    taken = [c.flag for a in found.attempts for c in a.caught.values()]
+    return [Place("box", flag) for flag in (found.raised, *taken)]
+
+
+def failed() -> Any:
+    """Whether this path has raised, to a handler around us: True, False, or a traced boolean."""
+    either: Any = False
+    for place in flags()[1:]:
+        value = place.read()
+        if value is True:
+            return True
+        if value is not False:
+            either = value if either is False else jnp.logical_or(either, value)
+    return either
+
+
+def clear() -> None:
+    """Begin a block that runs only where nothing was raised."""
+    for place in flags()[1:]:
+        if place.read() is not False:
+            journal.before_write(place.owner)
+            place.write(False)
+
+
+# ---------------------------------------------------------------- what was so at the raise
+
+
+class Moment(Journal):
+    """What changes after a raise under a traced test, until the statement of its `try` ends.
+
+    pred: where it was raised, or something before it; level: the journal of the block around.
+    """
+
+    def __init__(self, pred, level: Journal):
+        super().__init__()
+        self.pred, self.level = pred, level
+        places = [p for p in level.places.values() if p.kind == "cell"]
+        for attempt in session().attempts:
+            if attempt.level is level:
+                places += attempt.places
+        for place in places:
+            self.record(place)
+        self.variables = set(self.places)
+
+
+def level() -> Journal | None:
+    """The journal of the block being traced."""
+    now = journal.current()
+    return now.level if isinstance(now, Moment) else now
+
+
+def freeze() -> None:
+    """From now on, what changes is for the paths that have not raised."""
+    around = level()
+    if around is not None and session().attempts:
+        pred = failed()
+        if pred is not False:
+            journal.push(Moment(pred, around))
+
+
+def freeze_if(changed) -> None:
+    """Freeze if the flag of a handler is among the keys of what a block has changed."""
+    if session().attempts and any(place.key in changed for place in flags()[1:]):
+        freeze()
+
+
+def entered() -> tuple:
+    """A mark for `rewind`."""
+    return journal.all_open()
+
+
+def rewind(mark: tuple) -> None:
+    """Where a path raised after the mark, let all places hold what they did then."""
+    opened = journal.all_open()
+    while len(opened) > len(mark):
+        moment, opened = opened[-1], opened[:-1]
+        for key, place in in_order(moment):
+            now, before = place.read(), moment.before[key]
+            new = chosen(moment.pred, before, now, place)
+            if new is not now:
+                place.write(new)
+            if key not in moment.variables and key not in opened[-1].places:
+                opened[-1].places[key], opened[-1].before[key] = place, before
+        journal.back_to(opened)
+
+
+def in_order(moment: Journal) -> list:
+    """The places, those last that may hold others."""
+    order = {"box": 0, "cell": 2}
+    return sorted(moment.places.items(), key=lambda item: order.get(item[1].kind, 1))
+
+
+def chosen(pred, old, new, place: Place) -> Any:
+    """The old content of a place where `pred` is true, else the new one."""
+    if is_same(old, new):
+        return new
+    if pred is True:
+        return old
+    if place.kind == "box":
+        old, new = Box(old), Box(new)
+    xs: list = []
+    ys: list = []
+    content = place.kind in FIXED
+    (one, xs), (other, ys) = (
+        AllKnown().named(flatten(x, into), into, content) for x, into in ((old, xs), (new, ys))
+    )
+    target = join(one, other)
+    if isinstance(target, Static) and target == other:
+        return new
+    where = compat.where()
+    if isinstance(target, Either) and place.kind in FIXED:
+        raise TransformError(
+            f"a {place.kind} is {spell(one)} when an exception is raised, and {spell(other)} "
+            "if it is not",
+            where=where,
+            hint="change it before or after the statement that raises",
+        )
+    columns = zip(inject(one, iter(xs), target), inject(other, iter(ys), target), strict=True)
+    outs = [lax.select(pred, jnp.asarray(x), jnp.asarray(y)) for x, y in columns]
+    content = place.kind == "box"
+    value = rebuild(target, iter(outs), where, None if content else pred, {})
+    return value._value if place.kind == "box" else value
+
+
+def is_same(old, new) -> bool:
+    """Whether two contents of a place are one: the same thing, or a container of the same."""
+    if old is new:
+        return True
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(old[k] is new[k] for k in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
+    return False
+
+
+@contextlib.contextmanager
+def attempting(attempt: Attempt):
+    """The body of a `try`."""
+    attempts = session().attempts
+    attempts.append(attempt)
+    try:
+        yield
+    finally:
+        attempts.pop()

@@ -1,0 +1,1 @@
+"""What can be found out about an error: frames, source, values."""

@@ -1,0 +1,1 @@
+"""Errors that come while a program runs, on one device or several."""

@@ -1,0 +1,1 @@
+"""Errors of calls, loops, branches, maps and derivatives."""

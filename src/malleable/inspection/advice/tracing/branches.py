@@ -1,0 +1,167 @@
+"""cond and switch: branches that return different things, a test or an index of the wrong kind."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from malleable.inspection.advice.evidence import bodies, sources, tried
+from malleable.inspection.advice.evidence.differences import differences
+from malleable.inspection.advice.evidence.fitting import fitted
+from malleable.inspection.advice.evidence.sources import text
+from malleable.inspection.advice.evidence.tried import Rewrite
+from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
+from malleable.inspection.advice.evidence.wording import kind, leaves, of_type, structure
+from malleable.inspection.advice.hint import Advice
+
+
+def branches(trouble: Trouble) -> Iterator[Advice]:
+    """cond and switch."""
+    check = trouble.within("_check_branch_outputs")
+    step = trouble.within("cond", "switch", "_cond", "_switch_internal")
+    if step is None or "conditionals" not in step.place.file:
+        return
+    outer = trouble.within("switch") or step
+    caller, words = trouble.caller(outer), trouble.text
+    if caller is None:
+        return
+    call = sources.expression(caller.place)
+    if check is not None:
+        yield from _outputs(check, step, caller)
+    elif words.startswith("Pred") or "Pred must be" in words:
+        yield from _predicate(step, caller, call, words)
+    elif words.startswith("Index"):
+        yield from _index(step, caller, call)
+    elif "should be callable" in words or "must be callable" in words:
+        what = "the branches of lax.cond have to be functions"
+        way = "write lambda: value for each, or choose between two values with jnp.where"
+        yield Advice(what, here(caller.place), way, 3)
+
+
+def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
+    v = check.values
+    one, other, name1, name2 = v["f1"], v["f2"], v["name1"], v["name2"]
+    left, right = v["out_avals1"].unflatten(), v["out_avals2"].unflatten()
+    names = [_label(n, f) for n, f in ((name1, one), (name2, other))]
+    found = next(differences(left, right), None)
+    begins = bodies.otherwise(one) + bodies.otherwise(other)
+    begins += f"\n  they are the branches of {here(caller.place)}"
+    if found is not None:
+        ends = [bodies.part(f, found.path) for f in (one, other)]
+        what = f"the branches return different structures: {names[0]} returns {structure(left)}, "
+        what += f"{names[1]} returns {structure(right)}"
+        odd = 0 if found.left is None and found.right is not None else 1
+        what += _elsewhere(names[1 - odd], ends[1 - odd])
+        only_left, only_right = found.keys
+        if only_left or only_right:
+            keys = ", ".join(map(repr, only_left or only_right))
+            lacking = names[1] if only_left else names[0]
+            way = f"return {keys} from {lacking} too, or from neither"
+        else:
+            way = f"return the same from both: {kind(found.left)} or {kind(found.right)}"
+            way += "; what is missing can be a placeholder, e.g. jnp.zeros_like(...)"
+        if None in (found.left, found.right):
+            way = f"let {names[odd]} end with `return ...`, like the other"
+        end = ends[odd]
+        place = end[1] if end else None
+        yield Advice(what + begins, here(place or caller.place), way, 3)
+        return
+    pairs = list(zip(leaves(left, ""), leaves(right, ""), strict=True))
+    changed = [(i, p, a, b) for i, ((p, a), (_, b)) in enumerate(pairs) if _differ(a, b)]
+    if not changed or "manual axis" in v.get("differences", ""):
+        return
+    number, path, a, b = changed[0]
+    at = [_made(f, p, number, path) for f, p in zip((one, other), _programs(step, v), strict=True)]
+    part = f" for the part {path}" if path else ""
+    what = f"the branches return different types{part}: {names[0]} returns {of_type(a)}, "
+    what += f"{names[1]} returns {of_type(b)}"
+    odd = _odd(one, other, a, b)
+    what += _elsewhere(names[1 - odd], at[1 - odd])
+    end = at[odd]
+    expression = end[0] if end else None
+    shown = text(expression) if expression is not None else "..."
+    wanted, got = (a, b) if odd == 1 else (b, a)
+    way: str | Rewrite
+    if tuple(a.shape) != tuple(b.shape):
+        way = f"return one shape from both, {tuple(wanted.shape)} or {tuple(got.shape)}"
+        fits = fitted(shown, tuple(got.shape), tuple(wanted.shape))
+        way += f", e.g. {fits} in {names[odd]}" if fits else ""
+    else:
+        way = f"in {names[odd]} return {wanted.dtype}: ({shown}).astype(jnp.{wanted.dtype})"
+        if isinstance(expression, ast.Constant):
+            way = f"in {names[odd]} return jnp.asarray({shown}, jnp.{wanted.dtype})"
+        if expression is not None and f"{got.dtype.kind}{wanted.dtype.kind}" == "if":
+            new = f"jnp.asarray({ast.unparse(expression)}, jnp.{wanted.dtype})"
+            way = Rewrite(way, expression, new)
+    place = end[1] if end else None
+    ways = (tried.way(way, caller, values=False),)
+    yield Advice(what + begins, here(place or caller.place), ways, 3)
+
+
+def _label(name: str, fun: Any) -> str:
+    """`true_fun (grow)`; of a lambda, only which branch it is."""
+    called, name = sources.name_of(fun), re.sub(r"(\D)(\d)", r"\1 \2", name.replace(" ", ""))
+    return f"{name} ({called})" if called != "<lambda>" else name
+
+
+def _elsewhere(name: str, end: Any) -> str:
+    return f"\n  {name} returns at {here(end[1])}" if end else ""
+
+
+def _made(fun: Any, program: Any, number: int, path: str):
+    """(expression, place) of a result: where it is returned, or else where it is computed."""
+    piece = bodies.part(fun, path)
+    if piece is not None:
+        return piece
+    made = bodies.maker(program, number) if program is not None else None
+    return (None, made) if made is not None else None
+
+
+def _programs(step: Step, check: dict) -> tuple:
+    values = step.values
+    if "true_jaxpr_" in values or "true_jaxpr" in values:
+        one = values.get("true_jaxpr_") or values.get("true_jaxpr")
+        return one, values.get("false_jaxpr_") or values.get("false_jaxpr")
+    return None, None
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype
+
+
+def _odd(one: Any, other: Any, a: Any, b: Any) -> int:
+    """Which of two branches to change: the one with the smaller type or shape; else the second."""
+    if tuple(a.shape) != tuple(b.shape):
+        return 0 if len(a.shape) < len(b.shape) else 1
+    order = "biufc"
+    return 0 if order.find(a.dtype.kind) < order.find(b.dtype.kind) else 1
+
+
+def _predicate(step: Step, caller: Step, call, words: str) -> Iterator[Advice]:
+    pred, node = step.values.get("pred"), bodies.argument(call, 0, "pred")
+    name = text(node) if node is not None else "pred"
+    shape = tuple(getattr(pred, "shape", ()))
+    if shape:
+        what = f"`{name}`, the predicate (pred) of lax.cond, is {of_type(pred)}, of shape {shape}; "
+        what += "it has to be one truth value"
+        way = f"choose element by element with jnp.where({name}, a, b); or decide for all: "
+        way += f"jnp.any({name}) or jnp.all({name})"
+    else:
+        what = f"`{name}`, the predicate (pred) of lax.cond, is {of_type(pred)}; it has to be one "
+        what += "truth value"
+        way = f"compare it, e.g. {name} > 0"
+    yield Advice(what, here(caller.place), way, 3)
+
+
+def _index(step: Step, caller: Step, call) -> Iterator[Advice]:
+    index, node = step.values.get("index"), bodies.argument(call, 0, "index")
+    name = text(node) if node is not None else "index"
+    shape = tuple(getattr(index, "shape", ()))
+    what = f"`{name}`, the index of lax.switch, is {of_type(index)}"
+    if shape:
+        what += f", of shape {shape}; it has to be one whole number"
+        way = f"take one, {name}[0]; or map over them with jax.vmap"
+    else:
+        what += "; it has to be a whole number"
+        way = f"write {name}.astype(jnp.int32)"
+    yield Advice(what, here(caller.place), way, 3)

@@ -1,0 +1,297 @@
+"""Trees of arguments: two that differ, and leaves that are no arrays."""
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from malleable.inspection.advice.evidence import bodies, creation, sources
+from malleable.inspection.advice.evidence.differences import children, differences, is_leaf
+from malleable.inspection.advice.evidence.sources import MISSING, text
+from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
+from malleable.inspection.advice.evidence.wording import a, is_jitted, kind, leaves, of_type
+from malleable.inspection.advice.hint import Advice
+
+
+def trees(trouble: Trouble) -> Iterator[Advice]:
+    """Trees that do not match, and what is in them."""
+    if "Error interpreting argument to" in trouble.text:
+        yield from _no_array(trouble)
+    elif "is not a valid JAX type" in trouble.text or "not a valid JAX type" in trouble.text:
+        yield from _no_result(trouble)
+        yield from _no_leaf(trouble)
+    elif "sorting pytree dictionary keys" in trouble.text:
+        yield from _unsorted(trouble)
+    elif (step := trouble.within("tree_map")) is not None and _is_users(step, trouble):
+        yield from _two_trees(step, trouble)
+        yield from _one_leaf(step, trouble)
+    elif step is not None and trouble.foreign is not None:
+        yield from _two_trees(step, trouble)
+    elif isinstance(trouble.error, KeyError):
+        yield from _no_key(trouble)
+
+
+# ---------------------------------------------------------------- tree.map
+
+
+def _is_users(step: Step, trouble: Trouble) -> bool:
+    """Whether the user calls tree.map, and not JAX or a library for its own ends."""
+    before = [s for s in trouble.steps[: trouble.steps.index(step)] if not _is_door(s)]
+    return bool(before) and before[-1].own
+
+
+def _is_door(step: Step) -> bool:
+    """Whether this is jax.tree.map, which only calls another function."""
+    return not step.own and step.place.file.endswith("tree.py")
+
+
+def _two_trees(step: Step, trouble: Trouble) -> Iterator[Advice]:
+    caller = trouble.caller(step)
+    call = sources.expression(caller.place) if caller else None
+    trees = [step.values.get("tree"), *step.values.get("rest", ())]
+    if caller is None or not isinstance(call, ast.Call):
+        return
+    given = [text(arg) for arg in call.args[1:]]
+    inside = not _is_users(step, trouble)
+    if inside:  # a library maps over what it was given
+        given = [_called_by(caller, tree) or f"tree {i}" for i, tree in enumerate(trees, 1)]
+    names = [*given, *(f"argument {i + 2}" for i in range(len(given), len(trees)))]
+    ends = step.values.get("is_leaf") or (lambda _: False)
+    for name, other in zip(names[1:], trees[1:], strict=False):
+        for found in differences(trees[0], other, prefix=False):
+            if is_leaf(found.left) or ends(found.left):
+                continue  # the first tree decides: anything may stand for its leaf
+            first, left, right = names[0], found.left, found.right
+            only_left, only_right = found.keys
+            if only_left or only_right:
+                word = ", ".join(map(repr, only_left or only_right))
+                has, lacks = (first, name) if only_left else (name, first)
+                what = f"`{first}` and `{name}` differ: {found.says(first, name)}"
+                way = f"give both the same keys: add {word} to `{lacks}{found.path}`, or drop it "
+                way += f"from `{has}{found.path}`"
+            elif left is None or right is None:
+                what = found.says(first, name)
+                way = "None is an empty tree: pass is_leaf=lambda x: x is None, and treat it in "
+                way += "the function; or use None in both"
+            else:
+                what = found.says(first, name)
+                way = "build the second from the first, e.g. with jax.tree.map(jnp.zeros_like, "
+                way += f"{first}), or make them the same there"
+            if inside:
+                what = f"{text(call.func)} goes through two trees at once, and {what}"
+                way = "make both from one tree: what is made for parameters, as the state of an "
+                way += "optimizer is, has to be made anew (.init) when these change"
+            yield Advice(what, here(caller.place), way, 3)
+            return
+
+
+def _called_by(step: Step, tree: Any) -> str:
+    """What the user calls a tree: `state[0].mu`; "" where no variable of theirs holds it."""
+    waiting = [(name, held, 0) for name, held in step.values.items()]
+    for name, held, depth in waiting:
+        if held is tree:
+            return name
+        if depth < DEEP and len(waiting) < MANY and isinstance(held, dict | list | tuple):
+            waiting += [(name + key, child, depth + 1) for key, child in children(held)]
+    return ""
+
+
+DEEP, MANY = 5, 4096  # how far a tree is looked for in others
+
+
+def _one_leaf(step: Step, trouble: Trouble) -> Iterator[Advice]:
+    """The function fails on the leaves at one path."""
+    inner = trouble.steps[trouble.steps.index(step) + 1 :]
+    xs = next((s.values["xs"] for s in inner if isinstance(s.values.get("xs"), tuple)), None)
+    caller, last = trouble.caller(step), trouble.last
+    call = sources.expression(caller.place) if caller else None
+    if xs is None or caller is None or last is None or not isinstance(call, ast.Call):
+        return
+    trees = [step.values.get("tree"), *step.values.get("rest", ())]
+    paths = [
+        k for k, leaf in leaves(trees[0], "", is_leaf=step.values.get("is_leaf")) if leaf is xs[0]
+    ]
+    names = [text(arg) for arg in call.args[1:]]
+    if len(paths) != 1 or len(names) < len(trees) or len(xs) != len(trees):
+        return
+    shown = ", ".join(f"`{n}{paths[0]}` is {of_type(x)}" for n, x in zip(names, xs, strict=False))
+    what = f"the function fails at the leaf {paths[0]} of the trees: {shown}"
+    what += f"\n  it is mapped over the trees at {here(caller.place)}" if last != caller else ""
+    shapes = {getattr(x, "shape", ()) for x in xs}
+    way = "give the trees leaves of the same shape, or reshape them in the function"
+    if any(x is None for x in xs):
+        way = "None is a leaf here: treat it in the function, or put an array of zeros in its place"
+    elif len(shapes) == 1:
+        way = "look at what the function does with leaves of these types"
+    yield Advice(what, here(last.place), way, 4)
+
+
+def _no_key(trouble: Trouble) -> Iterator[Advice]:
+    """A key that a dictionary among the traced arguments does not have."""
+    step = trouble.last
+    item = sources.around(sources.expression(step.place), ast.Subscript) if step else None
+    if step is None or item is None or not any(s.jax for s in trouble.steps):
+        return
+    tree = sources.value(item.value, step)
+    if isinstance(tree, dict) and trouble.error.args[0] not in tree:
+        name, key = text(item.value), trouble.error.args[0]
+        what = f"`{name}` has no key {key!r}; its keys are {', '.join(map(repr, tree))}"
+        near = difflib.get_close_matches(str(key), list(map(str, tree)), 1, 0.3)
+        way = f"write {near[0]!r}, or add {key!r} where `{name}` is made" if near else ""
+        yield Advice(what, here(step.place), way or f"add {key!r} where `{name}` is made", 3)
+
+
+# ---------------------------------------------------------------- leaves that are no arrays
+
+
+def _no_array(trouble: Trouble) -> Iterator[Advice]:
+    told = re.search(r"passed to the function at path (\S+?)\.(?:\s|$)", trouble.text)
+    step = trouble.within("_infer_input_type", "_infer_params", "cache_miss")
+    jit = trouble.within("_infer_params", "_infer_params_impl", "cache_miss") or step
+    fun = jit.values.get("fun") if jit else None
+    if told is None or step is None or fun is None:
+        return
+    path, leaf, name = told[1], step.values.get("x", MISSING), sources.name_of(fun)
+    root = re.split(r"[\[.]", path)[0]
+    made, call = creation.find("jit", fun, trouble), trouble.caller(jit)
+    place = made or (call.place if call else None)
+    kindly = _called(leaf)
+    what = f"`{path}` is {kindly}; the arguments of {name}, which jax.jit traces, have to be arrays"
+    if call is not None and made is not None and call.place.line != made.line:
+        what += f"\n  it is called at {here(call.place)}"
+    yield Advice(what, here(place), _make_static(path, root, leaf, name), 3)
+
+
+def _called(leaf: Any) -> str:
+    if leaf is MISSING:
+        return "no array"
+    if isinstance(leaf, str):
+        return f"the str {leaf!r}"
+    if callable(leaf) and (hasattr(leaf, "__name__") or is_jitted(leaf)):
+        return f"a function, {sources.name_of(leaf)}"
+    return a(f"{type(leaf).__name__} object") if type(leaf).__module__ != "builtins" else kind(leaf)
+
+
+def _make_static(path: str, root: str, leaf: Any, name: str) -> str:
+    """How to pass something that is no array."""
+    if root == "self":
+        cls = type(leaf).__name__
+        return (
+            f"register {cls} as a pytree (jax.tree_util.register_dataclass or "
+            f"register_pytree_node_class), so that its arrays are arguments; or, if it never "
+            f"changes, @functools.partial(jax.jit, static_argnames='self'); or jit a plain "
+            f"function of the arrays"
+        )
+    if path == root:
+        simple = isinstance(leaf, str) or callable(leaf)
+        way = f"mark it static: jax.jit({name}, static_argnames={root!r})"
+        if simple:
+            return f"{way}; or fix it before with functools.partial({name}, {root}=...)"
+        return (
+            f"register {type(leaf).__name__} as a pytree (jax.tree_util.register_dataclass), so "
+            f"that its arrays are traced; or, if it can be hashed and rarely changes, {way}"
+        )
+    if isinstance(leaf, str) or callable(leaf):
+        return (
+            f"take it out of `{root}` and pass it by itself, as a static argument: "
+            f"jax.jit({name}, static_argnames='name'); or let the function close over it"
+        )
+    return (
+        f"register {type(leaf).__name__} as a pytree (jax.tree_util.register_dataclass); or take "
+        f"it out of `{root}` and pass it as a static argument (static_argnames)"
+    )
+
+
+def _no_result(trouble: Trouble) -> Iterator[Advice]:
+    step = trouble.within("_check_returned_jaxtypes")
+    told = re.search(
+        r"returned a value of type (.+?) (?:at output component (\S+?))?,", trouble.text
+    )
+    if step is None and told is None:
+        return
+    leaf = step.values.get("x", MISSING) if step else MISSING
+    path = (told[2] if told else "") or ""
+    around = trouble.within("_trace_for_jit", "scan", "while_loop", "cond", "_infer_params")
+    values = around.values if around else {}
+    fun = values.get("fun") or values.get("f") or values.get("body_fun")
+    piece = bodies.part(fun, path) if fun is not None else None
+    if piece is None:
+        return
+    name, at = sources.name_of(fun), piece[1]
+    shown = f"the result of {name}" if not path else f"`{path}` in the result of {name}"
+    what = f"{shown} is {_called(leaf)}; a traced function returns arrays"
+    way = "leave it out of what is returned and add it outside, or return a number that stands for "
+    way += "it, as an array; None is allowed"
+    yield Advice(what, here(at), way, 3)
+
+
+def _no_leaf(trouble: Trouble) -> Iterator[Advice]:
+    """grad and vmap say what is no array, but not where it is."""
+    step = trouble.within("value_and_grad_f", "vmap_f", "jacfun", "jvp", "vjp", "linearize")
+    loop = trouble.within("scan", "while_loop", "fori_loop", "cond", "switch")
+    if loop is not None:
+        yield from _no_operand(loop, trouble)
+        return
+    if step is None or (caller := trouble.caller(step)) is None:
+        return
+    fun, args = step.values.get("fun"), step.values.get("args") or step.values.get("primals") or ()
+    names = sources.parameters(fun)
+    for i, arg in enumerate(args):
+        root = names[i] if i < len(names) else f"args[{i}]"
+        for path, leaf in leaves(arg, root):
+            if not hasattr(leaf, "dtype") and not isinstance(leaf, bool | int | float | complex):
+                what = f"`{path}` is {_called(leaf)}, where {sources.name_of(fun)} needs an array"
+                way = f"close over it, or functools.partial({sources.name_of(fun)}, {root}=...)"
+                if path != root:  # the rest of the argument is still wanted
+                    way = f"make a tree of the other leaves of `{root}`, and close over this one"
+                yield Advice(what, here(caller.place), f"take it out of what is passed: {way}", 3)
+                return
+
+
+def _no_operand(step: Step, trouble: Trouble) -> Iterator[Advice]:
+    """A loop or a branch is given something that is no array."""
+    caller = trouble.caller(step)
+    call = sources.expression(caller.place) if caller else None
+    if caller is None or not isinstance(call, ast.Call):
+        return
+    held = [
+        step.values.get(k) for k in ("init_flat", "xs_flat", "init_val_flat", "args", "operands")
+    ]
+    for flat, name in zip(held, ("init", "xs", "init_val", "operands", "operands"), strict=True):
+        tree = getattr(flat, "unflatten", lambda flat=flat: flat)()
+        for path, leaf in leaves(tree, name):
+            if isinstance(leaf, str) or (callable(leaf) and not hasattr(leaf, "dtype")):
+                what = f"`{path}` is {_called(leaf)}: lax.{step.name} works on arrays and numbers"
+                way = "take it out of what is passed, and let the body close over it"
+                yield Advice(what, here(caller.place), way, 3)
+                return
+
+
+def _unsorted(trouble: Trouble) -> Iterator[Advice]:
+    step = trouble.last
+    call = sources.expression(step.place) if step else None
+    if step is None or not isinstance(call, ast.Call):
+        return
+    for arg in [*call.args, *(keyword.value for keyword in call.keywords)]:
+        for path, found in _dicts(sources.value(arg, step), text(arg)):
+            types = sorted({type(key).__name__ for key in found})
+            what = f"the keys of `{path}` cannot be sorted: {', '.join(map(repr, found))} are of "
+            what += f"types {' and '.join(types)}"
+            way = f"use keys of the same type, e.g. {{str(k): v for k, v in {path}.items()}}"
+            yield Advice(what, here(step.place), way, 3)
+            return
+
+
+def _dicts(tree: Any, path: str) -> Iterator[tuple[str, dict]]:
+    """(path, dict) of the dictionaries in a tree whose keys have several types."""
+    if isinstance(tree, dict):
+        try:
+            sorted(tree)
+        except TypeError:
+            yield path, tree
+        for key, child in tree.items():
+            yield from _dicts(child, f"{path}[{key!r}]")
+    elif isinstance(tree, list | tuple):
+        for i, child in enumerate(tree):
+            yield from _dicts(child, f"{path}[{i}]")

@@ -1,0 +1,1 @@
+"""Errors of values: shapes, types, and numbers that Python asks for."""

@@ -1,0 +1,363 @@
+"""Python asks a traced value for its number, its elements or its key: `range(n)`, `x[mask]`."""
+
+import ast
+import importlib
+import math
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jax import numpy as jnp
+
+from malleable.inspection.advice.evidence import sources
+from malleable.inspection.advice.evidence.sources import MISSING, text
+from malleable.inspection.advice.evidence.tried import Rewrite
+from malleable.inspection.advice.evidence.trouble import Step, Trouble
+from malleable.inspection.advice.values.truth import Need, truth
+
+_SIZED = {  # functions whose result has as many rows as the values say, and what fixes the number
+    **dict.fromkeys(("nonzero", "where", "argwhere", "flatnonzero"), "size=N"),
+    **dict.fromkeys(("unique", "unique_values", "unique_counts", "unique_all"), "size=N"),
+    **dict.fromkeys(("union1d", "intersect1d", "setdiff1d", "setxor1d"), "size=N"),
+    **dict.fromkeys(
+        ("segment_sum", "segment_max", "segment_min", "segment_prod"), "num_segments=N"
+    ),
+    "unique_inverse": "size=N",
+    "repeat": "total_repeat_length=N",
+    "bincount": "length=N",
+}
+_CASTS = {"int": "jnp.int32", "float": "jnp.float32", "complex": "jnp.complex64"}
+_MATH = {"pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2"}
+_MATH |= {"fabs": "abs", "fsum": "sum", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
+_REDUCTIONS = {"sum", "mean", "max", "min", "prod", "std", "var", "any", "all"}
+
+
+def need(node: ast.AST, step: Step, trouble: Trouble) -> Need | None:
+    """What is asked at a failing expression; None if it cannot be told."""
+    kind, words = trouble.kind, trouble.text
+    if kind == "TracerBoolConversionError":
+        return truth(node)
+    if kind == "NonConcreteBooleanIndexError":
+        return _mask(node)
+    if kind == "IndexError":
+        return _slice(node)
+    if "0-d array" in words:
+        return _elements(node)
+    if kind == "KeyError" or "unhashable" in words:
+        return _key(node)
+    if (written := _formatted(node, words)) is not None:
+        return written
+    if kind == "TracerArrayConversionError" or "array element with a sequence" in words:
+        return _numpy(node, step)
+    if kind == "TracerIntegerConversionError" or ("integer" in words and "Shapes" not in words):
+        return _index(node, step)
+    return _number(node, step, words)
+
+
+def _formatted(node: ast.AST, words: str) -> Need | None:
+    """`f"{x:.3f}"` and `"%f" % x`."""
+    string = False
+    match node:
+        case ast.BinOp(op=ast.Mod(), left=ast.Constant() | ast.JoinedStr()):
+            string = True
+    if not string and "format string" not in words:
+        return None
+    strings = [n for n in (node, *sources.parents(node)) if isinstance(n, ast.JoinedStr)]
+    node = strings[-1] if strings else node  # the format after the colon is one, too
+    way = "print it with jax.debug.print('{x:.3f}', x=...), or return it and print it outside"
+    return Need(node, "formatting needs the value of", (way,))
+
+
+def _around(node: ast.AST, kind: type) -> Any:
+    return next((n for n in (node, *sources.parents(node)) if isinstance(n, kind)), None)
+
+
+def _args(call: ast.Call) -> tuple[ast.AST, ...]:
+    return (*call.args, *(keyword.value for keyword in call.keywords))
+
+
+def _index(node: ast.AST, step: Step) -> Need:
+    for inner in (node, *sources.parents(node)):
+        match inner:
+            case ast.Call(func=ast.Name(id="range"), args=args):
+                low, high = ["0", *map(text, args[:2])][-2:]
+                way = f"loop with lax.fori_loop({low}, {high}, lambda i, carry: ..., init)"
+                return Need(inner, "`range` needs the number", (way,), True)
+            case ast.Subscript():
+                return _item(inner, step)
+            case ast.BinOp(op=ast.Mult(), left=ast.List(), right=count):
+                way = f"use jnp.where(jnp.arange(longest) < {text(count)}, ..., 0)"
+                return Need(count, "repeating a list needs the number", (way,), True)
+            case ast.Call():
+                what = f"`{text(inner.func)}` needs the whole number"
+                return Need(inner, what, (_shaped(inner),), True, _args(inner), number=True)
+    return Need(node, "Python needs the whole number", (), True)
+
+
+def _item(item: ast.Subscript, step: Step) -> Need:
+    many, index = item.value, item.slice
+    items, name, at = sources.value(many, step), text(many), text(index)
+    way: str | Rewrite
+    if isinstance(items, np.ndarray):
+        new = f"jnp.asarray({name})"
+        way = Rewrite(f"index an array of JAX: {new}[{at}]", many, new)
+        return Need(index, f"indexing the NumPy array `{name}` needs the number", (way,), True)
+    kind = type(items).__name__ if items is not MISSING else "list"
+    if isinstance(items, list | tuple) and any(map(callable, items)):
+        way = f"call the chosen one with lax.switch({at}, {name}, *operands)"
+    elif isinstance(items, list | tuple) and any(isinstance(item, str) for item in items):
+        way = f"return {at} and look up {name}[{at}] outside of the traced function"
+    elif kind in ("list", "tuple"):
+        new = f"jnp.stack({name})" if any(map(np.ndim, _some(items))) else f"jnp.array({name})"
+        way = Rewrite(f"make one array of it, {new}[{at}]", many, new)
+        other = "lax.switch, which chooses between anything else"
+        return Need(index, f"indexing the {kind} `{name}` needs the number", (way, other), True)
+    else:
+        way = "use an array of JAX, or lax.switch"
+    return Need(index, f"indexing the {kind} `{name}` needs the number", (way,), True)
+
+
+def _some(items: Any) -> list:
+    """The arrays and numbers in a list that is known."""
+    return (
+        [x for x in items if np.isscalar(x) or hasattr(x, "shape")] if items is not MISSING else []
+    )
+
+
+def _number(node: ast.AST, step: Step, words: str) -> Need | None:
+    call = _around(node, ast.Call)
+    if call is None:
+        return None
+    name, given, args = text(call.func), ", ".join(map(text, call.args)), _args(call)
+    last = name.rpartition(".")[2]
+    function = sources.value(call.func, step)
+    if last in ("item", "tolist") and isinstance(call.func, ast.Attribute):
+        owner, later = text(call.func.value), "from what the traced function returns"
+        what = f"`.{last}()` needs the value of"
+        if isinstance(getattr(sources.statement(call), "value", None), ast.Call):
+            return Need(call, what, (f"return {owner}, and read the number outside, {later}",))
+        way = f"drop .{last}() and go on with {owner}, an array; read the number outside, {later}"
+        return Need(call, what, (Rewrite(way, call, ast.unparse(call.func.value)),))
+    if name in _CASTS:
+        new = f"jnp.asarray({given}).astype({_CASTS[name]})"
+        way = Rewrite(f"drop {name}(), or write {new}", call, new)
+        return Need(call, f"`{name}()` needs the value of", (way,), True, args)
+    if name == "round":
+        way = Rewrite(f"write jnp.round({given})", call.func, "jnp.round")
+        return Need(call, "Python's `round` needs the value of", (way,), False, args)
+    if _is_from_math(function, last):
+        other = _MATH.get(last, last)
+        way = "use jax.numpy or jax.scipy"
+        if hasattr(jnp, other):
+            way = Rewrite(f"write jnp.{other}({given})", call.func, f"jnp.{other}")
+        return Need(
+            call, f"`{name}` computes in Python and needs the value of", (way,), False, args
+        )
+    made = re.search(r"'num' argument|jnp\.arange|Shapes must|jnp\.linspace", words)
+    if last in _SIZED and not made:
+        what = f"how long the result of `{last}` is depends on the values of"
+        ways = [f"give it a fixed length: {name}({', '.join((given, _SIZED[last]))})"]
+        if last in ("where", "nonzero", "argwhere", "flatnonzero"):
+            ways.append(f"keep the shape and choose: jnp.where({given}, x, 0)")
+        return Need(call, what, tuple(ways), False, args)
+    if _is_numpy(function):
+        return _numpy(node, step)
+    what = f"the shape that `{name}` makes needs the number"
+    return Need(call, what, (_shaped(call),), True, args, number=True)
+
+
+def _shaped(call: ast.Call) -> str:
+    return "make the largest size that occurs and mask: jnp.where(jnp.arange(size) < n, ..., 0)"
+
+
+def _is_from_math(function, name: str) -> bool:
+    module = getattr(function, "__module__", "")
+    return function is not MISSING and (module in ("math", "cmath") or _math(name) is function)
+
+
+def _math(name: str):
+    return getattr(math, name, None)
+
+
+def _is_numpy(function) -> bool:
+    module = getattr(function, "__module__", None) or ""
+    return isinstance(function, np.ufunc) or module.split(".")[0] == "numpy"
+
+
+def _part(function) -> str:
+    """`linalg.` for a function of numpy.linalg, "" for one of numpy."""
+    parts = (getattr(function, "__module__", None) or "").split(".")[1:2]
+    return f"{parts[0]}." if parts and parts[0] in ("linalg", "fft") else ""
+
+
+def _within_jnp(part: str):
+    return getattr(jnp, part.rstrip(".")) if part else jnp
+
+
+def _numpy(node: ast.AST, step: Step) -> Need:
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return _store(node, step)
+    if isinstance(node, ast.Subscript):
+        return _item(node, step)
+    call = _around(node, ast.Call)
+    inside = isinstance(node, ast.Call) or call is None or not isinstance(node, ast.BinOp)
+    if call is None or not inside:
+        way = "make arrays of JAX of the NumPy arrays first, with jnp.asarray"
+        return Need(node, "NumPy needs the values of", (way,))
+    name, given = text(call.func), ", ".join(map(text, call.args))
+    last = name.rpartition(".")[2]
+    function = sources.value(call.func, step)
+    what = f"NumPy's `{name}` needs the values of"
+    host = "call it on the host with jax.pure_callback"
+    if last in (
+        "asarray",
+        "array",
+        "asanyarray",
+        "ascontiguousarray",
+        "copy",
+        "float32",
+        "float64",
+    ):
+        new = {"float32": "jnp.float32", "float64": "jnp.float64"}.get(last, "jnp.asarray")
+        way = Rewrite(f"drop it, or write {new}({given})", call.func, new)
+        return Need(call, what, (way, host), False, _args(call))
+    part = _part(function)
+    if _is_numpy(function) and getattr(_within_jnp(part), last, function) is not function:
+        keywords = "".join(f", {k.arg}={text(k.value)}" for k in call.keywords)
+        new = f"jnp.{part}{last}"
+        way = Rewrite(f"write {new}({given}{keywords})", call.func, new)
+        return Need(call, what, (way, host), False, _args(call))
+    what = f"`{name}` works on NumPy arrays and needs the values of"
+    twin = _twin(function, last)
+    if twin is not None:
+        way = Rewrite(f"write {twin}({given})", call.func, twin)
+        return Need(call, what, (way, host), False, _args(call))
+    if name.startswith(("np.random", "numpy.random", "random.")):
+        way = "draw with jax.random, from a key: jax.random.key(seed)"
+        return Need(call, what, (way, host), False, _args(call))
+    if _is_numpy(function) and getattr(jnp, last, None) is function:  # np.save
+        way = "call it outside of the traced function, on what that returns"
+        return Need(call, what, (way,), False, _args(call))
+    call_back = f"jax.pure_callback({name}, jax.ShapeDtypeStruct(shape, dtype), {given})"
+    ways = ("use jax.numpy or jax.scipy", f"call it on the host: {call_back}")
+    return Need(call, what, ways, False, _args(call))
+
+
+def _twin(function, name: str) -> str | None:
+    """`jax.scipy.special.erf` for what is called like it in SciPy."""
+    for module in ("special", "linalg", "signal", "stats", "integrate", "ndimage"):
+        scipy = sys.modules.get(f"scipy.{module}")
+        if scipy is not None and getattr(scipy, name, None) is function:
+            own = importlib.import_module(f"jax.scipy.{module}")
+            return f"jax.scipy.{module}.{name}" if hasattr(own, name) else None
+    return None
+
+
+def _store(node: ast.Subscript, step: Step) -> Need:
+    name, index = text(node.value), text(node.slice)
+    statement = sources.statement(node)
+    value = getattr(statement, "value", None)
+    way = f"make {name} an array of JAX (jnp.zeros) and write {name} = {name}.at[{index}].set("
+    way += f"{text(value) if value is not None else 'value'})"
+    of = (value,) if value is not None else ()
+    return Need(
+        statement or node,
+        f"the NumPy array `{name}` can only store the value of",
+        (way,),
+        False,
+        of,
+    )
+
+
+def _mask(node: ast.AST) -> Need | None:
+    item = _around(node, ast.Subscript)
+    if item is None:
+        return None
+    array, mask = text(item.value), text(item.slice)
+    ways = [*_reduced(item, mask)]
+    if not ways or "sum(" in getattr(ways[0], "new", ""):
+        ways.append(f"keep the shape: jnp.where({mask}, {array}, 0)")
+    ways.append(f"take a fixed number: {array}[jnp.nonzero({mask}, size=N)]")
+    what = f"how many entries `{array}[{mask}]` has depends on the values of the mask"
+    return Need(item, what, tuple(ways), False, (item.slice,))
+
+
+def _reduced(item: ast.Subscript, mask: str) -> Iterator[str | Rewrite]:
+    """What is computed of some entries of an array, as a reduction that leaves the others out."""
+    around, array = getattr(item, "parent", None), text(item.value)
+    call = around if isinstance(around, ast.Call) else getattr(around, "parent", None)
+    if not isinstance(call, ast.Call) or item not in (
+        *call.args[:1],
+        getattr(call.func, "value", 0),
+    ):
+        return
+    reducer = text(call.func).rpartition(".")[2]
+    if len(call.args) > (item in call.args) or reducer not in _REDUCTIONS:
+        return
+    options = "".join(f", {ast.unparse(keyword)}" for keyword in call.keywords)
+    if reducer in ("max", "min"):
+        yield f"write jnp.{reducer}({array}, where={mask}, initial=...{options})"
+        return
+    yield Rewrite(f"write {(new := f'jnp.{reducer}({array}, where={mask}{options})')}", call, new)
+
+
+def _slice(node: ast.AST) -> Need | None:
+    item = _around(node, ast.Subscript)
+    if item is None:
+        return None
+    array = text(item.value)
+    axis, first = next(_slices(item.slice), (None, None))
+    ways: list[str | Rewrite] = []
+    if isinstance(first, ast.Slice) and first.step is None:
+        at = f"jnp.arange({array}.shape[{axis}])"
+        tests = [f"{at} >= {text(first.lower)}"] if first.lower else []
+        tests += [f"{at} < {text(first.upper)}"] if first.upper else []
+        mask = " & ".join(f"({test})" for test in tests) if len(tests) > 1 else "".join(tests)
+        if isinstance(item.slice, ast.Slice):
+            ways += _reduced(item, mask)
+        if not ways:
+            ways.append(f"keep all of it, and mask where it is used: {mask}")
+        ways.append(
+            f"with a fixed length, lax.dynamic_slice_in_dim({array}, start, length, {axis})"
+        )
+    what = f"the length of `{text(item)}` depends on"
+    return Need(item, what, tuple(ways), True, (item.slice,))
+
+
+def _slices(index: ast.expr) -> Iterator[tuple[int, ast.Slice]]:
+    """(axis, slice) of the slices in an index that say something."""
+    for axis, part in enumerate(index.elts if isinstance(index, ast.Tuple) else [index]):
+        if isinstance(part, ast.Slice) and (part.lower or part.upper or part.step):
+            yield axis, part
+
+
+def _elements(node: ast.AST) -> Need:
+    loop = _around(node, ast.For)
+    at = loop.iter if loop is not None else node
+    name = text(at)
+    way = f"pass an array with an axis, or write jnp.atleast_1d({name})"
+    return Need(at, "going through elements needs an axis, and there is none in the number", (way,))
+
+
+def _key(node: ast.AST) -> Need | None:
+    for inner in (node, *sources.parents(node)):
+        match inner:
+            case (
+                ast.Subscript(value=many, slice=index)
+                | ast.Compare(left=index, ops=[ast.In() | ast.NotIn()], comparators=[many])
+                | ast.Call(func=ast.Attribute(value=many, attr="get" | "pop"), args=[index, *_])
+            ):
+                name = text(many)
+                way = f"put the values in one array, jnp.stack(list({name}.values())), and index "
+                way += "it with a number; lax.switch chooses between functions"
+                if any(isinstance(n, ast.JoinedStr) for n in ast.walk(index)):
+                    way = "loop in Python, `for i in range(n)`, where i is a number; or stack the "
+                    way += f"entries of {name} along a new axis and go through them with lax.scan"
+                return Need(index, f"looking up `{name}[...]` needs the value of", (way,), True)
+            case ast.Set() | ast.Dict() | ast.SetComp() | ast.DictComp() | ast.Call():
+                what = "sets and dictionaries compare their keys and need the value of"
+                way = "use arrays: jnp.unique(x, size=N), an index into jnp.array, or lax.switch"
+                return Need(inner, what, (way,), True)
+    return None

@@ -1,0 +1,1 @@
+"""Advice from watching what runs: keys, indices, NaN, recompilation."""

@@ -1,0 +1,137 @@
+"""Says which 64-bit numbers lose their value: without jax_enable_x64, JAX keeps 32 bits."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from malleable import compat
+from malleable.compat import Place
+from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.watching import indices, running
+from malleable.inspection.advice.watching.running import Observer, Run
+
+_WIDE = "turn on 64-bit types at the start, jax.config.update('jax_enable_x64', True)"
+_NARROW = {"int64": np.int32, "uint64": np.uint32, "float64": np.float32}
+
+
+class Truncations(Observer):
+    """Looks at the NumPy arrays that are handed to JAX."""
+
+    def __init__(self):
+        self.told: set[tuple] = set()
+        self.written: dict[Place, str] = {}
+
+    def follows(self, running: compat.Running) -> bool:
+        if jax.config.read("jax_enable_x64"):
+            return False
+        made = compat.name_of(running.program) == "stage"  # jnp.asarray of what is on the host
+        return any(is_wide(x) or (made and is_narrow(x)) for x in running.leaves)
+
+    def called(self, run: Run, caller):
+        if jax.config.read("jax_enable_x64"):
+            return
+        for name, leaf in zip(run.names, run.leaves, strict=True):
+            if is_wide(leaf):
+                self.look(name if run.own else "", leaf, caller)
+        if not run.own and caller is not None:
+            place = running.place_in(caller)
+            assert place is not None
+            if place not in self.written:
+                self.written[place] = handed_over(place)
+            name = self.written[place]
+            value = caller.f_locals.get(name, caller.f_globals.get(name)) if name else None
+            if is_wide(value):
+                self.look(name, value, caller)
+
+    def narrowed(self, asked, given, caller):
+        place = running.place_in(caller)
+        if place is None or (place.file, place.line) in self.told:
+            return
+        self.told.add((place.file, place.line))
+        asked, given = np.dtype(asked).name, np.dtype(given).name
+        what = f"{asked} is asked for, and JAX makes {given} of it: 64-bit types are off"
+        hint = f"write {given} if that is enough; else {_WIDE}"
+        running.warn(Advice(what, running.spelled(place), hint), place)
+
+    def converted(self, given, kept, caller):
+        place = running.place_in(caller)
+        wrote = indices.written(place)
+        node = wrote.node if wrote else None
+        value = syntax.argument(node, 0, "values")
+        if place is None or wrote is None or value is None or (place.file, place.line) in self.told:
+            return
+        self.told.add((place.file, place.line))
+        running.warn(converts(wrote.base, syntax.text_of(value), given, kept, place), place)
+
+    def look(self, name: str, value, caller):
+        lost = overflowing(value)
+        place = running.place_in(caller)
+        if lost is None or place is None or (place.file, place.line) in self.told:
+            return
+        self.told.add((place.file, place.line))
+        name = running.name_in(caller, value) or name or "an array"
+        running.warn(advice(name, np.asarray(value).dtype.name, *lost, place), place)
+
+
+def converts(base: str, value: str, given, kept, place: Place) -> Advice:
+    """A value that loses something where it is written."""
+    given, kept = np.dtype(given), np.dtype(kept)
+    lost = {"f": "what is after the point", "c": "the imaginary part"}.get(given.kind, "")
+    lost = f" and drops {lost}" if lost and kept.kind != given.kind else ""
+    what = f"`{value}` is {given} and `{base}`, into which it is written, is {kept}: JAX converts "
+    what += f"it to {kept}{lost}"
+    hint = f"make `{base}` an array of {given}, {base}.astype(jnp.{given}); or convert what is "
+    hint += f"written, jnp.asarray({value}, jnp.{kept}), if that is meant"
+    return Advice(what, running.spelled(place), hint)
+
+
+def advice(name: str, dtype: str, value, becomes, place: Place) -> Advice:
+    narrow = np.dtype(_NARROW[dtype]).name
+    what = (
+        f"`{name}` is {dtype} and holds {value}, which does not fit into {narrow}: JAX makes "
+        f"{becomes} of it, silently"
+    )
+    check = f"np.iinfo('{narrow}')" if narrow != "float32" else "np.finfo('float32').max"
+    hint = f"{_WIDE}; or keep the numbers within {check}"
+    return Advice(what, running.spelled(place), hint)
+
+
+def is_wide(x) -> bool:
+    return isinstance(x, np.ndarray | np.generic) and x.dtype.name in _NARROW
+
+
+def is_narrow(x) -> bool:
+    """Whether this may have been a 64-bit array before JAX took it over from the host."""
+    dtype = getattr(x, "dtype", None)
+    return not isinstance(x, compat.HostArray) and getattr(dtype, "name", "") in _NARROWED
+
+
+_NARROWED = {np.dtype(narrow).name for narrow in _NARROW.values()}
+
+
+def overflowing(x) -> tuple[Any, Any] | None:
+    """(a value that 32 bits cannot hold, what becomes of it), None if there is none."""
+    x = np.asarray(x)
+    if not x.size:
+        return None
+    narrow = _NARROW[x.dtype.name]
+    if x.dtype.kind == "f":
+        bad = np.isfinite(x) & (np.abs(x) > np.finfo(narrow).max)
+    else:
+        limits = np.iinfo(narrow)
+        bad = (x < limits.min) | (x > limits.max)
+    if not bad.any():
+        return None
+    value = x[bad].ravel()[0] if x.ndim else x[()]
+    with np.errstate(all="ignore"):
+        return value, value.astype(narrow)
+
+
+def handed_over(place: Place) -> str:
+    """What a line of the user's turns into an array of JAX."""
+    node = syntax.expression_at(place)
+    if syntax.called(node) not in ("asarray", "array", "device_put"):
+        return ""
+    return syntax.text_of(syntax.argument(node, 0, "object") or syntax.argument(node, 0, "a"))

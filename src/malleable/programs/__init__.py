@@ -1,0 +1,1 @@
+"""What every client knows of a program: the facts about primitives."""

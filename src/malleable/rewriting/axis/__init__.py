@@ -1,0 +1,1 @@
+"""How one axis of an array passes an equation, by kind of primitive."""

@@ -1,0 +1,1 @@
+"""A program as a graph, and one axis of its arrays."""

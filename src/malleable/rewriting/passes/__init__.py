@@ -1,0 +1,1 @@
+"""Passes: jaxpr in, jaxpr out."""

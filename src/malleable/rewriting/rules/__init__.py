@@ -1,0 +1,1 @@
+"""Rewrite rules: a pattern, its replacement, and the driver."""

@@ -1,0 +1,1 @@
+"""Reductions pushed into scans, large intermediates worked off in blocks."""

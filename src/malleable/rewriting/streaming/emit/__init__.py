@@ -1,0 +1,1 @@
+"""Loops with a scheduled region in their bodies."""

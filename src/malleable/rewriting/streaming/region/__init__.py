@@ -1,0 +1,1 @@
+"""Which equations an axis streams through: grown, then trimmed."""

@@ -1,0 +1,94 @@
+"""Sums of small slices that stay slices while the stream runs, and become smaller at its end.
+
+To add a slice to a slice is one vector operation, which XLA fuses with what made the slice; to
+reduce each slice of a few KiB first takes longer than to make it.
+"""
+
+from typing import NamedTuple
+
+from jax import lax
+
+from malleable import compat
+from malleable.programs.primitives import has
+from malleable.rewriting.graph.slices import slice_shape
+from malleable.rewriting.streaming.region.frontier import size
+from malleable.rewriting.streaming.region.region import Ended, Region
+from malleable.rewriting.streaming.region.sinks import SUM, Sink, nothing, plus, rounds, total, wide
+from malleable.rewriting.streaming.schedule.residuals import is_heavy
+
+SMALL = 1 << 14  # bytes of a slice up to which that is faster, and costs no memory to speak of
+THERE = 1 << 12  # bytes, where a slice is in memory already and needs no equation of ours
+NARROW = 1 << 11  # bytes of a slice that is too small to do more with in each step than to add it
+# What takes about as long for a few elements as for many.
+COSTLY = has("costly")
+
+
+def late_sums(region: Region) -> list:
+    """The equations of a region that sum small slices, each for itself, to something smaller."""
+    graph, found, costly = region.graph, [], is_costly(region)
+    for node, action in region.actions.items():
+        if not is_plain_sum(action):
+            continue
+        used = any(u in region.actions for v in node.outs for u in graph.users(v))
+        slice_size = size(graph, node.ins[0]) // max(1, action.window.count)
+        most = SMALL if graph.maker[node.ins[0]] in region.actions else THERE - 1
+        least = max(size(graph, node.outs[0]) + 1, NARROW if costly else 0)
+        if not used and action.sink is SUM and least <= slice_size <= most:
+            found.append(node)
+    return found
+
+
+def is_costly(region: Region) -> bool:
+    """Whether more than additions and products is worked out of each slice."""
+    inside = (body for node in region.actions for body in compat.bodies(node.params))
+    names = {node.name for node in region.actions}
+    return not COSTLY.isdisjoint(names) or any(is_heavy(body, COSTLY) for body in inside)
+
+
+def is_plain_sum(action) -> bool:
+    """Whether an action adds up, and needs nothing else for it."""
+    return isinstance(action, Ended) and action.sink in (SUM, LATE_SUM) and not action.marks
+
+
+def is_late(action) -> bool:
+    """Whether an action is a sum of slices that is reduced at the end."""
+    return isinstance(action, Ended) and action.sink is LATE_SUM
+
+
+class Dims(NamedTuple):
+    """Those that are summed at each step, and those of the accumulator that are at the end."""
+
+    now: tuple[int, ...]
+    then: tuple[int, ...]
+
+
+def sum_late(region: Region) -> None:
+    """Let these sums have slices for accumulators, without the dims of one element."""
+    for node in late_sums(region):
+        action = region.actions[node]
+        spec, (ax,), shape = action.spec, action.ins, region.graph.avals[node.ins[0]].shape
+        block = (1, *slice_shape(shape, ax, action.window.count))  # of one step
+        now = tuple(d for d in spec.how if block[d] == 1)
+        left = [d for d in range(len(block)) if d not in now]
+        how = Dims(now, tuple(i for i, d in enumerate(left) if d in spec.how))
+        region.actions[node] = action._replace(sink=LATE_SUM, spec=spec._replace(how=how))
+
+
+def _init(spec, aval):
+    shape = [n for d, n in enumerate(aval.shape) if d not in spec.how.now]
+    return nothing(spec, shape, wide(aval.dtype), aval)
+
+
+def _step(spec, acc, start, block):
+    return plus(acc, lax.reduce_sum(block.astype(acc[0].dtype), spec.how.now))
+
+
+def _final(spec, acc):
+    return total(spec, tuple(lax.reduce_sum(x, spec.how.then) for x in acc))
+
+
+def _merge(spec, one, other):
+    return SUM.merge(spec, one, other)
+
+
+LATE_SUM = Sink("reduce_sum", _init, _step, _final, _merge, rounds)

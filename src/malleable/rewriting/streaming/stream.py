@@ -1,0 +1,326 @@
+"""Large intermediates that need not exist: `stream` works through them block by block.
+
+    def smooth(x, y, b):                                   # (m, d), (n, d), (n, 1) -> (m, 1)
+        return jnp.exp(-((x[:, None] - y[None]) ** 2).sum(-1)) @ b
+
+    optimize(smooth, stream)     # the m x n matrix is never there as a whole
+
+One axis of the large value is chosen. The equations that carry it run on a few rows at a time, from
+where small arrays are spread out to where it is reduced again; a gradient runs them once more.
+Source: Charlier et al., "Kernel operations on the GPU, with autodiff, without memory overflows"
+(KeOps), JMLR 22, 2021; Rabe and Staats, "Self-attention does not need O(n^2) memory", 2021.
+"""
+
+from collections.abc import Sequence
+
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.notes import note
+from malleable.rewriting.axis.axes import Ax, restack, unstack
+from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.passes.passes import configurable, in_bodies, is_sized, settled
+from malleable.rewriting.streaming.comparisons import compared, torn
+from malleable.rewriting.streaming.cost import (
+    BLOCK,
+    COLUMNS,
+    LARGE,
+    even,
+    is_fused,
+    is_kept,
+    is_made_whole,
+    steps_of,
+    takes_longer,
+)
+from malleable.rewriting.streaming.emit.as_written import is_value
+from malleable.rewriting.streaming.emit.means import means_of_one
+from malleable.rewriting.streaming.emit.rebuild import checkpointed, in_chunks, is_ours, put
+from malleable.rewriting.streaming.minor import is_searched, unroll_minor
+from malleable.rewriting.streaming.push import ROUNDS, check_options, chosen
+from malleable.rewriting.streaming.region.frontier import (
+    FUSIBLE,
+    finish,
+    follow,
+    keep_big,
+    pull,
+    retreat,
+    size,
+)
+from malleable.rewriting.streaming.region.grow import grow
+from malleable.rewriting.streaming.region.region import Ended, Kept, Mapped, Region, Stream, Window
+from malleable.rewriting.streaming.region.sinks import SINKS, Sink
+from malleable.rewriting.streaming.schedule.plan import Plan
+from malleable.rewriting.streaming.schedule.separable import is_separable
+
+ROWS = 128  # of a block, which then may be twice as large: XLA shares fewer among threads badly
+END = Ended | Kept
+SPREAD = 4  # so many times its largest operand is a value that is spread out
+
+
+@configurable
+def stream(
+    jaxpr: compat.Jaxpr,
+    *,
+    block: int | str = "auto",
+    remat: bool = True,
+    sinks: Sequence[Sink] = SINKS,
+    level: str = "reassoc",
+    threshold: int | None = None,
+) -> compat.Jaxpr:
+    """Work through large intermediates in blocks of rows, where XLA would make them as a whole.
+
+    block: rows at a time, for `argmax` and `argmin` at most so many and a divisor of them all,
+    "auto" by cost; remat: whether a gradient computes a block again instead of keeping it;
+    level: "exact" leaves sums of floats in their order; threshold: bytes from which on a value
+    counts as large. Declined values leave a note.
+
+    >>> from malleable import stage
+    >>> def smooth(x, y):
+    ...     return jnp.exp(-((x[:, None] - y[None]) ** 2)) @ y
+    >>> before = stage(smooth)(jnp.ones(64), jnp.ones(32)).jaxpr
+    >>> after = stream(before, threshold=1024, block=8)
+    >>> shapes = lambda p: {v.aval.shape for e in p.eqns for v in e.outvars}
+    >>> [(64, 32) in shapes(p) for p in (before, after)]
+    [True, False]
+    """
+    check_options(level, threshold, sinks, "block", block)
+    if not isinstance(remat, bool):
+        raise ValueError(f"remat is True or False, not {remat!r}")
+    if not is_sized(jaxpr, "stream"):
+        return jaxpr
+    by_name, allow, may_inline = chosen(sinks, level)
+    least = LARGE if threshold is None else threshold
+
+    def left(region: Region) -> bool:
+        """Whether the value had better be worked out as it is written."""
+        return threshold != 0 and block == "auto" and is_fused(region)
+
+    def once(body: compat.Jaxpr, stay: frozenset[int] = frozenset()) -> compat.Jaxpr:
+        graph = Graph.of(body, may_inline)
+        comparisons = compared(graph)
+
+        def pays(region: Region, small: int) -> str:
+            """Why streaming does not pay, or ""."""
+            why = _verdict(region, small) or torn(region, comparisons)
+            return why or ("" if threshold is not None else takes_longer(region))
+
+        written = {} if level == "exact" else unroll_minor(graph, least, comparisons, stay)
+        changed = bool(written)
+        tried: set = set()
+        while (node := _next(graph, tried, least)) is not None:
+            tried.add(node)
+            changed |= _stream_one(graph, node, by_name, allow, block, remat, pays, left)
+        if again := {old for old, new in written.items() if is_searched(graph, new)}:
+            return once(body, stay | again)  # XLA may round these twice, and find no extremum
+        return graph.jaxpr() if changed else body
+
+    def pass_over(body: compat.Jaxpr) -> compat.Jaxpr:
+        if is_value(body):
+            return body
+        for _ in range(ROUNDS):  # what is streamed may have been in the way of something
+            after = once(body)
+            if after is body:
+                break
+            body = compat.dce(after)
+        return body
+
+    return settled(jaxpr, in_bodies(pass_over)(jaxpr))
+
+
+def _next(graph: Graph, tried: set, least: int) -> Node | None:
+    """The first equation that spreads small operands out to something large."""
+    for node in graph.order():
+        if node in tried or node.eqn.effects or len(node.outs) != 1 or compat.bodies(node.params):
+            continue
+        (out,) = node.outs
+        whole = size(graph, out)
+        most = max((size(graph, v) for v in node.ins), default=0)
+        if whole >= max(1, least) and whole >= SPREAD * most and graph.is_used(out):
+            return node
+    return None
+
+
+def _stream_one(graph, node, sinks, allow, block, remat, pays, left) -> bool:
+    """Stream the best axis of what an equation spreads out; whether there was one."""
+    (out,) = node.outs
+    aval, found, reasons = graph.avals[out], [], []
+    most = max((size(graph, v) for v in node.ins), default=0)
+    small = min(size(graph, out) // 8, max(4 * most, 64) if most else size(graph, out))
+    for dim, n in enumerate(aval.shape):
+        if n < 2:
+            continue
+        region = _region(graph, out, dim, n, sinks, allow, small)
+        if isinstance(region, str):
+            reasons.append(region)
+        elif why := pays(region, small):
+            reasons.append(why)
+        else:
+            found.append((_rank(region, small), dim, region))
+    for _, _, region in sorted(found, key=lambda entry: entry[:2]):
+        k = _rows(region, small) if block == "auto" else steps_of(region, node, block)
+        if k < region.n:
+            break
+        reasons.append("a block would be all of it")
+    else:
+        why = reasons[0] if reasons else "it has no axis to cut"
+        note("a large value is made as a whole", compat.where(node.eqn), why)
+        return False
+    plan = Plan(finish(region))
+    if left(region):
+        plan.as_written = "value"
+        why = "XLA works its value out in one kernel, without what is large"
+        note("only what is differentiated is streamed", compat.where(node.eqn), why)
+    graph.replace(_rebuild(graph, node, plan, k, remat))
+    return True
+
+
+def _region(graph, value, dim, n, sinks, allow, small) -> Region | str:
+    """What an axis of a large value runs through, from small to small."""
+    window = Window(0, 1, n)
+    seed = {value: Stream(Ax(dim), window)}
+    start = pull(graph, seed, n, small)
+    if isinstance(start, str):
+        return start
+    enter = {value: seed.pop(value)} if value in seed else {}
+    if not enter:
+        return "it is made by what cannot be cut"
+    options = {"start": start, "beside": seed, "pulled": frozenset(start)}
+    region = grow(graph, enter, n, sinks, allow=allow, **options)
+    grown = dict(region.actions)
+    retreat(region)
+    more = {
+        v: Stream(ax, w) for v, ax, w in region.sources() if w == window and size(graph, v) > small
+    }
+    taken = pull(graph, more, n, small, known=region)
+    if not isinstance(taken, str):
+        region.actions |= taken
+        region.streams |= more
+        region.pulled |= frozenset(taken)
+    keep_big(finish(region), small)
+    follow(region, grown)
+    return region if value in region.streams else "it is used as a whole"
+
+
+def _verdict(region: Region, small: int) -> str:
+    """Why streaming does not pay, or ""."""
+    graph = region.graph
+    if any(map(graph.is_placed, (*region.streams, *(v for v, *_ in region.sources())))):
+        return "its type says on which devices its parts are"
+    region = finish(region)
+    if is_separable(region):
+        return "a derivative of it is one sum all along an axis: sum each factor first"
+    if Plan(region).single:
+        return "parts of the axis are taken"
+    escapes = region.escapes()
+    if any(size(graph, v) > 4 * small for v in escapes):
+        return "a large value is used as a whole"
+    if not escapes and not region.results():
+        return "nothing small comes of it"
+    if any(is_ours(b) for node in region.actions for b in compat.bodies(node.params)):
+        return "what it goes through is worked through in blocks already"
+    return ""
+
+
+def _rank(region: Region, small: int) -> tuple:
+    """Axes whose results are equal to the last bit come first; then those that move least bytes.
+
+    That is: accumulate nothing large, and that nothing reduces. Before all, no block is summed, in
+    the gradient either, to what XLA sums badly, and nothing large is transposed.
+    """
+    graph, ends = region.graph, {n: a for n, a in region.actions.items() if isinstance(a, END)}
+    rounded = sum(isinstance(a, Ended) and a.sink.level(a.spec) != "exact" for a in ends.values())
+    added = sum(size(graph, v) for n, a in ends.items() if isinstance(a, Ended) for v in n.outs)
+    cut = [v for v, ax, _ in region.sources() if ax.dim]
+    moved, largest = sum(size(graph, v) for v in cut), max(size(graph, v) for v in region.streams)
+    elements = max(graph.avals[v].size for v in region.streams)
+    turned = 2 * sum(graph.avals[v].size for v in cut) >= elements  # booleans as well
+    search = is_search(region)
+    wide = not search and any(graph.avals[v].size > COLUMNS for v in _sums(region))
+    count = -1 if search else len(ends)
+    return wide, turned, rounded, added > small, 4 * moved >= largest, count, -region.n
+
+
+def _sums(region: Region):
+    """What blocks, or in a gradient their gradients, are summed to, and not by a product."""
+    for node, action in region.actions.items():
+        if isinstance(action, Ended) and node.name != "dot_general":
+            yield from node.outs
+        elif isinstance(action, Mapped) and node.name in FUSIBLE:
+            yield from (v for v, ax in zip(node.ins, action.flow.ins, strict=True) if ax is None)
+
+
+def is_search(region: Region) -> bool:
+    """Whether all that comes of it are places of extrema, found along the axis itself."""
+    ends = [a for a in region.actions.values() if isinstance(a, END)]
+    found = all(isinstance(a, Ended) and a.sink.name in ("argmin", "argmax") for a in ends)
+    return found and bool(ends) and not region.escapes()
+
+
+def _rows(region: Region, small: int) -> int:
+    """Rows of a block, so that the widest value that is really there fits the cache.
+
+    In a gradient there is one for each operand: many make a block of many rows smaller.
+    """
+    graph = region.graph
+    if is_search(region):
+        return 1  # one row against all: a running best and its place, all vectors
+    kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
+    kept = [v for v in kept if size(graph, v) > small]  # a number for each row is none of these
+    widest = max(size(graph, v) for v in kept or region.streams) // region.n
+    k, most = 1, BLOCK * 5 // max(5, len(region.sources()))
+    while 2 * k < region.n and 2 * k * widest <= (2 * BLOCK if 2 * k <= ROWS else most):
+        k *= 2
+    return even(k, region.n)
+
+
+def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[int, int]:
+    """A loop over blocks; {value outside: what it is now}."""
+    given = list(dict.fromkeys([*(s[0] for s in plan.sources), *plan.wholes]))
+    n = plan.n
+
+    def run(*values):
+        at = dict(zip(given, values, strict=True))
+        wholes = {v: at[v] for v in plan.wholes} | means_of_one(plan, at, lambda steps: [{}])
+
+        def step(state, feeds, t, size):
+            return plan.step(state, dict(zip(plan.sources, feeds, strict=True)), wholes, t, size)
+
+        again = checkpointed(step) if remat else step
+
+        def advance(state, every):
+            feeds, t = every
+            state, gone = again(state, feeds, t[0], t.shape[0])
+            return state, [gone[v] for v in plan.escapes]
+
+        def single(state, every):
+            feeds, t = every
+            state, gone = again(state, feeds, t, None)
+            return state, [gone[v] for v in plan.escapes]
+
+        feeds = [unstack(at[v], ax, n) for v, ax, _ in plan.sources]
+        every = (feeds, jnp.arange(n, dtype=jnp.int32))
+        if k == 1:
+            unroll = _unrolled(plan.region)
+            state, stacked = lax.scan(single, plan.init(wholes), every, unroll=unroll)
+        else:
+            state, stacked = in_chunks(advance, plan.init(wholes), every, n, k, False)
+        whole = [
+            restack(rows, plan.region.streams[v].ax, graph.avals[v].shape)
+            for v, rows in zip(plan.escapes, stacked, strict=True)
+        ]
+        results = plan.final(state, wholes)
+        return [*whole, *(results[v] for v in plan.results)]
+
+    return put(graph, node, plan, run, given, [*plan.escapes, *plan.results], "stream")
+
+
+def _unrolled(region: Region) -> int:
+    """Steps of a loop that are written out: never all of them, and none are left behind it.
+
+    XLA might work these out once more where they are compared with the least of them. Where only
+    places of extrema are searched for, nothing is compared later: up to eight, as is fastest.
+    """
+    if is_search(region):
+        return min(8, region.n)
+    return max(d for d in range(1, 9) if region.n % d == 0 and d < region.n)

@@ -1,0 +1,129 @@
+"""Lists whose length is known only at run time."""
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import TransformError, autograph, loop
+from tests.frontend.behaviour.behaviour import assert_same, count
+
+XS = pytest.mark.parametrize("x", [10.0, 2.5, 40.0])
+
+
+@XS
+def test_appends_before_a_break(x):
+    def f(x):
+        out = []
+        for _ in range(20):
+            x = x / 2
+            out.append(x)
+            if x < 1:
+                break
+        return out[-1], out[0], len(out), np.array(out).sum()
+
+    assert_same(f, x)
+
+
+@XS
+def test_appends_after_a_break_and_under_a_condition(x):
+    def f(x):
+        out = []
+        for _ in range(20):
+            x = x / 2
+            if x < 1:
+                break
+            out.append(x)
+            if x < 3:
+                out.append(-x)
+        total = 0.0
+        for v in out:
+            total += v
+        return total, len(out)
+
+    assert_same(f, x)
+
+
+@XS
+def test_a_while_with_a_bound_may_read_the_last_item(x):
+    def f(x):
+        out = [x]
+        while loop(out[-1] > 1, max_steps=30):
+            out.append(out[-1] * 0.5)
+        return out[-1], len(out)
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize("x", [10.0, -0.5])
+def test_a_list_that_grows_in_one_branch_is_an_array_of_traced_length(x):
+    def f(x):
+        t = [1.0, 5.0]
+        if x > 0:
+            t.append(x)
+        t = np.asarray(t)
+        y = t * 2 + 1
+        k = np.argmax(y)
+        return t[k], y[k], t.min(), t.mean()
+
+    assert_same(f, x)
+
+
+@XS
+def test_pop_takes_the_last_item_or_the_first(x):
+    def f(x):
+        out = []
+        for i in range(6):
+            if x > i:
+                out.append((i, x * i))
+        (a, b), (c, _) = out.pop(), out.pop(0)
+        return a, b, c, len(out)
+
+    assert_same(f, x)
+
+
+def test_as_a_result_it_is_its_items_and_how_many():
+    def f(x):
+        out = []
+        for _ in range(8):
+            x = x / 2
+            if x < 1:
+                break
+            out.append(x)
+        return out
+
+    items, length = jax.jit(autograph(f))(10.0)
+    assert items[: int(length)].tolist() == [5.0, 2.5, 1.25]
+
+
+def test_an_index_beyond_its_end_is_a_dropped_raise():
+    def f(x):
+        out = [x]
+        if x > 0:
+            out.append(2 * x)
+        return out[1]
+
+    assert float(jax.jit(autograph(f))(1.0)) == 2.0
+    assert np.isnan(jax.jit(autograph(f))(-1.0))
+
+
+def test_a_while_without_a_bound_says_how_to_give_one():
+    def f(x):
+        out = []
+        while x > 1:
+            x = x / 2
+            out.append(x)
+        return out[-1]
+
+    with pytest.raises(TransformError, match="max_steps"):
+        jax.jit(autograph(f))(3.0)
+
+
+def test_a_list_that_grows_by_the_same_in_every_step_is_the_output_of_a_scan():
+    def f(x):
+        out = [x]
+        for t in np.arange(5.0) + x:
+            out.append(out[-1] + t)
+        return np.array(out)
+
+    assert_same(f, 2.0)
+    assert count(f, "scan", 2.0) == 1

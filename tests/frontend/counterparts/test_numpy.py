@@ -1,0 +1,535 @@
+"""NumPy's functions on boxes give what NumPy gives."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import autograph
+from malleable.arrays.box import Box, rebox, unbox
+from malleable.errors import TransformError
+from malleable.frontend.counterparts.numpy import (
+    CONVERT,
+    grid_item,
+    implementation,
+    replacement,
+    vectorized,
+)
+from tests.arrays.test_box import check
+from tests.frontend.behaviour.behaviour import assert_same
+
+
+class Replaced:
+    """np, with every function replaced."""
+
+    def __init__(self, space):
+        self._space = space
+
+    def __getattr__(self, name):
+        found = getattr(self._space, name)
+        if isinstance(found, np.ufunc):
+            return Callable(found)
+        if isinstance(found, types.ModuleType):
+            return Replaced(found)
+        new = replacement(found)
+        return found if new is None or new is CONVERT else new
+
+
+class Callable(Replaced):
+    def __call__(self, *args, **kwargs):
+        return replacement(self._space)(*args, **kwargs)
+
+
+nq = Replaced(np)
+X = np.array([3.0, -1.0, 4.0, 1.5, -5.0])
+A = np.array([[4.0, 1, 0.5], [1, 3, 0.25], [0.5, 0.25, 2]])
+N = np.array([3, 1, 4, 1, 5])
+Z = X + 1j * np.arange(5)
+
+CASES = {
+    "nested": lambda n, x, a, i, z: n.array([x[0], 1.0, x[1] * 2]),
+    "nested2": lambda n, x, a, i, z: n.array([[x[0], 1], [2, x[1]], (x[2], i[0])]),
+    "nested3": lambda n, x, a, i, z: n.array([x, [1, 2, 3, 4, 5], list(x)]),
+    "nested dtype": lambda n, x, a, i, z: n.array([x[0], 1.5], dtype=np.int32),
+    "nested complex": lambda n, x, a, i, z: n.asarray([z[0], 1.5]),
+    "array": lambda n, x, a, i, z: (
+        n.array(x),
+        n.array(x[0]),
+        n.array(i, float),
+        n.array(x, ndmin=2),
+    ),
+    "asarray": lambda n, x, a, i, z: (
+        n.asarray(x),
+        n.asarray(i, dtype=float),
+        n.ascontiguousarray(a),
+    ),
+    "made": lambda n, x, a, i, z: (
+        n.zeros(3),
+        n.ones((2, 2), int),
+        n.eye(3),
+        n.arange(4.0),
+        n.full(2, 7),
+    ),
+    "full": lambda n, x, a, i, z: (
+        n.full((2, 2), x[0]),
+        n.full_like(x, i[0]),
+        n.full(2, x[1], int),
+    ),
+    "like": lambda n, x, a, i, z: (n.zeros_like(a), n.ones_like(i), n.zeros_like(x, dtype=int)),
+    "linspace": lambda n, x, a, i, z: (
+        n.linspace(x[0], x[1], 5),
+        n.linspace(0, x[0], num=3, endpoint=False),
+    ),
+    "diag": lambda n, x, a, i, z: (
+        n.diag(x),
+        n.diag(a),
+        n.diagflat([x[0], 2]),
+        n.tri(3),
+        n.tril(a),
+    ),
+    "constructors": lambda n, x, a, i, z: (
+        n.float64(i[0]),
+        n.int64(x[0]),
+        n.float64(x),
+        n.bool_(x[1]),
+    ),
+    "join": lambda n, x, a, i, z: (
+        n.concatenate([x, i]),
+        n.stack((x, x), axis=1),
+        n.vstack([a, a[0]]),
+    ),
+    "join2": lambda n, x, a, i, z: (
+        n.hstack((x[0], [1, 2])),
+        n.append(x, 3),
+        n.column_stack((x, i)),
+    ),
+    "block": lambda n, x, a, i, z: n.block([[a, a], [a, a * 2]]),
+    "sums": lambda n, x, a, i, z: (n.sum(a, 0), n.mean(a, axis=1), n.sum([x[0], x[1]]), n.prod(i)),
+    "sums2": lambda n, x, a, i, z: (
+        n.max(a, axis=0, keepdims=True),
+        n.amin(x),
+        n.ptp(x),
+        n.sum(i, dtype=float),
+    ),
+    "stats": lambda n, x, a, i, z: (
+        n.median(x),
+        n.percentile(x, 30),
+        n.quantile(x, [0.1, 0.5]),
+        n.std(x, ddof=1),
+    ),
+    "average": lambda n, x, a, i, z: (
+        n.average(x, weights=i),
+        n.cov(a),
+        n.corrcoef(a),
+        n.var(a, axis=0),
+    ),
+    "sorting": lambda n, x, a, i, z: (
+        n.sort(x),
+        n.argsort(x),
+        n.searchsorted([1, 2, 3], x),
+        n.sort(a, axis=0),
+    ),
+    "arg": lambda n, x, a, i, z: (
+        n.argmax(x),
+        n.argmin(a, axis=1),
+        n.count_nonzero(x > 0),
+        n.digitize(x, [0, 2]),
+    ),
+    "where": lambda n, x, a, i, z: (
+        n.where(x > 0, x, 0),
+        n.where(i > 1, i, x),
+        n.select([x > 2, x < 0], [x, -x], 9),
+    ),
+    "clip": lambda n, x, a, i, z: (
+        n.clip(x, 0, 2),
+        n.clip(x, None, 2),
+        n.clip(x, a_min=0, a_max=None),
+        n.clip(i, 2, 4),
+    ),
+    "shapes": lambda n, x, a, i, z: (
+        n.shape(a),
+        n.ndim(x),
+        n.size(a, 1),
+        n.reshape(a, -1),
+        n.ravel(a),
+        n.transpose(a),
+    ),
+    "shapes2": lambda n, x, a, i, z: (
+        n.squeeze(a[None]),
+        n.expand_dims(x, 1),
+        n.atleast_2d(x),
+        n.atleast_1d(x[0]),
+    ),
+    "shapes3": lambda n, x, a, i, z: (
+        n.moveaxis(a[None], 0, 2),
+        n.swapaxes(a, 0, 1),
+        n.rollaxis(a, 1),
+        n.tile(x, 2),
+    ),
+    "shapes4": lambda n, x, a, i, z: (
+        n.broadcast_to(x, (2, 5)),
+        n.repeat(x, 2),
+        n.roll(x, 1),
+        n.flip(a, 0),
+        n.rot90(a),
+    ),
+    "grids": lambda n, x, a, i, z: (
+        n.meshgrid(x, i),
+        n.ix_([0, 1], [2]),
+        n.indices((2, 2)),
+        n.outer(x, i),
+    ),
+    "broadcast": lambda n, x, a, i, z: (
+        n.broadcast_arrays(x[:, None], i),
+        n.broadcast(x[:, None], i).shape,
+    ),
+    "linalg": lambda n, x, a, i, z: (
+        n.linalg.solve(a, x[:3]),
+        n.linalg.inv(a),
+        n.linalg.det(a),
+        n.linalg.norm(x),
+    ),
+    "linalg2": lambda n, x, a, i, z: (
+        n.linalg.cholesky(a),
+        n.linalg.eigvalsh(a),
+        n.linalg.norm(a, ord=2, axis=(0, 1)),
+    ),
+    "linalg3": lambda n, x, a, i, z: (
+        n.linalg.lstsq(a, x[:3], rcond=None)[0],
+        n.linalg.matrix_power(a, 2),
+        n.linalg.pinv(a),
+    ),
+    "products": lambda n, x, a, i, z: (
+        n.dot(a, a),
+        n.inner(x, i),
+        n.vdot(z, z),
+        n.cross(x[:3], a[0]),
+        n.kron(x, i),
+    ),
+    "products2": lambda n, x, a, i, z: (
+        n.einsum("ij,j->i", a, x[:3]),
+        n.tensordot(a, a, axes=1),
+        n.matmul(a, a),
+        n.trace(a),
+    ),
+    "fft": lambda n, x, a, i, z: (
+        n.fft.fft(x),
+        n.fft.rfft(x),
+        n.fft.ifft(z).real,
+        n.fft.fftfreq(4),
+    ),
+    "calculus": lambda n, x, a, i, z: (
+        n.diff(x),
+        n.gradient(x),
+        n.trapezoid(x, dx=2),
+        n.cumsum(x),
+        n.cumprod(a, axis=1),
+    ),
+    "interp": lambda n, x, a, i, z: (
+        n.interp(x, [0, 1, 5], [1, 2, 3]),
+        n.interp(2.5, n.arange(5), x),
+        n.convolve(x, [1, 2]),
+    ),
+    "poly": lambda n, x, a, i, z: (
+        n.polyval(x, 2.0),
+        n.polyval([1, 2], x),
+        n.polyadd(x, i),
+        n.polymul(x, [1, 2]),
+        n.polyder(x),
+    ),
+    "roots": lambda n, x, a, i, z: n.sort(n.roots([1.0, x[1], -6.0]).real),
+    "compare": lambda n, x, a, i, z: (
+        n.allclose(x, x),
+        n.array_equal(x, i),
+        n.isclose(x, 3),
+        n.isfinite(x),
+        n.isin(i, [1, 3]),
+    ),
+    "types": lambda n, x, a, i, z: (
+        n.iscomplexobj(z),
+        n.isrealobj(x),
+        n.isscalar(x[0]),
+        n.isscalar(x),
+        n.iterable(x),
+        n.finfo(x.dtype).eps > 0,
+    ),
+    "types2": lambda n, x, a, i, z: (
+        n.issubdtype(x.dtype, np.floating),
+        n.can_cast(i.dtype, float),
+        n.iscomplex(z),
+    ),
+    "logic": lambda n, x, a, i, z: (
+        n.any(x > 3),
+        n.all(a > 0, axis=1),
+        n.logical_and(x > 0, i > 1),
+        n.logical_not(x),
+    ),
+    "ufuncs": lambda n, x, a, i, z: (
+        n.sin(x),
+        n.hypot(x, i),
+        n.maximum(x, 0),
+        n.sign(x),
+        n.arctan2(x, i),
+        n.fmod(x, 3),
+        n.exp2(i),
+    ),
+    "ufuncs2": lambda n, x, a, i, z: (
+        n.add(x, 1),
+        n.power(x, 2),
+        n.divmod(x, 2),
+        n.modf(x),
+        n.frexp(x),
+        n.ldexp(x, 2),
+        n.copysign(1, x),
+    ),
+    "ufuncs3": lambda n, x, a, i, z: (
+        n.add.reduce(a),
+        n.add.accumulate(x),
+        n.multiply.outer(x, i),
+        n.maximum.reduce(x),
+        n.logical_or.reduce(x > 3),
+    ),
+    "ufuncs4": lambda n, x, a, i, z: (
+        n.sqrt([x[0], 4]),
+        n.exp(2.0),
+        n.float_power(i, 2),
+        n.add(x, i, dtype=float),
+        n.real(z),
+        n.imag(z),
+    ),
+    "ufunc out": lambda n, x, a, i, z: (
+        n.add(x, 1, x),
+        n.sqrt(a, out=a),
+        n.cumsum(x, out=x),
+        n.clip(a, 1, 2, out=a),
+        x,
+        a,
+    ),
+    "at": lambda n, x, a, i, z: (n.add.at(x, [0, 0], 1), n.subtract.at(a, (0, 1), 2), x, a)[2:],
+    "writing": lambda n, x, a, i, z: (
+        n.fill_diagonal(a, 0),
+        n.copyto(x, i),
+        n.put(x, [0, 1], 8),
+        n.place(x, x > 3, [1, 2]),
+        x,
+        a,
+    )[4:],
+    "put": lambda n, x, a, i, z: (
+        n.put_along_axis(a, n.array([[0], [1], [2]]), 9, 1),
+        n.take_along_axis(a, n.argsort(a, axis=1), 1),
+        a,
+    )[1:],
+    "taken": lambda n, x, a, i, z: (
+        n.take(x, [0, 2]),
+        n.take(a, 1, axis=1),
+        n.choose(i % 2, [x, -x]),
+        n.delete(x, 1),
+        n.insert(x, 1, 7),
+    ),
+    "splitting": lambda n, x, a, i, z: (
+        n.split(x[:4], 2),
+        n.array_split(x, 2),
+        n.pad(x, 1),
+        n.pad(x, (1, 2), mode="edge"),
+    ),
+    "nan": lambda n, x, a, i, z: (
+        n.nan_to_num(n.log(x)),
+        n.nansum(x),
+        n.nanmax(a, axis=0),
+        n.nanmean(x),
+    ),
+    "piecewise": lambda n, x, a, i, z: (
+        n.piecewise(x, [x < 0, x >= 2], [lambda v: -v, 7]),
+        n.piecewise(x, [x > 0], [1, lambda v: v * 2]),
+    ),
+    "along": lambda n, x, a, i, z: n.apply_along_axis(lambda r: r[::-1] * 2, 1, a),
+    "bins": lambda n, x, a, i, z: (
+        n.bincount(n.array([0, 1, 1]), minlength=3),
+        n.histogram(x, bins=3, range=(-5, 5)),
+        n.vander(x, 3),
+    ),
+    "angles": lambda n, x, a, i, z: (
+        n.angle(z),
+        n.unwrap(x),
+        n.sinc(x),
+        n.deg2rad(x),
+        n.round(x, 1),
+        n.around(x),
+    ),
+    "ptrs": lambda n, x, a, i, z: (
+        n.triu_indices_from(a),
+        n.diag_indices(3),
+        n.tril(a, -1),
+        n.unravel_index(3, (2, 2)),
+    ),
+    "enumerate": lambda n, x, a, i, z: [v * j[0] for j, v in n.ndenumerate(a)],
+}
+
+
+def inputs():
+    return [v.copy() for v in (X, A, N, Z)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_those_of_numpy(name):
+    program = CASES[name]
+    with np.errstate(all="ignore"):
+        want = program(np, *inputs())
+        check(program(nq, *map(Box, inputs())), want, 1e-12, exact=True)
+    run = lambda *xs: unbox(program(nq, *rebox(xs)))
+    for bits in (True, False):
+        with jax.enable_x64(bits), np.errstate(all="ignore"):
+            check(jax.jit(run)(*inputs()), want, 1e-11 if bits else 1e-4, exact=bits)
+
+
+def test_asarray_of_a_box_is_the_box():
+    def program(x):
+        box = Box(x)
+        assert nq.asarray(box) is box and nq.asanyarray(box, dtype=box.dtype) is box
+        assert nq.array(box) is not box and nq.asarray(box[0]).ndim == 0
+        assert not nq.asarray(box[0]).scalar and nq.float64(box[0]).scalar
+        return unbox(box)
+
+    jax.jit(program)(np.ones(2, np.float32))
+    known = Box(np.ones(2))
+    assert nq.asarray(known) is known
+
+
+def test_arrays_made_in_the_function_can_be_written_with_traced_values():
+    def program(x):
+        out = nq.zeros(3)
+        out[1] = x
+        like = nq.zeros_like(out)
+        like[0] = out[1]
+        assert type(nq.arange(3)) is Box and not nq.empty_like(out).traced
+        return unbox((out, like))
+
+    out, like = jax.jit(program)(2.0)
+    assert out.tolist() == [0, 2, 0] and like.tolist() == [2, 0, 0]
+
+
+def test_views_from_functions_write_through():
+    def program(a):
+        a = Box(a)
+        nq.transpose(a)[0] = 7
+        nq.ravel(a)[-1] = 5
+        nq.squeeze(nq.expand_dims(a, 0))[1, 1] = -1
+        return unbox(a)
+
+    want = A.copy()
+    want[:, 0], want[2, 2], want[1, 1] = 7, 5, -1
+    np.testing.assert_allclose(jax.jit(program)(A), want, rtol=1e-6)
+
+
+def test_grid_objects():
+    def program(x):
+        x = Box(x)
+        return unbox((grid_item(np.r_, (x, 1.0, [2, 3])), grid_item(np.c_, (x, x))))
+
+    r, c = jax.jit(program)(X)
+    np.testing.assert_allclose(r, np.r_[X, 1.0, [2, 3]])
+    np.testing.assert_allclose(c, np.c_[X, X])
+    assert type(grid_item(np.r_, (0, slice(1, 3)))) is Box
+
+
+def test_vectorized_functions():
+    vec = np.vectorize(lambda a, b: a * b + 1)
+    got = jax.jit(lambda x: unbox(vectorized(vec)(Box(x), 2.0)))(X)
+    np.testing.assert_allclose(got, vec(X, 2.0), rtol=1e-6)
+    assert type(replacement(vec)(X, 2.0)) is Box
+
+
+def test_what_is_no_function_of_numpy_is_left_alone():
+    assert replacement(len) is None and replacement(jax.numpy.sin) is None
+    assert replacement(lambda x: x) is None and replacement([].append) is None
+    assert replacement(np.errstate) is np.errstate
+    assert replacement(np.sin) is replacement(np.sin)
+
+
+def test_python_code_without_counterpart_is_to_be_converted():
+    assert replacement(np.polynomial.polynomial.polyfromroots) is CONVERT
+    assert replacement(np.emath.sqrt) is CONVERT
+    assert implementation(np.emath.sqrt).__code__.co_filename.endswith(".py")
+
+
+def test_random_numbers_and_methods_of_arrays_come_in_boxes():
+    assert type(replacement(np.random.default_rng(0).normal)(size=3)) is Box
+    assert type(replacement(X.cumsum)()) is Box
+    got = jax.jit(lambda x: replacement(X.dot)(Box(x)).value)(X)
+    np.testing.assert_allclose(got, X @ X)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda n: nq.zeros(n), lambda n: nq.arange(n), lambda n: nq.eye(n), lambda n: nq.full(n, 2.0)],
+)
+def test_a_traced_size_names_the_line(program):
+    with pytest.raises(TransformError, match=r"(?s)run time.*test_numpy.py:\d+.*hint"):
+        jax.jit(lambda n: program(Box(n)))(3)
+
+
+def test_out_may_be_given_by_position():
+    def program(x):
+        x, total, product = Box(x), nq.array(0.0), nq.zeros(1)
+        nq.sum(x, None, None, total)
+        nq.dot(x, x[:, None], product)
+        return unbox((total, product))
+
+    total, product = jax.jit(program)(X)
+    np.testing.assert_allclose([total, product[0]], [X.sum(), X @ X], rtol=1e-6)
+
+
+def places_of(a):
+    w, rows = np.argwhere(a > 2), np.argwhere(a.ravel() > 1)
+    first, zero = a.argmax() * 0, rows[:, 0] * 1.5
+    return w[0], w[-1, 1], w[first, 1], w[:, 0].sum(), w[:, ::-1][1], w.mean(axis=0), zero.max()
+
+
+def test_argwhere_gives_the_places_as_rows():
+    assert_same(places_of, np.arange(6.0).reshape(3, 2))
+
+
+def without_and_with(x, a):
+    k = x.argmax()
+    one = np.delete(x, k), np.delete(x, -k), np.delete(a, [k % 3], axis=0), np.delete(a, k % 2, 1)
+    many = np.delete(x, x > 2).sum(), np.delete(x, np.nonzero(x > 2)[0]).sum()
+    twice = np.delete(x, [k, 0, k]).sum(), np.delete(x, slice(1, k)).sum()
+    put = np.insert(x, k, x[0]), np.insert(a, k % 3, x[:2], axis=0), np.insert(x, -k, [1, 2])
+    return one, many, twice, put, np.append(x, k), np.delete(a, k % 6)
+
+
+def test_delete_and_insert_at_a_traced_index():
+    assert_same(
+        without_and_with, np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0]), np.arange(6.0).reshape(3, 2)
+    )
+
+
+def test_delete_at_a_traced_float_is_an_index_error_as_in_numpy():
+    with pytest.raises(IndexError, match="integer"):
+        jax.jit(autograph(lambda x: np.delete(x, x[0])))(np.arange(3.0))
+
+
+def test_nditer_names_what_goes_over_a_traced_array():
+    def f(v):
+        return sum(x for x in np.nditer(v))
+
+    with pytest.raises(TransformError, match=r"nditer(.|\n)*test_numpy(.|\n)*x\.flat"):
+        jax.jit(autograph(f))(np.arange(3.0))
+    assert autograph(f)(np.arange(3.0)) == 3
+    assert jax.jit(autograph(lambda v: sum(x for x in v.flat)))(np.arange(3.0)) == 3
+
+
+@pytest.mark.parametrize("index", ["..., y > 2", "y > 2, ...", "y > 2", "None, y > 2"])
+def test_a_mask_of_a_view_without_dims_is_written_through(index):
+    space: dict = {}
+    exec(f"def f(y, new):\n    y[{index}] = new", space)
+
+    def f(x):
+        y = x[0, ...]
+        space["f"](y, 5.0)
+        x[1, x[1] > 2] = 7.0
+        return x
+
+    for x in (np.array([3.0, 1.0]), np.array([1.0, 3.0])):
+        np.testing.assert_array_equal(jax.jit(autograph(f))(x), f(np.array(x)))

@@ -1,0 +1,106 @@
+"""Tuples and lists of traced values in order, and what keeps Python's own test or index."""
+
+import collections
+import heapq
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import TransformError, autograph
+from malleable.python_source.nodes import HOOKS
+
+V = np.array([3.0, 1.0, 3.0, 1.0, 2.0, 9.0])
+W = np.array([3.0, 2.0, 3.0, 1.0, 1.0, 1.0])
+
+
+def pairs_sorted(v):
+    xs = [(v[2 * k], v[2 * k + 1], k) for k in range(3)]
+    xs.sort()
+    return [k for _, _, k in xs] + [k for _, _, k in sorted(xs, reverse=True)]
+
+
+def by_two_keys(v):
+    return [*sorted(range(6), key=lambda k: (-v[k], "b" if k % 2 else "a")), 7]
+
+
+def nested(v):
+    return sorted([(v[k], [v[k + 1], k]) for k in range(5)])[1][1][1]
+
+
+def extremes(v):
+    rows = [list(v[:3]), list(v[3:]), [v[0], v[1], v[4]]]
+    return max(rows)[2], min(rows)[0], min((v[k], k) for k in range(6))[1], max(rows, key=sum)[1]
+
+
+def comparisons(v):
+    a, b, c = (v[0], v[1]), (v[2], v[3]), [v[0], v[2], v[4]]
+    signs = [a < b, a <= b, a > b, a >= b, a == b, a != b, (*a, 1) > a, a < (*b, 1)]
+    return [
+        *signs,
+        c <= [v[2], v[0]],
+        c == c,
+        (1, v[0]) < (2, None),
+        a in [b],
+        [a].count(b),
+        (v[0], "x") == a,
+    ]
+
+
+def largest(v):
+    return heapq.nlargest(2, v) + heapq.nsmallest(2, list(v), key=lambda x: -x)
+
+
+def queue(v):
+    d = collections.deque([v[0], v[1], v[2], v[3]])
+    d[int(v[1])] = 9.0
+    d[-int(v[1])] += 1.0
+    return d[int(v[0])], list(d)
+
+
+@pytest.mark.parametrize(
+    "f", [pairs_sorted, by_two_keys, nested, extremes, comparisons, largest, queue]
+)
+def test_rows_are_in_the_order_that_python_has(f):
+    for v in (V, W):
+        got, want = jax.jit(autograph(f))(v), f(v)
+        for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_rows_of_several_lengths_are_not_sorted():
+    def f(v):
+        return sorted([(v[0],), (v[1], v[2])])
+
+    with pytest.raises(
+        TransformError, match=r"no single numbers, nor rows(.|\n)*test_seq(.|\n)*key="
+    ):
+        jax.jit(autograph(f))(V)
+
+
+def generated(v):
+    def values():
+        if v[0] > 2:
+            yield v[0]
+        yield v[1]
+
+    return sum(x for x in values())
+
+
+def indexed(v):
+    return "abcd"[int(v[1])] == "b"
+
+
+@pytest.mark.parametrize(("f", "line"), [(generated, 2), (indexed, 1)])
+def test_a_test_or_an_index_that_stays_pythons_is_an_error_at_its_line(f, line):
+    where = rf"test_sequences.py:{f.__code__.co_firstlineno + line} in "
+    with pytest.raises(TransformError, match=rf"Python's(.|\n)*{where}(.|\n)*hint: ") as caught:
+        jax.jit(autograph(f))(V)
+    assert isinstance(caught.value.__cause__, jax.errors.JAXTypeError)
+
+
+def test_code_that_is_not_converted_keeps_the_error_of_jax():
+    made = eval("lambda x: 1 if x > 0 else 2")
+    assert HOOKS not in made.__code__.co_freevars
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        jax.jit(autograph(made))(1.0)

@@ -1,0 +1,95 @@
+"""Values that are no numbers and differ between two paths."""
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import TransformError, autograph
+from tests.frontend.behaviour.behaviour import BOTH, assert_same
+
+
+class Model:
+    """Computes its value when it is first asked, and keeps it."""
+
+    def __init__(self, x):
+        self.x, self.kept = x, None
+
+    @property
+    def value(self):
+        if self.kept is None:
+            self.kept = self.x * self.x
+        return self.kept
+
+    def shifted(self, by):
+        return Model(self.x + by)
+
+
+@pytest.mark.parametrize("x", [4.0, 2.0, 0.5])
+def test_texts_are_compared(x):
+    def f(x):
+        if x > 3:
+            m = "big"
+        elif x > 1:
+            m = "mid"
+        else:
+            m = "low"
+        return 1 if m == "mid" else 2 if m.startswith("b") else 3
+
+    assert_same(f, x)
+
+
+@BOTH
+def test_an_object_chosen_is_written_to_and_read(x):
+    def f(x):
+        p, q = Model(x), Model(1.0)
+        m = p if p.x < q.x else q
+        m.x = m.x * 3
+        return p.x, q.x, m.x, m.value, m.shifted(1.0).value
+
+    assert_same(f, x)
+
+
+def test_an_object_goes_around_a_loop_with_what_it_keeps():
+    def f(x):
+        m, k = Model(x), 0
+        while m.value > 1:
+            p = m.shifted(-1.0)
+            if p.value < m.value:
+                m = p
+            k += 1
+            if k >= 3:
+                break
+        return m.value, m.x, k
+
+    for x in (3.0, 2.0, 9.0, 0.5):
+        assert_same(f, x)
+
+
+@BOTH
+def test_a_use_that_python_refuses_on_one_path_is_a_dropped_raise(x):
+    def f(x):
+        y = {"a": x} if x > 0 else x
+        return y["a"]
+
+    out = float(jax.jit(autograph(f))(x))
+    assert out == x if x > 0 else np.isnan(out)
+
+
+def test_a_mixed_value_used_as_a_number_names_the_variable_and_its_kinds():
+    def f(x):
+        y = "none"
+        if x > 0:
+            y = x
+        return y * 2
+
+    with pytest.raises(TransformError, match=r"`y` is .*'none'"):
+        jax.jit(autograph(f))(1.0)
+
+
+@BOTH
+def test_functions_are_chosen(x):
+    def f(x):
+        g = np.sin if x > 0 else np.cos
+        return g(x)
+
+    assert_same(f, x)

@@ -1,0 +1,137 @@
+"""Comprehensions with traced conditions, and what goes over lists whose length is traced."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from malleable import TransformError, autograph
+
+V = np.array([3.0, 1, 4, 1, 5, 9, 2, 6])
+
+
+def agree(f, *examples):
+    compiled = jax.jit(autograph(f))
+    for x in examples:
+        want, got = f(np.array(x)), compiled(np.array(x))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
+
+
+def test_reductions_of_generators_with_a_traced_condition():
+    def f(v):
+        return (
+            (sum(x for x in v if x > 2), sum(1 for x in v if x > 2 if x < 6)),
+            max((x for x in v if x > 2), default=-1.0),
+            (any(x > 8 for x in v if x > 3), all(x > 3 for x in v if x > 3.5)),
+            next((i for i, x in enumerate(v) if x > 4), -1),
+            sum(x * y for x in v if x > 2 for y in v if y < x),
+            len([x for x in list(v)[:3] if not x > 2]),
+        )
+
+    agree(f, V, -V)
+
+
+def test_a_list_of_what_a_condition_keeps_is_a_list():
+    def f(v):
+        kept = [x * 2 for x in v if x > 2]
+        pairs = [(i, x) for i, x in enumerate(v) if x > 2]
+        total = 0.0
+        for i, x in pairs:
+            total += i * x
+        return (
+            (len(kept), sum(kept), kept[0], kept[-1], total, min(kept, key=lambda t: abs(t - 7))),
+            (sum(kept[1:]), sum(kept[:-1]), kept[::-1][0], sum(kept[-2:]), sum(list(V) + kept)),
+            (sorted(kept)[0], sorted(kept, reverse=True)[1], list(reversed(kept))[1]),
+            (10.0 in kept, 3.0 in kept, kept == [6.0, 8, 10, 18, 12], kept.index(10.0)),
+            sum(i * x for i, x in enumerate(kept) if x > 7),
+        )
+
+    agree(f, V)
+
+
+def test_methods_of_a_list_whose_length_is_traced():
+    def f(v):
+        kept, rest = [x for x in v if x > 2], [x for x in v if x < 2.5]
+        popped = kept.pop(), kept.pop(0), kept.pop(1)
+        kept.extend(rest)
+        kept.insert(1, 8.0)
+        kept.remove(8.0)
+        kept.reverse()
+        return popped, len(kept), kept[0], kept[-1], kept.count(1.0), sum(kept + list(v)[:1])
+
+    agree(f, V)
+
+
+def test_numpy_takes_a_list_whose_length_is_traced():
+    def f(v):
+        kept = []
+        for x in v:
+            if x > 2:
+                kept.append(x)
+        return (
+            (np.max(kept), np.mean(kept), np.std(kept), np.median(kept), np.sort(kept)[1]),
+            (np.cumsum(kept)[-1], np.diff(kept)[0], np.argmax(kept), np.array(kept).sum()),
+        )
+
+    agree(f, V)
+
+
+def test_what_a_condition_leaves_out_has_no_derivative():
+    def f(v):
+        return sum(np.sqrt(x) for x in v if x > 0)
+
+    slopes = jax.jit(jax.grad(autograph(f)))(jnp.array([4.0, -1.0, 0.0]))
+    np.testing.assert_allclose(slopes, [0.25, 0, 0])
+
+
+def test_as_many_items_as_a_number_says_need_a_bound():
+    def f(n):
+        return sum([i * i for i in range(n)])
+
+    assert jax.jit(autograph(f, max_steps=9))(4) == 14
+    with pytest.raises(TransformError, match=r"max_steps=n"):
+        jax.jit(autograph(f))(4)
+
+
+@pytest.mark.parametrize("kind", [tuple, set])
+def test_no_other_container_takes_such_a_list(kind):
+    def f(v):
+        return len(kind([x for x in v if x > 2]))
+
+    with pytest.raises(TransformError, match="known only at run time"):
+        jax.jit(autograph(f))(V)
+
+
+def test_the_number_of_chosen_items_is_traced():
+    def f(v):
+        return len(v[v > 2]), len(np.nonzero(v > 2)[0]), sum(i * x for i, x in enumerate(v[v > 2]))
+
+    agree(f, V)
+
+
+def test_a_condition_that_is_a_chain_evaluates_each_operand_once():
+    asked = []
+
+    def middle(x):
+        asked.append(x)
+        return 2 * x
+
+    def f(v):
+        kept = [x for x in v if 2 < middle(x) <= x + 4 != v[0]]
+        return sum(x for x in v if -v[0] < abs(x) < 5), len(kept), sum(kept)
+
+    agree(f, V)
+    asked.clear()
+    jax.jit(autograph(f))(V)
+    assert len(asked) == len(V)  # each item is traced once
+
+
+def test_functions_that_are_collected_see_the_last_item():
+    def late(x):
+        adders = [lambda y: y + i for i in range(3)]  # noqa: B023
+        pairs = [(j, lambda: j) for j in (1, 2)]  # noqa: B023
+        return [add(x) for add in adders], pairs[0][1]()
+
+    values, last = jax.jit(autograph(late))(3.0)
+    assert [float(v) for v in values] == [5.0, 5.0, 5.0]
+    assert last == 2

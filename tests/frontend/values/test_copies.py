@@ -1,0 +1,146 @@
+"""One thing with two names, around a loop and in a list of traced length: shared, or loud."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import TransformError, autograph, listen
+from tests.frontend.behaviour.behaviour import assert_same
+
+ROWS = np.ones((100, 2), np.float32)
+
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+
+@pytest.mark.parametrize("n", [0, 2])
+@pytest.mark.parametrize("make", [lambda x: [x], lambda x: np.array([x]), lambda x: {0: x}])
+def test_two_names_of_what_each_step_makes_are_one_thing_after_the_loop(n, make):
+    def f(n, x):
+        b = a = make(x)
+        for _ in range(n):
+            a = make(a[0] + 1)
+            b = a
+        b[0] = 100.0
+        return a[0], b[0]
+
+    assert_same(f, n, 1.5)
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_two_names_of_an_object_that_each_step_makes_are_one(n):
+    def f(n, x):
+        b = a = Point(x)
+        for _ in range(n):
+            a = Point(a.x + 1)
+            b = a
+        b.x = 100.0
+        return a.x
+
+    assert_same(f, n, 1.5)
+
+
+def test_two_names_that_are_one_thing_only_if_a_loop_runs_are_not_written_to():
+    def f(n, x):
+        a, b = [x], [x]
+        for _ in range(n):
+            a = [a[0] + 1]
+            b = a
+        b[0] = 100.0
+        return a[0]
+
+    with pytest.raises(TransformError, match="one thing in `a` and `b`, if it runs"):
+        jax.jit(autograph(f))(2, 1.0)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_arrays_that_a_loop_swaps_are_written_to_by_their_other_names(n):
+    def f(n):
+        a, b = np.zeros(2), np.ones(2)
+        p, q = a, b
+        for _ in range(n):
+            a, b = b, a
+        a[0] = 5
+        return a, b, p, q
+
+    assert_same(f, n)
+
+
+def append_then_write(n, item):
+    out = []
+    for i in range(n):
+        if i % 2 == 0:
+            out.append(item)
+    item[0] = 100.0
+    return out[0]
+
+
+def write_to_an_item(n, item):
+    out = []
+    for i in range(n):
+        if i % 2 == 0:
+            out.append([item[0] + i])
+    out[0][0] = 100.0
+    return out[0]
+
+
+def write_and_append(n, item):
+    out, i = [], 0
+    while i < n:
+        item[0] += 1
+        out.append(item)
+        i += 1
+    return out[0]
+
+
+@pytest.mark.parametrize("f", [append_then_write, write_to_an_item, write_and_append])
+def test_what_a_list_of_traced_length_copied_is_not_written_to(f):
+    with pytest.raises(TransformError, match="what is written to here is a copy"):
+        jax.jit(autograph(f, max_steps=4))(3, np.ones(2, np.float32))
+
+
+def test_what_is_taken_out_of_such_a_list_may_be_written_to():
+    def f(n, x):
+        out = []
+        for i in range(n):
+            if i % 2 == 0:
+                out.append([x + i])
+        last = out.pop()
+        last[0] = last[0] * 2
+        return last[0]
+
+    assert jax.jit(autograph(f, max_steps=4))(3, 1.0) == 6.0
+
+
+def test_rows_that_a_loop_keeps_are_said_to_be_copies():
+    def f(x):
+        m, out = ROWS * x, []
+        for row in m:
+            out.append(row)
+        m[0, 0] = 7.0
+        return out[0]
+
+    with listen() as notes:
+        jax.jit(autograph(f))(1.0)
+    assert [n.what for n in notes] == ["this write does not reach each copy"]
+
+
+def test_an_attribute_that_only_a_loop_sets_leaves_a_note_where_it_is_read():
+    def f(n, x):
+        p = Point(x)
+        for i in range(n):
+            p.last = x + i
+        return p.last
+
+    with listen() as notes:
+        jax.jit(autograph(f))(0, 1.0)
+    assert [n.what for n in notes] == ["`last` may not be there"]
+
+
+def test_a_factorial_without_room_is_nan():
+    f = jax.jit(autograph(lambda n: math.factorial(n) * 1.0))
+    assert f(5) == 120.0 and np.isnan(f(30))

@@ -1,0 +1,331 @@
+"""What Python raises at traced values goes to the handlers that are written in the source."""
+
+import contextlib
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from malleable import autograph, listen
+
+
+def agree(f, *examples):
+    """Whether the compiled function, and that over a batch of numbers, return what Python does."""
+    compiled = jax.jit(autograph(f))
+    wanted = [f(*args) for args in examples]
+    for args, want in zip(examples, wanted, strict=True):
+        got = compiled(*args)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
+    if all(isinstance(x, float | int) for args in examples for x in args):
+        columns = [jnp.asarray(column) for column in zip(*examples, strict=True)]
+        got = jax.jit(jax.vmap(autograph(f)))(*columns)
+        np.testing.assert_allclose(np.transpose(jax.tree.leaves(got)).squeeze(), wanted, rtol=1e-5)
+
+
+def slopes_are_finite(f, *examples):
+    columns = [jnp.asarray(column) for column in zip(*examples, strict=True)]
+    total = lambda *xs: jax.vmap(autograph(f))(*xs).sum()
+    assert np.isfinite(jax.jit(jax.grad(total))(*columns)).all()
+
+
+def inverse(x):
+    try:
+        return 1 / x
+    except ZeroDivisionError:
+        return 0.0
+
+
+def root_of_callee(x):
+    def inner(x):
+        return math.sqrt(10 / x)
+
+    try:
+        r = inner(x) + 1
+    except ZeroDivisionError:
+        r = -1.0
+    except ValueError:
+        r = -2.0
+    else:
+        r = r * 2
+    finally:
+        r = 3 * r
+    return r
+
+
+def arc(x):
+    try:
+        return math.acos(x) * 2
+    except Exception:
+        return -x
+
+
+def growth(x):
+    try:
+        return math.exp(x)
+    except OverflowError as e:
+        return -1.0 * len(e.args)
+
+
+def power(x):
+    try:
+        return x**-2.0
+    except ArithmeticError:
+        return 5.0
+
+
+def checked(x):
+    try:
+        assert x < 1, "too large"
+    except AssertionError as e:
+        return 4.0 if e.args else 5.0
+    return x
+
+
+def nested(x):
+    try:
+        try:
+            r = math.log(1 / x)
+        except ValueError as e:
+            raise KeyError("k") from e
+        except ZeroDivisionError:
+            raise
+    except LookupError:
+        r = 3.0
+    except ArithmeticError:
+        r = 4.0
+    return r
+
+
+def of_none(x):
+    y = None if x < 0 else x
+    try:
+        return y + 1
+    except TypeError:
+        return -5.0
+
+
+FLOATS = {
+    inverse: (0.0, 2.0),
+    root_of_callee: (0.0, 4.0, -1.0),
+    arc: (2.0, 0.5),
+    growth: (1000.0, 2.0),
+    power: (0.0, 2.0),
+    checked: (2.0, 0.5),
+    nested: (0.0, 2.0, -1.0),
+    of_none: (-1.0, 2.0),
+}
+
+
+@pytest.mark.parametrize("f", FLOATS, ids=lambda f: f.__name__)
+def test_a_handler_runs_where_python_raises_with_numbers(f):
+    examples = [(x,) for x in FLOATS[f]]
+    agree(f, *examples)
+    slopes_are_finite(f, *examples)
+
+
+def item(i):
+    v = [1.0, 2.0, 3.0]
+    try:
+        return v[i]
+    except IndexError:
+        return -1.0
+
+
+def key(k):
+    try:
+        return {1: 2.0, 3: 4.0}[k]
+    except KeyError:
+        return -1.0
+
+
+def remainder(n):
+    try:
+        q, r = divmod(7, n)
+        return q * 10 + r + 7 % n
+    except ZeroDivisionError:
+        return -1
+
+
+def place(k):
+    xs = [4, 5, 6]
+    try:
+        xs.remove(k)
+        return xs[0] * 10 + [7, 8].index(k + 2)
+    except ValueError:
+        return -1
+
+
+INTEGERS = {item: (3, -4, 1, -1), key: (5, 1), remainder: (0, 3), place: (5, 6, 9, 4)}
+
+
+@pytest.mark.parametrize("f", INTEGERS, ids=lambda f: f.__name__)
+def test_a_handler_runs_where_python_raises_with_integers(f):
+    agree(f, *[(n,) for n in INTEGERS[f]])
+
+
+def test_a_whole_number_of_nan_is_an_error_to_its_handler():
+    def f(x):
+        try:
+            return int(x)
+        except ValueError:
+            return -1
+        except OverflowError:
+            return -2
+
+    agree(f, (math.nan,), (2.5,), (math.inf,))
+
+
+def test_a_loop_goes_on_after_a_try_in_it_and_stops_in_a_try_around_it():
+    def f(v, k):
+        s, bad = 0.0, 0
+        for x in v:
+            try:
+                s += 1 / float(x)
+            except ZeroDivisionError:
+                bad += 1
+        try:
+            while True:
+                s += [1.0, 2.0, 3.0][k]
+                k += 1
+        except IndexError:
+            s = s - 100
+        return s, bad
+
+    agree(f, (np.array([1.0, 0.0, 2.0, 0.0]), 1))
+
+
+def test_an_index_out_of_an_array_is_an_error_to_its_handler():
+    def f(v, i):
+        try:
+            v[i] = 9.0
+            v = v + v[i - 2]
+        except IndexError:
+            v = v - 1
+        return v
+
+    for i in (5, 1, 0):
+        got = jax.jit(autograph(f))(np.array([3.0, 1.0]), i)
+        np.testing.assert_array_equal(got, f(np.array([3.0, 1.0]), i))
+
+
+def test_a_singular_matrix_is_an_error_to_its_handler():
+    def f(a):
+        try:
+            return np.linalg.inv(np.linalg.cholesky(a))
+        except np.linalg.LinAlgError:
+            return np.eye(2)
+
+    agree(f, (np.array([[4.0, 1], [1, 3]]),), (np.array([[1.0, 2], [2, 1]]),))
+
+
+def test_numbers_of_numpy_divide_by_zero_without_an_error():
+    out = jax.jit(autograph(inverse))(np.float32(0))
+    assert np.isinf(out)
+    with listen() as notes:
+        jax.vmap(autograph(inverse))(jnp.zeros(2))
+    assert any("a number of a batch for a float of Python's" in n.what for n in notes)
+
+
+def test_without_a_handler_nothing_is_tested():
+    prims = [e.primitive.name for e in jax.make_jaxpr(autograph(lambda x: 1 / x))(2.0).eqns]
+    assert prims == ["div"]
+
+
+# ---------------------------------------------------------------- text, None, functions
+
+
+def by_text(x):
+    mode = "lo" if x < 0 else "hi" if x > 0 else "none"
+    table = {"lo": 1.0, "hi": 2.0, "none": 3.0}
+    table[mode] += 10
+    count = table.get(mode + "s", -1.0) + len(mode)
+    if mode in ("lo", "hi"):
+        count += {"lo": lambda t: t + 1, "hi": math.exp}.get(mode, abs)(x)
+    return count + table["lo"] * 100 + (mode < "i")
+
+
+def by_match(x):
+    r = None if x > 0 else (x, 2.0)
+    match "left" if x < 0 else "right":
+        case "left":
+            scale = 1.0
+        case _:
+            scale = 10.0
+    return scale if r is None else scale * (r[0] + r[1])
+
+
+@pytest.mark.parametrize("f", [by_text, by_match], ids=lambda f: f.__name__)
+def test_text_and_none_that_a_test_decides(f):
+    agree(f, (-1.0,), (0.0,), (1.0,))
+
+
+def test_what_suppress_names_is_let_pass():
+    def f(x):
+        y = 5.0
+        with contextlib.suppress(ZeroDivisionError, IndexError):
+            y = abs(1 / complex(x, 0.0))
+        return y
+
+    agree(f, (0.0,), (2.0,))
+
+
+def test_names_that_a_path_does_not_bind_are_an_error_to_their_handler():
+    def bound_before(x):
+        if x > 1:
+            y = x
+        try:
+            z = y
+        except NameError:
+            z = 5.0 * x
+        return z
+
+    def deleted(x):
+        y = x
+        try:
+            if x > 1:
+                del y
+            y += 1
+        except UnboundLocalError:
+            y = -1.0
+        return y
+
+    def bound_in_steps(x):
+        n = 0.0
+        for k in range(4):
+            try:
+                if x + k > 2:
+                    w = x + k
+                n += w
+            except NameError:
+                n += 100
+        return n
+
+    def a_list(x):
+        if x > 1:
+            xs = [x]
+        try:
+            xs.append(2.0)
+            return sum(xs)
+        except NameError as e:
+            return float(e.name == "xs")
+
+    for f in (bound_before, deleted, bound_in_steps, a_list):
+        agree(f, (-2.0,), (0.5,), (2.0,))
+
+
+def test_what_a_try_did_before_a_name_that_is_not_bound_stays():
+    def f(v, x):
+        v = v.copy()
+        try:
+            if x > 1:
+                y = x
+            v[0] = 1.0
+            v[1] = y
+            v[2] = 1.0
+        except NameError:
+            v[1] -= 1
+        return v
+
+    agree(f, (np.zeros(3), 0.0), (np.zeros(3), 2.0))

@@ -1,0 +1,1 @@
+"""What the library decides and says about many programs, on record: see README.md."""

@@ -1,0 +1,96 @@
+"""Sums by index over what a scan stacks, or over a large broadcast: histograms, segments."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import notes, optimize, push_up_reductions, stage, stream
+from tests.rewriting.axis.test_axes import numbers
+
+T, N = 12, 5
+X, IDS = numbers(N), jnp.arange(T) % 4
+PUSH = push_up_reductions(threshold=0)
+
+
+def walk(x, reverse=False):
+    """(T, N): what a scan stacks."""
+    step = lambda c, t: (jnp.sin(1.3 * c + t),) * 2
+    return lax.scan(step, x, 0.1 * jnp.arange(float(T)), reverse=reverse)[1]
+
+
+def bins(h):
+    return jnp.clip(jnp.floor(4 * h + 4), 0, 7).astype(jnp.int32)
+
+
+SUMS = {
+    "segment_sum": lambda x: jax.ops.segment_sum(walk(x), IDS, 4),
+    "of a reverse scan": lambda x: jax.ops.segment_sum(walk(x, True), IDS, 4),
+    "sorted": lambda x: jax.ops.segment_sum(walk(x), jnp.sort(IDS), 4, indices_are_sorted=True),
+    "index outside": lambda x: jnp.zeros((3, N)).at[IDS].add(walk(x), mode="drop"),
+    "clipped": lambda x: jnp.zeros((3, N)).at[IDS].add(walk(x), mode="clip"),
+    "of columns": lambda x: jnp.zeros((N, 4)).at[:, IDS].add(walk(x).T),
+    "index by value": lambda x: jnp.zeros((8, N)).at[bins(walk(x)), jnp.arange(N)].add(walk(x)),
+    "all elements": lambda x: jnp.zeros(8).at[bins(walk(x)).ravel()].add(walk(x).ravel()),
+    "under vmap": jax.vmap(lambda x: jax.ops.segment_sum(walk(jnp.stack([x, -x])), IDS, 4)),
+    "examples have an index": lambda x: jax.vmap(lambda h, i: jax.ops.segment_sum(h, i, 3), (1, 1))(
+        walk(x), bins(walk(x)) // 3
+    ),
+    "halves": lambda x: jax.ops.segment_sum(walk(x).astype("bfloat16"), IDS, 4),
+}
+COUNTS = {
+    "histogram": lambda x: jnp.histogram(walk(x), bins=6, range=(-1, 1))[0],
+    "with weights": lambda x: jnp.histogram(walk(x), 6, (-1, 1), walk(x) ** 2)[0],
+    "bincount": lambda x: jnp.bincount(bins(walk(x)).ravel(), length=8),
+    "segment_max of integers": lambda x: jax.ops.segment_max(bins(walk(x)), IDS, 5),
+    "segment_min of bytes": lambda x: jax.ops.segment_min(bins(walk(x)).astype("uint8"), IDS, 5),
+}
+
+
+def stacks(fun, rows):
+    """Whether some value of a program is as long as the scan."""
+    closed = stage(fun)(X).jaxpr
+    return any(rows * N <= np.prod(v.aval.shape) for e in closed.eqns for v in e.outvars)
+
+
+@pytest.mark.parametrize("chunk", ["auto", 1, 5])
+@pytest.mark.parametrize("name", [*SUMS, *COUNTS])
+def test_a_sum_by_index_is_in_the_scan(name, chunk):
+    fun = (SUMS | COUNTS)[name]
+    pushed = optimize(fun, push_up_reductions(threshold=0, chunk=chunk))
+    assert not stacks(pushed, T)
+    close = 2e-2 if name == "halves" else 1e-5
+    got, due = (np.asarray(jax.jit(f)(X), "float32") for f in (pushed, fun))
+    np.testing.assert_allclose(got, due, rtol=close, atol=close)
+    if name in SUMS:
+        loss = lambda f: lambda x: jnp.sum(jnp.sin(f(x)).astype("float32"))
+        got, due = (jax.jit(jax.grad(loss(f)))(X) for f in (pushed, fun))
+        np.testing.assert_allclose(got, due, rtol=close, atol=10 * close)
+
+
+def test_a_histogram_of_distances_streams():
+    def pairs(x):
+        d = jnp.abs(x[:, None] - x[None])
+        return jnp.histogram(d, bins=10, range=(0, 2))[0]
+
+    x = numbers(60)
+    streamed = optimize(pairs, stream(threshold=1000, block=8))
+    large = [v for e in stage(streamed)(x).jaxpr.eqns for v in e.outvars if v.aval.size >= 3600]
+    assert not large and jnp.array_equal(jax.jit(streamed)(x), jax.jit(pairs)(x))
+
+
+KEPT = {
+    "holds something already": lambda x: jnp.ones((4, N)).at[IDS].add(walk(x)),
+    "is the last depends": lambda x: jnp.zeros((4, N)).at[IDS].set(walk(x)),
+    "of equal elements": lambda x: jax.ops.segment_max(walk(x), IDS, 4),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_stays_outside_says_why(name):
+    fun = KEPT[name]
+    with notes.listen() as found:
+        assert stacks(optimize(fun, PUSH), T)
+    assert any(name in str(note) for note in found)
+    np.testing.assert_array_equal(optimize(fun, PUSH)(X), fun(X))
