@@ -1,0 +1,1 @@
+"""What the docs say about the whole of the package."""
