@@ -49,6 +49,7 @@ class Engine:
         self.lock = threading.RLock()
         self.known: dict = {}
         self.failed: dict = {}
+        self.entry: Callable | None = None  # what runs its calls, once no more need be cut
         self.doubts: list[Callable] = []  # each forgets a cut for an error, unless the call ends
 
     def selective(self, f):
@@ -108,11 +109,10 @@ class Selective:
         self.fun, self.options = fun, options
         self.plain: Any = python_of(fun)  # None, or the function and what is bound to it
         self.engines: dict = {}  # by the kinds of the arguments: a cut serves only those it was for
-        self.last: Any = None  # the kinds of the last call
+        self.last: Engine | None = None  # that of the last call
         functools.update_wrapper(self, fun)
         self.__malleable_selective__ = fun
         self.entry: Callable = self.begin
-        self.bare: set = set()  # kinds of arguments for which nothing is left to compile
         self.said = False  # whether it was said that it is not cut
 
     def __call__(self, *args, **kwargs):
@@ -138,7 +138,7 @@ class Selective:
         if scan.is_pure(fun):  # of JAX, or made by it: `jax.grad(f)`
             self.entry = self.whole
         elif self.plain is not None:
-            self.entry = self.general
+            self.entry = self.dispatch
         else:
             announce.uncut(self)
             self.entry = fun
@@ -163,6 +163,16 @@ class Selective:
 
         self.entry = compiled
         return compiled(*args, **kwargs)
+
+    def dispatch(self, *args, **kwargs):
+        """As calls with arguments of these kinds have come to run."""
+        engine = self.engines.get(self.key_of(args, kwargs))
+        if engine is None or engine.entry is None:
+            return self.general(*args, **kwargs)
+        self.last = engine
+        if engine.entry != self.general:
+            self.entry = engine.entry  # until arguments of another kind come
+        return engine.entry(*args, **kwargs)
 
     def general(self, *args, **kwargs):
         """Through the residual program."""
@@ -200,16 +210,17 @@ class Selective:
                 engine.settle(ended)
         if version == part.tree.version:
             if not part.runs:
-                self.bare.add(engine.kinds)
-                self.entry = self.uncut
-            elif not before and not named:
-                self.shorten(part, made, args, kwargs)
+                engine.entry = self.uncut
+            elif engine.entry is None and not before and not named:
+                engine.entry = self.shorten(part, made, args, kwargs)
         return out
 
     def uncut(self, *args, **kwargs):
         """Where nothing is left to compile, Python runs alone, until an array comes."""
-        arrays = any(isinstance(x, jax.Array) for x in (*args, *kwargs.values()))
-        if arrays or self.key_of(args, kwargs) not in self.bare:
+        engine = self.engines.get(self.key_of(args, kwargs))
+        if engine is None or engine.entry != self.uncut:
+            return self.dispatch(*args, **kwargs)
+        if any(isinstance(x, jax.Array) for x in (*args, *kwargs.values())):
             return self.general(*args, **kwargs)
         return self.fun(*args, **kwargs)
 
@@ -221,7 +232,7 @@ class Selective:
             found = self.engines[key] = Engine(self.options, self.plain and self.plain[0], key)
             if len(self.engines) > PARTITIONS:
                 self.engines.pop(next(iter(self.engines)))
-        self.last = key
+        self.last = found
         return found
 
     def key_of(self, args, kwargs) -> tuple:
@@ -236,8 +247,7 @@ class Selective:
     @property
     def engine(self) -> Engine:
         """That of the last call."""
-        found = self.engines.get(self.last)
-        return self.engine_for((), {}) if found is None else found
+        return self.engine_for((), {}) if self.last is None else self.last
 
     @functools.cached_property
     def stepwise(self) -> "Selective":
@@ -245,19 +255,19 @@ class Selective:
         options = dataclasses.replace(self.options, control_flow="host", on_break="split")
         return Selective(self.fun, options)
 
-    def shorten(self, part: Partition, made: Callable, args, kwargs) -> None:
-        """Call XLA directly from now on, if all of the function is one program."""
+    def shorten(self, part: Partition, made: Callable, args, kwargs) -> Callable | None:
+        """What calls XLA directly from now on, if all of the function is one program."""
         whole = part.whole()
         if whole is None:
-            return
+            return None
         if any(isinstance(x, compat.Tracer) for x in jax.tree.leaves((args, kwargs))):
-            return
+            return None
         bound = inspect.signature(made).bind(*args, **kwargs).arguments
         static = [n for n in whole if n in bound]
         spec, odd = inspect.getfullargspec(made), (types.FunctionType, float, complex)
         leaves = [x for n in static for x in flatten(bound[n])[0]]
         if {spec.varargs, spec.varkw} & {*static} or any(isinstance(x, odd) for x in leaves):
-            return  # made anew for each call; or -0.0, which JAX takes for 0.0
+            return self.general  # made anew for each call; or -0.0, which JAX takes for 0.0
         if part.direct is None:
             part.direct = jax.jit(
                 part.only_compiled(made), static_argnames=static,
@@ -271,7 +281,9 @@ class Selective:
             if part.is_stale():
                 self.clear_cache()
                 return self.general(*args, **kwargs)
-            if np.ndarray in map(type, args) or asked(args, kwargs) != kind:  # NumPy's, or another
+            if asked(args, kwargs) != kind:
+                return self.dispatch(*args, **kwargs)
+            if np.ndarray in map(type, args):
                 return self.general(*args, **kwargs)
             if has_while and differentiates((args, kwargs)):
                 return self.stepwise(*args, **kwargs)
@@ -285,12 +297,11 @@ class Selective:
             part.refused.add(self.key_of(args, kwargs))
             return out
 
-        self.entry = compiled
+        return compiled
 
     def clear_cache(self) -> None:
         """Forget all that was compiled, and how the function was cut."""
         self.engines, self.last, self.entry = {}, None, self.begin
-        self.bare = set()
 
     def _partition(self) -> Partition:
         part = self.plain and self.engine.partition(self.plain[0])
