@@ -134,7 +134,8 @@ def expression(node, scope: Scope):
                 raise Stays("number", "Python computes with more digits")
             constant = isinstance(node.left, ast.Constant) or isinstance(node.right, ast.Constant)
             if isinstance(node.op, ast.Mult | ast.Pow | ast.LShift):  # 32 bits may be too few
-                scope.typed |= is_whole(node, scope) and not isinstance(node, ast.Constant)
+                named = any(isinstance(x, ast.Name) for x in ast.walk(node))
+                scope.typed |= named and is_whole(node, scope)
             if MADE in found and set(found) != {MADE} and not constant:
                 raise Stays("python", "a list meets a number or an array")
             return join(*found)
