@@ -4,8 +4,8 @@ import ast
 import linecache
 import types
 
-from malleable.execution.common.parsing import parse
 from malleable.python_source import nodes
+from malleable.python_source.files import parse
 from malleable.python_source.nodes import placed
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.common.breaks import Unsupported
-from malleable.execution.common.parsing import parse
+from malleable.python_source.files import parse
 
 LEAST = 2  # a symbol stands for this size or more: 0 and 1 broadcast, so they run exactly
 LARGEST = 2**31 - 1

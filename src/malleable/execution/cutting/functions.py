@@ -4,8 +4,8 @@ import ast
 import inspect
 
 from malleable.errors import TransformError
-from malleable.execution.common.parsing import parse
 from malleable.python_source import nodes, scopes
+from malleable.python_source.files import parse
 
 
 def asked_static(fun, options) -> set | None:

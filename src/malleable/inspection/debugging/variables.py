@@ -7,10 +7,8 @@ that cannot be told there is no name, and the program's own has to do.
 """
 
 import ast
-import functools
 import inspect
 import itertools
-import linecache
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,11 +18,11 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.python_source.nodes import SHARED
+from malleable.python_source.files import around, read
 
-Span = tuple[int, int, int, int]  # line, column, end line, end column
 Scope = tuple[str, str, tuple[Place, ...]]  # file, function, the frames that called it
 
+_FUNCTION = ast.FunctionDef | ast.Lambda
 _SPELLED = {  # what functions of NumPy are called as primitives, where not the same
     "sum": "reduce_sum",
     "max": "reduce_max",
@@ -166,8 +164,8 @@ def _find(program: compat.Jaxpr):
 
 def _several(frames, eqn) -> Iterator[tuple[Any, Scope, str]]:
     """Names for the results of an equation with several: `carry, ys = lax.scan(...)`."""
-    node = _tree(frames[0].file).get(_span(frames[0]))
-    match _statement(node):
+    node = _node_at(frames[0])
+    match around(node, ast.stmt):
         case ast.Assign(targets=[ast.Tuple(elts=elts)], value=value) if value is node:
             names = [e.id for e in elts if isinstance(e, ast.Name)]
             if len(names) == len(elts) == len(eqn.outvars):
@@ -180,7 +178,7 @@ def _results(frames, eqns, users, ends) -> list:
 
     Several where the line ran several times, each on what the one before gave.
     """
-    node = _tree(frames[0].file).get(_span(frames[0]))
+    node = _node_at(frames[0])
     if node is None:
         return []
     wanted = _primitives(node)
@@ -208,21 +206,20 @@ def _primitives(node) -> set[str]:
 def _targets(frames) -> Iterator[tuple[Scope, str]]:
     """(frame, name) of each variable that is given the value of the expression of a frame."""
     for depth, place in enumerate(frames):
-        tree = _tree(place.file)
-        node = tree.get(_span(place))
+        node = _node_at(place)
         if node is None:
             return
         scope = _scope(frames[depth:])
         names = list(_assigned(node))
         yield from ((scope, name) for name in names)
-        function = _function_around(node)
+        function = around(node, _FUNCTION)
         if function is None or not _returns(function, node, names):
             return
 
 
 def _assigned(node) -> Iterator[str]:
     """The names that the value of an expression is given."""
-    statement = _statement(node)
+    statement = around(node, ast.stmt)
     match statement:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
@@ -238,21 +235,9 @@ def _assigned(node) -> Iterator[str]:
         case ast.AugAssign(target=ast.Name(id=name)):
             if statement is node:
                 yield name
-    parent = getattr(node, "up", None)
+    parent = getattr(node, "parent", None)
     if isinstance(parent, ast.NamedExpr):
         yield parent.target.id
-
-
-def _statement(node):
-    while node is not None and not isinstance(node, ast.stmt):
-        node = getattr(node, "up", None)
-    return node
-
-
-def _function_around(node):
-    while node is not None and not isinstance(node, ast.FunctionDef | ast.Lambda):
-        node = getattr(node, "up", None)
-    return node
 
 
 def _returns(function, node, names) -> bool:
@@ -260,7 +245,7 @@ def _returns(function, node, names) -> bool:
     if isinstance(function, ast.Lambda):
         return function.body is node
     own = [n for n in ast.walk(function) if isinstance(n, ast.Return)]
-    own = [n for n in own if _function_around(n) is function]
+    own = [n for n in own if around(n, _FUNCTION) is function]
     if len(own) != 1:
         return False
     value = own[0].value
@@ -269,7 +254,7 @@ def _returns(function, node, names) -> bool:
 
 def _operands(frames, eqns, position):
     """Names of what goes in: the operands of `c * x` are c and x."""
-    node = _tree(frames[0].file).get(_span(frames[0]))
+    node = _node_at(frames[0])
     if node is None:
         return
     wanted = _primitives(node)
@@ -305,36 +290,14 @@ def parameters(program: compat.Jaxpr) -> dict[str, Any]:
     return {str(n): v for n, v in zip(names, raw.invars, strict=True) if n}
 
 
-def _span(place: Place) -> Span:
-    return place.line, place.column, place.end_line, place.end_column
-
-
-@functools.lru_cache(256)
-def _tree(file: str) -> dict[Span, ast.AST]:
-    """{where in the file: expression or statement}; of two at one place the inner expression."""
-    lines = linecache.getlines(file)
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        return {}
-    found: dict = {}
-
-    def walk(node, up):
-        if not isinstance(node, SHARED):
-            node.up = up
-        if isinstance(node, ast.expr | ast.AugAssign):
-            found[node.lineno, node.col_offset, node.end_lineno, node.end_col_offset] = node
-        for child in ast.iter_child_nodes(node):
-            walk(child, node)
-
-    walk(tree, None)
-    return found
+def _node_at(place: Place) -> ast.AST | None:
+    return read(place.file).at(place)
 
 
 def is_written(eqn: compat.Eqn) -> bool:
     """Whether an equation is the operation that its line spells, as log is of `jnp.log(x)`."""
     frames = compat.frames(eqn)
-    node = _tree(frames[0].file).get(_span(frames[0])) if frames else None
+    node = _node_at(frames[0]) if frames else None
     return node is not None and eqn.primitive.name in _primitives(node)
 
 

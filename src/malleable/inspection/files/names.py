@@ -3,12 +3,12 @@
 import ast
 import functools
 import keyword
-import linecache
 import re
 from collections.abc import Sequence
 
 from malleable.compat import Place
 from malleable.inspection import places
+from malleable.python_source.files import File, read
 
 
 def wishes(raw, arguments: Sequence[str], frames: Sequence[Sequence[Place]]) -> dict:
@@ -34,25 +34,17 @@ def assignment(place: Place) -> tuple[int, tuple[str, ...]] | None:
     """(line, names) of the assignment to plain names around a place, None for none."""
     if place.function.endswith("<lambda>"):
         return None
-    for first, last, names in _assignments(place.file, _size(place.file)):
+    for first, last, names in _assignments(read(place.file)):
         if first <= place.line <= last:
             return first, names
     return None
 
 
-def _size(file: str) -> int:
-    return len(linecache.getlines(file))
-
-
 @functools.lru_cache(256)
-def _assignments(file: str, _size: int) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+def _assignments(file: File) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
     """(first line, last line, names) of the assignments in a file."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
     found = []
-    for node in ast.walk(tree):
+    for node in file.nodes:
         match node:
             case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
                 names = _names(target)

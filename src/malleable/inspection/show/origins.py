@@ -4,7 +4,6 @@ import ast
 import contextlib
 import functools
 import inspect
-import linecache
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from malleable import compat
 from malleable.inspection import places
 from malleable.inspection.show.rows.outline import Body
 from malleable.inspection.show.shown import Sources
+from malleable.python_source.files import File, read
 
 _LONGEST = 400  # lines of a function that is shown whole around the lines that matter
 _AROUND = 20  # lines before and after, of a longer one
@@ -125,9 +125,10 @@ def _places(body: Body) -> Iterator[compat.Place]:
 
 
 def _around(file: str, wanted: set[int]) -> dict[int, str]:
-    texts = linecache.getlines(file)
+    source = read(file)
+    texts = source.lines
     kept = {line for line in wanted if line <= len(texts)}
-    spans = _functions(texts)
+    spans = _functions(source)
     for line in list(kept):
         inside = [(start, end) for start, end in spans if start <= line <= end]
         if inside:
@@ -138,14 +139,10 @@ def _around(file: str, wanted: set[int]) -> dict[int, str]:
     return {line: texts[line - 1].rstrip("\n") for line in sorted(kept)}
 
 
-def _functions(texts: list[str]) -> list[tuple[int, int]]:
+def _functions(file: File) -> list[tuple[int, int]]:
     """First and last line of every function in a file."""
-    try:
-        tree = ast.parse("".join(texts))
-    except (SyntaxError, ValueError):
-        return []
     return [
         (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or 0)
-        for node in ast.walk(tree)
+        for node in file.nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]

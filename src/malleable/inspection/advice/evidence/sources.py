@@ -3,7 +3,6 @@
 import ast
 import functools
 import inspect
-import linecache
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,9 @@ from typing import Any
 from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice.evidence.trouble import Step
-from malleable.python_source.nodes import SHARED
+from malleable.python_source.files import around as around
+from malleable.python_source.files import parents as parents
+from malleable.python_source.files import read
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 MISSING = object()
@@ -19,32 +20,7 @@ MISSING = object()
 
 def module_of(file: str) -> ast.Module | None:
     """The tree of a file, None where it cannot be read."""
-    return _parse("".join(linecache.getlines(file)))
-
-
-@functools.lru_cache(64)
-def _parse(text: str) -> ast.Module | None:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
-    for node in ast.walk(tree):
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, SHARED):
-                child.parent = node  # type: ignore[attr-defined]
-    return tree
-
-
-def parents(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes around a node, innermost first."""
-    while (node := getattr(node, "parent", None)) is not None:  # type: ignore[assignment]
-        yield node
-
-
-def around(node: ast.AST | None, kind: Any) -> Any:
-    """A node itself or the innermost one around it of some kind, None without."""
-    nodes = (node, *parents(node)) if node is not None else ()
-    return next((n for n in nodes if isinstance(n, kind)), None)
+    return read(file).tree
 
 
 def expression(place: Place) -> ast.AST | None:

@@ -1,19 +1,17 @@
 """The user's source at a place: which expression stands there, and what it says."""
 
 import ast
-import functools
-import linecache
-import os
 from collections.abc import Iterator
 
 from malleable.compat import Place
 from malleable.inspection.advice.evidence import sources
+from malleable.python_source.files import read
 
 
 def expression_at(place: Place) -> ast.expr | None:
     """The expression an equation or a frame stands for; None where the source cannot be read."""
-    nodes = _nodes(place.file, _stamp(place.file))
-    return next((n for n in nodes if isinstance(n, ast.expr) and _spans(n, place)), None)
+    found = read(place.file).at(place)
+    return found if isinstance(found, ast.expr) else None
 
 
 def text_of(node: ast.expr | None) -> str:
@@ -40,7 +38,7 @@ def argument(node: ast.expr | None, position: int, keyword: str) -> ast.expr | N
 
 def calls_on(place: Place, *names: str) -> list[ast.Call]:
     """The calls of functions of these names that stand on a line."""
-    found = [n for n in _nodes(place.file, _stamp(place.file)) if isinstance(n, ast.Call)]
+    found = [n for n in read(place.file).nodes if isinstance(n, ast.Call)]
     return [
         n for n in found if n.lineno <= place.line <= (n.end_lineno or 0) and called(n) in names
     ]
@@ -48,13 +46,13 @@ def calls_on(place: Place, *names: str) -> list[ast.Call]:
 
 def subscripts_on(place: Place) -> list[ast.Subscript]:
     """The items, x[i], that stand on a line."""
-    found = [n for n in _nodes(place.file, _stamp(place.file)) if isinstance(n, ast.Subscript)]
+    found = [n for n in read(place.file).nodes if isinstance(n, ast.Subscript)]
     return [n for n in found if n.lineno <= place.line <= (n.end_lineno or 0)]
 
 
 def assignments_on(place: Place) -> Iterator[ast.Assign]:
     """The assignments that stand on a line."""
-    for node in _nodes(place.file, _stamp(place.file)):
+    for node in read(place.file).nodes:
         if isinstance(node, ast.Assign) and node.lineno <= place.line <= (node.end_lineno or 0):
             yield node
 
@@ -63,7 +61,7 @@ def returns_of(defined: Place) -> list[Place]:
     """Where the function that begins at a place returns."""
     functions = (
         n
-        for n in _nodes(defined.file, _stamp(defined.file))
+        for n in read(defined.file).nodes
         if isinstance(n, ast.FunctionDef) and n.lineno == defined.line
     )
     return [
@@ -72,27 +70,3 @@ def returns_of(defined: Place) -> list[Place]:
         for n in sources.own_nodes(f)
         if isinstance(n, ast.Return)
     ]
-
-
-def _spans(node: ast.expr, place: Place) -> bool:
-    start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
-    return start == (place.line, place.column) and end == (place.end_line, place.end_column)
-
-
-def _stamp(file: str):
-    """Changes when the file does."""
-    try:
-        return os.stat(file).st_mtime_ns
-    except OSError:  # a notebook's cell, or nothing
-        return len(linecache.getlines(file))
-
-
-@functools.lru_cache(64)
-def _nodes(file: str, stamp) -> tuple[ast.expr | ast.Assign | ast.FunctionDef, ...]:
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ()
-    return tuple(
-        n for n in ast.walk(tree) if isinstance(n, ast.expr | ast.Assign | ast.FunctionDef)
-    )
