@@ -11,12 +11,13 @@ from jax import lax
 from jax.scipy import special
 
 import malleable as mal
-from malleable import compat
 
 if importlib.util.find_spec("jax2onnx") is None:
     pytest.skip("needs the extra `onnx`", allow_module_level=True)
 
+from malleable.integrations.onnx import export
 from malleable.integrations.onnx.running import Session
+from malleable.programs.evaluate import evaluate
 
 NAN, INF = np.nan, np.inf
 PLAIN = np.linspace(-0.9, 0.8, 8, dtype=np.float32).reshape(2, 4)
@@ -146,15 +147,15 @@ def test_what_is_right_leaves_no_note():
 
 
 def test_another_thread_compiles_during_an_export(monkeypatch):
-    found, replay = [], compat.replay
+    found = []
     fun = lambda x: jnp.cumsum(x) + jnp.sort(x) + jax.nn.relu(x)
 
     def meanwhile(*args):
         thread = threading.Thread(target=lambda: found.append(jax.jit(fun)(jnp.arange(4.0))))
         thread.start()
         thread.join()
-        return replay(*args)
+        return evaluate(*args)
 
-    monkeypatch.setattr(compat, "replay", meanwhile)
+    monkeypatch.setattr(export, "evaluate", meanwhile)
     mal.export.onnx(lambda x: x + 1, PLAIN)
     assert found and np.array_equal(found[0], [0, 3, 7, 12])

@@ -24,17 +24,13 @@ from jax._src.random import prng
 from jax.interpreters import mlir
 from jaxlib import xla_client
 
-from malleable.compat.building import JAX_FOLDER, program
+from malleable.compat.building import JAX_FOLDER
 from malleable.compat.looking import Place, places_of
 from malleable.compat.programs import (
     Eqn,
     Jaxpr,
-    Literal,
     Primitive,
-    copy,
     is_users,
-    replay,
-    trace,
 )
 
 
@@ -130,41 +126,6 @@ def traceback_of(places: Sequence[Place]):
 def places_now() -> tuple[Place, ...]:
     """The user's frames at this moment, innermost first."""
     return places_of(source_info_util.current().traceback)
-
-
-def checkpointed(fun: Callable, differentiated: bool, **again) -> Callable:
-    """jax.checkpoint; differentiated: as inside a gradient, where XLA may not undo it."""
-    kept = jax.checkpoint(fun, **again)
-    if not differentiated:
-        return kept
-
-    def flagged(*args):
-        made, out = jax.make_jaxpr(kept, return_shape=True)(*args)
-        (eqn,) = made.jaxpr.eqns
-        eqn = eqn.replace(params=eqn.params | {"differentiated": True})
-        known = dict(zip(made.jaxpr.constvars, made.consts, strict=True))
-        outs = replay(program(made, [eqn], made.jaxpr.outvars, known), list(args))
-        return jax.tree.unflatten(jax.tree.structure(out), outs)
-
-    return flagged
-
-
-def branch(index, branches: Sequence[Callable], args: Sequence, platforms=None) -> list:
-    """lax.switch on an index that is known to be in range: without a clamp."""
-    made = trace(lambda index, *xs: lax.switch(index, branches, *xs), index, *args)
-    env = dict(zip(made.jaxpr.constvars, made.consts, strict=True))
-    env |= dict(zip(made.jaxpr.invars, (index, *args), strict=True))
-    read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]  # noqa: E731
-    for eqn in made.jaxpr.eqns:
-        values = [read(v) for v in eqn.invars]
-        if eqn.primitive.name == "clamp":
-            outs = [index]
-        else:
-            told = {"branches_platforms": platforms} if platforms else {}
-            told = told if eqn.primitive.name == "cond" else {}
-            outs = copy(eqn.replace(params=eqn.params | told), values)
-        env.update(zip(eqn.outvars, outs, strict=True))
-    return [read(v) for v in made.jaxpr.outvars]
 
 
 InconclusiveSize: Any = core.InconclusiveDimensionOperation  # what is not decided for a symbol

@@ -1,4 +1,4 @@
-"""Programs: trace, close, bind, copy and replay them; the lines they come from."""
+"""Programs: trace, close, bind and copy them; the lines they come from."""
 
 import contextlib
 import functools
@@ -42,37 +42,6 @@ def static_arguments(fun: Callable) -> frozenset:
     """Numbers and names of the arguments that a jitted function does not trace."""
     info = getattr(fun, "_jit_info", None)
     return frozenset((*info.static_argnums, *info.static_argnames)) if info else frozenset()
-
-
-def inlined(fun: Callable) -> Callable:
-    """`fun`, traced once per signature and trace context; leaves no call in the program.
-
-    Compiled where values are at hand; put in place, each equation with its own line, elsewhere.
-    """
-    jitted = jax.jit(fun, inline=INLINE)
-
-    def call(*args):
-        if not isinstance(core.trace_ctx.trace, pe.DynamicJaxprTrace):
-            return jitted(*args)
-        traced = jitted.trace(*args)
-        leaves = list(map(as_array, jax.tree.leaves(args)))
-        if len(traced.jaxpr.jaxpr.invars) != len(leaves):  # it closes over a value being traced
-            return jitted(*args)
-        tree = jax.tree.structure(traced.out_info)
-        return jax.tree.unflatten(tree, replay(traced.jaxpr, leaves))
-
-    return call
-
-
-def replay(closed: Jaxpr, args: Sequence = (), consts: Sequence | None = None) -> list:
-    """Put the equations of a program here, each under its own line."""
-    program = closed.jaxpr
-    known = closed.consts if consts is None else consts
-    env = dict(zip((*program.constvars, *program.invars), (*known, *args), strict=True))
-    read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]  # noqa: E731
-    for eqn in program.eqns:
-        env.update(zip(eqn.outvars, copy(eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in program.outvars]
 
 
 def close(jaxpr) -> Jaxpr:
@@ -166,6 +135,11 @@ def convert(x, dtype, weak: bool):
 def is_idle() -> bool:
     """Whether nothing is being traced."""
     return core.trace_state_clean()
+
+
+def is_staging() -> bool:
+    """Whether what is bound now is put into a program."""
+    return isinstance(core.trace_ctx.trace, pe.DynamicJaxprTrace)
 
 
 def is_inner(x) -> bool:

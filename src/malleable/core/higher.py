@@ -28,6 +28,7 @@ from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, select, spe
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.analyze import analyze
+from malleable.programs.evaluate import inlined
 
 
 def cross(book, frame: Frame, args: list) -> list:
@@ -48,7 +49,7 @@ def cross(book, frame: Frame, args: list) -> list:
 
         # the rules of a custom derivative may close over values of the trace around
         custom = isinstance(view, compat.CustomJvp | compat.CustomVjp)
-        return crossing if custom else compat.inlined(crossing)
+        return crossing if custom else inlined(crossing)
 
     return thread(book.remember(compat.same_program(eqn), make), frame, args)
 

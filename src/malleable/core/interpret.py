@@ -1,7 +1,6 @@
 """The interpreter: run a program, asking the user's rules about each equation.
 
-This is the one loop over equations that computes values. Tags, random keys, parameters and
-whatever a user invents are all rules given to it.
+Tags, random keys, parameters and whatever a user invents are all rules given to it.
 """
 
 import operator
@@ -15,6 +14,7 @@ from malleable.core.marker import Marker, place
 from malleable.core.stage import Staged, stage
 from malleable.errors import RuleError
 from malleable.notes import note
+from malleable.programs.evaluate import evaluate, inlined
 
 Rules = Mapping[Any, Callable]  # by primitive
 
@@ -74,7 +74,7 @@ class Rulebook:
             outs = run(jaxpr, args, self, frame)
             return outs, frame.leave()
 
-        return self.remember(("body", jaxpr), lambda: compat.inlined(run_body))
+        return self.remember(("body", jaxpr), lambda: inlined(run_body))
 
     def under(self, fun: Callable) -> Callable:
         """fun(*args) as a function of (frame, *args), under the rules; its writes are lost."""
@@ -155,27 +155,19 @@ def run_flat(staged: Staged, book: Rulebook, frame: Frame) -> list:
 
 def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
     """Run a program on flat `args` under a rulebook, changing `frame` as the rules say."""
-    jaxpr = closed.jaxpr
-    env = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
 
-    def read(atom):
-        return atom.val if isinstance(atom, compat.Literal) else env[atom]
-
-    for eqn in jaxpr.eqns:
-        xs = [read(v) for v in eqn.invars]
+    def step(eqn, xs):
         rule = book.rules.get(eqn.primitive)
         enters = rule is None and (book.enters(eqn) or compat.is_retyped(eqn, xs))
         if rule is None and not enters and not isinstance(eqn.primitive, Marker):
             rule = book.default
         if rule is None and not enters:
-            outs = compat.copy(eqn, xs)
-        else:
-            with compat.source(eqn):
-                frame.eqn = eqn
-                outs = ask(rule, frame, xs) if rule is not None else cross(book, frame, xs)
-        env.update(zip(eqn.outvars, outs, strict=True))
-    return [read(v) for v in jaxpr.outvars]
+            return compat.copy(eqn, xs)
+        with compat.source(eqn):
+            frame.eqn = eqn
+            return ask(rule, frame, xs) if rule is not None else cross(book, frame, xs)
+
+    return evaluate(closed, args, step)
 
 
 def ask(rule: Callable, frame: Frame, args: list) -> list:

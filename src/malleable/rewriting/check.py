@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import RuleError
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.axis.axes import Ax, Sunk, flow
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.graph.slices import lowest
@@ -233,7 +234,7 @@ def _compare(rule, traced, avals, values, rng, grad, vmap, long=False):
 
 def _everything(program, moving, grad, vmap, xs):
     """{"value", "jvp", "vjp", "vmap": results} of a program."""
-    fun = lambda *xs: compat.replay(program, xs)  # noqa: E731
+    fun = lambda *xs: evaluate(program, xs)  # noqa: E731
     found = {"value": fun(*xs)}
     if vmap:
         found["vmap"] = jax.vmap(fun)(*(jnp.stack([x, x]) for x in xs)) if xs else []

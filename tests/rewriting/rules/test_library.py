@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from malleable import compat
 from malleable.core.stage import stage
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.check import check_rule
 from malleable.rewriting.passes.passes import LEVELS
 from malleable.rewriting.rules.library import ACCURATE, LIBRARY
@@ -95,7 +95,7 @@ def test_a_rule_fires_in_its_example_and_keeps_the_result(name):
     program = stage(fun)(*args).jaxpr
     done = rewrite(RULES[name], level="fast")(program)
     assert done is not program
-    want, got = (jax.jit(lambda *xs, p=p: compat.replay(p, xs))(*args)[0] for p in (program, done))
+    want, got = (jax.jit(lambda *xs, p=p: evaluate(p, xs))(*args)[0] for p in (program, done))
     np.testing.assert_allclose(got, want, 2e-4, 1e-5)
 
 
@@ -143,7 +143,7 @@ def gain(name, n=512, rounds=15):
     program = stage(fun)(*args).jaxpr
     sides = []
     for p in (program, rewrite(RULES[name], level="fast")(program)):
-        side = jax.jit(lambda *xs, p=p: compat.replay(p, xs))
+        side = jax.jit(lambda *xs, p=p: evaluate(p, xs))
         jax.block_until_ready(side(*args))
         sides.append(side)
     ratios = []

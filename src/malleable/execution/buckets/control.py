@@ -6,7 +6,14 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.buckets.values import Sizes, as_padded, evaluate, filled, mask_rule, strong
+from malleable.execution.buckets.values import (
+    Sizes,
+    as_padded,
+    evaluate_padded,
+    filled,
+    mask_rule,
+    strong,
+)
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import is_symbolic
 
@@ -20,20 +27,20 @@ def _view(eqn) -> Any:
 
 @mask_rule("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
 def call(sizes, eqn, *ins):
-    return evaluate(sizes, _view(eqn).body, ins)
+    return evaluate_padded(sizes, _view(eqn).body, ins)
 
 
 @mask_rule("custom_jvp_call", "custom_vjp_call")
 def custom_derivative(sizes, eqn, *ins):
     """The body alone: a region is not differentiated once it runs in buckets."""
-    return evaluate(sizes, _view(eqn).body, ins)
+    return evaluate_padded(sizes, _view(eqn).body, ins)
 
 
 def _run(sizes: Sizes, body: compat.Jaxpr, xs) -> list:
     """The arrays that a body gives for arrays."""
     avals = [v.aval for v in body.jaxpr.invars]
     args = [as_padded(sizes, aval, x) for aval, x in zip(avals, xs, strict=True)]
-    return [strong(p.x) for p in evaluate(sizes, body, args)]
+    return [strong(p.x) for p in evaluate_padded(sizes, body, args)]
 
 
 def _arrays(ins) -> list:

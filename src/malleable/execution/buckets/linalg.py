@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.buckets.values import Padded, evaluate, filled, inside, mask_rule
+from malleable.execution.buckets.values import Padded, evaluate_padded, filled, inside, mask_rule
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import is_symbolic
 
@@ -66,7 +66,7 @@ def linear_solve(sizes, eqn, *ins):
     lengths, bodies = eqn.params["const_lengths"], eqn.params["jaxprs"]
     start = lengths.matvec + lengths.vecmat
     consts, rhs = ins[start : start + lengths.solve], ins[sum(lengths) :]
-    return evaluate(sizes, compat.close(bodies.solve), [*consts, *rhs])
+    return evaluate_padded(sizes, compat.close(bodies.solve), [*consts, *rhs])
 
 
 @mask_rule("eigh", "svd", "geqrf", "qr", "householder_product")

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from malleable.execution.buckets import control, indexing, linalg, random, reductions, shapes  # noqa: F401  (the rules register themselves)
-from malleable.execution.buckets.values import Padded, Sizes, evaluate
+from malleable.execution.buckets.values import Padded, Sizes, evaluate_padded
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import Symbolic, bucket_size, is_symbolic, pad_to
 
@@ -56,7 +56,7 @@ class Bucketed:
                 for i, (x, v) in enumerate(zip(padded, program.invars, strict=True))
             ]
             try:
-                return [p.x for p in evaluate(sizes, symbolic.jaxpr, args, consts)]
+                return [p.x for p in evaluate_padded(sizes, symbolic.jaxpr, args, consts)]
             except (TypeError, ValueError, NotImplementedError) as error:
                 first = next(iter(str(error).splitlines()), "")
                 raise Unsupported(f"{type(error).__name__}: {first}") from error

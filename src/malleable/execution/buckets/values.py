@@ -4,6 +4,7 @@ An axis of symbolic size is padded at its end: the array has `room` for the buck
 `true` elements are the values, and what follows is anything at all, unless `fill` says what.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import is_symbolic, size_room, size_texts
+from malleable.programs.evaluate import evaluate
 
 MASKS: dict[str, Callable] = {}
 
@@ -145,23 +147,16 @@ def _extreme(dtype, infinite, end):
 # ---------------------------------------------------------------- evaluation
 
 
-def evaluate(sizes: Sizes, jaxpr: compat.Jaxpr, args: Sequence[Padded], consts=None) -> list:
+def evaluate_padded(sizes: Sizes, jaxpr: compat.Jaxpr, args: Sequence[Padded], consts=None) -> list:
     """The results of a program of symbolic sizes on padded arrays."""
-    program = jaxpr.jaxpr
-    known = jaxpr.consts if consts is None else consts
-    bound = [Padded(c, np.shape(c)) for c in known]
-    env = dict(zip((*program.constvars, *program.invars), (*bound, *args), strict=True))
 
-    def read(atom):
-        if isinstance(atom, compat.Literal):
-            aval: Any = atom.aval
-            value = jnp.asarray(atom.val, aval.dtype)
-            return Padded(value, aval.shape, None if aval.shape else atom.val)
-        return env[atom]
+    def literal(atom):
+        aval, value = atom.aval, jnp.asarray(atom.val, atom.aval.dtype)
+        return Padded(value, aval.shape, None if aval.shape else atom.val)
 
-    for eqn in program.eqns:
-        env.update(zip(eqn.outvars, apply(sizes, eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in program.outvars]
+    known = [Padded(c, np.shape(c)) for c in (jaxpr.consts if consts is None else consts)]
+    step = functools.partial(apply, sizes)
+    return evaluate(jaxpr, args, step, consts=known, literal=literal)
 
 
 def apply(sizes: Sizes, eqn: compat.Eqn, ins: Sequence[Padded]) -> list[Padded]:

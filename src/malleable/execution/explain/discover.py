@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.core.changes import watching
+from malleable.programs.evaluate import evaluate
 
 SMALL = 8  # elements: up to here an integer argument may be static
 BYTES = 256  # of the largest value that a demand keeps
@@ -191,7 +192,7 @@ class _Trace(compat.LiveTrace):
 
     def __init__(self, parent, seen: Discovery):
         super().__init__(parent, None, lambda prim, params: False, _Tracer)
-        self.process = lambda jaxpr, values: compat.replay(jaxpr, values)
+        self.process = lambda jaxpr, values: evaluate(jaxpr, values)
         self.seen, self.origin = seen, frozenset()
         self.asked: dict[tuple[int, str], _Tracer] = {}  # by whom they were, and where
 

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.numpy.names import NAMES
+from malleable.programs.evaluate import evaluate
 
 # how tightly the outermost operator of an expression binds
 CHOICE, COMPARE, OR, XOR, AND, SHIFT, SUM, PRODUCT, SIGN, ATOM = range(10)
@@ -252,30 +253,25 @@ class Writer:
 
         seen: {what is computed: its results}. Gives the slots of the results.
         """
-        program = closed.jaxpr
-        env: dict = dict(zip(program.invars, args, strict=True))
-        for v, const in zip(program.constvars, closed.consts, strict=True):
-            env[v] = seen.setdefault(id(const), Slot(self.constant(const, v.aval)))
 
-        def read(atom) -> Slot:
-            if not isinstance(atom, compat.Literal):
-                return env[atom]
+        def literal(atom) -> Slot:
             x = self.literal(atom.val, atom.aval)
             return seen.setdefault((x.text, x.dtype), Slot(x))
 
-        for eqn in program.eqns:
-            ins = [read(v) for v in eqn.invars]
+        def step(eqn, ins) -> list[Slot]:
             body = called_program(eqn)
             if body is not None:
-                outs = self._flatten(body, ins, steps, seen)
-            else:
-                key = compat.same_program(eqn), tuple(map(id, ins))
-                outs = None if eqn.effects else seen.get(key)
-                if outs is None:
-                    outs = seen[key] = [Slot() for _ in eqn.outvars]
-                    steps.append(Step(eqn, ins, outs))
-            env.update(zip(eqn.outvars, outs, strict=True))
-        return [read(v) for v in program.outvars]
+                return self._flatten(body, ins, steps, seen)
+            key = compat.same_program(eqn), tuple(map(id, ins))
+            outs = None if eqn.effects else seen.get(key)
+            if outs is None:
+                outs = seen[key] = [Slot() for _ in eqn.outvars]
+                steps.append(Step(eqn, ins, outs))
+            return outs
+
+        known = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        consts = [seen.setdefault(id(c), Slot(self.constant(c, v.aval))) for v, c in known]
+        return evaluate(closed, args, step, consts=consts, literal=literal)
 
     def write(self, eqn: compat.Eqn, ins: Sequence[Value]) -> list[Value]:
         """The results of one equation."""

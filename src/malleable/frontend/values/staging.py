@@ -45,6 +45,7 @@ from malleable.frontend.values.trees import (
 from malleable.frontend.values.unwinding import is_raised
 from malleable.frontend.values.values import ORDER, Choice, flatten, holds_new, inject, rebuild
 from malleable.notes import note
+from malleable.programs.evaluate import evaluate
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Block:
 
     def outs(self, args: Sequence = (), consts: Sequence | None = None) -> list:
         """The leaves of all trees, computed here."""
-        return compat.replay(self.closed, args, consts) if self.closed is not None else []
+        return evaluate(self.closed, args, consts=consts) if self.closed is not None else []
 
 
 def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -> Block:

@@ -24,6 +24,7 @@ from malleable.inspection.counting import Count
 from malleable.inspection.debugging.stepping import undonated
 from malleable.inspection.show.rows.outline import Body, Row, outline
 from malleable.notes import note
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.passes.passes import in_bodies
 
 Steps = int | str | None
@@ -191,10 +192,10 @@ def _measure(program, args) -> dict[int, float] | None:
         tests, consts, carry = view.split(xs)
 
         def test(*carry):
-            return interpret(functools.partial(compat.replay, view.cond), rules)([*tests, *carry])
+            return interpret(functools.partial(evaluate, view.cond), rules)([*tests, *carry])
 
         def body(*carry):
-            return interpret(functools.partial(compat.replay, view.body), rules)([*consts, *carry])
+            return interpret(functools.partial(evaluate, view.body), rules)([*consts, *carry])
 
         def go(state):
             return jnp.any(test(*state[-1])[0][0])
@@ -215,7 +216,7 @@ def _measure(program, args) -> dict[int, float] | None:
 
     rules = {lax.while_p: counted}
     try:
-        _, _, seen = interpret(lambda xs: compat.replay(program, xs), rules)(list(args))
+        _, _, seen = interpret(lambda xs: evaluate(program, xs), rules)(list(args))
     except TransformError as error:  # a loop in a linear solve, say
         note("counted each while once", error.where, "one of them is where no counter can be")
         return None

@@ -17,6 +17,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.inspection.debugging.stepping import Level, Step, walk
+from malleable.programs.evaluate import evaluate
 
 Test = Callable[[Any], Any]  # whether an array has a bad element: as a boolean of JAX
 Look = Callable[[compat.Jaxpr, list], tuple[list, Any]]  # (results of a body, whether to stop)
@@ -46,7 +47,7 @@ class Body:
     def values(self, atoms: Sequence) -> list:
         """What some values are."""
         body = self.toward(atoms)
-        return compiled(lambda consts, args: compat.replay(body.program, args, consts))(
+        return compiled(lambda consts, args: evaluate(body.program, args, consts=consts))(
             body.program.consts, body.args
         )
 
@@ -56,9 +57,13 @@ class Body:
 
         def run(consts, args):
             env = dict(zip((*raw.constvars, *raw.invars), (*consts, *args), strict=True))
-            for eqn in raw.eqns:
-                xs = [v.val if isinstance(v, compat.Literal) else env[v] for v in eqn.invars]
-                env.update(zip(eqn.outvars, compat.copy(eqn, xs), strict=True))
+
+            def step(eqn, xs):
+                outs = compat.copy(eqn, xs)
+                env.update(zip(eqn.outvars, outs, strict=True))
+                return outs
+
+            evaluate(self.program, args, step, consts=consts)
             shown[:] = [v for v in env if checkable(v.aval)]
             return [test(env[v]) for v in shown]
 
@@ -210,7 +215,7 @@ def _inside_loop(body, eqn, view, args, outs, test, made, before=None) -> Origin
     loop = Loop(eqn, view, args)
 
     def look(program, args):
-        results = compat.replay(program, args)
+        results = evaluate(program, args)
         return results, jnp.array([test(results[i]) for i in outs]).any()
 
     step, carry = loop.run_until(look, before)
@@ -347,7 +352,7 @@ class Loop:
                 more = (step < limit) & ~bad
                 if isinstance(view, compat.Scan):
                     return more
-                return more & compat.replay(view.cond, [*tests, *now])[0]
+                return more & evaluate(view.cond, [*tests, *now])[0]
 
             def one(state):
                 step, _, _, now = state

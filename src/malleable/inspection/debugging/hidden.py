@@ -17,6 +17,7 @@ from malleable.core.interpret import interpret
 from malleable.inspection.debugging import blame
 from malleable.inspection.debugging.blame import Body, Origin, Test
 from malleable.inspection.debugging.stepping import Level
+from malleable.programs.evaluate import evaluate
 
 
 def first_made(body: Body, test: Test) -> Origin | None:
@@ -24,13 +25,14 @@ def first_made(body: Body, test: Test) -> Origin | None:
     raw = body.program.jaxpr
 
     def run(consts, args):
-        env = dict(zip((*raw.constvars, *raw.invars), (*consts, *args), strict=True))
         found = []
-        for eqn in raw.eqns:
-            xs = [v.val if isinstance(v, compat.Literal) else env[v] for v in eqn.invars]
+
+        def step(eqn, xs):
             outs, bad = looked_into(eqn, xs, test)
-            env.update(zip(eqn.outvars, outs, strict=True))
             found.append(bad)
+            return outs
+
+        evaluate(body.program, args, step, consts=consts)
         return jnp.array(found, bool)
 
     found = np.asarray(blame.compiled(run)(body.program.consts, body.args))
@@ -52,9 +54,7 @@ def _inside(body: Body, eqn: compat.Eqn, test: Test) -> Origin | None:
         case compat.Scan() | compat.While() as view:
             loop = blame.Loop(eqn, view, args)
             step, carry = loop.run_until(
-                lambda program, args: _count(
-                    lambda *xs: compat.replay(program, list(xs)), args, test
-                )
+                lambda program, args: _count(lambda *xs: evaluate(program, list(xs)), args, test)
             )
             program, operands = loop.operands(step, carry)
             path = (*body.path, loop.level(step))
@@ -91,9 +91,7 @@ def count(program: compat.Jaxpr, consts, args: list, bad: Callable) -> tuple[lis
                 frame.write(str(jnp.shape(x)), bad(x), mode="sum")  # of booleans: or
         return outs
 
-    def run(consts, args):
-        return compat.replay(program, args, consts)
-
+    run = lambda consts, args: evaluate(program, args, consts=consts)  # noqa: E731
     outs, _, writes = interpret(run, {}, default=look)(list(consts), args)
     return outs, _any(writes)
 

@@ -26,6 +26,7 @@ from malleable.inspection.debugging.hidden import count, first_made
 from malleable.inspection.debugging.stepping import Level, spell
 from malleable.inspection.debugging.timeline import refs
 from malleable.notes import note
+from malleable.programs.evaluate import evaluate
 
 _FEW = 4  # operands that are worth reading
 
@@ -182,7 +183,7 @@ def _check(fun, args, kwargs, large, inside) -> Callable[[list], tuple[bool, boo
     wrong = jnp.isnan if large is None else lambda x: ~(jnp.abs(x) <= large)
 
     def results(consts, args):
-        return compat.replay(program, args, consts), False
+        return evaluate(program, args, consts=consts), False
 
     def everything(consts, args):
         return count(program, consts, args, wrong)

@@ -215,7 +215,9 @@ def _as_now(events: _Walk) -> _Walk:
     return run()
 
 
-def evaluate(program: compat.Jaxpr, args: Sequence, coords: lanes.Coords, ask: Callable) -> list:
+def evaluate_lane(
+    program: compat.Jaxpr, args: Sequence, coords: lanes.Coords, ask: Callable
+) -> list:
     """Run a program of one lane without events. ask(request) gives what a collective gives."""
     walker = _Walker(program, lambda eqn, path: False, None, False, lane=True)
     run, answers = walker.body(walker.table, list(args), _Spot((), None, coords, True)), None

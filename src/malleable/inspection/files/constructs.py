@@ -16,6 +16,7 @@ from malleable.core.frame import select
 from malleable.errors import MalleableError
 from malleable.inspection.files.format import types, values
 from malleable.inspection.files.format.program import Constant
+from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import kind
 
 
@@ -49,6 +50,15 @@ def fit(x, kind: str, what: str):
 # ---------------------------------------------------------------- calls
 
 
+def _flagged(fun: Callable) -> Callable:
+    """A checkpointed function as inside a gradient, where XLA may not undo it."""
+
+    def step(eqn, args):
+        return compat.copy(eqn.replace(params=eqn.params | {"differentiated": True}), args)
+
+    return lambda *args: evaluate(jax.make_jaxpr(fun)(*args), args, step)
+
+
 def _named(fun: Callable, name: str) -> Callable:
     fun.__name__ = fun.__qualname__ = name
     return fun
@@ -80,8 +90,8 @@ def _checkpoint(b, p, args):
         policy = getattr(jax.checkpoint_policies, name)
         policy = policy(*saved) if saved else policy
     run = lambda *xs: b.run(p["body"], xs)  # noqa: E731
-    again = {"prevent_cse": p["prevent_cse"], "policy": policy}
-    return compat.checkpointed(run, bool(p.get("differentiated")), **again)(*args)
+    kept = jax.checkpoint(run, prevent_cse=p["prevent_cse"], policy=policy)
+    return (_flagged(kept) if p.get("differentiated") else kept)(*args)
 
 
 # ---------------------------------------------------------------- branches and loops
@@ -90,7 +100,16 @@ def _checkpoint(b, p, args):
 def _cond(b, p, args):
     index, *args = args
     runs = [lambda *xs, ref=ref: b.run(ref, xs) for ref in p["branches"]]
-    return compat.branch(index, runs, args, p.get("platforms"))
+    platforms = {"branches_platforms": p["platforms"]} if p.get("platforms") else {}
+
+    def step(eqn, xs):
+        if eqn.primitive.name == "clamp":  # the index is known to be in range
+            return [index]
+        told = platforms if eqn.primitive.name == "cond" else {}
+        return compat.copy(eqn.replace(params=eqn.params | told), xs)
+
+    made = compat.trace(lambda index, *xs: lax.switch(index, runs, *xs), index, *args)
+    return evaluate(made, [index, *args], step)
 
 
 def _scan(b, p, args):

@@ -10,6 +10,7 @@ from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection.files import building, calls, portable
 from malleable.inspection.files.format import container, spelling, trees, types
+from malleable.programs.evaluate import evaluate, inlined
 
 
 class Loaded:
@@ -92,12 +93,12 @@ def _load_program(data: bytes, nodes, edited: bool) -> Loaded:
     kinds = [kind for _, kind in about["arguments"]]
     if kinds != list(map(types.spell, program.in_avals)):
         raise MalleableError("the header of the file does not fit the program in it")
-    run = compat.inlined(functools.partial(_replay, program))
+    run = inlined(functools.partial(_replay, program))
     return Loaded(about, program, run, rebuild)
 
 
 def _replay(program: compat.Jaxpr, leaves: Sequence) -> list:
-    return list(map(compat.as_array, compat.replay(program, list(map(compat.as_array, leaves)))))
+    return list(map(compat.as_array, evaluate(program, list(map(compat.as_array, leaves)))))
 
 
 _TEXTS = ("function", "written")

@@ -10,6 +10,7 @@ import jax.export
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.notes import first_line
+from malleable.programs.evaluate import evaluate
 
 try:
     import flatbuffers  # JAX writes and reads its exports with it
@@ -91,7 +92,7 @@ def export(program: compat.Jaxpr, avals: Sequence, name: str, platforms, order: 
     _check_flatbuffers("is written")
 
     def run(*xs):
-        return compat.replay(program, xs)
+        return evaluate(program, xs)
 
     run.__name__ = name if name.isidentifier() else "saved"
     try:

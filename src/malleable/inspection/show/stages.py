@@ -16,6 +16,7 @@ from malleable.inspection.show.rows.outline import Body, outline
 from malleable.inspection.show.rows.renamed import known
 from malleable.inspection.show.shown import Cost, Shown, Stage
 from malleable.notes import first_line, listen, note
+from malleable.programs.evaluate import evaluate
 from malleable.python_source.source import NoSource
 from malleable.rewriting.passes.passes import Pass, checked
 
@@ -145,7 +146,7 @@ def _hlo(fun, args, kwargs, program, staged, wanted, passed) -> Iterator[Stage]:
     else:
 
         def run(*leaves):
-            return compat.replay(program, leaves)
+            return evaluate(program, leaves)
 
         run.__name__ = getattr(fun, "__name__", "program")
         lowered = jax.jit(run).lower(*staged.args)

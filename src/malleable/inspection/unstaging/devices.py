@@ -10,10 +10,11 @@ import jax
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
-from malleable.inspection.debugging.stepping import evaluate
+from malleable.inspection.debugging.stepping import evaluate_lane
 from malleable.inspection.unstaging import crew
 from malleable.inspection.unstaging.refusals import HasRule
 from malleable.notes import note
+from malleable.programs.evaluate import evaluate
 
 
 def together(example: Callable[[int], list], name: Any, size: int) -> list[list]:
@@ -127,14 +128,14 @@ def _enter(lane, prim, plain, params, args) -> list:
         if not isinstance(view, compat.Call) or len(program.jaxpr.eqns) != 1:
             raise HasRule("a loop or branch in it has a rule for its derivative")
         with compat.under_trace(lane):
-            outs = compat.replay(view.body, args)
+            outs = evaluate(view.body, args)
         return list(map(lane.plain, outs))
 
     def ask(request):
         return _ask(lane, request.primitive, request.params, request.values)
 
     with lane.beside():
-        return evaluate(program, plain, crew.coords(), ask)
+        return evaluate_lane(program, plain, crew.coords(), ask)
 
 
 def _bind(prim, params, *args):

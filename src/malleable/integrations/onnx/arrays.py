@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.integrations.onnx.lowering import rule
 from malleable.integrations.onnx.numbers import BFLOAT, known
+from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has
 
 
@@ -198,7 +199,7 @@ def combination(jaxpr):
     names = [eqn.primitive.name for eqn in program.jaxpr.eqns]
     if len(names) == 1 and names[0] in has("associative"):
         return program.jaxpr.eqns[0].primitive.bind
-    one = lambda a, b: compat.replay(program, [a, b])[0]  # noqa: E731
+    one = lambda a, b: evaluate(program, [a, b])[0]  # noqa: E731
 
     def each(a, b):
         a, b = jnp.broadcast_arrays(a, b)

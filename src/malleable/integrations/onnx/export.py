@@ -22,6 +22,7 @@ from malleable.integrations.onnx.lowering import Problem
 from malleable.integrations.onnx.preflight import Prepared, extra, preflight, prepare, quiet
 from malleable.integrations.onnx.restoring import untouched
 from malleable.notes import Note, listen, note
+from malleable.programs.evaluate import evaluate
 
 __all__ = ["Exported", "Problem", "export_onnx", "preflight"]
 
@@ -201,7 +202,7 @@ def convert(prepared: Prepared, opset: int | None) -> Any:
         logger.setLevel(logging.ERROR)
 
     def flat(*xs):
-        outs = compat.replay(lowered, xs)
+        outs = evaluate(lowered, xs)
         return [outs[i] for i in plain]
 
     try:

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.compat import Eqn, Jaxpr
 from malleable.inspection import places
+from malleable.programs.evaluate import evaluate
 
 Rule = Callable[[Eqn], Callable | None]
 RULES: dict[str, list[Rule]] = {}  # by primitive; "" for all
@@ -76,17 +77,9 @@ class Lowering:
 
     def run(self, program: Jaxpr, args: Sequence, done: frozenset = frozenset()) -> list:
         """The results of a program on `args`, pairs for keys and complex numbers."""
-        jaxpr = program.jaxpr
-        env = dict(zip(jaxpr.constvars, map(as_pair, program.consts), strict=True))
-        env.update(zip(jaxpr.invars, args, strict=True))
-
-        def read(atom):
-            return as_pair(atom.val) if isinstance(atom, compat.Literal) else env[atom]
-
-        for eqn in jaxpr.eqns:
-            outs = self.equation(eqn, [read(v) for v in eqn.invars], done)
-            env.update(zip(eqn.outvars, outs, strict=True))
-        return [read(v) for v in jaxpr.outvars]
+        step = lambda eqn, xs: self.equation(eqn, xs, done)  # noqa: E731
+        consts, literal = list(map(as_pair, program.consts)), lambda atom: as_pair(atom.val)
+        return evaluate(program, args, step, consts=consts, literal=literal)
 
     def inside(self, eqn: Eqn, program: Jaxpr, args: Sequence, done: frozenset) -> list:
         """As `run`, of a body of an equation."""

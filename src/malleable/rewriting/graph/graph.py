@@ -17,6 +17,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has
 
 COMMUTATIVE = has("commutative")
@@ -306,18 +307,15 @@ class Graph:
 
     def _splice(self, jaxpr, ins, *, create=True, call=None) -> Any:
         """The equations of a program, one by one, on values; None where one is missing."""
-        program = jaxpr.jaxpr
-        env = dict(zip(program.invars, ins, strict=True))
-        for v, c in zip(program.constvars, jaxpr.consts, strict=True):
+
+        def constant(v, c):
             scalar = getattr(v.aval, "shape", None) == () and not isinstance(c, compat.Tracer)
-            env[v] = self.constant(c, v.aval, None if scalar else v)
-        read = lambda atom: (  # noqa: E731
-            self.constant(atom.val, atom.aval, atom)
-            if isinstance(atom, compat.Literal)
-            else env[atom]
-        )
-        for eqn in program.eqns:
-            values = [read(v) for v in eqn.invars]
+            return self.constant(c, v.aval, None if scalar else v)
+
+        def literal(atom):
+            return self.constant(atom.val, atom.aval, atom)
+
+        def step(eqn, values):
             if self._inline(eqn):
                 whole = eqn if call is None else compat.within(eqn, call)
                 body = compat.bodies(eqn.params)[0]
@@ -332,9 +330,18 @@ class Graph:
                 node = self.intern.get(self._key(eqn, tuple(map(self.resolve, values))))
                 outs = None if node is None else node.outs
             if outs is None:
-                return None
-            env.update(zip(eqn.outvars, outs, strict=True))
-        return [read(v) for v in program.outvars]
+                raise _Missing
+            return outs
+
+        consts = list(map(constant, jaxpr.jaxpr.constvars, jaxpr.consts))
+        try:
+            return evaluate(jaxpr, ins, step, consts=consts, literal=literal)
+        except _Missing:
+            return None
+
+
+class _Missing(Exception):
+    """An equation that is not in the graph."""
 
 
 def _same(atoms, others):

@@ -10,6 +10,7 @@ import jax
 from jax import lax
 
 from malleable import compat
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.graph.slices import rebind
 from malleable.rewriting.passes.passes import configurable, in_bodies
@@ -53,7 +54,7 @@ def merging(fun: Callable) -> Callable:
     """fun of arrays, run with the dims of its products merged."""
 
     def run(*arrays):
-        return compat.replay(merge_dims(compat.trace(fun, *map(jax.typeof, arrays))), arrays)
+        return evaluate(merge_dims(compat.trace(fun, *map(jax.typeof, arrays))), arrays)
 
     return run
 

@@ -11,6 +11,7 @@ from jax import lax
 
 from malleable import compat
 from malleable.notes import note
+from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.passes.passes import configurable, dce, in_bodies
@@ -29,11 +30,11 @@ class Split(NamedTuple):
     inside: compat.Jaxpr
 
     def made(self, args) -> list:
-        return compat.replay(self.before, args)
+        return evaluate(self.before, args)
 
     def step(self, made, args) -> list:
         own = self.inside.consts[: len(self.inside.consts) - len(made)]
-        return compat.replay(self.inside, args, [*own, *made])
+        return evaluate(self.inside, args, consts=[*own, *made])
 
 
 @configurable

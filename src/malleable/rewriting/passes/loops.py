@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jax import lax
 
 from malleable import compat
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.graph.graph import Graph, Node, never
 from malleable.rewriting.graph.slices import typed
 from malleable.rewriting.passes.passes import configurable, each_body, in_bodies, settled
@@ -104,7 +105,7 @@ def _trim_scan(graph, node):
 
         def step(carry, xs):
             now = given | dict(zip((*carried, *stacked), (*carry, *xs), strict=True))
-            outs = compat.replay(loop.view.body, [now[label] for label in labels])
+            outs = evaluate(loop.view.body, [now[label] for label in labels])
             last = dict(zip(reversed(ends), outs[: len(ends)][::-1], strict=True))
             made = dict(zip(rows, outs[len(ends) :], strict=True))
             return [last[label] for label in carried], [made[label] for label in ys]
@@ -264,7 +265,7 @@ def _merge_scans(graph, group):
             row, after = dict(zip(xs, rows, strict=True)), []
             for (node, loop), mine in zip(pairs, carry, strict=True):
                 rest = [*mine, *(row[v] for v in loop.xs)]
-                outs = compat.replay(loop.view.body, [*(given[v] for v in loop.consts), *rest])
+                outs = evaluate(loop.view.body, [*(given[v] for v in loop.consts), *rest])
                 after.append(outs[: len(mine)])
                 row |= dict(zip(node.outs[len(mine) :], outs[len(mine) :], strict=True))
             return after, [row[v] for v in ys]

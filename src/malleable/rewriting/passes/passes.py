@@ -19,6 +19,7 @@ from malleable.core.changes import line_of, links, relinked
 from malleable.core.stage import stage
 from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
+from malleable.programs.evaluate import evaluate, inlined
 from malleable.rewriting.graph.graph import Graph, fingerprint
 
 Pass = Callable[[compat.Jaxpr], compat.Jaxpr]
@@ -53,10 +54,10 @@ def optimize(fun: Callable, *passes: Pass) -> Callable:
                 line_of(fun),
                 f"{name} changes while it is traced",
             )
-        outs = compat.replay(run(staged.jaxpr), list(map(compat.as_array, staged.args)))
+        outs = evaluate(run(staged.jaxpr), list(map(compat.as_array, staged.args)))
         return _hidden(staged.rebuild(outs)), Plain(changes), staged.changed(outs)
 
-    traced_once = compat.inlined(body)
+    traced_once = inlined(body)
 
     @functools.wraps(fun)
     def optimized(*args, **kwargs):
@@ -71,7 +72,7 @@ def optimize(fun: Callable, *passes: Pass) -> Callable:
             given = [x if h else next(rest) for x, h in zip(leaves, here, strict=True)]
             return body(*jax.tree.unflatten(tree, given))
 
-        made = compat.inlined(once)(*(x for x in leaves if not isinstance(x, Plain)))
+        made = inlined(once)(*(x for x in leaves if not isinstance(x, Plain)))
         return finish(args, kwargs, made)
 
     def finish(args, kwargs, made):

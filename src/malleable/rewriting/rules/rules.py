@@ -23,6 +23,7 @@ from jax import lax
 
 from malleable import compat, notes
 from malleable.errors import RuleError
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.graph.graph import Graph, Node, fingerprint
 from malleable.rewriting.passes.passes import LEVELS, Pass, in_bodies
 from malleable.rewriting.rules import patterns
@@ -356,7 +357,7 @@ class _Body:
 
     def __call__(self, closed, *args):
         leaves = [compat.as_array(x) for x in jax.tree.leaves(args)]
-        outs = compat.replay(self.program, [*closed, *leaves])
+        outs = evaluate(self.program, [*closed, *leaves])
         first = jax.tree.structure(args[0])
         if len(args) == 1:
             whole = first.num_leaves == len(outs)

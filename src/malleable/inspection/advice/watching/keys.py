@@ -20,6 +20,7 @@ from malleable.inspection.advice.evidence import syntax
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
+from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
 
 _DRAWS = has("draws") - {"rng_bit_generator"} | {"random_split"}
@@ -322,20 +323,12 @@ class _Reader:
         return self.numbers[key]
 
     def body(self, program: compat.Jaxpr, ins: list[int], at: _Where) -> list[int]:
-        raw = program.jaxpr
-        env = dict(zip(raw.invars, ins, strict=True))
-        for var, const in zip(raw.constvars, program.consts, strict=True):
-            env[var] = self.number(("const", id(const)), [])
+        def literal(atom):
+            return self.number(("literal", str(atom.val), str(atom.aval)), [])
 
-        def look(atom):
-            if isinstance(atom, compat.Literal):
-                return self.number(("literal", str(atom.val), str(atom.aval)), [])
-            return env[atom]
-
-        for eqn in raw.eqns:
-            outs = self.equation(eqn, [look(a) for a in eqn.invars], at)
-            env.update(zip(eqn.outvars, outs, strict=True))
-        return [look(a) for a in raw.outvars]
+        consts = [self.number(("const", id(const)), []) for const in program.consts]
+        step = lambda eqn, ins: self.equation(eqn, ins, at)  # noqa: E731
+        return evaluate(program, ins, step, consts=consts, literal=literal)
 
     def equation(self, eqn, ins: list[int], at: _Where) -> list[int]:
         inside = compat.bodies(eqn.params)

@@ -15,6 +15,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from malleable import compat
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.streaming.region.frontier import FUSIBLE, size
 from malleable.rewriting.streaming.region.region import Ended, Kept, Mapped, Region
@@ -77,7 +78,7 @@ def as_written(
     value, derivative = run, plain
     if alone:  # traced now: the equations it is made from change with the graph
         streamed = compat.trace(run, *(graph.avals[v] for v in given))
-        value, derivative = plain, lambda *values: compat.replay(streamed, values)
+        value, derivative = plain, lambda *values: evaluate(streamed, values)
     both = jax.custom_jvp(value)
 
     def jvp(primals, tangents):

@@ -13,6 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.axis.axes import Ax, restack, unstack
 from malleable.rewriting.axis.bodies import REMATS
 from malleable.rewriting.graph.graph import Graph, Node
@@ -171,7 +172,7 @@ def put(graph: Graph, node: Node, plan: Plan, run, given: list[int], old: list[i
 
 def step_of(view, fixed: list, c: list, x: list) -> tuple[list, list]:
     """(carry, what is stacked) of one step of a scan."""
-    outs = compat.replay(view.body, [*fixed, *c, *x])
+    outs = evaluate(view.body, [*fixed, *c, *x])
     return outs[: len(c)], outs[len(c) :]
 
 
@@ -232,7 +233,7 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
         @_ours
         def one(loop, every):
             (c, state), (x, feeds, t) = loop, every
-            outs = compat.replay(view.body, [*(at[v] for v in consts), *c, *x])
+            outs = evaluate(view.body, [*(at[v] for v in consts), *c, *x])
             rows = [outs[len(c) + i] for i in used]
             state, gone = again(state, rows, feeds, t, w)
             return (outs[: len(c)], state), [gone[v] for v in plan.escapes]
@@ -294,7 +295,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
             advance = worked_out_again(advance)
 
         def one(c, x):
-            return compat.replay(view.body, [*(at[v] for v in consts), *c, *x])[: len(carry)]
+            return evaluate(view.body, [*(at[v] for v in consts), *c, *x])[: len(carry)]
 
         @_ours
         def step(loop, every):

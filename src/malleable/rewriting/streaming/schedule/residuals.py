@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from malleable import compat
+from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
 
 LARGE = 1 << 24  # bytes: more than the caches hold
@@ -69,7 +70,7 @@ def _kept(view, wanted) -> tuple[int, int]:
             args = list(xs)
             for i, x in zip(moving, some, strict=True):
                 args[i] = x
-            return compat.replay(body, args)
+            return evaluate(body, args)
 
         outs, back = jax.vjp(fun, *(xs[i] for i in moving))
         return [*jax.tree.leaves(back), *(outs[len(carried) + i] for i in wanted)]

@@ -1,0 +1,69 @@
+"""The evaluator: run a program, equation by equation.
+
+The one loop over equations that computes values. What an equation computes is a function given to
+it: interpreters, replays, and back ends are such functions.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from malleable import compat
+
+
+def evaluate(
+    program: compat.Jaxpr,
+    args: Sequence,
+    step: Callable[[compat.Eqn, list], Sequence] = compat.copy,
+    *,
+    consts: Sequence | None = None,
+    literal: Callable[[Any], Any] | None = None,
+) -> list:
+    """The results of a program on flat `args`.
+
+    step(eqn, operands) gives the results of one equation, and enters its bodies if it wants to;
+    by default the equation runs as it is, under its own line. consts: values for the constants,
+    instead of the program's own; literal(atom): the value of a literal, which may be of any type,
+    as the others may.
+
+    >>> from malleable import stage
+    >>> program = stage(lambda x, y: (x + 1) * y)(2.0, 5.0).jaxpr
+    >>> float(evaluate(program, [2.0, 5.0])[0])
+    15.0
+    >>> spell = lambda eqn, xs: [f"{eqn.primitive}({', '.join(xs)})"]
+    >>> evaluate(program, ["x", "y"], spell, literal=lambda atom: str(atom.val))
+    ['mul(add(x, 1.0), y)']
+    """
+    raw = program.jaxpr
+    known = program.consts if consts is None else consts
+    env = dict(zip((*raw.constvars, *raw.invars), (*known, *args), strict=True))
+
+    def read(atom):
+        if isinstance(atom, compat.Literal):
+            return atom.val if literal is None else literal(atom)
+        return env[atom]
+
+    for eqn in raw.eqns:
+        env.update(zip(eqn.outvars, step(eqn, [read(v) for v in eqn.invars]), strict=True))
+    return [read(v) for v in raw.outvars]
+
+
+def inlined(fun: Callable) -> Callable:
+    """`fun`, traced once per signature and trace context; leaves no call in the program.
+
+    Compiled where values are at hand; put in place, each equation with its own line, elsewhere.
+    """
+    jitted = jax.jit(fun, inline=compat.INLINE)
+
+    def call(*args):
+        if not compat.is_staging():
+            return jitted(*args)
+        traced = jitted.trace(*args)
+        leaves = list(map(compat.as_array, jax.tree.leaves(args)))
+        if len(traced.jaxpr.jaxpr.invars) != len(leaves):  # it closes over a value being traced
+            return jitted(*args)
+        tree = jax.tree.structure(traced.out_info)
+        return jax.tree.unflatten(tree, evaluate(traced.jaxpr, leaves))
+
+    return call
