@@ -2,7 +2,7 @@
 
     python -m benchmarks.onnx [NAME ..] [--smoke]
 
-Every program of `onnx_programs.py` is exported in both ways, run in onnxruntime on its arguments
+Every program of `programs/onnx.py` is exported in both ways, run in onnxruntime on its arguments
 and compared with JAX. "wrong": the model runs and computes something else; "refused": with an
 error that names the line. jax2onnx alone runs in a process of its own, for it replaces functions
 of JAX while it works. Exit status 0 means that every gate passes: at least 47 of the 52 programs
@@ -20,7 +20,7 @@ import warnings
 import jax
 import numpy as np
 
-from benchmarks.onnx_programs import MORE, PROGRAMS
+from benchmarks.programs.onnx import MORE, PROGRAMS
 from benchmarks.smoke import SMOKE
 
 LEAST = 47  # of the 52; jax2onnx alone: 35 when they were first counted
@@ -74,7 +74,7 @@ def record(program, export):
     try:
         model = export(program)
     except Exception as error:
-        line = bool(re.search(r"onnx_programs\.py:\d+ in \w+", str(error)))
+        line = bool(re.search(r"programs/onnx\.py:\d+ in \w+", str(error)))
         first = str(error).strip().partition("\n")[0]
         kind = "refused" if line and type(error).__name__ == "MalleableError" else "broken"
         return {"kind": kind, "said": f"{type(error).__name__}: {first}"}

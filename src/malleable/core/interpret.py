@@ -45,12 +45,12 @@ class Rulebook:
             self._memo[key] = make()
         return self._memo[key]
 
-    def enters(self, eqn: compat.Eqn) -> bool:
-        """Whether rules apply to something inside an equation."""
+    def enters(self, eqn: compat.Eqn, args: list) -> bool:
+        """Whether rules apply to something inside an equation, or `args` are of other types."""
         inside = compat.bodies(eqn.params)
         if not inside:  # an effect of ours and no body in sight: something hides it
             return compat.has_marker(eqn) and not isinstance(eqn.primitive, Marker)
-        if any(map(self.mentions, inside)):
+        if any(map(self.mentions, inside)) or compat.is_retyped(eqn, args):
             return True
         if self.default is None:
             return False
@@ -158,7 +158,7 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
 
     def step(eqn, xs):
         rule = book.rules.get(eqn.primitive)
-        enters = rule is None and (book.enters(eqn) or compat.is_retyped(eqn, xs))
+        enters = rule is None and book.enters(eqn, xs)
         if rule is None and not enters and not isinstance(eqn.primitive, Marker):
             rule = book.default
         if rule is None and not enters:

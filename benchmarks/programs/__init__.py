@@ -1,0 +1,1 @@
+"""The programs that benchmarks run, one file for each benchmark."""
