@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check lint test golden soak bench bench-gpu docs format
+.PHONY: check lint test fast golden soak bench bench-gpu docs format
 
 check: lint test                ## everything a change must pass
 
@@ -12,15 +12,19 @@ lint:
 test:
 	$(PYTHON) -m pytest
 
+fast:                           ## the tests of what differs from main; BASE=branch for another
+	$(PYTHON) -m pytest $$($(PYTHON) -m tests.house.changed $(BASE))
+
 golden:                         ## what is different from tests/golden/records; WRITE=--write accepts it
 	$(PYTHON) -m tests.golden $(WRITE)
 
-soak:                           ## the laws on many more random programs: takes hours
+soak:                           ## slow tests, and the laws on many more random programs: takes hours
+	$(PYTHON) -m pytest -m slow
 	$(PYTHON) -m tests.soak --programs 20000 --python-programs 50000 --rewriting-programs 50000 \
 		--selective-programs 20000
 	MALLEABLE_LARGE_PROGRAMS=1 $(PYTHON) -m tests.soak --rewriting-programs 25000
 	$(PYTHON) -m benchmarks.selective_soak
-	MALLEABLE_NEW_PROGRAMS=1 $(PYTHON) -m pytest tests/laws tests/effects/test_arrays_like_numpy.py \
+	MALLEABLE_NEW_PROGRAMS=1 $(PYTHON) -m pytest -m '' tests/laws tests/effects/test_arrays_like_numpy.py \
 		tests/test_programs.py tests/inspection/test_stepping.py tests/inspection/test_unstage.py
 
 bench:

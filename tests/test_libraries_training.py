@@ -64,6 +64,17 @@ LOOKS = {
 }
 
 
+def pairs(ones, others):
+    """Each of some with each of others; slow, but for one pair at least with each of both."""
+    ones, others = list(ones), list(others)
+    few = min(len(ones), len(others))
+    return [
+        pytest.param(one, other, marks=[pytest.mark.slow] * ((i - j) % few > 0))
+        for i, one in enumerate(ones)
+        for j, other in enumerate(others)
+    ]
+
+
 # ---------------------------------------------------------------- Flax NNX, which writes in place
 
 
@@ -176,8 +187,7 @@ def test_a_step_of_nnx_trains(name, plainly):
     assert_same(trained(NNX["jitted"], RUNS[name]), plainly["jitted"])
 
 
-@pytest.mark.parametrize("name", ["optimize", "reap", "live"])
-@pytest.mark.parametrize("model", list(NNX)[1:])
+@pytest.mark.parametrize(("model", "name"), pairs(list(NNX)[1:], ["optimize", "reap", "live"]))
 def test_models_of_nnx_of_all_sorts_train(model, name, plainly):
     assert_same(trained(NNX[model], RUNS[name]), plainly[model])
 
@@ -335,8 +345,7 @@ def curves():
     return {name: curve(make, lambda f: f) for name, make in PURE.items()}
 
 
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("library", PURE)
+@pytest.mark.parametrize(("library", "name"), pairs(PURE, RUNS))
 def test_a_pure_step_trains(library, name, curves):
     assert_same(curve(PURE[library], RUNS[name]), curves[library])
 

@@ -1,5 +1,6 @@
 """Every benchmark runs: `python -m benchmarks.NAME --smoke` goes its whole way on small sizes."""
 
+import importlib
 import os
 import pathlib
 import re
@@ -7,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+
+from tests.flags import FAST
 
 ROOT = pathlib.Path(__file__).parent.parent
 FILES = sorted((ROOT / "benchmarks").glob("*.py"))
@@ -19,11 +22,25 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("command", [c for name in RUN for c in MODES.get(name, [name])])
+SLOW = {  # what takes more than 8 s of a processor; others go through the same runners
+    *("frontend", "hints", "inspection", "onnx", "reroll"),
+    *("cases frontend --grad --baseline", "cases selective", "selective_soak"),
+}
+COMMANDS = [command for name in RUN for command in MODES.get(name, [name])]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in FILES])
+def test_a_benchmark_finds_what_it_imports(name):
+    importlib.import_module(f"benchmarks.{name}")
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=[pytest.mark.slow] * (c in SLOW)) for c in COMMANDS]
+)
 def test_a_benchmark_runs(command, tmp_path):
     words = [sys.executable, "-m", f"benchmarks.{command}", "--smoke"]
-    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FAST}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     words = " ".join(words).split()
     run = subprocess.run(words, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=400)
     assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
@@ -32,5 +49,5 @@ def test_a_benchmark_runs(command, tmp_path):
 
 
 def test_every_benchmark_is_run():
-    assert MODES.keys() <= set(RUN)
+    assert MODES.keys() <= set(RUN) and set(COMMANDS) >= SLOW
     assert {"staging", "frontend", "rewriting", "selective_soak", "errors", "gpu"} <= set(RUN)

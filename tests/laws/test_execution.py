@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from tests.generators.selective.programs import random_selective_program, selective_args
+from tests.laws.batches import batches
 from tests.laws.execution_laws import SAME, differs, seen, several_args, try_seeds
 
 PROGRAMS = int(os.environ.get("MALLEABLE_SELECTIVE_PROGRAMS", "100"))
+QUICK = 25
 FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
 BATCH = 25  # plain JAX compiles each operation for each size it meets: once, in a long batch
 
@@ -29,7 +31,7 @@ def whole_tracebacks():
 
 
 @pytest.mark.usefixtures("whole_tracebacks")
-@pytest.mark.parametrize("first", range(FIRST, FIRST + PROGRAMS, BATCH))
+@pytest.mark.parametrize("first", batches(FIRST, PROGRAMS, BATCH, QUICK))
 def test_jitted_programs_do_what_they_did(first):
     seeds = range(first, min(first + BATCH, FIRST + PROGRAMS))
     wrong = [text for text in try_seeds(seeds, shrink=True).values() if text != SAME]

@@ -1,4 +1,4 @@
-"""Every law on random programs: 60 each, of which some run eagerly, the rest compiled."""
+"""Every law on random programs: 20 each, or 60, of which some run eagerly, the rest compiled."""
 
 import os
 
@@ -10,14 +10,16 @@ from tests.generators.programs.programs import inputs, programs
 from tests.laws.laws import LAWS, check
 
 TRIES = int(os.environ.get("MALLEABLE_LAWS", "60"))
+QUICK = min(TRIES, 20)
 
 
 @pytest.mark.caches  # leak checks make JAX forget what it compiled: eager programs take for ever
+@pytest.mark.parametrize("tries", [QUICK, pytest.param(TRIES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LAWS)
-def test_law(name):
+def test_law(name, tries):
     law, options = LAWS[name]
 
-    @settings(max_examples=TRIES)
+    @settings(max_examples=tries)
     @given(programs(depth=2, **options), inputs(), st.sampled_from([True] * 15 + [False]))
     def holds(program, args, compiled):
         check(law, program, args, compiled=compiled)

@@ -1,5 +1,6 @@
 """`autograph` of random Python programs computes, changes and raises what plain Python does."""
 
+import functools
 import os
 import re
 
@@ -9,16 +10,17 @@ import pytest
 
 from tests.generators.python.guards import PARENTS
 from tests.generators.python.programs import python_args, random_python_program
+from tests.laws.batches import batches
 from tests.laws.python_laws import SAME, is_wrong, try_seeds
 
 PROGRAMS = int(os.environ.get("MALLEABLE_PYTHON_PROGRAMS", "360"))
-BATCH = 15
+BATCH, QUICK = 15, 90
 
 # Leak checks would trace everything anew; tracing and compiling is what takes the time already.
 pytestmark = pytest.mark.caches
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.parametrize("first", batches(0, PROGRAMS, BATCH, QUICK))
 def test_traced_programs_do_what_python_does(first):
     found = try_seeds(range(first, first + BATCH), shrink=True)
     wrong = [text for text in found.values() if is_wrong(text)]
@@ -52,10 +54,14 @@ DRAWN = {  # of what is drawn from seed 300 on
 }
 
 
+@functools.cache
+def sources():
+    return [random_python_program(seed).source for seed in range(300, 700)]
+
+
 @pytest.mark.parametrize("what", DRAWN)
 def test_one_program_in_forty_at_least_has(what):
-    sources = [random_python_program(seed).source for seed in range(300, 700)]
-    assert sum(re.search(DRAWN[what], source) is not None for source in sources) >= 10
+    assert sum(re.search(DRAWN[what], source) is not None for source in sources()) >= 10
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))

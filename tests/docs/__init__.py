@@ -1,1 +1,0 @@
-"""What the docs say about the whole of the package."""

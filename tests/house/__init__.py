@@ -1,0 +1,1 @@
+"""Tests of the house itself: its words, and which tests belong to a change."""
