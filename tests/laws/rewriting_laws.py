@@ -6,6 +6,7 @@ ways a caller may use them. Passes that decline small programs are forced.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from unittest.mock import patch
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 import malleable as mal
 from malleable import compat, optimize, push_up_reductions, reroll, stage, stream
 from malleable.rewriting.graph.graph import fingerprint
+from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming import cost
 from tests.flags import USUAL
 from tests.generators.arrays.programs import ArrayProgram, array_args, random_array_program, smaller
@@ -24,8 +26,9 @@ SHRINK_SECONDS = 60
 
 def small_as_written(jaxpr):
     """`stream` that leaves small values as written, too, whatever XLA makes of them."""
-    with patch.object(cost, "FEW", 2), patch.object(cost, "fuses_sums", lambda: True):
-        return stream(jaxpr, threshold=1)
+    machine = replace(Machine.current(), fused_row=2)
+    with patch.object(cost, "fuses_sums", lambda: True):
+        return stream(jaxpr, threshold=1, machine=machine)
 
 
 PASSES = {

@@ -7,11 +7,11 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from malleable import compat
-from malleable.rewriting.graph import slices
+from malleable.rewriting.machine import BACKENDS, CPU, Machine
 from malleable.rewriting.passes.passes import optimize
 from tests.scans import push, same_everywhere, same_on_eight_devices
 
-N = slices.FEW // 4 + 1
+N = CPU.short_slice // 4 + 1
 U = jnp.sin(0.1 * jnp.arange(N))
 SMALL = U[1:7]
 
@@ -54,7 +54,7 @@ def gradient(loss, u):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("scan", [wave, lambda u: wave(u, reverse=True), layers])
 def test_derivatives_are_what_they_were(monkeypatch, scan, loss):
-    monkeypatch.setattr(slices, "FEW", 0)
+    monkeypatch.setitem(BACKENDS, "cpu", Machine(short_slice=0))
     fun = lambda u: LOSSES[loss](scan(u))
     ours = optimize(fun, push(chunk=1))
     same_everywhere(ours, fun, SMALL)
@@ -65,7 +65,7 @@ def test_derivatives_are_what_they_were(monkeypatch, scan, loss):
 
 
 def test_it_composes_with_shard_map_on_eight_devices_in_both_orders(monkeypatch):
-    monkeypatch.setattr(slices, "FEW", 0)
+    monkeypatch.setitem(BACKENDS, "cpu", Machine(short_slice=0))
 
     def local(x):
         ys = wave(x)

@@ -6,9 +6,10 @@ import pytest
 
 from malleable import stage
 from malleable.rewriting.graph.graph import Graph
+from malleable.rewriting.machine import CPU
 from malleable.rewriting.passes.passes import optimize
 from malleable.rewriting.streaming.comparisons import compared
-from malleable.rewriting.streaming.minor import FEW, unroll_minor
+from malleable.rewriting.streaming.minor import unroll_minor
 from malleable.rewriting.streaming.stream import stream
 from tests.rules import assert_same, prims
 
@@ -45,7 +46,7 @@ def test_the_gradient_is_the_same_where_terms_are_equal(name):
 @pytest.mark.parametrize(
     "fun",
     [
-        lambda x, y: jnp.repeat(x, FEW, 1)[:, None].sum(-1) + y[:, 0],
+        lambda x, y: jnp.repeat(x, CPU.terms, 1)[:, None].sum(-1) + y[:, 0],
         lambda x, y: jnp.sort(x[:, None] - y[None], -1).sum(-1),
         lambda x, y: (x[:, None] - y[None]).astype(jnp.float16).max(-1),
         lambda x, y: (x**2).sum(-1)[:, None] + y[:, 0],
@@ -66,7 +67,7 @@ def test_many_coordinates_are_reduced_together(count, terms):
 
 def test_terms_made_of_many_terms_stay():
     """A mixture of 32 normal distributions in 8 dimensions would be some 800 equations."""
-    x, y = jnp.ones((50, 8)), jnp.ones((FEW, 8))
+    x, y = jnp.ones((50, 8)), jnp.ones((CPU.terms, 8))
     fun = lambda x, y: jax.nn.logsumexp(-((x[:, None] - y) ** 2).sum(-1), 1)
     program = unrolled(stage(fun)(x, y).jaxpr)
     assert [name for name in prims(program) if "reduce" in name] == ["reduce_max", "reduce_sum"]

@@ -10,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from malleable import compat, listen, stage
+from malleable.rewriting.machine import Machine
 from malleable.rewriting.passes.fold import fold
 from malleable.rewriting.passes.loops import scan_trim
 from malleable.rewriting.passes.passes import optimize
@@ -326,11 +327,11 @@ def test_what_is_given_as_large_as_that_is_not_transposed():
 
 
 @pytest.mark.parametrize(("most", "steps"), [(math.inf, N), (N, M)])
-def test_blocks_are_not_summed_to_what_xla_sums_badly(monkeypatch, most, steps):
+def test_blocks_are_not_summed_to_what_xla_sums_badly(most, steps):
     """Cut into columns, which sums nothing up, it is, in the gradient, to as many as x has."""
-    monkeypatch.setattr("malleable.rewriting.streaming.stream.COLUMNS", most)
     fun = lambda x, y: jnp.cos(jnp.sin(x[:, None] * y).sum(0))
-    (loop,) = loops(program(fun, X[:, 0], Y[:, 0], block=1))
+    machine = Machine(summed_columns=most)
+    (loop,) = loops(program(fun, X[:, 0], Y[:, 0], block=1, machine=machine))
     assert loop.params["length"] == steps
 
 

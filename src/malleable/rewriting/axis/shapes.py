@@ -1,6 +1,5 @@
 """How a streamed axis passes what works element by element, moves dimensions, or reduces."""
 
-import jax
 from jax import lax
 from jax import numpy as jnp
 
@@ -19,6 +18,7 @@ from malleable.rewriting.graph.slices import (
     slice_shape,
     slots,
 )
+from malleable.rewriting.machine import Machine
 
 ELEMENTWISE = kind("elementwise", "complex", "cast", "same") | {"pvary"}
 ELEMENTWISE -= {"bitcast_convert_type"}  # one number as several smaller ones
@@ -164,7 +164,7 @@ def first_extremum(eqn, t, x, axis):
     The extremum, then the first place that equals it, or holds a NaN: 8 to 12 times faster than a
     reduction that carries an index along.
     """
-    if jax.default_backend() != "cpu" or x.shape[axis] < 8 or x.dtype.kind not in "iuf":
+    if x.shape[axis] < Machine.current().slow_places or x.dtype.kind not in "iuf":
         return rebind(eqn, [x], axes=(axis,))[0]
     best = lax.reduce_max if eqn.primitive.name == "argmax" else lax.reduce_min
     x, dtype, length = in_memory(lax.stop_gradient(x), t), eqn.params["index_dtype"], x.shape[axis]

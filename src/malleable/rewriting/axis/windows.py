@@ -23,6 +23,8 @@ from malleable.rewriting.graph.slices import (
     slots,
 )
 
+LARGEST = 1 << 22  # elements of a constant that is worked out to know its value
+
 
 class Origin(NamedTuple):
     """The equation that makes a value; origin(i): who makes its operand i.
@@ -360,7 +362,7 @@ def _evaluate(made, depth: int = 12):
     if not isinstance(made, Origin):
         return made
     eqn = made.eqn
-    big = any(size(shape) > 1 << 22 for shape in shapes(eqn.outvars))
+    big = any(size(shape) > LARGEST for shape in shapes(eqn.outvars))
     if big or not depth or eqn.effects or compat.bodies(eqn.params) or len(eqn.outvars) != 1:
         return None
     args = []

@@ -10,8 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-
-FEW = 1 << 12  # bytes of a slice that had better be worked out for each use
+from malleable.rewriting.machine import Machine
 
 
 class Ax(NamedTuple):
@@ -129,7 +128,7 @@ def handed_back(t, x):
 
     For a few KiB it takes longer to start to than to work it out again.
     """
-    large = compat.differentiable(x) and x.size * x.dtype.itemsize > FEW
+    large = compat.differentiable(x) and x.size * x.dtype.itemsize > Machine.current().short_slice
     return _handed_back(t, x) if large else x
 
 

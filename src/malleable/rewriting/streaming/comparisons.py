@@ -90,28 +90,21 @@ def behind(graph: Graph, comparisons: Compared) -> set[int]:
     a reduction it works out once.
     """
     bits = reduce(or_, comparisons.shared.values(), 0)
-    work = [graph.resolve(v) for i, v in enumerate(comparisons.values) if bits >> i & 1]
-    seen = set(work)
-    while work:
-        node = graph.maker[work.pop()]
-        if node is not None and node.name in FUSIBLE:
-            more = set(node.ins) - seen
-            seen |= more
-            work.extend(more)
-    return seen
+    both = [graph.resolve(v) for i, v in enumerate(comparisons.values) if bits >> i & 1]
+    return _traced_back(graph, both, FUSIBLE)
 
 
 def _is_float(graph: Graph, value: int) -> bool:
     return jnp.issubdtype(graph.avals[value].dtype, jnp.floating)
 
 
-def _traced_back(graph: Graph, values: Iterable[int]) -> set[int]:
-    """The values these have their elements from, themselves among them."""
+def _traced_back(graph: Graph, values: Iterable[int], through: frozenset = MOVED) -> set[int]:
+    """The values these have their elements from, by such equations; themselves among them."""
     seen = set(values)
     work = list(seen)
     while work:
         node = graph.maker[work.pop()]
-        if node is not None and node.name in MOVED:
+        if node is not None and node.name in through:
             more = set(node.ins) - seen
             seen |= more
             work.extend(more)

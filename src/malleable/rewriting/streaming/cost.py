@@ -10,6 +10,7 @@ from malleable import compat
 from malleable.notes import note
 from malleable.programs.primitives import has, kind
 from malleable.rewriting.graph.graph import Node
+from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming.region.frontier import FUSIBLE, size
 from malleable.rewriting.streaming.region.region import (
     Carried,
@@ -19,28 +20,13 @@ from malleable.rewriting.streaming.region.region import (
     Region,
     axes_of,
 )
-from malleable.rewriting.streaming.schedule.late import NARROW, is_late, late_sums
+from malleable.rewriting.streaming.schedule.late import COSTLY, is_costly, is_late, late_sums
+from malleable.rewriting.streaming.schedule.residuals import is_heavy
 
-CACHE = 1 << 20  # bytes: what a core keeps at hand; below that, stacking is free
-START = 2.5e-7  # seconds to start a kernel in a loop
-BANDWIDTH = 1e10  # bytes per second of a core
-MATRIX = 1 << 14  # elements from which on a product wants more rows
-ROWS = 256  # rows that a product with the largest matrices needs to run at full speed
-VECTOR = 1 << 8  # bytes of a slice up to which to add it takes longer than to stack it
-SHORT = 1 << 12  # bytes up to which anything else does; a quarter where its step takes long itself
-LOOP = 8  # steps that a loop within a step is worth
-SHARED = 1 << 17  # bytes of a block from which on XLA:CPU gives each thread a part of it
-LARGE = 4 * CACHE  # bytes from which on a value is worth streaming
 FUSED = kind("reduce") & has("sum", "extremum")  # with what they reduce
 APART = has("apart")  # never with what reduces them
 KEPT = has("kept")
 CLAMP = frozenset(["max", "min"])  # of which XLA makes one, if there are both
-MOST = 64  # equations and operands of what XLA:CPU still makes one kernel of
-FEW, LONG = 64, 1 << 10  # elements of a row that XLA:CPU is fast at, if they are reduced, or left
-INNER = 16  # multiplications that take longer than to write a number
-# elements: XLA:CPU of 0.10 sums leading dims 4 to 40 times as slowly where that leaves more
-COLUMNS = 1 << 14 if jax.__version_info__ < (0, 12) else math.inf
-BLOCK = 1 << 21  # bytes of the widest value of a block: a gradient has two or three at a time
 
 
 def gains(region: Region, seeds: list[int], least: int | None, short: int = 0) -> str:
@@ -77,9 +63,10 @@ def pays_from(region: Region, short: int) -> int:
     """
     ends = {n for n, a in region.actions.items() if isinstance(a, Ended | Carried | Kept)}
     added, row = ends <= set(late_sums(region)), slice_bytes(region)
-    if row < (min(VECTOR, short) if added else short):
-        return 3 * LARGE
-    return CACHE // 8 if added else CACHE
+    machine = Machine.current()
+    if row < (min(machine.vector_slice, short) if added else short):
+        return machine.stacked
+    return machine.core_cache // 8 if added else machine.core_cache
 
 
 def is_kept(graph, value) -> bool:
@@ -91,13 +78,14 @@ def is_kept(graph, value) -> bool:
 
 def takes_longer(region: Region) -> str:
     """Why a large value takes longer to work out than blocks of it save, or ""."""
-    graph = region.graph
+    graph, machine = region.graph, Machine.current()
     if any(node.name == "conv_general_dilated" for node in region.actions):
         return "a convolution of all examples at once is faster"
     products = [node for node in region.actions if node.name == "dot_general"]
     largest = max(region.streams, key=lambda v: size(graph, v))
-    elements = math.prod(graph.avals[largest].shape)
-    if size(graph, largest) < 4 * LARGE and sum(map(multiplications, products)) > INNER * elements:
+    work = machine.product_flop * math.prod(graph.avals[largest].shape)
+    small = size(graph, largest) < machine.shared_cache
+    if small and sum(map(multiplications, products)) > work:
         return f"its products take longer than to keep {size(graph, largest)} bytes"
     return ""
 
@@ -108,7 +96,8 @@ def is_fused(region: Region) -> bool:
     It does where a few floats are used once each, up to one reduction; booleans it keeps. It is
     slow at rows of a few numbers that are reduced, and at long ones of what is left.
     """
-    if len(region.actions) + len(region.sources()) + len(region.wholes()) > MOST:
+    machine, parts = Machine.current(), (region.actions, region.sources(), region.wholes())
+    if sum(map(len, parts)) > machine.fused_equations:
         return False
     graph, names = region.graph, {node.name for node in region.actions}
     reductions = [node for node in region.actions if node.name in FUSED]
@@ -123,7 +112,9 @@ def is_fused(region: Region) -> bool:
     if any(graph.avals[v].dtype.name not in ("float32", "float64") for v in large):
         return False
     row, left = aval.shape[-1], set(range(aval.ndim)) - {*axes}
-    if left and (row > LONG if aval.ndim - 1 in left else row < FEW):
+    if left and aval.ndim - 1 in left and row > machine.fused_left:
+        return False
+    if left and aval.ndim - 1 not in left and row < machine.fused_row:
         return False
     return fuses_sums()
 
@@ -153,7 +144,7 @@ def is_better_behind(plan, node, view) -> bool:
     So it is for accumulators as large as a slice (a sum to a number makes XLA keep the slice),
     unless operands would have to be copied to be one step apart.
     """
-    graph = plan.graph
+    graph, machine = plan.graph, Machine.current()
     if plan.single or any(v in node.outs for v in plan.escapes):
         return False
     _, _, xs = view.split(list(node.ins))
@@ -162,13 +153,10 @@ def is_better_behind(plan, node, view) -> bool:
     vectors = [v for v in plan.results if size(graph, v) * 2 >= widest]
     vectors += [n for n, a in plan.region.actions.items() if is_late(a)]
     costly = any(e.primitive.name in TWICE for e in view.body.jaxpr.eqns)
-    return costly and widest >= WIDE and bool(vectors) and apart <= CACHE
+    return costly and widest >= machine.wide_slice and bool(vectors) and apart <= machine.core_cache
 
 
 TWICE = has("recomputed")
-WIDE = 1 << 10  # bytes of a slice
-
-
 WHOLE = has("whole")
 
 
@@ -184,7 +172,7 @@ def chunk_of(region: Region, light: bool) -> int:
     block. light: whether a step takes no longer than a reduction; then there are enough steps for
     a loop of their own, as where a slice is small.
     """
-    graph, wanted = region.graph, 1
+    graph, machine, wanted = region.graph, Machine.current(), 1
     for node, action in region.actions.items():
         if node.name != "dot_general" or not isinstance(action, Mapped):
             continue
@@ -193,17 +181,18 @@ def chunk_of(region: Region, light: bool) -> int:
             continue
         matrix = graph.avals[node.ins[axes.index(None)]]
         out = graph.avals[node.outs[0]]
-        if math.prod(matrix.shape) < MATRIX:
+        if math.prod(matrix.shape) < machine.product_matrix:
             continue
         per_step = math.prod(out.shape) // region.n
         wide = max(matrix.shape)
-        enough = max(ROWS, BLOCK // (wide * out.dtype.itemsize))
+        enough = max(machine.product_rows, machine.block // (wide * out.dtype.itemsize))
         wanted = max(wanted, enough // max(1, per_step // wide))
     row = slice_bytes(region)
-    k = pace(region, plain=2) if light or row < NARROW else 1
-    while 1 < k < LOOP and 2 * k * row <= SHARED / 2:
+    k = pace(region, plain=2) if light or row < machine.narrow_slice else 1
+    most = region.n // machine.chunks
+    while 1 < k < machine.inner_steps and 2 * k * row <= machine.shared_block / 2:
         k *= 2
-    while 1 < k <= region.n // 40 and 2 * k * row <= SHARED / 4:
+    while 1 < k <= most and 2 * k * row <= machine.shared_block / 4:
         k *= 2
     while k < min(wanted, region.n):
         k *= 2
@@ -245,7 +234,8 @@ def finds_places(region: Region) -> bool:
 
 def is_awkward(block: int) -> bool:
     """Whether XLA:CPU shares out what each equation does with so many bytes, in vain."""
-    return SHARED < block < 2 * SHARED
+    shared = Machine.current().shared_block
+    return shared < block < 2 * shared
 
 
 def pace(region: Region, plain: int = 1) -> int:
@@ -254,19 +244,32 @@ def pace(region: Region, plain: int = 1) -> int:
     What is put right after each provisional result (a softmax, a variance) costs several starts;
     a reduction that nothing is put right after costs `plain`.
     """
-    starts = 0.0
+    machine, starts = Machine.current(), 0.0
     for node in region.actions.keys() - late_sums(region):
         action = region.actions[node]
         kinds = {mark.kind for mark in getattr(action, "marks", ())}
-        starts += (START if isinstance(action, Ended | Carried) else 0) * (
-            16 if "power" in kinds else 8 if "scale" in kinds else plain
-        )
+        put_right = machine.power_starts if "power" in kinds else machine.scaled_starts
+        if isinstance(action, Ended | Carried):
+            starts += put_right if kinds & {"power", "scale"} else plain
+    enough = min(starts * machine.kernel_start * machine.bandwidth, machine.core_cache / 4)
     row, k = slice_bytes(region), 1
-    while 40 * k <= region.n and k * row < min(starts * BANDWIDTH, CACHE / 4):
+    while machine.chunks * k <= region.n and k * row < enough:
         k *= 2
     if k > 1 and is_awkward(k * row):
         return k // 2 if k >= 16 else 2 * k
     return k
+
+
+def is_slow(region: Region) -> bool:
+    """Whether reductions should take several steps at once."""
+    return pace(region, 4 if is_costly(region) else 1) > Machine.current().slow_pace
+
+
+def free_slice(body: compat.Jaxpr) -> int:
+    """The bytes of a slice that a step stacks in no time: fewer where it takes long itself."""
+    if is_heavy(body):
+        return 0
+    return Machine.current().short_slice // (4 if is_heavy(body, COSTLY) else 1)
 
 
 def slice_bytes(region: Region) -> int:

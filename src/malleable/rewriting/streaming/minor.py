@@ -16,13 +16,12 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.rewriting.axis.axes import Ax, unstack
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming.comparisons import Compared, behind
 from malleable.rewriting.streaming.region.frontier import FUSIBLE, pull, size
 from malleable.rewriting.streaming.region.region import Mapped, Region, Stream, Window
 from malleable.rewriting.streaming.region.sinks import tied, won
 
-FEW = 32  # elements that become terms; half as many where each becomes a reduction
-TERMS = 256  # equations that they may take: more take XLA seconds to compile, and gain nothing
 SLOW = frozenset(("sin", "cos"))  # vector code in XLA:CPU only where it reduces what comes of them
 SEARCHED = frozenset(("reduce_max", "reduce_min"))
 COMBINE = {"reduce_sum": operator.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
@@ -95,8 +94,8 @@ def _unroll(graph: Graph, node: Node, written: dict[int, int]) -> int | None:
     if aval.ndim < 2 or aval.dtype.itemsize < 4 or aval.dtype.kind not in "fiu":
         return None
     dim = aval.ndim - 1
-    n, over = aval.shape[dim], dim in axes
-    if not 1 < n <= (FEW if over else FEW // 2) or (over and len(axes) > 1):
+    n, over, machine = aval.shape[dim], dim in axes, Machine.current()
+    if not 1 < n <= machine.terms // (1 if over else 2) or (over and len(axes) > 1):
         return None
     if not over and len(axes) == dim:
         return None  # scalar code, a reduction to each number
@@ -104,7 +103,7 @@ def _unroll(graph: Graph, node: Node, written: dict[int, int]) -> int | None:
     actions = pull(graph, streams, n, size(graph, value) // n)
     if not actions or value not in streams or any(a.name not in FUSIBLE for a in actions):
         return None
-    if n * len(actions) > TERMS:
+    if n * len(actions) > machine.term_equations:
         return None
     if any(a.name in SLOW for a in actions) and not _is_reduced(graph, node):
         return None

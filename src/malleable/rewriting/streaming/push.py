@@ -19,6 +19,7 @@ from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axis.axes import Ax
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.machine import Machine, decided_for
 from malleable.rewriting.passes.buffers import unbuffer
 from malleable.rewriting.passes.passes import (
     LEVELS,
@@ -28,13 +29,13 @@ from malleable.rewriting.passes.passes import (
     is_sized,
     settled,
 )
+from malleable.rewriting.rules.traced import below
 from malleable.rewriting.streaming.cost import (
-    CACHE,
-    SHORT,
     chunk_of,
+    free_slice,
     gains,
     is_better_behind,
-    pace,
+    is_slow,
     steps_of,
 )
 from malleable.rewriting.streaming.emit.as_written import is_as_written
@@ -54,11 +55,10 @@ from malleable.rewriting.streaming.region.region import Region, Stream, Window
 from malleable.rewriting.streaming.region.reversal import unreverse
 from malleable.rewriting.streaming.region.runners import RUNNERS
 from malleable.rewriting.streaming.region.sinks import SINKS, Sink
-from malleable.rewriting.streaming.schedule.late import COSTLY, is_costly, sum_late
+from malleable.rewriting.streaming.schedule.late import sum_late
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.residuals import is_better_again, is_heavy
 
-SLOW = 4  # from so many steps on that a reduction should take at once
 ROUNDS = 4  # a scan may find its reduction only when another user of what it stacks is gone
 
 
@@ -71,6 +71,7 @@ def push_up_reductions(
     sinks: Sequence[Sink] = SINKS,
     level: str = "reassoc",
     threshold: int | None = None,
+    machine: Machine | None = None,
 ) -> compat.Jaxpr:
     """Reduce what scans stack inside the scans: memory / length, and time, where it pays.
 
@@ -80,7 +81,8 @@ def push_up_reductions(
     it was written where that is better;
     level: "exact" for sums of floats in their old order only; threshold: bytes a scan must stack
     to be worth it (default: 1 MiB, 128 KiB for mere sums, 12 MiB where its steps take no time and
-    stack up to 4 KiB; 0: push whatever can be). Declined scans leave a note.
+    stack up to 4 KiB; 0: push whatever can be); machine: what to decide for, the default backend
+    if None. Declined scans leave a note.
     Source: jax#4968.
 
     >>> from jax import numpy as jnp
@@ -100,7 +102,6 @@ def push_up_reductions(
     if not is_sized(jaxpr, "push_up_reductions"):
         return jaxpr
     by_name, allow, may_inline = chosen(sinks, level)
-    large = CACHE // 8 if threshold is None else threshold
 
     def inline(eqn: compat.Eqn) -> bool:
         """Calls in the way; also a tail that was pushed into this body, to be pushed further."""
@@ -108,17 +109,19 @@ def push_up_reductions(
 
     def push(body: compat.Jaxpr) -> compat.Jaxpr:
         graph = Graph.of(body, inline)
+        large = Machine.current().core_cache // 8 if threshold is None else threshold
         changed = level != "exact" and unreverse(graph, large)
         for node in graph.order():
             if node.name == "scan" and node in graph.nodes:
                 changed |= _push_one(graph, node, by_name, allow, chunk, remat, threshold)
         return graph.jaxpr() if changed else body
 
-    for _ in range(ROUNDS):
-        pushed = settled(jaxpr, each_body(push)(unbuffer(jaxpr)))
-        if pushed is jaxpr:
-            break
-        jaxpr = dce(pushed)
+    with decided_for(machine):
+        for _ in range(ROUNDS):
+            pushed = settled(jaxpr, each_body(push)(unbuffer(jaxpr)))
+            if pushed is jaxpr:
+                break
+            jaxpr = dce(pushed)
     return jaxpr
 
 
@@ -183,12 +186,12 @@ def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
         region = _with_windows(region, seeds, sinks, options, carried(view, node))
     region = finish(region)
     light = not is_heavy(view.body)
-    short = (SHORT // 4 if is_heavy(view.body, COSTLY) else SHORT) if light else 0
+    short = free_slice(view.body)
     verdict = gains(region, parts.joined if parts else list(seeds), least, short)
     plan = Plan(region)
     if parts and plan.single:
         verdict = "parts of a batched map are taken"
-    elif plan.single and least != 0 and pace(region, 4 if is_costly(region) else 1) > SLOW:
+    elif plan.single and least != 0 and is_slow(region):
         verdict = "its steps are too small to reduce one by one"
     if verdict:
         note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
@@ -295,24 +298,10 @@ def _parts(graph: Graph, scan: Node, ys: list[int], n: int) -> Parts | None:
             return None
         found.append((shape[1], joins[0].outs[0], joins[0].ins[1], users[0], joins[0], flat))
     widths = {(w, graph.avals[tail].shape[0]) for w, _, tail, *_ in found}
-    if len(widths) != 1 or _depends(graph, scan, {f[2] for f in found}):
+    if len(widths) != 1 or scan in below(graph, [f[2] for f in found]):
         return None
     ((width, rest),) = widths
     nodes = frozenset(node for f in found for node in f[3:5])
     return Parts(
         width, rest, [f[1] for f in found], [f[2] for f in found], nodes, [f[5] for f in found]
     )
-
-
-def _depends(graph: Graph, node: Node, values: set[int]) -> bool:
-    """Whether one of the values is worked out from the results of an equation."""
-    work, seen = list(node.outs), set()
-    while work:
-        v = work.pop()
-        if v in values:
-            return True
-        for user in graph.users(v):
-            if user not in seen:
-                seen.add(user)
-                work.extend(user.outs)
-    return False

@@ -20,12 +20,10 @@ from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.axis.axes import Ax, restack, unstack
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.machine import Machine, decided_for
 from malleable.rewriting.passes.passes import configurable, in_bodies, is_sized, settled
 from malleable.rewriting.streaming.comparisons import compared, torn
 from malleable.rewriting.streaming.cost import (
-    BLOCK,
-    COLUMNS,
-    LARGE,
     even,
     is_fused,
     is_kept,
@@ -53,7 +51,6 @@ from malleable.rewriting.streaming.region.sinks import SINKS, Sink
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.separable import is_separable
 
-ROWS = 128  # of a block, which then may be twice as large: XLA shares fewer among threads badly
 END = Ended | Kept
 SPREAD = 4  # so many times its largest operand is a value that is spread out
 
@@ -67,13 +64,15 @@ def stream(
     sinks: Sequence[Sink] = SINKS,
     level: str = "reassoc",
     threshold: int | None = None,
+    machine: Machine | None = None,
 ) -> compat.Jaxpr:
     """Work through large intermediates in blocks of rows, where XLA would make them as a whole.
 
     block: rows at a time, for `argmax` and `argmin` at most so many and a divisor of them all,
     "auto" by cost; remat: whether a gradient computes a block again instead of keeping it;
     level: "exact" leaves sums of floats in their order; threshold: bytes from which on a value
-    counts as large. Declined values leave a note.
+    counts as large; machine: what to decide for, the default backend if None. Declined values leave
+    a note.
 
     >>> from malleable import stage
     >>> def smooth(x, y):
@@ -90,7 +89,6 @@ def stream(
     if not is_sized(jaxpr, "stream"):
         return jaxpr
     by_name, allow, may_inline = chosen(sinks, level)
-    least = LARGE if threshold is None else threshold
 
     def left(region: Region) -> bool:
         """Whether the value had better be worked out as it is written."""
@@ -105,6 +103,7 @@ def stream(
             why = _verdict(region, small) or torn(region, comparisons)
             return why or ("" if threshold is not None else takes_longer(region))
 
+        least = Machine.current().large if threshold is None else threshold
         written = {} if level == "exact" else unroll_minor(graph, least, comparisons, stay)
         changed = bool(written)
         tried: set = set()
@@ -125,7 +124,8 @@ def stream(
             body = compat.dce(after)
         return body
 
-    return settled(jaxpr, in_bodies(pass_over)(jaxpr))
+    with decided_for(machine):
+        return settled(jaxpr, in_bodies(pass_over)(jaxpr))
 
 
 def _next(graph: Graph, tried: set, least: int) -> Node | None:
@@ -236,7 +236,8 @@ def _rank(region: Region, small: int) -> tuple:
     elements = max(graph.avals[v].size for v in region.streams)
     turned = 2 * sum(graph.avals[v].size for v in cut) >= elements  # booleans as well
     search = is_search(region)
-    wide = not search and any(graph.avals[v].size > COLUMNS for v in _sums(region))
+    most = Machine.current().summed_columns
+    wide = not search and any(graph.avals[v].size > most for v in _sums(region))
     count = -1 if search else len(ends)
     return wide, turned, rounded, added > small, 4 * moved >= largest, count, -region.n
 
@@ -268,8 +269,9 @@ def _rows(region: Region, small: int) -> int:
     kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
     kept = [v for v in kept if size(graph, v) > small]  # a number for each row is none of these
     widest = max(size(graph, v) for v in kept or region.streams) // region.n
-    k, most = 1, BLOCK * 5 // max(5, len(region.sources()))
-    while 2 * k < region.n and 2 * k * widest <= (2 * BLOCK if 2 * k <= ROWS else most):
+    machine, k = Machine.current(), 1
+    most, few = machine.block * 5 // max(5, len(region.sources())), machine.block_rows
+    while 2 * k < region.n and 2 * k * widest <= (2 * machine.block if 2 * k <= few else most):
         k *= 2
     return even(k, region.n)
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from malleable import compat
+from malleable.rewriting.machine import CPU
 from malleable.rewriting.passes.passes import optimize
-from malleable.rewriting.streaming.schedule.late import SMALL, THERE
 from tests.scans import X, push, pushed, rollout, same_everywhere, waves
 
 SUMS = {
@@ -60,7 +60,8 @@ def test_what_a_step_adds_to_has_no_dims_of_one():
 
 
 @pytest.mark.parametrize(
-    ("tail", "limit"), [(lambda y: y.sum(), THERE - 1), (lambda y: (y**2).sum(), SMALL)]
+    ("tail", "limit"),
+    [(lambda y: y.sum(), CPU.short_slice - 1), (lambda y: (y**2).sum(), CPU.late_slice)],
 )
 def test_a_large_slice_is_reduced_at_each_step(tail, limit):
     x = jnp.ones(limit // 4 + 1)

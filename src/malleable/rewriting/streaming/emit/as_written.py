@@ -17,12 +17,12 @@ from jax.custom_derivatives import SymbolicZero
 from malleable import compat
 from malleable.programs.evaluate import evaluate
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming.region.frontier import FUSIBLE, size
 from malleable.rewriting.streaming.region.region import Ended, Kept, Mapped, Region
 from malleable.rewriting.streaming.schedule.plan import Plan
 
 NAME = "as_written"
-MOMENTS = 1 << 23  # bytes of what is stacked up to which the gradient of its moments is as written
 
 
 def is_value(body: compat.Jaxpr) -> bool:
@@ -38,7 +38,7 @@ def is_as_written(region: Region, seeds: Sequence[int], carries: Sequence[int]) 
     graph = region.graph
     actions = region.actions.values()
     if any(mark.kind == "power" for a in actions for mark in getattr(a, "marks", ())):
-        return sum(size(graph, v) for v in seeds) <= MOMENTS
+        return sum(size(graph, v) for v in seeds) <= Machine.current().moments
     for node, action in region.actions.items():
         if isinstance(action, Mapped) and node.name not in FUSIBLE:
             return False  # XLA would keep it, and a gradient that works it out again does not

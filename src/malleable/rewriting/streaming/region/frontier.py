@@ -5,6 +5,7 @@ import math
 from malleable.programs.primitives import has
 from malleable.rewriting.axis.axes import Flow, flow
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming.region.region import (
     Ended,
     Fed,
@@ -172,7 +173,7 @@ def follow(region: Region, grown: dict) -> None:
     A gradient computes a block again; what is nonlinear behind it would need the block's results
     from a pass of their own.
     """
-    graph, more = region.graph, 0
+    graph, more, most = region.graph, 0, Machine.current().tail_equations
     late = {v for node in grown for v in node.outs}  # what comes of it, in whatever way
     for node in graph.order():
         if not late.isdisjoint(node.ins):
@@ -181,7 +182,7 @@ def follow(region: Region, grown: dict) -> None:
         if node in region.actions or not isinstance(action, Mapped) or node.name not in FUSIBLE:
             continue
         taken = {v for v in node.ins if v in region.streams}
-        if not taken or not late.isdisjoint({*node.ins} - taken) or more == TAIL:
+        if not taken or not late.isdisjoint({*node.ins} - taken) or more == most:
             continue
         axes = [ax for v, ax in zip(node.ins, action.flow.ins, strict=True) if v in taken]
         if axes != [region.streams[v].ax for v in node.ins if v in taken]:
@@ -191,9 +192,6 @@ def follow(region: Region, grown: dict) -> None:
             region.actions[node] = action
             region.streams[out] = Stream(ax, action.window)
             more += 1
-
-
-TAIL = 32  # equations
 
 
 def finish(region: Region) -> Region:

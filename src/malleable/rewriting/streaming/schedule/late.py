@@ -11,28 +11,28 @@ from jax import lax
 from malleable import compat
 from malleable.programs.primitives import has
 from malleable.rewriting.graph.slices import slice_shape
+from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming.region.frontier import size
 from malleable.rewriting.streaming.region.region import Ended, Region
 from malleable.rewriting.streaming.region.sinks import SUM, Sink, nothing, plus, rounds, total, wide
 from malleable.rewriting.streaming.schedule.residuals import is_heavy
 
-SMALL = 1 << 14  # bytes of a slice up to which that is faster, and costs no memory to speak of
-THERE = 1 << 12  # bytes, where a slice is in memory already and needs no equation of ours
-NARROW = 1 << 11  # bytes of a slice that is too small to do more with in each step than to add it
 # What takes about as long for a few elements as for many.
 COSTLY = has("costly")
 
 
 def late_sums(region: Region) -> list:
     """The equations of a region that sum small slices, each for itself, to something smaller."""
-    graph, found, costly = region.graph, [], is_costly(region)
+    graph, found, machine = region.graph, [], Machine.current()
+    narrow = machine.narrow_slice if is_costly(region) else 0
     for node, action in region.actions.items():
         if not is_plain_sum(action):
             continue
         used = any(u in region.actions for v in node.outs for u in graph.users(v))
         slice_size = size(graph, node.ins[0]) // max(1, action.window.count)
-        most = SMALL if graph.maker[node.ins[0]] in region.actions else THERE - 1
-        least = max(size(graph, node.outs[0]) + 1, NARROW if costly else 0)
+        there = graph.maker[node.ins[0]] not in region.actions  # in memory already
+        most = machine.short_slice - 1 if there else machine.late_slice
+        least = max(size(graph, node.outs[0]) + 1, narrow)
         if not used and action.sink is SUM and least <= slice_size <= most:
             found.append(node)
     return found
@@ -87,8 +87,4 @@ def _final(spec, acc):
     return total(spec, tuple(lax.reduce_sum(x, spec.how.then) for x in acc))
 
 
-def _merge(spec, one, other):
-    return SUM.merge(spec, one, other)
-
-
-LATE_SUM = Sink("reduce_sum", _init, _step, _final, _merge, rounds)
+LATE_SUM = Sink("reduce_sum", _init, _step, _final, SUM.merge, rounds)

@@ -7,8 +7,7 @@ import jax
 from malleable import compat
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
-
-LARGE = 1 << 24  # bytes: more than the caches hold
+from malleable.rewriting.machine import Machine
 
 # What takes longer than to keep what it gave, or than to reduce it.
 SLOW = has("draws") | kind("linalg") | {"while", "fft"}
@@ -23,14 +22,14 @@ def is_better_again(view: compat.Scan, wanted: list[int], chunk: int) -> bool:
     wanted: which results that the scan stacks are reduced in it. Kept otherwise are the residuals
     of each step, and those results; where that is little, or about the carry, nothing is gained.
     """
-    most = view.length * _most(view.body)
-    if most <= LARGE or is_heavy(view.body, SLOW):
+    caches = Machine.current().shared_cache
+    if view.length * _most(view.body) <= caches or is_heavy(view.body, SLOW):
         return False
     try:
         kept, carry = _kept(view, wanted)
     except Exception:  # whatever a derivative of the user's raises: it is not asked for here
         return False
-    return view.length * kept > LARGE and 5 * kept * chunk > 6 * carry
+    return view.length * kept > caches and 5 * kept * chunk > 6 * carry
 
 
 def is_heavy(body: compat.Jaxpr, heavy: frozenset[str] = SLOW | LONG) -> bool:
@@ -48,7 +47,7 @@ def is_handed_on(body: compat.Jaxpr) -> bool:
     """
     given = [v for v in body.jaxpr.invars if compat.differentiable(v.aval)]
     many = len(given) > 1 or is_heavy(body, MOVING | LONG)
-    return many and jax.default_backend() == "cpu"
+    return many and Machine.current().repeats_cotangents
 
 
 def _most(body) -> int:
