@@ -7,6 +7,7 @@ Where `math` raises for a value outside of the domain, a traced value becomes na
 
 import bisect
 import cmath
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable
@@ -273,6 +274,7 @@ _SAME = (  # functions of floats with one name in both
     "sin cos tan sinh cosh tanh exp exp2 expm1 log1p log2 log10 sqrt cbrt fabs copysign fmod "
     "degrees radians asin acos atan atan2 asinh acosh atanh nextafter"
 )
+_SAME_COMPLEX = "sin cos tan sinh cosh tanh exp sqrt log10 asin acos atan asinh acosh atanh"
 _MATH = {
     **{name: _real(getattr(jnp, name)) for name in _SAME.split()},
     **{name: _real(getattr(jnp, name), int) for name in ("floor", "ceil", "trunc")},
@@ -284,8 +286,8 @@ _MATH = {
     "pow": _real(jnp.power),
     "remainder": _real(_remainder),
     "fma": _real(_fma),
-    "gcd": _integer(lambda *xs: _fold(jnp.gcd, xs)),
-    "lcm": _integer(lambda *xs: _fold(jnp.lcm, xs)),
+    "gcd": _integer(lambda *xs: functools.reduce(jnp.gcd, xs)),
+    "lcm": _integer(lambda *xs: functools.reduce(jnp.lcm, xs)),
     "factorial": _integer(_factorial),
     "comb": _count(_comb),
     "perm": _count(_perm),
@@ -296,26 +298,7 @@ _MATH = {
     "modf": _modf,
 }
 _CMATH = {
-    **{
-        name: _complex(getattr(jnp, name))
-        for name in [
-            "sin",
-            "cos",
-            "tan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "exp",
-            "sqrt",
-            "log10",
-            "asin",
-            "acos",
-            "atan",
-            "asinh",
-            "acosh",
-            "atanh",
-        ]
-    },
+    **{name: _complex(getattr(jnp, name)) for name in _SAME_COMPLEX.split()},
     **{name: _complex(getattr(jnp, name), bool) for name in ("isnan", "isinf", "isfinite")},
     "log": _complex(_log),
     "phase": _complex(jnp.angle, float),
@@ -324,13 +307,6 @@ _CMATH = {
     "isclose": _isclose,
 }
 _ITEMS = {"dist": _dist, "prod": _prod, "fsum": _fsum, "sumprod": _sumprod}
-
-
-def _fold(fun, xs):
-    total = xs[0]
-    for x in xs[1:]:
-        total = fun(total, x)
-    return total
 
 
 def _table(module, replace, functions: dict) -> dict:

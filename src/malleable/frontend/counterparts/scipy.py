@@ -175,16 +175,8 @@ def overwriting(run, position):
 
 IGNORED = {
     *("overwrite_a", "overwrite_b", "overwrite_ab", "overwrite_x", "overwrite_c", "check_finite"),
-    *(
-        "overwrite_qru",
-        "lapack_driver",
-        "driver",
-        "lwork",
-        "workers",
-        "plan",
-        "method",
-        "prefilter",
-    ),
+    *("overwrite_qru", "lapack_driver", "driver", "lwork", "workers", "plan", "method"),
+    "prefilter",
 }
 
 

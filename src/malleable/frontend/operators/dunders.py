@@ -18,7 +18,7 @@ from malleable.arrays.numbers import is_python_int, negative_power
 from malleable.arrays.text import Text, as_text
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.bounded import equal, joined, refuse, repeated
-from malleable.frontend.counterparts.sequences import are_rows, compared
+from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared
 from malleable.frontend.values.conditions import by_case, not_
 from malleable.frontend.values.raises import operands, present
 from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
@@ -40,13 +40,10 @@ BINARY: dict[str, tuple[str, Callable]] = {
     "<<": ("lshift", operator.lshift),
     ">>": ("rshift", operator.rshift),
 }
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 COMPARISONS: dict[str, tuple[str, str, Callable]] = {
-    "<": ("__lt__", "__gt__", operator.lt),
-    "<=": ("__le__", "__ge__", operator.le),
-    ">": ("__gt__", "__lt__", operator.gt),
-    ">=": ("__ge__", "__le__", operator.ge),
-    "==": ("__eq__", "__eq__", operator.eq),
-    "!=": ("__ne__", "__ne__", operator.ne),
+    sign: (f"__{(name := f.__name__)}__", f"__{_MIRRORED.get(name, name)}__", f)
+    for sign, f in SIGNS.items()
 }
 UNARY: dict[str, tuple[str, Callable]] = {
     "-": ("__neg__", operator.neg),
@@ -55,22 +52,7 @@ UNARY: dict[str, tuple[str, Callable]] = {
 }
 _NAMES = {f"__{r}{name}__" for name, _ in BINARY.values() for r in ("", "r")}
 _NAMES |= {name for name, *_ in (*COMPARISONS.values(), *UNARY.values())} | {"__bool__", "__len__"}
-_TYPES = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    Text,
-    bytes,
-    tuple,
-    list,
-    dict,
-    set,
-    frozenset,
-    type(None),
-    Box,
-)
+_TYPES = (*(bool, int, float, complex, str, Text, bytes), *(tuple, list, dict, set, frozenset))
 
 
 def is_repeat(xs, times) -> bool:
@@ -85,7 +67,9 @@ class Dunders:
 
     def __init__(self, call: Callable):
         self.call = call
-        self._plain = frozenset((*_TYPES, np.ndarray, np.float64, np.float32, np.int64))
+        self._plain = frozenset(
+            (*_TYPES, type(None), Box, np.ndarray, np.float64, np.float32, np.int64)
+        )
         self._learned: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def _learn(self, kind: type) -> bool:

@@ -30,11 +30,7 @@ ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 FACTORY, FUNCTION = "_ag_factory", "_ag_function"
 RESERVED = re.compile(r"\b(?:ag__|_ag_\w*)")
 
-SHOWN = {
-    "binary": ("left", "right"),
-    "compare": ("left", "comparators"),
-    "unary": ("operand",),
-}
+SHOWN = {"binary": ("left", "right"), "compare": ("left", "comparators"), "unary": ("operand",)}
 _codes = {}
 _lock = threading.RLock()
 
