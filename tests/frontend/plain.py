@@ -95,7 +95,7 @@ def walrus(variable, value):
     return value
 
 
-def with_(context):
+def with_(context, _state):
     return context
 
 

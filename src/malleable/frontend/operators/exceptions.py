@@ -1,6 +1,9 @@
 """What `try`, `except`, `finally` and `with` do: Python, unless a raise hangs on a traced value."""
 
+import builtins
 import contextlib
+import dis
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +12,18 @@ import jax.numpy as jnp
 
 from malleable import compat
 from malleable.errors import TransformError
+from malleable.frontend.common.session import session
 from malleable.frontend.operators import callables
 from malleable.frontend.values import unwinding
-from malleable.frontend.values.conditions import as_local, forget_dead, line_of, nothing, places_of
+from malleable.frontend.values.conditions import (
+    as_local,
+    forget_dead,
+    if_,
+    line_of,
+    not_,
+    nothing,
+    places_of,
+)
 from malleable.frontend.values.staging import merge, trace_block
 from malleable.frontend.values.unwinding import Attempt, Leaving, attempting, failed, freeze, rewind
 
@@ -145,26 +157,78 @@ def suppressed(manager: type, *kinds: type) -> tuple:
 
 
 class Context:
-    """A context manager of the user's, its methods converted."""
+    """A context manager of the user's: its methods converted, and told of what is raised.
 
-    def __init__(self, call: Callable, manager):
-        self.call, self.manager, self.mark = call, manager, 0
+    kinds: the exceptions that its `__exit__` is for. A `raise` of these under a traced test in the
+    `with` is one for a handler, which calls `__exit__`. A generator cannot be asked on two paths.
+    """
+
+    def __init__(self, call: Callable, manager, state, kinds: tuple = ()):
+        self.call, self.manager, self.state, self.kinds = call, manager, state, kinds
+        self.generated = isinstance(manager, contextlib._GeneratorContextManager)
+        self.attempt: Attempt | None = None
+        self.mark: tuple = ()
 
     def __enter__(self):
         self.mark = unwinding.entered()
-        return self.call(type(self.manager).__enter__, self.manager)
+        kinds, given = self.kinds, self.ask("__enter__")
+        if kinds:
+            self.attempt = Attempt(((lambda: kinds, self.handle),), places_of(self.state))
+            session().attempts.append(self.attempt)
+        return given
+
+    def ask(self, name: str, *args):
+        return self.call(getattr(type(self.manager), name), self.manager, *args)
+
+    def handle(self, e: BaseException) -> None:
+        swallow = self.ask("__exit__", type(e), e, e.__traceback__)
+        if_(not_(swallow), functools.partial(throw, e), None, None)
 
     def __exit__(self, *error):
         finally_(self.mark)
-        swallow = self.call(type(self.manager).__exit__, self.manager, *error)
+        taken = []
+        if self.attempt is not None:
+            session().attempts.remove(self.attempt)
+            taken = self.attempt.taken()
+        if taken and (self.generated or error[0] not in (None, Leaving)):
+            raise TransformError(
+                f"a traced value decides whether {taken[0].kind.__name__} is raised in this `with`",
+                where=compat.where(),
+                hint="write `try` and `except` inside of the `with`",
+            )
+        if taken:
+            done = nothing if error[0] else lambda: self.ask("__exit__", None, None, None)
+            finish(taken, done, self.state, [place.name for place in self.attempt.places])
+            swallow = error[0] is Leaving
+        else:
+            swallow = self.ask("__exit__", *error)
         after_finally()
         return swallow
 
 
-def with_(call: Callable, manager) -> Any:
+def with_(call: Callable, manager, state) -> Any:
     """What `with` enters: the manager itself, unless its methods are code to convert."""
     kind = type(manager)
+    if kind is contextlib._GeneratorContextManager:
+        code, known = manager.gen.gi_code, manager.gen.gi_frame.f_globals
+        found = [known.get(name, getattr(builtins, name, None)) for name in code.co_names]
+        kinds = tuple(x for x in found if isinstance(x, type) and issubclass(x, BaseException))
+        return Context(call, manager, state, kinds) if kinds else manager
     methods = getattr(kind, "__enter__", None), getattr(kind, "__exit__", None)
     plain = all(isinstance(m, types.FunctionType) for m in methods)
-    convertible = plain and any(map(callables.convertible, methods))
-    return Context(call, manager) if convertible else manager
+    if not (plain and any(map(callables.convertible, methods))):
+        return manager
+    return Context(call, manager, state, asked_of(methods[1]))
+
+
+def asked_of(leave: Any) -> tuple:
+    """What an `__exit__` is for: any exception, if it may swallow one, or those of handlers."""
+    last = None
+    for step in dis.get_instructions(leave):
+        given = step if step.opname == "RETURN_CONST" else last
+        plain = given is not None and given.opname.endswith("_CONST") and not given.argval
+        if step.opname in ("RETURN_CONST", "RETURN_VALUE") and not plain:
+            return (BaseException,)
+        last = step
+    kinds = [k() if k else BaseException for a in session().attempts for k, _ in a.handlers]
+    return tuple(x for one in kinds for x in (one if isinstance(one, tuple) else (one,)))

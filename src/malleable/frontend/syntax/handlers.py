@@ -122,10 +122,12 @@ def native_try(writer, stmt):
 
 def with_(writer, stmt):
     """`with ag__.with_(context) as x`; items and attributes are bound at the start of the body."""
-    bindings = []
+    bindings, live = [], writer.liveness
+    after = live.after[id(stmt)] | live.captured
+    state = naming(sorted(live.summary(stmt.body).binds & after))
     for item in stmt.items:
         context = item.context_expr
-        item.context_expr = placed(hook("with_", writer.expression(context)), context)
+        item.context_expr = placed(hook("with_", writer.expression(context), state), context)
         target = item.optional_vars
         if isinstance(target, (ast.Attribute, ast.Subscript)) and item is stmt.items[-1]:
             name = writer.temporary()

@@ -138,6 +138,7 @@ class Plan:
     def _choose(self, stmts):
         for stmt in stmts:
             catches = isinstance(stmt, ast.Try) and stmt.handlers
+            catches = catches or (isinstance(stmt, ast.With) and "return" in self.outs[id(stmt)])
             if (catches or isinstance(stmt, (ast.If, ast.While, ast.For))) and (
                 id(stmt) not in self.pinned
             ):

@@ -348,6 +348,7 @@ _CONVERTED = {
     ast.While: loops.while_,
     ast.For: loops.for_,
     ast.Try: handlers.try_,
+    ast.With: handlers.with_,
 }
 _STATEMENTS = {
     ast.Assign: assign.assignment,

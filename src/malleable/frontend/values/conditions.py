@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box
-from malleable.arrays.journal import Place
+from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.numbers import is_python_bool, logical
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
@@ -23,6 +23,7 @@ from malleable.frontend.values.values import (
     bounded,
     entry,
     is_number,
+    lacks,
     rebuild,
     refuse_uncertain,
     select,
@@ -75,8 +76,9 @@ def truth_of_choice(x: Choice):
 
 def line_of(fun: Callable) -> str:
     """`file.py:12 in f`, of a function of the converted program."""
-    code = fun.__code__
-    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+    code = getattr(fun, "__code__", nothing.__code__)
+    here = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+    return compat.where() or here if is_ours(code.co_filename) else here
 
 
 def places_of(state: Callable | None) -> list[Place]:
@@ -187,6 +189,11 @@ def narrowed(choice: Choice, keep: list) -> Any:
     new = Choice(entry(numbers, choice.index), options, choice.where)
     new.name = choice.name
     return new
+
+
+def only(value) -> Any:
+    """What may be there on some paths only, where it is."""
+    return narrowed(value, [x is not ABSENT for x in value.options]) if lacks(value) else value
 
 
 def nothing() -> None:
