@@ -58,6 +58,7 @@ class Journal:
         self.undefined: set = set()  # variables that were joined with nothing
         self.unread: set = set()  # names that a branch found undefined
         self.made: dict | None = None  # by id: what was made here and has a state nobody sees
+        self.new: set[int] = set()  # the ids of objects that were made here
 
     def record(self, place: Place) -> None:
         if place.key not in self.places:

@@ -31,14 +31,13 @@ from malleable.frontend.operators import (
     items,
     iteration,
     matching,
-    walrus,
 )
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.syntax.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.values import conditions as operators
 from malleable.frontend.values import raises, unwinding
 from malleable.frontend.values.trees import UNSET
-from malleable.frontend.values.values import Choice, bounded, holds_new, is_object, snapshot
+from malleable.frontend.values.values import Choice, bounded, entry, holds_new, is_object, snapshot
 from malleable.notes import note
 
 RAN_AS_IS = (
@@ -233,11 +232,7 @@ def finish_leaf(failed, seen: dict, x) -> Any:
     seen[id(value)] = value
     fields = value if isinstance(value, dict) else vars(value)
     for name, inside in list(fields.items()):
-        new = jax.tree.map(
-            functools.partial(finish_leaf, failed, seen),
-            inside,
-            is_leaf=is_whole,
-        )
+        new = jax.tree.map(functools.partial(finish_leaf, failed, seen), inside, is_leaf=is_whole)
         if new is not inside and any_traced(inside):
             fields[name] = new
     return value
@@ -262,7 +257,7 @@ def result_of_choice(x: Choice):
             where=x.where,
             hint="return a number on every path",
         )
-    missing = jnp.asarray([o is None or o is ABSENT for o in x.options])[x.index]
+    missing = entry([o is None or o is ABSENT for o in x.options], x.index)
     return Box(nan_where(missing, value), x.scalar)
 
 
@@ -306,46 +301,34 @@ def enter_callback(fun: Callable) -> Callable:
 
 _caller = callables.Caller(convert, enter_callback)
 _dunders = dunders.Dunders(_caller.call)
-_of_items = "attr setattr_ delattr_ getitem setitem delitem aug aug_item aug_attr in_ not_in iter_"
-_of_operators = "if_ ifexp and_ or_ not_ is_ is_not"
-
+_NAMES = (  # operators, and what has them
+    (_caller, "call"),
+    (_caller.items, "attr setattr_ delattr_ getitem setitem delitem aug aug_item aug_attr in_"),
+    (_caller.items, "not_in iter_"),
+    (_dunders, "binary compare unary"),
+    (operators, "if_ ifexp and_ or_ not_ is_ is_not"),
+    (iteration, "while_ for_"),
+    (exceptions, "try_ suppressed finally_ after_finally"),
+    (raises, "assert_ bound test_names"),
+    (items, "raising walrus writes_cell writes_global"),
+    (matching, "is_sequence is_mapping"),
+    (comprehensions, "collect sift"),
+)
 OPERATORS = types.SimpleNamespace(
+    **{name: getattr(owner, name) for owner, names in _NAMES for name in names.split()},
     UNSET=UNSET,
     slice_=slice,
     true=operators.Singleton(True),
     false=operators.Singleton(False),
     none=operators.Singleton(None),
     decorate=lambda decorator: functools.partial(_caller.call, decorator),
-    binary=_dunders.binary,
-    compare=_dunders.compare,
-    unary=_dunders.unary,
-    call=_caller.call,
-    while_=iteration.while_,
-    for_=iteration.for_,
-    raising=items.raising,
     born=hidden.born,
     text=texts.text,
     shown=_caller.texts.shown,
-    try_=exceptions.try_,
-    suppressed=exceptions.suppressed,
-    is_sequence=matching.is_sequence,
-    is_mapping=matching.is_mapping,
     is_instance=functools.partial(matching.is_instance, _caller.call),
     part=functools.partial(matching.part, _caller.call),
     entered=unwinding.entered,
-    finally_=exceptions.finally_,
-    after_finally=exceptions.after_finally,
-    walrus=walrus.walrus,
     with_=functools.partial(exceptions.with_, _caller.call),
-    writes_cell=items.writes_cell,
-    writes_global=items.writes_global,
-    **{name: getattr(_caller.items, name) for name in _of_items.split()},
-    **{name: getattr(operators, name) for name in _of_operators.split()},
-    assert_=raises.assert_,
-    bound=raises.bound,
-    test_names=raises.test_names,
-    collect=comprehensions.collect,
     spread=spread,
-    sift=comprehensions.sift,
     consume=functools.partial(comprehensions.consume, _caller.call),
 )

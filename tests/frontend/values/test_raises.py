@@ -157,7 +157,17 @@ def place(k):
         return -1
 
 
+def removed(k):
+    xs = [4, 5, 6]
+    try:
+        xs.remove(k)
+    except ValueError:
+        xs.append(k)
+    return sum(xs), len(xs)
+
+
 INTEGERS = {item: (3, -4, 1, -1), key: (5, 1), remainder: (0, 3), place: (5, 6, 9, 4)}
+INTEGERS |= {removed: (5, 9, 4)}
 
 
 @pytest.mark.parametrize("f", INTEGERS, ids=lambda f: f.__name__)

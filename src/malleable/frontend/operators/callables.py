@@ -38,7 +38,7 @@ from malleable.frontend.operators import comprehensions, items, lookups
 from malleable.frontend.operators.chosen import holds, is_place, settled
 from malleable.frontend.operators.classes import Classes
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
-from malleable.frontend.operators.hidden import block, born, walked, watched
+from malleable.frontend.operators.hidden import block, born, new, walked, watched
 from malleable.frontend.values import raises
 from malleable.frontend.values.conditions import by_case
 from malleable.frontend.values.values import Choice, bounded, is_thing, refuse_uncertain
@@ -167,7 +167,7 @@ class Caller(Classes):
                 refuse(f"`{f.__name__}`")
             if f is list and len(args) == 1 and isinstance(args[0], Steps | TracedRange):
                 return comprehensions.listing(args[0])
-            return self.make(f, args, kwargs)
+            return new(self.make(f, args, kwargs))
         return self._object(f, kind, args, kwargs)
 
     def bound(self, f):
@@ -415,6 +415,7 @@ class Caller(Classes):
         at = scalars.python_scalar(jnp.argmax(found), int)
         if name == "index":
             return at + builtins.range_(len(owner))[start:].start if start else at
+        items.touch(owner)  # once more: this is done only where nothing was raised
         owner[:] = [
             builtins.choose(k < unbox(at), one, other)
             for k, (one, other) in enumerate(itertools.pairwise(owner))

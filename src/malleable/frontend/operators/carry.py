@@ -14,6 +14,7 @@ from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
 from malleable.frontend.values.conditions import places_of
 from malleable.frontend.values.copies import Copied, keep
+from malleable.frontend.values.lost import Lost
 from malleable.frontend.values.references import (
     Known,
     count_contents,
@@ -30,7 +31,7 @@ from malleable.frontend.values.relations import (
     is_view,
     relate,
 )
-from malleable.frontend.values.staging import Block, is_cached, promoted, put
+from malleable.frontend.values.staging import Block, is_cached, join_place, promoted, put
 from malleable.frontend.values.trees import (
     CONTENT,
     UNSET,
@@ -314,6 +315,7 @@ def settle(
         if key not in block.after or c.traced is not c.tree:
             continue
         after = block.after[key][0]
+        refuse_new(after, block.made if c.place.kind == "list" else set())
         if c.prefix is not None and isinstance(after, Ragged):  # in some steps only, it turns out
             c.first = (flatten(list(c.prefix), leaves := []), leaves)
             c.tree, c.prefix = bounded_tree(c.first[0], after, most), None
@@ -325,7 +327,7 @@ def settle(
         if runs and loosened(c, after, block):
             c.first, c.tree = c.whole, free(abstract(c.whole[0]))
         refuse_number(c, c.first[0], after)
-        both = widened(join(c.tree, after), c.tree, c.relation.ties)
+        both = widened(join_place(c.place, c.tree, after), c.tree, c.relation.ties)
         if both == c.tree:
             continue
         check_type(c, both)
@@ -335,7 +337,8 @@ def settle(
         if depth(both) > MOST_DEPTH:
             raise CannotStage("every step makes objects that hold those of the step before")
         if isinstance(c.tree, Static) and c.tree.value is ABSENT:
-            again = again or key in block.undefined or c.place.name in block.unread
+            asked = c.place.kind == "attr" or key in block.undefined
+            again = again or asked or c.place.name in block.unread
         elif not (c.pinned or (isinstance(c.tree, Static) and c.tree.value is UNSET)):
             again = True
             promoted(c.place.label, c.tree, after, both, loop.where)
@@ -407,6 +410,17 @@ def bounded_tree(first: Tree, after: Tree, most: int | None) -> Ragged:
 def count_of(tree: Tree) -> int:
     """How many things a value may be."""
     return len(tree.options) if isinstance(tree, Either) else 1
+
+
+def refuse_new(tree: Tree, made: set) -> None:
+    """Refuse, in a list, objects in which nothing is traced: each step makes one of its own."""
+    if isinstance(tree, Static) and id(tree.value) in made:
+        raise CannotStage(f"every step puts a new {type(tree.value).__name__} into a list")
+    if isinstance(tree, Static) and isinstance(tree.value, Lost):
+        raise CannotStage("every step makes a function that keeps a value of it")
+    item = (tree.item,) if isinstance(tree, Ragged) else ()
+    for inside in item or getattr(tree, "children", ()) or getattr(tree, "options", ()):
+        refuse_new(inside, made)
 
 
 def refuse_number(c: Carried, before: Tree, after: Tree | None) -> None:

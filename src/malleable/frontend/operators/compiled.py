@@ -16,7 +16,6 @@ from malleable.frontend.common.hints import Hinted
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.builtins import Steps
 from malleable.frontend.operators.carry import (
-    Carried,
     Loop,
     appended,
     begin,
@@ -30,11 +29,11 @@ from malleable.frontend.operators.carry import (
     tied,
 )
 from malleable.frontend.values import copies
-from malleable.frontend.values.conditions import if_, places_of, truth
+from malleable.frontend.values.conditions import if_, only, places_of, truth
 from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
-from malleable.frontend.values.trees import UNSET, Static, avals, bare, count, spell
+from malleable.frontend.values.trees import MISSING, UNSET, Static, avals, bare, count, spell
 from malleable.frontend.values.unwinding import freeze_if
 from malleable.frontend.values.values import CannotStage, inject, rebuild
 
@@ -245,20 +244,14 @@ def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
     for c in carried.values():
         if c.prefix is not None:
             extend(c, block.after[c.place.key][0], rows, steps.length)
-        elif not known:
-            note_first(c, c.tree, loop.where)
+        elif not known and c.place.kind == "dict":
+            note_missing(c.place.owner, [c.first[0], c.tree], loop.where)
+        elif known and steps.length > 0 and c.place.kind == "attr":
+            left = block.after.get(c.place.key, (MISSING,))[0]
+            if MISSING not in getattr(left, "options", (left,)):  # each step sets it
+                c.place.write(only(c.place.read()))
     bind_again(carried, known and steps.length > 0)
     freeze_if(carried)
-
-
-def note_first(c: Carried, tree, where: str) -> None:
-    """Remember what a loop is the first to set, which may not run."""
-    first = c.first[0]
-    if c.place.kind == "dict":
-        note_missing(c.place.owner, [first, tree], where)
-    elif c.place.kind == "attr" and is_absent(first):
-        key = id(c.place.owner), c.place.name
-        session().uncertain[key] = c.place.owner, c.place.name, where
 
 
 def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, where) -> list:

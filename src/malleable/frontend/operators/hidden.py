@@ -71,7 +71,16 @@ def born(x: Any) -> Any:
     found = level()
     if found is not None and found.made is not None and is_stateful(x):
         found.made[id(x)] = x
+        found.new.add(id(x))
     return x
+
+
+def new(x: Any) -> Any:
+    """Note that an object was made here; returns it."""
+    found = level()
+    if found is not None and found.made is not None:
+        found.new.add(id(x))
+    return born(x)
 
 
 def walked(x: Any) -> Any:

@@ -44,11 +44,10 @@ from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.operators.dunders import BINARY, DIVIDES, is_repeat
 from malleable.frontend.operators.lookups import contains, look_up, raise_here, refused_key
 from malleable.frontend.values import values
-from malleable.frontend.values.conditions import by_case, if_, ifexp, narrowed, not_
+from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.raises import fail_where, operands, within
 from malleable.frontend.values.values import Choice, bounded, is_number, is_thing
-from malleable.notes import note
 from malleable.python_source import kinds
 
 _Function = types.FunctionType
@@ -90,11 +89,6 @@ def presence(fields, key):
         return True
     hits = [x is not ABSENT for x in value.options]
     return python_scalar(values.entry(hits, value.index), bool)
-
-
-def only(value: Choice):
-    """Such a value where it is there."""
-    return narrowed(value, [x is not ABSENT for x in value.options])
 
 
 def get(fields: dict, key, default=None):
@@ -148,6 +142,13 @@ def writes_cell(reader: Callable) -> None:
     """A nonlocal variable, the one that `reader` returns, is about to be assigned."""
     if journal.depth() and reader.__closure__:
         journal.touch_cell(reader.__closure__[0], reader.__code__.co_freevars[0])
+
+
+def walrus(variable: Callable, value) -> Any:
+    """`(x := value)` inside an expression, which may not run: binds what `variable` returns."""
+    writes_cell(variable)
+    variable.__closure__[0].cell_contents = value
+    return value
 
 
 def writes_global(variables: dict, name: str) -> None:
@@ -252,9 +253,6 @@ class Items:
             there = presence(fields, name)
             if there is not True:
                 return self._present(o, name, there, vars(o)[name])
-            held = session().uncertain.get((id(o), name))
-            if held is not None and held[0] is o and name in fields:
-                note(f"`{name}` may not be there", compat.where(), f"{held[2]} may never set it")
             fallback = self._method(o, "__getattr__")
             own = self._method(o, "__getattribute__") is None and not isinstance(o, type)
             if own and name not in fields and _is_users(fallback):
@@ -307,13 +305,6 @@ class Items:
         known = session().uncertain.get(id(fields))
         if known is not None and known[1] == name:
             values.refuse_uncertain(fields, False)
-        held = session().uncertain.get((id(o), name))
-        if held is not None and held[0] is o and name in fields:
-            raise TransformError(
-                f"`{name}` is first set in a loop that may not run, by {held[2]}",
-                where=compat.where(),
-                hint="set it before the loop, say to None",
-            )
         return presence(fields, name)
 
     def _present(self, o, name: str, there, value: Choice):
@@ -374,8 +365,6 @@ class Items:
             if all(map(plain, o.options)):
                 return chosen.set_attribute(o, name, value)
             return by_case(o, lambda x: self.setattr_(value, x, name), plain)
-        if not journal.depth():
-            session().uncertain.pop((id(o), name), None)
         own = self._method(o, "__setattr__")
         if own is None:
             return self.set_plainly(value, o, name, setattr)

@@ -18,8 +18,8 @@ from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
-from malleable.frontend.values.conditions import if_, narrowed, truth
-from malleable.frontend.values.values import Choice, bounded, lacks
+from malleable.frontend.values.conditions import if_, only, truth
+from malleable.frontend.values.values import Choice, bounded, entry, lacks
 from malleable.notes import note
 
 NUMBERS = (bool, int, float, complex)
@@ -271,11 +271,11 @@ def bound(value, name: str):
     """The value of a variable that is read in a `try` for names that are not bound."""
     if not lacks(value):
         return value
-    missing = jnp.asarray([x is ABSENT for x in value.options])[value.index]
+    missing = entry([x is ABSENT for x in value.options], value.index)
     text = f"cannot access local variable {name!r} where it is not associated with a value"
     if not raise_where(missing, UnboundLocalError(text, name=name)):
         return value
-    return narrowed(value, [x is not ABSENT for x in value.options])
+    return only(value)
 
 
 def present(a, b, what: str) -> None:

@@ -123,10 +123,8 @@ class Known:
             return self.without_unknown(tree) if isinstance(tree, Leaf) else tree
         if origin is not None and id(origin) not in self.seen:
             self.seen.add(id(origin))
-            for child in tree.children:  # known to `origin`, which is no other
-                inside = getattr(child, "origin", None)
-                if inside is not None:
-                    self.held[id(inside)] = self.held.get(id(inside), 0) + 1
+            for key in [id(getattr(child, "origin", None)) for child in tree.children]:
+                self.held[key] = self.held.get(key, 0) + 1  # known to `origin`, which is no other
         children = tuple(self._named(child, leaves, kept) for child in tree.children)
         return replace(tree, children=children)
 

@@ -19,6 +19,7 @@ from malleable.arrays.places import own
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.values import copies, unwinding
+from malleable.frontend.values.lost import Lost, keeps_new
 from malleable.frontend.values.references import (
     Known,
     count_contents,
@@ -62,6 +63,7 @@ class Block:
     unread: set = field(default_factory=set)  # names that a branch found undefined
     left: bool = False  # it ends in a raise, for a handler around us
     copies: list = field(default_factory=list)  # what has copies from now on
+    made: set = field(default_factory=set)  # the ids of objects that were made in it
 
     def outs(self, args: Sequence = (), consts: Sequence | None = None) -> list:
         """The leaves of all trees, computed here."""
@@ -131,8 +133,10 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
                 other.unread.add(error.name)
         elif any(holds_new(x, {}) or isinstance(x, Box) for x in error.args):
             error.args = tuple(str(x) if isinstance(x, Box) else x for x in error.args)
+    for around in journal.all_open():
+        around.new |= book.new
     found = book.undefined, book.unread
-    rest = *found, left, new
+    rest = *found, left, new, book.new
     return Block(closed, result, after, book.places, book.before, error, *rest)
 
 
@@ -157,12 +161,18 @@ def outer(tree: Tree, made: dict) -> Tree:
     origin = getattr(tree, "origin", None)
     if origin is not None and holds_new(origin, {}):
         tree = replace(tree, origin=stand_in(origin, made))
+    if isinstance(tree, Static) and keeps_new(tree.value, {}):
+        return Static(Lost())
     if isinstance(tree, Leaf) and tree.links:
         inside = [link.value for link in tree.links]
         inside = [stand_in(x, made) if holds_new(x, {}) else x for x in inside]
         return replace(tree, links=tuple(map(Static, inside)))
     if isinstance(tree, Node):
-        return replace(tree, children=tuple(outer(child, made) for child in tree.children))
+        children = tuple(outer(child, made) for child in tree.children)
+        lost = any(isinstance(getattr(child, "value", None), Lost) for child in children)
+        if origin is not None and lost:
+            tree = replace(tree, origin=stand_in(origin, made))
+        return replace(tree, children=children)
     if isinstance(tree, Either):
         return Either(tuple(outer(option, made) for option in tree.options))
     return tree

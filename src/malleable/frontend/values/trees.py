@@ -352,7 +352,7 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
     for one, other in ((a, b), (b, a)):
         named = isinstance(one, Leaf) and one.known
         if named and one.origin is getattr(other, "value", getattr(other, "origin", None)):
-            return Static(one.origin)
+            return one if isinstance(other, Leaf) and other.known else Static(one.origin)
     if a == b and not isinstance(a, Node | Ragged):
         if isinstance(a, Leaf):
             return replace(a, origin=both_of(a, b), known=False)

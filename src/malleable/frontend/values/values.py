@@ -6,6 +6,7 @@ either value; what differs and is no number becomes a `Choice`, which fails only
 
 import functools
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -468,7 +469,7 @@ def leaves_of(tree: Tree) -> list:
 
 def option_of(tree: Tree, target: Either) -> int:
     for i, option in enumerate(target.options):
-        both = option if isinstance(option, Leaf) and option == tree else join_alike(option, tree)
+        both = join_alike(option, tree)
         if both is not None and free(both) == free(option):
             return i
     if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
@@ -579,6 +580,12 @@ def assembled(tree: Node, children: list) -> Any:
     if issubclass(tree.cls, dict):
         if tree.cls is dict:
             return fields
+        if tree.cls is defaultdict:
+            raise TransformError(
+                "a defaultdict is made in a loop or branch",
+                hint="make it before",
+                where=compat.where(),
+            )
         new = tree.cls.__new__(tree.cls)
         dict.update(new, fields)
         return new
