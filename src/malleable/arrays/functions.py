@@ -20,86 +20,24 @@ from malleable.arrays.places import own
 from malleable.errors import TransformError
 
 NO_VALUE = np._NoValue
-MEMORY = frozenset(
-    (
-        "order",
-        "subok",
-        "like",
-        "casting",
-        "overwrite_input",
-        "kind",
-        "device",
-        "copy",
-        "out",
-        "sorted",
-    )
-)
-SHAPED = frozenset(  # a list of integers is a shape or axes here, no data
-    (
-        "reshape",
-        "transpose",
-        "broadcast_to",
-        "tile",
-        "full",
-        "zeros",
-        "ones",
-        "empty",
-        "moveaxis",
-        "expand_dims",
-        "squeeze",
-        "split",
-        "array_split",
-        "rot90",
-        "roll",
-        "flip",
-        "permute_dims",
-        "pad",
-        "unravel_index",
-        "ravel_multi_index",
-        "indices",
-        "full_like",
-        "zeros_like",
-        "vsplit",
-        "hsplit",
-        "tensordot",
-        "einsum",
-        "fftn",
-        "ifftn",
-        "fft2",
-        "ifft2",
-        "fftshift",
-    )
-)
-SEQUENCES = frozenset(  # the first argument is a sequence of arrays
-    (
-        "concatenate",
-        "concat",
-        "stack",
-        "vstack",
-        "hstack",
-        "dstack",
-        "column_stack",
-        "row_stack",
-        "select",
-        "multi_dot",
-        "lexsort",
-        "broadcast_shapes",
-    )
-)
-COUNTS = frozenset(  # the result is an index or a number of elements: NumPy's int
-    (
-        "argmin",
-        "argmax",
-        "argsort",
-        "searchsorted",
-        "count_nonzero",
-        "digitize",
-        "argpartition",
-        "nanargmin",
-        "nanargmax",
-        "lexsort",
-    )
-)
+_MEMORY = "order subok like casting overwrite_input kind device copy out sorted"
+_SHAPED = """
+    reshape transpose broadcast_to tile full zeros ones empty moveaxis expand_dims squeeze split
+    array_split rot90 roll flip permute_dims pad unravel_index ravel_multi_index indices full_like
+    zeros_like vsplit hsplit tensordot einsum fftn ifftn fft2 ifft2 fftshift
+"""
+_SEQUENCES = """
+    concatenate concat stack vstack hstack dstack column_stack row_stack select multi_dot lexsort
+    broadcast_shapes
+"""
+_COUNTS = """
+    argmin argmax argsort searchsorted count_nonzero digitize argpartition nanargmin nanargmax
+    lexsort
+"""
+MEMORY = frozenset(_MEMORY.split())
+SHAPED = frozenset(_SHAPED.split())  # a list of integers is a shape or axes here, no data
+SEQUENCES = frozenset(_SEQUENCES.split())  # the first argument is a sequence of arrays
+COUNTS = frozenset(_COUNTS.split())  # the result is an index or a number of elements: NumPy's int
 SPACES: dict[str, Any] = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
 OTHER_NAMES = {
     "asanyarray": "asarray",

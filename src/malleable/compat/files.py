@@ -26,12 +26,7 @@ from jaxlib import xla_client
 
 from malleable.compat.building import JAX_FOLDER
 from malleable.compat.looking import Place, places_of
-from malleable.compat.programs import (
-    Eqn,
-    Jaxpr,
-    Primitive,
-    is_users,
-)
+from malleable.compat.programs import Eqn, Jaxpr, Primitive, is_users
 
 
 @functools.cache

@@ -7,13 +7,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.buckets.values import (
-    Padded,
-    filled,
-    highest,
-    lowest,
-    mask_rule,
-)
+from malleable.execution.buckets.values import Padded, filled, highest, lowest, mask_rule
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import is_symbolic
 from malleable.programs.primitives import kind

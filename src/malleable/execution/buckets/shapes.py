@@ -6,14 +6,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.buckets.values import (
-    Padded,
-    filled,
-    fit,
-    fit_shape,
-    mask_rule,
-    window,
-)
+from malleable.execution.buckets.values import Padded, filled, fit, fit_shape, mask_rule, window
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import LARGEST, is_symbolic
 

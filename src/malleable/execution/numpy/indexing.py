@@ -1,12 +1,7 @@
 """NumPy code for gather and scatter: common forms as NumPy has them, the rest by index arrays."""
 
 from malleable.execution.common.breaks import Unsupported
-from malleable.execution.numpy.writer import (
-    Value,
-    Writer,
-    numpy_rule,
-    same_size,
-)
+from malleable.execution.numpy.writer import Value, Writer, numpy_rule, same_size
 from malleable.rewriting.axis import picks
 
 UFUNCS = {

@@ -4,14 +4,7 @@ import ml_dtypes
 import numpy as np
 
 from malleable.execution.common.breaks import Unsupported
-from malleable.execution.numpy.writer import (
-    PRODUCT,
-    Value,
-    Writer,
-    is_one,
-    numpy_rule,
-    tuple_of,
-)
+from malleable.execution.numpy.writer import PRODUCT, Value, Writer, is_one, numpy_rule, tuple_of
 
 REDUCTIONS = {
     "reduce_sum": "np.add.reduce",

@@ -3,16 +3,7 @@
 import ast
 
 from malleable.python_source import scopes
-from malleable.python_source.nodes import (
-    assign,
-    constant,
-    hook,
-    load,
-    naming,
-    placed,
-    store,
-    thunk,
-)
+from malleable.python_source.nodes import assign, constant, hook, load, naming, placed, store, thunk
 
 OPERATORS = {
     ast.Add: "+=",

@@ -5,15 +5,7 @@ from typing import Any
 
 from malleable.inspection.files.format import types
 from malleable.inspection.files.format.program import Body, Number
-from malleable.inspection.source.layout import (
-    atom,
-    fresh,
-    indent,
-    listed,
-    pack,
-    unpack,
-    variables,
-)
+from malleable.inspection.source.layout import atom, fresh, indent, listed, pack, unpack, variables
 from malleable.inspection.source.structures import Role
 
 

@@ -6,14 +6,7 @@ import jax
 from jax import lax
 
 from malleable import compat
-from malleable.rewriting.graph.slices import (
-    Flow,
-    Sunk,
-    known,
-    rebind,
-    shapes,
-    slots,
-)
+from malleable.rewriting.graph.slices import Flow, Sunk, known, rebind, shapes, slots
 from malleable.rewriting.passes.dims import merging
 
 
