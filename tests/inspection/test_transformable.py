@@ -305,7 +305,7 @@ def test_equations_know_the_lines_of_the_user(again):
 
     def lines(program):
         for eqn in program.jaxpr.eqns:
-            mine = [p for p in compat.frames(eqn) if p.file == __file__]
+            mine = [p for p in compat.user_places(eqn) if p.file == __file__]
             yield [(p.line, p.function, p.column) for p in mine if "test_" not in p.function[-20:]]
             for body in compat.bodies(eqn.params):
                 yield from lines(body)
@@ -332,12 +332,12 @@ def test_the_line_of_a_file_that_is_gone_can_be_read(tmp_path):
     save(tmp_path / "f", names["net"], X, transformable=True)
     path.write_text("def net(x):\n    something else\n\n    here\n")
     linecache.checkcache()
-    (place, *_) = compat.frames(load(tmp_path / "f").program.eqns[0])
+    (place, *_) = compat.user_places(load(tmp_path / "f").program.eqns[0])
     assert place.file == f"{path} (as saved)" and place.line == 4
     assert "# first" in linecache.getline(place.file, 4)
     path.unlink()
     linecache.checkcache()
-    (place, *_) = compat.frames(load(tmp_path / "f").program.eqns[0])
+    (place, *_) = compat.user_places(load(tmp_path / "f").program.eqns[0])
     assert place.file == str(path) and "# first" in linecache.getline(place.file, 4)
 
 

@@ -16,7 +16,7 @@ _session = user_context(0)
 _sessions = itertools.count(1)
 
 
-def frames(*eqns: Eqn) -> list[Place]:
+def user_places(*eqns: Eqn) -> list[Place]:
     """The user's frames behind an equation and those around it, innermost first."""
     return list(dict.fromkeys(p for eqn in eqns for p in places_of(eqn.source_info.traceback)))
 

@@ -39,8 +39,8 @@ def of(*eqns: compat.Eqn) -> Place | None:
 
 
 def frames(*eqns: compat.Eqn) -> list[Place]:
-    """As `compat.frames`; in a region of `malleable.jit`, the lines that it was cut from."""
-    return list(map(_written, compat.frames(*eqns)))
+    """As `compat.user_places`; in a region of `malleable.jit`, the lines that it was cut from."""
+    return list(map(_written, compat.user_places(*eqns)))
 
 
 def _written(place: Place) -> Place:

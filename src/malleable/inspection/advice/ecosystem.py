@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import creation, sources, tried
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
@@ -70,15 +70,15 @@ def _module(trouble: Trouble, step: Step) -> Said:
     """jax.jit and jax.grad of a function that takes a module, which holds functions, too."""
     if not re.search("not a valid JAX type|Error interpreting argument to", trouble.text):
         return None
-    inner = trouble.within("value_and_grad_f", "vmap_f", "_infer_params", "cache_miss")
-    fun = inner.values.get("fun") if inner is not None else None
-    args: tuple = (inner.values.get("args") if inner is not None else None) or ()
+    inner = trouble.within(*frames.GRAD, *frames.VMAP, *frames.JIT)
+    fun = inner.held.fun if inner is not None else None
+    args: tuple = (inner.held.args if inner is not None else None) or ()
     held = [(n, x) for n, x in zip(sources.parameters(fun), args, strict=False)]
     modules = [(name, x) for name, x in held if is_equinox(x)]
     made = creation.how(tuple(_FILTERED), fun)
     if not modules or fun is None or inner is None:
         return None
-    usual = {"value_and_grad_f": "grad", "vmap_f": "vmap"}.get(inner.name, "jit")
+    usual = "grad" if inner.name in frames.GRAD else "vmap" if inner.name in frames.VMAP else "jit"
     kind = made.kind if made is not None else usual
     place = made.place if made is not None else creation.find(kind, fun, trouble)
     name, module = modules[0]

@@ -106,11 +106,11 @@ class Origin:
     @property
     def chain(self) -> tuple[compat.Place, ...]:
         """All lines, those of the equations around it after its own."""
-        around = compat.frames(*self.body.outer)
+        around = compat.user_places(*self.body.outer)
         if self.step:
             return tuple(dict.fromkeys((*self.step.chain, *around)))
         own = self.eqn or self.user
-        return tuple(dict.fromkeys((*(compat.frames(own) if own else ()), *around)))
+        return tuple(dict.fromkeys((*(compat.user_places(own) if own else ()), *around)))
 
     @property
     def program(self) -> compat.Jaxpr:

@@ -205,7 +205,7 @@ def _frame(index: Index, here: Callable[[compat.Place], bool]):
         at: Any = step
         eqn, path, before = step.eqn, step.path, step.before
         while True:  # the frames of the equations around belong to the run of these
-            frames = compat.frames(eqn)
+            frames = compat.user_places(eqn)
             for i, p in enumerate(frames):
                 if here(p):
                     return path, tuple(frames[i + 1 :])

@@ -59,7 +59,7 @@ def frames(step: Step, program: compat.Jaxpr, arguments: dict) -> list[Frame]:
     """Around a step. arguments: {name: variable} of the whole program."""
     found: list[Frame] = []
     for eqn, body, env, around in _levels(step, program):
-        chain = tuple(p for p in compat.frames(eqn))
+        chain = tuple(p for p in compat.user_places(eqn))
         own = tuple(p for p in chain if places.is_own(p.file)) or chain
         cotangents = any("transpose(" in str(e.source_info.name_stack) for e in around)
         given = arguments if body is program else {}

@@ -97,7 +97,7 @@ class Table:
 
     def chain(self, at: int) -> tuple[Place, ...]:
         if at not in self._chains:
-            frames = (*compat.frames(self.eqns[at]), *self.outer)
+            frames = (*compat.user_places(self.eqns[at]), *self.outer)
             self._chains[at] = tuple(dict.fromkeys(frames))
         return self._chains[at]
 

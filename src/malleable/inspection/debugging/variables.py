@@ -139,7 +139,7 @@ def _find(program: compat.Jaxpr):
     groups: dict[tuple[Place, ...], list] = {}
     users: dict[Any, set] = {}
     for eqn in raw.eqns:
-        frames = tuple(compat.frames(eqn))
+        frames = tuple(compat.user_places(eqn))
         if frames and "transpose(" not in str(eqn.source_info.name_stack):
             groups.setdefault(frames, []).append(eqn)
         for v in eqn.invars:
@@ -296,7 +296,7 @@ def _node_at(place: Place) -> ast.AST | None:
 
 def is_written(eqn: compat.Eqn) -> bool:
     """Whether an equation is the operation that its line spells, as log is of `jnp.log(x)`."""
-    frames = compat.frames(eqn)
+    frames = compat.user_places(eqn)
     node = _node_at(frames[0]) if frames else None
     return node is not None and eqn.primitive.name in _primitives(node)
 

@@ -24,7 +24,7 @@ def maker(program: Any, number: int) -> Place | None:
 
 def line_of(eqn: compat.Eqn) -> Place | None:
     """The line of the user's own that an equation is from, if it is from one."""
-    found = places.own(compat.frames(eqn))
+    found = places.own(compat.user_places(eqn))
     return found if found is not None and places.is_own(found.file) else None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, sources
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
@@ -29,22 +29,21 @@ def mappings(trouble: Trouble) -> Iterator[Mapping]:
     for step in trouble.steps:
         if not step.jax:
             continue
-        values = step.values
-        if step.name == "vmap_f":
-            fun = values.get("fun")
-            axis = values.get("axis_name")
+        held = step.held
+        if step.name in frames.VMAP:
+            fun, axis = held.fun, held.axis_name
             axis = axis if isinstance(axis, str) else ""
             yield Mapping("vmap", sources.name_of(fun), axis, made_at(trouble, step, "vmap", fun))
-        elif step.name == "wrapped" and step.frame.f_code.co_filename.endswith("shard_map.py"):
-            fun, mesh = values.get("f"), values.get("mesh")
+        elif is_shard_map(step):
+            fun, mesh = held.body, held.mesh
             place = made_at(trouble, step, "shard_map", fun)
             if _PMAP in getattr(mesh, "axis_names", ()):  # pmap is a shard_map inside
                 continue
             for axis in getattr(mesh, "axis_names", ()):
                 yield Mapping("shard_map", sources.name_of(fun), str(axis), place)
-        elif step.name == "wrapped" and is_pmap(step):
+        elif step.name in frames.MAPPED and is_pmap(step):
             fun = mapped_function(step)
-            axis = values.get("axis_name") or closed_over(step, "axis_name")
+            axis = held.axis_name or closed_over(step, frames.AXIS_NAME)
             axis = axis if isinstance(axis, str) and axis != _PMAP else ""
             yield Mapping("pmap", sources.name_of(fun), axis, made_at(trouble, step, "pmap", fun))
 
@@ -82,7 +81,7 @@ def is_pmap(step: Step) -> bool:
 
 
 def is_shard_map(step: Step) -> bool:
-    return step.name == "wrapped" and step.frame.f_code.co_filename.endswith("shard_map.py")
+    return step.name in frames.MAPPED and step.frame.f_code.co_filename.endswith("shard_map.py")
 
 
 def is_users(fun: Any) -> bool:

@@ -4,12 +4,11 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+from malleable.compat import frames
 from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.sources import MISSING, text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.evidence.wording import of_type, shape_of
-
-_PAIRS = (("self", "other"), ("x1", "x2"), ("x", "y"), ("a", "b"), ("lhs", "rhs"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +128,7 @@ def _filled(known: list[Operand], node: ast.AST, step: Step, trouble: Trouble) -
 
 def _named(node: ast.AST, called: Step) -> list:
     """The values that a call passes by name, as far as the function that is called knows them."""
-    given = called.values | (called.values.get("kwargs") or {})
+    given = called.values | (called.held.kwargs or {})
     return [given.get(k.arg, MISSING) for k in getattr(node, "keywords", ())]
 
 
@@ -140,11 +139,10 @@ def _swapped(known: list[Operand], values: tuple) -> bool:
 
 
 def _pair(step: Step) -> tuple | None:
-    values = step.values
-    args = values.get("args")
-    for one, other in _PAIRS:
-        if one in values and other in values and _array(values[one]) and _array(values[other]):
-            return values[one], values[other]
+    args = step.held.args
+    for pair in step.held.pairs:
+        if all(map(_array, pair)):
+            return pair
     if isinstance(args, tuple) and len(args) == 2 and all(map(_array, args)):
         return args
     return None
@@ -152,20 +150,20 @@ def _pair(step: Step) -> tuple | None:
 
 def _positional(step: Step) -> tuple | None:
     code = step.frame.f_code
-    if step.name in ("reraise_with_filtered_traceback", "op", "meth", "cache_miss"):
-        args = step.values.get("args")
+    if step.name in (*frames.RERAISE, *frames.METHODS, *frames.CACHE_MISS):
+        args = step.held.args
         return args if isinstance(args, tuple) and args else None
     names = code.co_varnames[: code.co_argcount]
     if not names:
         return None
-    if names[0] == "self" and step.name == "__call__":
+    if names[0] == "self" and step.name == frames.CALL:
         names = names[1:]  # an object that is called
     return tuple(step.values.get(name, MISSING) for name in names)
 
 
 def _joined(step: Step) -> list | None:
     """The arrays that a function of JAX joins."""
-    held = next((step.values[k] for k in ("arrays", "tup") if k in step.values), None)
+    held = step.held.joined
     many = isinstance(held, list | tuple) and len(held) > 1 and all(map(_array, held))
     return list(held) if many else None  # type: ignore[arg-type]
 

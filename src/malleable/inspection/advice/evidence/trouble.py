@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from malleable import compat, errors
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection import places
 
 
@@ -32,6 +32,11 @@ class Step:
     def values(self) -> dict[str, Any]:
         """The variables of the frame, those of the enclosing functions that it uses included."""
         return self.frame.f_locals
+
+    @property
+    def held(self) -> frames.Held:
+        """What the variables hold, of a function of JAX."""
+        return frames.Held(self.values)
 
     @property
     def own(self) -> bool:
@@ -78,8 +83,7 @@ class Trouble:
         """What the innermost line of the user's own calls: the first step after it."""
         at = self.steps.index(self.last) + 1 if self.last else 0
         later = (s for s in self.steps[at:] if not s.place.file.startswith(compat.HOOKS))
-        around = ("reraise_with_filtered_traceback", "wrapped")
-        return next((s for s in later if s.name not in around), None)
+        return next((s for s in later if s.name not in frames.AROUND), None)
 
     def within(self, *names: str) -> Step | None:
         """The innermost step of a library in a function of one of these names."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.mapped import is_shard_map, is_users, made_at
@@ -18,24 +18,24 @@ from malleable.inspection.advice.watching import running
 def shard_map_specs(trouble: Trouble) -> Iterator[Advice]:
     """in_specs and out_specs that do not fit the arguments, the results or the mesh."""
     steps = [s for s in reversed(trouble.steps) if s.jax and is_shard_map(s)]
-    step = next((s for s in steps if is_users(s.values.get("f"))), steps[0] if steps else None)
+    step = next((s for s in steps if is_users(s.held.body)), steps[0] if steps else None)
     if step is None or "shard_map" not in trouble.text:
         return
-    values = step.values
-    fun, mesh = values.get("f"), values.get("mesh")
+    held = step.held
+    fun, mesh = held.body, held.mesh
     function, place = sources.name_of(fun), made_at(trouble, step, "shard_map", fun)
     caller = trouble.caller(step)
     apart = caller and place and (caller.place.file, caller.place.line) != (place.file, place.line)
     where = here(place) + (f", called at {places.spell(caller.place)}" if caller and apart else "")
-    args = values.get("args") or ()
+    args = held.args or ()
     params = sources.parameters(fun)
     text = trouble.text
     if "must refer to an axis" in text:
         yield from unknown_axis(text, mesh, where)
     elif "does not match the specs of the input" in text:
-        yield from elsewhere(text, values, params, caller, where)
+        yield from elsewhere(text, held, params, caller, where)
     elif "structure error" in text and "in_specs" in text:
-        yield from arity(values.get("in_specs"), args, params, function, where)
+        yield from arity(held.in_specs, args, params, function, where)
     elif "too long to be compatible" in text and "in_specs" in text:
         yield from too_long(text, where, function)
     elif "too long to be compatible" in text:
@@ -58,7 +58,7 @@ def unknown_axis(text: str, mesh, where: str) -> Iterator[Advice]:
 
 
 def elsewhere(
-    text: str, values: dict, params: list[str], caller: Step | None, where: str
+    text: str, held: frames.Held, params: list[str], caller: Step | None, where: str
 ) -> Iterator[Advice]:
     """An argument that lies on a mesh with explicit axes in another way than in_specs says."""
     found = re.search(
@@ -69,8 +69,8 @@ def elsewhere(
     if not found:
         return
     spec, has, kind = found.groups()
-    kind, (name, leaf) = kind.rstrip("."), _passed(values, params)
-    mesh = values.get("mesh")
+    kind, (name, leaf) = kind.rstrip("."), _passed(held, params)
+    mesh = held.mesh
     axes = tuple(map(str, getattr(mesh, "axis_names", ())))
     sizes = tuple(getattr(mesh, "axis_sizes", ()))
     what = f"{name} ({kind}) is laid out as {has}, and in_specs says {spec}: over a mesh with "
@@ -85,9 +85,9 @@ def elsewhere(
     yield Advice(what, where, hint, weight=4)
 
 
-def _passed(values: dict, params: list[str]) -> tuple[str, Any]:
+def _passed(held: frames.Held, params: list[str]) -> tuple[str, Any]:
     """What the function calls the argument that is being looked at, and its value."""
-    one, args = values.get("a"), values.get("args") or ()
+    one, args = held.looked_at, held.args or ()
     for i, arg in enumerate(args):
         for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
             if leaf is one and i < len(params):

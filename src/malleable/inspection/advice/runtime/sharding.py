@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, sources, syntax
 from malleable.inspection.advice.evidence.mapped import (
@@ -39,7 +39,9 @@ def indivisible(trouble: Trouble) -> Iterator[Advice]:
     if found is None or step is None:
         return
     axis, parts, size, shape = found.groups()
-    mapped = next((s for s in trouble.steps if s.jax and s.name == "wrapped" and is_pmap(s)), None)
+    mapped = next(
+        (s for s in trouble.steps if s.jax and s.name in frames.MAPPED and is_pmap(s)), None
+    )
     if mapped is not None:
         yield from pmap_sizes(mapped, step, int(parts), int(size), shape)
         return
@@ -60,7 +62,7 @@ def indivisible(trouble: Trouble) -> Iterator[Advice]:
 
 def pmap_sizes(mapped: Step, step: Step, parts: int, size: int, shape: str) -> Iterator[Advice]:
     """What pmap maps over has another size than there are devices, or than another argument."""
-    made, args = mapped_function(mapped), mapped.values.get("args") or ()
+    made, args = mapped_function(mapped), mapped.held.args or ()
     names = sources.parameters(made) if made is not None else []
     sizes = {}
     for i, arg in enumerate(args):
@@ -70,7 +72,7 @@ def pmap_sizes(mapped: Step, step: Step, parts: int, size: int, shape: str) -> I
                 sizes[root + jax.tree_util.keystr(path)] = np.shape(leaf)
     culprit = next((n for n, s in sizes.items() if str(tuple(s)) == shape), "")
     others = {n: s[0] for n, s in sizes.items() if s[0] != size}
-    if others and closed_over(mapped, "in_axes") == 0:  # each argument is mapped
+    if others and closed_over(mapped, frames.IN_AXES) == 0:  # each argument is mapped
         other, n = next(iter(others.items()))
         what = (
             f"pmap maps over the leading axis of its arguments, and these differ: `{culprit}` has "
@@ -104,12 +106,12 @@ def pmap_wrapper(trouble: Trouble) -> Iterator[Advice]:
     """What pmap does with its arguments fails: several entries for a device, or no axis."""
     step = trouble.last
     after = trouble.steps[trouble.steps.index(step) + 1 :] if step else []
-    mapped = next((s for s in after if s.jax and is_pmap(s) and "args" in s.values), None)
+    mapped = next((s for s in after if s.jax and is_pmap(s) and s.held.args is not None), None)
     if step is None or mapped is None:
         return
     made = mapped_function(mapped)
     names, leaves = sources.parameters(made) if made is not None else [], {}
-    for i, arg in enumerate(mapped.values.get("args") or ()):
+    for i, arg in enumerate(mapped.held.args or ()):
         root = names[i] if i < len(names) else f"argument {i}"
         for path, leaf in running.leaves_with_path(arg):
             leaves[root + jax.tree_util.keystr(path)] = np.shape(leaf)
@@ -128,7 +130,7 @@ def pmap_wrapper(trouble: Trouble) -> Iterator[Advice]:
             what += "so no axis"
             hint = f"pass it whole to every device: None for `{culprit}` in in_axes of jax.pmap"
             first = culprit.partition("[")[0]
-            if first in names and closed_over(mapped, "in_axes") == 0:
+            if first in names and closed_over(mapped, frames.IN_AXES) == 0:
                 axes = ", ".join("None" if n == first else "0" for n in names)
                 hint += f", in_axes=({axes})" if culprit == first and len(names) > 1 else ""
             yield Advice(what, here(step.place), hint, weight=4)
@@ -142,11 +144,13 @@ def pmap_devices(trouble: Trouble) -> Iterator[Advice]:
         r"number of devices .*?(\d+).*?(\d+)",
         trouble.text,
     )
-    mapped = next((s for s in trouble.steps if s.jax and is_pmap(s) and "args" in s.values), None)
+    mapped = next(
+        (s for s in trouble.steps if s.jax and is_pmap(s) and s.held.args is not None), None
+    )
     if found is None or trouble.last is None or mapped is None:
         return
     wanted, there = (int(g) for g in found.groups() if g is not None)
-    leaves = [x for x in jax.tree.leaves(mapped.values["args"]) if np.ndim(x)]
+    leaves = [x for x in jax.tree.leaves(mapped.held.args) if np.ndim(x)]
     shape = str(np.shape(leaves[0])) if leaves else ""
     if np.shape(leaves[0])[:1] == (wanted,):
         yield from pmap_sizes(mapped, trouble.last, there, wanted, shape)
@@ -162,9 +166,9 @@ def named_by_shape(trouble: Trouble, step: Step, shape: str) -> tuple[str, str]:
                 return f"`{name}`", f"`{name}`"
     if "jit" in trouble.text and "output" in trouble.text:
         return "the result", "a result of the function"
-    checked = trouble.within("pjit_check_aval_sharding")
-    argument = checked.values.get("name") if checked else None
-    kind = str(checked.values.get("what_aval")) if checked else ""
+    checked = trouble.within(*frames.SHARDING_CHECK)
+    argument = checked.held.name if checked else None
+    kind = str(checked.held.what_aval) if checked else ""
     if argument and isinstance(argument, str) and "arg" in kind:
         return f"`{argument}`", f"argument `{argument}`"
     if "output" in kind:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import creation, sources, tried
 from malleable.inspection.advice.evidence.differences import children, differences, is_leaf
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
@@ -21,16 +21,16 @@ MOST = 4  # arguments, of which all ways to map some of them are tried
 
 def axes(trouble: Trouble) -> Iterator[Advice]:
     """vmap is told to map over axes that are not there."""
-    step, text = trouble.within("vmap_f", "vmap"), trouble.text
+    step, text = trouble.within(*frames.VMAP, *frames.VMAP_MAKER), trouble.text
     last = trouble.last
     if step is None or (last is not None and trouble.caller(step) is not last):
         return  # what the mapped function does is another matter
-    fun = step.values.get("fun")
-    if step.name == "vmap":
+    fun = step.held.fun
+    if step.name in frames.VMAP_MAKER:
         yield from _bad_axes(step, trouble)
         return
-    spec, args = step.values.get("in_axes"), step.values.get("args", ())
-    options = {k: step.values[k] for k in ("in_axes", "out_axes") if k in step.values}
+    spec, args = step.held.in_axes, step.held.args or ()
+    options = step.held.among("in_axes", "out_axes")
     made = creation.find("vmap", fun, trouble, **options)
     call = trouble.caller(step)
     name, names = sources.name_of(fun), _names(fun, args)
@@ -50,9 +50,9 @@ def axes(trouble: Trouble) -> Iterator[Advice]:
         advice = _out(step, trouble, name)
         called += _returned(fun, edit)
     elif "inconsistent sizes" in text:
-        advice = _sizes(step, spec, args, step.values.get("kwargs", {}), names)
+        advice = _sizes(step, spec, args, step.held.kwargs or {}, names)
     elif "its rank should be at least" in text:
-        advice = _rank(spec, args, names) or _keyword(step.values.get("kwargs") or {}, fun)
+        advice = _rank(spec, args, names) or _keyword(step.held.kwargs or {}, fun)
     elif "at least one non-None value" in text:
         shown = {n: of_type(a) for n, a in zip(names, args, strict=False)}
         what = f"in_axes={spec!r} maps no argument of {name}, so there is nothing to map over"
@@ -75,13 +75,13 @@ def axes(trouble: Trouble) -> Iterator[Advice]:
 
 def _otherwise(step: Step, fun: Any, args: tuple, made: Place | None) -> tuple[Way, ...]:
     """The in_axes that map the fewest arguments less than these, and with which the call runs."""
-    spec = step.values.get("in_axes")
+    spec = step.held.in_axes
     entries = spec if isinstance(spec, tuple) else (spec,) * len(args)
-    known = len(entries) == len(args) <= MOST and not step.values.get("kwargs")
+    known = len(entries) == len(args) <= MOST and not step.held.kwargs
     if not known or not compat.is_idle() or not tried.computes(fun):
         return ()
     kinds = jax.tree.map(lambda x: jax.typeof(x) if hasattr(x, "shape") else x, args)
-    options = {k: step.values[k] for k in ("out_axes", "axis_size", "axis_name")}
+    options = step.held.among("out_axes", "axis_size", "axis_name")
     fitting: dict[int, list[tuple]] = {}
     for kept in itertools.product((True, False), repeat=len(args)):
         new = tuple(e if keep else None for e, keep in zip(entries, kept, strict=True))
@@ -108,7 +108,7 @@ def _option(what: str) -> str:
 
 def _bad_axes(step: Step, trouble: Trouble) -> Iterator[Advice]:
     """jax.vmap itself refuses in_axes: a list, a float, a string."""
-    spec = step.values.get("in_axes")
+    spec = step.held.in_axes
     caller = trouble.caller(step)
     if caller is None or "in_axes" not in trouble.text:
         return
@@ -186,10 +186,10 @@ def _entry(tree: Any) -> Any:
 
 
 def _out(step: Step, trouble: Trouble, name: str) -> tuple[str, str] | None:
-    spec, text = step.values.get("out_axes"), trouble.text
-    flatten = trouble.within("flatten_axes")
+    spec, text = step.held.out_axes, trouble.text
+    flatten = trouble.within(*frames.AXES_TREE)
     if "tree prefix" in text and flatten is not None:
-        tree: Any = flatten.values.get("treedef")
+        tree: Any = flatten.held.treedef
         out: Any = jax.tree.unflatten(tree, [0] * tree.num_leaves)
         found = next(differences(spec, out, prefix=True), None)
         if found is None:
@@ -206,10 +206,10 @@ def _out(step: Step, trouble: Trouble, name: str) -> tuple[str, str] | None:
             )
         what = f"`{at}` is {found.left!r}, but {name} returns {_shape(found.right)} there"
         return what, f"write out_axes=0, or a tree of numbers like {_shape(found.right)}"
-    moved = trouble.within("matchaxis")
+    moved = trouble.within(*frames.OUT_AXIS)
     if moved is not None and _moves_out(trouble):
         count = int(text.rsplit(" ", 1)[-1])
-        what = f"out_axes={spec!r} asks for axis {moved.values.get('dst')} of a result of {name}, "
+        what = f"out_axes={spec!r} asks for axis {moved.held.moved_to} of a result of {name}, "
         what += f"which has {count} axes with that of the examples, 0 to {count - 1}"
         return what, f"write out_axes={count - 1}, or out_axes=0"
     if "got axis spec None" in text:
@@ -222,7 +222,7 @@ def _out(step: Step, trouble: Trouble, name: str) -> tuple[str, str] | None:
 
 def _moves_out(trouble: Trouble) -> bool:
     """Whether the mapped axis of a result has no place to go to."""
-    return trouble.within("matchaxis") is not None and "out of bounds" in trouble.text
+    return trouble.within(*frames.OUT_AXIS) is not None and "out of bounds" in trouble.text
 
 
 def _shape(tree: Any) -> str:
@@ -270,7 +270,7 @@ def _sizes(step: Step, spec, args, kwargs, names) -> tuple[str, str] | None:
         f"`{path}` has size {size} along axis {axis}, its shape is {tuple(leaf.shape)}"
         for path, _, size, axis, leaf in _first_of_each(sizes)
     )
-    given, name = step.values.get("axis_size"), sources.name_of(step.values.get("fun"))
+    given, name = step.held.axis_size, sources.name_of(step.held.fun)
     if isinstance(given, int):
         what = f"axis_size={given}, but {shown}"
         return what, f"drop axis_size=, or write axis_size={sizes[0][2]}"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, sources, tried
 from malleable.inspection.advice.evidence.differences import differences
 from malleable.inspection.advice.evidence.fitting import fitted
@@ -17,11 +18,11 @@ from malleable.inspection.advice.hint import Advice
 
 def branches(trouble: Trouble) -> Iterator[Advice]:
     """cond and switch."""
-    check = trouble.within("_check_branch_outputs")
-    step = trouble.within("cond", "switch", "_cond", "_switch_internal")
+    check = trouble.within(*frames.BRANCH_CHECK)
+    step = trouble.within(*frames.BRANCHES)
     if step is None or "conditionals" not in step.place.file:
         return
-    outer = trouble.within("switch") or step
+    outer = trouble.within(*frames.SWITCH) or step
     caller, words = trouble.caller(outer), trouble.text
     if caller is None:
         return
@@ -39,10 +40,10 @@ def branches(trouble: Trouble) -> Iterator[Advice]:
 
 
 def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
-    v = check.values
-    one, other, name1, name2 = v["f1"], v["f2"], v["name1"], v["name2"]
-    left, right = v["out_avals1"].unflatten(), v["out_avals2"].unflatten()
-    names = [_label(n, f) for n, f in ((name1, one), (name2, other))]
+    held = check.held
+    one, other = held.f1, held.f2
+    left, right = held.out_avals1.unflatten(), held.out_avals2.unflatten()
+    names = [_label(held.name1, one), _label(held.name2, other)]
     found = next(differences(left, right), None)
     begins = bodies.otherwise(one) + bodies.otherwise(other)
     begins += f"\n  they are the branches of {here(caller.place)}"
@@ -68,10 +69,11 @@ def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
         return
     pairs = list(zip(leaves(left, ""), leaves(right, ""), strict=True))
     changed = [(i, p, a, b) for i, ((p, a), (_, b)) in enumerate(pairs) if _differ(a, b)]
-    if not changed or "manual axis" in v.get("differences", ""):
+    if not changed or "manual axis" in (held.differences or ""):
         return
     number, path, a, b = changed[0]
-    at = [_made(f, p, number, path) for f, p in zip((one, other), _programs(step, v), strict=True)]
+    programs = step.held.true_program, step.held.false_program
+    at = [_made(f, p, number, path) for f, p in zip((one, other), programs, strict=True)]
     part = f" for the part {path}" if path else ""
     what = f"the branches return different types{part}: {names[0]} returns {of_type(a)}, "
     what += f"{names[1]} returns {of_type(b)}"
@@ -117,14 +119,6 @@ def _made(fun: Any, program: Any, number: int, path: str):
     return (None, made) if made is not None else None
 
 
-def _programs(step: Step, check: dict) -> tuple:
-    values = step.values
-    if "true_jaxpr_" in values or "true_jaxpr" in values:
-        one = values.get("true_jaxpr_") or values.get("true_jaxpr")
-        return one, values.get("false_jaxpr_") or values.get("false_jaxpr")
-    return None, None
-
-
 def _differ(a: Any, b: Any) -> bool:
     return tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype
 
@@ -138,7 +132,7 @@ def _odd(one: Any, other: Any, a: Any, b: Any) -> int:
 
 
 def _predicate(step: Step, caller: Step, call, words: str) -> Iterator[Advice]:
-    pred, node = step.values.get("pred"), bodies.argument(call, 0, "pred")
+    pred, node = step.held.pred, bodies.argument(call, 0, "pred")
     name = text(node) if node is not None else "pred"
     shape = tuple(getattr(pred, "shape", ()))
     if shape:
@@ -154,7 +148,7 @@ def _predicate(step: Step, caller: Step, call, words: str) -> Iterator[Advice]:
 
 
 def _index(step: Step, caller: Step, call) -> Iterator[Advice]:
-    index, node = step.values.get("index"), bodies.argument(call, 0, "index")
+    index, node = step.held.index, bodies.argument(call, 0, "index")
     name = text(node) if node is not None else "index"
     shape = tuple(getattr(index, "shape", ()))
     what = f"`{name}`, the index of lax.switch, is {of_type(index)}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
 from malleable.inspection.advice.evidence.sources import MISSING, text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
@@ -19,15 +19,18 @@ _CALLERS = {  # who calls the user's function, and with what
     "scan": "(carry, x): the carried value and the slice of xs",
     "while_loop": "(value): one carried value",
     "cond": "(*operands): the operands of lax.cond",
-    "_cond": "(*operands): the operands of lax.cond",
     "switch": "(*operands): the operands of lax.switch",
     "map": "(x): one slice of xs",
     "associative_scan": "(a, b): two values to combine",
     "custom_root": "(x): the value to solve for",
-    "vmap_f": "the arguments of the mapped call",
-    "_flatten_fwd": "the arguments of the function it is the forward rule of",
-    "_flatten_bwd": "(residuals, g): what the forward rule kept, and the cotangent",
 }
+_CALLERS |= dict.fromkeys(frames.VMAP, "the arguments of the mapped call")
+_CALLERS |= dict.fromkeys(
+    frames.FORWARD_RULE, "the arguments of the function it is the forward rule of"
+)
+_CALLERS |= dict.fromkeys(
+    frames.BACKWARD_RULE, "(residuals, g): what the forward rule kept, and the cotangent"
+)
 
 
 def calls(trouble: Trouble) -> Iterator[Advice]:
@@ -162,18 +165,16 @@ def _hashable(name: str, kind_told: str, written: ast.expr) -> str:
 
 
 def _options(trouble: Trouble) -> Iterator[Advice]:
-    step = trouble.within("_validate_argnames", "_validate_argnums", "resolve_argnums", "jit")
-    outer = trouble.within("jit", "pmap", "checkpoint") or step
+    step = trouble.within(*frames.OPTION_CHECK)
+    outer = trouble.within(*frames.JIT_MAKER) or step
     caller = trouble.caller(outer)
     if step is None or outer is None or caller is None:
         return
-    fun = outer.values.get("fun") or step.values.get("fun")
+    fun = outer.held.fun or step.held.fun
     names, name = sources.parameters(fun), sources.name_of(fun)
-    option = (
-        step.values.get("argnames_name") or step.values.get("argnums_name") or "static_argnames"
-    )
+    option = step.held.option or "static_argnames"
     given = f"{name}({', '.join(names)})"
-    wrong = step.values.get("invalid_argnames") or step.values.get("invalid_kwargs")
+    wrong = step.held.unknown
     place = creation.keyword(caller.place, option) or caller.place
     if wrong:
         word = sorted(map(str, wrong))[0]
@@ -182,7 +183,7 @@ def _options(trouble: Trouble) -> Iterator[Advice]:
         way = f"write {option}={near[0]!r}" if near else f"name one of {listed(names, 'or')}"
         yield Advice(what, here(place), way, 3)
         return
-    numbers = step.values.get("argnums")
+    numbers = step.held.argnums
     if numbers is None:
         return
     count = len(names)
@@ -198,13 +199,13 @@ def _options(trouble: Trouble) -> Iterator[Advice]:
 
 
 def _no_function(trouble: Trouble) -> Iterator[Advice]:
-    hidden = "reraise_with_filtered_traceback"
-    steps = [s for s in trouble.steps if "fun" in s.values and not s.own and s.name != hidden]
+    steps = [s for s in trouble.steps if not s.own and s.name not in frames.RERAISE]
+    steps = [s for s in steps if s.held.among("fun")]
     caller = trouble.caller(steps[0]) if steps else None
     if caller is None:
         return
     step, node = steps[0], sources.expression(caller.place)
-    value = step.values["fun"]
+    value = step.held.fun
     name = {"vmap": "jax.vmap", "jit": "jax.jit", "grad": "jax.grad"}.get(step.name, step.name)
     call = next((n for n in ast.walk(node) if _first_is_call(n)), None) if node else None
     written = bodies.argument(call or node, 0, "fun")
@@ -232,7 +233,7 @@ def _arguments(trouble: Trouble) -> Iterator[Advice]:
         return
     name, problem = told[1].rpartition(".")[2], told[2]
     by = next((s for s in reversed(trouble.steps) if s.name in _CALLERS and not s.own), None)
-    outer = trouble.within("fori_loop", "map")
+    outer = trouble.within(*frames.AROUND_SCAN)
     if outer is not None and by is not None and trouble.caller(outer) is trouble.caller(by):
         by = outer
     fun = _callee(trouble, name)
@@ -243,7 +244,7 @@ def _arguments(trouble: Trouble) -> Iterator[Advice]:
     caller = trouble.caller(by)
     names, place = sources.parameters(fun), sources.where_defined(fun)
     public = _PUBLIC.get(by.name, f"lax.{by.name.strip('_')}")
-    more = re.search(r"but (\d+) were given", problem) if by.name == "_flatten_bwd" else None
+    more = re.search(r"but (\d+) were given", problem) if by.name in frames.BACKWARD_RULE else None
     if more and int(more[1]) > 2:  # nothing else gives a backward rule more than two
         count = int(more[1]) - 2
         first = "the argument" if count == 1 else f"the {count} arguments"
@@ -258,7 +259,7 @@ def _arguments(trouble: Trouble) -> Iterator[Advice]:
         return
     what = f"{public} calls {name} with {_CALLERS[by.name]}; but {name} takes ({', '.join(names)})"
     what += f": it {_problem(problem)}"
-    if by.name == "vmap_f" and caller is not None:
+    if by.name in frames.VMAP and caller is not None:
         missing = re.findall(r"'(\w+)'", problem)
         what += f"\n  it is defined at {here(place)}" if place else ""
         way = f"pass {listed(missing)} too, and give each an entry of in_axes" if missing else ""
@@ -274,7 +275,7 @@ def _arguments(trouble: Trouble) -> Iterator[Advice]:
 def _nondiff(trouble: Trouble, number: int) -> str:
     """What the function calls one of its arguments of nondiff_argnums, or a name for it."""
     for step in reversed(trouble.steps):
-        owner = step.values.get("self") if step.name == "__call__" and not step.own else None
+        owner = step.held.owner if step.name == frames.CALL and not step.own else None
         numbers = sorted(getattr(owner, "nondiff_argnums", ()))
         names = sources.parameters(owner) if numbers else []
         if number < len(numbers) and numbers[number] < len(names):
@@ -282,28 +283,29 @@ def _nondiff(trouble: Trouble, number: int) -> str:
     return f"nondiff{number}"
 
 
-_PUBLIC = {"vmap_f": "jax.vmap", "_flatten_fwd": "jax.custom_vjp", "_flatten_bwd": "jax.custom_vjp"}
+_PUBLIC = dict.fromkeys(frames.VMAP, "jax.vmap")
+_PUBLIC |= dict.fromkeys((*frames.FORWARD_RULE, *frames.BACKWARD_RULE), "jax.custom_vjp")
 
 
 def _signature(by: Step, fun, name: str, names: list[str]) -> str:
     wanted = {"fori_loop": ["i", "value"], "scan": ["carry", "x"], "map": ["x"]}.get(by.name)
     wanted = wanted or {"while_loop": ["value"], "associative_scan": ["a", "b"]}.get(by.name)
-    if by.name == "_flatten_bwd":
+    if by.name in frames.BACKWARD_RULE:
         return f"let it take both: def {name}(residuals, {names[-1] if names else 'g'})"
-    if by.name == "_flatten_fwd":
+    if by.name in frames.FORWARD_RULE:
         return "let it take the arguments of the function, in the same order"
-    if by.name in ("cond", "_cond", "switch"):
-        operands = by.values.get("operands") or ()
-        others = [by.values.get(n) for n in ("true_fun", "false_fun")]
+    if by.name in frames.BRANCHES:
+        operands = by.held.operands or ()
+        others = [by.held.true_fun, by.held.false_fun]
         more = [sources.parameters(f) for f in others if f is not None and f is not fun]
         fits = [names_of for names_of in more if len(names_of) == len(operands)]
         wanted = fits[0] if fits else [f"x{i}" for i in range(len(operands))]
     if wanted is None:
         return "give the function the arguments it is called with"
     if len(names) < len(wanted):
-        unused = wanted[: len(wanted) - len(names)] if by.name == "fori_loop" else None
+        unused = wanted[: len(wanted) - len(names)] if by.name in frames.FORI else None
         wanted = [*unused, *names] if unused else [*names, *wanted[len(names) :]]
-    elif len(names) > len(wanted) and by.name in ("while_loop", "scan", "map", "fori_loop"):
+    elif len(names) > len(wanted) and by.name in {*frames.LOOPS} - {*frames.ASSOCIATIVE}:
         tuple_of = ", ".join(names[len(wanted) - 1 :])
         lead = wanted[:-1]
         if name == "<lambda>":
@@ -320,25 +322,21 @@ def _signature(by: Step, fun, name: str, names: list[str]) -> str:
     made = f"lambda {listing}: ..." if name == "<lambda>" else f"def {name}({listing})"
     return (
         f"let it take these arguments: {made}; or pass fewer operands"
-        if by.name in ("cond", "switch", "_cond")
+        if by.name in frames.BRANCHES
         else f"let it take these arguments: {made}"
     )
 
 
 def _callee(trouble: Trouble, name: str) -> Any:
     """The user's function of this name among what JAX's frames hold."""
-    keys = ("body_fun", "cond_fun", "f", "fun", "fn", "true_fun", "false_fun", "branches")
-    keys += ("fwd", "bwd")
     for step in reversed(trouble.steps):
-        for key in keys if not step.own else ():
-            held = step.values.get(key)
-            for fun in held if isinstance(held, tuple | list) else (held,):
-                function = sources.plain(fun) if callable(fun) else None
-                if function is not None and function.__name__ == name:
-                    return fun
-                for rule in (getattr(fun, "fwd", None), getattr(fun, "bwd", None)):
-                    if getattr(rule, "__name__", None) == name:  # of a custom_vjp
-                        return rule
+        for fun in step.held.functions if not step.own else ():
+            function = sources.plain(fun) if callable(fun) else None
+            if function is not None and function.__name__ == name:
+                return fun
+            for rule in (getattr(fun, "fwd", None), getattr(fun, "bwd", None)):
+                if getattr(rule, "__name__", None) == name:  # of a custom_vjp
+                    return rule
     return None
 
 

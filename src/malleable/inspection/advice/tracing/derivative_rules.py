@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
 from malleable.inspection.advice.evidence.differences import Difference, differences, is_leaf
 from malleable.inspection.advice.evidence.fitting import closed, fitted, gathered
@@ -33,21 +34,20 @@ def derivative_rules(trouble: Trouble) -> Iterator[Advice]:
 
 def _function(trouble: Trouble, kind_of_rule: str) -> Any:
     """The custom_vjp or custom_jvp object whose call is running, if it still is."""
-    step = trouble.within("__call__")
     for step in reversed(trouble.steps):
-        owner = step.values.get("self") if step.name == "__call__" and not step.own else None
+        owner = step.held.owner if step.name == frames.CALL and not step.own else None
         if type(owner).__name__ == kind_of_rule:
             return owner
     return None
 
 
 def _backward(trouble: Trouble) -> Iterator[Advice]:
-    step = trouble.within("_flatten_bwd")
+    step = trouble.within(*frames.BACKWARD_RULE)
     if step is None:
         return
-    rule = sources.plain(step.values.get("f"))
+    rule = sources.plain(step.held.body)
     rule = rule if rule is not None and _is_users(rule) else _named_rule(trouble)
-    result, ends = step.values.get("py_cts_in"), sources.returns(rule) if rule else []
+    result, ends = step.held.py_cts_in, sources.returns(rule) if rule else []
     name = sources.name_of(rule) if rule else "bwd"
     value, place = ends[-1] if ends else (None, None)
     primal = creation.owner(rule) or _holder(rule, trouble)
@@ -77,7 +77,7 @@ def _backward(trouble: Trouble) -> Iterator[Advice]:
         yield Advice(what, here(piece[1] if piece else place), way, 3)
         return
     yield from _parts(step, rule, name, names, begins)
-    tree = step.values.get("in_tree")
+    tree = step.held.in_tree
     arity = len(tree.children()) if tree is not None else None
     shown = text(value) if value is not None else "nothing"
     what = f"{name} returns {kind(result)}, but {primal_name} has {arity} argument"
@@ -103,10 +103,9 @@ def _is_users(rule: Any) -> bool:
 def _named_rule(trouble: Trouble) -> Any:
     """The backward rule among what JAX's frames hold."""
     for step in reversed(trouble.steps):
-        for name in ("bwd", "f_bwd"):
-            rule = sources.plain(step.values.get(name)) if not step.own else None
-            if rule is not None and _is_users(rule):
-                return rule
+        rule = sources.plain(step.held.backward_rule) if not step.own else None
+        if rule is not None and _is_users(rule):
+            return rule
     return None
 
 
@@ -126,7 +125,7 @@ def _argument(path: str, names: list[str]) -> str:
 
 def _parts(step: Step, rule: Any, name: str, names: list[str], begins: str) -> Iterator[Advice]:
     """A gradient that is another tree than its argument."""
-    result, tree, avals = (step.values.get(k) for k in ("py_cts_in", "in_tree", "in_avals"))
+    result, tree, avals = step.held.py_cts_in, step.held.in_tree, step.held.in_avals
     if not isinstance(result, tuple) or tree is None or avals is None:
         return
     wanted = jax.tree.unflatten(tree, list(avals))
@@ -178,7 +177,7 @@ def _numbers(aval: str) -> tuple[int, ...]:
 
 def _forward(trouble: Trouble) -> Iterator[Advice]:
     owner = _function(trouble, "custom_vjp")
-    step = trouble.within("_flatten_fwd")
+    step = trouble.within(*frames.FORWARD_RULE)
     rule = getattr(owner, "fwd", None)
     if rule is None or step is None:
         return
@@ -186,7 +185,7 @@ def _forward(trouble: Trouble) -> Iterator[Advice]:
     name, primal = sources.name_of(rule), sources.name_of(owner)
     value, place = ends[-1] if ends else (None, sources.where_defined(rule))
     shown = text(value) if value is not None else "nothing"
-    out = step.values.get("pair_out")
+    out = step.held.pair_out
     if "must produce a pair" in trouble.text:
         what = (
             f"{name}, the forward rule of {primal}, returns {kind(out)}; it has to return a pair, "
@@ -207,7 +206,7 @@ def _forward(trouble: Trouble) -> Iterator[Advice]:
 
 def _tangent(trouble: Trouble) -> Iterator[Advice]:
     owner = _function(trouble, "custom_jvp")
-    step = trouble.within("_flatten_jvp")
+    step = trouble.within(*frames.JVP_RULE)
     rule = getattr(owner, "jvp", None)
     if rule is None or step is None:
         return
@@ -215,7 +214,7 @@ def _tangent(trouble: Trouble) -> Iterator[Advice]:
     value, place = ends[-1] if ends else (None, sources.where_defined(rule))
     begins = _used(trouble)
     if "must produce a pair" in trouble.text:
-        out = step.values.get("pair_out")
+        out = step.held.pair_out
         what = (
             f"{name}, the rule of {primal}, returns {kind(out)}; it has to return a pair, a tuple "
         )
@@ -223,8 +222,8 @@ def _tangent(trouble: Trouble) -> Iterator[Advice]:
         shown = text(value) if value is not None else "nothing"
         yield Advice(what + begins, here(place), f"write `return {shown}, tangent`", 3)
         return
-    result: Any = step.values.get("py_primals_out")
-    tangent: Any = step.values.get("py_tangents_out")
+    result: Any = step.held.py_primals_out
+    tangent: Any = step.held.py_tangents_out
     parts = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == 2 else [None, None]
     shown = text(parts[1]) if parts[1] is not None else "tangent"
     if hasattr(result, "shape") and hasattr(tangent, "shape"):
@@ -260,7 +259,7 @@ def _shape(x: Any) -> tuple:
 def _forward_mode(trouble: Trouble) -> Iterator[Advice]:
     """jvp or jacfwd of a function that has a rule for reverse mode only."""
     used = trouble.last
-    outer = trouble.within("jacfun", "_jvp", "jvp", "linearize")
+    outer = trouble.within(*frames.FORWARD)
     caller = trouble.caller(outer) or used
     if used is None or caller is None:
         return

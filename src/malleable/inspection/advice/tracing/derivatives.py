@@ -7,26 +7,24 @@ from collections.abc import Iterator
 import jax
 from jax import numpy as jnp
 
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import kind, leaves, of_type, structure
 from malleable.inspection.advice.hint import Advice
 
-_GRADS = ("value_and_grad_f", "jacfun", "jacrev", "jacfwd", "hessian")
-
 
 def derivatives(trouble: Trouble) -> Iterator[Advice]:
     """grad, value_and_grad, jacfwd, jacrev, jvp and vjp."""
     words = trouble.text
-    step = trouble.within(*_GRADS)
+    step = trouble.within(*frames.GRADS)
     if "Reverse-mode differentiation does not work for lax.while_loop" in words:
         yield from _reverse(trouble)
     elif (
         "jax.jvp must be tuples" in words
         or "jvp called with" in words
-        or ("primal and tangent" in words and trouble.within("_jvp"))
+        or ("primal and tangent" in words and trouble.within(*frames.JVP_CHECK))
     ):
         yield from _tangents(trouble)
     elif re.search("argument to (a )?VJP function|cotangent", words):
@@ -38,7 +36,7 @@ def derivatives(trouble: Trouble) -> Iterator[Advice]:
 
 
 def _of_function(trouble: Trouble, step: Step, caller: Step) -> Iterator[Advice]:
-    words, fun = trouble.text, sources.users(step.values.get("fun"))
+    words, fun = trouble.text, sources.users(step.held.fun)
     name, ends = sources.name_of(fun), sources.returns(fun)
     value, place = ends[-1] if ends else (None, sources.where_defined(fun))
     value = value if len(ends) == 1 else None  # which of them it was is not known
@@ -48,8 +46,8 @@ def _of_function(trouble: Trouble, step: Step, caller: Step) -> Iterator[Advice]
     elif "requires real- or complex-valued inputs" in words or "-valued inputs" in words:
         yield from _inputs(step, caller, words)
     elif "valued outputs" in words:
-        out = trouble.within("_check_output_dtype_revderiv", "_check_output_dtype_jacfwd")
-        seen = of_type(out.values["x"]) if out and "x" in out.values else "another type"
+        out = trouble.within(*frames.OUTPUT_CHECK)
+        seen = of_type(out.held.x) if out and out.held.x is not None else "another type"
         shown = text(value) if value is not None else "..."
         what = f"{name} returns {seen}; a gradient needs a real number{begins}"
         way = f"return a real number, e.g. jnp.abs({shown}) or ({shown}).real; or "
@@ -73,7 +71,7 @@ def _of_function(trouble: Trouble, step: Step, caller: Step) -> Iterator[Advice]
 
 
 def _no_scalar(step: Step, fun, value, place: Place, begins: str) -> Advice:
-    out, name = step.values.get("ans"), sources.name_of(fun)
+    out, name = step.held.result, sources.name_of(fun)
     rule = getattr(fun, "fwd", None)  # of a custom_vjp: then its result is what counts
     if rule is not None and sources.returns(rule):
         value, place = sources.returns(rule)[-1]
@@ -111,8 +109,8 @@ def _no_scalar(step: Step, fun, value, place: Place, begins: str) -> Advice:
 
 
 def _inputs(step: Step, caller: Step, words: str) -> Iterator[Advice]:
-    fun, args = step.values.get("fun"), step.values.get("args", ())
-    argnums = step.values.get("argnums", 0)
+    fun, args = step.held.fun, step.held.args or ()
+    argnums = step.held.argnums or 0
     numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
     names = sources.parameters(fun)
     good, bad = [], []
@@ -144,12 +142,12 @@ def _inputs(step: Step, caller: Step, words: str) -> Iterator[Advice]:
         way += "not name; or make it a float, " + (
             f"{float(leaf)}" if plain else f"{path}.astype(jnp.float32)"
         )
-        way += "; or pass allow_int=True" if step.name in ("value_and_grad_f", "jacrev") else ""
+        way += "; or pass allow_int=True" if step.name in frames.REVERSE else ""
     yield Advice(what, here(caller.place), way, 3)
 
 
 def _argnums(trouble: Trouble, step: Step, caller: Step, fun) -> Iterator[Advice]:
-    argnums, args = step.values.get("argnums"), step.values.get("args", ())
+    argnums, args = step.held.argnums, step.held.args or ()
     name, names = sources.name_of(fun), sources.parameters(fun)
     made = creation.find("grad", fun, trouble) or creation.find("value_and_grad", fun, trouble)
     given = ", ".join(f"{i} is {n}" for i, n in enumerate(names))
@@ -174,8 +172,8 @@ def _argnums(trouble: Trouble, step: Step, caller: Step, fun) -> Iterator[Advice
 
 
 def _reverse(trouble: Trouble) -> Iterator[Advice]:
-    step = trouble.within("backward_pass3", "backward_pass")
-    eqn = step.values.get("eqn") if step else None
+    step = trouble.within(*frames.BACKWARD)
+    eqn = step.held.eqn if step else None
     place = bodies.line_of(eqn) if eqn is not None else None
     inner = trouble.context()
     while place is None and inner is not None:
@@ -196,7 +194,7 @@ def _reverse(trouble: Trouble) -> Iterator[Advice]:
     if fori is not None:
         upper = bodies.argument(fori, 1, "upper")
         name = text(upper) if upper is not None else "n"
-        if trouble.within("cache_miss", "_infer_params") is not None and name.isidentifier():
+        if trouble.within(*frames.JIT) is not None and name.isidentifier():
             ways.append(f"let jit know the bound: jax.jit(..., static_argnames={name!r})")
         else:
             ways.append(f"make the bound `{name}` a Python number")
@@ -210,12 +208,12 @@ def _reverse(trouble: Trouble) -> Iterator[Advice]:
 
 
 def _tangents(trouble: Trouble) -> Iterator[Advice]:
-    step = trouble.within("_jvp", "jvp")
+    step = trouble.within(*frames.JVP)
     caller = trouble.caller(step)
     if step is None or caller is None:
         return
-    fun, call = step.values.get("fun"), sources.expression(caller.place)
-    primals, tangents = step.values.get("primals"), step.values.get("tangents")
+    fun, call = step.held.fun, sources.expression(caller.place)
+    primals, tangents = step.held.primals, step.held.tangents
     names = sources.parameters(fun)
     written = [bodies.argument(call, 1, "primals"), bodies.argument(call, 2, "tangents")]
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
@@ -264,22 +262,22 @@ def _part(written: ast.expr | None, number: int) -> str:
 
 def _cotangent(trouble: Trouble) -> Iterator[Advice]:
     told = re.search(r"got (\S+?),? but expected (\S+)", trouble.text)
-    step = trouble.within("_vjp3_bwd", "_vjp_pullback_wrapper", "__call__")
+    step = trouble.within(*frames.VJP_CALL)
     caller = trouble.caller(step)
     call = sources.expression(caller.place) if caller else None
     if caller is None or not isinstance(call, ast.Call):
         return
     name, given = text(call.func), ", ".join(map(text, call.args))
-    check = trouble.within("_vjp_check_ct_avals")
+    check = trouble.within(*frames.COTANGENT_CHECK)
     if check is not None and told is not None:
-        wanted = check.values["ct_aval_expected"]
+        wanted = check.held.ct_aval_expected
         shape = tuple(wanted.shape)
         what = f"the cotangent `{given}` given to the vjp function `{name}` is {told[1]}, but the "
         what += f"result of the function is {told[2]}, of shape {shape}"
         way = f"pass one of the same shape and dtype, e.g. jnp.ones({shape}, jnp.{wanted.dtype})"
         yield Advice(what, here(caller.place), way, 3)
-    elif "structure" in trouble.text and (error := trouble.within("_vjp_ct_tree_error")):
-        trees = (error.values[name] for name in ("ct_tree", "out_tree"))
+    elif "structure" in trouble.text and (error := trouble.within(*frames.COTANGENT_TREE)):
+        trees = error.held.ct_tree, error.held.out_tree
         has, out = (jax.tree.unflatten(t, [1] * t.num_leaves) for t in trees)
         what = f"the cotangent `{given}` given to the vjp function `{name}` is {structure(has)}, "
         what += f"and the result of the function is {structure(out)}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from jax import numpy as jnp
 
+from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, sources, tried
 from malleable.inspection.advice.evidence.differences import differences
 from malleable.inspection.advice.evidence.sources import text
@@ -15,15 +16,13 @@ from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import kind, leaves, listed, of_type, structure
 from malleable.inspection.advice.hint import Advice, Way
 
-_LOOPS = ("fori_loop", "while_loop", "scan", "map", "associative_scan")
-
 
 def loops(trouble: Trouble) -> Iterator[Advice]:
     """scan, while_loop, fori_loop, map and associative_scan."""
-    step = trouble.within(*_LOOPS)
+    step = trouble.within(*frames.LOOPS)
     if step is None or "lax" not in step.place.file:
         return
-    outer = trouble.within("fori_loop", "map")
+    outer = trouble.within(*frames.AROUND_SCAN)
     if outer is not None and trouble.caller(outer) is trouble.caller(step):
         outer, step = outer, step
     else:
@@ -45,7 +44,7 @@ def loops(trouble: Trouble) -> Iterator[Advice]:
         yield from _test(step, trouble, caller)
     elif "arguments to fori_loop" in words or "lower and upper" in words:
         yield from _bounds(step, caller, call)
-    elif outer.name == "associative_scan" or step.name == "associative_scan":
+    elif {outer.name, step.name} & {*frames.ASSOCIATIVE}:
         yield from _associative(step, caller, words)
 
 
@@ -53,14 +52,12 @@ def loops(trouble: Trouble) -> Iterator[Advice]:
 
 
 def _carry(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Iterator[Advice]:
-    check = trouble.within("_check_carry_type")
+    check = trouble.within(*frames.CARRY_CHECK)
     if check is None:
         return
-    start, end = check.values["in_carry"].unflatten(), check.values["out_carry"].unflatten()
-    values = outer.values
-    fun = values.get("body_fun") if outer.name in ("fori_loop", "while_loop") else values.get("f")
-    inner = ""
-    if outer.name == "fori_loop" and isinstance(start, tuple) and len(start) >= 2:
+    start, end = check.held.in_carry.unflatten(), check.held.out_carry.unflatten()
+    fun, inner = outer.held.body, ""
+    if outer.name in frames.FORI and isinstance(start, tuple) and len(start) >= 2:
         start, end, inner = start[1], end[1] if isinstance(end, tuple) else end, "[1]"
     name, root = sources.name_of(fun), _root(fun, outer.name)
     at = {"scan": (1, "init"), "while_loop": (2, "init_val"), "fori_loop": (3, "init_val")}
@@ -70,7 +67,7 @@ def _carry(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Ite
     if found is not None:
         yield _structure(found, fun, root, outer.name, start, end, begins, caller)
         return
-    program = step.values.get("jaxpr") or step.values.get("body_jaxpr")
+    program = step.held.program
     pairs = zip(leaves(start, ""), leaves(end, ""), strict=True)
     changed = [(i, a, b) for i, (a, b) in enumerate(pairs) if _differ(a[1], b[1])]
     if not changed or "manual axis" in trouble.text or "pcast" in trouble.text:
@@ -78,7 +75,7 @@ def _carry(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Ite
     number, (path, old), (_, new) = changed[0]
     offset = 1 if inner else 0
     made = bodies.maker(program, number + offset) if program is not None else None
-    piece = bodies.part(fun, (("[0]" if outer.name == "scan" else "") + path))
+    piece = bodies.part(fun, (("[0]" if outer.name in frames.SCAN else "") + path))
     expression = text(piece[0]) if piece and piece[0] is not None else "it"
     what = f"the carry changes its type: `{root}{path}` goes in as {of_type(old)}, and {name} "
     what += f"returns {of_type(new)} for it"
@@ -204,7 +201,7 @@ def _root(fun: Any, loop: str) -> str:
 
 
 def _pair(step: Step, caller: Step) -> Iterator[Advice]:
-    fun = step.values.get("f")
+    fun = step.held.body
     ends, name = sources.returns(fun), sources.name_of(fun)
     value, place = ends[-1] if ends else (None, sources.where_defined(fun) or caller.place)
     shown = text(value) if value is not None else "nothing"
@@ -221,14 +218,14 @@ def _pair(step: Step, caller: Step) -> Iterator[Advice]:
 
 
 def _inputs(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Iterator[Advice]:
-    at = (1, "xs") if outer.name == "map" else (2, "xs")
+    at = (1, "xs") if outer.name in frames.MAP else (2, "xs")
     written = bodies.argument(call, *at)
-    flat = step.values.get("xs_flat")
+    flat = step.held.xs_flat
     if flat is None:
         return
     pairs = _named(flat.unflatten(), written)
     shapes: list[tuple[str, Any]] = [(path, tuple(getattr(x, "shape", ()))) for path, x in pairs]
-    length = step.values.get("length")
+    length = step.held.length
     flat_ones = [(path, x) for path, x in pairs if not getattr(x, "shape", ())]
     if flat_ones:
         path, x = flat_ones[0]
@@ -273,9 +270,9 @@ def _named(xs: Any, written: ast.expr | None) -> list[tuple[str, Any]]:
 
 
 def _test(step: Step, trouble: Trouble, caller: Step) -> Iterator[Advice]:
-    fun = step.values.get("cond_fun")
-    made = trouble.within("_create_jaxpr")
-    avals = made.values.get("cond_out_avals") if made else None
+    fun = step.held.test
+    made = trouble.within(*frames.LOOP_PROGRAMS)
+    avals = made.held.cond_out_avals if made else None
     out = avals.unflatten() if avals is not None else None
     ends, name = sources.returns(fun), sources.name_of(fun)
     value, place = ends[-1] if ends else (None, sources.where_defined(fun) or caller.place)
@@ -298,7 +295,7 @@ def _test(step: Step, trouble: Trouble, caller: Step) -> Iterator[Advice]:
 
 
 def _bounds(step: Step, caller: Step, call) -> Iterator[Advice]:
-    low, high = step.values.get("lower"), step.values.get("upper")
+    low, high = step.held.lower, step.held.upper
     names = [bodies.argument(call, 0, "lower"), bodies.argument(call, 1, "upper")]
     shown = [
         text(n) if n is not None else w for n, w in zip(names, ("lower", "upper"), strict=True)
@@ -315,7 +312,7 @@ def _bounds(step: Step, caller: Step, call) -> Iterator[Advice]:
 
 
 def _associative(step: Step, caller: Step, words: str) -> Iterator[Advice]:
-    fun, elems = step.values.get("fn"), step.values.get("elems")
+    fun, elems = step.held.body, step.held.elems
     ends, name = sources.returns(fun), sources.name_of(fun)
     if "leaves" not in words and "Expected" not in words and "structure" not in words:
         return

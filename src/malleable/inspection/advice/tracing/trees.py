@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
 from malleable.inspection.advice.evidence.differences import children, differences, is_leaf
-from malleable.inspection.advice.evidence.sources import MISSING, text
+from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import a, is_jitted, kind, leaves, of_type
 from malleable.inspection.advice.hint import Advice
@@ -23,7 +24,7 @@ def trees(trouble: Trouble) -> Iterator[Advice]:
         yield from _no_leaf(trouble)
     elif "sorting pytree dictionary keys" in trouble.text:
         yield from _unsorted(trouble)
-    elif (step := trouble.within("tree_map")) is not None and _is_users(step, trouble):
+    elif (step := trouble.within(*frames.TREE_MAP)) is not None and _is_users(step, trouble):
         yield from _two_trees(step, trouble)
         yield from _one_leaf(step, trouble)
     elif step is not None and trouble.foreign is not None:
@@ -49,7 +50,7 @@ def _is_door(step: Step) -> bool:
 def _two_trees(step: Step, trouble: Trouble) -> Iterator[Advice]:
     caller = trouble.caller(step)
     call = sources.expression(caller.place) if caller else None
-    trees = [step.values.get("tree"), *step.values.get("rest", ())]
+    trees = [step.held.tree, *(step.held.rest or ())]
     if caller is None or not isinstance(call, ast.Call):
         return
     given = [text(arg) for arg in call.args[1:]]
@@ -57,7 +58,7 @@ def _two_trees(step: Step, trouble: Trouble) -> Iterator[Advice]:
     if inside:  # a library maps over what it was given
         given = [_called_by(caller, tree) or f"tree {i}" for i, tree in enumerate(trees, 1)]
     names = [*given, *(f"argument {i + 2}" for i in range(len(given), len(trees)))]
-    ends = step.values.get("is_leaf") or (lambda _: False)
+    ends = step.held.is_leaf or (lambda _: False)
     for name, other in zip(names[1:], trees[1:], strict=False):
         for found in differences(trees[0], other, prefix=False):
             if is_leaf(found.left) or ends(found.left):
@@ -103,15 +104,13 @@ DEEP, MANY = 5, 4096  # how far a tree is looked for in others
 def _one_leaf(step: Step, trouble: Trouble) -> Iterator[Advice]:
     """The function fails on the leaves at one path."""
     inner = trouble.steps[trouble.steps.index(step) + 1 :]
-    xs = next((s.values["xs"] for s in inner if isinstance(s.values.get("xs"), tuple)), None)
+    xs = next((s.held.xs for s in inner if isinstance(s.held.xs, tuple)), None)
     caller, last = trouble.caller(step), trouble.last
     call = sources.expression(caller.place) if caller else None
     if xs is None or caller is None or last is None or not isinstance(call, ast.Call):
         return
-    trees = [step.values.get("tree"), *step.values.get("rest", ())]
-    paths = [
-        k for k, leaf in leaves(trees[0], "", is_leaf=step.values.get("is_leaf")) if leaf is xs[0]
-    ]
+    trees = [step.held.tree, *(step.held.rest or ())]
+    paths = [k for k, leaf in leaves(trees[0], "", is_leaf=step.held.is_leaf) if leaf is xs[0]]
     names = [text(arg) for arg in call.args[1:]]
     if len(paths) != 1 or len(names) < len(trees) or len(xs) != len(trees):
         return
@@ -147,12 +146,12 @@ def _no_key(trouble: Trouble) -> Iterator[Advice]:
 
 def _no_array(trouble: Trouble) -> Iterator[Advice]:
     told = re.search(r"passed to the function at path (\S+?)\.(?:\s|$)", trouble.text)
-    step = trouble.within("_infer_input_type", "_infer_params", "cache_miss")
-    jit = trouble.within("_infer_params", "_infer_params_impl", "cache_miss") or step
-    fun = jit.values.get("fun") if jit else None
+    step = trouble.within(*frames.JIT_INPUT)
+    jit = trouble.within(*frames.JIT) or step
+    fun = jit.held.fun if jit else None
     if told is None or step is None or fun is None:
         return
-    path, leaf, name = told[1], step.values.get("x", MISSING), sources.name_of(fun)
+    path, leaf, name = told[1], step.held.x, sources.name_of(fun)
     root = re.split(r"[\[.]", path)[0]
     made, call = creation.find("jit", fun, trouble), trouble.caller(jit)
     place = made or (call.place if call else None)
@@ -164,7 +163,7 @@ def _no_array(trouble: Trouble) -> Iterator[Advice]:
 
 
 def _called(leaf: Any) -> str:
-    if leaf is MISSING:
+    if leaf is None:
         return "no array"
     if isinstance(leaf, str):
         return f"the str {leaf!r}"
@@ -204,17 +203,16 @@ def _make_static(path: str, root: str, leaf: Any, name: str) -> str:
 
 
 def _no_result(trouble: Trouble) -> Iterator[Advice]:
-    step = trouble.within("_check_returned_jaxtypes")
+    step = trouble.within(*frames.OUTPUTS)
     told = re.search(
         r"returned a value of type (.+?) (?:at output component (\S+?))?,", trouble.text
     )
     if step is None and told is None:
         return
-    leaf = step.values.get("x", MISSING) if step else MISSING
+    leaf = step.held.x if step else None
     path = (told[2] if told else "") or ""
-    around = trouble.within("_trace_for_jit", "scan", "while_loop", "cond", "_infer_params")
-    values = around.values if around else {}
-    fun = values.get("fun") or values.get("f") or values.get("body_fun")
+    around = trouble.within(*frames.STAGED)
+    fun = around and (around.held.fun or around.held.body)
     piece = bodies.part(fun, path) if fun is not None else None
     if piece is None:
         return
@@ -228,14 +226,14 @@ def _no_result(trouble: Trouble) -> Iterator[Advice]:
 
 def _no_leaf(trouble: Trouble) -> Iterator[Advice]:
     """grad and vmap say what is no array, but not where it is."""
-    step = trouble.within("value_and_grad_f", "vmap_f", "jacfun", "jvp", "vjp", "linearize")
-    loop = trouble.within("scan", "while_loop", "fori_loop", "cond", "switch")
+    step = trouble.within(*frames.DIFFERENTIATED)
+    loop = trouble.within(*frames.FUNCTIONAL)
     if loop is not None:
         yield from _no_operand(loop, trouble)
         return
     if step is None or (caller := trouble.caller(step)) is None:
         return
-    fun, args = step.values.get("fun"), step.values.get("args") or step.values.get("primals") or ()
+    fun, args = step.held.fun, step.held.args or step.held.primals or ()
     names = sources.parameters(fun)
     for i, arg in enumerate(args):
         root = names[i] if i < len(names) else f"args[{i}]"
@@ -255,9 +253,8 @@ def _no_operand(step: Step, trouble: Trouble) -> Iterator[Advice]:
     call = sources.expression(caller.place) if caller else None
     if caller is None or not isinstance(call, ast.Call):
         return
-    held = [
-        step.values.get(k) for k in ("init_flat", "xs_flat", "init_val_flat", "args", "operands")
-    ]
+    of = step.held
+    held = [of.init_flat, of.xs_flat, of.init_val_flat, of.args, of.operands]
     for flat, name in zip(held, ("init", "xs", "init_val", "operands", "operands"), strict=True):
         tree = getattr(flat, "unflatten", lambda flat=flat: flat)()
         for path, leaf in leaves(tree, name):

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from malleable import compat
+from malleable.compat import frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, flow, sources, tried, wording
 from malleable.inspection.advice.evidence.sources import MISSING
@@ -157,10 +158,10 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
     """`jax.jit(f, static_argnames='n')`, where the argument is a number that a jit was given."""
     if not need.static:
         return
-    jit = trouble.within("_infer_params", "_infer_params_impl", "cache_miss")
+    jit = trouble.within(*frames.JIT)
     if jit is None or any(o.step.values.get(o.argument) is MISSING for o in origins):
         return
-    fun = jit.values.get("fun")
+    fun = jit.held.fun
     told = told_arguments(trouble)
     if told is not None and told[2] not in ("jit", "pjit"):
         return
@@ -182,7 +183,7 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
     call = f"jax.jit({sources.name_of(fun)}, {static})"
     if sources.parameters(fun)[:1] == ["self"]:
         call = f"{static} in its jax.jit"
-    args, kwargs = jit.values.get("args") or (), jit.values.get("kwargs") or {}
+    args, kwargs = jit.held.args or (), jit.held.kwargs or {}
     edits = tried.optioned(place, static)
     text = f"mark it static, {call}{where}, which compiles anew for every value"
     yield Way(text, edits, lambda: _traces(fun, options, args, kwargs))
@@ -219,7 +220,7 @@ def _marked(parameters: list[str], names: list[str], options: dict) -> dict:
 
 def _options(fun, jit: Step) -> dict:
     """The static arguments of a jit as JAX knows them, by number and name or one of these."""
-    info = jit.values.get("ji")
+    info = jit.held.jit_info
     numbers = list(getattr(info, "static_argnums", None) or ())
     names = list(getattr(info, "static_argnames", None) or ())
     parameters = sources.parameters(fun)
@@ -242,7 +243,7 @@ def _listed(option) -> list:
 
 def _given(fun, jit: Step) -> dict:
     """What a jitted function was called with, by parameter."""
-    args, kwargs = jit.values.get("args"), jit.values.get("kwargs")
+    args, kwargs = jit.held.args, jit.held.kwargs
     return dict(zip(sources.parameters(fun), args or (), strict=False)) | (kwargs or {})
 
 

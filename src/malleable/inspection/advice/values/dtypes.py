@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from malleable.compat import frames
 from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.operands import Operand, operands
 from malleable.inspection.advice.evidence.sources import MISSING, text
@@ -22,7 +23,7 @@ def dtypes(trouble: Trouble) -> Iterator[Advice]:
     if (
         step is None
         or trouble.foreign is not None
-        or (trouble.callee is not None and trouble.callee.name == "tree_map")
+        or (trouble.callee is not None and trouble.callee.name in frames.TREE_MAP)
     ):
         return
     for pattern, say in _TABLE:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from malleable import compat
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import flow, sources
 from malleable.inspection.advice.evidence.sources import text
@@ -76,7 +76,7 @@ def outlived(trouble: Trouble) -> bool:
     if told is None:
         return trouble.kind in _ASKED and trouble.last is not None and not _within_jax(trouble)
     names = {step.name for step in trouble.steps}
-    tracing = any(name.startswith(("trace_to_jaxpr", "trace_to_subjaxpr")) for name in names)
+    tracing = any(name.startswith(frames.TRACING) for name in names)
     return not tracing and told[1].rpartition(".")[2] not in names
 
 
@@ -153,9 +153,9 @@ def _used(trouble: Trouble) -> tuple[str, Place] | None:
 def _leaked(trouble: Trouble):
     """The traced value that JAX stumbled over, where one of its frames still holds it."""
     for step in reversed(trouble.steps):
-        for name in ("arg", "tracer", "c_arg", "self", "x") if not step.own else ():
-            if isinstance(step.values.get(name), compat.Tracer):
-                return step.values[name]
+        for value in step.held.looked_up if not step.own else ():
+            if isinstance(value, compat.Tracer):
+                return value
     return None
 
 

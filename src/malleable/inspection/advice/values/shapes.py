@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from malleable.compat import frames
 from malleable.inspection.advice.evidence import sources, tried
 from malleable.inspection.advice.evidence.fitting import closed, fitted
 from malleable.inspection.advice.evidence.mapped import is_pmap
@@ -61,8 +62,8 @@ def _is_about(words: str, known: list[Operand]) -> bool:
 
 def _by_pairs(trouble: Trouble, step: Step) -> str:
     """The way out for a function that associative_scan gives many elements at once."""
-    scan = trouble.within("associative_scan")
-    fun = scan.values.get("fn") if scan is not None else None
+    scan = trouble.within(*frames.ASSOCIATIVE)
+    fun = scan.held.body if scan is not None else None
     plain = sources.plain(fun) if fun is not None else None
     if plain is None or plain.__code__ is not step.frame.f_code:
         return ""
@@ -89,12 +90,7 @@ def _said(trouble: Trouble, step: Step) -> Said:
 def _mapped(trouble: Trouble) -> bool:
     """Whether the line only passes a function on, which fails inside of a library."""
     callee = trouble.callee
-    return callee is not None and (callee.name in _TRANSFORMATIONS or is_pmap(callee))
-
-
-_TRANSFORMATIONS = {"tree_map", "scan", "while_loop", "cond", "switch", "fori_loop", "vmap_f"}
-_TRANSFORMATIONS |= {"jvp", "vjp", "grad_f", "value_and_grad_f", "jacfun", "associative_scan"}
-_TRANSFORMATIONS |= {"map"}
+    return callee is not None and (callee.name in frames.TRANSFORMATIONS or is_pmap(callee))
 
 
 def _shown(known: list[Operand]) -> str:

@@ -350,7 +350,7 @@ class _Reader:
         return outs
 
     def use(self, eqn, key: int, at: _Where):
-        frames = compat.frames(eqn, *at.outer)
+        frames = compat.user_places(eqn, *at.outer)
         chain = tuple(p for p in frames if places.is_own(p.file))
         direct = chain[:1] == tuple(frames[:1])
         around = at.loops[self.depth[key] :]

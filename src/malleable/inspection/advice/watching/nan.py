@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from malleable import compat
+from malleable.compat import frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence.trouble import Trouble, here
 from malleable.inspection.advice.hint import Advice
@@ -119,11 +120,16 @@ def calls(trouble: Trouble) -> Iterator[tuple[Callable, tuple, dict]]:
     for step, inner in zip(steps, [*steps[1:], None], strict=True):
         if not step.jax or step.name not in _CALLS:
             continue
-        if inner is not None and inner.name == "cache_miss" and step.name != "cache_miss":
+        if (
+            inner is not None
+            and inner.name in frames.CACHE_MISS
+            and step.name not in frames.CACHE_MISS
+        ):
             continue
-        values = step.values
-        fun, args, kwargs = (values.get(n) for n in ("fun", "args", "kwargs"))
-        if getattr(fun, "__name__", "") == _HOOK:  # what JAX calls with a call that has run
+        fun, args, kwargs = step.held.fun, step.held.args, step.held.kwargs
+        if (
+            getattr(fun, "__name__", "") in frames.NAN_CHECK
+        ):  # what JAX calls with a call that has run
             continue
         if not callable(fun) or not isinstance(args, tuple) or not isinstance(kwargs, dict):
             continue
@@ -133,8 +139,7 @@ def calls(trouble: Trouble) -> Iterator[tuple[Callable, tuple, dict]]:
         yield without_statics(trouble, fun, args, kwargs)
 
 
-_HOOK = "_nan_check_posthook"
-_CALLS = ("reraise_with_filtered_traceback", "cache_miss", _HOOK)
+_CALLS = (*frames.RERAISE, *frames.CACHE_MISS, *frames.NAN_CHECK)
 
 
 def is_gone(x) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from malleable.compat import Place
+from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence.trouble import Trouble, here
 from malleable.inspection.advice.hint import Advice
@@ -212,10 +212,10 @@ def changed_function(made: list[Compilation]) -> tuple[str, str]:
 
 def not_again(trouble: Trouble) -> Iterator[Advice]:
     """`jax_no_tracing`: what is new about the call that would be traced again."""
-    step, block = trouble.within("cache_miss"), running.block()
+    step, block = trouble.within(*frames.CACHE_MISS), running.block()
     if "'no_tracing' is set" not in trouble.text or step is None or trouble.last is None:
         return
-    fun, args, kwargs = (step.values.get(n) for n in ("fun", "args", "kwargs"))
+    fun, args, kwargs = step.held.fun, step.held.args, step.held.kwargs
     history = block.find(Storms).histories.get(code_of(fun)) if block else None
     if history is None:
         what = f"{name_of(fun)} would be traced again, for arguments it has not seen"
