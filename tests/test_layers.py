@@ -66,8 +66,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(73850, 58000),
-    "compat": Budget(2540, 2300),
+    "all": Budget(73755, 58000),
+    "compat": Budget(2700, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),
     "effects": Budget(1000, 1000),
@@ -76,7 +76,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "arrays": Budget(3400, 3100),
     "frontend": Budget(12700, 9300),
     "execution": Budget(12850, 10300),
-    "inspection": Budget(22600, 16000),
+    "inspection": Budget(22340, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(700, 700),
 }
@@ -98,10 +98,12 @@ def below(path):
 
 
 def door(path):
-    """Which part of the door to JAX a file is: what all read, a hook, or the rest."""
+    """Which part of the door to JAX a file is: what all read, a hook, the frames, or the rest."""
     if part(path) != "compat":
         return ""
-    return "hooks" if path.parent.name == "hooks" else "first" if path.stem in DOOR else "rest"
+    if path.parent.name == "hooks" or path.stem == "frames":
+        return "hooks" if path.parent.name == "hooks" else "frames"
+    return "first" if path.stem in DOOR else "rest"
 
 
 @functools.cache
@@ -326,9 +328,12 @@ def test_the_foundation_is_read_in_one_sitting():
     assert sum(sizes.values()) <= 2580, sizes
 
 
-@pytest.mark.parametrize(("which", "most"), [("hooks", 600), ("rest", 450)])
+@pytest.mark.parametrize(("which", "most"), [("hooks", 600), ("frames", 150), ("rest", 450)])
 def test_the_rest_of_the_door_is_small(which, most):
-    """What JAX has no public way for, and what only those who look into programs need of it."""
+    """What JAX has no public way for, and what only those who look into programs need of it.
+
+    frames: a table of names that only advice reads, one line for each variable of JAX's functions.
+    """
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if door(p) == which}
     assert sum(sizes.values()) <= most, sizes
 

@@ -1,10 +1,9 @@
-"""What `malleable.errors.explain()` knows about the errors of JAX, one module per family.
+"""What `malleable.errors.explain()` knows about the errors of JAX, one topic per module.
 
-A family is a plain function of a `Trouble` (the error, its text, every frame of its whole
-traceback with the values of its variables) that yields `Advice`; it sits in FAMILIES below.
-A family that has to see what happens before the error (what was donated, which key was used)
-appends a context manager of its own to `malleable.errors.advisers`, which gives a function
-error -> advice.
+A topic is a function of a `Trouble` (the error, its text, every frame of its whole traceback with
+the values of its variables) that yields `Advice`: an ordered list of `Diagnosis` rows, mostly. It
+sits in TOPICS below. What has to see what happens before the error (what was donated, which key
+was used) is an Observer of all that runs, in OBSERVERS.
 
 The heaviest advice is shown. 1: a general remark; 2: names the line; 3: names the line and what
 disagrees there. Whoever is not sure stays silent: a wrong sentence is worse than none.
@@ -15,13 +14,20 @@ import os
 from collections.abc import Callable, Iterator
 
 from malleable import compat, errors
-from malleable.inspection.advice import observers as observers
 from malleable.inspection.advice import steps as steps
 from malleable.inspection.advice.ecosystem import ecosystem
 from malleable.inspection.advice.evidence import creation
+from malleable.inspection.advice.evidence.diagnosis import topic
 from malleable.inspection.advice.evidence.trouble import Trouble
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.libraries import libraries
+from malleable.inspection.advice.runtime.checks import CHECKS
+from malleable.inspection.advice.runtime.collectives import COLLECTIVES
+from malleable.inspection.advice.runtime.primitives import RULES
+from malleable.inspection.advice.runtime.randomness import KEYS
+from malleable.inspection.advice.runtime.runtime import HOST, Memory
+from malleable.inspection.advice.runtime.shard_specs import SHARD_SPECS, VARYING
+from malleable.inspection.advice.runtime.sharding import SHARDING
 from malleable.inspection.advice.tracing.axes import axes
 from malleable.inspection.advice.tracing.branches import branches
 from malleable.inspection.advice.tracing.calls import calls
@@ -33,42 +39,49 @@ from malleable.inspection.advice.values.concrete import concrete, truths
 from malleable.inspection.advice.values.dtypes import dtypes
 from malleable.inspection.advice.values.leaks import leaks
 from malleable.inspection.advice.values.shapes import shapes
+from malleable.inspection.advice.watching import running
+from malleable.inspection.advice.watching.donations import DELETED, Donations
+from malleable.inspection.advice.watching.indices import Indices
+from malleable.inspection.advice.watching.keys import Keys
+from malleable.inspection.advice.watching.nan import NONFINITE
+from malleable.inspection.advice.watching.silent import Truncations
+from malleable.inspection.advice.watching.storms import NO_TRACING, Storms
 
 _OURS = compat.PACKAGE + os.sep
 
-FAMILIES: list[Callable[[Trouble], Iterator[Advice]]] = [
-    concrete,
-    truths,
-    leaks,
-    axes,
-    trees,
-    loops,
-    branches,
-    derivatives,
-    derivative_rules,
-    calls,
-    shapes,
-    dtypes,
-    libraries,
-    ecosystem,
+# each says what is silent, or remembers
+OBSERVERS = [Storms, Indices, Keys, Donations, Truncations, Memory]
+
+WHILE_RUNNING = (
+    *(DELETED, CHECKS, RULES, HOST, NO_TRACING, KEYS, NONFINITE),
+    *(SHARDING, SHARD_SPECS, VARYING, COLLECTIVES),
+)
+TOPICS: list[Callable[[Trouble], Iterator[Advice]]] = [
+    *(topic(*rows, weight=4) for rows in WHILE_RUNNING),
+    *(concrete, truths, leaks, axes, trees, loops, branches, derivatives, derivative_rules, calls),
+    *(shapes, dtypes, libraries, ecosystem),
 ]
 
 
 @contextlib.contextmanager
 def watch() -> Iterator[errors.Adviser]:
-    """While open, JAX's transformations remember where they were called: see `creation`."""
-    with compat.whole_tracebacks(), creation.recorded():
-        yield advise
+    """While open, what runs is looked at, and where transformations are called is remembered."""
+    with (
+        compat.whole_tracebacks(),
+        creation.recorded(),
+        running.observed(OBSERVERS) as block,
+    ):
+        yield lambda error: advise(error, block.failures)
 
 
-def advise(error: Exception) -> Iterator[Advice]:
-    """What every family says about an error; one that fails is raised after the others."""
-    trouble, failures = Trouble(error), []
+def advise(error: Exception, failures: list[Exception]) -> Iterator[Advice]:
+    """What every topic says about an error; one that fails is raised after the others."""
+    trouble, failures = Trouble(error), list(failures)
     _unlink(error)
-    for family in FAMILIES:
+    for one in TOPICS:
         try:
-            yield from family(trouble)
-        except Exception as failure:  # what one family cannot read, another may
+            yield from one(trouble)
+        except Exception as failure:  # what one topic cannot read, another may
             failures.append(failure)
     if failures:
         raise failures[0]

@@ -155,10 +155,8 @@ def _state(trouble: Trouble, step: Step) -> Said:
         return None
     eqx, name = _alias("equinox", step), text(given)
     new = f"{eqx}.filter({name}, {eqx}.is_inexact_array)"
-    what = (
-        f"`{name}` is a module of Equinox, and holds what is no array; `{text(call.func)}` makes "
-    )
-    what += "a state for arrays"
+    what = f"`{name}` is a module of Equinox, and holds what is no array; `{text(call.func)}` "
+    what += "makes a state for arrays"
     return what, _ways(step, Rewrite(f"pass its arrays only: {new}", given, new)), None
 
 

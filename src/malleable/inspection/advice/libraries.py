@@ -97,9 +97,8 @@ def _immutable(found, trouble: Trouble, step: Step) -> Said:
 
 def _collections(found, trouble: Trouble, step: Step) -> Said:
     given = _variables(trouble)
-    what = (
-        f"`{given}` is passed as the variables of the module, and is no dictionary of collections"
-    )
+    what = f"`{given}` is passed as the variables of the module, and is no dictionary of "
+    what += "collections"
     return what, f"write {{'params': {given}}} for it, or pass all that .init has returned"
 
 

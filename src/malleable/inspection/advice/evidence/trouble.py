@@ -1,4 +1,4 @@
-"""An error as the families see it: its text, and every frame with its variables."""
+"""An error as the topics see it: its text, and every frame with its variables."""
 
 import functools
 import linecache

@@ -2,21 +2,13 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import indices
-
-_FITS = (
-    "turn on 64-bit types at the start, jax.config.update('jax_enable_x64', True); or write it "
-    "as a "
-    "float ({value}.0); or, below 2**32, as jnp.uint32({value})"
-)
-
 
 # ---------------------------------------------------------------- checkify
 
@@ -28,44 +20,29 @@ def raised_from(trouble: Trouble) -> Step | None:
     return own[-1] if own else None
 
 
-def checkified(trouble: Trouble) -> Iterator[Advice]:
-    """A check that failed, or that nobody functionalized."""
+def unchecked(found: re.Match, trouble: Trouble, last: Step) -> dict | None:
+    """A check that nobody functionalized."""
     step = raised_from(trouble)
-    if step is None:
-        return
-    if "not functionalized" in trouble.text:
-        outer = trouble.last
-        call = f" ({here(outer.place)})" if outer else ""
-        what = (
-            f"checkify.check at {places.spell(step.place)} is part of a program that is compiled "
-            f"without checkify.checkify around it{call}"
-        )
-        hint = (
-            "wrap the function: err, out = checkify.checkify(jax.jit(f))(x), then err.throw(); for "
-            "a check that only runs while debugging, checkify.debug_check"
-        )
-        place = outer.place if outer else step.place
-        yield Advice(what, here(place), hint, weight=4)
-        return
-    module = type(trouble.error.__cause__).__module__
-    if not module.endswith("checkify"):
-        return
+    return step and {"check": places.spell(step.place), "call": here(last.place)}
+
+
+def checkified(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
+    """A check that failed."""
+    step, module = raised_from(trouble), type(trouble.error.__cause__).__module__
+    if step is None or not module.endswith("checkify"):
+        return None
     kind, text = type(trouble.error.__cause__).__name__, trouble.text.strip().rstrip(".")
     node = failing(step.place, text)
     shown = f"`{syntax.text_of(node)}`" if node is not None else "this line"
     used = ", ".join(f"`{n}`" for n in dict.fromkeys(names(node)))
     if kind == "OOBError":
-        yield out_of_bounds(step, text, node)
-        return
+        return out_of_bounds(step, text, node)
     what = f"{shown} failed its check: {text}" + (f"; it is computed from {used}" if used else "")
     hint = "see which values come in here"
     if kind == "NaNError" or "nan" in text or "division" in text:
-        hint = (
-            "keep its operands in its domain, jnp.maximum(x, eps) or jnp.clip, or mask what "
-            "goes in "
-            "with jnp.where"
-        )
-    yield Advice(what, here(step.place), hint, weight=4)
+        hint = "keep its operands in its domain, jnp.maximum(x, eps) or jnp.clip, or mask what "
+        hint += "goes in with jnp.where"
+    return Said(what, hint, step.place)
 
 
 def failing(place: Place, text: str) -> ast.expr | None:
@@ -77,24 +54,14 @@ def failing(place: Place, text: str) -> ast.expr | None:
     return found[0] if len(found) == 1 else None
 
 
-def out_of_bounds(step: Step, text: str, node: ast.expr | None) -> Advice:
+def out_of_bounds(step: Step, text: str, node: ast.expr | None) -> Said:
     wrote = indices.wrote(node)
     base, index = (wrote.base, wrote.index) if wrote else ("x", "i")
     found = re.search(r"index (-?\d+) is out of bounds for axis (\d+) with size (\d+)", text)
-    at = (
-        f"`{index}` is {found[1]}"
-        if found and wrote
-        else f"an index is {found[1]}"
-        if found
-        else ""
-    )
-    of = f" of `{base}`" if wrote else ""
-    what = f"{at}, and axis {found[2]}{of} has size {found[3]}" if found else text
-    hint = (
-        f'correct the index, or say what shall happen: {base}.at[{index}].get(mode="clip") or '
-        'mode="fill"'
-    )
-    return Advice(what, here(step.place), hint, weight=4)
+    at, of = (f"`{index}`", f" of `{base}`") if wrote else ("an index", "")
+    what = f"{at} is {found[1]}, and axis {found[2]}{of} has size {found[3]}" if found else text
+    hint = f'correct the index, or say what shall happen: {base}.at[{index}].get(mode="clip") or '
+    return Said(what, f'{hint}mode="fill"', step.place)
 
 
 def names(node: ast.AST | None) -> list[str]:
@@ -109,21 +76,34 @@ def names(node: ast.AST | None) -> list[str]:
 # ---------------------------------------------------------------- integers
 
 
-def overflow(trouble: Trouble) -> Iterator[Advice]:
+def overflow(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     """A Python integer that does not fit."""
-    if trouble.kind != "OverflowError" or trouble.last is None:
-        return
-    found = re.search(r"with value (-?\d+)", trouble.text)
-    bounded = re.search(r"integer (-?\d+) out of bounds for (\w+)", trouble.text)
-    step, value = trouble.last, (found or bounded or [None, None])[1]
-    if value is None:
-        return
-    dtype = bounded[2] if bounded else "int32"
+    value, dtype = found[1] or found[2], found[3] or "int32"
     node = syntax.expression_at(step.place)
     shown = f" in `{syntax.text_of(node)}`" if node is not None else ""
     limits = {"int32": "-2**31 to 2**31 - 1", "int64": "-2**63 to 2**63 - 1"}.get(dtype)
     reach = f" ({limits})" if limits else ""
     what = f"the Python integer {value}{shown} does not fit into {dtype}{reach}"
-    wide = f"use a wider dtype, or a value within {dtype}"
-    hint = _FITS.format(value=value) if dtype in ("int32", "int64") else wide
-    yield Advice(what, here(step.place), hint, weight=4)
+    if not limits:
+        return what, f"use a wider dtype, or a value within {dtype}"
+    hint = "turn on 64-bit types at the start, jax.config.update('jax_enable_x64', True); or write "
+    hint += "it "
+    return what, f"{hint}as a float ({value}.0); or, below 2**32, as jnp.uint32({value})"
+
+
+CHECKS = (
+    Diagnosis(
+        "not functionalized",
+        unchecked,
+        "checkify.check at {check} is part of a program that is compiled without "
+        "checkify.checkify around it ({call})",
+        "wrap the function: err, out = checkify.checkify(jax.jit(f))(x), then err.throw(); for "
+        "a check that only runs while debugging, checkify.debug_check",
+    ),
+    Diagnosis("", checkified),
+    Diagnosis(
+        r"with value (-?\d+)|integer (-?\d+) out of bounds for (\w+)",
+        overflow,
+        kind="OverflowError",
+    ),
+)

@@ -2,12 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 from malleable import compat
 from malleable.inspection.advice.evidence import syntax
-from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.trouble import Step, Trouble
 
 # what JAX says -> (what is missing, what to register for the primitive {p} named {name})
 _MISSING = {
@@ -46,22 +45,16 @@ _MISSING = {
 }
 
 
-def missing_rules(trouble: Trouble) -> Iterator[Advice]:
+def missing_rule(found: re.Match, trouble: Trouble, last: Step) -> Said:
     """NotImplementedError of a primitive."""
-    if trouble.kind != "NotImplementedError":
-        return
-    for pattern, (lacks, register) in _MISSING.items():
-        found = re.search(pattern, trouble.text)
-        if found:
-            name = found[1]
-            step, variable = bound_at(trouble, name)
-            what = f"the primitive `{name}` has no rule yet for this: it lacks {lacks}"
-            place = here(step.place) if step else ""
-            known = variable or f"{re.sub(r'[^a-zA-Z0-9_]', '_', name)}_p"
-            if variable:
-                what += f"; here it is `{variable}`"
-            hint = "register one, " + register.format(p=known, name=name)
-            yield Advice(what, place, hint, weight=4)
+    lacks, register = _MISSING[found.re.pattern]
+    name = found[1]
+    step, variable = bound_at(trouble, name)
+    what = f"the primitive `{name}` has no rule yet for this: it lacks {lacks}"
+    what += f"; here it is `{variable}`" if variable else ""
+    known = variable or f"{re.sub(r'[^a-zA-Z0-9_]', '_', name)}_p"
+    hint = "register one, " + register.format(p=known, name=name)
+    return Said(what, hint, step.place if step else None)
 
 
 def bound_at(trouble: Trouble, name: str) -> tuple[Step | None, str]:
@@ -107,3 +100,6 @@ def held_by(step: Step | None, name: str) -> str:
             if isinstance(value, compat.Primitive) and value.name == name:
                 return variable
     return ""
+
+
+RULES = tuple(Diagnosis(said, missing_rule, kind="NotImplementedError") for said in _MISSING)

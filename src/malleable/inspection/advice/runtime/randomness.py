@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,51 +11,41 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import sources, syntax, tried
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.tried import Rewrite
-from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
+from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.hint import Advice, Way
 from malleable.inspection.advice.runtime import checks
 from malleable.inspection.advice.watching import keys, running
 
 
-def reused_keys(trouble: Trouble) -> Iterator[Advice]:
+def reused_keys(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """KeyReuseError: which key, and where it was used before."""
-    if trouble.kind != "KeyReuseError" or trouble.last is None:
-        return
-    for run in running.runs_of(trouble.error):
-        uses = [use for use in keys.read(run.program).uses if use.place]
+    held = [v for s in trouble.steps if s.jax for v in list(s.values.values())]
+    programs = [run.program for run in running.runs_of(trouble.error)]
+    for program in (*programs, *(v for v in held if isinstance(v, compat.Jaxpr))):
+        uses = [use for use in keys.read(program).uses if use.place]
         own = [use for use in uses if use.place and places.is_own(use.place.file)]
         for first, second in keys.clashes(own):
-            yield heavy(keys.inside(first, second))
-            return
-    place = trouble.last.place
-    for step in trouble.steps:  # while a program is being checked, before it runs
-        for value in list(step.values.values()) if step.jax else ():
-            if isinstance(value, compat.Jaxpr):
-                for first, second in keys.clashes(own_uses(value)):
-                    yield heavy(keys.inside(first, second))
-                    return
+            return _said(keys.inside(first, second))
+    place = step.place
     name = keys.asked(place)
     block = running.block()
     before = None
     if block:
         used = block.find(keys.Keys).used.values()
-        held = [u.place for u in used if name and holds(trouble.last, name, u.key)]
-        before = next((p for p in held if p != place), None)
+        at = [u.place for u in used if name and holds(step, name, u.key)]
+        before = next((p for p in at if p != place), None)
     if before is not None:
-        yield heavy(keys.twice(name, before, place))
-    elif name:
-        what = f"`{name}` has been used before: drawing from it again gives numbers that depend"
-        yield Advice(what, here(place), hint(name), weight=2.5)
+        return _said(keys.twice(name, before, place))
+    what = f"`{name}` has been used before: drawing from it again gives numbers that depend"
+    hint = f"`{name}, sub = jax.random.split({name})` before each use, and use `sub`; or "
+    hint += f"jax.random.fold_in({name}, n) with another n each time"
+    return Said(what, hint, place, 2.5) if name else None
 
 
-def own_uses(program) -> list:
-    found = keys.read(program).uses
-    return [use for use in found if use.place and places.is_own(use.place.file)]
-
-
-def heavy(advice: Advice) -> Advice:
-    return Advice(advice.what, advice.where, advice.hint, weight=4)
+def _said(advice: Advice) -> Said:
+    return Said(advice.what, advice.hint, advice.where)
 
 
 def holds(step: Step, name: str, key) -> bool:
@@ -65,37 +54,15 @@ def holds(step: Step, name: str, key) -> bool:
     return compat.key_numbers(value) is key or value is key
 
 
-def hint(name: str) -> str:
-    return (
-        f"`{name}, sub = jax.random.split({name})` before each use, and use `sub`; or "
-        f"jax.random.fold_in({name}, n) with another n each time"
-    )
-
-
 # ---------------------------------------------------------------- what is no key
 
 
-def wrong_keys(trouble: Trouble) -> Iterator[Advice]:
-    """Something else than one key, where a key belongs; or a key where numbers belong."""
-    step = trouble.last
-    if step is None:
-        return
-    call = next((c for c in syntax.calls_on(step.place, *_SAMPLERS)), None)
-    text = trouble.text
-    if "PRNG key data" in text or "unexpected PRNG key type" in text or "random key" in text:
-        yield from not_a_key(trouble, step, call)
-    elif "accepts a single key" in text:
-        yield from many_keys(trouble, step, call)
-    elif re.search(r"key<\w+>", text):
-        yield from arithmetic(trouble, step)
-    else:
-        yield from unpacking(trouble, step)
-
-
-def not_a_key(trouble: Trouble, step: Step, call) -> Iterator[Advice]:
+def not_a_key(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
+    """Something else, where a key belongs."""
+    call: Any = next((c for c in syntax.calls_on(step.place, *_SAMPLERS)), None)
     node = syntax.argument(call, 0, "key")
     if node is None:
-        return
+        return None
     name, function = syntax.text_of(node), syntax.text_of(call.func)
     value = sources.value(node, step)
     if value is sources.MISSING and isinstance(node, ast.Subscript):
@@ -113,12 +80,10 @@ def not_a_key(trouble: Trouble, step: Step, call) -> Iterator[Advice]:
         hint = f"pass `{whole}`; for several keys, keys = jax.random.split({whole}, n) and keys[0]"
     else:
         made = name if is_number else "0"
-        hint = (
-            f"make a key of a seed once, `key = jax.random.key({made})`, and pass `key` first, as "
-            f"{function}(key, ...) (an old-style key, jax.random.PRNGKey(0), is a uint32 array of "
-            "shape (2,))"
-        )
-    yield Advice(what, here(step.place), hint, weight=4)
+        hint = f"make a key of a seed once, `key = jax.random.key({made})`, and pass `key` first, "
+        hint += f"as {function}(key, ...) (an old-style key, jax.random.PRNGKey(0), is a uint32 "
+        hint += "array of shape (2,))"
+    return what, hint
 
 
 def item(node: ast.Subscript, step: Step) -> Any:
@@ -139,79 +104,59 @@ def is_old_key(x: Any) -> bool:
     return getattr(x, "dtype", None) == np.uint32 and getattr(x, "shape", None) == (2,)
 
 
-def seeds(trouble: Trouble) -> Iterator[Advice]:
+def seeds(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """jax.random.key(1.5)."""
-    if "seed must be an integer" not in trouble.text or trouble.last is None:
-        return
-    step = trouble.last
     call = next(iter(syntax.calls_on(step.place, "key", "PRNGKey", "seed")), None)
     node = syntax.argument(call, 0, "seed")
     if node is None or call is None:
-        return
+        return None
     value, name = sources.value(node, step), syntax.text_of(node)
     kind = type(value).__name__ if value is not sources.MISSING else "no integer"
     if hasattr(value, "dtype"):
         kind = f"an array of {value.dtype}"
-    what = f"the seed `{name}` is a {kind}" if " " not in kind else f"the seed `{name}` is {kind}"
-    what += f", and `{syntax.text_of(call.func)}` needs an integer"
-    yield Advice(
-        what, here(step.place), f"pass an int: {syntax.text_of(call.func)}(int({name}))", 3
-    )
+    kind, function = kind if " " in kind else f"a {kind}", syntax.text_of(call.func)
+    what = f"the seed `{name}` is {kind}, and `{function}` needs an integer"
+    return Said(what, f"pass an int: {function}(int({name}))", weight=3)
 
 
-def converted(trouble: Trouble) -> Iterator[Advice]:
+def converted(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     """np.asarray(key)."""
-    if "PRNGKey dtype cannot be converted" not in trouble.text or trouble.last is None:
-        return
-    step = trouble.last
-    names = [
-        n for n in checks.names(syntax.expression_at(step.place)) if is_key(step.values.get(n))
-    ]
+    used = checks.names(syntax.expression_at(step.place))
+    names = [n for n in used if is_key(step.values.get(n))]
     name = names[0] if names else "the key"
     what = "a random key cannot become a NumPy array"
     if names:
-        what = (
-            f"`{name}` is a random key ({jax.typeof(step.values[name])}), which NumPy cannot hold"
-        )
-    hint = (
-        f"take its bits, np.asarray(jax.random.key_data({name})); jax.random.wrap_key_data "
-        "undoes it"
-    )
-    yield Advice(what, here(step.place), hint, weight=4)
+        key = jax.typeof(step.values[name])
+        what = f"`{name}` is a random key ({key}), which NumPy cannot hold"
+    hint = f"take its bits, np.asarray(jax.random.key_data({name})); jax.random.wrap_key_data "
+    return what, f"{hint}undoes it"
 
 
-def many_keys(trouble: Trouble, step: Step, call) -> Iterator[Advice]:
-    found = re.search(
-        r"(\w+) accepts a single key, but was given a key array of shape (\(.*?\))", trouble.text
-    )
+def many_keys(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
+    """Several keys, where one belongs."""
+    call: Any = next((c for c in syntax.calls_on(step.place, *_SAMPLERS)), None)
     node = syntax.argument(call, 0, "key")
-    if found is None or node is None:
-        return
-    name, function = syntax.text_of(node), syntax.text_of(call.func)
-    shape = found[2]
+    if node is None:
+        return None
+    name, function, shape = syntax.text_of(node), syntax.text_of(call.func), found[1]
     rest = [syntax.text_of(a) for a in call.args[1:]]
     inside = ", ".join(["k", *rest, *(ast.unparse(k) for k in call.keywords if k.arg != "key")])
-    what = (
-        f"`{name}` holds several keys, with shape {shape}, and `{function}` takes one, of shape ()"
-    )
+    what = f"`{name}` holds several keys, with shape {shape}, and `{function}` takes one, of shape "
+    what += "()"
     if shape.endswith(", 2)"):
         what += " (an old-style key: of shape (2,))"
-    yield Advice(
-        what,
-        here(step.place),
-        f"use one of them, `{name}[0]`, or map over them: "
-        f"jax.vmap(lambda k: {function}({inside}))({name})",
-        weight=3,
-    )
+    hint = f"use one of them, `{name}[0]`, or map over them: "
+    return Said(what, f"{hint}jax.vmap(lambda k: {function}({inside}))({name})", weight=3)
 
 
-def arithmetic(trouble: Trouble, step: Step) -> Iterator[Advice]:
+def arithmetic(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
+    """A key, where numbers belong."""
     names = [n for n, v in step.values.items() if is_key(v)]
     node = syntax.expression_at(step.place)
     used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
     name = next((n for n in names if n in used), None)
     if name is None:
-        return
+        return None
     what = f"`{name}` is a random key, a value of its own kind ({jax.typeof(step.values[name])}), "
     what += f"and `{syntax.text_of(node)}` treats it as numbers"
     whole = [n for n in ast.walk(node) if isinstance(n, ast.Name)] if node else []
@@ -222,8 +167,7 @@ def arithmetic(trouble: Trouble, step: Step) -> Iterator[Advice]:
     first: str | Rewrite = f"for a key that depends on a number write {new}"
     if isinstance(node, ast.BinOp) and len(whole) == 1 and name == syntax.text_of(node.left):
         first = Rewrite(first, node, new)
-    ways = (tried.way(first, step, values=False), Way(others))
-    yield Advice(what, here(step.place), ways, weight=3)
+    return Said(what, (tried.way(first, step, values=False), Way(others)), weight=3)
 
 
 def is_whole(x: Any) -> bool:
@@ -232,22 +176,21 @@ def is_whole(x: Any) -> bool:
     return kind in ("i", "u") and np.shape(x) == ()
 
 
-def unpacking(trouble: Trouble, step: Step) -> Iterator[Advice]:
+def unpacking(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """`a, b, c = jax.random.split(key)`."""
-    found = re.search(r"too many values to unpack|not enough values to unpack", trouble.text)
     calls = syntax.calls_on(step.place, "split")
-    if not found or not calls or "random" not in syntax.text_of(calls[0].func):
-        return
+    if not calls or "random" not in syntax.text_of(calls[0].func):
+        return None
     statement = next(syntax.assignments_on(step.place), None)
     targets = statement.targets[0] if statement else None
     if not isinstance(targets, ast.Tuple | ast.List):
-        return
+        return None
     count = len(targets.elts)
     key = syntax.text_of(syntax.argument(calls[0], 0, "key"))
     number = syntax.argument(calls[0], 1, "num")
     given = syntax.text_of(number) if number else "2"
     what = f"jax.random.split makes {given} keys of `{key}` here, and {count} names are on the left"
-    yield Advice(what, here(step.place), f"write jax.random.split({key}, {count})", weight=4)
+    return what, f"write jax.random.split({key}, {count})"
 
 
 _SAMPLERS = tuple(name for name in dir(jax.random) if not name.startswith("_"))
@@ -262,3 +205,14 @@ def described(x: Any) -> str:
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return f"an array of {x.dtype} with shape {tuple(x.shape)}"
     return "no key" if x is sources.MISSING or x is None else f"a {type(x).__name__}"
+
+
+KEYS = (
+    Diagnosis("", reused_keys, kind="KeyReuseError"),
+    Diagnosis("PRNG key data|unexpected PRNG key type|random key", not_a_key),
+    Diagnosis(r"accepts a single key, but was given a key array of shape (\(.*?\))", many_keys),
+    Diagnosis(r"key<\w+>", arithmetic),
+    Diagnosis("(?:too many|not enough) values to unpack", unpacking),
+    Diagnosis("seed must be an integer", seeds),
+    Diagnosis("PRNGKey dtype cannot be converted", converted),
+)

@@ -10,8 +10,8 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import sources, syntax
-from malleable.inspection.advice.evidence.trouble import Trouble, here
-from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer
 
@@ -33,28 +33,23 @@ class Memory(Observer):
         return self.largest[program] >= LARGE
 
 
-def out_of_memory(trouble: Trouble) -> Iterator[Advice]:
+def out_of_memory(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """RESOURCE_EXHAUSTED: the largest value of the program that ran."""
-    if not re.search(r"RESOURCE_EXHAUSTED|[Oo]ut of memory", trouble.text):
-        return
     asked = re.search(r"(?:allocat\w+|allocate) (\d+) ?bytes", trouble.text)
     for program in suspects(trouble, int(asked[1]) if asked else 0):
         values = sorted(large(program), key=lambda found: -found[0])
         if not values:
             continue
         size, kind, place = values[0]
-        place = place or (trouble.last.place if trouble.last else None)
         total = f", of the {spelled_bytes(int(asked[1]))} asked for" if asked else ""
         same = sum(1 for other in values if other[0] == size)
         many = f"; {same} values of the program are as large" if same > 1 else ""
         what = f"the largest value is {kind}, {spelled_bytes(size)}{total}{many}"
-        hint = (
-            "never hold all of it: work on one row or block at a time with jax.lax.map(f, xs, "
-            "batch_size=...) or jax.lax.scan; in a gradient, also put jax.checkpoint around what "
-            "is done with one block, so that it is computed again instead of kept"
-        )
-        yield Advice(what, here(place), hint, weight=4)
-        return
+        hint = "never hold all of it: work on one row or block at a time with jax.lax.map(f, xs, "
+        hint += "batch_size=...) or jax.lax.scan; in a gradient, also put jax.checkpoint around "
+        hint += "what is done with one block, so that it is computed again instead of kept"
+        return Said(what, hint, place)
+    return None
 
 
 def suspects(trouble: Trouble, asked: int) -> list[compat.Jaxpr]:
@@ -88,9 +83,8 @@ def large(program: compat.Jaxpr, outer: tuple = ()) -> Iterator[tuple[int, str, 
                 if hasattr(v.aval, "shape") and hasattr(v.aval, "dtype"):
                     kind = running.spell_type(v.aval)
                     if isinstance(view, compat.Scan):
-                        kind += (
-                            f", stacked over the {view.length} steps of a scan{_body(view.body)}"
-                        )
+                        kind += f", stacked over the {view.length} steps of a "
+                        kind += f"scan{_body(view.body)}"
                     yield size_of(v.aval), kind, places.of(eqn, *outer)
 
 
@@ -118,66 +112,52 @@ def spelled_bytes(n: int) -> str:
 # ---------------------------------------------------------------- functions of the host
 
 
-def callbacks(trouble: Trouble) -> Iterator[Advice]:
+def callbacks(told: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """A function that a program calls on the host fails, or does not return what it should."""
-    if "allback" not in trouble.text or trouble.kind not in _RAISED:
-        return
     lines = [line for line in trouble.text.splitlines() if line.strip()]
     found = list(host_calls(trouble))
     raised = raised_at(trouble.text)
     if "Incorrect output" in lines[-1] or "Mismatched number of outputs" in lines[-1]:
-        yield from wrong_result(trouble.error, lines[-1], found)
+        return wrong_result(trouble.error, lines[-1], found)
     elif raised is not None:
         name = next((n for n, _, fun in found if is_within(fun, raised)), "")
         name = name or (found[0][0] if len(found) == 1 else "a function of the host")
         by = next((p for n, p, _ in found if n == name), None)
         where = f", called by the callback at {places.spell(by)}" if by else ""
         what = f"`{name}`{where}, runs on the host and raised {lines[-1].strip()}"
-        hint = (
-            f"correct `{name}` at this line, for the NumPy arrays it is given; what it raises "
-            "cannot "
-            "be caught inside of the traced function, only around the call"
-        )
-        yield Advice(what, here(raised), hint, weight=4)
+        hint = f"correct `{name}` at this line, for the NumPy arrays it is given; what it raises "
+        hint += "cannot be caught inside of the traced function, only around the call"
+        return Said(what, hint, raised)
+    return None
 
 
-_RAISED = ("JaxRuntimeError", "XlaRuntimeError", "ValueError")
-
-
-def wrong_result(error: BaseException, line: str, found: list) -> Iterator[Advice]:
+def wrong_result(error: BaseException, line: str, found: list) -> Said | None:
     """What the host function returned, and what was promised."""
     expected, actual = re.search(r"Expected: (.+?), Actual: (.+)$", line).groups()  # type: ignore
     fits = [f for f in found if _promises(f, expected)] or found
     if len(fits) != 1 and not running.runs_of(error):
-        return  # one of several that ran before
+        return None  # one of several that ran before
     name, place, fun = fits[0]
     defined = f" ({places.spell(sources.where_defined(fun))})" if sources.where_defined(fun) else ""
     thing = "shape" if "shape" in line else "dtype" if "dtype" in line else "number of results:"
     number = re.search(r"return value #(\d+)", line)
     which = f", result {number[1]}," if number and number[1] != "0" else ""
-    what = (
-        f"`{name}`{defined}{which} returned {thing} {actual}, and {thing} {expected} was promised"
-    )
+    what = f"`{name}`{defined}{which} returned {thing} {actual}, and {thing} {expected} was "
+    what += "promised"
     if thing.startswith("number"):
         returned = {"0": "nothing (None)", "1": "1 array"}.get(actual.strip(), f"{actual} arrays")
         were = "was" if expected.strip() == "1" else "were"
         what = f"`{name}`{defined} returned {returned}, and {expected} {were} promised"
     if thing == "shape":
-        hint = (
-            f"pass jax.ShapeDtypeStruct({actual}, dtype) as result_shape_dtypes, or have `{name}` "
-            f"return shape {expected}"
-        )
+        hint = f"pass jax.ShapeDtypeStruct({actual}, dtype) as result_shape_dtypes, or have "
+        hint += f"`{name}` return shape {expected}"
     elif thing == "dtype":
-        hint = (
-            f"return np.asarray(..., np.{expected}) from `{name}` (`.astype`), or promise "
-            f"jax.ShapeDtypeStruct(shape, jnp.{actual}) as result_shape_dtypes"
-        )
+        hint = f"return np.asarray(..., np.{expected}) from `{name}` (`.astype`), or promise "
+        hint += f"jax.ShapeDtypeStruct(shape, jnp.{actual}) as result_shape_dtypes"
     else:
-        hint = (
-            f"return what was promised from `{name}`, or give result_shape_dtypes the structure of "
-            "what it returns: a tuple of jax.ShapeDtypeStruct for a tuple, None for nothing"
-        )
-    yield Advice(what, here(place), hint, weight=4)
+        hint = f"return what was promised from `{name}`, or give result_shape_dtypes the structure "
+        hint += "of what it returns: a tuple of jax.ShapeDtypeStruct for a tuple, None for nothing"
+    return Said(what, hint, place)
 
 
 def _promises(found, expected: str) -> bool:
@@ -232,79 +212,71 @@ def is_within(fun, place: Place) -> bool:
     return at.file == place.file and node.lineno <= place.line <= (node.end_lineno or node.lineno)
 
 
-def callback_rules(trouble: Trouble) -> Iterator[Advice]:
-    """A callback under grad or vmap."""
-    step = trouble.last
-    if step is None:
-        return
+def host_function(found: re.Match, trouble: Trouble, step: Step) -> dict:
+    """The name of the function that a callback calls at a line."""
     calls = syntax.calls_on(step.place, "pure_callback", "io_callback", "callback")
-    call = calls[0] if calls else None
-    name = syntax.text_of(syntax.argument(call, 0, "callback")) or "the host function"
-    if re.search(r"callbacks? do(?:es)? not support JVP", trouble.text):
-        what = f"`{name}` runs on the host, where JAX cannot differentiate it"
-        hint = (
-            f"put the callback of `{name}` into a function with jax.custom_jvp (or jax.custom_vjp) "
-            "and give its derivative; or keep gradients out, with jax.lax.stop_gradient around its "
-            "operands"
-        )
-        yield Advice(what, here(step.place), hint, weight=4)
-    elif "`vmap` ordered" in trouble.text:
-        what = f"`{name}` is called in order (ordered=True), and examples of a vmap have no order"
-        hint = (
-            "pass ordered=False to io_callback, or go through the examples with jax.lax.map or scan"
-        )
-        yield Advice(what, here(step.place), hint, weight=4)
-    elif "vmap_method" in trouble.text:
-        what = f"`{name}` runs on the host, and nothing says how to call it for a whole batch"
-        hint = (
-            f'pass vmap_method="sequential" (one call of `{name}` per example), or '
-            '"broadcast_all" if it takes a leading batch axis'
-        )
-        yield Advice(what, here(step.place), hint, weight=4)
+    given = syntax.argument(calls[0] if calls else None, 0, "callback")
+    return {"name": syntax.text_of(given) or "the host function"}
 
 
-def ordered_effects(trouble: Trouble) -> Iterator[Advice]:
+def ordered_effects(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """A print or a callback in order, on several devices."""
-    if "ordered effects are not supported for more than 1 device" not in trouble.text:
-        return
     for program in programs(trouble):
         for eqn, outer in _callbacks(program):
             place = places.of(eqn, *outer)
             calls = syntax.calls_on(place, "print", "callback", "io_callback") if place else []
             name = syntax.text_of(calls[0].func) if calls else "a callback"
             if eqn.params.get("ordered") or calls:
-                what = (
-                    f"`{name}` is called with ordered=True, in a program that runs on several "
-                    "devices"
-                )
+                what = f"`{name}` is called with ordered=True, in a program that runs on several "
                 hint = "write ordered=False, or run it on a single device"
-                yield Advice(what, here(place), hint, weight=4)
-                return
+                return Said(f"{what}devices", hint, place)
+    return None
 
 
-def transfers(trouble: Trouble) -> Iterator[Advice]:
+def transfers(found: re.Match, trouble: Trouble, step: Step) -> Said:
     """What jax.transfer_guard forbids."""
-    found = re.search(r"Disallowed (\S+) transfer.*?(\w+\[[\d,]*\])", trouble.text)
-    step = trouble.last
-    if found is None or step is None:
-        return
     way, kind = found.groups()
     runs = running.runs_of(trouble.error)
     for run in runs[-1:]:
         for path, leaf in zip(run.names, run.leaves, strict=True):
             if not isinstance(leaf, compat.HostArray):
                 name = running.name_in(step.frame, leaf) or path
-                what = (
-                    f"`{name}` ({kind}, a {type(leaf).__name__}) is moved to the device by "
-                    "this call"
-                )
+                what = f"`{name}` ({kind}, a {type(leaf).__name__}) is moved to the device by this "
+                what += "call"
                 what += f", as argument `{path}`" if run.own and path != name else ""
                 what += ", which jax.transfer_guard forbids"
                 hint = f"move it once, before the guarded part: {name} = jax.device_put({name})"
-                yield Advice(what, here(step.place), hint, weight=4)
-                return
+                return Said(what, hint)
     what = f"a {way} transfer of {kind} happens here, which jax.transfer_guard forbids"
-    hint = (
-        "move the array explicitly, with jax.device_put or jax.device_get, before the guarded part"
-    )
-    yield Advice(what, here(step.place), hint, weight=2.5)
+    hint = "move the array explicitly, with jax.device_put or jax.device_get, before the guarded "
+    hint += "part"
+    return Said(what, hint, weight=2.5)
+
+
+HOST = (
+    Diagnosis(r"RESOURCE_EXHAUSTED|[Oo]ut of memory", out_of_memory),
+    Diagnosis("allback", callbacks, kind="JaxRuntimeError|XlaRuntimeError|ValueError"),
+    Diagnosis(
+        r"callbacks? do(?:es)? not support JVP",
+        host_function,
+        "`{name}` runs on the host, where JAX cannot differentiate it",
+        "put the callback of `{name}` into a function with jax.custom_jvp (or jax.custom_vjp) and "
+        "give its derivative; or keep gradients out, with jax.lax.stop_gradient around its "
+        "operands",
+    ),
+    Diagnosis(
+        "`vmap` ordered",
+        host_function,
+        "`{name}` is called in order (ordered=True), and examples of a vmap have no order",
+        "pass ordered=False to io_callback, or go through the examples with jax.lax.map or scan",
+    ),
+    Diagnosis(
+        "vmap_method",
+        host_function,
+        "`{name}` runs on the host, and nothing says how to call it for a whole batch",
+        'pass vmap_method="sequential" (one call of `{name}` per example), or "broadcast_all" if '
+        "it takes a leading batch axis",
+    ),
+    Diagnosis("ordered effects are not supported for more than 1 device", ordered_effects),
+    Diagnosis(r"Disallowed (\S+) transfer.*?(\w+\[[\d,]*\])", transfers),
+)

@@ -1,88 +1,76 @@
 """shard_map: in_specs and out_specs that do not fit, and values that differ between devices."""
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from malleable.compat import Place, frames
+from malleable.compat import frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import sources
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.mapped import is_shard_map, is_users, made_at
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 
 
-def shard_map_specs(trouble: Trouble) -> Iterator[Advice]:
-    """in_specs and out_specs that do not fit the arguments, the results or the mesh."""
+class _Map(NamedTuple):
+    """The shard_map that an error came through; axes: of its mesh; at: where it was made."""
+
+    held: frames.Held
+    fun: Any
+    function: str
+    axes: tuple[str, ...]
+    at: str
+    caller: Step | None
+
+    @property
+    def line(self) -> str:
+        """Where the function returns, in brackets."""
+        ends = sources.returns(self.fun)
+        return f" (returned at {places.spell(ends[-1][1])})" if ends else ""
+
+
+def _map(trouble: Trouble) -> _Map | None:
     steps = [s for s in reversed(trouble.steps) if s.jax and is_shard_map(s)]
     step = next((s for s in steps if is_users(s.held.body)), steps[0] if steps else None)
     if step is None or "shard_map" not in trouble.text:
-        return
-    held = step.held
-    fun, mesh = held.body, held.mesh
-    function, place = sources.name_of(fun), made_at(trouble, step, "shard_map", fun)
-    caller = trouble.caller(step)
+        return None
+    fun, mesh, caller = step.held.body, step.held.mesh, trouble.caller(step)
+    place = made_at(trouble, step, "shard_map", fun)
     apart = caller and place and (caller.place.file, caller.place.line) != (place.file, place.line)
-    where = here(place) + (f", called at {places.spell(caller.place)}" if caller and apart else "")
-    args = held.args or ()
-    params = sources.parameters(fun)
-    text = trouble.text
-    if "must refer to an axis" in text:
-        yield from unknown_axis(text, mesh, where)
-    elif "does not match the specs of the input" in text:
-        yield from elsewhere(text, held, params, caller, where)
-    elif "structure error" in text and "in_specs" in text:
-        yield from arity(held.in_specs, args, params, function, where)
-    elif "too long to be compatible" in text and "in_specs" in text:
-        yield from too_long(text, where, function)
-    elif "too long to be compatible" in text:
-        yield from out_too_long(text, where, fun, function, mesh)
-    elif "not evenly divisible" in text:
-        yield from uneven(text, where)
-    elif "require replication" in text or "replicated across" in text:
-        yield from unreplicated(text, where, fun, function)
-
-
-def unknown_axis(text: str, mesh, where: str) -> Iterator[Advice]:
-    found = re.search(r"(in_specs|out_specs)(?:\[?.*?\]?)? refers to '?(\w+)'?", text)
-    if not found or mesh is None:
-        return
-    axes = [str(a) for a in mesh.axis_names]
-    known = ", ".join(f"'{a}'" for a in axes)
-    what = f"{found[1]} names the axis '{found[2]}', and the mesh has {known} only"
-    hint = f"write jax.P('{axes[0]}') in {found[1]}, or rename the axis where the mesh is made"
-    yield Advice(what, where, hint, weight=4)
-
-
-def elsewhere(
-    text: str, held: frames.Held, params: list[str], caller: Step | None, where: str
-) -> Iterator[Advice]:
-    """An argument that lies on a mesh with explicit axes in another way than in_specs says."""
-    found = re.search(
-        r"shard_map: (P\(.*?\)) does not match the specs of the input: (P\(.*?\)) "
-        r"for arg: (\S+)\.?",
-        text,
-    )
-    if not found:
-        return
-    spec, has, kind = found.groups()
-    kind, (name, leaf) = kind.rstrip("."), _passed(held, params)
-    mesh = held.mesh
+    at = here(place) + (f", called at {places.spell(caller.place)}" if caller and apart else "")
     axes = tuple(map(str, getattr(mesh, "axis_names", ())))
-    sizes = tuple(getattr(mesh, "axis_sizes", ()))
-    what = f"{name} ({kind}) is laid out as {has}, and in_specs says {spec}: over a mesh with "
-    what += "explicit axes, which jax.make_mesh makes, shard_map does not move its arguments"
-    known = running.name_in(caller.frame, leaf) if caller else ""
+    return _Map(step.held, fun, sources.name_of(fun), axes, at, caller)
+
+
+def _values(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
+    """What the templates of this topic speak of."""
+    seen = _map(trouble)
+    if seen is None:
+        return None
+    values = {"function": seen.function, "line": seen.line, "at": seen.at}
+    known = ", ".join(f"'{axis}'" for axis in seen.axes)
+    return values | {"known": known, "first": (*seen.axes, "d")[0]}
+
+
+def _elsewhere(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
+    """An argument that lies on a mesh with explicit axes in another way than in_specs says."""
+    seen = _map(trouble)
+    if seen is None:
+        return None
+    spec, has, kind = found.groups()
+    name, leaf = _passed(seen.held, sources.parameters(seen.fun))
+    axes, sizes = seen.axes, tuple(getattr(seen.held.mesh, "axis_sizes", ()))
+    what = f"{name} ({kind.rstrip('.')}) is laid out as {has}, and in_specs says {spec}: over a "
+    what += "mesh "
+    what += "with explicit axes, which jax.make_mesh makes, shard_map does not move its arguments"
+    known = running.name_in(seen.caller.frame, leaf) if seen.caller else ""
     shown = known or (name.split("`")[1] if "`" in name else "x")
     auto = ", ".join(["jax.sharding.AxisType.Auto"] * len(axes)) + "," * (len(axes) == 1)
-    hint = (
-        f"lay it out first: jax.reshard({shown}, jax.NamedSharding(mesh, jax.{spec})); or make a "
-        f"mesh that moves them, jax.make_mesh({sizes}, {axes}, axis_types=({auto}))"
-    )
-    yield Advice(what, where, hint, weight=4)
+    hint = f"lay it out first: jax.reshard({shown}, jax.NamedSharding(mesh, jax.{spec})); or make "
+    hint += f"a mesh that moves them, jax.make_mesh({sizes}, {axes}, axis_types=({auto}))"
+    return Said(what, hint, seen.at)
 
 
 def _passed(held: frames.Held, params: list[str]) -> tuple[str, Any]:
@@ -95,142 +83,53 @@ def _passed(held: frames.Held, params: list[str]) -> tuple[str, Any]:
     return "an argument", one
 
 
-def arity(specs, args, params: list[str], function: str, where: str) -> Iterator[Advice]:
+def _arity(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
+    seen = _map(trouble)
+    if seen is None:
+        return None
+    specs, args, function = seen.held.in_specs, seen.held.args or (), seen.function
     if not isinstance(specs, tuple | list) or isinstance(specs, jax.P):
-        yield Advice(
-            f"in_specs has another structure than the {len(args)} arguments of `{function}`",
-            where,
-            "give in_specs as a tuple with one entry (a jax.P, or a tree of them) per argument",
-            weight=2.5,
-        )
-        return
+        what = f"in_specs has another structure than the {len(args)} arguments of `{function}`"
+        hint = "give in_specs as a tuple with one entry (a jax.P, or a tree of them) per argument"
+        return Said(what, hint, seen.at, 2.5)
     if len(specs) == len(args):
-        yield Advice(
-            f"an entry of in_specs has another structure than its argument of `{function}`",
-            where,
-            "write one jax.P for the whole argument, or a tree of them with the argument's keys",
-            weight=2.5,
-        )
-        return
+        what = f"an entry of in_specs has another structure than its argument of `{function}`"
+        hint = "write one jax.P for the whole argument, or a tree of them with the argument's keys"
+        return Said(what, hint, seen.at, 2.5)
+    params = sources.parameters(seen.fun)
     names = (params + [f"argument {i}" for i in range(len(params), len(args))])[: len(args)]
-    missing = ", ".join(f"`{n}`" for n in names[len(specs) :])
-    entries, given = len(specs), len(args)
-    what = (
-        f"in_specs has {entries} entr{'y' if entries == 1 else 'ies'}, and `{function}` is called "
-    )
-    what += f"with {given} argument{'' if given == 1 else 's'}"
-    if len(specs) < len(args):
-        what += f": there is no entry for {missing}"
-        inside = ", ".join([*map(_spec, specs), *("jax.P()" for _ in args[len(specs) :])])
-        hint = (
-            f"add one entry per argument: in_specs=({inside}), or a sharded jax.P(...) for "
-            f"{missing}"
-        )
-    else:
+    entries = f"{len(specs)} entr{'y' if len(specs) == 1 else 'ies'}"
+    what = f"in_specs has {entries}, and `{function}` is called "
+    what += f"with {len(args)} argument{'' if len(args) == 1 else 's'}"
+    if len(specs) > len(args):
         hint = f"write one entry per argument: {len(args)}, for {', '.join(names)}"
-    yield Advice(what, where, hint, weight=4)
+        return Said(what, hint, seen.at)
+    missing = ", ".join(f"`{n}`" for n in names[len(specs) :])
+    given = [f"jax.{spec!r}" if isinstance(spec, jax.P) else repr(spec) for spec in specs]
+    inside = ", ".join([*given, *("jax.P()" for _ in args[len(specs) :])])
+    hint = f"add one entry per argument: in_specs=({inside}), or a sharded jax.P(...) for {missing}"
+    return Said(f"{what}: there is no entry for {missing}", hint, seen.at)
 
 
-def _spec(spec) -> str:
-    return f"jax.{spec!r}" if isinstance(spec, jax.P) else repr(spec)
+def _too_long(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
+    short = [part.strip() for part in found[2][2:-1].split(",") if part.strip()][: int(found[6])]
+    values = _values(found, trouble, step)
+    return values and values | {"short": ", ".join(short)}
 
 
-def too_long(text: str, where: str, function: str) -> Iterator[Advice]:
-    found = re.search(
-        r"(in_specs\S*) is (P\(.*?\)) which has length (\d+), but the passed (\S+?), where .*? "
-        r"bound "
-        r"to \S+ parameter '(.+?)', has shape (\w+\[.*?\]), which has rank (\d+)",
-        text,
-    )
-    if not found:
-        return
-    entry, spec, length, _, name, kind, rank = found.groups()
-    short = [part.strip() for part in spec[2:-1].split(",") if part.strip()][: int(rank)]
-    what = (
-        f"{entry} is {spec}, for {length} axes, and argument `{name}` of `{function}` is {kind}: "
-    )
-    what += f"it has {rank}"
-    hint = f"drop the entries too many, jax.P({', '.join(short)}); or reshape `{name}`"
-    yield Advice(what, where, hint, weight=4)
+def _out_too_long(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
+    values = _values(found, trouble, step)
+    named = f"the result of `{values['function']}`" if values else ""
+    return values and values | {"result": re.sub(r"^.+?\(\*args\)", named, found[4])}
 
 
-def out_too_long(text: str, where: str, fun, function: str, mesh) -> Iterator[Advice]:
-    found = re.search(
-        r"(out_specs\S*) is (P\(.*?\)) which has length (\d+), but (.+?) has shape (\w+\[.*?\]), "
-        r"which has rank (\d+)",
-        text,
-    )
-    if not found:
-        return
-    entry, spec, length, result, kind, rank = found.groups()
-    result = re.sub(r"^.+?\(\*args\)", f"the result of `{function}`", result)
-    line = _returned(fun)
-    what = (
-        f"{entry} is {spec}, for an array with {length} axes, and {result} is {kind}, with {rank}"
-    )
-    what += f" (returned at {places.spell(line)})" if line else ""
-    axis = str(next(iter(getattr(mesh, "axis_names", ("d",)))))
-    hint = (
-        f"return it with an axis, x[None], to have one entry per device; or combine the devices, "
-        f"jax.lax.psum(x, '{axis}'), with out_specs=jax.P()"
-    )
-    yield Advice(what, where, hint, weight=4)
+def _uneven(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
+    values, up = _values(found, trouble, step), -(-int(found[7]) // int(found[9])) * int(found[9])
+    return values and values | {"name": found[3] or found[1], "up": up}
 
 
-def _returned(fun) -> Place | None:
-    found = sources.returns(fun)
-    return found[-1][1] if found else None
-
-
-def uneven(text: str, where: str) -> Iterator[Advice]:
-    found = re.search(
-        r"the passed (\S+) of shape (\w+\[.*?\])(?:, where .*? parameter '(.+?)',)? corresponds to "
-        r"(in_specs\S*) of value (P\(.*?\)), which maps array axis (\d+) \(of size (\d+)\) to mesh "
-        r"axis '?(.+?)'? \(of size (\d+)\)",
-        text,
-    )
-    if not found:
-        return
-    path, kind, name, entry, spec, axis, size, mesh_axis, parts = found.groups()
-    up = -(-int(size) // int(parts)) * int(parts)
-    what = (
-        f"argument `{name or path}` is {kind}: axis {axis} has size {size}, and {entry}, {spec}, "
-    )
-    what += f"splits it over the {parts} devices of '{mesh_axis}', which do not divide {size}"
-    hint = f"pad axis {axis} to {up}, or use a mesh whose '{mesh_axis}' divides {size}, or jax.P()"
-    yield Advice(what, where, hint, weight=4)
-
-
-def unreplicated(text: str, where: str, fun, function: str) -> Iterator[Advice]:
-    found = re.search(
-        r"(out_specs\S*) is (P\(.*?\)) which implies that the corresponding output value is "
-        r"replicated across mesh ax[ei]s '?(\w+)'?",
-        text,
-    )
-    if not found:
-        return
-    entry, spec, axis = found.groups()
-    line = _returned(fun)
-    at = f" (returned at {places.spell(line)})" if line else ""
-    what = (
-        f"{entry} is {spec}: the result of `{function}` must be the same on all devices of the "
-        "axis "
-        f"'{axis}', and each device has its own{at}"
-    )
-    hint = (
-        f"combine them before returning, jax.lax.psum(x, '{axis}') or pmean; or keep one per "
-        "device, "
-        f"out_specs=jax.P('{axis}'); check_vma=False only if they are equal for a reason JAX "
-        "cannot "
-        "see"
-    )
-    yield Advice(what, where, hint, weight=4)
-
-
-def varying(trouble: Trouble) -> Iterator[Advice]:
+def _varying(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """A carry or a branch that is the same on all devices in one place, and not in another."""
-    if "manual axis types do not match" not in trouble.text or trouble.last is None:
-        return
     kinds = re.findall(r"(\w+\[[\d,]*\](?:\{V:.*?\})?)", trouble.text)
     axes = next((re.findall(r"\w+", k.partition("{V:")[2]) for k in kinds if "{V:" in k), [])
     carry = re.search(r"input carry (\S+?) has type|input carry component (\S+?) has", trouble.text)
@@ -238,23 +137,69 @@ def varying(trouble: Trouble) -> Iterator[Advice]:
     differs = next((k for k in kinds if "{V:" in k), "")
     names = ", ".join(f"'{a}'" for a in axes)
     cast = f"jax.lax.pcast(x, ({names},), to='varying')"
+    other = "; or combine the devices first with jax.lax.psum; or check_vma=False in shard_map"
     if carry:
         name = carry[1] or carry[2]
-        what = (
-            f"carry `{name}` starts as {plain}, the same on all devices, and after one step it is "
-            f"{differs}, a different value on each device of {names}"
-        )
+        what = f"carry `{name}` starts as {plain}, the same on all devices, and after one step it "
+        what += f"is {differs}, a different value on each device of {names}"
         hint = f"start with one that may differ: {cast} around the initial value of `{name}`"
-    elif "true_fun" in trouble.text or "branch" in trouble.text:
-        what = (
-            f"one branch returns {differs}, a different value on each device of {names}, and "
-            f"another returns {plain}, the same on all"
-        )
-        hint = f"write {cast} around what the latter returns"
-    else:
-        return
-    hint += "; or combine the devices first with jax.lax.psum; or check_vma=False in shard_map"
-    yield Advice(what, here(trouble.last.place), hint, weight=4)
+        return what, hint + other
+    if "true_fun" in trouble.text or "branch" in trouble.text:
+        what = f"one branch returns {differs}, a different value on each device of {names}, and "
+        what += f"another returns {plain}, the same on all"
+        return what, f"write {cast} around what the latter returns{other}"
+    return None
 
 
-FAMILIES: list[Callable[[Trouble], Iterator[Advice]]] = [shard_map_specs, varying]
+_REPLICATED = (
+    r"(out_specs\S*) is (P\(.*?\)) which implies that the corresponding output value is "
+    r"replicated across mesh ax[ei]s '?(\w+)'?"
+)
+SHARD_SPECS = (
+    Diagnosis(
+        r"(in_specs|out_specs)(?:\[?.*?\]?)? refers to '?(\w+)'?",
+        _values,
+        "{_1} names the axis '{_2}', and the mesh has {known} only",
+        "write jax.P('{first}') in {_1}, or rename the axis where the mesh is made",
+    ),
+    Diagnosis(
+        r"shard_map: (P\(.*?\)) does not match the specs of the input: (P\(.*?\)) "
+        r"for arg: (\S+)\.?",
+        _elsewhere,
+    ),
+    Diagnosis(r"(?s)structure error.*in_specs|in_specs.*structure error", _arity),
+    Diagnosis(
+        r"(in_specs\S*) is (P\(.*?\)) which has length (\d+), but the passed \S+?, where .*? "
+        r"bound to \S+ parameter '(.+?)', has shape (\w+\[.*?\]), which has rank (\d+)",
+        _too_long,
+        "{_1} is {_2}, for {_3} axes, and argument `{_4}` of `{function}` is {_5}: it has {_6}",
+        "drop the entries too many, jax.P({short}); or reshape `{_4}`",
+    ),
+    Diagnosis(
+        r"(out_specs\S*) is (P\(.*?\)) which has length (\d+), but (.+?) has shape "
+        r"(\w+\[.*?\]), which has rank (\d+)",
+        _out_too_long,
+        "{_1} is {_2}, for an array with {_3} axes, and {result} is {_5}, with {_6}{line}",
+        "return it with an axis, x[None], to have one entry per device; or combine the devices, "
+        "jax.lax.psum(x, '{first}'), with out_specs=jax.P()",
+    ),
+    Diagnosis(
+        r"the passed (\S+) of shape (\w+\[.*?\])(?:, where .*? parameter '(.+?)',)? "
+        r"corresponds to (in_specs\S*) of value (P\(.*?\)), which maps array axis (\d+) "
+        r"\(of size (\d+)\) to mesh axis '?(.+?)'? \(of size (\d+)\)",
+        _uneven,
+        "argument `{name}` is {_2}: axis {_6} has size {_7}, and {_4}, {_5}, splits it over the "
+        "{_9} devices of '{_8}', which do not divide {_7}",
+        "pad axis {_6} to {up}, or use a mesh whose '{_8}' divides {_7}, or jax.P()",
+    ),
+    Diagnosis(
+        _REPLICATED,
+        _values,
+        "{_1} is {_2}: the result of `{function}` must be the same on all devices of the axis "
+        "'{_3}', and each device has its own{line}",
+        "combine them before returning, jax.lax.psum(x, '{_3}') or pmean; or keep one per device, "
+        "out_specs=jax.P('{_3}'); check_vma=False only if they are equal for a reason JAX "
+        "cannot see",
+    ),
+)
+VARYING = (Diagnosis("manual axis types do not match", _varying),)

@@ -1,8 +1,8 @@
 """Arrays over several devices: sizes, specs, meshes and devices that do not agree."""
 
 import ast
+import math
 import re
-from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -11,14 +11,14 @@ from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, sources, syntax
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.mapped import (
     closed_over,
     is_pmap,
     mapped_function,
     mappings,
 )
-from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.watching import running
 
 _INDIVISIBLE = (  # axis, parts, size, shape
@@ -31,129 +31,99 @@ _INDIVISIBLE = (  # axis, parts, size, shape
 )
 
 
-def indivisible(trouble: Trouble) -> Iterator[Advice]:
+def indivisible(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     """A size that the devices do not divide: device_put, jit with shardings, pmap."""
-    tries = (re.search(said, trouble.text) for said in _INDIVISIBLE)
-    found = next(filter(None, tries), None)
-    step = trouble.last
-    if found is None or step is None:
-        return
     axis, parts, size, shape = found.groups()
     mapped = next(
         (s for s in trouble.steps if s.jax and s.name in frames.MAPPED and is_pmap(s)), None
     )
     if mapped is not None:
-        yield from pmap_sizes(mapped, step, int(parts), int(size), shape)
-        return
+        return pmap_sizes(mapped, int(size), shape)
     name, what_it_is = named_by_shape(trouble, step, shape)
     spec = re.search(r"spec=(P\(.*?\))[,)]", trouble.text)
     by = f" by {spec[1]}" if spec else ""
-    what = (
-        f"{what_it_is} has size {size} along axis {axis} (shape {shape}), which is split over "
-        f"{parts} devices{by}, and {parts} does not divide {size}"
-    )
+    what = f"{what_it_is} has size {size} along axis {axis} (shape {shape}), which is split over "
+    what += f"{parts} devices{by}, and {parts} does not divide {size}"
     up = -(-int(size) // int(parts)) * int(parts)
-    hint = (
-        f"pad axis {axis} of {name} to {up}; or do not shard that axis (None in its place in the "
-        f"spec, jax.P() to keep it whole); or use a mesh whose size divides {size}"
-    )
-    yield Advice(what, here(step.place), hint, weight=4)
+    hint = f"pad axis {axis} of {name} to {up}; or do not shard that axis (None in its place in "
+    hint += f"the spec, jax.P() to keep it whole); or use a mesh whose size divides {size}"
+    return what, hint
 
 
-def pmap_sizes(mapped: Step, step: Step, parts: int, size: int, shape: str) -> Iterator[Advice]:
-    """What pmap maps over has another size than there are devices, or than another argument."""
-    made, args = mapped_function(mapped), mapped.held.args or ()
+def pmap_shapes(mapped: Step) -> dict[str, tuple]:
+    """{path: shape} of what a pmap is given, by the names of the parameters."""
+    made, shapes = mapped_function(mapped), {}
     names = sources.parameters(made) if made is not None else []
-    sizes = {}
-    for i, arg in enumerate(args):
+    for i, arg in enumerate(mapped.held.args or ()):
         root = names[i] if i < len(names) else f"argument {i}"
         for path, leaf in running.leaves_with_path(arg):
-            if np.ndim(leaf):
-                sizes[root + jax.tree_util.keystr(path)] = np.shape(leaf)
+            shapes[root + jax.tree_util.keystr(path)] = np.shape(leaf)
+    return shapes
+
+
+def pmap_sizes(mapped: Step, size: int, shape: str) -> tuple[str, str]:
+    """What pmap maps over has another size than there are devices, or than another argument."""
+    sizes = {name: held for name, held in pmap_shapes(mapped).items() if held}
     culprit = next((n for n, s in sizes.items() if str(tuple(s)) == shape), "")
     others = {n: s[0] for n, s in sizes.items() if s[0] != size}
     if others and closed_over(mapped, frames.IN_AXES) == 0:  # each argument is mapped
         other, n = next(iter(others.items()))
-        what = (
-            f"pmap maps over the leading axis of its arguments, and these differ: `{culprit}` has "
-            f"shape {shape}, so {size}, and `{other}` has shape {tuple(sizes[other])}, so {n}"
-        )
-        hint = (
-            f"give `{culprit}` the same leading size, {n}; or in_axes=None for an argument that "
-            "every device gets whole"
-        )
-        yield Advice(what, here(step.place), hint, weight=4)
-    else:
-        yield too_many_entries(culprit, step, size, shape, jax.local_device_count())
+        what = f"pmap maps over the leading axis of its arguments, and these differ: `{culprit}` "
+        what += f"has shape {shape}, so {size}, and `{other}` has shape {tuple(sizes[other])}, so "
+        what += f"{n}"
+        hint = f"give `{culprit}` the same leading size, {n}; or in_axes=None for an argument that "
+        return what, f"{hint}every device gets whole"
+    return too_many_entries(culprit, size, shape, jax.local_device_count())
 
 
-def too_many_entries(culprit: str, step: Step, size: int, shape: str, count: int) -> Advice:
+def too_many_entries(culprit: str, size: int, shape: str, count: int) -> tuple[str, str]:
     """An argument of pmap has more entries than there are devices."""
     name = f"argument `{culprit}`" if culprit else "the argument"
-    what = (
-        f"pmap gives one device to each entry along the leading axis: {name} has shape {shape}, "
-        f"so {size} entries, and there are {count} devices"
-    )
+    what = f"pmap gives one device to each entry along the leading axis: {name} has shape {shape}, "
+    what += f"so {size} entries, and there are {count} devices"
     first = f"pad it to {-(-size // count) * count} entries and " if size % count else ""
-    hint = (
-        f"{first}reshape it to ({count}, {-(-size // count)}, ...), with jax.vmap inside; or use "
-        "jax.vmap alone, which needs no devices; or jax.jit with a sharding"
-    )
-    return Advice(what, here(step.place), hint, weight=4)
+    hint = f"{first}reshape it to ({count}, {-(-size // count)}, ...), with jax.vmap inside; or "
+    hint += "use "
+    return what, f"{hint}jax.vmap alone, which needs no devices; or jax.jit with a sharding"
 
 
-def pmap_wrapper(trouble: Trouble) -> Iterator[Advice]:
+def pmap_wrapper(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """What pmap does with its arguments fails: several entries for a device, or no axis."""
-    step = trouble.last
-    after = trouble.steps[trouble.steps.index(step) + 1 :] if step else []
+    after = trouble.steps[trouble.steps.index(step) + 1 :]
     mapped = next((s for s in after if s.jax and is_pmap(s) and s.held.args is not None), None)
-    if step is None or mapped is None:
-        return
-    made = mapped_function(mapped)
-    names, leaves = sources.parameters(made) if made is not None else [], {}
-    for i, arg in enumerate(mapped.held.args or ()):
-        root = names[i] if i < len(names) else f"argument {i}"
-        for path, leaf in running.leaves_with_path(arg):
-            leaves[root + jax.tree_util.keystr(path)] = np.shape(leaf)
-    squeezed = re.search(r"squeeze out .*got shape=\((.*?)\) and dimensions=\(0,\)", trouble.text)
-    if squeezed:
-        each, *rest = (int(n) for n in re.findall(r"\d+", squeezed[1]))
+    if mapped is None:
+        return None
+    leaves = pmap_shapes(mapped)
+    if found[1]:
+        each, *rest = (int(n) for n in re.findall(r"\d+", found[1]))
         fits = {n: s for n, s in leaves.items() if [*s[1:]] == rest and s and s[0] % each == 0}
         large = {n: s for n, s in fits.items() if s[0] == max(t[0] for t in fits.values())}
         if len({s[0] for s in fits.values()}) == 1:
             name, shape = next(iter(large.items()))
-            yield too_many_entries(name, step, shape[0], str(shape), shape[0] // each)
-    elif re.search(r"_internal_pmap_axis_name.*value of rank 0", trouble.text, re.S):
-        culprit = next((name for name, shape in leaves.items() if not shape), "")
-        if culprit:
-            what = f"pmap maps argument `{culprit}` over its leading axis, and it has shape (), "
-            what += "so no axis"
-            hint = f"pass it whole to every device: None for `{culprit}` in in_axes of jax.pmap"
-            first = culprit.partition("[")[0]
-            if first in names and closed_over(mapped, frames.IN_AXES) == 0:
-                axes = ", ".join("None" if n == first else "0" for n in names)
-                hint += f", in_axes=({axes})" if culprit == first and len(names) > 1 else ""
-            yield Advice(what, here(step.place), hint, weight=4)
+            return too_many_entries(name, shape[0], str(shape), shape[0] // each)
+        return None
+    culprit = next((name for name, shape in leaves.items() if not shape), "")
+    if not culprit:
+        return None
+    what = f"pmap maps argument `{culprit}` over its leading axis, and it has shape (), so no axis"
+    hint = f"pass it whole to every device: None for `{culprit}` in in_axes of jax.pmap"
+    made = mapped_function(mapped)
+    names = sources.parameters(made) if made is not None else []
+    if culprit in names and len(names) > 1 and closed_over(mapped, frames.IN_AXES) == 0:
+        axes = ", ".join("None" if n == culprit else "0" for n in names)
+        hint += f", in_axes=({axes})"
+    return what, hint
 
 
-def pmap_devices(trouble: Trouble) -> Iterator[Advice]:
+def pmap_devices(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """More entries than devices, where pmap itself says so."""
-    found = re.search(
-        r"requires (\d+) logical devices, but only (\d+)|"
-        r"requires (\d+) replicas, but only (\d+)|"
-        r"number of devices .*?(\d+).*?(\d+)",
-        trouble.text,
-    )
-    mapped = next(
-        (s for s in trouble.steps if s.jax and is_pmap(s) and s.held.args is not None), None
-    )
-    if found is None or trouble.last is None or mapped is None:
-        return
-    wanted, there = (int(g) for g in found.groups() if g is not None)
-    leaves = [x for x in jax.tree.leaves(mapped.held.args) if np.ndim(x)]
-    shape = str(np.shape(leaves[0])) if leaves else ""
-    if np.shape(leaves[0])[:1] == (wanted,):
-        yield from pmap_sizes(mapped, trouble.last, there, wanted, shape)
+    mapped = next((s for s in trouble.steps if s.jax and is_pmap(s) and s.held.args), None)
+    wanted = next(int(group) for group in found.groups() if group is not None)
+    given = mapped.held.args if mapped is not None else ()
+    leaves = [np.shape(x) for x in jax.tree.leaves(given) if np.ndim(x)]
+    if mapped is None or not leaves or leaves[0][0] != wanted:
+        return None
+    return pmap_sizes(mapped, wanted, str(leaves[0]))
 
 
 def named_by_shape(trouble: Trouble, step: Step, shape: str) -> tuple[str, str]:
@@ -181,17 +151,14 @@ def _names(place: Place) -> list[ast.Name]:
     return [n for n in ast.walk(node) if isinstance(n, ast.Name)] if node else []
 
 
-def devices(trouble: Trouble) -> Iterator[Advice]:
+def devices(met: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """Arguments that lie on different devices."""
-    if "incompatible devices" not in trouble.text or trouble.last is None:
-        return
     found = re.findall(
         r"(?:argument (\S+) of \S+|(\S+) inside \S+) .*?device ids (\[.*?\]|\d+) on platform (\w+)",
         trouble.text,
     )
-    step = trouble.last
     if len(found) < 2:
-        return
+        return None
     if not any(run.own for run in running.runs_of(trouble.error)):
         found = [(_lying_on(ids, step), of, ids, at) for _, of, ids, at in found]  # of JAX's own
     parts = []
@@ -204,18 +171,13 @@ def devices(trouble: Trouble) -> Iterator[Advice]:
     if not first and not second:
         hint = "move one to the devices of the other: x = jax.device_put(x, y.sharding)"
     elif first and second:
-        hint = (
-            f"move one to the other: {second} = jax.device_put({second}, {first}.sharding) before "
-            "the call, or make both on one mesh"
-        )
+        hint = f"move one to the other: {second} = jax.device_put({second}, {first}.sharding) "
+        hint += "before the call, or make both on one mesh"
     else:
-        hint = (
-            f"put `{first or second}` on the mesh that the function uses, before the call: "
-            f"jax.device_put({first or second}, jax.NamedSharding(mesh, spec)); or use one "
-            "mesh for "
-            "both"
-        )
-    yield Advice(what, here(step.place), hint, weight=4)
+        one = first or second
+        hint = f"put `{one}` on the mesh that the function uses, before the call: "
+        hint += f"jax.device_put({one}, jax.NamedSharding(mesh, spec)); or use one mesh for both"
+    return what, hint
 
 
 def _lying_on(ids: str, step: Step) -> str:
@@ -239,13 +201,8 @@ def _placed(name: str, trouble: Trouble) -> str:
     return ""
 
 
-def in_shardings(trouble: Trouble) -> Iterator[Advice]:
+def in_shardings(found: re.Match, trouble: Trouble, step: Step) -> Said:
     """An argument that lies otherwise than in_shardings says."""
-    found = re.search(
-        r"Got \w+ sharding: (.*?),\s*\n?arg sharding: (.*?) for arg type: (\S+)", trouble.text, re.S
-    )
-    if found is None or trouble.last is None:
-        return
     wanted, given, kind = found.groups()
     specs = [re.search(r"spec=(P\(.*?\))[,)]", text) for text in (wanted, given)]
     shown = [spec[1] if spec else text for spec, text in zip(specs, (wanted, given), strict=True)]
@@ -256,84 +213,51 @@ def in_shardings(trouble: Trouble) -> Iterator[Advice]:
             if path and str(getattr(leaf, "sharding", "")) == given:
                 name = path
     what = f"argument `{name}` ({kind}) is laid out as {shown[1]}, and in_shardings of the jitted "
-    what += f"function asks for {shown[0]}; called at {places.spell(trouble.last.place)}"
-    hint = (
-        f"bring it there first, jax.device_put({name}, jax.NamedSharding(mesh, {shown[0]})), or "
-        f"write {shown[1]} in in_shardings, or leave in_shardings out"
-    )
-    yield Advice(what, here(made or trouble.last.place), hint, weight=4)
+    what += f"function asks for {shown[0]}; called at {places.spell(step.place)}"
+    hint = f"bring it there first, jax.device_put({name}, jax.NamedSharding(mesh, {shown[0]})), or "
+    hint += f"write {shown[1]} in in_shardings, or leave in_shardings out"
+    return Said(what, hint, made)
 
 
-def meshes(trouble: Trouble) -> Iterator[Advice]:
-    """A mesh with more devices than there are, and a shard_map without one."""
-    step = trouble.last
-    if step is None:
-        return
-    found = re.search(r"[Nn]umber of devices (\d+) must .*?mesh_shape (\(.*?\))", trouble.text)
-    if found:
-        count, shape = found.groups()
-        sizes = [int(n) for n in re.findall(r"\d+", shape)]
-        needed = int(np.prod(sizes))
-        what = f"a mesh of shape {shape} needs {needed} devices, and there are {count}"
-        hint = (
-            f"make a smaller mesh, jax.make_mesh(({count},), ...); to try it out on a CPU, set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={needed} before JAX is imported"
-        )
-        yield Advice(what, here(step.place), hint, weight=4)
-    elif "requires a non-empty mesh in context" in trouble.text:
-        call = next(iter(syntax.calls_on(step.place, "with_sharding_constraint")), None)
-        spec = syntax.text_of(syntax.argument(call, 1, "shardings")) or "jax.P(...)"
-        what = f"the spec `{spec}` speaks of the axes of a mesh, and no mesh is set here"
-        hint = f"pass jax.NamedSharding(mesh, {spec}) in its place, or call the function under "
-        yield Advice(what, here(step.place), f"{hint}jax.set_mesh(mesh)", weight=4)
-    elif "context mesh cannot be empty" in trouble.text:
-        made = next((m.place for m in mappings(trouble) if m.kind == "shard_map"), None)
-        what = "shard_map was given no mesh, and none is set around its call"
-        hint = "pass mesh=jax.make_mesh(...) to jax.shard_map, or call it under jax.set_mesh(mesh)"
-        yield Advice(what, here(made or step.place), hint, weight=4)
+def no_mesh(found: re.Match, trouble: Trouble, step: Step) -> dict:
+    """A spec by itself, where no mesh is set."""
+    call = next(iter(syntax.calls_on(step.place, "with_sharding_constraint")), None)
+    return {"spec": syntax.text_of(syntax.argument(call, 1, "shardings")) or "jax.P(...)"}
 
 
-def constraint(trouble: Trouble) -> Iterator[Advice]:
+def empty_mesh(found: re.Match, trouble: Trouble, step: Step) -> Said:
+    """A shard_map without a mesh."""
+    made = next((m.place for m in mappings(trouble) if m.kind == "shard_map"), None)
+    what = "shard_map was given no mesh, and none is set around its call"
+    hint = "pass mesh=jax.make_mesh(...) to jax.shard_map, or call it under jax.set_mesh(mesh)"
+    return Said(what, hint, made)
+
+
+def constraint(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """with_sharding_constraint, device_put and jit with a spec longer than the array has axes."""
-    found = re.search(
-        r"spec=(P\(.*?\))[,)].*?only valid for values of rank at least (\d+), but was applied to a "
-        r"value of rank (\d+)",
-        trouble.text,
-        re.S,
-    )
-    if found is None or trouble.last is None or "_internal_pmap" in found[1]:
-        return
     spec, least, rank = found.groups()
-    step = trouble.last
+    if "_internal_pmap" in spec:
+        return None
     call = next(iter(syntax.calls_on(step.place, "with_sharding_constraint", "device_put")), None)
     node = syntax.argument(call, 0, "x")
     name = f"`{syntax.text_of(node)}`" if node is not None else "the array"
     short = [part.strip() for part in spec[2:-1].split(",") if part.strip()][: int(rank)]
     what = f"the spec {spec} is for {least} axes, and {name} has {rank}"
     hint = f"drop the entries too many, jax.P({', '.join(short)}), or give {name} another dimension"
-    yield Advice(what, here(step.place), hint, weight=4)
+    return what, hint
 
 
-def unknown_mesh_axis(trouble: Trouble) -> Iterator[Advice]:
+def unknown_mesh_axis(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     """A spec with a name that is no axis of the mesh."""
-    found = re.search(
-        r"[Rr]esource axis:? (\w+) of (P\(.*?\)) is not found in mesh:? (\(.*?\))", trouble.text
-    ) or re.search(r"axis:? '?(\w+)'?.*?(P\(.*?\)).*?not.*?mesh.*?(\(.*?\))", trouble.text)
-    if found is None or trouble.last is None:
-        return
     axis, spec, known = found.groups()
     first = re.findall(r"\w+", known)[:1]
     hint = f"write '{first[0]}' in place of '{axis}'" if first else "name an axis of the mesh"
     what = f"{spec} names the axis '{axis}', and the axes of the mesh are {known}"
-    hint += ", or give the axis that name where the mesh is made (jax.make_mesh)"
-    yield Advice(what, here(trouble.last.place), hint, weight=4)
+    return what, hint + ", or give the axis that name where the mesh is made (jax.make_mesh)"
 
 
-def explicit(trouble: Trouble) -> Iterator[Advice]:
+def explicit(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     """Operands whose explicit shardings do not combine."""
-    if trouble.kind != "ShardingTypeError" or trouble.last is None:
-        return
-    step = trouble.last
     node = syntax.expression_at(step.place)
     used = []
     for name in dict.fromkeys(n.id for n in _names(step.place)):
@@ -345,29 +269,57 @@ def explicit(trouble: Trouble) -> Iterator[Advice]:
     both = ", and ".join(used[:2]) or f"the shardings are {', and '.join(specs[:2])}"
     written = f"`{syntax.text_of(node)}`" if node is not None else "this line"
     if "ontracting" in trouble.text or "out_sharding" in trouble.text:
-        what = f"how to shard the result of {written} is open: {both}"
-        hint = (
-            "say it, jnp.matmul(x, w, out_sharding=jax.P(...)) or jnp.einsum(..., "
-            "out_sharding=...), "
-            "or bring one operand to another sharding first, jax.sharding.reshard(w, jax.P(...))"
+        hint = "say it, jnp.matmul(x, w, out_sharding=jax.P(...)) or jnp.einsum(..., "
+        hint += "out_sharding=...), or bring one operand to another sharding first, "
+        return f"how to shard the result of {written} is open: {both}", (
+            f"{hint}jax.sharding.reshard(w, jax.P(...))"
         )
-    else:
-        what = f"the shardings of the operands of {written} do not fit: {both}"
-        hint = (
-            "bring one to the sharding of the other first: jax.sharding.reshard(y, jax.typeof(x)"
-            ".sharding)"
-        )
-    yield Advice(what, here(step.place), hint, weight=4)
+    hint = "bring one to the sharding of the other first: jax.sharding.reshard(y, jax.typeof(x)"
+    return f"the shardings of the operands of {written} do not fit: {both}", f"{hint}.sharding)"
 
 
-FAMILIES: list[Callable[[Trouble], Iterator[Advice]]] = [
-    indivisible,
-    pmap_devices,
-    pmap_wrapper,
-    devices,
-    in_shardings,
-    meshes,
-    constraint,
-    unknown_mesh_axis,
-    explicit,
-]
+SHARDING = (
+    *(Diagnosis(said, indivisible) for said in _INDIVISIBLE),
+    Diagnosis(
+        r"requires (\d+) logical devices, but only|requires (\d+) replicas, but only"
+        r"|number of devices .*?(\d+).*?\d+",
+        pmap_devices,
+    ),
+    Diagnosis(
+        r"squeeze out .*got shape=\((.*?)\) and dimensions=\(0,\)"
+        r"|(?s:_internal_pmap_axis_name.*value of rank 0)",
+        pmap_wrapper,
+    ),
+    Diagnosis("incompatible devices", devices),
+    Diagnosis(
+        r"(?s)Got \w+ sharding: (.*?),\s*\n?arg sharding: (.*?) for arg type: (\S+)", in_shardings
+    ),
+    Diagnosis(
+        r"[Nn]umber of devices (\d+) must .*?mesh_shape (\(.*?\))",
+        lambda found, *_: {"needed": math.prod(map(int, re.findall(r"\d+", found[2])))},
+        "a mesh of shape {_2} needs {needed} devices, and there are {_1}",
+        "make a smaller mesh, jax.make_mesh(({_1},), ...); to try it out on a CPU, set "
+        "XLA_FLAGS=--xla_force_host_platform_device_count={needed} before JAX is imported",
+    ),
+    Diagnosis(
+        "requires a non-empty mesh in context",
+        no_mesh,
+        "the spec `{spec}` speaks of the axes of a mesh, and no mesh is set here",
+        "pass jax.NamedSharding(mesh, {spec}) in its place, or call the function under "
+        "jax.set_mesh(mesh)",
+    ),
+    Diagnosis("context mesh cannot be empty", empty_mesh),
+    Diagnosis(
+        r"(?s)spec=(P\(.*?\))[,)].*?only valid for values of rank at least (\d+), but was applied "
+        r"to a value of rank (\d+)",
+        constraint,
+    ),
+    *(
+        Diagnosis(said, unknown_mesh_axis)
+        for said in (
+            r"[Rr]esource axis:? (\w+) of (P\(.*?\)) is not found in mesh:? (\(.*?\))",
+            r"axis:? '?(\w+)'?.*?(P\(.*?\)).*?not.*?mesh.*?(\(.*?\))",
+        )
+    ),
+    Diagnosis("", explicit, kind="ShardingTypeError"),
+)

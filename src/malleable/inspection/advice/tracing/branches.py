@@ -2,45 +2,50 @@
 
 import ast
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, sources, tried
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
 from malleable.inspection.advice.evidence.differences import differences
 from malleable.inspection.advice.evidence.fitting import fitted
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import kind, leaves, of_type, structure
-from malleable.inspection.advice.hint import Advice
 
 
-def branches(trouble: Trouble) -> Iterator[Advice]:
-    """cond and switch."""
-    check = trouble.within(*frames.BRANCH_CHECK)
-    step = trouble.within(*frames.BRANCHES)
-    if step is None or "conditionals" not in step.place.file:
-        return
-    outer = trouble.within(*frames.SWITCH) or step
-    caller, words = trouble.caller(outer), trouble.text
-    if caller is None:
-        return
-    call = sources.expression(caller.place)
-    if check is not None:
-        yield from _outputs(check, step, caller)
-    elif words.startswith("Pred") or "Pred must be" in words:
-        yield from _predicate(step, caller, call, words)
-    elif words.startswith("Index"):
-        yield from _index(step, caller, call)
-    elif "should be callable" in words or "must be callable" in words:
-        what = "the branches of lax.cond have to be functions"
-        way = "write lambda: value for each, or choose between two values with jnp.where"
-        yield Advice(what, here(caller.place), way, 3)
+class _Choice(NamedTuple):
+    """A cond or switch that an error came through: its frame, who calls it, and the call."""
+
+    step: Step
+    caller: Step
+    call: Any
 
 
-def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
-    held = check.held
+def _branches(probe: Callable[[Trouble, _Choice], Said | None]) -> Probe:
+    """A probe of the cond or switch that an error came through."""
+
+    def probed(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
+        step = trouble.within(*frames.BRANCHES)
+        caller = trouble.caller(trouble.within(*frames.SWITCH) or step)
+        if step is None or "conditionals" not in step.place.file or caller is None:
+            return None
+        return probe(trouble, _Choice(step, caller, sources.expression(caller.place)))
+
+    return probed
+
+
+def _no_functions(trouble: Trouble, choice: _Choice) -> Said:
+    what = "the branches of lax.cond have to be functions"
+    way = "write lambda: value for each, or choose between two values with jnp.where"
+    return Said(what, way, choice.caller.place)
+
+
+def _outputs(trouble: Trouble, choice: _Choice) -> Said | None:
+    check: Any = trouble.within(*frames.BRANCH_CHECK)
+    (step, caller, _), held = choice, check.held
     one, other = held.f1, held.f2
     left, right = held.out_avals1.unflatten(), held.out_avals2.unflatten()
     names = [_label(held.name1, one), _label(held.name2, other)]
@@ -65,12 +70,11 @@ def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
             way = f"let {names[odd]} end with `return ...`, like the other"
         end = ends[odd]
         place = end[1] if end else None
-        yield Advice(what + begins, here(place or caller.place), way, 3)
-        return
+        return Said(what + begins, way, place or caller.place)
     pairs = list(zip(leaves(left, ""), leaves(right, ""), strict=True))
     changed = [(i, p, a, b) for i, ((p, a), (_, b)) in enumerate(pairs) if _differ(a, b)]
     if not changed or "manual axis" in (held.differences or ""):
-        return
+        return None
     number, path, a, b = changed[0]
     programs = step.held.true_program, step.held.false_program
     at = [_made(f, p, number, path) for f, p in zip((one, other), programs, strict=True)]
@@ -97,7 +101,7 @@ def _outputs(check: Step, step: Step, caller: Step) -> Iterator[Advice]:
             way = Rewrite(way, expression, new)
     place = end[1] if end else None
     ways = (tried.way(way, caller, values=False),)
-    yield Advice(what + begins, here(place or caller.place), ways, 3)
+    return Said(what + begins, ways, place or caller.place)
 
 
 def _label(name: str, fun: Any) -> str:
@@ -131,7 +135,8 @@ def _odd(one: Any, other: Any, a: Any, b: Any) -> int:
     return 0 if order.find(a.dtype.kind) < order.find(b.dtype.kind) else 1
 
 
-def _predicate(step: Step, caller: Step, call, words: str) -> Iterator[Advice]:
+def _predicate(trouble: Trouble, choice: _Choice) -> Said:
+    step, caller, call = choice
     pred, node = step.held.pred, bodies.argument(call, 0, "pred")
     name = text(node) if node is not None else "pred"
     shape = tuple(getattr(pred, "shape", ()))
@@ -144,10 +149,11 @@ def _predicate(step: Step, caller: Step, call, words: str) -> Iterator[Advice]:
         what = f"`{name}`, the predicate (pred) of lax.cond, is {of_type(pred)}; it has to be one "
         what += "truth value"
         way = f"compare it, e.g. {name} > 0"
-    yield Advice(what, here(caller.place), way, 3)
+    return Said(what, way, caller.place)
 
 
-def _index(step: Step, caller: Step, call) -> Iterator[Advice]:
+def _index(trouble: Trouble, choice: _Choice) -> Said:
+    step, caller, call = choice
     index, node = step.held.index, bodies.argument(call, 0, "index")
     name = text(node) if node is not None else "index"
     shape = tuple(getattr(index, "shape", ()))
@@ -158,4 +164,12 @@ def _index(step: Step, caller: Step, call) -> Iterator[Advice]:
     else:
         what += "; it has to be a whole number"
         way = f"write {name}.astype(jnp.int32)"
-    yield Advice(what, here(caller.place), way, 3)
+    return Said(what, way, caller.place)
+
+
+branches = topic(
+    Diagnosis("", _branches(_outputs), frame=frames.BRANCH_CHECK),
+    Diagnosis("^Pred|Pred must be", _branches(_predicate), frame=frames.BRANCHES),
+    Diagnosis("^Index", _branches(_index), frame=frames.BRANCHES),
+    Diagnosis("(should|must) be callable", _branches(_no_functions), frame=frames.BRANCHES),
+)

@@ -4,15 +4,14 @@ import ast
 import difflib
 import inspect
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
 from malleable.inspection.advice.evidence.sources import MISSING, text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import a, is_jitted, kind, listed, of_type
-from malleable.inspection.advice.hint import Advice
 
 _CALLERS = {  # who calls the user's function, and with what
     "fori_loop": "(i, value): the index and the carried value",
@@ -33,27 +32,14 @@ _CALLERS |= dict.fromkeys(
 )
 
 
-def calls(trouble: Trouble) -> Iterator[Advice]:
-    """jit and its options, and functions called with the wrong arguments."""
-    words = trouble.text
-    if "Non-hashable static arguments" in words:
-        yield from _unhashable(trouble)
-    elif "static_argnames" in words or "static_argnums" in words or "donate_arg" in words:
-        yield from _options(trouble)
-    elif "Expected a callable value" in words or "Expected a function" in words:
-        yield from _no_function(trouble)
-    elif re.search(r"\(\) (missing|takes|got an unexpected|got multiple)", words):
-        yield from _arguments(trouble)
-
-
 # ---------------------------------------------------------------- static arguments
 
 
-def _unhashable(trouble: Trouble) -> Iterator[Advice]:
-    step = trouble.last
-    call = sources.around(sources.expression(step.place), ast.Call) if step else None
-    if step is None or call is None:
-        return
+def _unhashable(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
+    step = last
+    call = sources.around(sources.expression(step.place), ast.Call)
+    if call is None:
+        return None
     told = re.search(r"object of type <class '(.+?)'>", trouble.text)
     wanted = told[1].rpartition(".")[2] if told else ""
     fun, static, place = _jitted(call, step)
@@ -68,24 +54,21 @@ def _unhashable(trouble: Trouble) -> Iterator[Advice]:
         if (static is None or {name, at} & static) and _may_be(written, step, wanted)
     ]
     if not fits:
-        yield from _unhashable_self(call, step, wanted)
-        return
+        return _unhashable_self(call, step, wanted)
     name, written = fits[0]
     called = sources.name_of(fun) if fun is not None else text(call.func)
-    what = (
-        f"`{name}` is a static argument of {called} and is given {a(wanted)}, `{text(written)}`: "
-    )
-    what += "static arguments are compared by hash, and it has none"
+    what = f"`{name}` is a static argument of {called} and is given {a(wanted)}, "
+    what += f"`{text(written)}`: static arguments are compared by hash, and it has none"
     if place is not None and place.line != step.place.line:
         what += f"\n  it is made static at {here(place)}"
-    yield Advice(what, here(step.place), _hashable(name, wanted, written), 3)
+    return Said(what, _hashable(name, wanted, written), step.place)
 
 
-def _unhashable_self(call: ast.Call, step: Step, wanted: str) -> Iterator[Advice]:
+def _unhashable_self(call: ast.Call, step: Step, wanted: str) -> Said | None:
     """A jitted method whose `self` is static, of a class without a hash."""
     tree = sources.module_of(step.place.file)
     if not isinstance(call.func, ast.Attribute) or tree is None:
-        return
+        return None
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == wanted:
             for method in node.body:
@@ -94,12 +77,11 @@ def _unhashable_self(call: ast.Call, step: Step, wanted: str) -> Iterator[Advice
                     what = f"`self`, {a(wanted)} object, is a static argument of {wanted}."
                     what += f"{method.name}: static arguments are compared by hash, and it has none"
                     what += f"\n  it is called at {here(step.place)}"
-                    way = (
-                        f"give {wanted} a hash, e.g. @dataclass(frozen=True), or register it as a "
-                    )
+                    way = f"give {wanted} a hash, e.g. @dataclass(frozen=True), or register it as "
+                    way += "a "
                     way += "pytree (jax.tree_util.register_dataclass) and drop the static argument"
-                    yield Advice(what, here(sources.place(at, step.place.file, node.name)), way, 3)
-                    return
+                    return Said(what, way, sources.place(at, step.place.file, node.name))
+    return None
 
 
 def _jitted(call: ast.Call, step: Step) -> tuple[Any, set | None, Place | None]:
@@ -164,12 +146,12 @@ def _hashable(name: str, kind_told: str, written: ast.expr) -> str:
     )
 
 
-def _options(trouble: Trouble) -> Iterator[Advice]:
+def _options(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     step = trouble.within(*frames.OPTION_CHECK)
     outer = trouble.within(*frames.JIT_MAKER) or step
     caller = trouble.caller(outer)
     if step is None or outer is None or caller is None:
-        return
+        return None
     fun = outer.held.fun or step.held.fun
     names, name = sources.parameters(fun), sources.name_of(fun)
     option = step.held.option or "static_argnames"
@@ -181,29 +163,28 @@ def _options(trouble: Trouble) -> Iterator[Advice]:
         near = difflib.get_close_matches(word, names, 1, 0.3)
         what = f"{option} names {word!r}, but {given} has no argument of that name"
         way = f"write {option}={near[0]!r}" if near else f"name one of {listed(names, 'or')}"
-        yield Advice(what, here(place), way, 3)
-        return
+        return Said(what, way, place)
     numbers = step.held.argnums
     if numbers is None:
-        return
+        return None
     count = len(names)
     shown = ", ".join(f"{i} is {n}" for i, n in enumerate(names))
     what = f"{option}={numbers!r}, but {given} has {count} positional arguments, counted from 0 "
     what += f"({shown})"
     names_option = option.replace("nums", "names")
     way = f"write {option}={count - 1} for `{names[-1]}`, or by name, {names_option}={names[-1]!r}"
-    yield Advice(what, here(place), way if names else "drop it", 3)
+    return Said(what, way if names else "drop it", place)
 
 
 # ---------------------------------------------------------------- functions and their arguments
 
 
-def _no_function(trouble: Trouble) -> Iterator[Advice]:
+def _no_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     steps = [s for s in trouble.steps if not s.own and s.name not in frames.RERAISE]
     steps = [s for s in steps if s.held.among("fun")]
     caller = trouble.caller(steps[0]) if steps else None
     if caller is None:
-        return
+        return None
     step, node = steps[0], sources.expression(caller.place)
     value = step.held.fun
     name = {"vmap": "jax.vmap", "jit": "jax.jit", "grad": "jax.grad"}.get(step.name, step.name)
@@ -215,7 +196,7 @@ def _no_function(trouble: Trouble) -> Iterator[Advice]:
     if isinstance(written, ast.Call):
         inner = ", ".join(map(text, written.args))
         way = f"pass the function without calling it: {name}({text(written.func)})({inner})"
-    yield Advice(what, here(caller.place), way, 3)
+    return Said(what, way, caller.place)
 
 
 def _first_is_call(node: ast.AST) -> bool:
@@ -226,21 +207,18 @@ def _said(value: Any) -> str:
     return "its result, " + of_type(value) if hasattr(value, "dtype") else kind(value)
 
 
-def _arguments(trouble: Trouble) -> Iterator[Advice]:
+def _arguments(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     told = re.match(r"(?:.*\.)?(\S+?)\(\) (.*)", trouble.text, re.S)
-    last = trouble.steps[-1] if trouble.steps else None
-    if told is None or last is None:
-        return
+    if told is None:
+        return None
     name, problem = told[1].rpartition(".")[2], told[2]
     by = next((s for s in reversed(trouble.steps) if s.name in _CALLERS and not s.own), None)
     outer = trouble.within(*frames.AROUND_SCAN)
     if outer is not None and by is not None and trouble.caller(outer) is trouble.caller(by):
         by = outer
     fun = _callee(trouble, name)
-    if last.own or by is None or fun is None:
-        if trouble.last is not None:
-            yield from _direct(trouble.last, name, problem)
-        return
+    if trouble.steps[-1].own or by is None or fun is None:
+        return _direct(last, name, problem)
     caller = trouble.caller(by)
     names, place = sources.parameters(fun), sources.where_defined(fun)
     public = _PUBLIC.get(by.name, f"lax.{by.name.strip('_')}")
@@ -255,8 +233,7 @@ def _arguments(trouble: Trouble) -> Iterator[Advice]:
         way = f"let it take them all: def {name}({', '.join([*lead, 'residuals', 'g'])})"
         if len(names) == 2 and not {*lead} & {*names}:
             way = f"let it take them all: def {name}({', '.join([*lead, *names])})"
-        yield Advice(what, here(place or (caller and caller.place)), way, 3)
-        return
+        return Said(what, way, place or (caller and caller.place))
     what = f"{public} calls {name} with {_CALLERS[by.name]}; but {name} takes ({', '.join(names)})"
     what += f": it {_problem(problem)}"
     if by.name in frames.VMAP and caller is not None:
@@ -264,12 +241,9 @@ def _arguments(trouble: Trouble) -> Iterator[Advice]:
         what += f"\n  it is defined at {here(place)}" if place else ""
         way = f"pass {listed(missing)} too, and give each an entry of in_axes" if missing else ""
         way = way or "pass as many arguments as the function takes"
-        yield Advice(what, here(caller.place), way, 3)
-        return
+        return Said(what, way, caller.place)
     what += f"\n  it is passed at {here(caller.place)}" if caller else ""
-    yield Advice(
-        what, here(place or (caller and caller.place)), _signature(by, fun, name, names), 3
-    )
+    return Said(what, _signature(by, fun, name, names), place or (caller and caller.place))
 
 
 def _nondiff(trouble: Trouble, number: int) -> str:
@@ -340,12 +314,12 @@ def _callee(trouble: Trouble, name: str) -> Any:
     return None
 
 
-def _direct(step: Step, name: str, problem: str) -> Iterator[Advice]:
+def _direct(step: Step, name: str, problem: str) -> Said | None:
     """A call of the user's own, of something that JAX made of a function."""
     node = sources.expression(step.place)
     calls = [n for n in (node, *sources.parents(node)) if isinstance(n, ast.Call)] if node else []
     if not calls:
-        return
+        return None
     call = calls[0]
     called = sources.value(call.func, step)
     inner = called if called is not MISSING else None
@@ -354,9 +328,9 @@ def _direct(step: Step, name: str, problem: str) -> Iterator[Advice]:
         values = [sources.value(n, step) for n in written]
         inner = next((v for v in values if getattr(sources.plain(v), "__name__", "") == name), None)
     elif inner is None or not (is_jitted(inner) or hasattr(inner, "__wrapped__")):
-        return
+        return None
     if inner is None or sources.name_of(inner) != name:
-        return  # the function that is passed on fails, not this one
+        return None  # the function that is passed on fails, not this one
     place: Place | None = sources.where_defined(inner)
     try:
         signature = str(inspect.signature(inner))
@@ -377,9 +351,17 @@ def _direct(step: Step, name: str, problem: str) -> Iterator[Advice]:
         way += f" in the place of {unexpected[0]}="
     else:
         way = f"pass the arguments {name}{signature}"
-    yield Advice(what, here(step.place), way, 3)
+    return Said(what, way, step.place)
 
 
 def _problem(problem: str) -> str:
     """`lacks 1 required positional argument: 'b'`."""
     return "lacks" + problem.removeprefix("missing") if problem.startswith("missing") else problem
+
+
+calls = topic(
+    Diagnosis("Non-hashable static arguments", _unhashable),
+    Diagnosis("static_argnames|static_argnums|donate_arg", _options),
+    Diagnosis("Expected a callable value|Expected a function", _no_function),
+    Diagnosis(r"\(\) (missing|takes|got an unexpected|got multiple)", _arguments),
+)

@@ -9,27 +9,12 @@ import jax
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
 from malleable.inspection.advice.evidence.differences import Difference, differences, is_leaf
 from malleable.inspection.advice.evidence.fitting import closed, fitted, gathered
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import kind, listed, of_type, structure
-from malleable.inspection.advice.hint import Advice
-
-
-def derivative_rules(trouble: Trouble) -> Iterator[Advice]:
-    """custom_vjp and custom_jvp."""
-    words = trouble.text
-    if "Custom VJP bwd rule" in words:
-        yield from _backward(trouble)
-    elif "Custom VJP fwd rule" in words:
-        yield from _forward(trouble)
-    elif "Custom JVP rule" in words:
-        yield from _tangent(trouble)
-    elif re.search(r"forward-mode .*to a custom_vjp function", words):
-        yield from _forward_mode(trouble)
-    elif "No VJP defined" in words or "No JVP defined" in words:
-        yield from _undefined(trouble)
 
 
 def _function(trouble: Trouble, kind_of_rule: str) -> Any:
@@ -41,10 +26,8 @@ def _function(trouble: Trouble, kind_of_rule: str) -> Any:
     return None
 
 
-def _backward(trouble: Trouble) -> Iterator[Advice]:
-    step = trouble.within(*frames.BACKWARD_RULE)
-    if step is None:
-        return
+def _backward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
+    step: Any = trouble.within(*frames.BACKWARD_RULE)
     rule = sources.plain(step.held.body)
     rule = rule if rule is not None and _is_users(rule) else _named_rule(trouble)
     result, ends = step.held.py_cts_in, sources.returns(rule) if rule else []
@@ -74,9 +57,9 @@ def _backward(trouble: Trouble) -> Iterator[Advice]:
             way = f"sum over the axes that were broadcast: {summed}"
         elif fits and len(got) <= len(wanted):
             way = f"give it the shape of {argument}: {fits}"
-        yield Advice(what, here(piece[1] if piece else place), way, 3)
-        return
-    yield from _parts(step, rule, name, names, begins)
+        return Said(what, way, piece[1] if piece else place)
+    if (said := _parts(step, rule, name, names, begins)) is not None:
+        return said
     tree = step.held.in_tree
     arity = len(tree.children()) if tree is not None else None
     shown = text(value) if value is not None else "nothing"
@@ -92,7 +75,7 @@ def _backward(trouble: Trouble) -> Iterator[Advice]:
         way = f"write `return ({', '.join(parts)}, {lacking})`, None where there is no gradient"
     else:
         way = "return one gradient per argument, None where there is none"
-    yield Advice(what, here(place), way, 3)
+    return Said(what, way, place)
 
 
 def _is_users(rule: Any) -> bool:
@@ -123,14 +106,14 @@ def _argument(path: str, names: list[str]) -> str:
     )
 
 
-def _parts(step: Step, rule: Any, name: str, names: list[str], begins: str) -> Iterator[Advice]:
+def _parts(step: Step, rule: Any, name: str, names: list[str], begins: str) -> Said | None:
     """A gradient that is another tree than its argument."""
     result, tree, avals = step.held.py_cts_in, step.held.in_tree, step.held.in_avals
     if not isinstance(result, tuple) or tree is None or avals is None:
-        return
+        return None
     wanted = jax.tree.unflatten(tree, list(avals))
     if len(result) != len(wanted):
-        return
+        return None
     all_parts = [one for i in range(len(wanted)) for one in _unlike(result, wanted, i)]
     for found in all_parts[:1]:
         piece = bodies.part(rule, found.path) if rule else None
@@ -150,7 +133,8 @@ def _parts(step: Step, rule: Any, name: str, names: list[str], begins: str) -> I
             way = f"leave {listed(map(repr, extra), quote='')} out, which {argument} does not have"
         else:
             way = f"return {kind(found.right)} there, one gradient for each part, None for none"
-        yield Advice(what + begins, here(piece[1] if piece else None), way, 3.5)
+        return Said(what + begins, way, piece[1] if piece else None, 3.5)
+    return None
 
 
 def _unlike(result: tuple, wanted: tuple, index: int) -> Iterator[Difference]:
@@ -175,53 +159,47 @@ def _numbers(aval: str) -> tuple[int, ...]:
     return tuple(int(n) for n in inside[1].split(",") if n.isdigit()) if inside else ()
 
 
-def _forward(trouble: Trouble) -> Iterator[Advice]:
+def _forward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     owner = _function(trouble, "custom_vjp")
     step = trouble.within(*frames.FORWARD_RULE)
     rule = getattr(owner, "fwd", None)
     if rule is None or step is None:
-        return
+        return None
     ends = sources.returns(rule)
     name, primal = sources.name_of(rule), sources.name_of(owner)
     value, place = ends[-1] if ends else (None, sources.where_defined(rule))
     shown = text(value) if value is not None else "nothing"
     out = step.held.pair_out
     if "must produce a pair" in trouble.text:
-        what = (
-            f"{name}, the forward rule of {primal}, returns {kind(out)}; it has to return a pair, "
-        )
-        what += "a tuple (result, residuals)"
+        what = f"{name}, the forward rule of {primal}, returns {kind(out)}; it has to return a "
+        what += "pair, a tuple (result, residuals)"
         way = f"write `return {shown}, residuals`, the residuals being what the backward rule "
         way += "needs, or None"
-        yield Advice(what + _used(trouble), here(place), way, 3)
-        return
+        return Said(what + _used(trouble), way, place)
     other = sources.returns(owner)
     what = f"the first thing that {name} returns is not like what {primal} returns"
     told = re.search(r"(?:got|but)[^\n]*?(\w+\[[\d,]*\])[^\n]*?(\w+\[[\d,]*\])", trouble.text)
     what += f": {told[1]} and {told[2]}" if told else ""
     what += f"\n  {primal} returns at {here(other[-1][1])}" if other else ""
     way = f"return the result of {primal} first: `return {primal}(...), residuals`"
-    yield Advice(what, here(place), way, 3)
+    return Said(what, way, place)
 
 
-def _tangent(trouble: Trouble) -> Iterator[Advice]:
+def _tangent(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     owner = _function(trouble, "custom_jvp")
     step = trouble.within(*frames.JVP_RULE)
     rule = getattr(owner, "jvp", None)
     if rule is None or step is None:
-        return
+        return None
     ends, name, primal = sources.returns(rule), sources.name_of(rule), sources.name_of(owner)
     value, place = ends[-1] if ends else (None, sources.where_defined(rule))
     begins = _used(trouble)
     if "must produce a pair" in trouble.text:
         out = step.held.pair_out
-        what = (
-            f"{name}, the rule of {primal}, returns {kind(out)}; it has to return a pair, a tuple "
-        )
-        what += "(result, tangent of the result)"
+        what = f"{name}, the rule of {primal}, returns {kind(out)}; it has to return a pair, a "
+        what += "tuple (result, tangent of the result)"
         shown = text(value) if value is not None else "nothing"
-        yield Advice(what + begins, here(place), f"write `return {shown}, tangent`", 3)
-        return
+        return Said(what + begins, f"write `return {shown}, tangent`", place)
     result: Any = step.held.py_primals_out
     tangent: Any = step.held.py_tangents_out
     parts = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == 2 else [None, None]
@@ -236,16 +214,15 @@ def _tangent(trouble: Trouble) -> Iterator[Advice]:
         elif _shape(tangent) == _shape(result):
             way += f": ({shown}).astype(jnp.{result.dtype})"
     else:
-        what = (
-            f"{name}, the rule of {primal}, returns the tangent {structure(tangent)} for a result "
-        )
+        what = f"{name}, the rule of {primal}, returns the tangent {structure(tangent)} for a "
+        what += "result "
         what += structure(result)
         way = "return a tangent for every part of the result"
         if is_leaf(result) and isinstance(tangent, tuple | list):
             way = "there is one result, so there is one tangent: the sum over the arguments"
             if isinstance(parts[1], ast.Tuple):
                 way += f", `{' + '.join(map(text, parts[1].elts))}`"
-    yield Advice(what + begins, here(place), way, 3)
+    return Said(what + begins, way, place)
 
 
 def _aval(x: Any) -> Any:
@@ -256,13 +233,11 @@ def _shape(x: Any) -> tuple:
     return tuple(getattr(x, "shape", ()))
 
 
-def _forward_mode(trouble: Trouble) -> Iterator[Advice]:
+def _forward_mode(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """jvp or jacfwd of a function that has a rule for reverse mode only."""
-    used = trouble.last
+    used = last
     outer = trouble.within(*frames.FORWARD)
     caller = trouble.caller(outer) or used
-    if used is None or caller is None:
-        return
     node = sources.expression(used.place)
     call = sources.around(node, ast.Call) if node is not None else None
     name = f"`{text(call.func)}`" if call is not None and used is not caller else "this function"
@@ -270,25 +245,33 @@ def _forward_mode(trouble: Trouble) -> Iterator[Advice]:
     what += "differentiated forward, as jax.jvp and jax.jacfwd do"
     what += f"\n  it is called at {here(used.place)}" if used is not caller else ""
     way = "use jax.jacrev, jax.grad or jax.vjp; or give the function a rule with jax.custom_jvp, "
-    yield Advice(what, here(caller.place), f"{way}which serves both directions", 3)
+    return Said(what, f"{way}which serves both directions", caller.place)
 
 
-def _undefined(trouble: Trouble) -> Iterator[Advice]:
-    rule = "custom_vjp" if "VJP" in trouble.text else "custom_jvp"
+def _undefined(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
+    rule = f"custom_{found[1].lower()}"
     owner = _function(trouble, rule)
     if owner is None:
-        return
+        return None
     fun = sources.plain(owner)
-    found = sources.definition(fun) if fun else None
+    defined = sources.definition(fun) if fun else None
     name = sources.name_of(owner)
     what = f"{name} is marked with jax.{rule}, but no derivative rule has been given to it"
-    way = (
-        f"call {name}.defvjp({name}_fwd, {name}_bwd) after both are defined; or drop the decorator"
-    )
+    way = f"call {name}.defvjp({name}_fwd, {name}_bwd) after both are defined; or drop the "
+    way += "decorator"
     if rule == "custom_jvp":
         way = f"define a rule, decorated with @{name}.defjvp; or drop the decorator"
     place = None
-    if found is not None:
-        decorators = getattr(found[0], "decorator_list", [])
-        place = sources.place(decorators[0], found[1].file, name) if decorators else found[1]
-    yield Advice(what + _used(trouble), here(place), way, 3)
+    if defined is not None:
+        decorators = getattr(defined[0], "decorator_list", [])
+        place = sources.place(decorators[0], defined[1].file, name) if decorators else defined[1]
+    return Said(what + _used(trouble), way, place)
+
+
+derivative_rules = topic(
+    Diagnosis("Custom VJP bwd rule", _backward, frame=frames.BACKWARD_RULE),
+    Diagnosis("Custom VJP fwd rule", _forward),
+    Diagnosis("Custom JVP rule", _tangent),
+    Diagnosis(r"forward-mode .*to a custom_vjp function", _forward_mode),
+    Diagnosis("No (VJP|JVP) defined", _undefined),
+)

@@ -2,49 +2,33 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from typing import Any
 
 import jax
 from jax import numpy as jnp
 
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import kind, leaves, of_type, structure
-from malleable.inspection.advice.hint import Advice
 
 
-def derivatives(trouble: Trouble) -> Iterator[Advice]:
-    """grad, value_and_grad, jacfwd, jacrev, jvp and vjp."""
-    words = trouble.text
-    step = trouble.within(*frames.GRADS)
-    if "Reverse-mode differentiation does not work for lax.while_loop" in words:
-        yield from _reverse(trouble)
-    elif (
-        "jax.jvp must be tuples" in words
-        or "jvp called with" in words
-        or ("primal and tangent" in words and trouble.within(*frames.JVP_CHECK))
-    ):
-        yield from _tangents(trouble)
-    elif re.search("argument to (a )?VJP function|cotangent", words):
-        yield from _cotangent(trouble)
-    elif step is not None:
-        caller = trouble.caller(step)
-        if caller is not None:
-            yield from _of_function(trouble, step, caller)
-
-
-def _of_function(trouble: Trouble, step: Step, caller: Step) -> Iterator[Advice]:
+def _of_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
+    step: Any = trouble.within(*frames.GRADS)
+    caller = trouble.caller(step)
+    if caller is None:
+        return None
     words, fun = trouble.text, sources.users(step.held.fun)
     name, ends = sources.name_of(fun), sources.returns(fun)
     value, place = ends[-1] if ends else (None, sources.where_defined(fun))
     value = value if len(ends) == 1 else None  # which of them it was is not known
     begins = f"{bodies.otherwise(fun)}\n  it is differentiated at {here(caller.place)}"
     if "Gradient only defined for scalar-output" in words:
-        yield _no_scalar(step, fun, value, place or caller.place, begins)
+        return _no_scalar(step, fun, value, place or caller.place, begins)
     elif "requires real- or complex-valued inputs" in words or "-valued inputs" in words:
-        yield from _inputs(step, caller, words)
+        return _inputs(step, caller, words)
     elif "valued outputs" in words:
         out = trouble.within(*frames.OUTPUT_CHECK)
         seen = of_type(out.held.x) if out and out.held.x is not None else "another type"
@@ -53,24 +37,23 @@ def _of_function(trouble: Trouble, step: Step, caller: Step) -> Iterator[Advice]
         way = f"return a real number, e.g. jnp.abs({shown}) or ({shown}).real; or "
         way += "holomorphic=True if the function is holomorphic"
         if "int" in seen or "bool" in seen:
-            what += (
-                "\n  counts, comparisons and argmax have no derivative: as a float its gradient "
-            )
-            what += "is 0 everywhere"
+            what += "\n  counts, comparisons and argmax have no derivative: as a float its "
+            what += "gradient is 0 everywhere"
             way = "return a loss that changes with the parameters, of the scores themselves, e.g. "
             way += "a cross entropy, jnp.mean(-jax.nn.log_softmax(scores)[...])"
-        yield Advice(what, here(place or caller.place), way, 3)
+        return Said(what, way, place or caller.place)
     elif ("aux" in words and "pair" in words) or "two-element tuple" in words:
         shown = text(value) if value is not None else "the value"
         said = f" {shown}," if value is not None else " one thing,"
         what = f"has_aux=True, but {name} returns{said} not a pair, a tuple (value, aux)"
         way = f"write `return {shown}, aux`; or drop has_aux=True"
-        yield Advice(what + begins, here(place or caller.place), way, 3)
+        return Said(what + begins, way, place or caller.place)
     elif "argnums" in words and "requires at least" in words:
-        yield from _argnums(trouble, step, caller, fun)
+        return _argnums(trouble, step, caller, fun)
+    return None
 
 
-def _no_scalar(step: Step, fun, value, place: Place, begins: str) -> Advice:
+def _no_scalar(step: Step, fun, value, place: Place, begins: str) -> Said:
     out, name = step.held.result, sources.name_of(fun)
     rule = getattr(fun, "fwd", None)  # of a custom_vjp: then its result is what counts
     if rule is not None and sources.returns(rule):
@@ -87,7 +70,7 @@ def _no_scalar(step: Step, fun, value, place: Place, begins: str) -> Advice:
             last = node[0].body[-1]
             place = sources.place(last, place.file, node[1].function)
         way = "end it with `return value`, one number"
-        return Advice(what + begins, here(place), way, 3)
+        return Said(what + begins, way, place)
     if isinstance(out, tuple | list | dict):
         first = out[0] if isinstance(out, tuple | list) and out else None
         what = f"{name} returns {kind(out)}, {structure(out)}; a gradient needs one number"
@@ -97,7 +80,7 @@ def _no_scalar(step: Step, fun, value, place: Place, begins: str) -> Advice:
         elif isinstance(out, tuple) and getattr(first, "shape", None) == ():
             rest = ", ".join("abcdefg"[: len(out) - 1])
             way = f"return a pair, value, ({rest}), and pass has_aux=True"
-        return Advice(what + begins, here(place), way, 3)
+        return Said(what + begins, way, place)
     shape = tuple(getattr(out, "shape", ()))
     what = f"{name} returns {of_type(out)}, of shape {shape}; a gradient needs one number, shape ()"
     way = f"return its sum or mean, e.g. jnp.sum({shown}); or differentiate all of it with "
@@ -105,10 +88,10 @@ def _no_scalar(step: Step, fun, value, place: Place, begins: str) -> Advice:
     if rule is not None:
         way = f"return first what {sources.name_of(fun)} returns, one number, then the residuals: "
         way += f"`return {sources.name_of(fun)}(...), residuals`"
-    return Advice(what + begins, here(place), way, 3)
+    return Said(what + begins, way, place)
 
 
-def _inputs(step: Step, caller: Step, words: str) -> Iterator[Advice]:
+def _inputs(step: Step, caller: Step, words: str) -> Said | None:
     fun, args = step.held.fun, step.held.args or ()
     argnums = step.held.argnums or 0
     numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
@@ -120,7 +103,7 @@ def _inputs(step: Step, caller: Step, words: str) -> Iterator[Advice]:
             floats = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
             (good if floats else bad).append((path, leaf))
     if not bad:
-        return
+        return None
     path, leaf = bad[0]
     root = re.split(r"[\[.]", path)[0]
     shown = (
@@ -135,18 +118,17 @@ def _inputs(step: Step, caller: Step, words: str) -> Iterator[Advice]:
         if others:
             way += f"; or differentiate by another argument: argnums={others[0]}"
     else:
-        way = (
-            f"keep `{path}` out of `{root}`: pass it as an argument of its own, which argnums does "
-        )
+        way = f"keep `{path}` out of `{root}`: pass it as an argument of its own, which argnums "
+        way += "does "
         plain = not hasattr(leaf, "dtype")
         way += "not name; or make it a float, " + (
             f"{float(leaf)}" if plain else f"{path}.astype(jnp.float32)"
         )
         way += "; or pass allow_int=True" if step.name in frames.REVERSE else ""
-    yield Advice(what, here(caller.place), way, 3)
+    return Said(what, way, caller.place)
 
 
-def _argnums(trouble: Trouble, step: Step, caller: Step, fun) -> Iterator[Advice]:
+def _argnums(trouble: Trouble, step: Step, caller: Step, fun) -> Said | None:
     argnums, args = step.held.argnums, step.held.args or ()
     name, names = sources.name_of(fun), sources.parameters(fun)
     made = creation.find("grad", fun, trouble) or creation.find("value_and_grad", fun, trouble)
@@ -165,13 +147,13 @@ def _argnums(trouble: Trouble, step: Step, caller: Step, fun) -> Iterator[Advice
         kept = sorted((*inside, *free[: len(argnums) - len(inside)]))
         shown = ", ".join(f"`{names[n]}`" for n in kept)
         way = f"write argnums={tuple(kept)} for {shown}"
-    yield Advice(what, here(creation.keyword(made, "argnums") or caller.place), way, 3)
+    return Said(what, way, creation.keyword(made, "argnums") or caller.place)
 
 
 # ---------------------------------------------------------------- directions
 
 
-def _reverse(trouble: Trouble) -> Iterator[Advice]:
+def _reverse(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     step = trouble.within(*frames.BACKWARD)
     eqn = step.held.eqn if step else None
     place = bodies.line_of(eqn) if eqn is not None else None
@@ -184,12 +166,11 @@ def _reverse(trouble: Trouble) -> Iterator[Advice]:
     fori = next((c for c in calls if text(c.func).endswith("fori_loop")), None)
     which = "lax.fori_loop with bounds that are traced" if fori else "lax.while_loop"
     if place is None:
-        return
-    grad = trouble.last
+        return None
     what = f"{which} cannot be differentiated in reverse (grad): how often it runs is not known "
     what += "beforehand, and so not how much to keep"
-    if grad is not None and grad.place.line != place.line:
-        what += f"\n  it is differentiated at {here(grad.place)}"
+    if last.place.line != place.line:
+        what += f"\n  it is differentiated at {here(last.place)}"
     ways = []
     if fori is not None:
         upper = bodies.argument(fori, 1, "upper")
@@ -204,14 +185,14 @@ def _reverse(trouble: Trouble) -> Iterator[Advice]:
             "use lax.scan over the largest number of steps and keep the old value once done"
         )
     ways.append("differentiate forward, jax.jacfwd or jax.jvp; or give a rule with jax.custom_vjp")
-    yield Advice(what, here(place), "; or ".join(ways), 3)
+    return Said(what, "; or ".join(ways), place)
 
 
-def _tangents(trouble: Trouble) -> Iterator[Advice]:
+def _tangents(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     step = trouble.within(*frames.JVP)
     caller = trouble.caller(step)
     if step is None or caller is None:
-        return
+        return None
     fun, call = step.held.fun, sources.expression(caller.place)
     primals, tangents = step.held.primals, step.held.tangents
     names = sources.parameters(fun)
@@ -222,19 +203,16 @@ def _tangents(trouble: Trouble) -> Iterator[Advice]:
         parts = [_written(w, d) for w, d in zip(written, ("x", "t"), strict=True)]
         name = _written(bodies.argument(call, 0, "fun"), "f")
         way = f"write jax.jvp({name}, ({parts[0]},), ({parts[1]},))"
-        yield Advice(what, here(caller.place), way, 3)
-        return
+        return Said(what, way, caller.place)
     if len(primals) != len(tangents):
         what = f"jax.jvp is given {len(primals)} primals and {len(tangents)} tangents"
-        yield Advice(what, here(caller.place), "pass one tangent for each primal", 3)
-        return
+        return Said(what, "pass one tangent for each primal", caller.place)
     for i, (x, t) in enumerate(zip(primals, tangents, strict=True)):
         root = names[i] if i < len(names) else f"primals[{i}]"
         if jax.tree.structure(x) != jax.tree.structure(t):
             what = f"the tangent of `{root}` is {structure(t)}, but `{root}` is {structure(x)}"
             way = f"give it the same structure: jax.tree.map(jnp.ones_like, {_part(written[0], i)})"
-            yield Advice(what, here(caller.place), way, 3)
-            return
+            return Said(what, way, caller.place)
         for (path, a), (_, b) in zip(leaves(x, root), leaves(t, root), strict=True):
             wanted = getattr(a, "shape", ()), jnp.result_type(a)
             got = getattr(b, "shape", ()), jnp.result_type(b)
@@ -246,8 +224,8 @@ def _tangents(trouble: Trouble) -> Iterator[Advice]:
                     what += f"the dtypes are {got[1]} and {wanted[1]}"
                 way = "give the tangent the same shape and dtype, e.g. jnp.ones_like("
                 way += f"{_part(written[0], i)})"
-                yield Advice(what, here(caller.place), way, 3)
-                return
+                return Said(what, way, caller.place)
+    return None
 
 
 def _written(node: ast.expr | None, default: str) -> str:
@@ -260,13 +238,13 @@ def _part(written: ast.expr | None, number: int) -> str:
     return "primal"
 
 
-def _cotangent(trouble: Trouble) -> Iterator[Advice]:
+def _cotangent(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     told = re.search(r"got (\S+?),? but expected (\S+)", trouble.text)
     step = trouble.within(*frames.VJP_CALL)
     caller = trouble.caller(step)
     call = sources.expression(caller.place) if caller else None
     if caller is None or not isinstance(call, ast.Call):
-        return
+        return None
     name, given = text(call.func), ", ".join(map(text, call.args))
     check = trouble.within(*frames.COTANGENT_CHECK)
     if check is not None and told is not None:
@@ -275,16 +253,26 @@ def _cotangent(trouble: Trouble) -> Iterator[Advice]:
         what = f"the cotangent `{given}` given to the vjp function `{name}` is {told[1]}, but the "
         what += f"result of the function is {told[2]}, of shape {shape}"
         way = f"pass one of the same shape and dtype, e.g. jnp.ones({shape}, jnp.{wanted.dtype})"
-        yield Advice(what, here(caller.place), way, 3)
+        return Said(what, way, caller.place)
     elif "structure" in trouble.text and (error := trouble.within(*frames.COTANGENT_TREE)):
         trees = error.held.ct_tree, error.held.out_tree
         has, out = (jax.tree.unflatten(t, [1] * t.num_leaves) for t in trees)
         what = f"the cotangent `{given}` given to the vjp function `{name}` is {structure(has)}, "
         what += f"and the result of the function is {structure(out)}"
         way = "pass a tree like the result, one cotangent for each part, e.g. "
-        yield Advice(what, here(caller.place), f"{way}jax.tree.map(jnp.ones_like, result)", 3)
+        return Said(what, f"{way}jax.tree.map(jnp.ones_like, result)", caller.place)
     elif "structure" in trouble.text:
         what = f"the cotangent `{given}` given to the vjp function `{name}` has another structure "
         what += "than the result of the function"
         way = "pass a tree like the result, e.g. jax.tree.map(jnp.ones_like, result)"
-        yield Advice(what, here(caller.place), way, 2)
+        return Said(what, way, caller.place, 2)
+    return None
+
+
+derivatives = topic(
+    Diagnosis("Reverse-mode differentiation does not work for lax.while_loop", _reverse),
+    Diagnosis("jax.jvp must be tuples|jvp called with", _tangents),
+    Diagnosis("primal and tangent", _tangents, frame=frames.JVP_CHECK),
+    Diagnosis("argument to (a )?VJP function|cotangent", _cotangent),
+    Diagnosis("", _of_function, frame=frames.GRADS),
+)

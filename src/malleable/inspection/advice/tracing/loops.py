@@ -2,59 +2,64 @@
 
 import ast
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from jax import numpy as jnp
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, sources, tried
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
 from malleable.inspection.advice.evidence.differences import differences
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import kind, leaves, listed, of_type, structure
-from malleable.inspection.advice.hint import Advice, Way
+from malleable.inspection.advice.hint import Way
 
 
-def loops(trouble: Trouble) -> Iterator[Advice]:
-    """scan, while_loop, fori_loop, map and associative_scan."""
-    step = trouble.within(*frames.LOOPS)
-    if step is None or "lax" not in step.place.file:
-        return
-    outer = trouble.within(*frames.AROUND_SCAN)
-    if outer is not None and trouble.caller(outer) is trouble.caller(step):
-        outer, step = outer, step
-    else:
-        outer = step
-    caller = trouble.caller(outer)
-    if caller is None:
-        return
-    call, words = sources.expression(caller.place), trouble.text
-    if "carry output must" in words:
-        yield from _carry(trouble, step, outer, caller, call)
-    elif "no values to scan" in words:
-        way = "pass xs, whose leading axis is gone through, or length=n"
-        yield Advice("lax.scan is given neither xs nor length", here(caller.place), way, 3)
-    elif "must be a pair" in words:
-        yield from _pair(step, caller)
-    elif "leading axis" in words or "`length`" in words or "length argument" in words:
-        yield from _inputs(trouble, step, outer, caller, call)
-    elif "cond_fun must return a boolean" in words:
-        yield from _test(step, trouble, caller)
-    elif "arguments to fori_loop" in words or "lower and upper" in words:
-        yield from _bounds(step, caller, call)
-    elif {outer.name, step.name} & {*frames.ASSOCIATIVE}:
-        yield from _associative(step, caller, words)
+class _Loop(NamedTuple):
+    """A loop that an error came through.
+
+    step: the innermost frame of a loop of JAX; outer: that of fori_loop or map, if one of these is
+    called; caller: the user's; call: the call in it.
+    """
+
+    step: Step
+    outer: Step
+    caller: Step
+    call: Any
+
+
+def _looped(probe: Callable[[Trouble, _Loop], Said | None]) -> Probe:
+    """A probe of the loop that an error came through."""
+
+    def probed(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
+        step: Any = trouble.within(*frames.LOOPS)
+        outer = trouble.within(*frames.AROUND_SCAN)
+        if outer is None or trouble.caller(outer) is not trouble.caller(step):
+            outer = step
+        caller = trouble.caller(outer)
+        if caller is None or "lax" not in step.place.file:
+            return None
+        return probe(trouble, _Loop(step, outer, caller, sources.expression(caller.place)))
+
+    return probed
+
+
+def _nothing(trouble: Trouble, loop: _Loop) -> Said:
+    way = "pass xs, whose leading axis is gone through, or length=n"
+    return Said("lax.scan is given neither xs nor length", way, loop.caller.place)
 
 
 # ---------------------------------------------------------------- the carry
 
 
-def _carry(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Iterator[Advice]:
+def _carry(trouble: Trouble, loop: _Loop) -> Said | None:
+    step, outer, caller, call = loop
     check = trouble.within(*frames.CARRY_CHECK)
     if check is None:
-        return
+        return None
     start, end = check.held.in_carry.unflatten(), check.held.out_carry.unflatten()
     fun, inner = outer.held.body, ""
     if outer.name in frames.FORI and isinstance(start, tuple) and len(start) >= 2:
@@ -65,13 +70,12 @@ def _carry(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Ite
     begins = f"\n  the loop starts at {here(caller.place)}"
     found = next(differences(start, end), None)
     if found is not None:
-        yield _structure(found, fun, root, outer.name, start, end, begins, caller)
-        return
+        return _structure(found, fun, root, outer.name, start, end, begins, caller)
     program = step.held.program
     pairs = zip(leaves(start, ""), leaves(end, ""), strict=True)
     changed = [(i, a, b) for i, (a, b) in enumerate(pairs) if _differ(a[1], b[1])]
     if not changed or "manual axis" in trouble.text or "pcast" in trouble.text:
-        return
+        return None
     number, (path, old), (_, new) = changed[0]
     offset = 1 if inner else 0
     made = bodies.maker(program, number + offset) if program is not None else None
@@ -88,11 +92,10 @@ def _carry(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Ite
     what += (bodies.otherwise(fun) if made is None else "") + begins
     if len(changed) > 1 and _permuted(changed):
         way = "return the parts of the carry in the order they come in"
-        yield Advice(what, here(place or caller.place), f"{way}: check what is swapped", 3)
-        return
+        return Said(what, f"{way}: check what is swapped", place or caller.place)
     way = _ways(old, new, init, path, expression)
     ways = (*_started(old, new, init, path, caller), Way(way))
-    yield Advice(what, here(place or caller.place), ways, 3)
+    return Said(what, ways, place or caller.place)
 
 
 def _started(old, new, init: ast.expr | None, path: str, caller: Step) -> Iterator[Way]:
@@ -115,7 +118,7 @@ def _permuted(changed: list) -> bool:
     return sorted(types[0]) == sorted(types[1])
 
 
-def _structure(found, fun, root, loop, start, end, begins, caller) -> Advice:
+def _structure(found, fun, root, loop, start, end, begins, caller) -> Said:
     name = sources.name_of(fun)
     head = "[0]" if loop == "scan" else ""
     piece = bodies.part(fun, head + found.path)
@@ -150,7 +153,7 @@ def _structure(found, fun, root, loop, start, end, begins, caller) -> Advice:
             ways.append(f"start with {many} parts" if many != few else same)
     elif not ways:
         ways = [f"return {kind(found.left)} for it, or start with {kind(found.right)}"]
-    return Advice(what + begins, here(place or caller.place), "; or ".join(ways), 3)
+    return Said(what + begins, "; or ".join(ways), place or caller.place)
 
 
 def _differ(old: Any, new: Any) -> bool:
@@ -166,9 +169,8 @@ def _ways(old, new, init: ast.expr | None, path: str, expression: str) -> str:
         if len(new.shape) == len(old.shape) and all(
             m <= n for m, n in zip(old.shape, new.shape, strict=True)
         ):
-            grow = (
-                "an array cannot grow in a loop: start with its final shape, e.g. jnp.zeros, and "
-            )
+            grow = "an array cannot grow in a loop: start with its final shape, e.g. jnp.zeros, "
+            grow += "and "
             return (
                 f"{grow}write into it with .at[i].set(...); or return the shape {tuple(old.shape)}"
             )
@@ -200,29 +202,30 @@ def _root(fun: Any, loop: str) -> str:
 # ---------------------------------------------------------------- the rest
 
 
-def _pair(step: Step, caller: Step) -> Iterator[Advice]:
+def _pair(trouble: Trouble, loop: _Loop) -> Said:
+    step, caller = loop.step, loop.caller
     fun = step.held.body
     ends, name = sources.returns(fun), sources.name_of(fun)
     value, place = ends[-1] if ends else (None, sources.where_defined(fun) or caller.place)
     shown = text(value) if value is not None else "nothing"
-    what = f"{name} returns {shown}; a body of lax.scan returns two things, a tuple "
-    what += f"(carry, y), y being stacked{bodies.otherwise(fun)}"
-    what += f"\n  the loop starts at {here(caller.place)}"
+    what = f"{name} returns {shown}; a body of lax.scan returns two things, a tuple (carry, y), y "
+    what += f"being stacked{bodies.otherwise(fun)}\n  the loop starts at {here(caller.place)}"
     carry = shown if value is not None else "carry"
     way: str | Rewrite = f"write `return {carry}, None`"
     if isinstance(value, ast.Tuple):
         way = f"write `return ({shown.strip('()')}), None`, if all of it is the carry"
     elif value is not None:
         way = Rewrite(way, value, f"({ast.unparse(value)}, None)")
-    yield Advice(what, here(place), (tried.way(way, caller, values=False),), 3)
+    return Said(what, (tried.way(way, caller, values=False),), place)
 
 
-def _inputs(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> Iterator[Advice]:
+def _inputs(trouble: Trouble, loop: _Loop) -> Said | None:
+    step, outer, caller, call = loop
     at = (1, "xs") if outer.name in frames.MAP else (2, "xs")
     written = bodies.argument(call, *at)
     flat = step.held.xs_flat
     if flat is None:
-        return
+        return None
     pairs = _named(flat.unflatten(), written)
     shapes: list[tuple[str, Any]] = [(path, tuple(getattr(x, "shape", ()))) for path, x in pairs]
     length = step.held.length
@@ -238,8 +241,7 @@ def _inputs(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> It
             ways.append(f"to repeat a step {path} times: xs=None, length={path}")
         else:
             ways.append("let the body close over what is the same in every step")
-        yield Advice(what, here(caller.place), "; or ".join(ways), 3)
-        return
+        return Said(what, "; or ".join(ways), caller.place)
     shown = ", ".join(f"`{path}` has length {shape[0]} (shape {shape})" for path, shape in shapes)
     shortest = min(shape[0] for _, shape in shapes)
     longer = [path for path, shape in shapes if shape[0] != shortest]
@@ -249,7 +251,7 @@ def _inputs(trouble: Trouble, step: Step, outer: Step, caller: Step, call) -> It
     else:
         what = f"the inputs of one loop are of different length: {shown}"
         way = f"make them equally long, e.g. {longer[-1] if longer else 'xs'}[:{shortest}]"
-    yield Advice(what, here(caller.place), way, 3)
+    return Said(what, way, caller.place)
 
 
 def _named(xs: Any, written: ast.expr | None) -> list[tuple[str, Any]]:
@@ -269,7 +271,8 @@ def _named(xs: Any, written: ast.expr | None) -> list[tuple[str, Any]]:
     return [pair for root, part in parts for pair in leaves(part, root)]
 
 
-def _test(step: Step, trouble: Trouble, caller: Step) -> Iterator[Advice]:
+def _test(trouble: Trouble, loop: _Loop) -> Said:
+    step, caller = loop.step, loop.caller
     fun = step.held.test
     made = trouble.within(*frames.LOOP_PROGRAMS)
     avals = made.held.cond_out_avals if made else None
@@ -291,10 +294,11 @@ def _test(step: Step, trouble: Trouble, caller: Step) -> Iterator[Advice]:
     else:
         what = f"{name}, the test of the loop, returns {of_type(out)} instead of one truth value"
         way = f"compare it: `{shown} > 0` or `{shown} != 0`"
-    yield Advice(what + begins, here(place), way, 3)
+    return Said(what + begins, way, place)
 
 
-def _bounds(step: Step, caller: Step, call) -> Iterator[Advice]:
+def _bounds(trouble: Trouble, loop: _Loop) -> Said:
+    step, _, caller, call = loop
     low, high = step.held.lower, step.held.upper
     names = [bodies.argument(call, 0, "lower"), bodies.argument(call, 1, "upper")]
     shown = [
@@ -308,18 +312,35 @@ def _bounds(step: Step, caller: Step, call) -> Iterator[Advice]:
     known = isinstance((low, high)[wrong], int | float)
     cast = f"int({shown[wrong]})" if known else f"({shown[wrong]}).astype(jnp.int32)"
     way = f"give both the same whole-number type: {cast}, or divide with //"
-    yield Advice(what, here(caller.place), way, 3)
+    return Said(what, way, caller.place)
 
 
-def _associative(step: Step, caller: Step, words: str) -> Iterator[Advice]:
+def _associative(trouble: Trouble, loop: _Loop) -> Said | None:
+    step, outer, caller, _ = loop
     fun, elems = step.held.body, step.held.elems
     ends, name = sources.returns(fun), sources.name_of(fun)
-    if "leaves" not in words and "Expected" not in words and "structure" not in words:
-        return
+    if not {outer.name, step.name} & {*frames.ASSOCIATIVE}:
+        return None
     value, place = ends[-1] if ends else (None, sources.where_defined(fun) or caller.place)
     shown = text(value) if value is not None else "nothing"
     one = kind(elems)
     what = f"{name} returns `{shown}`, which has not the structure of its two arguments: each is "
     what += f"{one}, like elems, {structure(elems)}\n  the scan starts at {here(caller.place)}"
     way = f"return {one} again, e.g. `return ({shown}, ...)`, with one combined part for each"
-    yield Advice(what, here(place), way, 3)
+    return Said(what, way, place)
+
+
+loops = topic(
+    *(
+        Diagnosis(said, _looped(probe), frame=frames.LOOPS)
+        for said, probe in (
+            ("carry output must", _carry),
+            ("no values to scan", _nothing),
+            ("must be a pair", _pair),
+            ("leading axis|`length`|length argument", _inputs),
+            ("cond_fun must return a boolean", _test),
+            ("arguments to fori_loop|lower and upper", _bounds),
+            ("leaves|Expected|structure", _associative),
+        )
+    )
+)

@@ -8,30 +8,11 @@ from typing import Any
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
 from malleable.inspection.advice.evidence.differences import children, differences, is_leaf
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import a, is_jitted, kind, leaves, of_type
-from malleable.inspection.advice.hint import Advice
-
-
-def trees(trouble: Trouble) -> Iterator[Advice]:
-    """Trees that do not match, and what is in them."""
-    if "Error interpreting argument to" in trouble.text:
-        yield from _no_array(trouble)
-    elif "is not a valid JAX type" in trouble.text or "not a valid JAX type" in trouble.text:
-        yield from _no_result(trouble)
-        yield from _no_leaf(trouble)
-    elif "sorting pytree dictionary keys" in trouble.text:
-        yield from _unsorted(trouble)
-    elif (step := trouble.within(*frames.TREE_MAP)) is not None and _is_users(step, trouble):
-        yield from _two_trees(step, trouble)
-        yield from _one_leaf(step, trouble)
-    elif step is not None and trouble.foreign is not None:
-        yield from _two_trees(step, trouble)
-    elif isinstance(trouble.error, KeyError):
-        yield from _no_key(trouble)
-
 
 # ---------------------------------------------------------------- tree.map
 
@@ -47,14 +28,18 @@ def _is_door(step: Step) -> bool:
     return not step.own and step.place.file.endswith("tree.py")
 
 
-def _two_trees(step: Step, trouble: Trouble) -> Iterator[Advice]:
+def _two_trees(met: re.Match, trouble: Trouble, last: Step) -> Said | None:
+    """Trees of different structure, in a call of the user's or of a library."""
+    step: Any = trouble.within(*frames.TREE_MAP)
+    inside = not _is_users(step, trouble)
+    if inside and trouble.foreign is None:
+        return None
     caller = trouble.caller(step)
     call = sources.expression(caller.place) if caller else None
     trees = [step.held.tree, *(step.held.rest or ())]
     if caller is None or not isinstance(call, ast.Call):
-        return
+        return None
     given = [text(arg) for arg in call.args[1:]]
-    inside = not _is_users(step, trouble)
     if inside:  # a library maps over what it was given
         given = [_called_by(caller, tree) or f"tree {i}" for i, tree in enumerate(trees, 1)]
     names = [*given, *(f"argument {i + 2}" for i in range(len(given), len(trees)))]
@@ -83,8 +68,8 @@ def _two_trees(step: Step, trouble: Trouble) -> Iterator[Advice]:
                 what = f"{text(call.func)} goes through two trees at once, and {what}"
                 way = "make both from one tree: what is made for parameters, as the state of an "
                 way += "optimizer is, has to be made anew (.init) when these change"
-            yield Advice(what, here(caller.place), way, 3)
-            return
+            return Said(what, way, caller.place)
+    return None
 
 
 def _called_by(step: Step, tree: Any) -> str:
@@ -101,19 +86,25 @@ def _called_by(step: Step, tree: Any) -> str:
 DEEP, MANY = 5, 4096  # how far a tree is looked for in others
 
 
-def _one_leaf(step: Step, trouble: Trouble) -> Iterator[Advice]:
+def _one_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """The function fails on the leaves at one path."""
+    step: Any = trouble.within(*frames.TREE_MAP)
     inner = trouble.steps[trouble.steps.index(step) + 1 :]
     xs = next((s.held.xs for s in inner if isinstance(s.held.xs, tuple)), None)
-    caller, last = trouble.caller(step), trouble.last
+    caller = trouble.caller(step)
     call = sources.expression(caller.place) if caller else None
-    if xs is None or caller is None or last is None or not isinstance(call, ast.Call):
-        return
+    if (
+        xs is None
+        or caller is None
+        or not _is_users(step, trouble)
+        or not isinstance(call, ast.Call)
+    ):
+        return None
     trees = [step.held.tree, *(step.held.rest or ())]
     paths = [k for k, leaf in leaves(trees[0], "", is_leaf=step.held.is_leaf) if leaf is xs[0]]
     names = [text(arg) for arg in call.args[1:]]
     if len(paths) != 1 or len(names) < len(trees) or len(xs) != len(trees):
-        return
+        return None
     shown = ", ".join(f"`{n}{paths[0]}` is {of_type(x)}" for n, x in zip(names, xs, strict=False))
     what = f"the function fails at the leaf {paths[0]} of the trees: {shown}"
     what += f"\n  it is mapped over the trees at {here(caller.place)}" if last != caller else ""
@@ -123,34 +114,34 @@ def _one_leaf(step: Step, trouble: Trouble) -> Iterator[Advice]:
         way = "None is a leaf here: treat it in the function, or put an array of zeros in its place"
     elif len(shapes) == 1:
         way = "look at what the function does with leaves of these types"
-    yield Advice(what, here(last.place), way, 4)
+    return Said(what, way, last.place, 4)
 
 
-def _no_key(trouble: Trouble) -> Iterator[Advice]:
+def _no_key(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """A key that a dictionary among the traced arguments does not have."""
-    step = trouble.last
-    item = sources.around(sources.expression(step.place), ast.Subscript) if step else None
-    if step is None or item is None or not any(s.jax for s in trouble.steps):
-        return
-    tree = sources.value(item.value, step)
+    item = sources.around(sources.expression(last.place), ast.Subscript)
+    if item is None or not any(s.jax for s in trouble.steps):
+        return None
+    tree = sources.value(item.value, last)
     if isinstance(tree, dict) and trouble.error.args[0] not in tree:
         name, key = text(item.value), trouble.error.args[0]
         what = f"`{name}` has no key {key!r}; its keys are {', '.join(map(repr, tree))}"
         near = difflib.get_close_matches(str(key), list(map(str, tree)), 1, 0.3)
         way = f"write {near[0]!r}, or add {key!r} where `{name}` is made" if near else ""
-        yield Advice(what, here(step.place), way or f"add {key!r} where `{name}` is made", 3)
+        return Said(what, way or f"add {key!r} where `{name}` is made")
+    return None
 
 
 # ---------------------------------------------------------------- leaves that are no arrays
 
 
-def _no_array(trouble: Trouble) -> Iterator[Advice]:
+def _no_array(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     told = re.search(r"passed to the function at path (\S+?)\.(?:\s|$)", trouble.text)
     step = trouble.within(*frames.JIT_INPUT)
     jit = trouble.within(*frames.JIT) or step
     fun = jit.held.fun if jit else None
     if told is None or step is None or fun is None:
-        return
+        return None
     path, leaf, name = told[1], step.held.x, sources.name_of(fun)
     root = re.split(r"[\[.]", path)[0]
     made, call = creation.find("jit", fun, trouble), trouble.caller(jit)
@@ -159,7 +150,7 @@ def _no_array(trouble: Trouble) -> Iterator[Advice]:
     what = f"`{path}` is {kindly}; the arguments of {name}, which jax.jit traces, have to be arrays"
     if call is not None and made is not None and call.place.line != made.line:
         what += f"\n  it is called at {here(call.place)}"
-    yield Advice(what, here(place), _make_static(path, root, leaf, name), 3)
+    return Said(what, _make_static(path, root, leaf, name), place)
 
 
 def _called(leaf: Any) -> str:
@@ -202,37 +193,36 @@ def _make_static(path: str, root: str, leaf: Any, name: str) -> str:
     )
 
 
-def _no_result(trouble: Trouble) -> Iterator[Advice]:
+def _no_result(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     step = trouble.within(*frames.OUTPUTS)
     told = re.search(
         r"returned a value of type (.+?) (?:at output component (\S+?))?,", trouble.text
     )
     if step is None and told is None:
-        return
+        return None
     leaf = step.held.x if step else None
     path = (told[2] if told else "") or ""
     around = trouble.within(*frames.STAGED)
     fun = around and (around.held.fun or around.held.body)
     piece = bodies.part(fun, path) if fun is not None else None
     if piece is None:
-        return
+        return None
     name, at = sources.name_of(fun), piece[1]
     shown = f"the result of {name}" if not path else f"`{path}` in the result of {name}"
     what = f"{shown} is {_called(leaf)}; a traced function returns arrays"
     way = "leave it out of what is returned and add it outside, or return a number that stands for "
     way += "it, as an array; None is allowed"
-    yield Advice(what, here(at), way, 3)
+    return Said(what, way, at)
 
 
-def _no_leaf(trouble: Trouble) -> Iterator[Advice]:
+def _no_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """grad and vmap say what is no array, but not where it is."""
     step = trouble.within(*frames.DIFFERENTIATED)
     loop = trouble.within(*frames.FUNCTIONAL)
     if loop is not None:
-        yield from _no_operand(loop, trouble)
-        return
+        return _no_operand(loop, trouble)
     if step is None or (caller := trouble.caller(step)) is None:
-        return
+        return None
     fun, args = step.held.fun, step.held.args or step.held.primals or ()
     names = sources.parameters(fun)
     for i, arg in enumerate(args):
@@ -243,16 +233,16 @@ def _no_leaf(trouble: Trouble) -> Iterator[Advice]:
                 way = f"close over it, or functools.partial({sources.name_of(fun)}, {root}=...)"
                 if path != root:  # the rest of the argument is still wanted
                     way = f"make a tree of the other leaves of `{root}`, and close over this one"
-                yield Advice(what, here(caller.place), f"take it out of what is passed: {way}", 3)
-                return
+                return Said(what, f"take it out of what is passed: {way}", caller.place)
+    return None
 
 
-def _no_operand(step: Step, trouble: Trouble) -> Iterator[Advice]:
+def _no_operand(step: Step, trouble: Trouble) -> Said | None:
     """A loop or a branch is given something that is no array."""
     caller = trouble.caller(step)
     call = sources.expression(caller.place) if caller else None
     if caller is None or not isinstance(call, ast.Call):
-        return
+        return None
     of = step.held
     held = [of.init_flat, of.xs_flat, of.init_val_flat, of.args, of.operands]
     for flat, name in zip(held, ("init", "xs", "init_val", "operands", "operands"), strict=True):
@@ -261,23 +251,22 @@ def _no_operand(step: Step, trouble: Trouble) -> Iterator[Advice]:
             if isinstance(leaf, str) or (callable(leaf) and not hasattr(leaf, "dtype")):
                 what = f"`{path}` is {_called(leaf)}: lax.{step.name} works on arrays and numbers"
                 way = "take it out of what is passed, and let the body close over it"
-                yield Advice(what, here(caller.place), way, 3)
-                return
+                return Said(what, way, caller.place)
+    return None
 
 
-def _unsorted(trouble: Trouble) -> Iterator[Advice]:
-    step = trouble.last
-    call = sources.expression(step.place) if step else None
-    if step is None or not isinstance(call, ast.Call):
-        return
+def _unsorted(met: re.Match, trouble: Trouble, last: Step) -> Said | None:
+    call = sources.expression(last.place)
+    if not isinstance(call, ast.Call):
+        return None
     for arg in [*call.args, *(keyword.value for keyword in call.keywords)]:
-        for path, found in _dicts(sources.value(arg, step), text(arg)):
+        for path, found in _dicts(sources.value(arg, last), text(arg)):
             types = sorted({type(key).__name__ for key in found})
             what = f"the keys of `{path}` cannot be sorted: {', '.join(map(repr, found))} are of "
             what += f"types {' and '.join(types)}"
             way = f"use keys of the same type, e.g. {{str(k): v for k, v in {path}.items()}}"
-            yield Advice(what, here(step.place), way, 3)
-            return
+            return Said(what, way)
+    return None
 
 
 def _dicts(tree: Any, path: str) -> Iterator[tuple[str, dict]]:
@@ -292,3 +281,14 @@ def _dicts(tree: Any, path: str) -> Iterator[tuple[str, dict]]:
     elif isinstance(tree, list | tuple):
         for i, child in enumerate(tree):
             yield from _dicts(child, f"{path}[{i}]")
+
+
+trees = topic(
+    Diagnosis("Error interpreting argument to", _no_array),
+    Diagnosis("not a valid JAX type", _no_result),
+    Diagnosis("not a valid JAX type", _no_leaf),
+    Diagnosis("sorting pytree dictionary keys", _unsorted),
+    Diagnosis("", _two_trees, frame=frames.TREE_MAP),
+    Diagnosis("", _one_leaf, frame=frames.TREE_MAP),
+    Diagnosis("", _no_key, kind="KeyError"),
+)

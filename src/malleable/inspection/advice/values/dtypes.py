@@ -217,10 +217,8 @@ def _unpacked(found, node, known) -> tuple[str, str] | None:
     targets = statement.targets[0]
     count = len(targets.elts) if isinstance(targets, ast.Tuple) else "?"
     one = arrays[0]
-    what = (
-        f"`{one.name}` is one array of shape {one.shape}, not a tuple: it is unpacked row by row, "
-    )
-    what += f"{one.shape[0]} rows into {count} names"
+    what = f"`{one.name}` is one array of shape {one.shape}, not a tuple: it is unpacked row by "
+    what += f"row, {one.shape[0]} rows into {count} names"
     return what, f"pass a tuple of {count}, or index it: {one.name}[0]"
 
 

@@ -8,9 +8,9 @@ from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import flow, sources
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
 from malleable.inspection.advice.evidence.sources import text
-from malleable.inspection.advice.evidence.trouble import Trouble, here
-from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 
 _STORES = {"append", "appendleft", "extend", "add", "insert", "update", "setdefault", "put", "push"}
 _STORES |= {"send", "put_nowait", "__setitem__", "__setattr__"}
@@ -24,42 +24,37 @@ _RETURNED = {
 }
 
 
-def leaks(trouble: Trouble) -> Iterator[Advice]:
+def _leak(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """A traced value is used after the function it belongs to has been traced."""
-    if trouble.kind != "UnexpectedTracerError" and not outlived(trouble):
-        return
     told = _told(trouble)
     created = re.search(r"created on line (.+?):(\d+)(?::\d+)? \((.+?)\)", trouble.text)
     used, transform = _used(trouble), told[4] if told else _transform(trouble)
     way = _RETURNED.get(transform, "return it from the function and keep what it returns")
     if created is not None and (cached := _cached(created[1], int(created[2]))) is not None:
         name, place = cached
-        what = (
-            f"{name} keeps its results, and was first called inside of a function that {transform} "
-        )
-        what += "traces: what it keeps is a traced value"
+        what = f"{name} keeps its results, and was first called inside of a function that "
+        what += f"{transform} traces: what it keeps is a traced value"
         what += f"\n  it is used later, at {here(used[1])}" if used else ""
         way = f"call {name} once before the traced function, or do without the cache in it"
-        yield Advice(what, here(place), f"{way}; or pass the value as an argument", 3)
-        return
+        return Said(what, f"{way}; or pass the value as an argument", place)
     chosen = _chosen(told, created, used, trouble)
     if chosen is not None:
         target, place, value = chosen
         function = told[1] if told else place.function.rpartition(".")[2]
         which = "which" if told else "in what"  # it may be called by what is traced
         kind = f", {which} {transform} traces" if transform else ""
-        what = (
-            f"`{target}` outlives the call of {function}{kind}, and keeps a traced value, {value}"
-        )
+        what = f"`{target}` outlives the call of {function}{kind}, and keeps a traced value, "
+        what += f"{value}"
         what += f"\n  it is used later, at {here(used[1])}" if used else ""
-        yield Advice(what, here(place), f"{way}; store it outside", 3)
+        return Said(what, f"{way}; store it outside", place)
     elif created:
         place = Place(created[1], int(created[2]), created[3], 0, int(created[2]), 0)
         what = f"a traced value made here is kept by a side effect of {told[1] if told else 'it'}"
-        yield Advice(what, here(place), f"{way}; store it outside", 2)
+        return Said(what, f"{way}; store it outside", place, 2)
     elif used:
         what = f"`{used[0]}` holds a value of a function that is no longer being traced"
-        yield Advice(what, here(used[1]), f"where it is stored, {way}; store it outside", 1)
+        return Said(what, f"where it is stored, {way}; store it outside", used[1], 1)
+    return None
 
 
 def _told(trouble: Trouble) -> re.Match | None:
@@ -242,3 +237,13 @@ def _transform(trouble: Trouble) -> str:
     if "LinearizeTracer" in trouble.text or "JVPTracer" in trouble.text:
         return "grad"
     return "vmap" if "BatchTracer" in trouble.text else ""
+
+
+def _outlived(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
+    return _leak(found, trouble, last) if outlived(trouble) else None
+
+
+leaks = topic(
+    Diagnosis("", _leak, kind="UnexpectedTracerError"),
+    Diagnosis("", _outlived),
+)

@@ -106,10 +106,8 @@ def _broadcast(found, node, known) -> Said:
         return f"these shapes do not broadcast: {_shown(arrays)}", _ANY_SHAPE
     one, other = pair
     axis, a, b = _where(one.shape, other.shape) or (0, 0, 0)
-    what = (
-        f"{one} and {other}, which do not broadcast: aligned at the right, axis {axis} is {a} in "
-    )
-    what += f"`{one.name}` and {b} in `{other.name}`"
+    what = f"{one} and {other}, which do not broadcast: aligned at the right, axis {axis} is {a} "
+    what += f"in `{one.name}` and {b} in `{other.name}`"
     return what, _fit(one, other)
 
 
@@ -385,10 +383,8 @@ def _squeezed(found, node, known) -> Said:
         return None
     one = arrays[0]
     ones = [i for i, n in enumerate(one.shape or ()) if n == 1]
-    what = (
-        f"`{one.name}` has shape {one.shape}: only an axis of size 1 can be squeezed out, and axis "
-    )
-    what += f"{found[1]} is not"
+    what = f"`{one.name}` has shape {one.shape}: only an axis of size 1 can be squeezed out, and "
+    what += f"axis {found[1]} is not"
     way = (
         f"write axis={ones[0]}" if ones else f"take one entry of the axis, {one.name}[:, 0], or sum"
     )

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, syntax
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import direct, running, storms
@@ -112,14 +114,11 @@ def is_deleted(x) -> bool:
     return isinstance(x, compat.HostArray) and x.is_deleted()
 
 
-def used_again(trouble: Trouble) -> Iterator[Advice]:
+def used_again(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """An array that is no more."""
-    if "deleted" not in trouble.text and "donated" not in trouble.text:
-        return
-    step = trouble.last
     gone = list(deleted(trouble))
-    if step is None or not gone:
-        return
+    if not gone:
+        return None
     with running.unobserved():
         array = min(gone, key=lambda x: (not named_at(step, x), donation_of(x) is None))
         donation, donated = donation_of(array), direct.was_donated(array)
@@ -128,8 +127,7 @@ def used_again(trouble: Trouble) -> Iterator[Advice]:
     kind = f"{array.dtype}[{','.join(map(str, array.shape))}]"
     what = f"`{name}` ({kind}, shape {tuple(array.shape)}) has no memory any more: "
     if donation is None or donation.place is None:
-        yield _not_seen(donated, name, what, step)
-        return
+        return _not_seen(donated, name, what)
     function = donation.function or "the function"
     line = places.spell(donation.place)
     again = same_line(donation.place, step.place)
@@ -138,36 +136,31 @@ def used_again(trouble: Trouble) -> Iterator[Advice]:
     what += f"{where} donated it, as argument `{donation.argument}` of {function}"
     what += f": `{text}`" if not again else ""
     root = name.partition("[")[0].partition(".")[0]
-    hint = (
-        f"use the result from there on (`{root} = ...` at that call, instead of another name), or "
-        f"pass a copy, `jnp.copy({name})`, or drop donate_argnums / donate_argnames from that "
-        "jax.jit"
-    )
-    yield Advice(what, here(step.place), hint, weight=4)
+    hint = f"use the result from there on (`{root} = ...` at that call, instead of another name), "
+    hint += f"or pass a copy, `jnp.copy({name})`, or drop donate_argnums / donate_argnames from "
+    hint += "that jax.jit"
+    return Said(what, hint)
 
 
-def _not_seen(donated: bool | None, name: str, what: str, step: Step) -> Advice:
+def _not_seen(donated: bool | None, name: str, what: str) -> Said:
     """An array that is no more, and no call was seen that took it."""
     hint = f"copy it before that, `jnp.copy({name})`"
     if donated is False:
         hint += ", or call .delete() later"
-        return Advice(f"{what}`.delete()` was called on it", here(step.place), hint, weight=2.5)
+        return Said(f"{what}`.delete()` was called on it", hint, weight=2.5)
     call = "a call with donate_argnums / donate_argnames"
     what += f"{call} took it" if donated else f"it was deleted, by `.delete()` or by {call}"
     hint += ", or use the result of the call from there on"
-    return Advice(what, here(step.place), hint, weight=2.5)
+    return Said(what, hint, weight=2.5)
 
 
 def same_line(one: Place, other: Place) -> bool:
     return (one.file, one.line) == (other.file, other.line)
 
 
-def given_twice(trouble: Trouble) -> Iterator[Advice]:
+def given_twice(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """One array as two arguments of a call, one of which is donated, or both."""
-    step = trouble.last
-    both = "donate the same buffer twice" in trouble.text
-    if step is None or not (both or "previously donated in the same call" in trouble.text):
-        return
+    both = found[1] is not None
     for run in running.runs_of(trouble.error):
         for i, (array, name, donated) in enumerate(
             zip(run.leaves, run.names, run.donated, strict=True)
@@ -176,20 +169,15 @@ def given_twice(trouble: Trouble) -> Iterator[Advice]:
             if donated and others and name:
                 other, called = run.names[others[0]], running.name_in(step.frame, array)
                 shown = f"`{called}`" if called else "one array"
-                what = (
-                    f"{shown} is passed twice: as argument `{name}`, which is donated, and as "
-                    f"argument `{other}`, which then has no memory any more"
-                )
+                what = f"{shown} is passed twice: as argument `{name}`, which is donated, and as "
+                what += f"argument `{other}`, which then has no memory any more"
                 if both:
-                    what = (
-                        f"{shown} is passed twice, as the arguments `{name}` and `{other}`, and "
-                        "both are donated: its memory can be given away only once"
-                    )
-                hint = (
-                    f"pass a copy as `{other}`, jnp.copy({called or other}), or drop donate_argnums"
-                )
-                yield Advice(what, here(step.place), hint, weight=4)
-                return
+                    what = f"{shown} is passed twice, as the arguments `{name}` and `{other}`, and "
+                    what += "both are donated: its memory can be given away only once"
+                hint = f"pass a copy as `{other}`, jnp.copy({called or other}), or drop "
+                hint += "donate_argnums"
+                return Said(what, hint)
+    return None
 
 
 def deleted(trouble: Trouble) -> Iterator[Any]:
@@ -220,3 +208,9 @@ def named_at(step: Step, array) -> str:
             if leaf is array:
                 return name + jax.tree_util.keystr(path)
     return ""
+
+
+DELETED = (
+    Diagnosis("deleted|donated", used_again),
+    Diagnosis("(donate the same buffer twice)|previously donated in the same call", given_twice),
+)

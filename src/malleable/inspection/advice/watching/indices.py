@@ -118,10 +118,8 @@ def advice(site: Site, count: int, bad: int, size: int) -> Advice:
     asked = bad - size if bad < 0 and not sliced else bad
     many = f" ({count} indices are outside)" if count > 1 else ""
     if sliced:
-        what = (
-            f"a slice of `{base}` starts at {asked}, where it no longer fits: the axis has size "
-            f"{size}{many}; JAX moves the start back, silently"
-        )
+        what = f"a slice of `{base}` starts at {asked}, where it no longer fits: the axis has size "
+        what += f"{size}{many}; JAX moves the start back, silently"
         hint = f"pad `{base}`, or clip the start yourself if that is what you mean"
         return Advice(what, running.spelled(site.place), hint)
     outcome = "drops the write" if writes else _reads(site.eqn)

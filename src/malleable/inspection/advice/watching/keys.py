@@ -177,14 +177,10 @@ def inside(first: Use, second: Use) -> Advice:
     assert first.place and second.place
     name = asked(second.place) or asked(first.place) or "a key"
     if first is second:
-        what = (
-            f"`{name}` is the same key in each of the {first.loop} steps of a loop, so each step "
-            f"draws the same numbers ({_how(first.place)})"
-        )
-        hint = (
-            f"use jax.random.fold_in({name}, i) with the number of the step, or scan over "
-            f"jax.random.split({name}, {first.loop})"
-        )
+        what = f"`{name}` is the same key in each of the {first.loop} steps of a loop, so each "
+        what += f"step draws the same numbers ({_how(first.place)})"
+        hint = f"use jax.random.fold_in({name}, i) with the number of the step, or scan over "
+        hint += f"jax.random.split({name}, {first.loop})"
         return Advice(what, running.spelled(second.place), hint)
     if first.place == second.place and first.chain != second.chain:
         return through(name, first, second)
@@ -201,38 +197,26 @@ def through(name: str, first: Use, second: Use) -> Advice:
     shared = [a for a in sorted(given[0] & given[1]) if "key" in a or "rng" in a] or [name]
     name = shared[0]
     assert second.place
-    what = (
-        f"`{texts[0]}` and `{texts[1]}` are given the same key, `{name}`, and draw the same random "
-        f"bits from it ({_how(second.place)} at {places.spell(second.place)})"
-    )
-    hint = (
-        f"give each a key of its own: k1, k2 = jax.random.split({name}); or "
-        f"jax.random.fold_in({name}, n) with another n for each"
-    )
+    what = f"`{texts[0]}` and `{texts[1]}` are given the same key, `{name}`, and draw the same "
+    what += f"random bits from it ({_how(second.place)} at {places.spell(second.place)})"
+    hint = f"give each a key of its own: k1, k2 = jax.random.split({name}); or "
+    hint += f"jax.random.fold_in({name}, n) with another n for each"
     return Advice(what, running.spelled(two), hint)
 
 
 def twice(name: str, first: Place, second: Place) -> Advice:
     if first == second:
-        what = (
-            f"`{name}` is the same key each time this line runs, so that {_how(second)} gives the "
-            "same numbers each time"
-        )
+        what = f"`{name}` is the same key each time this line runs, so that {_how(second)} gives "
+        what += "the same numbers each time"
     elif (first.file, first.line) == (second.file, second.line):
-        what = (
-            f"`{name}` is used twice in this line, by {_how(first)} and by {_how(second)}: what "
-            "they draw is not independent"
-        )
+        what = f"`{name}` is used twice in this line, by {_how(first)} and by {_how(second)}: what "
+        what += "they draw is not independent"
     else:
-        what = (
-            f"`{name}` is used twice, by {_how(first)} at {places.spell(first)} and by "
-            f"{_how(second)} at line {second.line}: what they draw is not independent"
-        )
+        what = f"`{name}` is used twice, by {_how(first)} at {places.spell(first)} and by "
+        what += f"{_how(second)} at line {second.line}: what they draw is not independent"
     new = f"{name}, sub" if name.isidentifier() else "new, sub"
-    hint = (
-        f"split it first, `{new} = jax.random.split({name})`, and use `sub` here; or "
-        f"jax.random.fold_in({name}, n) with another n for each use"
-    )
+    hint = f"split it first, `{new} = jax.random.split({name})`, and use `sub` here; or "
+    hint += f"jax.random.fold_in({name}, n) with another n for each use"
     return Advice(what, running.spelled(second), hint)
 
 

@@ -10,28 +10,25 @@ import numpy as np
 from malleable import compat
 from malleable.compat import frames
 from malleable.inspection import places
-from malleable.inspection.advice.evidence.trouble import Trouble, here
-from malleable.inspection.advice.hint import Advice
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.watching import running, storms
 from malleable.inspection.debugging.nonfinite import Finding, first_nonfinite
 
 _WAYS = re.compile(r"where|eps|clip|maximum|minimum|softmax|finfo")
 
 
-def nonfinite(trouble: Trouble) -> Iterator[Advice]:
+def nonfinite(told: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """FloatingPointError of JAX: the program is run again, and the value is followed back."""
-    if trouble.kind != "FloatingPointError" or not re.search(r"nan|inf", trouble.text):
-        return
-    place = trouble.last.place if trouble.last else None
     for fun, args, kwargs in calls(trouble):
         with running.unobserved(), jax.debug_nans(False), jax.debug_infs(False):
             found = first_nonfinite(fun)(*args, **kwargs)
         if found is None:
             continue
-        where = found.place if found.place and places.is_own(found.place.file) else place
+        where = found.place if found.place and places.is_own(found.place.file) else None
         what = described(found, trouble) + met(found, trouble)
-        yield Advice(what, here(where), hint(found), weight=4)
-        return
+        return Said(what, hint(found), where)
+    return None
 
 
 def described(found: Finding, trouble: Trouble) -> str:
@@ -164,3 +161,6 @@ def without_statics(trouble: Trouble, fun, args, kwargs) -> tuple[Callable, tupl
         return fun(*a, **k)
 
     return call, tuple(given), {}
+
+
+NONFINITE = (Diagnosis("nan|inf", nonfinite, kind="FloatingPointError"),)

@@ -89,10 +89,8 @@ def converts(base: str, value: str, given, kept, place: Place) -> Advice:
 
 def advice(name: str, dtype: str, value, becomes, place: Place) -> Advice:
     narrow = np.dtype(_NARROW[dtype]).name
-    what = (
-        f"`{name}` is {dtype} and holds {value}, which does not fit into {narrow}: JAX makes "
-        f"{becomes} of it, silently"
-    )
+    what = f"`{name}` is {dtype} and holds {value}, which does not fit into {narrow}: JAX makes "
+    what += f"{becomes} of it, silently"
     check = f"np.iinfo('{narrow}')" if narrow != "float32" else "np.finfo('float32').max"
     hint = f"{_WIDE}; or keep the numbers within {check}"
     return Advice(what, running.spelled(place), hint)

@@ -2,9 +2,10 @@
 
 import functools
 import inspect
+import re
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 
 from malleable.compat import Place, frames
 from malleable.inspection import places
-from malleable.inspection.advice.evidence.trouble import Trouble, here
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
@@ -210,18 +212,16 @@ def changed_function(made: list[Compilation]) -> tuple[str, str]:
     )
 
 
-def not_again(trouble: Trouble) -> Iterator[Advice]:
+def not_again(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """`jax_no_tracing`: what is new about the call that would be traced again."""
-    step, block = trouble.within(*frames.CACHE_MISS), running.block()
-    if "'no_tracing' is set" not in trouble.text or step is None or trouble.last is None:
-        return
+    step: Any = trouble.within(*frames.CACHE_MISS)
+    block = running.block()
     fun, args, kwargs = step.held.fun, step.held.args, step.held.kwargs
     history = block.find(Storms).histories.get(code_of(fun)) if block else None
     if history is None:
         what = f"{name_of(fun)} would be traced again, for arguments it has not seen"
         hint = "call it once with arguments of these types before tracing is forbidden"
-        yield Advice(what, here(trouble.last.place), hint, weight=2)
-        return
+        return Said(what, hint, weight=2)
     now = {}
     for name, value in arguments(fun, args or (), kwargs or {}).items():
         for path, leaf in running.leaves_with_path(value):
@@ -230,14 +230,16 @@ def not_again(trouble: Trouble) -> Iterator[Advice]:
     new = {p: t for p, t in now.items() if t not in {k.get(p) for k in known}}
     path, kind = next(iter(new.items()), ("", ""))
     before = listed(k[path] for k in known if path in k)
-    what = (
-        f"{name_of(fun)} would be traced again: argument `{path}` is {kind}, and was {before} "
-        "before"
-    )
+    what = f"{name_of(fun)} would be traced again: argument `{path}` is {kind}, and was {before} "
+    what += "before"
     hint = f"pad `{path}` to the same shape (and keep its dtype), or call it once with such an "
     hint += "argument before tracing is forbidden"
     if path:
-        yield Advice(what, here(trouble.last.place), hint, weight=4)
+        return Said(what, hint)
+    return None
+
+
+NO_TRACING = (Diagnosis("'no_tracing' is set", not_again, frame=frames.CACHE_MISS),)
 
 
 # ---------------------------------------------------------------- what a call was made of
