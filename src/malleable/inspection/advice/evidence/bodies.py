@@ -7,7 +7,6 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import sources
-from malleable.inspection.advice.evidence.trouble import here
 
 
 def maker(program: Any, number: int) -> Place | None:
@@ -87,12 +86,6 @@ def keys_of(path: str) -> list:
         keys.insert(0, inner)
         node = node.value
     return keys
-
-
-def returned_at(fun: Any) -> str:
-    """`it returns at file.py:12 in body: return c, x`, as a line of an advice."""
-    place = end_of(fun)
-    return f"\n  {sources.name_of(fun)} returns at {here(place)}" if place else ""
 
 
 def argument(call: ast.AST | None, number: int, name: str) -> ast.expr | None:

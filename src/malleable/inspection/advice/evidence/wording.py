@@ -5,9 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from malleable import compat
 from malleable.inspection.advice.evidence import sources
 
 
@@ -98,8 +96,3 @@ def kind(tree: Any) -> str:
     if isinstance(tree, tuple | list) and not hasattr(tree, "_fields"):
         return f"a {type(tree).__name__} of {len(tree)}"
     return of_type(tree)
-
-
-def is_number(x: Any) -> bool:
-    """Whether this is one number of Python or NumPy, known now."""
-    return isinstance(x, bool | int | float | np.generic) and not isinstance(x, compat.Tracer)

@@ -14,22 +14,22 @@ from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import a, is_jitted, kind, listed, of_type
 
 _CALLERS = {  # who calls the user's function, and with what
-    "fori_loop": "(i, value): the index and the carried value",
-    "scan": "(carry, x): the carried value and the slice of xs",
-    "while_loop": "(value): one carried value",
-    "cond": "(*operands): the operands of lax.cond",
-    "switch": "(*operands): the operands of lax.switch",
-    "map": "(x): one slice of xs",
-    "associative_scan": "(a, b): two values to combine",
-    "custom_root": "(x): the value to solve for",
+    name: given
+    for names, given in (
+        (frames.FORI, "(i, value): the index and the carried value"),
+        (frames.SCAN, "(carry, x): the carried value and the slice of xs"),
+        (frames.WHILE, "(value): one carried value"),
+        (frames.COND, "(*operands): the operands of lax.cond"),
+        (frames.SWITCH, "(*operands): the operands of lax.switch"),
+        (frames.MAP, "(x): one slice of xs"),
+        (frames.ASSOCIATIVE, "(a, b): two values to combine"),
+        (frames.ROOT, "(x): the value to solve for"),
+        (frames.VMAP, "the arguments of the mapped call"),
+        (frames.FORWARD_RULE, "the arguments of the function it is the forward rule of"),
+        (frames.BACKWARD_RULE, "(residuals, g): what the forward rule kept, and the cotangent"),
+    )
+    for name in names
 }
-_CALLERS |= dict.fromkeys(frames.VMAP, "the arguments of the mapped call")
-_CALLERS |= dict.fromkeys(
-    frames.FORWARD_RULE, "the arguments of the function it is the forward rule of"
-)
-_CALLERS |= dict.fromkeys(
-    frames.BACKWARD_RULE, "(residuals, g): what the forward rule kept, and the cotangent"
-)
 
 
 # ---------------------------------------------------------------- static arguments
@@ -262,8 +262,8 @@ _PUBLIC |= dict.fromkeys((*frames.FORWARD_RULE, *frames.BACKWARD_RULE), "jax.cus
 
 
 def _signature(by: Step, fun, name: str, names: list[str]) -> str:
-    wanted = {"fori_loop": ["i", "value"], "scan": ["carry", "x"], "map": ["x"]}.get(by.name)
-    wanted = wanted or {"while_loop": ["value"], "associative_scan": ["a", "b"]}.get(by.name)
+    told = re.match(r"\((\w[\w, ]*)\)", _CALLERS[by.name])
+    wanted = told[1].split(", ") if told and by.name not in frames.ROOT else None
     if by.name in frames.BACKWARD_RULE:
         return f"let it take both: def {name}(residuals, {names[-1] if names else 'g'})"
     if by.name in frames.FORWARD_RULE:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import numpy as np
 
 from malleable import compat
 from malleable.compat import Place
@@ -276,23 +275,10 @@ def leaves_with_path(tree) -> list:
         return []
 
 
-def type_of(x) -> str:
-    """`float32[8,2]`."""
-    try:
-        return spell_type(jax.typeof(x))
-    except TypeError:
-        return type(x).__name__
-
-
 def spell_type(aval) -> str:
     """`float32[8,2]`, of a type."""
     shape = ",".join(map(str, getattr(aval, "shape", ())))
     return f"{getattr(aval, 'dtype', aval)}[{shape}]"
-
-
-def shape_of(x) -> str:
-    """`(8, 2)`, as Python writes it."""
-    return str(tuple(np.shape(x)))
 
 
 def warn(advice: Advice, place: Place | None) -> None:
