@@ -49,9 +49,9 @@ def _values(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
     seen = _map(trouble)
     if seen is None:
         return None
-    values = {"function": seen.function, "line": seen.line, "at": seen.at}
+    told = {"function": seen.function, "line": seen.line, "at": seen.at}
     known = ", ".join(f"'{axis}'" for axis in seen.axes)
-    return values | {"known": known, "first": (*seen.axes, "d")[0]}
+    return told | {"known": known, "first": (*seen.axes, "d")[0]}
 
 
 def _elsewhere(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
@@ -113,19 +113,19 @@ def _arity(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
 
 def _too_long(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
     short = [part.strip() for part in found[2][2:-1].split(",") if part.strip()][: int(found[6])]
-    values = _values(found, trouble, step)
-    return values and values | {"short": ", ".join(short)}
+    told = _values(found, trouble, step)
+    return told and told | {"short": ", ".join(short)}
 
 
 def _out_too_long(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
-    values = _values(found, trouble, step)
-    named = f"the result of `{values['function']}`" if values else ""
-    return values and values | {"result": re.sub(r"^.+?\(\*args\)", named, found[4])}
+    told = _values(found, trouble, step)
+    named = f"the result of `{told['function']}`" if told else ""
+    return told and told | {"result": re.sub(r"^.+?\(\*args\)", named, found[4])}
 
 
 def _uneven(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
-    values, up = _values(found, trouble, step), -(-int(found[7]) // int(found[9])) * int(found[9])
-    return values and values | {"name": found[3] or found[1], "up": up}
+    told, up = _values(found, trouble, step), -(-int(found[7]) // int(found[9])) * int(found[9])
+    return told and told | {"name": found[3] or found[1], "up": up}
 
 
 def _varying(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
