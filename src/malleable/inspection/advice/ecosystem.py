@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,25 +14,14 @@ import jax
 from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import creation, sources, tried
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, topic
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import leaves, of_type
-from malleable.inspection.advice.hint import Advice, Way
+from malleable.inspection.advice.hint import Way
 
-Said = tuple[str, str | tuple[Way, ...], Place | None] | None
-
-
-def ecosystem(trouble: Trouble) -> Iterator[Advice]:
-    """Errors that come of passing something on to a library, or something of a library to JAX."""
-    step = trouble.last
-    for say in _SAYERS:
-        if step is None:
-            return
-        said = say(trouble, step)
-        if said is not None:
-            yield Advice(said[0], here(said[2] or step.place), said[1], 3.5)
-            return
+Told = tuple[str, str | tuple[Way, ...], Place | None] | None
 
 
 def _within(trouble: Trouble, library: str) -> list[Step]:
@@ -66,10 +55,8 @@ def is_equinox(x: Any) -> bool:
     return any(kind.__module__.startswith("equinox.") for kind in type(x).__mro__[1:])
 
 
-def _module(trouble: Trouble, step: Step) -> Said:
+def _module(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """jax.jit and jax.grad of a function that takes a module, which holds functions, too."""
-    if not re.search("not a valid JAX type|Error interpreting argument to", trouble.text):
-        return None
     inner = trouble.within(*frames.GRAD, *frames.VMAP, *frames.JIT)
     fun = inner.held.fun if inner is not None else None
     args: tuple = (inner.held.args if inner is not None else None) or ()
@@ -108,11 +95,10 @@ def _shaped(filtered: Callable, fun: Any, args: tuple) -> bool | None:
     return True
 
 
-def _channels(trouble: Trouble, step: Step) -> Said:
+def _channels(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """An image with its channels last."""
-    found = re.search(r"lhs feature dimension size .*? but (\d+) // 1 != (\d+)", trouble.text)
     layers = [s for s in _within(trouble, "equinox") if "weight" in dir(s.values.get("self"))]
-    if found is None or not layers:
+    if not layers:
         return None
     given, layer = layers[0].values.get("x"), layers[0].values["self"]
     shape, wanted = tuple(getattr(given, "shape", ()))[-layer.num_spatial_dims - 1 :], int(found[2])
@@ -125,10 +111,10 @@ def _channels(trouble: Trouble, step: Step) -> Said:
     return what, way, None
 
 
-def _frozen(trouble: Trouble, step: Step) -> Said:
+def _frozen(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """model.w = w."""
     node = sources.statement(sources.expression(step.place))
-    if trouble.kind != "FrozenInstanceError" or not isinstance(node, ast.Assign):
+    if not isinstance(node, ast.Assign):
         return None
     target = node.targets[0]
     if not isinstance(target, ast.Attribute) or not is_equinox(sources.value(target.value, step)):
@@ -145,10 +131,10 @@ def _frozen(trouble: Trouble, step: Step) -> Said:
 # ---------------------------------------------------------------- Optax
 
 
-def _state(trouble: Trouble, step: Step) -> Said:
+def _state(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """opt.init(model)."""
     call = _call(step)
-    if not _within(trouble, "optax") or call is None or "zeros_like requires" not in trouble.text:
+    if not _within(trouble, "optax") or call is None:
         return None
     given = next((n for n in call.args if is_equinox(sources.value(n, step))), None)
     if given is None:
@@ -160,7 +146,7 @@ def _state(trouble: Trouble, step: Step) -> Said:
     return what, _ways(step, Rewrite(f"pass its arrays only: {new}", given, new)), None
 
 
-def _labels(trouble: Trouble, step: Step) -> Said:
+def _labels(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """Labels that are no whole numbers, or have one axis too many."""
     call = _call(step)
     inner = [s for s in _within(trouble, "optax") if {"logits", "labels"} <= set(s.values)]
@@ -180,7 +166,7 @@ def _labels(trouble: Trouble, step: Step) -> Said:
     return what, f"pass labels of shape {tuple(logits.shape[:-1])}", None
 
 
-def _updates(trouble: Trouble, step: Step) -> Said:
+def _updates(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """optax.apply_updates(params, optimizer.update(...))."""
     call = _call(step)
     inner = [s for s in _within(trouble, "optax") if s.name == "apply_updates"]
@@ -201,7 +187,7 @@ def _updates(trouble: Trouble, step: Step) -> Said:
 # ---------------------------------------------------------------- Diffrax, NumPyro, Haiku, nnx
 
 
-def _field(trouble: Trouble, step: Step) -> Said:
+def _field(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """A vector field of another shape, or with other arguments."""
     inner = [s.values["self"] for s in _within(trouble, "diffrax") if "self" in s.values]
     fields = [f for f in (getattr(x, "vector_field", None) for x in inner) if f is not None]
@@ -223,7 +209,7 @@ def _field(trouble: Trouble, step: Step) -> Said:
     return None
 
 
-def _site(trouble: Trouble, step: Step) -> Said:
+def _site(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """A site of NumPyro whose values do not fit the plates around it, or without a key."""
     inner = _within(trouble, "numpyro")
     if not inner:
@@ -248,7 +234,7 @@ def _site(trouble: Trouble, step: Step) -> Said:
     return what, "let each plate have the size of its axis of the value", None
 
 
-def _transformed(trouble: Trouble, step: Step) -> Said:
+def _transformed(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """Haiku's functions, which are transformed before they are called."""
     words = trouble.text
     if not _within(trouble, "haiku"):
@@ -271,28 +257,25 @@ def _transformed(trouble: Trouble, step: Step) -> Said:
     return None
 
 
-def _level(trouble: Trouble, step: Step) -> Said:
-    """A module of nnx that a function of jax.jit or jax.grad closes over, and changes."""
-    found = re.search(r"Cannot mutate (\w+) from a different trace level", trouble.text)
-    if found is None:
-        return None
-    what = f"a {found[1]} of a module is changed here, inside of a function that JAX traces, and "
-    what += "the module was made outside of it"
-    way = "pass the module to the function as an argument, and transform it with nnx.jit, nnx.grad "
-    return what, way + "or nnx.value_and_grad, which carry the change out", None
-
-
-def _attribute(trouble: Trouble, step: Step) -> Said:
-    """self.h = h in the __call__ of a module of Flax."""
-    found = re.search(r"Can't set (\w+)=", trouble.text)
-    if found is None or trouble.kind != "SetAttributeFrozenModuleError":
-        return None
-    what = f"self.{found[1]} is set while the module runs, and a module of Flax is frozen then"
-    way = f"keep it in a variable, or return it; or self.sow('intermediates', {found[1]!r}, ...) "
-    return what, way + "and apply(..., mutable=['intermediates'])", None
-
-
-_SAYERS: tuple[Callable[[Trouble, Step], Said], ...] = (
-    *(_module, _channels, _frozen, _state, _labels, _updates, _field, _site, _transformed, _level),
-    _attribute,
+ecosystem = topic(
+    Diagnosis("not a valid JAX type|Error interpreting argument to", _module),
+    Diagnosis(r"lhs feature dimension size .*? but (\d+) // 1 != (\d+)", _channels),
+    Diagnosis("", _frozen, kind="FrozenInstanceError"),
+    Diagnosis("zeros_like requires", _state),
+    *(Diagnosis("", probe) for probe in (_labels, _updates, _field, _site, _transformed)),
+    Diagnosis(
+        r"Cannot mutate (\w+) from a different trace level",
+        what="a {_1} of a module is changed here, inside of a function that JAX traces, and the "
+        "module was made outside of it",
+        hint="pass the module to the function as an argument, and transform it with nnx.jit, "
+        "nnx.grad or nnx.value_and_grad, which carry the change out",
+    ),
+    Diagnosis(
+        r"Can't set (\w+)=",
+        what="self.{_1} is set while the module runs, and a module of Flax is frozen then",
+        hint="keep it in a variable, or return it; or self.sow('intermediates', {_1!r}, ...) and "
+        "apply(..., mutable=['intermediates'])",
+        kind="SetAttributeFrozenModuleError",
+    ),
+    weight=3.5,
 )

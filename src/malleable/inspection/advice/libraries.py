@@ -2,35 +2,14 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from malleable.inspection.advice.evidence import sources
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.hint import Advice
 
-
-def libraries(trouble: Trouble) -> Iterator[Advice]:
-    """Errors of libraries that are built on JAX, at the user's line."""
-    step = trouble.last
-    if step is None or trouble.foreign is None:
-        return
-    for pattern, say in _TABLE:
-        found = re.search(pattern, trouble.text, re.S)
-        said = say(found, trouble, step) if found is not None else None
-        if said is not None:
-            entry = _entry(trouble) if say in _OF_ENTRY else None
-            what = said[0]
-            if entry is not None and entry is not step:
-                what += f"\n  in the layer of {here(step.place)}"
-            yield Advice(what, here((entry or step).place), said[1], 3)
-            return
-    said = _batch(trouble, step)
-    if said is not None:
-        yield Advice(said[0], here(step.place), said[1], 3)
-
-
-Said = tuple[str, str] | None
+Told = tuple[str, str] | None
 
 
 def _entry(trouble: Trouble) -> Step | None:
@@ -50,7 +29,7 @@ def _keys(scope: str, name: str = "") -> str:
     return "".join(f"[{key!r}]" for key in keys)
 
 
-def _other_shape(found, trouble: Trouble, step: Step) -> Said:
+def _other_shape(found, trouble: Trouble, step: Step) -> Told:
     name, scope, made, has = found.groups()
     wanted, got = (tuple(map(int, re.findall(r"\d+", one))) for one in (made, has))
     layer = trouble.within("__call__")
@@ -68,7 +47,7 @@ def _other_shape(found, trouble: Trouble, step: Step) -> Said:
     return what, "make new parameters with .init(key, x), or use the module they were made with"
 
 
-def _no_parameter(found, trouble: Trouble, step: Step) -> Said:
+def _no_parameter(found, trouble: Trouble, step: Step) -> Told:
     name, scope = found.groups()
     apply = trouble.within("wrapper", "apply")
     held = apply.values.get("variables") if apply else None
@@ -79,7 +58,7 @@ def _no_parameter(found, trouble: Trouble, step: Step) -> Said:
     return what, way + "names of its parts that they were made with"
 
 
-def _no_key(found, trouble: Trouble, step: Step) -> Said:
+def _no_key(found, trouble: Trouble, step: Step) -> Told:
     layer, name = found.groups()
     what = f"{layer} draws random numbers from a key called {name!r}, and none is passed"
     if trouble.within("init", "init_with_output"):
@@ -87,7 +66,7 @@ def _no_key(found, trouble: Trouble, step: Step) -> Said:
     return what, f"pass one: .apply(..., rngs={{{name!r}: key}})"
 
 
-def _immutable(found, trouble: Trouble, step: Step) -> Said:
+def _immutable(found, trouble: Trouble, step: Step) -> Told:
     name, scope, collection = found.groups()
     what = f"{scope.strip('/') or 'the module'} writes {name!r} of the collection {collection!r}, "
     what += "and only collections that are named in mutable= can be written"
@@ -95,14 +74,14 @@ def _immutable(found, trouble: Trouble, step: Step) -> Said:
     return what, way + "`changed` for the next call; or run it without updates, as in evaluation"
 
 
-def _collections(found, trouble: Trouble, step: Step) -> Said:
+def _collections(found, trouble: Trouble, step: Step) -> Told:
     given = _variables(trouble)
     what = f"`{given}` is passed as the variables of the module, and is no dictionary of "
     what += "collections"
     return what, f"write {{'params': {given}}} for it, or pass all that .init has returned"
 
 
-def _empty(found, trouble: Trouble, step: Step) -> Said:
+def _empty(found, trouble: Trouble, step: Step) -> Told:
     name, collection, scope = found.groups()
     apply = trouble.within("wrapper", "apply")
     held, given = apply.values.get("variables") if apply else None, _variables(trouble)
@@ -122,13 +101,13 @@ def _variables(trouble: Trouble) -> str:
     return text(first) if first is not None else "variables"
 
 
-def _submodule(found, trouble: Trouble, step: Step) -> Said:
+def _submodule(found, trouble: Trouble, step: Step) -> Told:
     what = f"{found[1]} is made in a method that Flax does not know to make modules"
     way = "write @nn.compact before the method (one method per module can have it), or make "
     return what, f"{way}{found[1]} in `def setup(self)` and call it here"
 
 
-def _no_params(found, trouble: Trouble, step: Step) -> Said:
+def _no_params(found, trouble: Trouble, step: Step) -> Told:
     call = _call(step)
     given = ", ".join(map(text, call.args)) if call is not None else "grads, state"
     name = text(call.func) if call is not None else "update"
@@ -136,13 +115,13 @@ def _no_params(found, trouble: Trouble, step: Step) -> Said:
     return what, f"pass them third: {name}({given}, params)"
 
 
-def _no_rngs(found, trouble: Trouble, step: Step) -> Said:
+def _no_rngs(found, trouble: Trouble, step: Step) -> Told:
     what = f"{found[1]} draws random numbers, and has no key to draw them from"
     way = "make it with rngs=nnx.Rngs(0), or pass rngs= in the call, or call it with "
     return what, f"{way}deterministic=True where nothing is to be random"
 
 
-def _rank(found, trouble: Trouble, step: Step) -> Said:
+def _rank(found, trouble: Trouble, step: Step) -> Told:
     call, rank = _call(step), int(found[1])
     shape = tuple(map(int, re.findall(r"\d+", found[2])))
     if call is None:
@@ -157,7 +136,7 @@ def _mapped(call: ast.Call) -> str:
     return f"jax.vmap({text(call.func)})({', '.join(map(text, call.args))})"
 
 
-def _batch(trouble: Trouble, step: Step) -> Said:
+def _batch(found, trouble: Trouble, step: Step) -> Told:
     """A batch is passed to a layer of Equinox, which takes one example."""
     layer, call = trouble.foreign, _call(step)
     if layer is None or call is None or "equinox" not in layer.place.file:
@@ -172,7 +151,7 @@ def _batch(trouble: Trouble, step: Step) -> Said:
 
 _OF_ENTRY = {_empty, _other_shape, _no_parameter, _no_key, _immutable, _collections}
 
-_TABLE: tuple[tuple[str, Callable[[re.Match, Trouble, Step], Said]], ...] = (
+_TABLE: tuple[tuple[str, Callable[[re.Match, Trouble, Step], Told]], ...] = (
     (
         r'For parameter "(\w+)" in "(.*?)", the given initializer is expected to generate shape '
         r"(\(.*?\)), but the existing parameter it received has shape (\(.*?\))",
@@ -190,4 +169,21 @@ _TABLE: tuple[tuple[str, Callable[[re.Match, Trouble, Step], Said]], ...] = (
     (r"not passing `params` when calling `update`", _no_params),
     (r"no `rngs` argument was provided to (\w+)", _no_rngs),
     (r"needs to have rank (\d+).*?has shape (\(.*?\))", _rank),
+    ("", _batch),
 )
+
+
+def _refused(probe: Callable[[re.Match, Trouble, Step], Told]) -> Probe:
+    """A probe of what a library refuses; for Flax, at the line that gives it the parameters."""
+
+    def probed(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
+        told = probe(found, trouble, step) if trouble.foreign is not None else None
+        entry = _entry(trouble) if told and probe in _OF_ENTRY else None
+        if told is None or entry is None or entry is step:
+            return told and Said(*told)
+        return Said(f"{told[0]}\n  in the layer of {here(step.place)}", told[1], entry.place)
+
+    return probed
+
+
+libraries = topic(*(Diagnosis(f"(?s){said}", _refused(probe)) for said, probe in _TABLE))
