@@ -15,7 +15,6 @@ import jax
 import jax.core
 import jax.export
 from jax import lax
-from jax import numpy as jnp
 from jax._src import core, sharding_impls, source_info_util
 from jax._src.lax import lax as lax_internal
 from jax._src.lax import parallel
@@ -160,11 +159,6 @@ def written_in_jax(eqn: Eqn) -> Callable | None:
         return None
     fun = rule.__closure__[0].cell_contents  # what mlir.lower_fun was given
     return functools.partial(fun, **eqn.primitive.get_bind_params(eqn.params))
-
-
-def is_key(aval) -> bool:
-    """Whether this is the type of random keys."""
-    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def key_functions(dtype):

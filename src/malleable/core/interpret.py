@@ -14,6 +14,7 @@ from malleable.core.marker import Marker, place
 from malleable.core.stage import Staged, stage
 from malleable.errors import RuleError
 from malleable.notes import note
+from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate, inlined
 
 Rules = Mapping[Any, Callable]  # by primitive
@@ -210,8 +211,4 @@ def at_place(frame):
 
 def sites(jaxpr: compat.Jaxpr, prims: Container[compat.Primitive]) -> Iterator[compat.Eqn]:
     """Every equation of some primitives in a program, at any depth, in program order."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive in prims:
-            yield eqn
-        for body in compat.bodies(eqn.params):
-            yield from sites(body, prims)
+    return (eqn for eqn in every(jaxpr.eqns) if eqn.primitive in prims)

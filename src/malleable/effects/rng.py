@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import jax
-from jax import numpy as jnp
 
 from malleable.core.frame import Frame
 from malleable.core.interpret import Rulebook, run_staged
 from malleable.core.marker import marker
 from malleable.core.stage import stage
 from malleable.errors import TransformError
+from malleable.programs.types import is_key
 
 _MISSING = {
     "missing": "next_key() is called, and no key is around",
@@ -64,9 +64,9 @@ def seed(fun: Callable) -> Callable:
 
 def typed(key):
     """A key array, also from the raw bits that `jax.random.PRNGKey` gives."""
-    dtype = getattr(key, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and key.ndim == 0:
+    if is_key(key) and key.ndim == 0:
         return key
+    dtype = getattr(key, "dtype", None)
     if dtype == "uint32" and key.shape in [(2,), (4,)]:
         impl = "threefry2x32" if key.shape == (2,) else "rbg"
         return jax.random.wrap_key_data(key, impl=impl)

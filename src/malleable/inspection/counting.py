@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from malleable import compat
 from malleable.execution.common.work import flop_of
+from malleable.programs.types import bytes_of
 
 
 class Count(NamedTuple):
@@ -79,14 +80,7 @@ def bodies_of(eqn: compat.Eqn) -> list[tuple[int, Callable[[Trips], float]]]:
 
 def traffic(eqn: compat.Eqn) -> int:
     """Bytes of the operands and the results."""
-    return sum(size(v.aval) for v in (*eqn.invars, *eqn.outvars))
-
-
-def size(aval) -> int:
-    """Bytes of a value of this type; 0 for what has no shape."""
-    if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
-        return 0
-    return math.prod(map(number, aval.shape)) * getattr(aval.dtype, "itemsize", 4)
+    return sum(bytes_of(v.aval) for v in (*eqn.invars, *eqn.outvars))
 
 
 def number(dim) -> int:

@@ -37,9 +37,10 @@ from malleable.execution.purity.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.regions import tracing
 from malleable.execution.regions.families import over_sizes
 from malleable.execution.regions.regions import Runner, State, Variant
-from malleable.execution.regions.signatures import compiling, flatten, is_away, loops
+from malleable.execution.regions.signatures import compiling, flatten, is_away
 from malleable.execution.regions.tracing import UNSET, Failed
 from malleable.frontend.syntax.rewrite import NoSource, mangle
+from malleable.programs.equations import mentions
 from malleable.python_source import nodes, scopes, source
 from malleable.rewriting.passes.passes import pipeline
 
@@ -222,7 +223,7 @@ class Partition:
             return False
         states = [s for r in regions for s in r.states.values()]
         programs = [v.program for state in states for v in state.variants.values()]
-        return not programs or any(loops(program, ("while",)) for program in programs)
+        return not programs or any(mentions(program, ("while",)) for program in programs)
 
     def is_stale(self) -> bool:
         """Whether a function that the partition saw by its global name was defined anew."""

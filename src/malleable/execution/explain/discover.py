@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.core.changes import watching
+from malleable.execution.common.work import equations
 from malleable.programs.evaluate import evaluate
 
 SMALL = 8  # elements: up to here an integer argument may be static
@@ -217,7 +218,7 @@ class _Trace(compat.LiveTrace):
 
     def process_primitive(self, prim, tracers, params, /):
         self.origin = frozenset()
-        self.seen.ops += sum(map(_size, compat.bodies(params))) or 1
+        self.seen.ops += sum(map(equations, compat.bodies(params))) or 1
         return super().process_primitive(prim, tracers, params)
 
     def demand(self, tracer: _Tracer, by: str):
@@ -252,11 +253,6 @@ def asker() -> str:
         frame = frame.f_back
     name = frame.f_code.co_name
     return name if name in NEEDED_BY else ""
-
-
-def _size(jaxpr: compat.Jaxpr) -> int:
-    """Operations of a program, at any depth, each counted once."""
-    return sum(sum(map(_size, compat.bodies(e.params))) or 1 for e in jaxpr.jaxpr.eqns)
 
 
 def _called() -> str:

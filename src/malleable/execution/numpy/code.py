@@ -24,7 +24,8 @@ from malleable.execution.numpy import reductions as numpy_reductions
 from malleable.execution.numpy import rules as numpy_rules
 from malleable.execution.numpy import shapes as numpy_shapes
 from malleable.execution.numpy.names import FUNCTIONS, NAMES
-from malleable.execution.numpy.writer import Writer, dtype_of, is_key, numpy_rule, tuple_of
+from malleable.execution.numpy.writer import Writer, dtype_of, numpy_rule, tuple_of
+from malleable.programs.types import is_key
 
 __all__ = ["NumpyFunction", "numpy_function", "numpy_rule"]
 

@@ -14,11 +14,11 @@ from malleable.execution.numpy.writer import (
     RULES,
     Value,
     Writer,
-    is_key,
     numpy_rule,
     words,
 )
 from malleable.programs.primitives import kind
+from malleable.programs.types import is_key
 
 # what holds of arrays of keys as of arrays of words, and how their params are said of words
 MOVED = {

@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import ml_dtypes
 import numpy as np
-from jax import numpy as jnp
 
 from malleable import compat
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.numpy.names import NAMES
+from malleable.programs.equations import mentions
 from malleable.programs.evaluate import evaluate
+from malleable.programs.types import is_key
 
 # how tightly the outermost operator of an expression binds
 CHOICE, COMPARE, OR, XOR, AND, SHIFT, SUM, PRODUCT, SIGN, ATOM = range(10)
@@ -340,20 +340,7 @@ def searched_side(eqn) -> str:
     body = compat.close(eqn.params["jaxpr"])
     if not compat.is_of_jax(body):
         return ""
-    return "left" if _mentions(body, "le_to") else "right" if _mentions(body, "lt_to") else ""
-
-
-def _mentions(program: compat.Jaxpr, name: str) -> bool:
-    """Whether a primitive of this name is in a program, at any depth."""
-    return any(
-        e.primitive.name == name or any(_mentions(b, name) for b in compat.bodies(e.params))
-        for e in program.jaxpr.eqns
-    )
-
-
-def is_key(aval) -> bool:
-    """Whether these are random keys."""
-    return jnp.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.prng_key)
+    return "left" if mentions(body, {"le_to"}) else "right" if mentions(body, {"lt_to"}) else ""
 
 
 def words(aval) -> tuple[tuple, Any]:

@@ -111,11 +111,3 @@ def is_away(leaves) -> bool:
 
 def shape_of(leaf) -> tuple:
     return leaf.shape if isinstance(leaf, np.ndarray | np.generic | jax.Array) else ()
-
-
-def loops(program: compat.Jaxpr, names=("while", "scan")) -> bool:
-    """Whether there is a loop in a program, which NumPy would run step by step."""
-    return any(
-        eqn.primitive.name in names or any(loops(b, names) for b in compat.bodies(eqn.params))
-        for eqn in program.jaxpr.eqns
-    )

@@ -28,6 +28,7 @@ from malleable.frontend.values.values import (
     refuse_uncertain,
     select,
 )
+from malleable.programs.equations import mentions
 from malleable.programs.primitives import kind
 from malleable.python_source.kinds import is_ours
 
@@ -328,13 +329,7 @@ def is_cheap(block: Block) -> bool:
         return False
     eqns = block.closed.jaxpr.eqns
     small = all(v.aval.size <= 4096 for e in eqns for v in e.outvars)
-    return len(eqns) <= 24 and small and not any(_loops(e) for e in eqns)
-
-
-def _loops(eqn) -> bool:
-    return eqn.primitive.name in kind("control") or any(
-        _loops(e) for body in compat.bodies(eqn.params) for e in body.jaxpr.eqns
-    )
+    return len(eqns) <= 24 and small and not mentions(block.closed, kind("control"))
 
 
 def not_(x) -> Any:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from malleable import compat
 from malleable.inspection import counting, places
+from malleable.programs.types import bytes_of
 
 
 class Peak(NamedTuple):
@@ -30,13 +31,13 @@ def peak(program: compat.Jaxpr) -> Peak:
     kept = {*raw.constvars, *raw.invars, *_variables(raw.outvars)}
     given = list(dict.fromkeys((*raw.constvars, *raw.invars)))
     last = {v: i for i, eqn in enumerate(raw.eqns) for v in _variables(eqn.invars)}
-    alive = {v: ("arguments and constants", counting.size(v.aval)) for v in given}
+    alive = {v: ("arguments and constants", bytes_of(v.aval)) for v in given}
     most = Peak(sum(b for _, b in alive.values()), "", list(alive.values()))
     held = most.bytes
     for i, eqn in enumerate(raw.eqns):
         where = places.spell(places.of(eqn))
         for v in _variables(eqn.outvars):
-            alive[v] = (where, counting.size(v.aval))
+            alive[v] = (where, bytes_of(v.aval))
             held += alive[v][1]
         inner = _inside(eqn)
         if held + inner.bytes > most.bytes:
@@ -55,10 +56,10 @@ def _inside(eqn: compat.Eqn) -> Peak:
     for i, _ in counting.bodies_of(eqn):
         body, raw = peak(inside[i]), inside[i].jaxpr
         ends = {*raw.constvars, *raw.invars, *_variables(raw.outvars)}
-        beyond = body.bytes - sum(counting.size(v.aval) for v in ends)
+        beyond = body.bytes - sum(bytes_of(v.aval) for v in ends)
         view = compat.view(eqn)
         if isinstance(view, compat.Scan | compat.While):  # a step makes a new carry beside the old
-            beyond += sum(counting.size(v.aval) for v in raw.outvars)
+            beyond += sum(bytes_of(v.aval) for v in raw.outvars)
         if beyond > most.bytes:
             most = Peak(
                 beyond, body.where, [m for m in body.made if m[0] != "arguments and constants"]

@@ -8,6 +8,7 @@ from typing import Any
 from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.debugging import variables
+from malleable.programs.types import short_type
 
 
 class Commands(cmd.Cmd):
@@ -99,7 +100,7 @@ class Commands(cmd.Cmd):
     def do_batch(self, argument):
         """batch NAME: a variable in all examples of the vmap around that ran by now."""
         for index, value in self.session.batch(_text(argument)).items():
-            self._say(f"[{index}]  {variables.type_text(value)}  {variables.value_text(value)}")
+            self._say(f"[{index}]  {short_type(value)}  {variables.value_text(value)}")
 
     # ------------------------------------------------------------ stopping
 
@@ -208,8 +209,7 @@ class Commands(cmd.Cmd):
         for v, x in zip(step.eqn.outvars, step.outputs, strict=True):
             name = called.get(v) or f"%{step.names.get(v, '_')}"
             self._say(
-                f"   {step.eqn.primitive} gives {name}: {variables.type_text(x)} "
-                f"{variables.value_text(x)}"
+                f"   {step.eqn.primitive} gives {name}: {short_type(x)} {variables.value_text(x)}"
             )
 
     def _say(self, text: str) -> None:

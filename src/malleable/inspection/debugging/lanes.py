@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.programs.primitives import has
+from malleable.programs.types import is_key
 
 Coords = Mapping[Any, tuple[int, int]]  # {name of an axis: (place, size)}, outer axes first
 
@@ -275,7 +276,7 @@ def names_of(names) -> tuple:
 def home(x):
     """A concrete array that lies on several devices, as one that is bound to none."""
     if compat.is_spread(x):
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        if is_key(x):
             data = jnp.asarray(np.asarray(jax.random.key_data(x)))
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
         return compat.put(np.asarray(x), x.aval.weak_type)
@@ -313,7 +314,7 @@ def stack(values: Sequence, like):
     """Values one above the other. like: the type of one of them."""
     if isinstance(values[0], compat.Tracer):
         return jnp.stack(values)
-    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+    if is_key(like):
         data = jnp.asarray(np.stack([np.asarray(jax.random.key_data(x)) for x in values]))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(values[0]))
     whole = np.stack([np.asarray(x) for x in values])

@@ -14,10 +14,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import numpy as jnp
 
 from malleable import compat
 from malleable.compat import Place
+from malleable.programs.types import is_key, short_type
 from malleable.python_source.files import around, read
 
 Scope = tuple[str, str, tuple[Place, ...]]  # file, function, the frames that called it
@@ -367,18 +367,14 @@ def _keys(name: str) -> list:
 
 def table(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """(name, type, value in short) of each value."""
-    return [(name, type_text(x), value_text(x)) for name, x in values.items()]
-
-
-def type_text(x) -> str:
-    return jax.typeof(x).str_short(short_dtypes=True)
+    return [(name, short_type(x), value_text(x)) for name, x in values.items()]
 
 
 def value_text(x) -> str:
     """A few numbers as they are, many by their range; whether some are not finite is said."""
     if compat.is_ref(jax.typeof(x)):
         x = x[...]
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if is_key(x):
         return "random key"
     x = np.asarray(x)
     if x.dtype.kind not in "fciub":

@@ -17,6 +17,7 @@ from malleable import compat
 from malleable.inspection.files.format import types
 from malleable.inspection.files.format.program import Ref
 from malleable.notes import note
+from malleable.programs.equations import every
 
 # how deep rules of rules go, each of another function, and how many equations they may have
 DEPTHS = {5: 3_000, 3: 10_000, 2: 30_000, 1: None}
@@ -142,17 +143,11 @@ def _staged(reader, eqn, fun, avals, name: str, outs: list | None = None) -> Ref
     program = compat.trace(fun, *avals)
     if outs is not None:
         outs[:] = program.out_avals
-    reader.spent += _size(program)
+    reader.spent += sum(1 for _ in every(program.eqns))
     if reader.budget is not None and reader.spent > reader.budget:
         raise TooMuch
     known = [f"x{i}" for i in range(len(eqn.invars))]
     return reader.read(program, name, [*known, *(f"t{i}" for i in range(len(avals) - len(known)))])
-
-
-def _size(program: compat.Jaxpr) -> int:
-    """How many equations there are, at any depth."""
-    inside = (body for eqn in program.eqns for body in compat.bodies(eqn.params))
-    return len(program.eqns) + sum(map(_size, inside))
 
 
 def _once(reader, eqn, body, rules: dict[str, Callable], identity=None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from malleable.inspection.files.format import container, places, spelling, trees
 from malleable.inspection.files.format.program import Program
 from malleable.inspection.files.reading import Reader
 from malleable.inspection.show.rows import outline
+from malleable.programs.equations import every
 from malleable.rewriting.passes.passes import pipeline
 
 _MONTHS = 6  # how long JAX promises to read an export
@@ -171,10 +172,8 @@ def _about(made: _Made, name: str, metadata) -> dict:
 def _avals(program: compat.Jaxpr):
     """The types of arguments and results of every equation."""
     yield from program.in_avals
-    for eqn in program.jaxpr.eqns:
+    for eqn in every(program.jaxpr.eqns):
         yield from (v.aval for v in eqn.outvars if hasattr(v.aval, "dtype"))
-        for body in compat.bodies(eqn.params):
-            yield from _avals(body)
 
 
 def _source_lines(program: compat.Jaxpr) -> list[str]:

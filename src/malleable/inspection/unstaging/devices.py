@@ -14,6 +14,7 @@ from malleable.inspection.debugging.stepping import evaluate_lane
 from malleable.inspection.unstaging import crew
 from malleable.inspection.unstaging.refusals import HasRule
 from malleable.notes import note
+from malleable.programs.equations import mentions
 from malleable.programs.evaluate import evaluate
 
 
@@ -145,11 +146,7 @@ def _bind(prim, params, *args):
 @functools.lru_cache(1024)
 def _has_rules(body: compat.Jaxpr) -> bool:
     """Whether a program has a call with a rule for its derivative, at any depth."""
-    ruled = ("custom_jvp_call", "custom_vjp_call")
-    return any(
-        eqn.primitive.name in ruled or any(map(_has_rules, compat.bodies(eqn.params)))
-        for eqn in body.jaxpr.eqns
-    )
+    return mentions(body, ("custom_jvp_call", "custom_vjp_call"))
 
 
 @functools.lru_cache(1024)

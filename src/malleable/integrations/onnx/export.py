@@ -23,6 +23,7 @@ from malleable.integrations.onnx.preflight import Prepared, extra, preflight, pr
 from malleable.integrations.onnx.restoring import untouched
 from malleable.notes import Note, listen, note
 from malleable.programs.evaluate import evaluate
+from malleable.programs.types import is_key
 
 __all__ = ["Exported", "Problem", "export_onnx", "preflight"]
 
@@ -170,7 +171,7 @@ def mention(prepared: Prepared) -> None:
     """Leave notes about what is not as the user wrote it."""
     raw = prepared.program.jaxpr
     for name, v in zip(prepared.inputs, raw.invars, strict=True):
-        if compat.is_key(v.aval):
+        if is_key(v.aval):
             note(
                 f"`{name}` is the data of the key", "", "ONNX has no keys; feed jax.random.key_data"
             )

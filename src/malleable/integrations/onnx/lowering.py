@@ -19,7 +19,9 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.compat import Eqn, Jaxpr
 from malleable.inspection import places
+from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate
+from malleable.programs.types import is_key
 
 Rule = Callable[[Eqn], Callable | None]
 RULES: dict[str, list[Rule]] = {}  # by primitive; "" for all
@@ -102,7 +104,7 @@ class Lowering:
             fun = PAIRS[name](eqn) if name in PAIRS else None
             if fun is not None:
                 return self.replaced(eqn, fun, args, done)
-            kind = "keys" if any(compat.is_key(v.aval) for v in eqn.invars) else "complex numbers"
+            kind = "keys" if any(is_key(v.aval) for v in eqn.invars) else "complex numbers"
             return self.unfolded(eqn, args, done, f"ONNX has no {kind}")
         general = RULES[""] if name in self.known or name in RULES else ()
         looped = IN_LOOP.get(name, ()) if any(map(is_loop, self.around)) else ()
@@ -176,18 +178,17 @@ def explained(eqn: Eqn) -> Jaxpr | None:
 
 def primitives(program: Jaxpr) -> set[str]:
     """The primitives in a program, at any depth, by name."""
-    inside = [primitives(b) for eqn in program.jaxpr.eqns for b in compat.bodies(eqn.params)]
-    return {eqn.primitive.name for eqn in program.jaxpr.eqns}.union(*inside)
+    return {eqn.primitive.name for eqn in every(program.jaxpr.eqns)}
 
 
 def is_pair(aval) -> bool:
     """Whether a type is kept as two numbers: a random key, or complex numbers."""
-    return compat.is_key(aval) or jnp.issubdtype(aval.dtype, jnp.complexfloating)
+    return is_key(aval) or jnp.issubdtype(aval.dtype, jnp.complexfloating)
 
 
 def pair_type(aval) -> jax.ShapeDtypeStruct:
     """The type that stands for another: itself, or with a last axis for the two numbers."""
-    if compat.is_key(aval):
+    if is_key(aval):
         last = compat.key_functions(aval.dtype).key_shape
         return jax.ShapeDtypeStruct((*aval.shape, *last), np.uint32)
     if is_pair(aval):
@@ -199,7 +200,7 @@ def pair_type(aval) -> jax.ShapeDtypeStruct:
 def as_pair(x):
     """A value as what stands for it."""
     aval = jax.typeof(x)
-    if compat.is_key(aval):
+    if is_key(aval):
         return jax.random.key_data(x)
     if is_pair(aval):
         return np.stack([np.real(x), np.imag(x)], -1)

@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.integrations.onnx.lowering import LACKING, PAIRS, is_pair, pair_type, rule
 from malleable.programs.primitives import has, kind
+from malleable.programs.types import is_key
 
 # linear in real numbers, and no cast: the parts go each by itself
 MOVES = has("linear") & (
@@ -47,7 +48,7 @@ def as_it_is(eqn):
 
 def of_key(eqn, fun, count=1):
     """fun(functions of the kind of key, *args), for an array of keys."""
-    aval = next(v.aval for v in (*eqn.invars, *eqn.outvars) if compat.is_key(v.aval))
+    aval = next(v.aval for v in (*eqn.invars, *eqn.outvars) if is_key(v.aval))
     each = functools.partial(fun, compat.key_functions(aval.dtype))
     for _ in eqn.invars[0].aval.shape:
         each = jax.vmap(each, in_axes=(0,) * count)
@@ -99,7 +100,7 @@ def complex_rule(*names):
     def keep(fun):
         def made(eqn):
             paired = [is_pair(v.aval) for v in eqn.invars]
-            if any(compat.is_key(v.aval) for v in eqn.invars):
+            if any(is_key(v.aval) for v in eqn.invars):
                 return None
 
             def parts(*xs):

@@ -29,6 +29,7 @@ from malleable.integrations.onnx.bodies import distinct
 from malleable.integrations.onnx.lowering import Problem, is_pair, lower
 from malleable.integrations.onnx.missing import left_to_softmax
 from malleable.integrations.onnx.restoring import restored
+from malleable.programs.types import is_key
 from malleable.rewriting.passes.passes import cse, dce, pipeline
 
 # plugins of jax2onnx that are not used: what JAX itself makes of these primitives is exported
@@ -150,7 +151,7 @@ def foreign(program: compat.Jaxpr, inputs: Sequence[str], outputs: Sequence[str]
     raw, found = program.jaxpr, []
     ends = zip((*inputs, *outputs), (*raw.invars, *raw.outvars), strict=True)
     for name, v in ends:
-        if is_pair(v.aval) and not compat.is_key(v.aval):
+        if is_pair(v.aval) and not is_key(v.aval):
             hint = "pass x.real and x.imag, put together inside" if name in inputs else ""
             why = f"`{name}` is complex, and onnxruntime has no complex tensors"
             found.append(Problem("", "argument" if hint else "result", why, hint or SPLIT))

@@ -17,6 +17,7 @@ from malleable.errors import MalleableError
 from malleable.integrations.onnx.lowering import as_pair, primitives
 from malleable.integrations.onnx.preflight import Prepared, extra
 from malleable.notes import note
+from malleable.programs.types import is_key
 
 BFLOAT, BFLOAT16 = np.dtype(jnp.bfloat16), 16  # the latter in TensorProto's numbering
 
@@ -204,7 +205,7 @@ def others(prepared: Prepared) -> list:
     sizes = solve(names, avals, prepared.values)
     made = []
     for aval, x in zip(avals, prepared.values, strict=True):
-        if compat.is_key(aval):
+        if is_key(aval):
             fold = functools.partial(jax.random.fold_in, data=1)
             made.append(jax.vmap(fold)(x.reshape(-1)).reshape(x.shape))
             continue

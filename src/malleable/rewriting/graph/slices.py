@@ -10,6 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.programs.types import bytes_of
 from malleable.rewriting.machine import Machine
 
 
@@ -128,7 +129,7 @@ def handed_back(t, x):
 
     For a few KiB it takes longer to start to than to work it out again.
     """
-    large = compat.differentiable(x) and x.size * x.dtype.itemsize > Machine.current().short_slice
+    large = compat.differentiable(x) and bytes_of(x) > Machine.current().short_slice
     return _handed_back(t, x) if large else x
 
 

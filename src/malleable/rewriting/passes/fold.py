@@ -1,6 +1,5 @@
 """Constant folding: what depends on no argument is computed once, when the program is made."""
 
-from math import prod
 from typing import Any
 
 import jax
@@ -9,7 +8,9 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.programs.equations import every
 from malleable.programs.primitives import has, kind
+from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.passes.passes import configurable, in_bodies, settled
 
@@ -133,9 +134,7 @@ def _is_foldable(node) -> bool:
 
 def _is_pure(eqn) -> bool:
     """Whether an equation gives the same values whenever it runs, soon, wherever it runs."""
-    if eqn.effects or eqn.primitive.name in LEFT:
-        return False
-    return all(_is_pure(e) for body in compat.bodies(eqn.params) for e in body.eqns)
+    return not any(e.effects or e.primitive.name in LEFT for e in every([eqn]))
 
 
 def _is_number(value) -> bool:
@@ -151,4 +150,4 @@ def _is_number(value) -> bool:
 def _size(graph, node) -> int:
     """Bytes of the largest result."""
     types = [graph.avals[v] for v in node.outs]
-    return max(prod(aval.shape) * aval.dtype.itemsize for aval in types)
+    return max(map(bytes_of, types))

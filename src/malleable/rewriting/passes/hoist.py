@@ -4,15 +4,16 @@ XLA does it too, but after differentiation; done before, the value is kept once 
 and not once per step. Source: Aho, Lam, Sethi, Ullman, "Compilers", 2nd edition, section 9.5.1.
 """
 
-from math import prod
 from typing import Any, NamedTuple
 
 from jax import lax
 
 from malleable import compat
 from malleable.notes import note
+from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
+from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.passes.passes import configurable, dce, in_bodies
 
@@ -140,14 +141,14 @@ def _split(body: compat.Jaxpr, constant: list[bool], limit: int, maybe: bool = F
     body = Graph.of(body).jaxpr()  # calls substituted away, equal equations one
     program = body.jaxpr
     given = [v for v, c in zip(program.invars, constant, strict=False) if c]
-    source = {v: _bytes(v.aval) for v in (*program.constvars, *given)}  # bytes it is made of
+    source = {v: bytes_of(v.aval) for v in (*program.constvars, *given)}  # bytes it is made of
     moved: dict = {}  # variable -> its equation, of those that go
     for eqn in program.eqns:
         ins = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
         if not all(v in source for v in ins) or not _may_move(eqn, maybe):
             continue
         made_of = max((source[v] for v in ins), default=0)
-        size = sum(_bytes(v.aval) for v in eqn.outvars)
+        size = sum(bytes_of(v.aval) for v in eqn.outvars)
         dear = eqn.primitive.name in DEAR or bool(compat.bodies(eqn.params))
         goes = eqn.primitive.name not in CHEAP and (dear or size <= max(made_of, limit))
         source.update((v, size if goes else made_of) for v in eqn.outvars)
@@ -178,13 +179,5 @@ def _variables(atoms) -> dict:
 
 def _may_move(eqn, maybe: bool) -> bool:
     """Whether an equation may run where it is not sure to have run; maybe: no step may run."""
-    if eqn.effects or eqn.primitive.name in PLACED:
-        return False
-    inside = (e for body in compat.bodies(eqn.params) for e in body.eqns)
-    return not (maybe and eqn.primitive.name == "while") and all(
-        _may_move(e, maybe) for e in inside
-    )
-
-
-def _bytes(aval) -> int:
-    return prod(getattr(aval, "shape", ())) * getattr(getattr(aval, "dtype", None), "itemsize", 1)
+    stays = PLACED | {"while"} if maybe else PLACED
+    return not any(e.effects or e.primitive.name in stays for e in every([eqn]))

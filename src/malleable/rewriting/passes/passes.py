@@ -20,6 +20,7 @@ from malleable.core.stage import stage
 from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate, inlined
+from malleable.programs.types import short_type
 from malleable.rewriting.graph.graph import Graph, fingerprint
 
 Pass = Callable[[compat.Jaxpr], compat.Jaxpr]
@@ -341,7 +342,7 @@ def _kind(thing) -> str:
 
 
 def _types(*avals) -> list[str]:
-    short = [aval.str_short(short_dtypes=True) for aval in avals]
+    short = list(map(short_type, avals))
     if len(set(short)) == len(short):
         return short
     return [

@@ -13,12 +13,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import jax
 from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
+from malleable.programs.types import is_key, short_type
 from malleable.rewriting.graph.graph import Graph, Node, never, params_key
 from malleable.rewriting.graph.slices import typed
 from malleable.rewriting.passes.passes import configurable, in_bodies
@@ -346,7 +346,7 @@ def _roll(graph, run):
     lags: dict = {}  # of how many blocks before the end a register tells
     for result, before in tables["carried"]:
         lags[result] = max(lags.get(result, 0), len(before))
-    last = [r for r in wanted if wanted[r][0] >= n - lags.get(r, 0 if _is_key(avals[r]) else 1)]
+    last = [r for r in wanted if wanted[r][0] >= n - lags.get(r, 0 if is_key(avals[r]) else 1)]
     rows = [r for r in wanted if r not in last]
     extra = [r for r in last if r not in lags]  # carried only to be known in the end
     stacks = [stack(graph, values) for values in tables["stacked"]]
@@ -394,10 +394,6 @@ def _roll(graph, run):
     restack(graph, set(news))
 
 
-def _is_key(aval) -> bool:
-    return jnp.issubdtype(aval.dtype, jax.dtypes.extended)
-
-
 def _zeros(variable):
     aval = variable.aval
     zeros = compat.match_devices(jnp.zeros(aval.shape, aval.dtype), aval)
@@ -429,7 +425,7 @@ def _explain(line, found, repeats, least):
 def _difference(node, later):
     if node.eqn.effects:
         return f"{node.name} has an effect"
-    types = [[v.aval.str_short(short_dtypes=True) for v in n.eqn.invars] for n in (node, later)]
+    types = [[short_type(v.aval) for v in n.eqn.invars] for n in (node, later)]
     if types[0] != types[1]:
         return "{} takes {}, then {}".format(node.name, *map(" and ".join, types))
     return f"the parameters of {node.name} differ"

@@ -28,6 +28,7 @@ from malleable.inspection.advice.evidence import creation, sources
 from malleable.inspection.advice.evidence.sources import MISSING
 from malleable.inspection.advice.evidence.trouble import Step, place_of
 from malleable.inspection.advice.hint import Edit, Way
+from malleable.programs.types import is_key
 
 MOST = 1 << 20  # elements of one sample of everything: a trial takes less than a second
 DRAWS = 3
@@ -207,7 +208,7 @@ def equal(wanted: Any, got: Any) -> bool:
 
 
 def _close(x: Any, y: Any) -> bool:
-    x, y = (jax.random.key_data(v) if _is_key(v) else v for v in (x, y))
+    x, y = (jax.random.key_data(v) if is_key(v) else v for v in (x, y))
     x, y = np.asarray(x), np.asarray(y)
     if x.dtype.kind in "biufc":
         return bool(np.allclose(x, y, 1e-3, 1e-5, equal_nan=True))
@@ -217,15 +218,11 @@ def _close(x: Any, y: Any) -> bool:
 def sample(kind: Any, draw: int) -> jax.Array:
     """An array of some type: small whole numbers, normal numbers, or keys."""
     rng = np.random.default_rng(draw)
-    if _is_key(kind):
+    if is_key(kind):
         return jax.random.split(jax.random.key(draw), kind.shape)
     if kind.dtype.kind in "iub":
         return jnp.asarray(rng.integers(0, 4, kind.shape), kind.dtype)
     return jnp.asarray(rng.normal(size=kind.shape) * (draw + 1), kind.dtype)
-
-
-def _is_key(x: Any) -> bool:
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _is_sharded(kind: Any) -> bool:

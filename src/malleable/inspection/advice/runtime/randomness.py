@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import numpy as jnp
 
 from malleable import compat
 from malleable.inspection import places
@@ -17,6 +16,7 @@ from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.hint import Advice, Way
 from malleable.inspection.advice.runtime import checks
 from malleable.inspection.advice.watching import keys, running
+from malleable.programs.types import is_key
 
 
 def reused_keys(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
@@ -194,11 +194,6 @@ def unpacking(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] 
 
 
 _SAMPLERS = tuple(name for name in dir(jax.random) if not name.startswith("_"))
-
-
-def is_key(x: Any) -> bool:
-    dtype = getattr(x, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def described(x: Any) -> str:

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
@@ -14,6 +12,7 @@ from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer
+from malleable.programs.types import bytes_of, type_text
 
 # ---------------------------------------------------------------- memory
 
@@ -81,11 +80,11 @@ def large(program: compat.Jaxpr, outer: tuple = ()) -> Iterator[tuple[int, str, 
         if not inside or isinstance(view, compat.Opaque | compat.Scan | compat.Map):
             for v in eqn.outvars:
                 if hasattr(v.aval, "shape") and hasattr(v.aval, "dtype"):
-                    kind = running.spell_type(v.aval)
+                    kind = type_text(v.aval)
                     if isinstance(view, compat.Scan):
                         kind += f", stacked over the {view.length} steps of a "
                         kind += f"scan{_body(view.body)}"
-                    yield size_of(v.aval), kind, places.of(eqn, *outer)
+                    yield bytes_of(v.aval), kind, places.of(eqn, *outer)
 
 
 def _body(body: compat.Jaxpr) -> str:
@@ -93,13 +92,6 @@ def _body(body: compat.Jaxpr) -> str:
     defined = compat.defined(body)
     ends = syntax.returns_of(defined) if defined else []
     return f" from what its body returns ({places.spell(ends[-1])})" if ends else ""
-
-
-def size_of(aval) -> int:
-    try:
-        return int(np.prod(aval.shape, dtype=object)) * np.dtype(aval.dtype).itemsize
-    except TypeError:  # a key, or a size without a number
-        return 0
 
 
 def spelled_bytes(n: int) -> str:

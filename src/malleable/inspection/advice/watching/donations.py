@@ -19,6 +19,7 @@ from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import direct, running, storms
 from malleable.inspection.advice.watching.running import Observer, Run
+from malleable.programs.types import type_text
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,11 @@ def unusable(run: Run) -> Iterator[tuple[str, str]]:
     """
     raw = run.program.jaxpr
     used = {id(v) for eqn in raw.eqns for v in eqn.invars} | {id(v) for v in raw.outvars}
-    results = [running.spell_type(v.aval) for v in raw.outvars]
+    results = [type_text(v.aval) for v in raw.outvars]
     for var, leaf, name, donated in zip(
         raw.invars, run.leaves, run.names, run.donated, strict=True
     ):
-        kind = running.spell_type(var.aval)
+        kind = type_text(var.aval)
         one = len(getattr(getattr(leaf, "sharding", None), "device_set", ())) == 1
         if not donated or not one or not name or id(var) not in used:
             continue

@@ -20,6 +20,7 @@ from malleable.inspection.advice.evidence import syntax
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
+from malleable.programs.equations import mentions
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
 
@@ -264,18 +265,9 @@ def read(program: compat.Jaxpr) -> Reading:
     raw = program.jaxpr
     ins = [reader.fresh(0) for _ in raw.invars]
     reading = Reading(reader.uses, {number: i for i, number in enumerate(ins)})
-    if any(_draws(program)) and "fold_in" not in compat.name_of(program):
+    if mentions(program, _DRAWS) and "fold_in" not in compat.name_of(program):
         reader.body(program, ins, _Where())
     return reading
-
-
-def _draws(program: compat.Jaxpr) -> Iterator[bool]:
-    """True, if anything is drawn at all."""
-    for eqn in program.jaxpr.eqns:
-        if eqn.primitive.name in _DRAWS:
-            yield True
-        for body in compat.bodies(eqn.params):
-            yield from _draws(body)
 
 
 @dataclass(frozen=True)

@@ -275,12 +275,6 @@ def leaves_with_path(tree) -> list:
         return []
 
 
-def spell_type(aval) -> str:
-    """`float32[8,2]`, of a type."""
-    shape = ",".join(map(str, getattr(aval, "shape", ())))
-    return f"{getattr(aval, 'dtype', aval)}[{shape}]"
-
-
 def warn(advice: Advice, place: Place | None) -> None:
     """Say what JAX does without a word: a warning at the user's line."""
     text = HEADER + str(advice)

@@ -19,6 +19,7 @@ from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
+from malleable.programs.types import type_text
 
 MANY = 8  # said while the block is open
 SEVERAL = 5  # said at its end
@@ -271,7 +272,7 @@ def weak(fun) -> Callable[[], Any]:
 
 def described(x) -> str:
     aval = x if hasattr(x, "weak_type") and hasattr(x, "shape") else jax.typeof(x)
-    return "weak " * bool(getattr(aval, "weak_type", False)) + running.spell_type(aval)
+    return "weak " * bool(getattr(aval, "weak_type", False)) + type_text(aval)
 
 
 def static(x) -> str:

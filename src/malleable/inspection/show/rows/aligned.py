@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import numpy as jnp
 
 from malleable import compat
 from malleable.inspection.show.rows import lines
 from malleable.inspection.show.rows.matching import matched
 from malleable.inspection.show.rows.outline import Body, Row, spell
 from malleable.inspection.show.rows.renamed import fresh, known, rename, rows_of
+from malleable.programs.types import is_key
 
 Atom = int | str  # a value, by number; or a literal, as text
 MARKS = ("kept", "removed", "added", "changed")
@@ -300,8 +300,7 @@ def _content(x):
     """Equal for constants that are the same to the bit."""
     if not isinstance(x, _ARRAYS) or isinstance(x, compat.Tracer):
         return id(x)
-    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    bits = np.asarray(jax.random.key_data(x) if is_key else x).tobytes()  # type: ignore[arg-type]
+    bits = np.asarray(jax.random.key_data(x) if is_key(x) else x).tobytes()  # type: ignore[arg-type]
     return str(x.dtype), x.shape, hashlib.sha256(bits).digest()
 
 

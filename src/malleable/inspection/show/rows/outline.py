@@ -11,6 +11,7 @@ import numpy as np
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import counting, places
+from malleable.programs.types import bytes_of, short_type
 
 _ROLES = {"cond": ("if false", "if true"), "while": ("test", "body")}
 _COUNTS = {
@@ -69,7 +70,7 @@ class Row:
     @property
     def bytes(self) -> int:
         """The size of its results."""
-        return sum(counting.size(v.aval) for v in self.eqn.outvars)
+        return sum(bytes_of(v.aval) for v in self.eqn.outvars)
 
     @property
     def steps(self) -> int | None:
@@ -161,12 +162,7 @@ def _is_dull(value) -> bool:
 
 
 def named(atoms, names: dict) -> tuple[Named, ...]:
-    return tuple(Named(spell(v, names), type_of(v.aval)) for v in atoms)
-
-
-def type_of(aval) -> str:
-    """A type as JAX writes it in short: f32[3,4]."""
-    return aval.str_short(short_dtypes=True)
+    return tuple(Named(spell(v, names), short_type(v.aval)) for v in atoms)
 
 
 def spell(atom, names: dict) -> str:

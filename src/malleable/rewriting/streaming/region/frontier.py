@@ -1,8 +1,7 @@
 """Where a region had better end: what leaves it small stays, what leaves it big goes back."""
 
-import math
-
 from malleable.programs.primitives import has
+from malleable.programs.types import bytes_of
 from malleable.rewriting.axis.axes import Flow, flow
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.machine import Machine
@@ -28,8 +27,7 @@ def size(graph: Graph, value: int) -> int:
     >>> size(graph, graph.inputs[0])
     4
     """
-    aval = graph.avals[value]
-    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 4)
+    return bytes_of(graph.avals[value])
 
 
 def drop(region: Region, node: Node) -> None:

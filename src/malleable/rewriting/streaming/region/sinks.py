@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from malleable import compat
 from malleable.errors import RuleError
+from malleable.programs.types import short_type
 from malleable.rewriting.axis.windows import STARTS
 from malleable.rewriting.graph.slices import in_memory, is_best, lowest, restack
 from malleable.rewriting.rules.wildcards import line
@@ -412,10 +413,7 @@ def sink(
 
     def check(what, got, due, same):
         """Raise RuleError unless what a function of the sink gives has the types that are due."""
-        types, wanted = [
-            ", ".join(jax.typeof(x).str_short(short_dtypes=True) for x in xs) or "nothing"
-            for xs in (got, due)
-        ]
+        types, wanted = [", ".join(short_type(x) for x in xs) or "nothing" for xs in (got, due)]
         if len(got) != len(due) or not all(map(same, got, due)):
             raise RuleError(
                 f"{what} of sink {name!r} gives {types} where {wanted} belongs",

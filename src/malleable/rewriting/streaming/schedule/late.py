@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from jax import lax
 
-from malleable import compat
+from malleable.programs.equations import every
 from malleable.programs.primitives import has
 from malleable.rewriting.graph.slices import slice_shape
 from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming.region.frontier import size
 from malleable.rewriting.streaming.region.region import Ended, Region
 from malleable.rewriting.streaming.region.sinks import SUM, Sink, nothing, plus, rounds, total, wide
-from malleable.rewriting.streaming.schedule.residuals import is_heavy
 
 # What takes about as long for a few elements as for many.
 COSTLY = has("costly")
@@ -40,9 +39,7 @@ def late_sums(region: Region) -> list:
 
 def is_costly(region: Region) -> bool:
     """Whether more than additions and products is worked out of each slice."""
-    inside = (body for node in region.actions for body in compat.bodies(node.params))
-    names = {node.name for node in region.actions}
-    return not COSTLY.isdisjoint(names) or any(is_heavy(body, COSTLY) for body in inside)
+    return any(eqn.primitive.name in COSTLY for eqn in every(n.eqn for n in region.actions))
 
 
 def is_plain_sum(action) -> bool:

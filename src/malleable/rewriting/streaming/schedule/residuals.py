@@ -5,8 +5,10 @@ from typing import Any
 import jax
 
 from malleable import compat
+from malleable.programs.equations import mentions
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
+from malleable.programs.types import bytes_of
 from malleable.rewriting.machine import Machine
 
 # What takes longer than to keep what it gave, or than to reduce it.
@@ -34,9 +36,7 @@ def is_better_again(view: compat.Scan, wanted: list[int], chunk: int) -> bool:
 
 def is_heavy(body: compat.Jaxpr, heavy: frozenset[str] = SLOW | LONG) -> bool:
     """Whether there is more in a step than elements and their sums: products, loops, systems."""
-    names = {eqn.primitive.name for eqn in body.eqns}
-    inside = (b for eqn in body.eqns for b in compat.bodies(eqn.params))
-    return not heavy.isdisjoint(names) or any(is_heavy(b, heavy) for b in inside)
+    return mentions(body, heavy)
 
 
 def is_handed_on(body: compat.Jaxpr) -> bool:
@@ -88,4 +88,4 @@ def _kept(view, wanted) -> tuple[int, int]:
 
 
 def _bytes(aval) -> int:
-    return aval.size * aval.dtype.itemsize if compat.differentiable(aval) else 0
+    return bytes_of(aval) if compat.differentiable(aval) else 0

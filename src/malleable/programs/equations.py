@@ -1,0 +1,25 @@
+"""Every equation of a program, those of bodies included, and what may be asked of them all."""
+
+from collections.abc import Container, Iterable, Iterator
+
+from malleable import compat
+
+
+def every(eqns: Iterable[compat.Eqn]) -> Iterator[compat.Eqn]:
+    """These equations and those of their bodies, at any depth, in program order.
+
+    >>> import jax
+    >>> from malleable import stage
+    >>> program = stage(lambda x: jax.jit(jax.numpy.sin)(x) + 1)(1.0).jaxpr
+    >>> [eqn.primitive.name for eqn in every(program.jaxpr.eqns)]
+    ['jit', 'sin', 'add']
+    """
+    for eqn in eqns:
+        yield eqn
+        for body in compat.bodies(eqn.params):
+            yield from every(body.jaxpr.eqns)
+
+
+def mentions(program: compat.Jaxpr, names: Container[str]) -> bool:
+    """Whether a primitive of one of these names is in a program, at any depth."""
+    return any(eqn.primitive.name in names for eqn in every(program.jaxpr.eqns))
