@@ -4,6 +4,7 @@ import ast
 import inspect
 
 from malleable.errors import TransformError
+from malleable.programs.reach import reach
 from malleable.python_source import nodes, scopes
 from malleable.python_source.files import parse
 
@@ -73,14 +74,8 @@ def definitions(node) -> dict:
 
 def needed(names, defs: dict) -> dict:
     """Those of the functions defined in the body that `names` reach, through each other too."""
-    found: list[str] = []
-    todo = [n for n in sorted(names) if n in defs]
-    while todo:
-        name = todo.pop()
-        if name not in found:
-            found.append(name)
-            todo += [n for n in scopes.free(defs[name]) if n in defs]
-    return {name: defs[name] for name in sorted(found)}
+    called = lambda name: scopes.free(defs[name]) & defs.keys()  # noqa: E731
+    return {name: defs[name] for name in sorted(reach(set(names) & defs.keys(), called))}
 
 
 def captured(names, defs: dict) -> set:

@@ -20,6 +20,7 @@ from malleable.execution.common import anf
 from malleable.execution.cutting.partition import Region
 from malleable.execution.explain.report import Suggestion
 from malleable.execution.host.host import arrive_all
+from malleable.programs.reach import reach
 from malleable.python_source import nodes, scopes
 
 _FILLS = {"sum": "0", "prod": "1", "any": "False", "all": "True"}
@@ -71,13 +72,7 @@ def _receivers(stmt) -> set:
 
 def sources(made_from: dict, names: set) -> set:
     """All that these names depend on, themselves too."""
-    found, todo = set(), list(names)
-    while todo:
-        name = todo.pop()
-        if name not in found:
-            found.add(name)
-            todo += made_from.get(name, ())
-    return found
+    return set(reach(names, lambda name: made_from.get(name, ())))
 
 
 class Whole(ast.NodeTransformer):

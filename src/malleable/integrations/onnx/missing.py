@@ -13,6 +13,7 @@ from malleable.compat import Jaxpr
 from malleable.integrations.onnx.lowering import rule
 from malleable.integrations.onnx.numbers import NATIVE
 from malleable.programs.primitives import kind
+from malleable.programs.reach import reach
 
 
 def is_float(aval) -> bool:
@@ -204,10 +205,6 @@ def reached(found: set, used, ends, last) -> list:
 
 def below(found: set, used) -> set:
     """The values, and what becomes of them without arithmetic, or as a logarithm."""
-    out, new = set(found), list(found)
-    while new:
-        for eqn, _ in used.get(new.pop(), []):
-            if eqn.primitive.name in SAME | {"log"} and eqn.outvars[0] not in out:
-                out.add(eqn.outvars[0])
-                new.append(eqn.outvars[0])
-    return out
+    kept = SAME | {"log"}
+    onward = lambda v: [e.outvars[0] for e, _ in used.get(v, []) if e.primitive.name in kept]  # noqa: E731
+    return set(reach(found, onward))

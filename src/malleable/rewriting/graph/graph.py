@@ -9,7 +9,7 @@ Source: Ershov, "On programming of arithmetic operations", CACM 1(8), 1958 (hash
 import operator
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has
+from malleable.programs.reach import reach
 
 COMMUTATIVE = has("commutative")
 SCAN = ("jaxpr", "length", "reverse", "unroll")
@@ -101,6 +102,21 @@ class Graph:
 
     def users(self, value: int) -> list[Node]:
         return list(self._users[value])
+
+    def reach(
+        self, values: Iterable[int], through: Callable | None = None, *, forward=False
+    ) -> set:
+        """The values that some are made of, or, forward, that are made of them; they are among it.
+
+        through(node): whether to go on from its results to its operands, or the other way round.
+        """
+
+        def step(value):
+            nodes = self._users[value] if forward else filter(None, (self.maker[value],))
+            passed = filter(through, nodes)
+            return [v for node in passed for v in (node.outs if forward else node.ins)]
+
+        return set(reach(values, step))
 
     def value(self, value: int):
         """The constant behind a value, or None."""

@@ -90,22 +90,14 @@ def behind(graph: Graph, comparisons: Compared) -> set[int]:
     a reduction it works out once.
     """
     bits = reduce(or_, comparisons.shared.values(), 0)
-    both = [graph.resolve(v) for i, v in enumerate(comparisons.values) if bits >> i & 1]
-    return _traced_back(graph, both, FUSIBLE)
+    sides = (graph.resolve(v) for i, v in enumerate(comparisons.values) if bits >> i & 1)
+    return graph.reach(sides, lambda node: node.name in FUSIBLE)
 
 
 def _is_float(graph: Graph, value: int) -> bool:
     return jnp.issubdtype(graph.avals[value].dtype, jnp.floating)
 
 
-def _traced_back(graph: Graph, values: Iterable[int], through: frozenset = MOVED) -> set[int]:
-    """The values these have their elements from, by such equations; themselves among them."""
-    seen = set(values)
-    work = list(seen)
-    while work:
-        node = graph.maker[work.pop()]
-        if node is not None and node.name in through:
-            more = set(node.ins) - seen
-            seen |= more
-            work.extend(more)
-    return seen
+def _traced_back(graph: Graph, values: Iterable[int]) -> set[int]:
+    """The values these have their elements from, themselves among them."""
+    return graph.reach(values, lambda node: node.name in MOVED)

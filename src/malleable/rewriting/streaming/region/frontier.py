@@ -172,10 +172,7 @@ def follow(region: Region, grown: dict) -> None:
     from a pass of their own.
     """
     graph, more, most = region.graph, 0, Machine.current().tail_equations
-    late = {v for node in grown for v in node.outs}  # what comes of it, in whatever way
-    for node in graph.order():
-        if not late.isdisjoint(node.ins):
-            late.update(node.outs)
+    late = graph.reach((v for node in grown for v in node.outs), forward=True)
     for node, action in grown.items():
         if node in region.actions or not isinstance(action, Mapped) or node.name not in FUSIBLE:
             continue

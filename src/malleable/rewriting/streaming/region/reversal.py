@@ -57,9 +57,7 @@ def _stacked(graph: Graph) -> set[int]:
             view = compat.view(node.eqn)
             carry = view.split(list(node.ins))[1] if isinstance(view, compat.Scan) else []
             found.update(node.outs[len(carry) :])
-        elif not found.isdisjoint(node.ins):
-            found.update(node.outs)
-    return found
+    return graph.reach(found, lambda node: node.name != "scan", forward=True)
 
 
 def _unreverse(graph: Graph, start: Node, stacked: set[int]) -> bool:

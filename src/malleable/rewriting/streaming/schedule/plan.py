@@ -103,20 +103,16 @@ class Plan:
 
     def _needed_in_step(self) -> set[Node]:
         """The equations without the axis whose provisional results a step needs."""
-        actions, needed = self.region.actions, set()
-        work = [
+        actions = self.region.actions
+        needed = [
             v
             for node, a in actions.items()
             if isinstance(a, Mapped | Carried | Ended)
             for v in node.ins
         ]
-        work += list(self.marks)
-        while work:
-            node = self.graph.maker[work.pop()]
-            if node in actions and node not in needed and isinstance(actions[node], Fed):
-                needed.add(node)
-                work.extend(node.ins)
-        return needed
+        fed = {node for node, a in actions.items() if isinstance(a, Fed)}
+        found = self.graph.reach([*needed, *self.marks], fed.__contains__)
+        return {node for node in fed if not found.isdisjoint(node.outs)}
 
     # ------------------------------------------------------------ order
 
