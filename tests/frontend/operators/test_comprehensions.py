@@ -31,6 +31,36 @@ def test_reductions_of_generators_with_a_traced_condition():
     agree(f, V, -V)
 
 
+def test_what_stops_at_an_item_asks_for_no_more():
+    class Meter:
+        def __init__(self, value):
+            self.value, self.reads = value, 0
+
+        @property
+        def level(self):
+            self.reads += 1
+            return self.value
+
+    def f(v):
+        crew = [Meter(v[0]), Meter(v[1]), Meter(v[2])]
+        seen = [0]
+
+        def look(x):
+            seen[0] += 1
+            return x > 2
+
+        found = (
+            any(1.0 for one in crew if one.level > 2),
+            all(one.level < 3 for one in crew),
+            next((one.reads for one in crew if one.level > 2), -1),
+            any(look(x) for x in v),
+            any(one.reads + other.level > 5 for one in crew for other in crew if one.level > 1),
+        )
+        return found, [one.reads for one in crew], seen[0]
+
+    agree(f, V, -V, V[2:], V / 2, V[::-1])
+
+
 def test_a_list_of_what_a_condition_keeps_is_a_list():
     def f(v):
         kept = [x * 2 for x in v if x > 2]

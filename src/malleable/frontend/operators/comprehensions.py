@@ -5,6 +5,7 @@ one whose length is traced. `sum(x for x in xs if x > 0)` and its like go over s
 """
 
 import builtins
+import functools
 import math
 import statistics
 from collections.abc import Callable
@@ -22,8 +23,9 @@ from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.builtins import Once, Steps, TracedRange, as_steps
 from malleable.frontend.operators.iteration import for_, steps_of
 from malleable.frontend.values import stacking
-from malleable.frontend.values.conditions import and_, if_, ifexp, truth
+from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, truth
 from malleable.frontend.values.raises import fail_where
+from malleable.frontend.values.staging import changes, merge, trace_block
 from malleable.frontend.values.trees import (
     UNSET,
     Either,
@@ -35,7 +37,7 @@ from malleable.frontend.values.trees import (
     free,
     join,
 )
-from malleable.frontend.values.values import Bounded, bounded, flatten, inject, select
+from malleable.frontend.values.values import STALE, Bounded, bounded, flatten, inject, select
 
 ENDLESS = 10_000  # items after which an iterator without a length counts as one without an end
 CONSUMERS = {
@@ -43,18 +45,21 @@ CONSUMERS = {
     *(builtins.list, builtins.sorted, math.fsum, math.prod, statistics.mean, statistics.fmean),
 }
 
+# after which of the items that it goes over a function asks for no more
+STOPS: dict = {builtins.any: truth, builtins.all: not_, builtins.next: lambda x: True}
+
 
 class Collected:
     """What a comprehension has found so far: pairs of a flag and a value."""
 
-    def __init__(self, stops: Callable | None = None):
+    def __init__(self, f: Callable | None = None):
         self.pairs: list = []
-        self.stops, self.done = stops, False
+        self.stops, self.done = STOPS.get(f), False
 
     def add(self, flag, make: Callable) -> None:
         if flag is True:
             value = make()
-            self.done = self.stops is not None and self.stops(value)
+            self.done = self.stops is not None and is_known(value) and self.stops(value) is True
         else:
             value = ifexp(Box(flag, True), make, lambda: UNSET)
             flag = Box(flag, True)
@@ -73,6 +78,8 @@ class Collected:
             steps, here = steps
         elif steps is None and tested:
             steps = steps_of(items)
+        if self.stops is not None:
+            body = functools.partial(self.unless_stopped, body)
         if steps is not None:
 
             def step(item):
@@ -90,6 +97,38 @@ class Collected:
                     hint="write it as a `while loop(test, max_steps=n)`",
                 )
             body(item, flag)
+
+    def unless_stopped(self, body: Callable, item, flag) -> None:
+        """body(item, flag); where that changes something, only if no item before has stopped us."""
+        before = self.pairs
+        if not before:
+            return body(item, flag)
+
+        def alone():
+            self.pairs = []
+            try:
+                body(item, flag)
+                return self.outcome()
+            finally:
+                self.pairs = before
+
+        inside, outside = trace_block(alone, []), trace_block(lambda: (False, UNSET), [])
+        going = truth(not_(self.outcome()[0])) if changes(inside) else True
+        hit, value = merge(going, inside, outside, line_of(body))
+        journal.touch_list(before)
+        before.append((hit, value) if self.stops is STOPS[next] else (True, self.stops(hit)))
+
+    def outcome(self) -> tuple:
+        """(whether an item has stopped us, for `next` the one that did)."""
+        hit: Any = False
+        for pair in self.pairs:
+            flag, value = pair if pair is not STALE else STALE.value
+            here = both(raw_index(flag), truth(self.stops(value)))  # type: ignore[misc]
+            hit = here if hit is False else hit if here is False else jnp.logical_or(hit, here)
+        value = UNSET
+        if self.stops is STOPS[next]:
+            value = self.pairs[0][1] if len(self.pairs) == 1 else first(self.pairs, UNSET)
+        return hit if type(hit) is bool else Box(hit, True), value
 
 
 def both(a, b):
@@ -167,8 +206,7 @@ def consume(call: Callable, f: Callable, run: Callable, plain: Callable, *args, 
         eager = False
     if not eager:
         return call(f, plain(), *args, **kwargs)
-    stops = {any: lambda x: is_known(x) and bool(x), all: lambda x: is_known(x) and not bool(x)}
-    collected = Collected(stops.get(f, (lambda x: True) if f is next else None))
+    collected = Collected(f)
     run(collected)
     if f is next:
         return first(collected.pairs, *args)

@@ -195,11 +195,20 @@ def candidates(box: Box | None) -> list[Box]:
     return [x for found in boxes if found is not None for x in (found, *candidates(found))]
 
 
+def changes(block: Block) -> bool:
+    """Whether a block does anything else than to compute a value."""
+    if block.error is not None or block.left or (block.closed is not None and block.closed.effects):
+        return True
+    held: dict = {}
+    count_origins([*block.after.values(), block.result], held)
+    return not all(is_dead(place, [block], held) for place in block.places.values())
+
+
 # ---------------------------------------------------------------- two paths become one
 
 
 def merge(pred, yes: Block, no: Block, where: str) -> Any:
-    """Leave behind what the block chosen by `pred` would; return its result."""
+    """Leave behind what the block chosen by `pred`, True or traced, would; return its result."""
     if yes.error is not None and no.error is not None:
         raise yes.error
     blocks = (yes, no)
@@ -281,7 +290,9 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     checks = session().options.checked and any(b.error is not None for b in blocks)
     outs: Sequence = ()
     if wanted or effects or checks:
-        if all(is_idle(b) for b in blocks):
+        if pred is True:
+            outs = branch(yes)()
+        elif all(is_idle(b) for b in blocks):
             columns = zip(branch(yes)(), branch(no)(), strict=True)
             outs = [choose(pred, one, other) for one, other in columns]
         else:
