@@ -13,11 +13,13 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from malleable import compat
 from malleable.arrays import journal, places
 from malleable.arrays.masked import Masked
 from malleable.arrays.methods import Methods
 from malleable.arrays.places import belongs_to_jax, is_jax, traces
 from malleable.arrays.text import Text
+from malleable.errors import TransformError
 
 NUMBERS = frozenset((int, float, complex, bool))
 UNCONVERTED_TEST = (
@@ -234,7 +236,10 @@ class Box(Methods):
     def __hash__(self):
         if not self.scalar:
             raise TypeError("unhashable type: 'numpy.ndarray'")
-        return hash(self.value)
+        value = self.value
+        if traces(type(value)):
+            raise refused_key()
+        return hash(value)
 
     def __len__(self):
         if not self.shape:
@@ -263,6 +268,14 @@ class Box(Methods):
 
     def __ceil__(self):
         return wrap(jnp.ceil(self.value).astype(int)) if is_jax(self.value) else -int(-self // 1)
+
+
+def refused_key() -> TransformError:
+    return TransformError(
+        "a dict or set is asked for a traced key",
+        where=compat.where(),
+        hint="keep the values in an array and index that, or make the key a static argument",
+    )
 
 
 _empty = object.__new__

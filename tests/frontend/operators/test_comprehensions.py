@@ -163,3 +163,26 @@ def test_functions_that_are_collected_see_the_last_item():
     values, last = jax.jit(autograph(late))(3.0)
     assert [float(v) for v in values] == [5.0, 5.0, 5.0]
     assert last == 2
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: {i: x for i, x in enumerate(v) if i % 2 == 0},
+        lambda v: {int(x) for x in v},
+        lambda v: set().add(int(v[0])),
+        lambda v: dict.fromkeys([int(v[0])]),
+    ],
+)
+def test_a_traced_key_of_a_set_or_dict_is_named_with_its_line(f):
+    with pytest.raises(TransformError, match=r"traced key\n  at .*test_comprehensions\.py:\d+"):
+        jax.jit(autograph(f))(V)
+
+
+def test_the_sum_of_as_many_numbers_as_a_condition_keeps_is_of_their_kind():
+    def f(v):
+        ones, halves = [1 for x in v if x > 2], [0.5 for x in v if x > 2]
+        kinds = [isinstance(sum(xs), kind) for xs, kind in ((ones, int), (halves, float))]
+        return kinds, sum(ones) ** -1, sum(halves, 1)
+
+    agree(f, V)

@@ -27,6 +27,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, any_traced, is_traced, unbox
+from malleable.arrays.content import PYTHON_TYPES
 from malleable.arrays.joined import linked
 from malleable.arrays.numbers import as_integer, rounded
 from malleable.arrays.rows import gathered
@@ -386,7 +387,9 @@ max_ = _extreme(builtins.max, jnp.greater, _unless_nan(jnp.max, -jnp.inf))
 def sum_(iterable, /, start=0):
     (iterable,) = gathered((iterable,))
     if values.bounded(iterable) is not None:
-        return start + bounded.masked(iterable[0]).sum()
+        item, total = iterable[0].tree.item, bounded.masked(iterable[0]).sum()
+        kind = PYTHON_TYPES.get(total.dtype.kind) if getattr(item, "weak", False) else None
+        return start + (python_scalar(unbox(total), kind) if kind and item.scalar else total)
     if is_traced(iterable) and iterable.ndim:
         rows = unbox(iterable)
         return start + Box(jnp.sum(rows, axis=0), rows.ndim == 1)

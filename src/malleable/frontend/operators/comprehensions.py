@@ -37,7 +37,15 @@ from malleable.frontend.values.trees import (
     free,
     join,
 )
-from malleable.frontend.values.values import STALE, Bounded, bounded, flatten, inject, select
+from malleable.frontend.values.values import (
+    STALE,
+    Bounded,
+    bounded,
+    flatten,
+    inject,
+    leaves_of,
+    select,
+)
 
 ENDLESS = 10_000  # items after which an iterator without a length counts as one without an end
 CONSUMERS = {
@@ -272,7 +280,8 @@ def stacked(values: list) -> tuple[Tree, list]:
             hint="give all items one type and shape",
         )
     columns = [inject(tree, iter(leaves), goal) for tree, leaves in split]
-    return goal, list(map(stacking.stack, zip(*columns, strict=True)))
+    pairs = zip(zip(*columns, strict=True), leaves_of(goal), strict=True)
+    return goal, [compat.convert(stacking.stack(xs), t.dtype, t.weak) for xs, t in pairs]
 
 
 def is_flat(tree: Tree) -> bool:

@@ -6,18 +6,10 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
-from malleable.errors import TransformError
+from malleable.arrays.content import refused_key
 from malleable.frontend.counterparts.builtins import pick
 from malleable.frontend.values.conditions import if_
 from malleable.frontend.values.values import is_number
-
-
-def refused_key() -> TransformError:
-    return TransformError(
-        "a dict or set is asked for a traced key",
-        where=compat.where(),
-        hint="keep the values in an array and index that, or make the key a static argument",
-    )
 
 
 def hits(table, key) -> list:
