@@ -36,13 +36,6 @@ class Place:
     def read(self) -> Any:
         return _READ[self.kind](self.owner, self.name)
 
-    def seen(self, value) -> Any:
-        """What a program sees where the content is `value`: it may be the default of a class."""
-        if value is not ABSENT or self.kind != "attr":
-            return value
-        default = getattr(type(self.owner), self.name, ABSENT)
-        return ABSENT if hasattr(default, "__get__") else default
-
     def write(self, new) -> None:
         _WRITE[self.kind](self.owner, self.name, new)
 

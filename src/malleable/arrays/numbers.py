@@ -99,13 +99,6 @@ def power(x, y):
     return x**y
 
 
-def negative_power(x, y):
-    """x ** -y for integers of Python, of which one is traced: a float, as for all y > 0."""
-    x, y = as_integer(x), as_integer(y)
-    floating = jnp.asarray(0.0).dtype
-    return compat.convert(x, floating, True) ** -jnp.asarray(y)
-
-
 def rounded(x, digits: int):
     """round(x, digits) of a Python float: the nearest decimal, where np.round scales and rounds.
 

@@ -145,3 +145,45 @@ def test_an_attribute_that_only_a_loop_sets_is_nan_and_a_note_where_it_is_read()
 def test_a_factorial_without_room_is_nan():
     f = jax.jit(autograph(lambda n: math.factorial(n) * 1.0))
     assert f(5) == 120.0 and np.isnan(f(30))
+
+
+def own_and_then_the_class(x):
+    class K:
+        n = 0
+
+    one = K()
+    if x > 0:
+        one.n = 5
+    K.n = 7
+    return one.n
+
+
+def own_or_the_class(x):
+    class K:
+        n = 0
+
+    one = K()
+    if x > 0:
+        one.n = 5
+    else:
+        K.n = 4
+    return one.n
+
+
+def class_of_the_class(x):
+    class K:
+        n = 0
+
+    class L(K):
+        pass
+
+    if x > 0:
+        L.n = 5
+    K.n = 7
+    return L.n
+
+
+@pytest.mark.parametrize("f", [own_and_then_the_class, own_or_the_class, class_of_the_class])
+def test_what_a_class_has_stays_where_an_instance_may_have_its_own(f):
+    with pytest.raises(TransformError, match=r"`K.n` changes, and whether"):
+        jax.jit(autograph(f))(1.0)

@@ -325,6 +325,33 @@ def test_names_that_a_path_does_not_bind_are_an_error_to_their_handler():
         agree(f, (-2.0,), (0.5,), (2.0,))
 
 
+def test_an_int_to_a_negative_power_is_a_float_in_a_try():
+    def literal(n):
+        try:
+            return (abs(n) % 3) ** (-1)
+        except (ValueError, ZeroDivisionError):
+            return 7.0
+
+    def named(n):
+        k = -2
+        try:
+            y = n**k
+            n **= -1
+        except (ValueError, ZeroDivisionError):
+            y = 7.0
+        return y + n
+
+    def counted(n):
+        found = [t for t in [n, n - 1, n - 2] if t > 0]
+        try:
+            return sum(1 for t in found) ** (-1)
+        except (ValueError, ZeroDivisionError):
+            return 7.0
+
+    for f in (literal, named, counted):
+        agree(f, (0,), (1,), (2,), (3,))
+
+
 def test_what_a_try_did_before_a_name_that_is_not_bound_stays():
     def f(v, x):
         v = v.copy()

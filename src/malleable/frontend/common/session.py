@@ -40,6 +40,7 @@ class Session:
     lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     stdout: Any = field(default_factory=lambda: sys.stdout)
+    defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:

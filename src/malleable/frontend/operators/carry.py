@@ -31,7 +31,14 @@ from malleable.frontend.values.relations import (
     is_view,
     relate,
 )
-from malleable.frontend.values.staging import Block, is_cached, join_place, promoted, put
+from malleable.frontend.values.staging import (
+    Block,
+    default,
+    is_cached,
+    join_place,
+    promoted,
+    put,
+)
 from malleable.frontend.values.trees import (
     CONTENT,
     UNSET,
@@ -366,7 +373,7 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
         if late and is_dead(place, [block], held):
             continue  # it was kept alive by a circle of references
         leaves: list = []
-        whole = flatten(place.seen(block.before[key]), leaves), leaves
+        whole = flatten(default(place, block.before[key]), leaves), leaves
         first, leaves = named_before(place, whole, 1)
         after = block.after[key][0]
         if isinstance(first, Static) and first == after:

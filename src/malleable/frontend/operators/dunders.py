@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from malleable import compat
 from malleable.arrays.box import Box, any_traced, is_traced, unbox
-from malleable.arrays.numbers import is_python_int, negative_power
+from malleable.arrays.numbers import is_python_int
 from malleable.arrays.text import Text, as_text
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.bounded import equal, joined, refuse, repeated
+from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared
 from malleable.frontend.values.conditions import by_case, not_
-from malleable.frontend.values.raises import operands, present
+from malleable.frontend.values.raises import is_python_number, operands, present
 from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
+from malleable.notes import note
 
 DIVIDES = frozenset(("/", "//", "%", "**"))
 _Function = types.FunctionType
@@ -62,6 +65,22 @@ def is_repeat(xs, times) -> bool:
     return isinstance(times, Box) and times.traced and times.scalar and times.dtype.kind in "iub"
 
 
+def is_whole(x) -> bool:
+    """Whether this is an integer of Python's, or in a batch may be one."""
+    return is_python_int(unbox(x)) or (
+        isinstance(x, Box) and is_python_number(x) and x.dtype.kind in "iub"
+    )
+
+
+def floated(x):
+    """What is raised to a negative power: an integer of Python's gives a float, as no other."""
+    if not is_whole(x):
+        return x
+    if not is_python_int(unbox(x)):
+        note("`**` takes a number of a batch for an int of Python's", compat.where())
+    return python_scalar(unbox(x), float)
+
+
 class Dunders:
     """The operators of Python's that a class may define; call(method, *args) runs what it wrote."""
 
@@ -91,13 +110,11 @@ class Dunders:
     def binary(self, sign: str, a, b):
         """a + b and its like; `a **- b` is `a ** -b`."""
         if sign == "**-":
-            if (
-                is_python_int(unbox(a))
-                and is_python_int(unbox(b))
-                and (is_traced(a) or is_traced(b))
-            ):
-                return Box(negative_power(unbox(a), unbox(b)), True)
+            if is_whole(b) and (is_traced(a) or is_traced(b)):
+                a = floated(a)
             sign, b = "**", self.unary("-", b)
+        elif sign == "**" and type(b) is int and b < 0 and is_traced(a):
+            a = floated(a)
         name, plain = BINARY[sign]
         if session().uncertain:
             refuse_uncertain(a, False)

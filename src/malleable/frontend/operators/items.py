@@ -41,12 +41,13 @@ from malleable.frontend.counterparts.replaced import convertible
 from malleable.frontend.counterparts.scalars import python_scalar, truth
 from malleable.frontend.operators import chosen, hidden
 from malleable.frontend.operators.chosen import is_place
-from malleable.frontend.operators.dunders import BINARY, DIVIDES, is_repeat
+from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat
 from malleable.frontend.operators.lookups import contains, look_up, raise_here, refused_key
 from malleable.frontend.values import values
 from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.raises import fail_where, operands, within
+from malleable.frontend.values.staging import refuse_default
 from malleable.frontend.values.values import Choice, bounded, is_number, is_thing
 from malleable.python_source import kinds
 
@@ -378,6 +379,7 @@ class Items:
         if setter is not None:
             return self.call(*setter, o, value)
         if not isinstance(o, Box):
+            refuse_default(o, name, compat.where())
             journal.touch_attr(o, name)
         run(o, name, value)
 
@@ -392,6 +394,7 @@ class Items:
         if isinstance(member, property) and type(member.fdel) is _Function:
             self.call(member.fdel, o)
         else:
+            refuse_default(o, name, compat.where())
             journal.touch_attr(o, name)
             delattr(o, name)
 
@@ -541,6 +544,8 @@ class Items:
                 return method(x, "__iadd__", (value,))
         elif isinstance(x, jax.Array):
             return rebox(_IN_PLACE[op](x, unbox(value)))
+        if op == "**=" and type(value) is int and value < 0 and is_traced(x):
+            x = floated(x)
         if op[:-1] in DIVIDES and session().attempts:
             x, value = operands(op[:-1], x, value)
         own = self._method(x, _DUNDERS[op])

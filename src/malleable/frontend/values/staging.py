@@ -20,6 +20,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.values import copies, unwinding
 from malleable.frontend.values.lost import Lost, keeps_new
+from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.references import (
     Known,
     count_contents,
@@ -192,6 +193,7 @@ def stand_in(thing, made: dict) -> Made:
 def candidates(box: Box | None) -> list[Box]:
     """Each other array that one may be, as far as somebody knows that."""
     boxes = [ref() for ref, _, _ in box.links] if isinstance(box, Joined) else []
+    boxes = box.items if isinstance(box, Picked) else boxes
     return [x for found in boxes if found is not None for x in (found, *candidates(found))]
 
 
@@ -229,7 +231,9 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     old = {}
     for key, place in places.items():
         leaves: list = []
-        old[key] = (flatten(place.seen(place.read()), leaves), leaves)
+        old[key] = (flatten(default(place, place.read()), leaves), leaves)
+    for place in places.values():
+        refuse_default(place.owner, place.name, where)
     count_origins(old.values(), held)
     count_contents(places.values(), held)
     known = Known(held, [*everywhere, *yes.places.values(), *no.places.values()])
@@ -330,6 +334,30 @@ def updated(tree: Tree, leaves: Iterator, block: Block, outs: Sequence) -> list:
     index = [next(leaves)] if isinstance(tree, Either) else []
     parts = tree.options if isinstance(tree, Either) else tree.children
     return index + [x for part in parts for x in updated(part, leaves, block, outs)]
+
+
+def default(place: Place, value) -> Any:
+    """What a program sees where a place holds `value`: a class may have it, which is to keep it."""
+    if value is not ABSENT or place.kind != "attr":
+        return value
+    owner, name = place.owner, place.name
+    kinds = owner.__mro__[1:] if isinstance(owner, type) else type(owner).__mro__
+    seen = next((vars(kind)[name] for kind in kinds if name in vars(kind)), ABSENT)
+    if seen is ABSENT or hasattr(seen, "__get__"):
+        return ABSENT
+    session().defaults.update((kind, name) for kind in kinds)
+    return seen
+
+
+def refuse_default(owner, name: str, where: str) -> None:
+    """Refuse to change what a class has for instances that may have their own, or not."""
+    if isinstance(owner, type) and (owner, name) in session().defaults:
+        raise TransformError(
+            f"`{owner.__name__}.{name}` changes, and whether an instance has its own `{name}` "
+            "depends on a traced condition",
+            where=where,
+            hint=f"set `{name}` on each instance, in __init__",
+        )
 
 
 def join_place(place: Place, one: Tree, other: Tree) -> Tree:
