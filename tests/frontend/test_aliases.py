@@ -252,3 +252,77 @@ def test_a_write_to_a_part_that_only_one_branch_knows_is_refused(f):
     with pytest.raises(TransformError, match="what is written to here is a copy") as caught:
         jax.jit(autograph(f))(V, 2)
     assert "test_aliases.py" in str(caught.value)
+
+
+def replaced_picked(x, n, v, a):
+    vecs = [v, a[0], v * 0]
+    w = vecs[n % 3]
+    if x > 0.5:
+        w = np.clip(w, -1, 1)
+    else:
+        w += 1
+    w[:] = x
+    return v, a, vecs, w
+
+
+def picked_again(x, n, v, a):
+    vecs = [v, a[0], v * 0]
+    w = vecs[n % 3]
+    if x > 0.5:
+        w = vecs[(n + 1) % 3]
+    elif x > 0.25:
+        w = a[1]
+    w[:] = x
+    return v, a, vecs, w
+
+
+def picked_of_new(x, n, v, a):
+    if x > 0.5:
+        vecs = [v + 0, v + 1]
+        w = vecs[n % 2]
+    else:
+        vecs = [v + 2, v + 3]
+        w = v
+    w[0] = 7.0
+    return vecs, w, v
+
+
+def picked_in_steps(x, n, v, a):
+    vecs = [v, a[0], v * 0]
+    w = vecs[n % 3]
+    k = 0
+    while k < n:
+        k += 1
+        if x > 0.3 * k:
+            w = w + 1
+        w[k % 3] = x
+    return v, a, vecs, w
+
+
+def picked_in_a_try(x, n, v, a):
+    vecs = [v, a[0], v * 0]
+    w = vecs[n % 3]
+    try:
+        if x < 0.5:
+            raise ValueError
+        w += 1
+    except ValueError:
+        if x > 0:
+            vecs[n % 3] = np.floor(a[0])
+        else:
+            w = np.clip(w, -1, 1)
+    finally:
+        w[:] = np.minimum(w, x)
+    return v, a, vecs, w
+
+
+PICKED = [replaced_picked, picked_again, picked_of_new, picked_in_steps, picked_in_a_try]
+
+
+@pytest.mark.parametrize("f", PICKED)
+def test_an_array_that_was_picked_may_be_another_after_a_branch(f):
+    compiled = jax.jit(autograph(f))
+    for x in (-1.0, 0.3, 0.75):
+        for n in range(3):
+            want, got = f(x, n, V.copy(), A.copy()), compiled(x, n, V, A)
+            jax.tree.map(np.testing.assert_allclose, got, want)

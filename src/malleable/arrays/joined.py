@@ -64,7 +64,7 @@ class Joined(Box):
         found: dict = {}
         for ref, condition, holds in self.links:
             test, box = condition if holds else jnp.logical_not(condition), ref()
-            more = box.conditions() if isinstance(box, Joined) else []
+            more = box.conditions() if hasattr(type(box), "links") else []
             for x, inner in [(box, None), *more] if box is not None else []:
                 here = test if inner is None else jnp.logical_and(test, inner)
                 found[id(x)] = x, jnp.logical_or(found[id(x)][1], here) if id(x) in found else here

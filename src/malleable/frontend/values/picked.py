@@ -3,6 +3,7 @@
 from jax import numpy as jnp
 
 from malleable.arrays.content import Box
+from malleable.arrays.joined import Joined
 from malleable.arrays.places import cast, to_jax
 
 
@@ -29,6 +30,13 @@ class Picked(Box):
     @property
     def dtype(self):
         return jnp.result_type(*(x.dtype for x in self.items))
+
+    @property
+    def links(self) -> list:
+        """As those of a `Joined`."""
+        return [(lambda x=x: x, self.index == k, True) for k, x in enumerate(self.items)]
+
+    conditions = Joined.conditions
 
     def write(self, new):
         for k, item in enumerate(self.items):

@@ -14,7 +14,6 @@ from jax import numpy as jnp
 
 from malleable.arrays import journal
 from malleable.arrays.box import Box
-from malleable.arrays.joined import Joined
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.rows import Row
 from malleable.frontend.values.copies import Copied, disown, inner, keep
@@ -249,7 +248,7 @@ def is_one(a: Box, b: Box):
 
 def may_be(box: Box) -> list:
     """(box, condition) for each that a box is or may be, itself among them."""
-    return [(box, True), *(box.conditions() if isinstance(box, Joined) else [])]
+    return [(box, True), *(box.conditions() if hasattr(type(box), "links") else [])]
 
 
 def is_view(thing) -> bool:

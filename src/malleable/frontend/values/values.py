@@ -284,17 +284,16 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     kind = type(value)
     if kind in PLAIN:
         return Static(value)
-    if kind is Choice or kind is Picked:
+    if kind is Choice:
         leaves.append(value.index)
-        options = value.options if kind is Choice else value.items
-        return Either(tuple(flatten(x, leaves, seen, deep) for x in options))
+        return Either(tuple(flatten(x, leaves, seen, deep) for x in value.options))
     if kind is Stale:
         return Static(value)
     if issubclass(kind, Box):
         content = raw(value)
         leaves.append(content)
         tree = leaf_of(content, value.scalar, value)
-        if kind is not Joined:
+        if kind is not Joined and kind is not Picked:
             return tree
         boxes = value.conditions()
         leaves += [condition for _, condition in boxes]
