@@ -131,11 +131,6 @@ under_trace, current_trace = core.set_current_trace, core.take_current_trace
 trace_context = config.trace_context
 
 
-def is_compiling() -> bool:
-    """Whether `jax.jit` compiles; it does not under `jax.disable_jit`."""
-    return not config.disable_jit.value
-
-
 def concrete(x):
     """The value behind a tracer, None where there is none; anything else as it is."""
     return x.to_concrete_value() if isinstance(x, Tracer) else x
