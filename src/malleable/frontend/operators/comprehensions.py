@@ -34,18 +34,11 @@ from malleable.frontend.values.trees import (
     Ragged,
     Tree,
     abstract,
+    avals,
     free,
     join,
 )
-from malleable.frontend.values.values import (
-    STALE,
-    Bounded,
-    bounded,
-    flatten,
-    inject,
-    leaves_of,
-    select,
-)
+from malleable.frontend.values.values import STALE, Bounded, bounded, flatten, inject, select
 
 ENDLESS = 10_000  # items after which an iterator without a length counts as one without an end
 CONSUMERS = {
@@ -133,9 +126,8 @@ class Collected:
             flag, value = pair if pair is not STALE else STALE.value
             here = both(raw_index(flag), truth(self.stops(value)))  # type: ignore[misc]
             hit = here if hit is False else hit if here is False else jnp.logical_or(hit, here)
-        value = UNSET
-        if self.stops is STOPS[next]:
-            value = self.pairs[0][1] if len(self.pairs) == 1 else first(self.pairs, UNSET)
+        asked = self.pairs if self.stops is STOPS[next] else []
+        value = asked[0][1] if len(asked) == 1 else first(asked, UNSET)
         return hit if type(hit) is bool else Box(hit, True), value
 
 
@@ -280,8 +272,8 @@ def stacked(values: list) -> tuple[Tree, list]:
             hint="give all items one type and shape",
         )
     columns = [inject(tree, iter(leaves), goal) for tree, leaves in split]
-    pairs = zip(zip(*columns, strict=True), leaves_of(goal), strict=True)
-    return goal, [compat.convert(stacking.stack(xs), t.dtype, t.weak) for xs, t in pairs]
+    pairs = zip(zip(*columns, strict=True), avals(goal), strict=True)
+    return goal, [compat.convert(stacking.stack(xs), t.dtype, t.weak_type) for xs, t in pairs]
 
 
 def is_flat(tree: Tree) -> bool:
