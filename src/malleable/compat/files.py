@@ -15,7 +15,7 @@ import jax
 import jax.core
 import jax.export
 from jax import lax
-from jax._src import core, sharding_impls, source_info_util
+from jax._src import core, source_info_util
 from jax._src.lax import lax as lax_internal
 from jax._src.lax import parallel
 from jax._src.lax.control_flow import conditionals
@@ -40,7 +40,6 @@ def named_primitives() -> dict[str, Primitive]:
 
 _DOING = {"get", "swap", "addupdate", "call", "core_call", "custom_lin", "infeed", "outfeed"}
 MemorySpace = core.MemorySpace
-UNPLACED = type(sharding_impls.UNSPECIFIED)  # type: ignore[reportPrivateImportUsage]
 
 
 @functools.cache

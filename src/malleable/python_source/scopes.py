@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from malleable.python_source import nodes
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SCOPE_READERS = frozenset(["locals", "vars", "dir", "eval", "exec"])
 QUIET_CONTEXTS = frozenset(["errstate", "catch_warnings", "printoptions", "localcontext"])
 

@@ -16,28 +16,20 @@ import numpy as np
 from malleable import compat
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.host_values import QUIET
-from malleable.execution.numpy import control as numpy_control
-from malleable.execution.numpy import indexing as numpy_indexing
-from malleable.execution.numpy import library as numpy_library
-from malleable.execution.numpy import random as numpy_random
-from malleable.execution.numpy import reductions as numpy_reductions
-from malleable.execution.numpy import rules as numpy_rules
-from malleable.execution.numpy import shapes as numpy_shapes
+from malleable.execution.numpy import (  # noqa: F401  the rules in them
+    control,
+    indexing,
+    library,
+    random,
+    reductions,
+    rules,
+    shapes,
+)
 from malleable.execution.numpy.names import FUNCTIONS, NAMES
 from malleable.execution.numpy.writer import Writer, dtype_of, numpy_rule, tuple_of
 from malleable.programs.types import is_key
 
 __all__ = ["NumpyFunction", "numpy_function", "numpy_rule"]
-
-_RULE_MODULES = (
-    numpy_control,
-    numpy_indexing,
-    numpy_library,
-    numpy_random,
-    numpy_reductions,
-    numpy_rules,
-    numpy_shapes,
-)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -264,12 +264,8 @@ def enumerate_(iterable, start=0):
     return Once(steps.length, lambda i: (start + i, steps.get(i)), steps.arrays, most=steps.most)
 
 
-def _is_steps(x) -> bool:
-    return isinstance(x, Steps) or as_steps(x) is not None
-
-
 def _together(iterables) -> list[Steps] | None:
-    if not any(map(_is_steps, iterables)):
+    if not any(isinstance(x, Steps) or as_steps(x) is not None for x in iterables):
         return None
     parts = [_along(x) for x in iterables]
     return None if any(p is None for p in parts) else parts  # type: ignore[return-value]

@@ -199,18 +199,6 @@ def _rect(r, phi):
     return python_scalar(jax.lax.complex(r * jnp.cos(phi), r * jnp.sin(phi)), complex)
 
 
-def _fma(x, y, z):
-    return x * y + z
-
-
-def _fsum(xs):
-    return python_scalar(sum(map(to_float, xs)), float)
-
-
-def _sumprod(p, q, /):
-    return sum(a * b for a, b in zip(p, q, strict=True))
-
-
 def _mean(data, weights=None):
     if weights is None:
         return python_scalar(sum(map(content, data)) / len(data), float)
@@ -285,7 +273,7 @@ _MATH = {
     "hypot": _real(_hypot),
     "pow": _real(jnp.power),
     "remainder": _real(_remainder),
-    "fma": _real(_fma),
+    "fma": _real(lambda x, y, z: x * y + z),
     "gcd": _integer(lambda *xs: functools.reduce(jnp.gcd, xs)),
     "lcm": _integer(lambda *xs: functools.reduce(jnp.lcm, xs)),
     "factorial": _integer(_factorial),
@@ -306,7 +294,12 @@ _CMATH = {
     "rect": _rect,
     "isclose": _isclose,
 }
-_ITEMS = {"dist": _dist, "prod": _prod, "fsum": _fsum, "sumprod": _sumprod}
+_ITEMS = {
+    "dist": _dist,
+    "prod": _prod,
+    "fsum": lambda xs: python_scalar(sum(map(to_float, xs)), float),
+    "sumprod": lambda p, q, /: sum(a * b for a, b in zip(p, q, strict=True)),
+}
 
 
 def _table(module, replace, functions: dict) -> dict:

@@ -338,7 +338,8 @@ def settle(
         if both == c.tree:
             continue
         check_type(c, both)
-        if late and len(getattr(both, "options", ())) > max(MOST_KINDS, count_of(c.tree)):
+        now, new = (len(getattr(tree, "options", ())) for tree in (c.tree, both))
+        if late and new > max(MOST_KINDS, now):
             name = f"`{c.place.name}`" if c.place.name else "a variable"
             raise CannotStage(f"{name} is another object in every step")
         if depth(both) > MOST_DEPTH:
@@ -412,11 +413,6 @@ def bounded_tree(first: Tree, after: Tree, most: int | None) -> Ragged:
         raise CannotStage("a list gets items of several types")
     size = len(first.children) if isinstance(first, Node) else first.cap  # type: ignore[union-attr]
     return Ragged(tree.item, size + most * (tree.cap - size), fixed=True)
-
-
-def count_of(tree: Tree) -> int:
-    """How many things a value may be."""
-    return len(tree.options) if isinstance(tree, Either) else 1
 
 
 def refuse_new(tree: Tree, made: set) -> None:

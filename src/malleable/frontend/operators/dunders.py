@@ -67,9 +67,8 @@ def is_repeat(xs, times) -> bool:
 
 def is_whole(x) -> bool:
     """Whether this is an integer of Python's, or in a batch may be one."""
-    return is_python_int(unbox(x)) or (
-        isinstance(x, Box) and is_python_number(x) and x.dtype.kind in "iub"
-    )
+    in_batch = isinstance(x, Box) and is_python_number(x) and x.dtype.kind in "iub"
+    return in_batch or is_python_int(unbox(x))
 
 
 def floated(x):

@@ -214,7 +214,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     if yes.error is not None and no.error is not None:
         raise yes.error
     blocks = (yes, no)
-    raised = raise_place()
+    raised = Place("box", session().raised)
     for block in blocks:
         if block.error is not None:
             block.after, block.places = {}, {}
@@ -478,10 +478,6 @@ def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> Non
             hint="convert it on one of the paths, or leave strict=True away to promote",
         )
     note(f"{name}: {spell(one)} and {spell(other)} became {spell(target)}", where)
-
-
-def raise_place() -> Place:
-    return Place("box", session().raised)
 
 
 def drop_raise(error, where: str) -> None:

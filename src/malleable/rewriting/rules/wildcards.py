@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from malleable.core.changes import line_of as line
 from malleable.errors import RuleError
 
 
@@ -154,12 +155,6 @@ def wildcards(fun: Callable) -> dict[str, Any]:
             kind = kind()
         found[name] = kind if isinstance(kind, Wildcard) else Arr()
     return found
-
-
-def line(fun: Callable) -> str:
-    """`file.py:12 in fun`, where a function is written."""
-    code = getattr(inspect.unwrap(fun), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else ""
 
 
 # ---------------------------------------------------------------- examples
