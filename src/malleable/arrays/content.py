@@ -374,7 +374,7 @@ def any_traced(tree) -> bool:
     kind = type(tree)
     if issubclass(kind, Box):
         return tree.traced
-    if kind is tuple or kind is list:
+    if kind is list or issubclass(kind, tuple):
         return any(map(any_traced, tree))
     if kind is dict:
         return any(map(any_traced, tree.values()))

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
 from malleable.arrays import places
 from malleable.arrays.functions import canonical, jax_function
@@ -166,7 +167,7 @@ class Methods:
             self.flat[index[0]] = value
 
     def put(self, indices, values, mode="raise"):
-        self.flat[indices] = values
+        np.put(self, indices, values, mode)
 
     def sort(self, axis=-1, kind=None, order=None):
         self[...] = self._call_on(np.sort, axis)
@@ -200,6 +201,10 @@ class Methods:
 
     def is_integer(self):
         return self == np.floor(self)
+
+    def bit_length(self):
+        known = abs(places.to_jax(self.value))
+        return type(self)(jnp.iinfo(known.dtype).bits - lax.clz(known), True)
 
     def searchsorted(self, v, side="left", sorter=None):
         return np.searchsorted(self, v, side=side, sorter=sorter)

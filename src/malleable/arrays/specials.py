@@ -159,7 +159,9 @@ def place(arr, mask, vals):
 def put(a, ind, v, mode="raise"):
     if not isinstance(a, Box):
         return DEFAULT
-    a.flat[np.ravel(ind)] = np.resize(v, np.size(ind)) if np.ndim(v) else v
+    at, values = (functions.stacked(unbox(x)).ravel() for x in (ind, v))
+    at = at % a.size if mode == "wrap" else at.clip(0, a.size - 1) if mode == "clip" else at
+    a.flat[at] = values[np.arange(at.size) % values.size]
     return None
 
 

@@ -533,3 +533,31 @@ def test_a_mask_of_a_view_without_dims_is_written_through(index):
 
     for x in (np.array([3.0, 1.0]), np.array([1.0, 3.0])):
         np.testing.assert_array_equal(jax.jit(autograph(f))(x), f(np.array(x)))
+
+
+def test_put_wraps_and_clips_its_indices_and_takes_lists_of_them():
+    def f(v, k):
+        np.put(v, [9, k], [5.0, 6.0], mode="wrap")
+        np.put(v, [k + 20, -3], 7.0, mode="clip")
+        v.put([k, 1], [1.0, 2.0], mode="wrap")
+        return v
+
+    for k in (2, 11):
+        want = np.arange(8.0)
+        f(want, k)
+        np.testing.assert_array_equal(jax.jit(autograph(f))(np.arange(8.0), k), want)
+
+
+def test_bit_length_counts_the_bits_of_a_traced_integer():
+    f = jax.jit(autograph(lambda n: n.bit_length()))
+    assert [int(f(n)) for n in (0, 1, -6, 255, 256)] == [0, 1, 3, 8, 9]
+
+
+def test_an_error_of_jax_in_a_call_names_the_line():
+    programs = {
+        "known only at run time": lambda v: np.bincount(v, minlength=3),
+        "takes arrays of NumPy only": lambda v: np.put_along_axis(v, [v[0]], 1, 0),
+    }
+    for text, f in programs.items():
+        with pytest.raises(TransformError, match=rf"{text}(.|\n)*test_numpy\.py:\d+"):
+            jax.jit(autograph(f))(np.arange(3))

@@ -10,6 +10,7 @@ from malleable.errors import TransformError
 from malleable.python_source.nodes import HOOKS
 
 BY_ARRAY = "index a list or an array: np.array(xs)[i]"
+BY_NUMPY = "perhaps another function of NumPy does it, or jax.pure_callback"
 
 
 def without_ours(e: BaseException) -> BaseException:
@@ -37,6 +38,10 @@ def named(e: BaseException) -> BaseException:
         return e
     if isinstance(e, jax.errors.TracerIntegerConversionError):
         what, hint = "what is indexed here takes Python's own numbers only", BY_ARRAY
+    elif isinstance(e, jax.errors.TracerArrayConversionError):
+        what, hint = "what is called here takes arrays of NumPy only, and one is traced", BY_NUMPY
+    elif isinstance(e, jax.errors.ConcretizationTypeError):
+        what, hint = "what is called here needs a value that is known only at run time", BY_NUMPY
     elif UNCONVERTED_TEST in getattr(e, "__notes__", ()):
         what, hint = UNCONVERTED_TEST.split("\n  hint: ")
     else:

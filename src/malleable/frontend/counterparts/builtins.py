@@ -329,9 +329,9 @@ def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
             return Box(whole(unbox(items)), True)
         items = items if isinstance(items, tuple | list) else list(items)
         options = {} if default is _MISSING or len(args) > 1 else {"default": default}
-        keys = items if key is None else [key(x) for x in items]
+        keys = sequences.ranked(items if key is None else [key(x) for x in items])
         if not any_traced(keys):
-            if key is None or not items:
+            if keys is items or not items:
                 return plain(items, **options)
             return items[plain(builtins.range(len(items)), key=keys.__getitem__)]
         if not all(map(values.is_number, keys)):
@@ -341,7 +341,7 @@ def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
         for i, k in builtins.enumerate(keys[1:], 1):
             pred = truth(better(jnp.asarray(unbox(k)), jnp.asarray(unbox(best))))
             best, at = choose(pred, k, best), jnp.where(pred, i, at)
-        return best if key is None else values.select(at, items, compat.where())
+        return best if keys is items else values.select(at, items, compat.where())
 
     return extreme
 
@@ -422,13 +422,13 @@ def sorted_(iterable, /, *, key=None, reverse=False):
         items = list(iterable)
     else:
         items = iterable if isinstance(iterable, list) else list(iterable)
-    keys = items if key is None else [key(x) for x in items]
+    keys = sequences.ranked(items if key is None else [key(x) for x in items])
     if not any_traced(keys):
-        if key is None:
+        if keys is items:
             return builtins.sorted(items, reverse=reverse)
         order = builtins.sorted(builtins.range(len(items)), key=keys.__getitem__, reverse=reverse)
         return [items[i] for i in order]
-    if key is None and all(values.is_number(k) and np.ndim(unbox(k)) == 0 for k in keys):
+    if keys is items and all(values.is_number(k) and np.ndim(unbox(k)) == 0 for k in keys):
         column = jnp.stack([jnp.asarray(unbox(k)) for k in keys])
         return [Box(x, True) for x in jnp.sort(column, descending=bool(reverse))]
     found = sequences.order(keys, bool(reverse))

@@ -1,6 +1,7 @@
 """Tuples and lists of traced values in order: the first items that differ decide."""
 
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,11 +10,14 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.box import any_traced, unbox
+from malleable.arrays.box import Box, any_traced, unbox
 from malleable.errors import TransformError
+from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.values.conditions import truth
+from malleable.frontend.values.values import is_thing
 
+MOST = 24  # objects that are compared by their own methods, each with each
 SIGNS: dict[str, Callable] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -59,11 +63,36 @@ def answered(compare: Callable | None, sign: str, x, y):
     return truth(SIGNS[sign](x, y) if compare is None else compare(sign, x, y))
 
 
+def ranked(keys: Sequence) -> Sequence:
+    """For objects whose class says in Python which is less: how many are less than each."""
+    if keys and all(type(k) is tuple and len(k) == len(keys[0]) for k in keys):
+        every = list(zip(*keys, strict=True))
+        ranks = [ranked(column) for column in every]
+        return keys if all(map(operator.is_, every, ranks)) else list(zip(*ranks, strict=True))
+    known = (k for k in keys if is_thing(k) or not issubclass(type(k), Box))
+    methods = (getattr(k.__class__, "__lt__", 0) for k in known)
+    if not any(isinstance(method, types.FunctionType) for method in methods):
+        return keys
+    if len(keys) + sum(len(k.options) for k in keys if is_thing(k)) > MOST:
+        raise TransformError(
+            f"{len(keys)} objects are compared by code of their class, each with each",
+            where=compat.where(),
+            hint="sort by numbers: `key=lambda x: x.size`",
+        )
+    ranks = []
+    for k in keys:
+        less = [truth(session().call(operator.lt, x, k)) for x in keys if x is not k]
+        traced = any(isinstance(test, compat.Tracer) for test in less)
+        ranks.append(Box(jnp.stack(less).sum(), True) if traced else sum(less))
+    return ranks
+
+
 def columns(keys: Sequence) -> list | None:
     """Rows of one shape as arrays, to be sorted by the first, then the next; None for others.
 
     What is not traced may be anything that Python sorts: its rank stands for it.
     """
+    keys = ranked(keys)
     if all(isinstance(k, tuple | list) for k in keys):
         if len({(type(k), len(k)) for k in keys}) != 1:
             return None

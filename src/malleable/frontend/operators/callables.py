@@ -10,6 +10,7 @@ converted `fun` and returns plain arrays. None: callbacks are handed over as the
 
 import collections
 import contextlib
+import dataclasses
 import dis
 import functools
 import inspect
@@ -112,6 +113,7 @@ class Caller(Classes):
             operator.contains: lambda xs, x: own.in_(x, xs),
             operator.truth: builtins.TABLE[bool],
             sum: self._sum,
+            dataclasses.replace: self._replaced,
             str: self.texts.str,
             repr: self.texts.repr,
             format: self.texts.format,
@@ -131,6 +133,13 @@ class Caller(Classes):
             for run, table in tables
             for sign, found in table.items()
         }
+
+    def _replaced(self, o, /, **changes):
+        """dataclasses.replace: a new object, whose methods that make it are converted."""
+        if is_place(o):
+            return by_case(o, lambda x: self._replaced(x, **changes))
+        known = {f.name: self.items.attr(o, f.name) for f in dataclasses.fields(o) if f.init}
+        return self.call(type(o), **{**known, **changes})
 
     def _sum(self, iterable, /, start=0):
         (iterable,) = gathered((iterable,))
@@ -253,6 +262,8 @@ class Caller(Classes):
         return self._as_it_is(f, *args, **kwargs)
 
     def _as_it_is(self, f, /, *args, **kwargs):
+        if type(f) is _Function and args and is_place(args[0]) and kinds.is_standard(f):
+            return by_case(args[0], lambda x: self._as_it_is(f, x, *args[1:], **kwargs))
         file = f.__code__.co_filename if type(f) is _Function else ""
         if not (kinds.is_ours(file) or kinds.of_file(file) == kinds.CONVERT):
             refuse_text(f, None, args)

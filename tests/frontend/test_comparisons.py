@@ -1,0 +1,109 @@
+"""Objects that are compared by code of their class, or of a dataclass, and dataclasses.replace."""
+
+import dataclasses
+from collections import namedtuple
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import autograph
+from malleable.errors import TransformError
+from tests.frontend.behaviour.behaviour import assert_same
+
+XS = np.array([3.0, 1.0, 4.0, 1.0])
+Pair = namedtuple("Pair", "x y")
+
+
+@dataclasses.dataclass(order=True)
+class Task:
+    cost: float
+    name: int = dataclasses.field(compare=False, default=0)
+    parts: list = dataclasses.field(compare=False, default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    x: float
+    clipped: bool = False
+
+    def __post_init__(self):
+        if self.x > 2:
+            object.__setattr__(self, "clipped", True)
+
+
+class Size:
+    def __init__(self, x, n):
+        self.x, self.n = x, n
+
+    def __lt__(self, other):
+        if self.x == other.x:
+            return self.n > other.n
+        return self.x < other.x
+
+
+def of_rows(xs):
+    rows = [Pair(xs[i], xs[i - 1]) for i in range(4)]
+    return max(rows), min(rows), sorted(rows)[1]
+
+
+def of_dataclasses(xs):
+    tasks = [Task(x, i) for i, x in enumerate(xs)]
+    tasks.sort()
+    tasks[0].parts.append(1.0)
+    first, other = Task(xs[0]), Task(xs[0], 5)
+    return [t.name for t in tasks], len(tasks[0].parts), first == other, first < Task(xs[2])
+
+
+def of_methods(xs):
+    sizes = [Size(x, i) for i, x in enumerate(xs)]
+    best = min(sizes)
+    best.n += 10
+    return max(sizes).n, [s.n for s in sizes], [s.n for s in sorted(sizes, reverse=True)]
+
+
+def of_heads(xs):
+    return min((Size(x, i), i) for i, x in enumerate(xs[:3]))[1]
+
+
+@pytest.mark.parametrize("f", [of_rows, of_dataclasses, of_methods, of_heads])
+def test_objects_are_sorted_by_what_their_class_says(f):
+    for xs in (XS, -XS):
+        assert_same(f, xs)
+
+
+def test_comparing_many_objects_is_refused():
+    def f(xs):
+        return max(Size(x, i) for i, x in enumerate(xs)).n
+
+    with pytest.raises(TransformError, match=r"30 objects are compared(.|\n)*test_comparisons"):
+        jax.jit(autograph(f))(np.arange(30.0))
+
+
+def test_a_picked_object_is_replaced():
+    def f(k, x):
+        tasks = [Task(1.0, 1), Task(2.0, 2)]
+        new = dataclasses.replace(tasks[k], cost=x)
+        new.parts.append(x)
+        return new.cost, new.name, len(tasks[k].parts), tasks[0].cost
+
+    for k in (0, 1):
+        assert_same(f, k, 7.0)
+
+
+def test_the_methods_that_replace_calls_are_converted():
+    def f(x):
+        limit = dataclasses.replace(Limit(0.0), x=x)
+        return limit.x, limit.clipped
+
+    for x in (1.0, 3.0):
+        assert_same(f, x)
+
+
+def test_a_picked_object_is_given_to_a_function_of_the_library():
+    def f(k):
+        tasks = [Task(1.0, 1), Task(2.0, 2)]
+        return dataclasses.asdict(tasks[k])["cost"]
+
+    for k in (0, 1):
+        assert_same(f, k)
