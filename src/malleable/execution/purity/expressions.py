@@ -34,35 +34,10 @@ _SHAPE = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nbytes", "wea
 _ARRAY_METHODS = frozenset(n for n in dir(jax.Array) if not n.startswith("_")) | {
     "at", "add", "set", "multiply", "mul", "divide", "power", "min", "max", "apply", "get",
 }  # fmt: skip
-_ASKS = frozenset(
-    [
-        "get",
-        "items",
-        "keys",
-        "values",
-        "index",
-        "count",
-        "copy",
-        "_replace",
-        "_asdict",
-        "split",
-        "join",
-    ]
-)
-_AMBIGUOUS = frozenset(
-    [
-        "add",
-        "append",
-        "apply",
-        "copy_to_host_async",
-        "delete",
-        "fill",
-        "insert",
-        "put",
-        "set",
-        "sort",
-    ]
-)
+_ASKS_NAMES = "get items keys values index count copy _replace _asdict split join"
+_ASKS = frozenset(_ASKS_NAMES.split())
+_AMBIGUOUS_NAMES = "add append apply copy_to_host_async delete fill insert put set sort"
+_AMBIGUOUS = frozenset(_AMBIGUOUS_NAMES.split())
 _FUNCTIONS = frozenset(n for n, f in vars(jax.numpy).items() if callable(f) and n[0] != "_")
 _COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type])
 _MAKES = frozenset([list, dict, set, sorted])

@@ -12,16 +12,8 @@ from malleable.inspection.source.values import spell_number
 RESERVED = {
     *("jax", "jnp", "np", "lax", "partial", "primitives", "compat", "base64", "collections"),
     *("float", "complex", "list", "tuple", "isinstance", "bytes", "map", "str", "int", "bool"),
-    *(
-        "_flat",
-        "_array",
-        "_argument",
-        "_decided",
-        "_no_derivative",
-        "_where",
-        "TypeError",
-        "RuntimeError",
-    ),
+    *("_flat", "_array", "_argument", "_decided", "_no_derivative", "_where"),
+    *("TypeError", "RuntimeError"),
 }
 
 

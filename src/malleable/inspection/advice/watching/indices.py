@@ -33,14 +33,8 @@ SHARE = 0.1  # of the time since the block was opened, for the checks of later r
 MOST = 64  # sites that are checked in one program
 _METHODS = {"get", "set", "add", "subtract", "multiply", "divide", "power", "min", "max", "apply"}
 _FUNCTIONS = {
-    "take",
-    "take_along_axis",
-    "dynamic_slice",
-    "dynamic_slice_in_dim",
-    "dynamic_index_in_dim",
-    "dynamic_update_slice",
-    "dynamic_update_slice_in_dim",
-    "dynamic_update_index_in_dim",
+    *("take", "take_along_axis", "dynamic_slice", "dynamic_slice_in_dim", "dynamic_index_in_dim"),
+    *("dynamic_update_slice", "dynamic_update_slice_in_dim", "dynamic_update_index_in_dim"),
 }
 
 
