@@ -29,7 +29,7 @@ ROWS = {
     "compat": [{"."}, {"hooks"}, {"__init__"}],
     "frontend": [{"common", "syntax"}, {"values"}, {"counterparts"}, {"operators"}, {"convert"}],
     "rewriting": [{"machine"}, {"graph"}, {"passes"}, {"axis", "rules"}, {"streaming"}, {"check"}],
-    "rewriting/streaming": [{"region"}, {"schedule"}, {"emit"}, {"."}],
+    "rewriting/streaming": [{"strategy"}, {"region"}, {"schedule"}, {"emit"}, {"."}],
     "execution": [
         {"common"},
         {"purity", "numpy", "host", "buckets"},
@@ -71,7 +71,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(10950, 12500),
+    "rewriting": Budget(11030, 12500),
     "python_source": Budget(1000, 1000),
     "arrays": Budget(3370, 3100),
     "frontend": Budget(12760, 9300),

@@ -68,8 +68,9 @@ class Engines:
 class Machine:
     """The numbers by which push, stream and `jit` decide; those of the CPU by default.
 
-    >>> print(Machine(block=1 << 22).table()[0])
-    core_cache: 1048576 bytes (benchmarks.machine, 2026-11)
+    >>> with decided_for(Machine(block_rows=7)), decided_for(None):
+    ...     print(Machine.current().block_rows, Machine.current().table()[0])
+    7 core_cache: 1048576 bytes (benchmarks.machine, 2026-11)
     """
 
     core_cache: CacheBytes = 1 << 20  # of one core: to stack what fits is free
@@ -140,12 +141,7 @@ _asked: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("machine
 
 @contextlib.contextmanager
 def decided_for(machine: Machine | None) -> Iterator[None]:
-    """Decide for this machine in here; None: for the one that it was.
-
-    >>> with decided_for(Machine(block_rows=7)), decided_for(None):
-    ...     Machine.current().block_rows
-    7
-    """
+    """Decide for this machine in here; None: for the one that it was."""
     token = _asked.set(_asked.get() if machine is None else machine)
     try:
         yield

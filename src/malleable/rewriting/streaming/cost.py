@@ -2,6 +2,8 @@
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax import numpy as jnp
@@ -20,7 +22,8 @@ from malleable.rewriting.streaming.region.region import (
     Region,
     axes_of,
 )
-from malleable.rewriting.streaming.schedule.late import COSTLY, is_costly, is_late, late_sums
+from malleable.rewriting.streaming.schedule.late import COSTLY, is_costly, late_sums
+from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.residuals import is_heavy
 
 FUSED = kind("reduce") & has("sum", "extremum")  # with what they reduce
@@ -138,11 +141,11 @@ def multiplications(product: Node) -> int:
     return math.prod(out.shape) * math.prod(x.shape[d] for d in inner)
 
 
-def is_better_behind(plan, node, view) -> bool:
+def is_better_behind(plan: Plan, node: Node, view: compat.Scan, late: Sequence[Node]) -> bool:
     """Whether accumulating the carry that comes in saves working it out twice.
 
     So it is for accumulators as large as a slice (a sum to a number makes XLA keep the slice),
-    unless operands would have to be copied to be one step apart.
+    unless operands would have to be copied to be one step apart. late: sums that stay slices.
     """
     graph, machine = plan.graph, Machine.current()
     if plan.single or any(v in node.outs for v in plan.escapes):
@@ -151,9 +154,13 @@ def is_better_behind(plan, node, view) -> bool:
     apart = sum(size(graph, v) for v in (*xs, *(v for v, *_ in plan.sources)))
     widest = max(size(graph, v) for v in plan.region.streams) // plan.n
     vectors = [v for v in plan.results if size(graph, v) * 2 >= widest]
-    vectors += [n for n, a in plan.region.actions.items() if is_late(a)]
     costly = any(e.primitive.name in TWICE for e in view.body.jaxpr.eqns)
-    return costly and widest >= machine.wide_slice and bool(vectors) and apart <= machine.core_cache
+    return (
+        costly
+        and widest >= machine.wide_slice
+        and bool(vectors or late)
+        and apart <= machine.core_cache
+    )
 
 
 TWICE = has("recomputed")
@@ -212,7 +219,7 @@ def even(k: int, n: int, row: int = 0) -> int:
     return min(near, key=lambda d: abs(d - k)) if near and k > 1 else k
 
 
-def steps_of(region: Region, node: Node, most: int) -> int:
+def steps_of(region: Region, node: Node, most: Any) -> int:
     """As many steps at a time as are asked for; a divisor where the place of an extremum counts.
 
     XLA may round in one way in a loop and in another in what is left over: no ties any more.

@@ -99,8 +99,8 @@ def _unroll(graph: Graph, node: Node, written: dict[int, int]) -> int | None:
         return None
     if not over and len(axes) == dim:
         return None  # scalar code, a reduction to each number
-    streams = {value: Stream(Ax(dim), Window(0, 1, n))}
-    actions = pull(graph, streams, n, size(graph, value) // n)
+    wanted = {value: Stream(Ax(dim), Window(0, 1, n))}
+    actions, streams = pull(graph, wanted, n, size(graph, value) // n)
     if not actions or value not in streams or any(a.name not in FUSIBLE for a in actions):
         return None
     if n * len(actions) > machine.term_equations:

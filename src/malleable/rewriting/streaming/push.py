@@ -10,7 +10,9 @@ The scan is rebuilt with the tail of the program in its body, step by step or in
 what it stacked and only reductions used is not stacked any more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from jax import lax
@@ -55,10 +57,12 @@ from malleable.rewriting.streaming.region.region import Region, Stream, Window
 from malleable.rewriting.streaming.region.reversal import unreverse
 from malleable.rewriting.streaming.region.runners import RUNNERS
 from malleable.rewriting.streaming.region.sinks import SINKS, Sink
-from malleable.rewriting.streaming.schedule.late import sum_late
+from malleable.rewriting.streaming.schedule.late import late_sums, sum_late
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.residuals import is_better_again, is_heavy
+from malleable.rewriting.streaming.strategy import Options, Strategy, decided
 
+STAYS = "a reduction stays outside its scan"
 ROUNDS = 4  # a scan may find its reduction only when another user of what it stacks is gone
 
 
@@ -102,6 +106,7 @@ def push_up_reductions(
     if not is_sized(jaxpr, "push_up_reductions"):
         return jaxpr
     by_name, allow, may_inline = chosen(sinks, level)
+    options = Options(chunk, remat, threshold)
 
     def inline(eqn: compat.Eqn) -> bool:
         """Calls in the way; also a tail that was pushed into this body, to be pushed further."""
@@ -113,7 +118,7 @@ def push_up_reductions(
         changed = level != "exact" and unreverse(graph, large)
         for node in graph.order():
             if node.name == "scan" and node in graph.nodes:
-                changed |= _push_one(graph, node, by_name, allow, chunk, remat, threshold)
+                changed |= _push_one(graph, node, by_name, allow, options)
         return graph.jaxpr() if changed else body
 
     with decided_for(machine):
@@ -151,73 +156,112 @@ def check_options(level, threshold, sinks, name, count):
         raise ValueError(f"sinks is a tuple of sinks, not {sinks!r}")
 
 
-def _push_one(graph, node, sinks, allow, chunk, remat, least) -> bool:
-    """Push into one scan what may be; whether there was anything."""
+class Entry(NamedTuple):
+    """A scan, what it stacks and somebody uses, which carry each is, how a batched map joins it."""
+
+    node: Node
+    view: compat.Scan
+    seeds: dict[int, Stream]
+    carried: dict[int, int]
+    parts: Parts | None
+    grow: Callable[..., Region]
+
+
+def _push_one(graph: Graph, node: Node, sinks, allow, options: Options) -> bool:
+    """Push into one scan what may be: `grow -> trim -> schedule -> choose -> emit`."""
     view = compat.view(node.eqn)
     if not isinstance(view, compat.Scan) or view.length < 2 or is_ours(view.body):
         return False
     if node.eqn.effects:
-        note("a reduction stays outside its scan", compat.where(node.eqn), "the scan has effects")
+        note(STAYS, compat.where(node.eqn), "the scan has effects")
         return False
-    _, carry, _ = view.split(list(node.ins))
-    carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
-    n = view.length
     taken = _take_last(graph, node, view)
-    seeds = {v: Stream(Ax(0), Window(0, 1, n)) for v in ys if graph.is_used(v)}
-    if not seeds:
+    entry = _entry(graph, node, view, sinks, allow)
+    if entry is None:
         return taken
-    options = {"after": carries, "reverse": view.reverse, "allow": allow}
-    parts = _parts(graph, node, list(seeds), n)
-    if parts:
-        window = Window(0, 1, n * parts.width + parts.rest)
-        streams = {v: Stream(Ax(0), window) for v in parts.joined}
-        options |= {"after": [*carries, *ys, *parts.between], "made": parts.nodes}
-        region = grow(graph, streams, window.count, sinks, **options)
-    else:
-        region = grow(graph, seeds, n, sinks, **options)
-    retreat(region)
+    region = trim(entry, entry.grow(entry.seeds))
     if not region.results():
-        if region.declined:
-            last, why = region.declined[-1]
-            note("a reduction stays outside its scan", compat.where(last.eqn, node.eqn), why)
+        for last, why in region.declined[-1:]:
+            note(STAYS, compat.where(last.eqn, node.eqn), why)
         return taken
-    pull_sources(region)
-    if not parts:
-        region = _with_windows(region, seeds, sinks, options, carried(view, node))
-    region = finish(region)
-    light = not is_heavy(view.body)
-    short = free_slice(view.body)
-    verdict = gains(region, parts.joined if parts else list(seeds), least, short)
-    plan = Plan(region)
-    if parts and plan.single:
-        verdict = "parts of a batched map are taken"
-    elif plan.single and least != 0 and is_slow(region):
-        verdict = "its steps are too small to reduce one by one"
-    if verdict:
-        note("a reduction stays outside its scan", compat.where(node.eqn), verdict)
+    plan = Plan(region, entry.carried)
+    how = decided(choose(entry, plan, options))
+    if how.why:
+        note(STAYS, compat.where(node.eqn), how.why)
         return taken
-    k = chunk_of(region, light) if chunk == "auto" else steps_of(region, node, chunk)
-    k = 1 if plan.single else k
-    if remat == "auto":
-        if not parts and least != 0 and is_as_written(region, list(seeds), carries):
-            plan.as_written = "derivative"
-        wanted = [i for i, v in enumerate(ys) if v in (seeds if parts else region.streams)]
-        remat = "body" if is_better_again(view, wanted, k) else "tail"
-    if k == 1 and not parts:
-        sum_late(region)
-    places = carried(view, node)
-    plan.handed = handed(plan, places)
-    if parts:
-        new = rebuild_batched(graph, node, view, plan, parts, remat)
-    elif k == 1 and seeds.keys() <= places.keys() and is_better_behind(plan, node, view):
-        new = rebuild_behind(graph, node, view, plan, places, remat)
-    else:
-        new = rebuild(graph, node, view, plan, k, remat)
-    graph.replace(new)
+    graph.replace(emit(entry, plan, how))
     return True
 
 
-def _with_windows(region: Region, seeds, sinks, options, places) -> Region:
+def _entry(graph: Graph, node: Node, view: compat.Scan, sinks, allow) -> Entry | None:
+    """Where what a scan stacks enters; None where nobody uses it."""
+    _, carry, _ = view.split(list(node.ins))
+    carries, ys, n = node.outs[: len(carry)], node.outs[len(carry) :], view.length
+    seeds = {v: Stream(Ax(0), Window(0, 1, n)) for v in ys if graph.is_used(v)}
+    if not seeds:
+        return None
+    options = {"reverse": view.reverse, "allow": allow}
+    options["after"] = carries
+    if parts := _parts(graph, node, list(seeds), n):
+        n = n * parts.width + parts.rest
+        seeds = {v: Stream(Ax(0), Window(0, 1, n)) for v in parts.joined}
+        options |= {"after": [*carries, *ys, *parts.between], "made": parts.nodes}
+    grown = partial(grow, graph, n=n, sinks=sinks, **options)
+    return Entry(node, view, seeds, carried(view, node), parts, grown)
+
+
+def trim(entry: Entry, region: Region) -> Region:
+    """The region that ends where it is narrow and starts where that is no more, all in order."""
+    region = retreat(region)
+    if not region.results():
+        return region
+    region = pull_sources(region)
+    return finish(region if entry.parts else _with_windows(entry, region))
+
+
+def choose(entry: Entry, plan: Plan, options: Options) -> Strategy:
+    """How the region runs, or why it does not."""
+    node, view, seeds, places, parts, _ = entry
+    graph, region, (chunk, remat, least) = plan.graph, plan.region, options
+    why = gains(region, list(seeds), least, free_slice(view.body))
+    if parts and plan.single:
+        why = "parts of a batched map are taken"
+    elif plan.single and least != 0 and is_slow(region):
+        why = "its steps are too small to reduce one by one"
+    if why:
+        return Strategy(why=why)
+    light = not is_heavy(view.body)
+    k = chunk_of(region, light) if chunk == "auto" else steps_of(region, node, chunk)
+    k = 1 if plan.single else k
+    written = ""
+    if remat == "auto":
+        count = len(view.split(list(node.ins))[1])
+        carries, ys = node.outs[:count], node.outs[count:]
+        if not parts and least != 0 and is_as_written(region, list(seeds), carries):
+            written = "derivative"
+        given = region.streams if not parts else {v for v in ys if graph.is_used(v)}
+        wanted = [i for i, v in enumerate(ys) if v in given]
+        remat = "body" if is_better_again(view, wanted, k) else "tail"
+    late = late_sums(region) if k == 1 and not parts else []
+    loop = "batched" if parts else "scan"
+    if k == 1 and not parts and seeds.keys() <= places.keys():
+        loop = "behind" if is_better_behind(plan, node, view, late) else "scan"
+    return Strategy(loop, k, remat, bool(late), written)
+
+
+def emit(entry: Entry, plan: Plan, how: Strategy) -> dict[int, int]:
+    """The loop in which the region runs; {value outside: what it is now}."""
+    graph, node, view = plan.graph, entry.node, entry.view
+    if how.late:
+        plan = Plan(sum_late(plan.region), entry.carried)
+    if entry.parts:
+        return rebuild_batched(graph, node, view, plan, entry.parts, how)
+    if how.loop == "behind":
+        return rebuild_behind(graph, node, view, plan, entry.carried, how)
+    return rebuild(graph, node, view, plan, how)
+
+
+def _with_windows(entry: Entry, region: Region) -> Region:
     """The region where xs[1:], of an array as long as the scan, is a part of xs, and no copy.
 
     Only if what it meets a step later is a carry, which is still there then.
@@ -238,25 +282,14 @@ def _with_windows(region: Region, seeds, sinks, options, places) -> Region:
     users = {u for v in wholes for u in graph.users(v)}
     apart = frozenset(u for u in users if u not in region.actions and u not in cuts)
     pulled = frozenset(graph.maker[v] for v in wholes)
-    found = grow(graph, {**seeds, **wholes}, n, sinks, **options, made=apart, pulled=pulled)
-    retreat(found)
-    pull_sources(found)
+    found = entry.grow({**entry.seeds, **wholes}, made=apart, pulled=pulled)
+    found = pull_sources(retreat(found))
     if found.results().keys() != region.results().keys() or len(found.escapes()) > len(
         region.escapes()
     ):
         return region
-    plan = Plan(finish(found))
-    return found if plan.delayed == handed(plan, places).keys() else region
-
-
-def handed(plan: Plan, places: dict[int, int]) -> dict:
-    """The slices of one step ago that a step gets as carries: {what is delayed: which carry}."""
-    found = {}
-    for v, d in plan.delayed if not plan.before + plan.behind else ():
-        whole = plan.carry_of(v)
-        if d == 1 and whole in places:
-            found[v, d] = places[whole]
-    return found
+    plan = Plan(finish(found), entry.carried)
+    return found if plan.delayed == plan.handed.keys() else region
 
 
 def _take_last(graph: Graph, node: Node, view) -> bool:

@@ -12,6 +12,7 @@ Source: Charlier et al., "Kernel operations on the GPU, with autodiff, without m
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jax import lax
 from jax import numpy as jnp
@@ -22,7 +23,7 @@ from malleable.rewriting.axis.axes import Ax, restack, unstack
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.machine import Machine, decided_for
 from malleable.rewriting.passes.passes import configurable, in_bodies, is_sized, settled
-from malleable.rewriting.streaming.comparisons import compared, torn
+from malleable.rewriting.streaming.comparisons import Compared, compared, torn
 from malleable.rewriting.streaming.cost import (
     even,
     is_fused,
@@ -33,7 +34,7 @@ from malleable.rewriting.streaming.cost import (
 )
 from malleable.rewriting.streaming.emit.as_written import is_value
 from malleable.rewriting.streaming.emit.means import means_of_one
-from malleable.rewriting.streaming.emit.rebuild import checkpointed, in_chunks, is_ours, put
+from malleable.rewriting.streaming.emit.rebuild import checkpointed, emitted, in_chunks, is_ours
 from malleable.rewriting.streaming.minor import is_searched, unroll_minor
 from malleable.rewriting.streaming.push import ROUNDS, check_options, chosen
 from malleable.rewriting.streaming.region.frontier import (
@@ -50,6 +51,7 @@ from malleable.rewriting.streaming.region.region import Ended, Kept, Mapped, Reg
 from malleable.rewriting.streaming.region.sinks import SINKS, Sink
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.separable import is_separable
+from malleable.rewriting.streaming.strategy import Options, Strategy, decided
 
 END = Ended | Kept
 SPREAD = 4  # so many times its largest operand is a value that is spread out
@@ -90,26 +92,18 @@ def stream(
         return jaxpr
     by_name, allow, may_inline = chosen(sinks, level)
 
-    def left(region: Region) -> bool:
-        """Whether the value had better be worked out as it is written."""
-        return threshold != 0 and block == "auto" and is_fused(region)
+    options = Options(block, remat, threshold)
 
     def once(body: compat.Jaxpr, stay: frozenset[int] = frozenset()) -> compat.Jaxpr:
         graph = Graph.of(body, may_inline)
         comparisons = compared(graph)
-
-        def pays(region: Region, small: int) -> str:
-            """Why streaming does not pay, or ""."""
-            why = _verdict(region, small) or torn(region, comparisons)
-            return why or ("" if threshold is not None else takes_longer(region))
-
         least = Machine.current().large if threshold is None else threshold
         written = {} if level == "exact" else unroll_minor(graph, least, comparisons, stay)
         changed = bool(written)
         tried: set = set()
         while (node := _next(graph, tried, least)) is not None:
             tried.add(node)
-            changed |= _stream_one(graph, node, by_name, allow, block, remat, pays, left)
+            changed |= _stream_one(graph, node, by_name, allow, comparisons, options)
         if again := {old for old, new in written.items() if is_searched(graph, new)}:
             return once(body, stay | again)  # XLA may round these twice, and find no extremum
         return graph.jaxpr() if changed else body
@@ -141,65 +135,78 @@ def _next(graph: Graph, tried: set, least: int) -> Node | None:
     return None
 
 
-def _stream_one(graph, node, sinks, allow, block, remat, pays, left) -> bool:
-    """Stream the best axis of what an equation spreads out; whether there was one."""
+def _stream_one(graph: Graph, node: Node, sinks, allow, comparisons, options: Options) -> bool:
+    """Stream what an equation spreads out: `grow -> trim -> schedule -> choose -> emit`."""
     (out,) = node.outs
-    aval, found, reasons = graph.avals[out], [], []
-    most = max((size(graph, v) for v in node.ins), default=0)
+    aval, most = graph.avals[out], max((size(graph, v) for v in node.ins), default=0)
     small = min(size(graph, out) // 8, max(4 * most, 64) if most else size(graph, out))
-    for dim, n in enumerate(aval.shape):
-        if n < 2:
-            continue
-        region = _region(graph, out, dim, n, sinks, allow, small)
-        if isinstance(region, str):
-            reasons.append(region)
-        elif why := pays(region, small):
-            reasons.append(why)
-        else:
-            found.append((_rank(region, small), dim, region))
-    for _, _, region in sorted(found, key=lambda entry: entry[:2]):
-        k = _rows(region, small) if block == "auto" else steps_of(region, node, block)
-        if k < region.n:
-            break
-        reasons.append("a block would be all of it")
-    else:
-        why = reasons[0] if reasons else "it has no axis to cut"
-        note("a large value is made as a whole", compat.where(node.eqn), why)
+    dims = ((d, n) for d, n in enumerate(aval.shape) if n > 1)
+    grown = [enter(graph, out, d, n, sinks, allow, small) for d, n in dims]
+    regions = [r if isinstance(r, str) else trim(r, out, small) for r in grown]
+    region, how = choose(node, regions, small, comparisons, options)
+    how = decided(how)
+    if region is None:
+        note("a large value is made as a whole", compat.where(node.eqn), how.why)
         return False
-    plan = Plan(finish(region))
-    if left(region):
-        plan.as_written = "value"
+    if how.as_written:
         why = "XLA works its value out in one kernel, without what is large"
         note("only what is differentiated is streamed", compat.where(node.eqn), why)
-    graph.replace(_rebuild(graph, node, plan, k, remat))
+    graph.replace(emit(graph, node, Plan(region), how))
     return True
 
 
-def _region(graph, value, dim, n, sinks, allow, small) -> Region | str:
-    """What an axis of a large value runs through, from small to small."""
-    window = Window(0, 1, n)
-    seed = {value: Stream(Ax(dim), window)}
-    start = pull(graph, seed, n, small)
-    if isinstance(start, str):
-        return start
-    enter = {value: seed.pop(value)} if value in seed else {}
-    if not enter:
+def enter(graph: Graph, value: int, dim: int, n: int, sinks, allow, small: int) -> Region | str:
+    """What an axis of a large value runs through, from small to small; or why it cannot."""
+    start, streams = pull(graph, {value: Stream(Ax(dim), Window(0, 1, n))}, n, small)
+    if value not in streams:
         return "it is made by what cannot be cut"
-    options = {"start": start, "beside": seed, "pulled": frozenset(start)}
-    region = grow(graph, enter, n, sinks, allow=allow, **options)
-    grown = dict(region.actions)
-    retreat(region)
-    more = {
-        v: Stream(ax, w) for v, ax, w in region.sources() if w == window and size(graph, v) > small
+    seed = {value: streams.pop(value)}
+    options = {"start": start, "beside": streams, "pulled": frozenset(start)}
+    return grow(graph, seed, n, sinks, allow=allow, **options)
+
+
+def trim(grown: Region, value: int, small: int) -> Region | str:
+    """The region that starts and ends where values are small, or why there is none."""
+    graph, region = grown.graph, retreat(grown)
+    large = {
+        v: Stream(ax, w)
+        for v, ax, w in region.sources()
+        if w == region.full and size(graph, v) > small
     }
-    taken = pull(graph, more, n, small, known=region)
-    if not isinstance(taken, str):
-        region.actions |= taken
-        region.streams |= more
-        region.pulled |= frozenset(taken)
-    keep_big(finish(region), small)
-    follow(region, grown)
-    return region if value in region.streams else "it is used as a whole"
+    actions, streams = pull(graph, large, region.n, small, known=region)
+    region = replace(
+        region,
+        actions={**region.actions, **actions},
+        streams={**region.streams, **streams},
+        pulled=region.pulled | frozenset(actions),
+    )
+    region = follow(keep_big(finish(region), small), grown.actions)
+    return finish(region) if value in region.streams else "it is used as a whole"
+
+
+def choose(
+    node: Node, regions: list, small: int, comparisons: Compared, options: Options
+) -> tuple[Region | None, Strategy]:
+    """The best axis and how it runs; or None, and why none does."""
+    block, remat, threshold = options
+    found, reasons = [], []
+    for region in regions:
+        if isinstance(region, str):
+            reasons.append(region)
+            continue
+        why = _verdict(region, small) or torn(region, comparisons)
+        if why := why or ("" if threshold is not None else takes_longer(region)):
+            reasons.append(why)
+        else:
+            found.append(region)
+    for region in sorted(found, key=lambda region: _rank(region, small)):
+        k = _rows(region, small) if block == "auto" else steps_of(region, node, block)
+        if k < region.n:
+            fused = threshold != 0 and block == "auto" and is_fused(region)
+            again = "tail" if remat else None
+            return region, Strategy("blocks", k, again, as_written="value" if fused else "")
+        reasons.append("a block would be all of it")
+    return None, Strategy(why=reasons[0] if reasons else "it has no axis to cut")
 
 
 def _verdict(region: Region, small: int) -> str:
@@ -207,7 +214,6 @@ def _verdict(region: Region, small: int) -> str:
     graph = region.graph
     if any(map(graph.is_placed, (*region.streams, *(v for v, *_ in region.sources())))):
         return "its type says on which devices its parts are"
-    region = finish(region)
     if is_separable(region):
         return "a derivative of it is one sum all along an axis: sum each factor first"
     if Plan(region).single:
@@ -276,45 +282,36 @@ def _rows(region: Region, small: int) -> int:
     return even(k, region.n)
 
 
-def _rebuild(graph: Graph, node: Node, plan: Plan, k: int, remat: bool) -> dict[int, int]:
+def emit(graph: Graph, node: Node, plan: Plan, how: Strategy) -> dict[int, int]:
     """A loop over blocks; {value outside: what it is now}."""
-    given = list(dict.fromkeys([*(s[0] for s in plan.sources), *plan.wholes]))
+    k = how.chunk
     n = plan.n
 
-    def run(*values):
-        at = dict(zip(given, values, strict=True))
-        wholes = {v: at[v] for v in plan.wholes} | means_of_one(plan, at, lambda steps: [{}])
+    def loop(at, wholes):
+        wholes |= means_of_one(plan, at, lambda steps: [{}])
 
         def step(state, feeds, t, size):
             return plan.step(state, dict(zip(plan.sources, feeds, strict=True)), wholes, t, size)
 
-        again = checkpointed(step) if remat else step
+        again = step if how.remat is None else checkpointed(step)
 
         def advance(state, every):
             feeds, t = every
-            state, gone = again(state, feeds, t[0], t.shape[0])
-            return state, [gone[v] for v in plan.escapes]
-
-        def single(state, every):
-            feeds, t = every
-            state, gone = again(state, feeds, t, None)
+            state, gone = again(state, feeds, *((t, None) if k == 1 else (t[0], t.shape[0])))
             return state, [gone[v] for v in plan.escapes]
 
         feeds = [unstack(at[v], ax, n) for v, ax, _ in plan.sources]
         every = (feeds, jnp.arange(n, dtype=jnp.int32))
         if k == 1:
             unroll = _unrolled(plan.region)
-            state, stacked = lax.scan(single, plan.init(wholes), every, unroll=unroll)
+            state, stacked = lax.scan(advance, plan.init(wholes), every, unroll=unroll)
         else:
             state, stacked = in_chunks(advance, plan.init(wholes), every, n, k, False)
-        whole = [
-            restack(rows, plan.region.streams[v].ax, graph.avals[v].shape)
-            for v, rows in zip(plan.escapes, stacked, strict=True)
-        ]
-        results = plan.final(state, wholes)
-        return [*whole, *(results[v] for v in plan.results)]
+        pairs, axes = zip(plan.escapes, stacked, strict=True), plan.region.streams
+        whole = [restack(rows, axes[v].ax, graph.avals[v].shape) for v, rows in pairs]
+        return whole, plan.final(state, wholes)
 
-    return put(graph, node, plan, run, given, [*plan.escapes, *plan.results], "stream")
+    return emitted(graph, node, plan, how, loop, list(plan.escapes), [], "stream")
 
 
 def _unrolled(region: Region) -> int:

@@ -55,12 +55,12 @@ def is_as_written(region: Region, seeds: Sequence[int], carries: Sequence[int]) 
 
 
 def as_written(
-    graph: Graph, run: Callable, node: Node, plan: Plan, given: list[int], results: list[int]
+    graph: Graph, run: Callable, node: Node, plan: Plan, which: str, given: list[int], results: list
 ) -> Callable:
-    """`run`, on the values `given`; its value, or derivative, is that of the equations before."""
+    """`run`, on the values `given`; the value, or the derivative, of the equations before."""
     actions = plan.region.actions
     # XLA keeps what a kernel has in common with another one, be it as large as it was spread out
-    alone = plan.as_written == "value"
+    alone = which == "value"
     nodes = actions if alone else (node, *actions)
     eqns = [(n.eqn, n.ins, n.outs) for n in nodes]  # as they are now
     known = {v: graph.value(v) for _, ins, _ in eqns for v in ins}

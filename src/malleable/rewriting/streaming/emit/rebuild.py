@@ -5,7 +5,7 @@ step behind, on the carry that comes in.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ from malleable.rewriting.streaming.region.region import Region, Window
 from malleable.rewriting.streaming.region.sinks import WINS
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.residuals import is_handed_on
+from malleable.rewriting.streaming.strategy import Strategy
 
 NAME = "push_up_reductions"
 _ours = functools.partial(compat.made_by, NAME)  # every function whose program becomes a body
@@ -63,22 +64,20 @@ def is_tail(eqn: compat.Eqn) -> bool:
     return eqn.primitive.name in REMATS and is_ours(compat.bodies(eqn.params)[0])
 
 
-def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[int, int]:
+def rebuild(graph: Graph, node: Node, view, plan: Plan, how: Strategy) -> dict[int, int]:
     """The scan with the plan in it; {value outside: what it is now}."""
+    k, remat = how.chunk, how.remat
     consts, carry, xs = view.split(list(node.ins))
     region: Region = plan.region
     carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
     kept = [i for i, v in enumerate(ys) if v in plan.escapes]
     streams = [i for i, v in enumerate(ys) if v in region.streams]
-    given = list(dict.fromkeys([*node.ins, *(s[0] for s in plan.sources), *plan.wholes]))
     escaping = [v for v in plan.escapes if v not in ys]
     n = plan.n
     key = lambda s: s[0] if s[1:] == (Ax(0), plan.full) else s  # noqa: E731
 
-    def run(*values):
-        at = dict(zip(given, values, strict=True))
+    def run(at, wholes):
         read = lambda vs: [at[v] for v in vs]  # noqa: E731
-        wholes = {v: at[v] for v in plan.wholes}
         fixed = read(consts)
         wholes |= means_of_one(plan, at, functools.partial(stacked_at, view, node, at))
 
@@ -88,10 +87,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
             blocks |= dict(zip(plan.handed, past, strict=True))
             return plan.step(state, blocks, wholes, t, k)
 
-        tail = advance
-        if remat is not None:
-            tail = checkpointed(advance)
-
+        tail = advance if remat is None else checkpointed(advance)
         one = functools.partial(step_of, view, fixed)
         again = is_handed_on(view.body)
 
@@ -111,11 +107,10 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
             state, gone = tail(state, [y[i] for i in streams], feeds, [], t[0], size)
             return (c, state), ([y[i] for i in kept], [gone[v] for v in escaping])
 
-        init = plan.init(wholes)
         ahead, behind = range(-plan.before, 0), range(n, n + plan.behind)
         if view.reverse:
             ahead, behind = behind[::-1], ahead[::-1]
-        state, first = plan.prologue(init, at, wholes, ahead)
+        state, first = plan.prologue(plan.init(wholes), at, wholes, ahead)
         rows = {v: at[v] for v in xs}
         rows |= {key(s): cut(at[s[0]], *s[1:], n) for s in plan.sources}
         every = (list(rows.values()), jnp.arange(n, dtype=jnp.int32))
@@ -131,16 +126,15 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
         if remat == "body":
             step = worked_out_again(step)
         if k == 1:
-            how = {"reverse": view.reverse, "unroll": view.unroll, "length": n}
-            loop, stacked = lax.scan(step, loop, every, **how)
+            options = {"reverse": view.reverse, "unroll": view.unroll, "length": n}
+            loop, stacked = lax.scan(step, loop, every, **options)
         else:
             loop, stacked = in_chunks(step, loop, every, n, k, view.reverse)
         final, state = loop
         state, more = plan.prologue(state, at, wholes, behind)
         if view.reverse:
             first, more = more[::-1], first[::-1]
-        results = plan.final(state, wholes)
-        whole = []
+        results, whole = plan.final(state, wholes), []
         for v, rows_of in zip(escaping, stacked[1], strict=True):
             blank = jnp.zeros_like(rows_of[0])
             parts = [[r.get(v, blank)[None] for r in part] for part in (first, more)]
@@ -148,26 +142,34 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, k: int, remat) -> dict[i
                 rows_of = jnp.concatenate([*parts[0], rows_of, *parts[1]])
             s = region.streams[v]
             whole.append(join(rows_of, s.ax, s.window, graph.avals[v].shape, plan.before))
-        return [*final, *stacked[0], *whole, *(results[v] for v in plan.results)]
+        return [*final, *stacked[0], *whole], results
 
-    old = [*carries, *(ys[i] for i in kept), *escaping, *plan.results]
-    return put(graph, node, plan, run, given, old)
+    old = [*carries, *(ys[i] for i in kept), *escaping]
+    return emitted(graph, node, plan, how, run, old, node.ins)
 
 
-def put(graph: Graph, node: Node, plan: Plan, run, given: list[int], old: list[int], by=NAME):
-    """Run on values of the graph; {what it stands for: what it is now, as weakly typed}.
+def emitted(
+    graph: Graph, node: Node, plan: Plan, how: Strategy, loop: Callable, old: list, given, by=NAME
+) -> dict[int, int]:
+    """{value of the graph: what it is now, as weakly typed}: `old`, and the results of the plan.
 
-    Numbers stay numbers, in bodies too: XLA simplifies these as it does those outside of loops.
+    loop(at, wholes) runs on values of the graph, `given` and the plan's, and gives `old` and the
+    results. Numbers stay numbers, in bodies too: XLA simplifies these as it does those outside.
     """
-    numbers = [graph.number(v) for v in given]
+    given = list(dict.fromkeys([*given, *(s[0] for s in plan.sources), *plan.wholes]))
+    numbers, old = [graph.number(v) for v in given], [*old, *plan.results]
 
     @_ours
-    def alike(*values):
+    def run(*values):
         values = [x if c is None else c for c, x in zip(numbers, values, strict=True)]
-        return [weakened(x, graph.avals[v]) for x, v in zip(run(*values), old, strict=True)]
+        at = dict(zip(given, values, strict=True))
+        made, results = loop(at, {v: at[v] for v in plan.wholes})
+        made = [*made, *(results[v] for v in plan.results)]
+        return [weakened(x, graph.avals[v]) for x, v in zip(made, old, strict=True)]
 
-    fun = as_written(graph, alike, node, plan, given, old) if plan.as_written else alike
-    return dict(zip(old, graph.trace(fun, given, node, by), strict=True))
+    if how.as_written:
+        run = as_written(graph, run, node, plan, how.as_written, given, old)
+    return dict(zip(old, graph.trace(run, given, node, by), strict=True))
 
 
 def step_of(view, fixed: list, c: list, x: list) -> tuple[list, list]:
@@ -208,18 +210,14 @@ class Parts(NamedTuple):
     between: list[int]
 
 
-def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, int]:
+def rebuild_batched(graph, node, view, plan, parts: Parts, how: Strategy) -> dict[int, int]:
     """As `rebuild`, where each step of a loop gives a block of rows, and some more follow."""
     consts, carry, xs = view.split(list(node.ins))
     carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
     used = [i for i, v in enumerate(ys) if graph.is_used(v)]
-    given = [*node.ins, *parts.tails, *(s[0] for s in plan.sources), *plan.wholes]
-    given = list(dict.fromkeys(given))
     n, w = view.length, parts.width
 
-    def run(*values):
-        at = dict(zip(given, values, strict=True))
-        wholes = {v: at[v] for v in plan.wholes}
+    def run(at, wholes):
         tails = {v: at[x][0] for v, x in zip(parts.joined, parts.tails, strict=True)}
         wholes |= means_of_one(plan, at, lambda steps: [tails], n * w)
 
@@ -228,7 +226,7 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
             blocks |= dict(zip(plan.sources, feeds, strict=True))
             return plan.step(state, blocks, wholes, t, size)
 
-        again = step if remat is None else checkpointed(step)
+        again = step if how.remat is None else checkpointed(step)
 
         @_ours
         def one(loop, every):
@@ -238,7 +236,7 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
             state, gone = again(state, rows, feeds, t, w)
             return (outs[: len(c)], state), [gone[v] for v in plan.escapes]
 
-        if remat == "body":
+        if how.remat == "body":
             one = worked_out_again(one)
         feeds = [cut(at[v], ax, window, plan.n) for v, ax, window in plan.sources]
         heads = [x[: n * w].reshape(n, w, *x.shape[1:]) for x in feeds]
@@ -251,11 +249,10 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, remat) -> dict[int, i
         for v, rows in zip(plan.escapes, stacked, strict=True):
             rows = jnp.concatenate([rows.reshape(n * w, *rows.shape[2:]), gone[v]])
             whole.append(restack(rows, plan.region.streams[v].ax, graph.avals[v].shape))
-        results = plan.final(state, wholes)
-        return [*final, *whole, *(results[v] for v in plan.results)]
+        return [*final, *whole], plan.final(state, wholes)
 
-    old = [*carries, *plan.escapes, *plan.results]
-    return put(graph, node, plan, run, given, old)
+    old = [*carries, *plan.escapes]
+    return emitted(graph, node, plan, how, run, old, [*node.ins, *parts.tails])
 
 
 def carried(view, node: Node) -> dict[int, int]:
@@ -267,7 +264,7 @@ def carried(view, node: Node) -> dict[int, int]:
     return {v: place[value] for v, value in pairs if value in place}
 
 
-def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[int, int]:
+def rebuild_behind(graph, node, view, plan: Plan, places: dict, how: Strategy) -> dict[int, int]:
     """One step behind: each step reduces the carry that comes in, which is in memory already.
 
     What a step works out would be worked out twice where XLA fuses it into the new carry and into
@@ -276,14 +273,11 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
     consts, carry, xs = view.split(list(node.ins))
     carries, ys = node.outs[: len(carry)], node.outs[len(carry) :]
     streams = [v for v in ys if v in plan.region.streams]
-    given = list(dict.fromkeys([*node.ins, *(s[0] for s in plan.sources), *plan.wholes]))
     n, back = plan.n, view.reverse
     first, others = (n - 1, slice(0, n - 1)) if back else (0, slice(1, n))
     last, before = (0, slice(1, n)) if back else (n - 1, slice(0, n - 1))
 
-    def run(*values):
-        at = dict(zip(given, values, strict=True))
-        wholes = {v: at[v] for v in plan.wholes}
+    def run(at, wholes):
         at_once = lambda c: {v: c[places[v]] for v in streams}  # noqa: E731
 
         @_ours
@@ -291,7 +285,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
             blocks = at_once(c) | dict(zip(plan.sources, feeds, strict=True))
             return plan.step(state, blocks, wholes, t, None)
 
-        if remat is not None:
+        if how.remat is not None:
             advance = worked_out_again(advance)
 
         def one(c, x):
@@ -303,7 +297,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
             state, gone = advance(state, c, feeds, t)
             return (one(c, x), state), [gone[v] for v in plan.escapes]
 
-        if remat == "body":
+        if how.remat == "body":
             step = worked_out_again(step)
         every = [at[v] for v in xs]
         feeds = [cut(at[v], ax, window, n) for v, ax, window in plan.sources]
@@ -319,11 +313,9 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, remat) -> dict[i
             ends = (gone[v][None], rows) if back else (rows, gone[v][None])
             stream = plan.region.streams[v]
             whole.append(restack(jnp.concatenate(ends), stream.ax, graph.avals[v].shape))
-        results = plan.final(state, wholes)
-        return [*c, *whole, *(results[v] for v in plan.results)]
+        return [*c, *whole], plan.final(state, wholes)
 
-    old = [*carries, *plan.escapes, *plan.results]
-    return put(graph, node, plan, run, given, old)
+    return emitted(graph, node, plan, how, run, [*carries, *plan.escapes], node.ins)
 
 
 def in_chunks(block, loop, every, n, k, reverse):

@@ -1,5 +1,8 @@
 """Where a region had better end: what leaves it small stays, what leaves it big goes back."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
 from malleable.programs.primitives import has
 from malleable.programs.types import bytes_of
 from malleable.rewriting.axis.axes import Flow, flow
@@ -30,24 +33,27 @@ def size(graph: Graph, value: int) -> int:
     return bytes_of(graph.avals[value])
 
 
-def drop(region: Region, node: Node) -> None:
-    """Leave an equation outside, and all that needs its results."""
-    work = [node]
+def without(region: Region, nodes: Iterable[Node]) -> Region:
+    """The region with these equations outside, and all that need their results."""
+    actions, streams, work = dict(region.actions), dict(region.streams), list(nodes)
     while work:
         node = work.pop()
-        if region.actions.pop(node, None) is None:
-            continue
-        for v in node.outs:
-            region.streams.pop(v, None)
-            work.extend(u for u in region.graph.users(v) if u in region.actions)
+        if actions.pop(node, None) is not None:
+            for v in node.outs:
+                streams.pop(v, None)
+                work.extend(u for u in region.graph.users(v) if u in actions)
+    return replace(region, actions=actions, streams=streams)
 
 
-def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None = None):
+def pull(
+    graph: Graph, wanted: Mapping[int, Stream], n: int, small: int, known: Region | None = None
+) -> tuple[dict[Node, Mapped], dict[int, Stream]]:
     """The equations that make values larger than `small`, to be run slice by slice as well.
 
-    streams: the values wanted, {value: Stream}; those made on the way are added. Gives the
-    actions, in order, or why there are none.
+    wanted: values that are to be cut. Gives the actions, in order, and all that they make: what is
+    wanted, where it can be cut, and what is made on the way.
     """
+    streams = dict(wanted)
     uses: dict[int, set] = _uses(known) if known is not None else {}
     there = dict(known.streams) if known is not None else {}
     for v in [v for v in streams if uses.get(v, {streams[v].ax}) != {streams[v].ax}]:
@@ -83,7 +89,7 @@ def pull(graph: Graph, streams: dict, n: int, small: int, known: Region | None =
                 streams[u] = Stream(ax, streams[v].window)
                 work.append(u)
     place = {node: i for i, node in enumerate(graph.order())}
-    return dict(sorted(actions.items(), key=lambda item: place[item[0]]))
+    return dict(sorted(actions.items(), key=lambda item: place[item[0]])), streams
 
 
 def _uses(region: Region) -> dict[int, set]:
@@ -95,8 +101,8 @@ def _uses(region: Region) -> dict[int, set]:
     return found
 
 
-def pull_sources(region: Region) -> None:
-    """Cut what a source is worked out from instead, where that is no more."""
+def pull_sources(region: Region) -> Region:
+    """The region that cuts what a source is worked out from instead, where that is no more."""
     graph, again = region.graph, True
     while again:
         again = False
@@ -118,15 +124,20 @@ def pull_sources(region: Region) -> None:
             here = [u for u, a in zip(node.ins, found.ins, strict=True) if a is not None]
             if sum(size(graph, u) for u in set(here)) > size(graph, v):
                 continue
-            region.actions[node] = Mapped(found, window, (0,) * len(node.ins))
-            region.streams[v] = Stream(ax, window)
-            region.pulled |= {node}
+            action = Mapped(found, window, (0,) * len(node.ins))
+            region = replace(
+                region,
+                actions={**region.actions, node: action},
+                streams={**region.streams, v: Stream(ax, window)},
+                pulled=region.pulled | {node},
+            )
             again = True
             break
+    return region
 
 
-def retreat(region: Region) -> None:
-    """Drop the last equations before an escape, where they take no more than they give.
+def retreat(region: Region) -> Region:
+    """The region without its last equations before an escape, where they give no less.
 
     So the axis leaves the region where it is narrowest, or already did.
     """
@@ -143,12 +154,12 @@ def retreat(region: Region) -> None:
             escaping = region.escapes()
             fed = {v for v in node.ins if v in region.streams and v not in escaping}
             if sum(size(graph, v) for v in node.outs) >= sum(size(graph, v) for v in fed):
-                drop(region, node)
-                again = True
+                region, again = without(region, [node]), True
+    return region
 
 
-def keep_big(region: Region, small: int) -> None:
-    """Drop what only comes after the last big value: it needs no streaming any more."""
+def keep_big(region: Region, small: int) -> Region:
+    """The region without what only comes after the last big value: it needs no streaming."""
     graph = region.graph
     useful: set = set()
     for node in reversed(list(region.actions)):
@@ -160,71 +171,49 @@ def keep_big(region: Region, small: int) -> None:
         onwards = any(u in useful for v in node.outs for u in graph.users(v))
         if big or onwards or any(size(graph, v) > small for v in node.outs):
             useful.add(node)
-    for node in list(region.actions):
-        if node not in useful:
-            drop(region, node)
+    return without(region, [node for node in region.actions if node not in useful])
 
 
-def follow(region: Region, grown: dict) -> None:
-    """Take cheap equations back in that come after the last big value, in order, from `grown`.
+def follow(region: Region, grown: Mapping) -> Region:
+    """The region with cheap equations of `grown` that come after the last big value.
 
     A gradient computes a block again; what is nonlinear behind it would need the block's results
     from a pass of their own.
     """
-    graph, more, most = region.graph, 0, Machine.current().tail_equations
+    graph, most = region.graph, len(region.actions) + Machine.current().tail_equations
+    actions, streams = dict(region.actions), dict(region.streams)
     late = graph.reach((v for node in grown for v in node.outs), forward=True)
     for node, action in grown.items():
-        if node in region.actions or not isinstance(action, Mapped) or node.name not in FUSIBLE:
+        if node in actions or not isinstance(action, Mapped) or node.name not in FUSIBLE:
             continue
-        taken = {v for v in node.ins if v in region.streams}
-        if not taken or not late.isdisjoint({*node.ins} - taken) or more == most:
+        taken = {v for v in node.ins if v in streams}
+        if not taken or not late.isdisjoint({*node.ins} - taken) or len(actions) == most:
             continue
         axes = [ax for v, ax in zip(node.ins, action.flow.ins, strict=True) if v in taken]
-        if axes != [region.streams[v].ax for v in node.ins if v in taken]:
+        if axes != [streams[v].ax for v in node.ins if v in taken]:
             continue
         (out,), (ax,) = node.outs, action.flow.outs
         if ax is not None and size(graph, out) <= sum(size(graph, v) for v in taken):
-            region.actions[node] = action
-            region.streams[out] = Stream(ax, action.window)
-            more += 1
+            actions[node], streams[out] = action, Stream(ax, action.window)
+    return replace(region, actions=actions, streams=streams)
 
 
 def finish(region: Region) -> Region:
     """With the equations without the axis that its steps need, all in order."""
-    graph = region.graph
+    graph, actions = region.graph, dict(region.actions)
     marks = [m.by for s in region.streams.values() for m in s.marks]
     marks += [m.by for a in region.actions.values() for m in getattr(a, "marks", ())]
     needed = [v for node in region.actions for v in node.ins if v not in region.streams]
-    late: dict[int, bool] = {}
-
-    def is_late(value) -> bool:
-        """Whether a value comes from a sink of the region."""
-        stack = [value]
-        while stack:
-            v = stack[-1]
-            node = graph.maker[v]
-            if v in late or node is None:
-                late.setdefault(v, False)
-                stack.pop()
-            elif node in region.actions and isinstance(region.actions[node], Ended | Kept):
-                late[v] = True
-                stack.pop()
-            else:
-                rest = [u for u in node.ins if u not in late]
-                if rest:
-                    stack.extend(rest)
-                else:
-                    late[v] = any(late[u] for u in node.ins)
-                    stack.pop()
-        return late[value]
-
-    work = [v for v in (*marks, *needed) if is_late(v)]
+    late: set[int] = set()  # the values that come from a sink of the region
+    for node in graph.order():
+        if isinstance(actions.get(node), Ended | Kept) or not late.isdisjoint(node.ins):
+            late.update(node.outs)
+    work = [v for v in (*marks, *needed) if v in late]
     while work:
         node = graph.maker[work.pop()]
-        if node is None or node in region.actions:
+        if node is None or node in actions:
             continue
-        region.actions[node] = Fed()
-        work.extend(v for v in node.ins if is_late(v))
+        actions[node] = Fed()
+        work.extend(v for v in node.ins if v in late)
     place = {node: i for i, node in enumerate(graph.order())}
-    region.actions = dict(sorted(region.actions.items(), key=lambda item: place[item[0]]))
-    return region
+    return replace(region, actions=dict(sorted(actions.items(), key=lambda it: place[it[0]])))

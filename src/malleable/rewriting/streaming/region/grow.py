@@ -39,7 +39,6 @@ def grow(
     start: dict[Node, Any] | None = None,
     beside: dict[int, Stream] | None = None,
     reverse: bool = False,
-    forbidden: frozenset = frozenset(),
     pulled: frozenset = frozenset(),
     made: frozenset = frozenset(),
     allow: Callable[[Ended | Carried], bool] = lambda action: True,
@@ -47,52 +46,50 @@ def grow(
     """The region of an axis of length n that enters at `streams`.
 
     after: further values that are known only when the stream has ended; start, beside: actions that
-    are decided already, and what they make on the way; forbidden: equations that stay outside;
-    pulled: those that run outside as well; made: those whose results are the streams themselves;
-    allow: which sinks may be used.
+    are decided already, and what they make on the way; pulled: equations that run outside as well;
+    made: those whose results are the streams themselves; allow: which sinks may be used.
     """
-    given = {**(beside or {}), **streams}
-    region = Region(graph, n, reverse, dict(start or {}), given, pulled=pulled)
     place = {node: i for i, node in enumerate(graph.order())}
-    # where a value that depends on the stream without carrying it comes from: sinks, or None
-    roots: dict[int, frozenset | None] = dict.fromkeys(after)
-    queue, seen = [], {*region.actions, *made}
 
-    def visit(values):
-        for v in values:
-            for user in graph.users(v):
-                if user not in seen and user in place:
-                    seen.add(user)
-                    heapq.heappush(queue, (place[user], user))
+    def once(forbidden: frozenset) -> tuple[Region, frozenset]:
+        """The region without some equations, and which further ones must stay outside."""
+        # where a value that depends on the stream without carrying it comes from: sinks, or None
+        roots: dict[int, frozenset | None] = dict.fromkeys(after)
+        actions, known, declined = dict(start or {}), {**(beside or {}), **streams}, []
+        region = Region(graph, n, reverse, actions, known, declined, pulled)
+        grower = _Grower(region, actions, known, declined, roots, sinks, forbidden, allow)
+        queue, seen = [], {*actions, *made}
 
-    visit([*streams, *roots])
-    grower = _Grower(region, roots, sinks, forbidden, allow)
-    while queue:
-        _, node = heapq.heappop(queue)
-        grower.decide(node)
-        visit(node.outs)
-    bad = grower.unfinished()
-    if bad:
-        return grow(
-            graph,
-            streams,
-            n,
-            sinks,
-            after=after,
-            start=start,
-            beside=beside,
-            reverse=reverse,
-            forbidden=forbidden | bad,
-            pulled=pulled,
-            made=made,
-            allow=allow,
-        )
+        def visit(values):
+            for v in values:
+                for user in graph.users(v):
+                    if user not in seen and user in place:
+                        seen.add(user)
+                        heapq.heappush(queue, (place[user], user))
+
+        visit([*streams, *roots])
+        while queue:
+            _, node = heapq.heappop(queue)
+            grower.decide(node)
+            visit(node.outs)
+        return region, grower.unfinished()
+
+    region, bad = once(frozenset())
+    forbidden = bad
+    while bad:
+        region, bad = once(forbidden)
+        forbidden |= bad
     return region
 
 
 @dataclass
 class _Grower:
+    """Fills the region's tables, equation by equation; nobody else changes them."""
+
     region: Region
+    actions: dict[Node, Any]
+    streams: dict[int, Stream]
+    declined: list[tuple[Node, str]]
     roots: dict[int, frozenset | None]
     sinks: dict[str, Sink]
     forbidden: frozenset
@@ -114,15 +111,15 @@ class _Grower:
         elif node not in self.forbidden:
             found = self.action(node)
         if isinstance(found, str):
-            region.declined.append((node, found))
+            self.declined.append((node, found))
             self.roots.update(dict.fromkeys(node.outs))
             return
         action, streams = found
-        region.actions[node] = action
+        self.actions[node] = action
         if streams is None:
             self.roots.update(dict.fromkeys(node.outs, frozenset([node])))
         else:
-            region.streams.update(zip(node.outs, streams, strict=True))
+            self.streams.update(zip(node.outs, streams, strict=True))
 
     # ------------------------------------------------------------ one equation
 

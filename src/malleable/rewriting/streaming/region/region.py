@@ -7,7 +7,9 @@ a sink whose result is known at the first step, and results that enter by `x - r
 `x * result` and leave again by a linear reduction, as in a softmax over the axis.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from malleable.rewriting.axis.axes import Ax, Flow, Running
@@ -98,17 +100,24 @@ class Fed(NamedTuple):
     """No axis: worked out at each step, from what the sinks have so far."""
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Region:
-    """What to do at each equation, in order; what is known of each value; what leaves."""
+    """What to do at each equation, in order; what is known of each value; what leaves.
+
+    A value: what grows, trims or schedules a region gives another one.
+    """
 
     graph: Graph
     n: int
     reverse: bool
-    actions: dict[Node, Any] = field(default_factory=dict)
-    streams: dict[int, Stream] = field(default_factory=dict)
-    declined: list[tuple[Node, str]] = field(default_factory=list)
+    actions: Mapping[Node, Any] = field(default_factory=dict)
+    streams: Mapping[int, Stream] = field(default_factory=dict)
+    declined: Sequence[tuple[Node, str]] = ()
     pulled: frozenset = frozenset()  # equations that run outside as well, if somebody needs them
+
+    def __post_init__(self):
+        object.__setattr__(self, "actions", MappingProxyType(self.actions))
+        object.__setattr__(self, "streams", MappingProxyType(self.streams))
 
     @property
     def full(self) -> Window:

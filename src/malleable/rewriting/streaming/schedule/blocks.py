@@ -5,7 +5,7 @@ dims; here the operand gives way that was made of fewer numbers.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 from jax import numpy as jnp
@@ -22,7 +22,7 @@ SHAPING = kind("dims") | {"iota"}
 ALIKE = FUSIBLE - SHAPING  # element by element
 
 
-def on_blocks(segment, actions: dict, key_of: Callable, whole: Callable, j, slices: Sequence):
+def on_blocks(segment, actions: Mapping, key_of: Callable, whole: Callable, j, slices: Sequence):
     """The blocks of the values `segment.outs`, from those of `segment.ins`; j: their indices.
 
     key_of(node, i): where operand i is among them, or None; then it is whole(value).

@@ -4,6 +4,7 @@ To add a slice to a slice is one vector operation, which XLA fuses with what mad
 reduce each slice of a few KiB first takes longer than to make it.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from jax import lax
@@ -47,11 +48,6 @@ def is_plain_sum(action) -> bool:
     return isinstance(action, Ended) and action.sink in (SUM, LATE_SUM) and not action.marks
 
 
-def is_late(action) -> bool:
-    """Whether an action is a sum of slices that is reduced at the end."""
-    return isinstance(action, Ended) and action.sink is LATE_SUM
-
-
 class Dims(NamedTuple):
     """Those that are summed at each step, and those of the accumulator that are at the end."""
 
@@ -59,8 +55,9 @@ class Dims(NamedTuple):
     then: tuple[int, ...]
 
 
-def sum_late(region: Region) -> None:
-    """Let these sums have slices for accumulators, without the dims of one element."""
+def sum_late(region: Region) -> Region:
+    """The region whose late sums have slices for accumulators, without the dims of one element."""
+    actions = dict(region.actions)
     for node in late_sums(region):
         action = region.actions[node]
         spec, (ax,), shape = action.spec, action.ins, region.graph.avals[node.ins[0]].shape
@@ -68,7 +65,8 @@ def sum_late(region: Region) -> None:
         now = tuple(d for d in spec.how if block[d] == 1)
         left = [d for d in range(len(block)) if d not in now]
         how = Dims(now, tuple(i for i, d in enumerate(left) if d in spec.how))
-        region.actions[node] = action._replace(sink=LATE_SUM, spec=spec._replace(how=how))
+        actions[node] = action._replace(sink=LATE_SUM, spec=spec._replace(how=how))
+    return replace(region, actions=actions)
 
 
 def _init(spec, aval):

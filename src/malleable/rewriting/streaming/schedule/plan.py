@@ -7,7 +7,7 @@ source, and gives the state after it and the blocks of what escapes.
 import functools
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +60,11 @@ class Plan:
     sources: (value, axis, window) of what is cut into slices; wholes: values seen whole;
     beside: those of them that are streams themselves, as the scan stacks them;
     escapes: values with the axis that leave stacked; single: whether it must go step by step;
-    delayed: (value, d) of slices needed d steps later; handed: the carry that is one of these;
-    as_written: what of it is that of the program before: its "value", its "derivative", or "".
+    delayed: (value, d) of slices needed d steps later; handed: the carry that is one of these,
+    of carries: {what the scan stacks: the carry that it is}.
     """
 
-    def __init__(self, region: Region):
+    def __init__(self, region: Region, carries: Mapping[int, int] | None = None):
         self.region, self.graph, self.n = region, region.graph, region.n
         self.full = region.full
         made = {v for node in region.actions for v in node.outs}
@@ -95,11 +95,19 @@ class Plan:
             for v, d in zip(node.ins, a.delays, strict=True)
             if d
         }
-        self.handed: dict = {}
-        self.as_written = ""
         windows = [s.window for s in region.streams.values()]
         self.before = max(0, -min((w.start for w in windows), default=0))
         self.behind = max(0, max(map(last_of, windows), default=0) - self.n + 1)
+        self.handed = self._handed(carries or {})
+
+    def _handed(self, carries: Mapping[int, int]) -> dict:
+        """What is delayed and a carry: {(value, steps): which carry}."""
+        found = {}
+        for v, d in self.delayed if not self.before + self.behind else ():
+            whole = self.carry_of(v)
+            if d == 1 and whole in carries:
+                found[v, d] = carries[whole]
+        return found
 
     def _needed_in_step(self) -> set[Node]:
         """The equations without the axis whose provisional results a step needs."""
@@ -150,11 +158,9 @@ class Plan:
             inside, ins, outs = set(), {}, []
             for node in nodes:
                 action = self.region.actions[node]
-                if isinstance(action, Alias):
-                    keys = [self._key(node, action.operand)]
-                else:
-                    keys = [self._key(node, i) for i in range(len(node.ins))]
-                for key in keys:
+                alias = isinstance(action, Alias)
+                for i in [action.operand] if alias else range(len(node.ins)):
+                    key = self._key(node, i)
                     if key is not None and (isinstance(key, tuple) or key not in inside):
                         ins[key] = None
                 inside.update(node.outs)
@@ -227,10 +233,11 @@ class Plan:
         for v, s in region.streams.items():
             aval = self.graph.avals[v]
             shape = (1, *slice_shape(aval.shape, s.ax, s.window.count))
-            shapes[v] = _like(shape, aval)
+            shapes[v] = aval.update(shape=shape)
         for v, ax, window in self.sources:
             aval = self.graph.avals[v]
-            shapes[v, ax, window] = _like((1, *slice_shape(aval.shape, ax, window.count)), aval)
+            shape = (1, *slice_shape(aval.shape, ax, window.count))
+            shapes[v, ax, window] = aval.update(shape=shape)
         return shapes
 
     # ------------------------------------------------------------ one step
@@ -419,7 +426,11 @@ class Plan:
     def feed(self, env, state, times: Callable, only: set | None = None):
         """Results so far, and what is worked out from them. times: see `result_of`, of a window."""
         env |= {("center", v): state["by", v] for v in self.centers if ("by", v) in state}
-        inside = {u for u, a in self.region.actions.items() if u in self.in_step or _is_mapped(a)}
+        inside = {
+            u
+            for u, a in self.region.actions.items()
+            if u in self.in_step or isinstance(a, Mapped | Carried)
+        }
         for node, action in self.region.actions.items():
             match action:
                 case Ended() | Kept():
@@ -436,11 +447,3 @@ class Plan:
                         if all(a is not None for a in args):
                             env.update(zip(node.outs, compat.copy(node.eqn, args), strict=True))
         return env
-
-
-def _is_mapped(action) -> bool:
-    return isinstance(action, Mapped | Carried)
-
-
-def _like(shape, aval):
-    return aval.update(shape=shape)

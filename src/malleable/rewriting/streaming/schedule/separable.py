@@ -23,7 +23,7 @@ def is_separable(region: Region) -> bool:
     """
     graph, moving, varies = region.graph, _moving(region), _varies(region)
     turned = {v: _long(graph, v) for v in (*region.escapes(), *region.results())}
-    for node in reversed(region.actions):  # turned: the dims along which cotangents vary
+    for node in reversed(list(region.actions)):  # turned: the dims along which cotangents vary
         out = node.outs[0]
         if out not in turned or out not in moving:
             continue
