@@ -36,14 +36,14 @@ def named(e: BaseException) -> BaseException:
     code = frame.tb_frame.f_code if frame is not None else None
     if frame is None or code is None or HOOKS not in code.co_freevars:
         return e
-    if isinstance(e, jax.errors.TracerIntegerConversionError):
+    if UNCONVERTED_TEST in getattr(e, "__notes__", ()):
+        what, hint = UNCONVERTED_TEST.split("\n  hint: ")
+    elif isinstance(e, jax.errors.TracerIntegerConversionError):
         what, hint = "what is indexed here takes Python's own numbers only", BY_ARRAY
     elif isinstance(e, jax.errors.TracerArrayConversionError):
         what, hint = "what is called here takes arrays of NumPy only, and one is traced", BY_NUMPY
     elif isinstance(e, jax.errors.ConcretizationTypeError):
         what, hint = "what is called here needs a value that is known only at run time", BY_NUMPY
-    elif UNCONVERTED_TEST in getattr(e, "__notes__", ()):
-        what, hint = UNCONVERTED_TEST.split("\n  hint: ")
     else:
         return e
     where = f"{code.co_filename}:{frame.tb_lineno} in {code.co_name}"
