@@ -80,6 +80,30 @@ def test_jit_is_a_call():
     check(jitted, 3.0, seen=[3.0])
 
 
+def test_a_step_changes_a_copy_of_its_carry():
+    """As flax.nnx does: JAX gives a step containers of its own."""
+
+    def popped(carry, x):
+        total, held = carry
+        first = held.pop()
+        return (total + first * x, [first + x]), first
+
+    def body(carry):
+        first = carry["held"].pop()
+        return {"held": [first * 2.0], "n": carry["n"] + 1}
+
+    def going(carry):
+        return (carry["n"] < 4) & (carry["held"].pop() < 9.0)
+
+    def f(x):
+        return lax.scan(popped, (0.0, [1.0]), x), lax.while_loop(
+            going, body, {"held": [x[1]], "n": 0}
+        )
+
+    given = jnp.arange(1.0, 4.0)
+    assert_same(unstage(f)(given), f(given))
+
+
 def test_branches_on_values_work():
     fun = jax.jit(lambda x: x if x.sum() > 1 else -x)
     assert unstage(fun)(X).tolist() == X.tolist()

@@ -135,7 +135,7 @@ class _Constructs:
 
         def step(i, carry):
             with saying(f"scan[{i}/{n}]"):
-                out = f(carry, jax.tree.unflatten(tree, _pick(leaves, i)))
+                out = f(_arrays(carry), jax.tree.unflatten(tree, _pick(leaves, i)))
             return out if isinstance(out, tuple | list) and len(out) == 2 else None
 
         for turn, i in enumerate(range(n - 1, -1, -1) if reverse else range(n)):
@@ -163,13 +163,13 @@ class _Constructs:
         turn = 0
         while True:
             with saying(f"while[{turn}] test"):
-                going = cond_fun(carry)
+                going = cond_fun(_arrays(carry))
             if jnp.shape(going) or not jnp.issubdtype(jnp.result_type(going), bool):
                 return _instead(staged, "the test of a while_loop is no boolean")
             if not going:
                 break
             with saying(f"while[{turn}]"):
-                out = body_fun(carry)
+                out = body_fun(_arrays(carry))
             if turn == 0 and (wider := _promoted(carry, out)) is not None:
                 carry = wider
                 continue
@@ -299,7 +299,7 @@ def _all_arrays(tree) -> bool:
 
 
 def _arrays(tree):
-    """With arrays in the place of numbers, as a traced function is given and gives them."""
+    """A copy, with arrays in the place of numbers, as a traced function is given and gives it."""
     return jax.tree.map(lambda x: compat.as_array(x) if compat.is_array(x) else x, tree)
 
 
