@@ -105,7 +105,7 @@ def impure(f, scope: Scope) -> str:
         wrapped = getattr(f, "__wrapped__", None)
         if isinstance(wrapped, types.FunctionType) and not at_fault and not is_jax(wrapped):
             return impure(wrapped, scope)
-        return f"{text} talks to the world" if at_fault else ""
+        return f"{text} has a side effect" if at_fault else ""
     if isinstance(f, functools.partial):
         return impure(f.func, scope)
     if isinstance(f, types.MethodType):

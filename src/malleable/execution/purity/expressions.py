@@ -332,7 +332,7 @@ def method(node, function, args, scope):
 def result(f, args, node, scope):
     """The kind of f(*args). Raises Stays where f is not known to be pure."""
     if f in (print, input) or getattr(f, "__module__", "") == "warnings":
-        raise Stays("effect", f"`{getattr(f, '__name__', f)}` talks to the world")
+        raise Stays("effect", f"`{getattr(f, '__name__', f)}` has a side effect")
     if _is_numpy(f):
         if join(*args) in (NUMBER, NUMPY):
             if any(a == NUMPY for a in args) or not isinstance(f, type | np.ufunc):
