@@ -12,6 +12,7 @@ from malleable.inspection.advice.evidence import sources
 def of_type(x: Any) -> str:
     """`float32[8,10]` for an array; what Python calls anything else.
 
+    >>> import numpy as np
     >>> of_type(np.zeros((8, 10), np.float32)), of_type(3), of_type(None), of_type([1])
     ('float32[8,10]', 'the int 3', 'None', 'a list')
     """
