@@ -1,5 +1,9 @@
 """What was called before changes no bit of a result, and no program."""
 
+import collections
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -211,3 +215,108 @@ def test_numbers_are_what_they_are_to_python(name):
 
 def outcome_of_leaves(f, args):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(f(*args))]
+
+
+class Held:
+    """An object of a user's, which is the same object whatever it holds."""
+
+    def __init__(self):
+        self.n, self.items = 1.0, collections.deque([1.0])
+
+    def __len__(self):
+        return len(self.items)
+
+    def __iter__(self):
+        return iter(self.items)
+
+    def __contains__(self, x):
+        return self.n == x
+
+    def __bool__(self):
+        return self.n < 3
+
+    def scale(self, x):
+        return x * self.n
+
+
+class Layer:
+    def __init__(self):
+        self.n = 1.0
+
+    def __call__(self, x):
+        return x * self.n
+
+
+@dataclasses.dataclass
+class Config:
+    n: float = 1.0
+
+
+GLOBAL = {"n": 1.0}
+SEVERAL = [1.0]
+TABLE = np.ones(2)
+
+
+def by_attribute(x, held):
+    return x * held.n
+
+
+def by_global(x):
+    return x * GLOBAL["n"] * SEVERAL[0] * len(SEVERAL) * TABLE[0]
+
+
+def by_default(x, held=GLOBAL):
+    return x * held["n"]
+
+
+def by_function(x, f=by_global):
+    return f(x)
+
+
+OBJECTS = {
+    "length": (Held, lambda x, h: x * len(h)),
+    "items": (Held, lambda x, h: x * sum(h) + max(h)),
+    "comprehension": (Held, lambda x, h: sum([x * a for a in h])),
+    "test": (Held, lambda x, h: jnp.sin(x) if h else jnp.cos(x)),
+    "contains": (Held, lambda x, h: x * (2.0 in h)),
+    "attribute, in a callee": (Config, lambda x, h: by_attribute(x, h) + 1),
+    "attribute by name": (Held, lambda x, h: x * getattr(h, "n")),  # noqa: B009
+    "method": (Held, lambda x, h: h.scale(x) + 1),
+    "call": (Layer, lambda x, h: h(x) + 1),
+    "derivative of a call": (Layer, lambda x, h: jax.grad(lambda x: h(x).sum())(x)),
+    "partial": (Config, lambda x, h: functools.partial(by_attribute, held=h)(x)),
+    "globals of a callee": (Config, lambda x, _: by_global(x) + jnp.sin(by_global(x))),
+    "its own globals": (Config, lambda x, _: x * GLOBAL["n"] * SEVERAL[0] * len(SEVERAL)),
+    "its default": (None, by_default),
+    "default of a callee": (Config, lambda x, _: by_default(x) + 1),
+    "function as a default": (Config, lambda x, _: by_function(x) + 1),
+}
+
+
+@pytest.mark.parametrize("as_argument", [True, False])
+@pytest.mark.parametrize("name", OBJECTS)
+def test_what_objects_and_globals_hold_is_read_at_each_call(name, as_argument):
+    make, fun = OBJECTS[name]
+    held = make() if make else None
+    given = (held,) if make and as_argument else ()
+    plain = fun if given or not make else lambda x: fun(x, held)
+    run = mal.jit(plain)
+    for n in (1.0, 2.0, 4.0, 4.0):
+        GLOBAL["n"] = SEVERAL[0] = TABLE[0] = n
+        SEVERAL[1:] = [n] * int(n > 1)
+        if held is not None:
+            held.n = n
+        if make is Held:
+            held.items.append(n)
+        np.testing.assert_allclose(run(X, *given), plain(X, *given), rtol=1e-5, atol=1e-6)
+
+
+def test_a_deque_grows_as_in_python():
+    def f(past, x):
+        past.append(x * len(past))
+        return x * past[-1]
+
+    run, one, two = mal.jit(f), collections.deque(maxlen=3), collections.deque(maxlen=3)
+    for _ in range(4):
+        assert float(run(one, 2.0)) == f(two, 2.0)
+    assert list(one) == list(two)

@@ -268,6 +268,9 @@ class Selective:
         leaves = [x for n in static for x in flatten(bound[n])[0]]
         if {spec.varargs, spec.varkw} & {*static} or any(isinstance(x, odd) for x in leaves):
             return self.general  # made anew for each call; or -0.0, which JAX takes for 0.0
+        held = (*(spec.defaults or ()), *(spec.kwonlydefaults or {}).values())
+        if any(isinstance(x, list | dict | set) for x in held):
+            return self.general  # a default that may change is no argument
         if part.direct is None:
             part.direct = jax.jit(
                 part.only_compiled(made), static_argnames=static,

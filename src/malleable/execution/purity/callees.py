@@ -19,6 +19,7 @@ from malleable.execution.purity.facts import (
     Stays,
     code_waits,
     is_stateful,
+    may_change,
     outside,
     parameters,
 )
@@ -108,6 +109,8 @@ def impure(f, scope: Scope) -> str:
         return f"{text} has a side effect" if at_fault else ""
     if isinstance(f, functools.partial):
         return impure(f.func, scope)
+    if not isinstance(f, type) and may_change(f):
+        return f"{text} may read what its object holds, which may be another each time"
     if isinstance(f, types.MethodType):
         return impure(f.__func__, scope)
     if isinstance(f, types.FunctionType):
@@ -170,13 +173,25 @@ def _rebound_by(code: types.CodeType) -> frozenset:
 def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
     if code_waits(f.__code__):
         return f"{text} is a generator", True, ""
-    inner = Scope(parameters(node), outside(f), scope.statement, returns=True)
+    read = outside(f)
+
+    def lookup(name):
+        if isinstance(value := read(name), list | dict | set):  # not in the key of a region
+            raise Stays("object", f"it reads `{name}`, which may change")
+        return value
+
+    inner = Scope(parameters(node), lookup, scope.statement, returns=True)
     inner.mutable, inner.numpy_inside, inner.callee = set(inner.kinds), True, True
     uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
     if uses.declared_global or uses.declared_nonlocal:
         return f"{text} writes a variable outside of it", True, ""
     for name in _rebound_in(f):
         return f"{text} reads `{name}`, which may be another each time", True, ""
+    for value in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
+        if isinstance(value, list | dict | set) or may_change(value):
+            return f"{text} has a default that may change", True, ""
+        if callable(value) and (why := impure(value, scope)):
+            return why, True, ""
     try:
         body = [ast.Return(value=node.body)] if isinstance(node, ast.Lambda) else node.body
         for stmt in body:

@@ -24,6 +24,7 @@ from malleable.execution.purity.facts import (
     join,
     kind_of,
     may_be_rebound,
+    may_change,
     parameters,
     refuse_numpy,
 )
@@ -156,17 +157,21 @@ def is_item_of_many(node, index, scope) -> bool:
     )
 
 
-def name(node, scope):
-    found = scope.kinds.get(node.id)
-    if found is not None:
-        return found
-    value = scope.lookup(node.id)
-    kind = kind_of(value)
-    return Known(value) if kind == NUMBER and isinstance(value, tuple) else kind
+def name(node, scope, whole=True):
+    """The kind of a name. whole: not only an attribute is read of what it stands for."""
+    kind = scope.kinds.get(node.id)
+    if kind is None:
+        value = scope.lookup(node.id)
+        kind = kind_of(value)
+        kind = Known(value) if kind == NUMBER and isinstance(value, tuple) else kind
+    if whole and isinstance(kind, Known) and may_change(kind.value):
+        raise Stays("object", "it takes an object that may change")
+    return kind
 
 
 def attribute(node, scope):
-    base = expression(node.value, scope)
+    of = node.value
+    base = name(of, scope, False) if isinstance(of, ast.Name) else expression(of, scope)
     if isinstance(base, Known):
         if isinstance(base.value, types.ModuleType | type):
             if may_be_rebound(base.value, node.attr):
@@ -285,15 +290,13 @@ def _check_argument(kind, scope):
         why = impure(kind.value, scope)
         if why:
             raise Stays("call", why)
-    elif isinstance(kind, Known) and (
-        hasattr(kind.value, "__next__") or isinstance(kind.value, list | dict | set)
-    ):
+    elif isinstance(kind, Known) and isinstance(kind.value, list | dict):
         raise Stays("object", "it takes something that may change")
 
 
 def method(node, function, args, scope):
-    base = expression(function.value, scope)
-    attr = function.attr
+    of, attr = function.value, function.attr
+    base = name(of, scope, False) if isinstance(of, ast.Name) else expression(of, scope)
     if base == NUMPY or (NUMPY in args and base == NUMBER):
         raise Stays("numpy", "NumPy computes this")
     if base == MADE:

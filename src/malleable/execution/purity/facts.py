@@ -3,6 +3,7 @@
 import ast
 import builtins
 import enum
+import functools
 import inspect
 import sys
 import types
@@ -111,6 +112,29 @@ def kind_of(value) -> Any:
             return NUMPY
         return NUMBER
     return Known(value)
+
+
+def may_change(value) -> bool:
+    """Whether the same object may hold something else at the next call, unlike what has a hash."""
+    try:
+        return any(map(_is_mutable, jax.tree.leaves(value)))
+    except ValueError:  # a dict whose keys have no order
+        return True
+
+
+def _is_mutable(leaf) -> bool:
+    if isinstance(leaf, types.MethodType):
+        return may_change(leaf.__self__)
+    if isinstance(leaf, functools.partial):
+        return may_change((leaf.func, leaf.args, leaf.keywords))
+    kind, known = type(leaf), (types.FunctionType, types.ModuleType, type, np.ndarray)
+    ours = kind.__module__.partition(".")[0] in ("jax", "jaxlib", "malleable")
+    if isinstance(leaf, known) or kind is object or ours:
+        return False
+    held = [x for name, x in getattr(leaf, "__dict__", {}).items() if name[:2] != "__"]
+    if callable(leaf) and all(map(callable, held)) and not hasattr(kind, "__slots__"):
+        return False
+    return kind.__hash__ in (None, object.__hash__)
 
 
 def may_be_rebound(owner, name: str) -> bool:
