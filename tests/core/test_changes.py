@@ -1,5 +1,6 @@
 """What a function changes in place is a result of its program, and is put back."""
 
+import collections
 import dataclasses
 import functools
 
@@ -395,3 +396,42 @@ def test_a_tree_keeps_what_stands_in_it_twice():
     assert copy == {"one": [2, {"a": 3}], "two": ([2, {"a": 3}], {"a": 3}), "plain": (2, 2)}
     assert copy["one"] is copy["two"][0] and copy["one"][1] is copy["two"][1]
     assert copy["one"] is not shared
+
+
+def test_what_is_put_back_asks_no_code_of_the_users_class():
+    class Counted:
+        def __init__(self):
+            object.__setattr__(self, "x", jnp.zeros(()))
+            object.__setattr__(self, "writes", 0)
+
+        def __setattr__(self, name, value):
+            object.__setattr__(self, "writes", self.writes + 1)
+            object.__setattr__(self, name, value)
+
+    def step(model, x):
+        model.x = model.x + x
+        return model.x * 2
+
+    for run in (step, interpret(step, {})):
+        model = Counted()
+        run(model, 3.0)
+        assert (float(model.x), model.writes) == (3.0, 1)
+
+
+@pytest.mark.parametrize("of", [dict, collections.OrderedDict])
+def test_the_keys_of_a_dict_keep_their_order(of):
+    def add(d, x):
+        d["first"] = x
+        return x
+
+    def put_last(d, x):
+        d["z"], d["a"] = x, d.pop("z")
+        d["z"] = d.pop("z")
+        return x
+
+    for f in (add, put_last) if of is collections.OrderedDict else (add,):  # JAX sorts a dict's
+        plain, run = of(z=1.0, a=2.0), of(z=1.0, a=2.0)
+        f(plain, 3.0)
+        interpret(f, {})(run, 3.0)
+        assert [*run] == [*plain]
+        assert told(run) == told(plain)

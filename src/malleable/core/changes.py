@@ -76,11 +76,12 @@ class Slot(NamedTuple):
 class Changes:
     """For each container that changed: its place, its keys in order, and what is new under them.
 
+    Last comes whether keys were put in another order; JAX sorts those of a copy of a dict.
     names: of the containers; outside: of those that are no arguments; once: of those outside
     that changed without a value of this run, and for good; count: how many arrays are needed.
     """
 
-    found: tuple[tuple[Place, tuple, dict], ...] = ()
+    found: tuple[tuple[Place, tuple, dict, bool], ...] = ()
     names: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
@@ -104,10 +105,11 @@ class Changes:
             return made[mark]
 
         ready = []
-        for place, keys, new in self.found:
+        for place, keys, new, moved in self.found:
             at = place.find(given)
             old = contents(at)
-            ready.append((at, {k: build(*new[k]) if k in new else old[k] for k in keys}))
+            order = keys if moved else dict.fromkeys([k for k in old if k in keys] + list(keys))
+            ready.append((at, {k: build(*new[k]) if k in new else old[k] for k in order}))
         for at, new in ready:
             fill(at, new)
 
@@ -207,7 +209,7 @@ class Watch:
                 raise TransformError(what, where=line_of(self.fun), hint=hint)
             return x
 
-        for _, place, _, new, fresh in self._changed():
+        for _, place, old, new, fresh in self._changed():
             spell = functools.partial(place.spell, self.fun, self.given)
             made = {}
             for key in fresh:
@@ -221,7 +223,7 @@ class Watch:
             if place.outside and not any(_is_of_run(x) for _, r, _ in made.values() for x in r):
                 once.append(name)
                 continue
-            found.append((place, tuple(new), made))
+            found.append((place, tuple(new), made, _is_moved(old, new)))
             names.append(name)
             outside += [name] * place.outside
         changes = Changes(tuple(found), tuple(names), tuple(outside), tuple(once), len(arrays))
@@ -347,30 +349,47 @@ _EMPTY: Any = object()
 
 
 def fill(it, new: dict) -> None:
-    """Make a container hold `new`, by its own ways of writing; what is there already, stays."""
+    """Make a container hold `new`: no code of its class is asked, as it was not by `contents`."""
     old = contents(it)
     fresh = {k: x for k, x in new.items() if k not in old or old[k] is not x}
     gone = [k for k in old if k not in new]
     match _kind(type(it)):
-        case "object" | "class":
+        case "class":
             for name in gone:
                 delattr(it, name)
             for name, x in fresh.items():
                 setattr(it, name, x)
+        case "object":
+            slots = _slots(type(it))
+            held = object.__getattribute__(it, "__dict__") if type(it).__dictoffset__ else {}
+            for name in gone:
+                slots[name].__delete__(it) if name in slots else held.pop(name)
+            for name, x in fresh.items():
+                slots[name].__set__(it, x) if name in slots else held.__setitem__(name, x)
+        case "cell" if gone:
+            del it.cell_contents
         case "cell":
-            it.cell_contents = new.get("")
+            it.cell_contents = new[""]
         case "list" if len(old) != len(new):
             it.clear()
             it.extend(new.values())
-        case "dict" if [k for k in old if k in new] != [k for k in new if k in old]:
-            it.clear()
-            it.update(new)
         case kind:
             into = it.namespace if kind == "names" else it
+            own = next(c for c in _OWN if isinstance(into, c))
+            if kind == "dict" and _is_moved(old, new):
+                gone, fresh = list(old), new
             for key in gone:
-                del into[key]
+                own.__delitem__(into, key)
             for key, x in fresh.items():
-                into[key] = x
+                own.__setitem__(into, key, x)
+
+
+_OWN: tuple[Any, ...] = (collections.OrderedDict, dict, list, collections.deque)
+
+
+def _is_moved(old: dict, new: dict) -> bool:
+    """Whether the keys that both have stand in another order."""
+    return [k for k in old if k in new] != [k for k in new if k in old]
 
 
 # ---------------------------------------------------------------- what a function reaches
