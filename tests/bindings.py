@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.scipy.stats import norm
 
 import malleable as mal
+from malleable import prob
 
 normal = mal.marker("normal", out=lambda mean, *_, **__: mean, missing="no handler", lanes="all")
 
@@ -72,3 +73,12 @@ class Adapter:
     def condition(self, f, values):
         given = lambda frame, mean, std, name: frame.read(name, None)
         return lambda *a: handle(f, given, feeds=values)(*a)[0]
+
+
+class Prob:
+    sample = staticmethod(prob.sample)
+    trace = staticmethod(prob.trace)
+    condition = staticmethod(prob.condition)
+    intervene = staticmethod(prob.intervene)
+    log_prob = staticmethod(prob.log_prob)
+    update = staticmethod(prob.update)

@@ -20,7 +20,7 @@ ROWS = {
         {"programs", "python_source"},
         {"core", "arrays"},
         {"frontend", "effects", "rewriting"},
-        {"execution"},
+        {"execution", "prob"},
         {"inspection"},  # sees everything, and is seen by nobody
         {"__init__"},
         {"tour", "integrations"},
@@ -66,7 +66,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(73850, 58000),
+    "all": Budget(74115, 58000),
     "compat": Budget(2700, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),

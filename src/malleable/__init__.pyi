@@ -1,6 +1,7 @@
 """The public names, for type checkers and editors; `__init__.py` loads each when it is asked."""
 
 from malleable import errors as errors
+from malleable import prob as prob
 from malleable.core.frame import Frame as Frame
 from malleable.core.frame import Masked as Masked
 from malleable.core.interpret import Rulebook as Rulebook
