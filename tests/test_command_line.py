@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import malleable as mal
-from malleable.__main__ import argument, find, main
+from malleable.__main__ import argument, find_function, main
 
 MODEL = """
 import jax
@@ -78,7 +78,7 @@ def test_source_runs(model, capsys):
 def test_save_writes_what_load_reads(model, tmp_path):
     assert main(["save", model, "m.mal", "--args", "f32[4,3]", "--transformable"]) == 0
     x = argument("f32[4,3]", {})
-    assert jnp.allclose(mal.load("m.mal")(x), find(model)[0](x))
+    assert jnp.allclose(mal.load("m.mal")(x), find_function(model)[0](x))
 
 
 def test_step_reads_commands(model, monkeypatch, capsys):
@@ -113,8 +113,8 @@ def test_a_wrong_argument_or_pass_is_named(model, capsys):
 
 
 def test_names_with_dots_and_types_of_every_kind(model):
-    assert find("a_model.py:Net.forward")[0](1) == 2
-    assert find("jax.numpy:sin")[0] is jnp.sin
+    assert find_function("a_model.py:Net.forward")[0](1) == 2
+    assert find_function("jax.numpy:sin")[0] is jnp.sin
     kinds = {text: argument(text, {}) for text in ("bool[3]", "i32[2,2]", "bf16[]", "u8[300]")}
     assert {k: str(x.dtype) for k, x in kinds.items()} == {
         "bool[3]": "bool", "i32[2,2]": "int32", "bf16[]": "bfloat16", "u8[300]": "uint8",

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
+from malleable.programs.primitives import KINDS, PRIMITIVES
+
 ROOT = pathlib.Path(__file__).parent.parent
 SRC = ROOT / "src" / "malleable"
 FILES = sorted(SRC.rglob("*.py"))
@@ -320,6 +322,34 @@ def test_every_listed_number_is_there():
 def test_files_are_short():
     long = [path for path in FILES if lines(path) > longest(path)]
     assert [f"{path.relative_to(SRC)}: {lines(path)} > {longest(path)}" for path in long] == []
+
+
+def overused(defined):
+    """{name: files} of the functions that stand at the top of more than three files.
+
+    defined: (file, tree). An entry of a table is named after its primitive, or its kind, and so
+    may stand in each of them.
+    """
+    files = {}
+    for file, tree in defined:
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                files.setdefault(node.name, set()).add(file)
+    entries = {*PRIMITIVES, *KINDS, "custom_jvp", "custom_vjp"}
+    many = {name: sorted(found) for name, found in files.items() if len(found) > 3}
+    return {name: found for name, found in many.items() if name.strip("_") not in entries}
+
+
+def test_no_name_of_a_function_stands_in_many_files():
+    assert overused((below(path), ast.parse(path.read_text())) for path in FILES) == {}
+
+
+def test_a_name_in_four_files_is_seen():
+    tree = ast.parse(
+        "def plain(x): ...\n\ndef _gather(x): ...\n\nclass A:\n    def other(self): ..."
+    )
+    assert overused([(file, tree) for file in "abcd"]) == {"plain": ["a", "b", "c", "d"]}
+    assert overused([(file, tree) for file in "abc"]) == {}
 
 
 def test_the_foundation_is_read_in_one_sitting():

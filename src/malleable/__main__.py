@@ -31,7 +31,7 @@ def main(argv=None) -> int:
     if given.command == "tour":
         return _tour(given)
     try:
-        fun, known = find(given.function)
+        fun, known = find_function(given.function)
         args = [argument(text, known) for text in given.args]
         given.run(fun, args, given)
     except (mal.MalleableError, OSError) as error:
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 # ---------------------------------------------------------------- what is named
 
 
-def find(name: str) -> tuple[Callable, dict[str, Any]]:
+def find_function(name: str) -> tuple[Callable, dict[str, Any]]:
     """The function behind `module:function` or `file.py:function`, and the names of its module.
 
     Raises MalleableError for what is not there.

@@ -11,7 +11,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.frame import Frame, Masked, Path, spell, spell_type
+from malleable.core.frame import Frame, Masked, Path, quoted, spell_type
 from malleable.core.interpret import Rulebook, run_staged
 from malleable.core.marker import marker
 from malleable.core.stage import stage
@@ -57,7 +57,7 @@ def sample(name: str, dist: Any, obs: Any = None) -> jax.Array:
         leaves = list(map(jnp.asarray, leaves))
         like = jax.eval_shape(lambda x: tree.unflatten(x).sample(jax.random.key(0)), leaves)
     if not isinstance(like, jax.ShapeDtypeStruct):
-        what = f"the site {spell(path)} has no distribution, but a {type(dist).__name__}"
+        what = f"the site {quoted(path)} has no distribution, but a {type(dist).__name__}"
         hint = "give it a pytree of arrays with sample(key), an array, and log_prob(value)"
         raise TransformError(what, where=compat.where(), hint=hint)
     known, role = [], "drawn"
@@ -74,7 +74,7 @@ def _seen(path, obs, like):
     try:
         shape = jnp.broadcast_shapes(obs.shape, like.shape)
     except ValueError:
-        what = f"the site {spell(path)} draws {spell_type(like)} and sees {spell_type(obs)}"
+        what = f"the site {quoted(path)} draws {spell_type(like)} and sees {spell_type(obs)}"
         hint = "give `obs` a shape that broadcasts with a draw's"
         raise TransformError(what, where=compat.where(), hint=hint) from None
     fits = jnp.promote_types(obs.dtype, like.dtype) == like.dtype
@@ -191,11 +191,11 @@ def _sites(program: compat.Jaxpr, around: tuple = ()) -> dict[Path, str]:
             inside = [functools.reduce(or_, inside)]
         for path, where in (site for body in inside for site in body.items()):
             if isinstance(view, compat.While):
-                what = f"the site {spell(path)} is in a while loop, of an unknown number of steps"
+                what = f"the site {quoted(path)} is in a while loop, of an unknown number of steps"
                 hint = "make it a scan of as many steps as there may be, and select by jnp.where"
                 raise TransformError(what, where=where, hint=hint)
             if path in found:
-                what = f"the name {spell(path)} is used twice, at {found[path]} and at {where}"
+                what = f"the name {quoted(path)} is used twice, at {found[path]} and at {where}"
                 hint = "give each site its own name, or put one inside a `scope`"
                 raise TransformError(what, where=where, hint=hint)
             found[path] = where
@@ -212,7 +212,7 @@ def _value(frame, lane, known, path, like, role):
     if value is None:
         return (known[0] if known else None), None
     if known:
-        raise frame.error(f"the site {spell(path)} is {role} already", "give no value for it")
+        raise frame.error(f"the site {quoted(path)} is {role} already", "give no value for it")
     if isinstance(value, Masked):
         value, written = value
     like = _type(lane, like=like)
@@ -228,8 +228,8 @@ def _score(frame, lane, *rest, path, tree, like, role):
     drawn = ()
     if value is None:
         if frame.key is None:
-            names = ", ".join(map(spell, frame.feeds)) or "none"
-            what = f"the site {spell(path)} has no value, those given are: {names}"
+            names = ", ".join(map(quoted, frame.feeds)) or "none"
+            what = f"the site {quoted(path)} has no value, those given are: {names}"
             raise frame.error(what, "give it one, or draw it: prob.trace(model)(key, ...)")
         key = frame.next_key()
         keys = jax.random.split(key, lane.shape) if lane.ndim else key
@@ -248,7 +248,7 @@ def _give(frame, lane, *rest, path, tree, like, role, as_role):
     """The rule of `condition` and `intervene`: put a value in, for who runs the model."""
     value, written = _value(frame, lane, rest[tree.num_leaves :], path, like, role)
     if written is not None:
-        what = f"the value of the site {spell(path)} may not have been drawn"
+        what = f"the value of the site {quoted(path)} may not have been drawn"
         raise frame.error(what, "give its `.value`, where you know the branch that is taken")
     if value is not None and role == "drawn":
         rest, role = (*rest, value), as_role

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 from malleable import Masked, TransformError, interpret
-from malleable.core.frame import Write, fold, path_of, select, spell, spell_type
+from malleable.core.frame import Write, fold, path_of, quoted, select, spell_type
 from tests.rules import assert_same, twice
 
 
@@ -224,6 +224,6 @@ def test_a_name_is_a_string_or_a_tuple_of_them(name):
 
 
 def test_names_and_types_are_spelled_as_the_user_writes_them():
-    assert spell(("a", "x")) == "'a/x'"
+    assert quoted(("a", "x")) == "'a/x'"
     assert spell_type(jnp.ones((2, 3))) == "float32[2,3]"
     assert spell_type({"a": (1.0, True)}) == "{a: (float32[], bool[])}"

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection import places
-from malleable.inspection.debugging.stepping import Enter, Leave, Step, prepare, spell, walk
+from malleable.inspection.debugging.stepping import Enter, Leave, Step, prepare, spell_path, walk
 from malleable.notes import listen
 from tests.generators.programs.programs import inputs, programs
 
@@ -89,7 +89,7 @@ def test_equations_that_are_not_entered_give_the_same():
 
 
 def test_the_path_names_the_example_and_the_iteration():
-    paths = {spell(s.path) for s in steps_of(ensemble, X)}
+    paths = {spell_path(s.path) for s in steps_of(ensemble, X)}
     assert "jit:ensemble > vmap[1/2] > scan[2/3]" in paths
     assert "jit:ensemble > vmap[0/2] > cond:false" in paths
     assert "jit:ensemble > vmap[1/2] > while[0] test" in paths
@@ -99,7 +99,7 @@ def test_enter_is_asked_with_the_path_around_the_equation():
     asked = []
     steps_of(ensemble, X, enter=lambda eqn, path: asked.append((str(eqn.primitive), path)) or True)
     assert asked[0] == ("jit", ())
-    assert any(name == "scan" and spell(p) == "jit:ensemble > vmap[0/2]" for name, p in asked)
+    assert any(name == "scan" and spell_path(p) == "jit:ensemble > vmap[0/2]" for name, p in asked)
 
 
 def test_every_equation_names_its_own_line():
@@ -141,7 +141,7 @@ def test_env_of_an_enter_is_that_of_the_body_around():
 
 
 def test_before_leads_outwards():
-    step = next(s for s in steps_of(ensemble, X) if "scan" in spell(s.path))
+    step = next(s for s in steps_of(ensemble, X) if "scan" in spell_path(s.path))
     names = []
     while (before := step.before) is not None:
         names.append(str(before.eqn.primitive))
@@ -246,7 +246,7 @@ def sharded_args(mesh):
 def test_devices_of_a_mesh_meet_at_collectives(axis_type):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(axis_type,))
     events = check(on_mesh(mesh), *sharded_args(mesh))
-    levels = [spell(e.path) for e in events if isinstance(e, Enter) and len(e.path) == 1]
+    levels = [spell_path(e.path) for e in events if isinstance(e, Enter) and len(e.path) == 1]
     assert levels == [f"shard_map[d={i}/8]" for i in range(8)]
     check(on_mesh(mesh), *sharded_args(mesh), enter=lambda eqn, path: False)
 

@@ -701,7 +701,7 @@ def meeting(count, meets, under: Any = contextlib.nullcontext):
     def fun(i):
         return lambda: crew.ask("psum", {"axes": ("x",)}, [i], under) if i in meets else i
 
-    return list(map(fun, range(count))), list(lanes.spread({"y": 2, "x": 2}))
+    return list(map(fun, range(count))), list(lanes.every_lane({"y": 2, "x": 2}))
 
 
 def test_a_collective_that_fails_at_the_end_of_a_thread_is_raised():

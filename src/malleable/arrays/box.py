@@ -38,7 +38,7 @@ def _operand(x):
     if isinstance(x, np.ndarray | np.generic) and type(x) is not Masked:
         return x
     if isinstance(x, list | tuple):
-        return functions.stacked(unbox(x))
+        return functions.nested_array(unbox(x))
     return NotImplemented
 
 
@@ -87,7 +87,7 @@ def _in_place(fun, ufunc):
             return NotImplemented
         a = self.value
         b = other.value if issubclass(kind, Box) else other
-        b = functions.stacked(unbox(b)) if isinstance(b, list | tuple) else b
+        b = functions.nested_array(unbox(b)) if isinstance(b, list | tuple) else b
         if not is_jax(a) and not is_jax(b):
             if journal.depth() == 0 and self._in_memory(a):
                 fun(a, b)

@@ -134,10 +134,10 @@ def run_ufunc(ufunc, method, args, kwargs):
 
 
 def as_operand(x):
-    return stacked(x) if isinstance(x, list | tuple) else own(x)
+    return nested_array(x) if isinstance(x, list | tuple) else own(x)
 
 
-def stacked(xs):
+def nested_array(xs):
     """The array that NumPy makes of a nested sequence with traced numbers or arrays in it."""
     if not isinstance(xs, list | tuple | range):
         return xs if isinstance(xs, jax.Array) else own(np.asarray(xs))
@@ -146,7 +146,7 @@ def stacked(xs):
     if not any(isinstance(x, jax.Array) for x in leaves):
         return np.asarray(xs)
     if shape is None or any(np.ndim(x) for x in leaves):  # arrays, or arrays among lists
-        parts = [stacked(x) for x in xs]
+        parts = [nested_array(x) for x in xs]
         if len({np.shape(x) for x in parts}) > 1:
             raise ValueError(
                 "setting an array element with a sequence. The requested array has an "
@@ -255,7 +255,7 @@ def canonical(dtype):
 def _option(key, value):
     if key == "dtype":
         return canonical(value)
-    return stacked(value) if isinstance(value, list) and _has_array(value) else own(value)
+    return nested_array(value) if isinstance(value, list) and _has_array(value) else own(value)
 
 
 def _argument(value, position, sequence, shaped):
@@ -264,7 +264,7 @@ def _argument(value, position, sequence, shaped):
     if (sequence and position == 0) or (sequence and isinstance(value, list)):
         return [as_operand(x) for x in value]
     if _has_array(value):
-        return stacked(value)
+        return nested_array(value)
     if shaped:
         value = type(value)(map(own, value)) if type(value) in (list, tuple) else value
         return tuple(value) if isinstance(value, list) and position else value

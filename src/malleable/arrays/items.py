@@ -12,7 +12,7 @@ from malleable.arrays.places import is_jax, traces
 def get_item(self, index):
     """box[index]: a view, a copy, a scalar or, for a traced mask, what waits for its size."""
     value = self.value
-    index = plain(index)
+    index = without_boxes(index)
     if type(value) is np.ndarray and not is_unknown(index):
         part = value[index]
         if type(part) is not np.ndarray:
@@ -40,13 +40,13 @@ def set_item(self, index, new):
     if self.scalar:
         name = self.__class__.__name__
         raise TypeError(f"{name!r} object does not support item assignment")
-    index = plain(index)
+    index = without_boxes(index)
     if isinstance(new, Box):
         if new._base is self and getattr(new._index, "index", None) is index:
             return  # x[i] += 1: written already
         new = new.value
     elif isinstance(new, list | tuple):
-        new = functions.stacked(unbox(new))
+        new = functions.nested_array(unbox(new))
     whole = self.value
     masked = type(new) is Masked
     if not masked and not is_jax(new) and type(whole) is np.ndarray and not is_unknown(index):
@@ -71,7 +71,7 @@ def set_item(self, index, new):
         self.write(places.written(whole, index, new))
 
 
-def plain(index):
+def without_boxes(index):
     """The index without boxes."""
     kind = type(index)
     return index if kind is int or kind is str else unbox(index)

@@ -47,7 +47,7 @@ def unknown_size(what: str) -> TransformError:
 
 def aligned(whole, mask, target, key=None, wanted=None):
     """The selected elements, moved from the true places of one mask to those of another."""
-    if mask is target or (key and wanted and all(map(_same, key, wanted))):
+    if mask is target or (key and wanted and all(map(_is_same_size, key, wanted))):
         return whole
     size = target.size
     order = jnp.nonzero(mask.ravel(), size=mask.size, fill_value=0)[0]
@@ -68,7 +68,7 @@ def guarded(x, mask):
     return jnp.where(mask.reshape(mask.shape + (1,) * max(x.ndim - mask.ndim, 0)), x, 1)
 
 
-def _same(a, b) -> bool:
+def _is_same_size(a, b) -> bool:
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
-from malleable.arrays.items import has_masked, is_unknown, plain
+from malleable.arrays.items import has_masked, is_unknown, without_boxes
 from malleable.arrays.masked import Masked, guarded, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.arrays.rows import gathered
@@ -96,7 +96,7 @@ def refuse_cast(ufunc, given, wanted):
 
 def _ufunc_at(ufunc, box, index, *values):
     raw = [functions.as_operand(unbox(v)) for v in values]
-    index = plain(index)
+    index = without_boxes(index)
     if not isinstance(box, Box):
         if any_jax(raw) or is_unknown(index):
             put_out(box, None)

@@ -24,7 +24,7 @@ def ndim(a):
 
 
 def _whole(a):
-    return functions.stacked(unbox(a)) if any_traced(a) else unbox(a)
+    return functions.nested_array(unbox(a)) if any_traced(a) else unbox(a)
 
 
 def size(a, axis=None):
@@ -39,7 +39,7 @@ def size(a, axis=None):
 def nonzero(a):
     if not any_traced(a):
         return DEFAULT
-    value = functions.stacked(unbox(a))
+    value = functions.nested_array(unbox(a))
     mask = value if value.dtype == np.bool_ else value != 0
     if not mask.ndim:
         raise ValueError("Calling nonzero on 0d arrays is not allowed.")
@@ -59,14 +59,14 @@ def extract(condition, arr):
     if not any_traced((condition, arr)):
         return DEFAULT
     mask = unbox(np.asarray(condition) if isinstance(condition, list) else condition)
-    return Box(functions.stacked(unbox(arr)), False).ravel()[Box(mask, False).ravel() != 0]
+    return Box(functions.nested_array(unbox(arr)), False).ravel()[Box(mask, False).ravel() != 0]
 
 
 def compress(condition, a, axis=None, out=None):
     if not any_traced(condition) or out is not None:
         return DEFAULT
-    box = a if isinstance(a, Box) else Box(functions.stacked(unbox(a)), False)
-    mask = Box(functions.stacked(unbox(condition)), False) != 0
+    box = a if isinstance(a, Box) else Box(functions.nested_array(unbox(a)), False)
+    mask = Box(functions.nested_array(unbox(condition)), False) != 0
     box = box.ravel() if axis is None else box
     if axis not in (None, 0):
         raise unknown_size("np.compress along this axis")
@@ -78,7 +78,7 @@ def trim_zeros(filt, trim="fb", axis=None):
     if not any_traced(filt):
         return DEFAULT
     note("np.trim_zeros keeps all elements", compat.where(), "which are zero is not known yet")
-    return filt if isinstance(filt, Box) else Box(functions.stacked(unbox(filt)), False)
+    return filt if isinstance(filt, Box) else Box(functions.nested_array(unbox(filt)), False)
 
 
 def _unsized(func):
@@ -120,7 +120,7 @@ def fill_diagonal(a, val, wrap=False):
     step = n + 1 if a.ndim == 2 else 1 + int(np.cumprod(a.shape[:-1]).sum())
     end = None if wrap or a.ndim != 2 else n * n
     spots = np.arange(a.size)[:end:step]
-    value = functions.stacked(unbox(val))
+    value = functions.nested_array(unbox(val))
     if np.ndim(value):
         value = np.resize(value, len(spots)) if not is_jax(value) else jnp.resize(value, len(spots))
     a.flat[spots] = Box(value, False) if is_jax(value) else value
@@ -147,7 +147,7 @@ def place(arr, mask, vals):
         np.place(new, *raw)
         arr[...] = new
         return None
-    values = jnp.ravel(functions.stacked(raw[1]))
+    values = jnp.ravel(functions.nested_array(raw[1]))
     mask = jnp.asarray(raw[0]).reshape(arr.shape).astype(bool)
     rank = jnp.cumsum(mask.ravel()) - 1  # the k-th true place takes the k-th value, round and round
     picked = values[rank % values.size].reshape(arr.shape)
@@ -159,7 +159,7 @@ def place(arr, mask, vals):
 def put(a, ind, v, mode="raise"):
     if not isinstance(a, Box):
         return DEFAULT
-    at, values = (functions.stacked(unbox(x)).ravel() for x in (ind, v))
+    at, values = (functions.nested_array(unbox(x)).ravel() for x in (ind, v))
     at = at % a.size if mode == "wrap" else at.clip(0, a.size - 1) if mode == "clip" else at
     a.flat[at] = values[np.arange(at.size) % values.size]
     return None
@@ -227,7 +227,7 @@ def _at_least(func):
 
 def _at_least_one(func, a):
     if not isinstance(a, Box):
-        a = functions.stacked(unbox(a))
+        a = functions.nested_array(unbox(a))
         if not is_jax(a):
             return held(func(a))
         a = Box(a, None)
@@ -246,7 +246,7 @@ def imag(val):
 # ---------------------------------------------------------------- types and others
 
 
-def _types(x):
+def _type_or_number(x):
     """What NumPy's type functions look at: a type, or a number of Python's."""
     if not isinstance(x, Box) and not is_jax(x):
         return x
@@ -258,7 +258,7 @@ def _types(x):
 
 def _on_types(func):
     def call(*args, **kwargs):
-        return func(*map(_types, args), **kwargs)
+        return func(*map(_type_or_number, args), **kwargs)
 
     return call
 
@@ -280,7 +280,7 @@ def _scalar_kind(func):
 def piecewise(x, condlist, funclist, *args, **kw):
     if not any_traced((x, condlist, funclist, args, kw)):
         return DEFAULT
-    x = x if isinstance(x, Box) else Box(functions.stacked(unbox(x)), None)
+    x = x if isinstance(x, Box) else Box(functions.nested_array(unbox(x)), None)
     single = not isinstance(condlist, list | tuple) and np.ndim(condlist) == x.ndim
     conditions = [condlist] if single else list(condlist)
     values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
@@ -296,9 +296,9 @@ def apply_along_axis(func1d, axis, arr, *args, **kwargs):
         return DEFAULT
 
     def row(r):
-        return functions.stacked(unbox(func1d(Box(r, False), *args, **kwargs)))
+        return functions.nested_array(unbox(func1d(Box(r, False), *args, **kwargs)))
 
-    return rebox(jnp.apply_along_axis(row, axis, functions.stacked(unbox(arr))))
+    return rebox(jnp.apply_along_axis(row, axis, functions.nested_array(unbox(arr))))
 
 
 def clip(a, a_min=None, a_max=None, out=None, *, min=None, max=None, **kwargs):
@@ -367,7 +367,7 @@ def poly(seq_of_zeros):
     """Of a matrix of real numbers the coefficients are real."""
     if not any_traced(seq_of_zeros):
         return DEFAULT
-    value = functions.stacked(unbox(seq_of_zeros))
+    value = functions.nested_array(unbox(seq_of_zeros))
     real = value.ndim == 2 and value.dtype.kind != "c"
     return wrap(jnp.poly(value).real if real else jnp.poly(value))
 
@@ -408,7 +408,7 @@ def shares_memory(a, b, max_work=None):
 def broadcast_arrays(*args, subok=False):
     if not any_jax(unbox(args)):
         return DEFAULT
-    arrays = jnp.broadcast_arrays(*(functions.stacked(unbox(a)) for a in args))
+    arrays = jnp.broadcast_arrays(*(functions.nested_array(unbox(a)) for a in args))
     return tuple(Box(x, False) for x in arrays)
 
 
@@ -419,7 +419,7 @@ def einsum(*operands, out=None, optimize=False, **kwargs):
     return out
 
 
-def _parts(fun):
+def _split_views(fun):
     """np.split and its kin: views, made as NumPy's own Python makes them."""
 
     def split(ary, *args, **kwargs):
@@ -431,7 +431,7 @@ def _parts(fun):
 
 
 SPECIAL: dict[Any, Any] = {
-    **{f: _parts(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
+    **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     np.shape: shape,
     np.ndim: ndim,
     np.size: size,

@@ -104,15 +104,15 @@ def made_by(maker: str, fun: Callable) -> Callable:
 
 def is_made_by(maker: str, jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program went through `made_by`."""
-    return _function(jaxpr).startswith(f"{maker}.")
+    return _function_at(jaxpr).startswith(f"{maker}.")
 
 
 def is_of_jax(jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program is JAX's own."""
-    return JAX_FOLDER in _function(jaxpr)
+    return JAX_FOLDER in _function_at(jaxpr)
 
 
-def _function(jaxpr: Jaxpr) -> str:
+def _function_at(jaxpr: Jaxpr) -> str:
     """`name at file:line` of the function behind a program."""
     return getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
 

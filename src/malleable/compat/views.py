@@ -105,7 +105,7 @@ def _custom_jvp(eqn):
         _, rule = _subfuns(eqn)
         flat = list(rule.call_wrapped(*primals, *tangents))
         n = len(eqn.outvars)
-        return flat[:n], _plain(flat[n:], eqn.outvars)
+        return flat[:n], _dense_tangents(flat[n:], eqn.outvars)
 
     return CustomJvp(close(eqn.params["call_jaxpr"]), jvp)
 
@@ -130,7 +130,7 @@ def _custom_vjp(eqn):
         out = rule.call_wrapped(*res, *cts)
         if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], dict | None):
             out = out[0]  # from JAX 0.11: (cotangents, logs)
-        return _plain(out, eqn.invars)
+        return _dense_tangents(out, eqn.invars)
 
     return CustomVjp(close(eqn.params["call_jaxpr"]), fwd, bwd, eqn.params["symbolic_zeros"])
 
@@ -149,7 +149,7 @@ def unsymbolic(tree):
     return jax.tree.unflatten(whole, values), flags
 
 
-def _plain(tangents, variables):
+def _dense_tangents(tangents, variables):
     """Tangents or cotangents, the symbolic zeros among them as arrays."""
     absent = (type(None), ad.Zero, jax.custom_derivatives.SymbolicZero)
     return [
@@ -213,11 +213,11 @@ def _shard_map(eqn):
         names = eqn.params.get("axes", eqn.params.get("axis_name", ()))
         return frozenset(names if isinstance(names, tuple | list) else (names,))
 
-    said = [frozenset(a for part in spec for a in _names(part)) for spec in p["out_specs"]]
+    said = [frozenset(a for part in spec for a in _mesh_axes(part)) for spec in p["out_specs"]]
     return Map(close(p["jaxpr"]), axes, wrap, lanes, united, said)
 
 
-def _names(part):
+def _mesh_axes(part):
     """The mesh axes that a part of a PartitionSpec names."""
     return () if part is None else part if isinstance(part, tuple) else (part,)
 

@@ -206,7 +206,7 @@ class Watch:
                 what = f"{name} becomes a {type(x).__name__}, into which JAX cannot look"
                 hint = "return the value, or register the class as a pytree: "
                 hint += "jax.tree_util.register_dataclass"
-                raise TransformError(what, where=line_of(self.fun), hint=hint)
+                raise TransformError(what, where=line_of_function(self.fun), hint=hint)
             return x
 
         for _, place, old, new, fresh in self._changed():
@@ -230,7 +230,7 @@ class Watch:
         return changes, arrays
 
 
-def line_of(fun: Callable) -> str:
+def line_of_function(fun: Callable) -> str:
     """Where a function begins."""
     code = getattr(inspect.unwrap(fun), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else ""

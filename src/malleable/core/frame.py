@@ -81,11 +81,11 @@ class Frame:
         q = path_of(name)
         value = self.feeds.get(q, self.shared.get(q, otherwise))
         if value is _REQUIRED:
-            known = ", ".join(map(spell, [*self.feeds, *self.shared])) or "none"
-            what = f"{spell(q)} is read, and nothing is fed in under that name"
+            known = ", ".join(map(quoted, [*self.feeds, *self.shared])) or "none"
+            what = f"{quoted(q)} is read, and nothing is fed in under that name"
             raise self.error(what, f"feed it; the names fed in are: {known}")
         if isinstance(value, Misfit):
-            raise self.error(f"{spell(q)} cannot be fed here: {value.why}", value.hint)
+            raise self.error(f"{quoted(q)} cannot be fed here: {value.why}", value.hint)
         return value
 
     def write(self, name: Name, value: Any, mode: str = "stack") -> None:
@@ -96,7 +96,7 @@ class Frame:
         """
         q = path_of(name)
         if mode not in MODES:
-            what = f"{spell(q)} is written with the unknown mode {mode!r}"
+            what = f"{quoted(q)} is written with the unknown mode {mode!r}"
             raise self.error(what, f"the modes are {', '.join(MODES)}")
         self.put(q, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
 
@@ -229,7 +229,7 @@ def check_same(path: Path, old: Write, new: Write) -> None:
 def clash(path: Path, old: Write, new: Write, how: str, hint: str) -> TransformError:
     both = f"{old.where or 'a line unknown'} and {new.where or 'a line unknown'}"
     both = f"both times by {new.where}" if old.where == new.where and new.where else both
-    return TransformError(f"{spell(path)} is written {how} ({both})", where=new.where, hint=hint)
+    return TransformError(f"{quoted(path)} is written {how} ({both})", where=new.where, hint=hint)
 
 
 def signature(tree):
@@ -246,7 +246,7 @@ def path_of(name: Any) -> Path:
     return path
 
 
-def spell(path: Path) -> str:
+def quoted(path: Path) -> str:
     """A path as the user wrote it, scopes and all."""
     return repr("/".join(path))
 

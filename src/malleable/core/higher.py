@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec
 
 from malleable import compat
 from malleable.core import frame as frames
-from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, select, spell, spread, zeros
+from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, quoted, select, spread, zeros
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.analyze import analyze
@@ -223,7 +223,7 @@ def _union(branches: list) -> dict:
         if all(flag is None for flag in flags):
             continue
         if w.mode in ("stack", "unique"):
-            what = f"{spell(q)} is written in some branches of a cond but not in all"
+            what = f"{quoted(q)} is written in some branches of a cond but not in all"
             hint = 'write it in every branch, or with mode="masked" to get (value, written)'
             raise TransformError(what, where=w.where, hint=hint)
         shapes = [f.shape for f in flags if hasattr(f, "shape")]
@@ -388,7 +388,7 @@ def _carry_into(frame, end, loop: str):
 def _check_modes(writes, modes: list[str], loop: str, better: str) -> None:
     for q, w in writes.items():
         if w.mode in modes:
-            what = f"{spell(q)} is written with mode {w.mode!r} inside {loop}"
+            what = f"{quoted(q)} is written with mode {w.mode!r} inside {loop}"
             hint = f'write it with mode="{better}", or outside of the loop'
             raise TransformError(what, where=w.where, hint=hint)
 

@@ -66,7 +66,7 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
     """
 
     def staged(*args, **kwargs) -> Staged:
-        leaves, tree, traced = arguments(fun, args, kwargs)
+        leaves, tree, traced = staged_arguments(fun, args, kwargs)
         twice, made = links((args, kwargs)), {}
 
         @functools.wraps(fun, assigned=(), updated=())
@@ -95,10 +95,10 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
     return staged
 
 
-def arguments(fun: Callable, args: tuple, kwargs: dict) -> tuple[list, Any, list[bool]]:
+def staged_arguments(fun: Callable, args: tuple, kwargs: dict) -> tuple[list, Any, list[bool]]:
     """The leaves of the arguments, their pytree, and which of them `stage` traces.
 
-    >>> arguments(abs, (1.0, "fast"), {})[2]
+    >>> staged_arguments(abs, (1.0, "fast"), {})[2]
     [True, False]
     """
     leaves, tree = jax.tree.flatten((args, kwargs))

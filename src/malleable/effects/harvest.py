@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import jax
 from jax import numpy as jnp
 
-from malleable.core.frame import Frame, Masked, select, spell, spell_type
+from malleable.core.frame import Frame, Masked, quoted, select, spell_type
 from malleable.core.interpret import Rulebook, run_flat, sites
 from malleable.core.marker import Marker, marker
 from malleable.core.stage import Staged
@@ -82,7 +82,8 @@ def fit(frame: Frame, path, given, wanted, hint="give the shape and dtype it has
     same = jax.tree.structure(given) == jax.tree.structure(wanted)
     if not same or not all(map(fits, jax.tree.leaves(given), jax.tree.leaves(wanted))):
         raise TransformError(
-            f"{spell(path)} is given as {spell_type(given)}, and {spell_type(wanted)} belongs here",
+            f"{quoted(path)} is given as {spell_type(given)}, "
+            f"and {spell_type(wanted)} belongs here",
             where=frame.where,
             hint=hint,
         )

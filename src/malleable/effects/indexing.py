@@ -10,7 +10,7 @@ from malleable.errors import TransformError
 
 def plain_index(index, shape, lower):
     """An index without watched values; raises IndexError where NumPy does."""
-    parts = tuple(_plain(p, lower) for p in (index if isinstance(index, tuple) else (index,)))
+    parts = tuple(_lowered(p, lower) for p in (index if isinstance(index, tuple) else (index,)))
     if len(parts) > 1 and any(map(is_traced_mask, parts)):
         raise unknown_size("x[i, mask]", "select in two steps: x[i][mask] = y")
     if not any(isinstance(p, compat.Tracer) for p in jax.tree.leaves(parts)):
@@ -18,7 +18,7 @@ def plain_index(index, shape, lower):
     return parts if isinstance(index, tuple) else next(iter(parts))
 
 
-def _plain(part, lower):
+def _lowered(part, lower):
     if isinstance(part, slice):
         return slice(*map(lower, (part.start, part.stop, part.step)))
     return np.asarray(part) if isinstance(part, list) else lower(part)

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 from malleable import compat
-from malleable.core.frame import path_of, spell
+from malleable.core.frame import path_of, quoted
 from malleable.errors import TransformError
 
 _scopes = compat.user_context(())  # those around us; part of the key of every trace cache
@@ -37,7 +37,8 @@ def nest(flat: Mapping) -> dict:
         for i in range(1, len(q)):
             if q[:i] in flat:
                 raise TransformError(
-                    f"{spell(q[:i])} names both a value and a scope ({flat[q[:i]][1]} and {where})",
+                    f"{quoted(q[:i])} names both a value and a scope "
+                    f"({flat[q[:i]][1]} and {where})",
                     where=where,
                     hint="rename one of them",
                 )
@@ -71,5 +72,5 @@ def unnest(values: Mapping, known: Iterable, what: str = "") -> dict:
 
 
 def no_such_name(path, known: Iterable, what: str) -> TransformError:
-    names = ", ".join(sorted(map(spell, known))) or "none"
-    return TransformError(f"there is no {what} named {spell(path)}", hint=f"known names: {names}")
+    names = ", ".join(sorted(map(quoted, known))) or "none"
+    return TransformError(f"there is no {what} named {quoted(path)}", hint=f"known names: {names}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import jax
 
 from malleable import compat
-from malleable.core.frame import Frame, spell, spell_type
+from malleable.core.frame import Frame, quoted, spell_type
 from malleable.core.interpret import Rulebook, run_staged, sites
 from malleable.core.marker import marker
 from malleable.core.stage import stage
@@ -46,7 +46,7 @@ def param(name: str, init: Callable, *args):
     leaves, tree = jax.tree.flatten(types)
     if any(isinstance(c, compat.Tracer) for c in (*made.consts, *jax.tree.leaves(args))):
         raise TransformError(
-            f"the initializer of {spell(path)} uses a value that is traced",
+            f"the initializer of {quoted(path)} uses a value that is traced",
             where=compat.where(),
             hint="make a parameter from its key, shapes and constants only",
         )
@@ -70,7 +70,7 @@ def init(fun: Callable) -> Callable:
             if any(eqn.params[k] != old.params[k] for k in ("types", "tree")):
                 both = f"{compat.where(old)} and {compat.where(eqn)}"
                 raise TransformError(
-                    f"parameter {spell(q)} is used with two types ({both})",
+                    f"parameter {quoted(q)} is used with two types ({both})",
                     where=compat.where(eqn),
                     hint="give each its own name, or put one inside a `scope`",
                 )
@@ -106,14 +106,14 @@ def _give(frame, *, path, types, tree, make):
     given = frame.read(path, None)
     if given is None:
         raise frame.error(
-            f"there is no parameter {spell(path)}, of type {spell_type(wanted)}",
-            f"make it with init(fun)(key, ...); given are: {_names(frame)}",
+            f"there is no parameter {quoted(path)}, of type {spell_type(wanted)}",
+            f"make it with init(fun)(key, ...); given are: {_given_names(frame)}",
         )
     return jax.tree.leaves(fit(frame, path, given, wanted, "parameters come from init(fun)"))
 
 
-def _names(frame) -> str:
-    return ", ".join(map(spell, frame.shared)) or "none"
+def _given_names(frame) -> str:
+    return ", ".join(map(quoted, frame.shared)) or "none"
 
 
 _BOOK = Rulebook({param_p: _give})

@@ -18,10 +18,10 @@ from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.numbers import python_bool
 from malleable.errors import TransformError
-from malleable.frontend.common.frames import named, without_ours
-from malleable.frontend.common.session import Options, Session, active, session, within
+from malleable.frontend.common.frames import named_frame, without_ours
+from malleable.frontend.common.session import Options, Session, active, run_in_session, session
 from malleable.frontend.counterparts import texts
-from malleable.frontend.counterparts.bounded import BoundedList, plain, spread
+from malleable.frontend.counterparts.bounded import BoundedList, as_jax_list, spread_items
 from malleable.frontend.operators import (
     callables,
     comprehensions,
@@ -90,7 +90,7 @@ def autograph(fun: Callable | None = None, **options) -> Callable:
         except Exception as e:
             failed = without_ours(e)
             if chosen.mode == "full" and not active():
-                failed = named(failed)
+                failed = named_frame(failed)
         try:
             raise failed
         finally:
@@ -133,17 +133,17 @@ def enter(fun: Callable, options: Options, args: tuple, kwargs: dict) -> Any:
     if not any_traced((args, kwargs), fun):
         return fun(*args, **kwargs)
     here = Session(options, OPERATORS.call, lanes=compat.is_batched())
-    return within(here, run_boxed, fun, args, kwargs)
+    return run_in_session(here, run_boxed, fun, args, kwargs)
 
 
 def run_boxed(fun, args, kwargs):
     args, kwargs = box_all((args, kwargs))
     if journal.current() is not None:
-        return finish(OPERATORS.call(fun, *args, **kwargs))
+        return finish_result(OPERATORS.call(fun, *args, **kwargs))
     with journal.opened(base=True) as book:
         book.made = {}
         try:
-            return finish(OPERATORS.call(fun, *args, **kwargs))
+            return finish_result(OPERATORS.call(fun, *args, **kwargs))
         finally:
             for place in book.places.values():
                 if place.kind != "box":
@@ -202,7 +202,7 @@ def box_all(x):
     return {k: box_all(v) for k, v in x.items()} if kind is dict else x
 
 
-def finish(out) -> Any:
+def finish_result(out) -> Any:
     """The result as JAX wants it: arrays instead of boxes, NaN where a dropped `raise` happened."""
     failed = session().raised._value
     failed = failed if isinstance(failed, compat.Tracer) else None
@@ -221,7 +221,7 @@ def finish_leaf(failed, seen: dict, x) -> Any:
             finished = functools.partial(finish_leaf, failed, seen)
             return jax.tree.map(finished, x, is_leaf=is_whole)
     if bounded(x) is not None:
-        return plain(x[0])
+        return as_jax_list(x[0])
     if type(x) is Masked:
         return BoundedList(x.compact(), x.count.value)
     value = x.value if isinstance(x, Box) else x
@@ -329,6 +329,6 @@ OPERATORS = types.SimpleNamespace(
     part=functools.partial(matching.part, _caller.call),
     entered=unwinding.entered,
     with_=functools.partial(exceptions.with_, _caller.call),
-    spread=spread,
+    spread=spread_items,
     consume=functools.partial(comprehensions.consume, _caller.call),
 )

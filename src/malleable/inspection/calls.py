@@ -131,7 +131,7 @@ class _listening:
 
     def hear(self, frame, event, _):
         if event == "call":
-            if kind := _kind(frame):
+            if kind := _frame_kind(frame):
                 made = _called(kind, frame)
                 known = made.defined is None or compat.is_users(made.defined.file)
                 if known and not any(_is_part(made, call) for _, call in self.open[-3:]):
@@ -142,7 +142,7 @@ class _listening:
 
 
 @functools.lru_cache(4096)
-def _named(module: str, code: types.CodeType) -> str:
+def _transformation(module: str, code: types.CodeType) -> str:
     """The transformation that this code runs, or ""."""
     package = module.partition(".")[0]
     if package == "jax":
@@ -168,11 +168,11 @@ _OURS = {
 }
 
 
-def _kind(frame) -> str:
+def _frame_kind(frame) -> str:
     module, code = frame.f_globals.get("__name__", ""), frame.f_code
     if code.co_name == "__call__" and module == "jax._src.custom_derivatives":
         return type(frame.f_locals.get("self")).__name__
-    return _named(module, code)
+    return _transformation(module, code)
 
 
 def _is_part(made: Called, around: Called) -> bool:
@@ -248,11 +248,11 @@ def _again(frame) -> tuple[Callable, tuple, dict] | None:
         end += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         kwargs |= known[names[end]]
-    given, named = jax.tree.map(_typed, (tuple(args), kwargs))
+    given, named = jax.tree.map(_as_type, (tuple(args), kwargs))
     return None if _holds_tracer((fun, given, named)) else (fun, given, named)
 
 
-def _typed(x):
+def _as_type(x):
     """A value being traced, as its type; a function without those it closes over."""
     if isinstance(x, compat.Tracer):
         return jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -312,7 +312,7 @@ def _merge(call: Called) -> None:
     kept: dict[Any, Called] = {}
     for inner in call.inner:
         _merge(inner)
-        key = str((inner.kind, inner.said, inner.fun, inner.defined, inner.at, _shape(inner)))
+        key = str((inner.kind, inner.said, inner.fun, inner.defined, inner.at, _call_tree(inner)))
         if key in kept:
             kept[key].times += 1
         else:
@@ -320,8 +320,8 @@ def _merge(call: Called) -> None:
     call.inner = list(kept.values())
 
 
-def _shape(call: Called) -> list:
-    return [(c.kind, c.fun, c.times, _shape(c)) for c in call.inner]
+def _call_tree(call: Called) -> list:
+    return [(c.kind, c.fun, c.times, _call_tree(c)) for c in call.inner]
 
 
 def _lines(call: Called, head: str, rest: str) -> Iterator[str]:

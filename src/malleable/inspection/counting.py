@@ -45,7 +45,7 @@ def count(eqn: compat.Eqn, trips: Trips = once) -> Count:
     """
     parts = bodies_of(eqn)
     if not parts:
-        return Count(flop_of(eqn, number), traffic(eqn))
+        return Count(flop_of(eqn, as_number), traffic(eqn))
     inside = compat.bodies(eqn.params)
     each = [total(inside[i], trips).times(n(trips)) for i, n in parts]
     if eqn.primitive.name == "cond":
@@ -65,7 +65,7 @@ def bodies_of(eqn: compat.Eqn) -> list[tuple[int, Callable[[Trips], float]]]:
     view = compat.view(eqn) if inside else None
     match view:
         case compat.Scan(length=length):
-            return [(0, lambda trips: number(length))]
+            return [(0, lambda trips: as_number(length))]
         case compat.While():
             return [(0, lambda trips: trips(eqn) + 1), (1, lambda trips: trips(eqn))]
         case compat.Map(axes=axes):
@@ -83,6 +83,6 @@ def traffic(eqn: compat.Eqn) -> int:
     return sum(bytes_of(v.aval) for v in (*eqn.invars, *eqn.outvars))
 
 
-def number(dim) -> int:
+def as_number(dim) -> int:
     """A size as a number: a symbolic one counts as 1."""
     return dim if isinstance(dim, int) else 1

@@ -40,10 +40,10 @@ def of(*eqns: compat.Eqn) -> Place | None:
 
 def frames(*eqns: compat.Eqn) -> list[Place]:
     """As `compat.user_places`; in a region of `malleable.jit`, the lines that it was cut from."""
-    return list(map(_written, compat.user_places(*eqns)))
+    return list(map(_place_as_written, compat.user_places(*eqns)))
 
 
-def _written(place: Place) -> Place:
+def _place_as_written(place: Place) -> Place:
     if not place.file.startswith("<region "):
         return place
     where, _, function = tracing.user_line(f"{place.file}:{place.line}").rpartition(" in ")

@@ -240,7 +240,7 @@ class Row(NamedTuple):
     facts: frozenset[str]
 
 
-def _rows(text: str) -> dict[str, Row]:
+def _parsed_rows(text: str) -> dict[str, Row]:
     found: dict[str, Row] = {}
     of = ""
     for line in filter(None, text.splitlines()):
@@ -255,7 +255,7 @@ def _rows(text: str) -> dict[str, Row]:
     return found
 
 
-PRIMITIVES = _rows(_ROWS)
+PRIMITIVES = _parsed_rows(_ROWS)
 
 
 def kind(*kinds: str) -> frozenset[str]:

@@ -96,10 +96,10 @@ def _signature(rule, rng, dtypes, pool) -> tuple[Traced, list, dict] | None:
         known: dict = {}
         mixed = (dtype, *MIXED) if pool != LONG and rng.random() < 0.3 else (dtype,)
         kinds = [kind for kind in sides.kinds.values() if isinstance(kind, Arr)]
-        found = [_dtype(kind, rng, mixed, known) for kind in kinds]
+        found = [_random_dtype(kind, rng, mixed, known) for kind in kinds]
         if None in found:
             continue
-        shapes = [_shape(kind, rng, pool, known) for kind in kinds]
+        shapes = [_random_shape(kind, rng, pool, known) for kind in kinds]
         avals = list(map(jax.ShapeDtypeStruct, shapes, found))
         values = {n: _other(n, k, rng) for n, k in sides.kinds.items() if not isinstance(k, Arr)}
         traced = sides.at(avals, values)
@@ -114,7 +114,7 @@ def _signature(rule, rng, dtypes, pool) -> tuple[Traced, list, dict] | None:
     return None
 
 
-def _shape(kind, rng, pool, sizes):
+def _random_shape(kind, rng, pool, sizes):
     if kind.dims is None:
         return tuple(rng.choice(pool, rng.choice([0, 1, 2, 2, 3])).tolist())
     shape = []
@@ -128,7 +128,7 @@ def _shape(kind, rng, pool, sizes):
     return tuple(shape)
 
 
-def _dtype(kind, rng, likely, known):
+def _random_dtype(kind, rng, likely, known):
     first = likely[rng.integers(len(likely))]
     fitting = (d for d in map(jnp.dtype, (first, *DTYPES)) if kind.takes(d, known))
     return next(fitting, None)
@@ -300,7 +300,7 @@ def _is_far(want, got, moved, xs, still=None):
 def _different(rule, what, index, want, got, xs, values):
     sides: Sides = rule.sides
     given = dict(zip(sides.arrays, xs, strict=True)) | values
-    shown = "; ".join(f"{name} = {_text(x)}" for name, x in given.items())
+    shown = "; ".join(f"{name} = {_array_text(x)}" for name, x in given.items())
     figures = f"{np.asarray(want)[index]} became {np.asarray(got)[index]}"
     at = f" at {list(index)}" if index else ""
     return RuleError(
@@ -310,7 +310,7 @@ def _different(rule, what, index, want, got, xs, values):
     )
 
 
-def _text(x):
+def _array_text(x):
     if not isinstance(x, jax.Array):
         return getattr(x, "__name__", repr(x))
     return f"{x.dtype}{list(x.shape)} {np.array2string(np.asarray(x), threshold=24)}"
@@ -344,7 +344,7 @@ def _check_sink(sink, n, dtypes, rng):
                     exact = sink.level(spec) == "exact"
                     wrong = _differs(want, got) if exact else _is_far(want, got, moved, xs, whole)
                     if wrong is not None:
-                        shown = "; ".join(map(_text, xs))
+                        shown = "; ".join(map(_array_text, xs))
                         figures = f"{np.asarray(want)[wrong]} and {np.asarray(got)[wrong]}"
                         raise RuleError(
                             f"sink {sink.name!r}: {what}: {figures}",

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from malleable.execution.buckets.masks import bucketed, run
+from malleable.execution.buckets.masks import bucketed, run_region
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import trace_symbolic
 from tests.execution.symbolic_programs import program
@@ -39,7 +39,7 @@ def same(fun, shapes, sizes=((16, 5),), edit=lambda x: x):
     padded = region(fun, shapes)
     for i, (n, m) in enumerate(sizes):
         args = [edit(x) for x in arguments(shapes, {"n": n, "m": m}, i)]
-        got = run(padded, args)
+        got = run_region(padded, args)
         for have, want in zip(got, jax.tree.leaves(jax.jit(fun)(*args)), strict=True):
             assert have.shape == want.shape
             assert have.dtype == want.dtype
@@ -60,7 +60,7 @@ def test_random_programs_give_what_they_give_exactly(seed):
     for n, m in ((2, 9), (16, 3)):
         args = list(arguments("n3 m n:i", {"n": n, "m": m}, seed))
         try:
-            got = run(padded, args)
+            got = run_region(padded, args)
         except Unsupported:
             continue
         for have, want in zip(got, jax.jit(fun)(*args), strict=True):
@@ -186,14 +186,14 @@ def test_random_numbers_are_those_of_the_exact_size():
 def test_sizes_of_a_bucket_share_an_executable():
     padded = region(lambda x: x / x.sum(), "n")
     for n in (2, 3, 9, 16):
-        assert run(padded, [np.ones(n, np.float32)])[0].shape == (n,)
+        assert run_region(padded, [np.ones(n, np.float32)])[0].shape == (n,)
     assert padded.compiled == 1
-    run(padded, [np.ones(17, np.float32)])
+    run_region(padded, [np.ones(17, np.float32)])
     assert padded.compiled == 2
 
 
 def test_results_of_fixed_size_stay_arrays_of_jax():
-    whole, total = run(region(lambda x: (x * 2, x.sum()), "n"), [np.ones(3, np.float32)])
+    whole, total = run_region(region(lambda x: (x * 2, x.sum()), "n"), [np.ones(3, np.float32)])
     assert isinstance(total, jax.Array)
     assert isinstance(whole, np.ndarray)
 

@@ -36,38 +36,38 @@ def custom_derivative(sizes, eqn, *ins):
     return evaluate_padded(sizes, _view(eqn).body, ins)
 
 
-def _run(sizes: Sizes, body: compat.Jaxpr, xs) -> list:
+def _run_body(sizes: Sizes, body: compat.Jaxpr, xs) -> list:
     """The arrays that a body gives for arrays."""
     avals = [v.aval for v in body.jaxpr.invars]
     args = [as_padded(sizes, aval, x) for aval, x in zip(avals, xs, strict=True)]
     return [strong(p.x) for p in evaluate_padded(sizes, body, args)]
 
 
-def _arrays(ins) -> list:
+def _as_arrays(ins) -> list:
     return [strong(jnp.asarray(p.x)) for p in ins]
 
 
 @mask_rule("cond")
 def cond(sizes, eqn, index, *ins):
-    branches = [lambda *xs, body=body: _run(sizes, body, xs) for body in _view(eqn).branches]
+    branches = [lambda *xs, body=body: _run_body(sizes, body, xs) for body in _view(eqn).branches]
     if index.x.dtype == bool:
-        return lax.cond(index.x, branches[1], branches[0], *_arrays(ins))
-    return lax.switch(index.x, branches, *_arrays(ins))
+        return lax.cond(index.x, branches[1], branches[0], *_as_arrays(ins))
+    return lax.switch(index.x, branches, *_as_arrays(ins))
 
 
 @mask_rule("while")
 def while_(sizes, eqn, *ins):
     """A test of several lanes (of vmap) ends each lane by itself: those of the padding at once."""
     view = _view(eqn)
-    test_consts, consts, carry = map(_arrays, view.split(ins))
+    test_consts, consts, carry = map(_as_arrays, view.split(ins))
     lanes = view.cond.jaxpr.outvars[0].aval
 
     def goes_on(carry):
-        (test,) = _run(sizes, view.cond, [*test_consts, *carry])
+        (test,) = _run_body(sizes, view.cond, [*test_consts, *carry])
         return filled(sizes, as_padded(sizes, lanes, test), False)
 
     def body(carry):
-        new = _run(sizes, view.body, [*consts, *carry])
+        new = _run_body(sizes, view.body, [*consts, *carry])
         if not lanes.shape:
             return new
         test = goes_on(carry)
@@ -80,11 +80,11 @@ def while_(sizes, eqn, *ins):
 @mask_rule("scan")
 def scan(sizes, eqn, *ins):
     view = _view(eqn)
-    consts, carry, xs = map(_arrays, view.split(ins))
+    consts, carry, xs = map(_as_arrays, view.split(ins))
     count = len(carry)
 
     def step(carry, x):
-        outs = _run(sizes, view.body, [*consts, *carry, *x])
+        outs = _run_body(sizes, view.body, [*consts, *carry, *x])
         return outs[:count], outs[count:]
 
     if not is_symbolic(view.length):

@@ -7,9 +7,9 @@ there, and where JAX drops or fills it becomes -1, which no array has.
 from jax import lax
 from jax import numpy as jnp
 
-from malleable.execution.buckets.values import Padded, filled, fit, mask_rule
+from malleable.execution.buckets.values import Padded, filled, fit_dim, mask_rule
 from malleable.execution.common.breaks import Unsupported
-from malleable.execution.common.sizes import is_symbolic
+from malleable.execution.common.sizes import is_symbolic, same_size
 
 Mode = lax.GatherScatterMode
 
@@ -24,8 +24,8 @@ def gather(sizes, eqn, p, indices):
         if axis in batching:
             if is_symbolic(size):
                 raise Unsupported("gather of batches of a size that changes")
-        elif is_symbolic(size) and not _same(dim, size):
-            x = fit(x, axis, x.shape[axis] + sizes.room(size))  # no start is moved by the room
+        elif is_symbolic(size) and not same_size(dim, size):
+            x = fit_dim(x, axis, x.shape[axis] + sizes.room(size))  # no start is moved by the room
     index = _true_indices(sizes, indices, p.dims, window, numbers.start_index_map, params["mode"])
     return lax.gather(
         x,
@@ -35,10 +35,6 @@ def gather(sizes, eqn, p, indices):
         mode=params["mode"],
         fill_value=params["fill_value"],
     )
-
-
-def _same(a, b) -> bool:
-    return is_symbolic(a) == is_symbolic(b) and a == b
 
 
 def _true_indices(sizes, indices, dims, window, components, mode):
@@ -80,7 +76,7 @@ def scatter(sizes, eqn, p, indices, updates):
     numbers = params["dimension_numbers"]
     window = _scatter_window(p.dims, updates.dims, numbers)
     pairs = zip(p.dims, window, strict=True)
-    if any(is_symbolic(size) and not _same(dim, size) for dim, size in pairs):
+    if any(is_symbolic(size) and not same_size(dim, size) for dim, size in pairs):
         return _scatter_one(sizes, eqn, p, indices, updates, window)
     components = numbers.scatter_dims_to_operand_dims
     drop = Mode.CLIP if mode == Mode.CLIP else Mode.FILL_OR_DROP
@@ -124,8 +120,8 @@ def dynamic_slice(sizes, eqn, p, *starts):
     if len(starts) != len(window):
         raise Unsupported("dynamic_slice of a computed size")
     for axis, (dim, size) in enumerate(zip(p.dims, window, strict=True)):
-        if is_symbolic(size) and not _same(dim, size):
-            x = fit(x, axis, x.shape[axis] + sizes.room(size))
+        if is_symbolic(size) and not same_size(dim, size):
+            x = fit_dim(x, axis, x.shape[axis] + sizes.room(size))
     begin = _true_starts(sizes, starts, p.dims, window)
     return lax.dynamic_slice(x, begin, sizes.shape(window))
 
@@ -140,7 +136,7 @@ def _true_starts(sizes, starts, dims, window) -> list:
 def dynamic_update_slice(sizes, eqn, p, update, *starts):
     begin = _true_starts(sizes, starts, p.dims, update.dims)
     pairs = list(zip(p.dims, update.dims, strict=True))
-    if all(not is_symbolic(size) or _same(dim, size) for dim, size in pairs):
+    if all(not is_symbolic(size) or same_size(dim, size) for dim, size in pairs):
         return lax.dynamic_update_slice(p.x, update.x, begin)
     new, mask = _placed(sizes, p, update, begin)
     return jnp.where(mask, new, p.x)

@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.buckets.values import Padded, evaluate_padded, filled, inside, mask_rule
+from malleable.execution.buckets.values import Padded, evaluate_padded, filled, mask_rule, valid
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import is_symbolic
 
@@ -23,7 +23,7 @@ def _bordered(sizes, p: Padded):
         return x
     if is_symbolic(rows) != is_symbolic(columns) or rows != columns:
         raise Unsupported("a matrix that is not square, of a size that changes")
-    beyond = ~inside(sizes, p.dims, [rank - 1])
+    beyond = ~valid(sizes, p.dims, [rank - 1])
     return jnp.where(beyond, jnp.eye(x.shape[-1], dtype=x.dtype), x)
 
 
@@ -47,7 +47,7 @@ def lu_pivots_to_permutation(sizes, eqn, p):
         return compat.bind(eqn, [p.x])
     axis = len(p.dims) - 1
     place = lax.broadcasted_iota(p.x.dtype, p.x.shape, axis)
-    x = jnp.where(inside(sizes, p.dims, [axis]), p.x, place)
+    x = jnp.where(valid(sizes, p.dims, [axis]), p.x, place)
     size = sizes.room(eqn.params["permutation_size"])
     if size < p.x.shape[axis]:
         raise Unsupported("a permutation of a size of its own")

@@ -81,7 +81,7 @@ def bucketed(symbolic: Symbolic, ratio: float = 1.25, minimum: int = 16) -> Buck
     return made
 
 
-def run(region: Bucketed, arrays: Sequence) -> tuple:
+def run_region(region: Bucketed, arrays: Sequence) -> tuple:
     """The results on these arguments (flat), exactly as large as they have to be.
 
     A result of symbolic size is a NumPy view, any other an array of JAX. Raises Unsupported for
@@ -98,7 +98,7 @@ def run(region: Bucketed, arrays: Sequence) -> tuple:
         args[leaf] = pad_to(np.asarray(args[leaf]), [axis for axis, _ in axes], widths)
     outs = region.executable(rooms)(np.array(values, np.int32), symbolic.jaxpr.consts, *args)
     known = dict(zip(symbolic.texts, values, strict=True))
-    return tuple(cut(out, names, known) for out, names in zip(outs, region.out_sizes, strict=True))
+    return tuple(crop(out, names, known) for out, names in zip(outs, region.out_sizes, strict=True))
 
 
 def _size_names(dims: Sequence) -> tuple[str | int, ...] | None:
@@ -108,7 +108,7 @@ def _size_names(dims: Sequence) -> tuple[str | int, ...] | None:
     return tuple(str(d) if is_symbolic(d) else d for d in dims)
 
 
-def cut(out, names: Sequence[Any] | None, known: dict[str, int]):
+def crop(out, names: Sequence[Any] | None, known: dict[str, int]):
     """A result without its padding."""
     if names is None:
         return out

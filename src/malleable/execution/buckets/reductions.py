@@ -81,12 +81,13 @@ def sort(sizes, eqn, *ins):
     if not is_symbolic(ins[0].dims[axis]):
         return compat.bind(eqn, [p.x for p in ins])
     xs = [
-        filled(sizes, p, _last(p.x.dtype), [axis]) if i < keys else p.x for i, p in enumerate(ins)
+        filled(sizes, p, _sentinel(p.x.dtype), [axis]) if i < keys else p.x
+        for i, p in enumerate(ins)
     ]
     return list(lax.sort(xs, dimension=axis, num_keys=keys, is_stable=True))
 
 
-def _last(dtype):
+def _sentinel(dtype):
     return math.nan if jnp.issubdtype(dtype, jnp.floating) else highest(dtype)
 
 

@@ -6,9 +6,9 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.buckets.values import Padded, filled, fit, fit_shape, mask_rule, window
+from malleable.execution.buckets.values import Padded, filled, fit_dim, fit_shape, mask_rule, window
 from malleable.execution.common.breaks import Unsupported
-from malleable.execution.common.sizes import LARGEST, is_symbolic
+from malleable.execution.common.sizes import LARGEST, is_symbolic, same_size
 
 
 @mask_rule("broadcast_in_dim")
@@ -38,21 +38,17 @@ def reshape(sizes, eqn, p, *_):
     if 0 in old or 0 in new:
         return jnp.zeros(sizes.shape(new), p.x.dtype)
     start = end = 0
-    while start < min(len(old), len(new)) and _same(old[start], new[start]):
+    while start < min(len(old), len(new)) and same_size(old[start], new[start]):
         start += 1
-    while end < min(len(old), len(new)) - start and _same(old[-1 - end], new[-1 - end]):
+    while end < min(len(old), len(new)) - start and same_size(old[-1 - end], new[-1 - end]):
         end += 1
     ins, outs = old[start : len(old) - end], new[start : len(new) - end]
     head, tail = p.x.shape[:start], p.x.shape[p.x.ndim - end :]
     if not (_leads(ins) and _leads(outs)):
         return _reorder(sizes, p.x, start, ins, outs)
     flat = p.x.reshape(*head, math.prod(sizes.shape(ins)), *tail)
-    flat = fit(flat, start, math.prod(sizes.shape(outs)))
+    flat = fit_dim(flat, start, math.prod(sizes.shape(outs)))
     return Padded(flat.reshape(*head, *sizes.shape(outs), *tail), (), 0 if p.fill == 0 else None)
-
-
-def _same(a, b) -> bool:
-    return is_symbolic(a) == is_symbolic(b) and a == b
 
 
 def _leads(dims) -> bool:
@@ -125,7 +121,7 @@ def concatenate(sizes, eqn, *ins):
     if not any(is_symbolic(p.dims[axis]) for p in ins[:-1]):
         return fit_shape(lax.concatenate([p.x for p in ins], axis), shape)
     room = sum(p.x.shape[axis] for p in ins)
-    out, start = fit(ins[0].x, axis, room), sizes.true(ins[0].dims[axis])
+    out, start = fit_dim(ins[0].x, axis, room), sizes.true(ins[0].dims[axis])
     for p in ins[1:]:
         out = lax.dynamic_update_slice_in_dim(out, p.x, start, axis)
         start = start + sizes.true(p.dims[axis])

@@ -74,7 +74,7 @@ class Sizes:
         return tuple(map(self.room, dims))
 
 
-def inside(sizes: Sizes, dims: Sequence, axes: Sequence[int]):
+def valid(sizes: Sizes, dims: Sequence, axes: Sequence[int]):
     """Whether a position is no padding: true or false for every position, along these axes."""
     shape, mask = sizes.shape(dims), jnp.ones((), bool)
     for axis in axes:
@@ -92,10 +92,10 @@ def filled(sizes: Sizes, p: Padded, fill, axes: Sequence[int] | None = None):
         return p.x
     if jnp.issubdtype(p.x.dtype, jax.dtypes.extended):
         raise Unsupported("keys of random numbers along a padded axis")
-    return jnp.where(inside(sizes, p.dims, axes), p.x, jnp.asarray(fill, p.x.dtype))
+    return jnp.where(valid(sizes, p.dims, axes), p.x, jnp.asarray(fill, p.x.dtype))
 
 
-def fit(x, axis: int, room: int):
+def fit_dim(x, axis: int, room: int):
     """The array cut or extended to this room along an axis."""
     have = x.shape[axis]
     if have > room:
@@ -108,15 +108,15 @@ def fit(x, axis: int, room: int):
 
 def fit_shape(x, shape: Sequence[int]):
     for axis, room in enumerate(shape):
-        x = fit(x, axis, room)
+        x = fit_dim(x, axis, room)
     return x
 
 
 def window(x, axis: int, start, room: int):
     """x[start : start + room] along an axis, where x is made longer if it is too short."""
     if isinstance(start, int) and start == 0:
-        return fit(x, axis, room)
-    longer = fit(x, axis, x.shape[axis] + room)
+        return fit_dim(x, axis, room)
+    longer = fit_dim(x, axis, x.shape[axis] + room)
     return lax.dynamic_slice_in_dim(longer, start, room, axis=axis)
 
 
@@ -127,14 +127,14 @@ def strong(x):
 
 def lowest(dtype):
     """What no number of this type is below."""
-    return _extreme(dtype, -np.inf, "min")
+    return _extreme_of_dtype(dtype, -np.inf, "min")
 
 
 def highest(dtype):
-    return _extreme(dtype, np.inf, "max")
+    return _extreme_of_dtype(dtype, np.inf, "max")
 
 
-def _extreme(dtype, infinite, end):
+def _extreme_of_dtype(dtype, infinite, end):
     if np.dtype(dtype).kind == "b":
         return end == "max"
     if jnp.issubdtype(dtype, jnp.integer):

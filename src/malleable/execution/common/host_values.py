@@ -81,7 +81,7 @@ def default(dtype: np.dtype) -> np.dtype:
     return dtype if compat.host_mode() else _WIDE.get(dtype, dtype)
 
 
-def named(dtype) -> np.dtype:
+def named_dtype(dtype) -> np.dtype:
     """The dtype that a `dtype=` argument asks for."""
     if dtype is float or dtype is int or dtype is complex:
         return default(np.dtype(dtype))
@@ -98,7 +98,7 @@ class Weak(tuple):
     """The kind of an array of weak type."""
 
 
-def kind_of(x):
+def with_kind(x):
     """(values, kind) of an operand; Unsupported unless an array or a number."""
     kind = type(x)
     if kind is np.ndarray:

@@ -143,6 +143,11 @@ def is_symbolic(dim) -> bool:
     return isinstance(dim, compat.SymbolicSize)
 
 
+def same_size(a, b) -> bool:
+    """Whether two sizes are equal, numbers or symbols both."""
+    return is_symbolic(a) == is_symbolic(b) and a == b
+
+
 def size_texts(jaxpr: compat.Jaxpr) -> set[str]:
     """Every symbolic size in a program, at any depth, as text."""
     program, found = jaxpr.jaxpr, set()

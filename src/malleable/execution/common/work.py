@@ -39,16 +39,16 @@ def flop_of(eqn: compat.Eqn, size: Callable[[Any], int] = int) -> int:
         return sum(parts) * (size(eqn.params["length"]) if name == "scan" else 1)
     if name in MOVES or not eqn.invars:
         return 0
-    made = sum(_count(v.aval, size) for v in eqn.outvars)
+    made = sum(_elements(v.aval, size) for v in eqn.outvars)
     first: Any = eqn.invars[0].aval
-    read = _count(first, size)
+    read = _elements(first, size)
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
         return 2 * made * math.prod(size(first.shape[i]) for i in contracted)
     if name == "conv_general_dilated":
         channels = eqn.params["dimension_numbers"].rhs_spec[0]
         kernel: Any = eqn.invars[1].aval
-        return 2 * made * _count(kernel, size) // max(1, size(kernel.shape[channels]))
+        return 2 * made * _elements(kernel, size) // max(1, size(kernel.shape[channels]))
     if name == "sort":
         return math.ceil(read * math.log2(read + 1))
     if name in LINALG:
@@ -58,7 +58,7 @@ def flop_of(eqn: compat.Eqn, size: Callable[[Any], int] = int) -> int:
     return made
 
 
-def _count(aval, size) -> int:
+def _elements(aval, size) -> int:
     return math.prod(size(d) for d in getattr(aval, "shape", ()))
 
 
@@ -109,7 +109,7 @@ def _price_of(eqn: compat.Eqn, size, engine: str) -> float:
     price, units = _PRICES.get(name, "cheap"), flop_of(eqn, size)
     if name.startswith("scatter"):
         updates: Any = eqn.invars[-1].aval
-        price, units = "write", _count(updates, size)
+        price, units = "write", _elements(updates, size)
     elif name.startswith("reduce_window") or name.startswith("select_and"):
         price = "window"
     elif name.startswith("reduce") or name in ("argmax", "argmin"):
@@ -117,6 +117,6 @@ def _price_of(eqn: compat.Eqn, size, engine: str) -> float:
     elif name.startswith("cum"):
         price = "scanned"
     if not units:
-        units = sum(_count(v.aval, size) for v in eqn.outvars)
+        units = sum(_elements(v.aval, size) for v in eqn.outvars)
     price = getattr(engines, price)
     return (price.call if engine == "numpy" else 0) + units * getattr(price, engine)

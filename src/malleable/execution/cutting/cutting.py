@@ -348,7 +348,7 @@ class Partition:
         early = partition.hoisted_read(region, cut) if stays.kind == "object" else None
         if early is not None:  # `_t = self.w` in the midst of what only computes
             return self.put(region, state, early)
-        new = partition.split(self.tree, region, cut, stays, where)
+        new = partition.split_region(self.tree, region, cut, stays, where)
         if new is None:
             return state.bodies.clear()
         announce.met(self, stays, line)
@@ -420,7 +420,7 @@ class Partition:
         scope.values, scope.mutable = known, mutable
         scope.numpy_inside = np.ndarray in map(type, inside)
         scope.lenient = self.options.control_flow == "lift"
-        return scan.scan(region.body, scope, region.guarded)
+        return scan.scan_statements(region.body, scope, region.guarded)
 
     def trace(self, region, state, values, scanned, leaves):
         """Trace as it stands; else with branches and loops lifted; the one that comes farther."""

@@ -111,7 +111,7 @@ def surely(stmts: list, have: set, at: dict) -> set:
         first = (have | head) - gone if isinstance(stmt, ast.While | ast.For) else have | head
         ends = [surely(block, first, at) for block in nodes.blocks(stmt)]
         if isinstance(stmt, ast.If):
-            live = [e for e, b in zip(ends, nodes.blocks(stmt), strict=True) if not leaves(b)]
+            live = [e for e, b in zip(ends, nodes.blocks(stmt), strict=True) if not leaves_block(b)]
             have = set.intersection(*live) if live else have
         elif not isinstance(stmt, ast.While | ast.For | ast.Try | ast.Match):
             have = have.union(head, *ends)
@@ -130,7 +130,7 @@ def deleted(stmts: list) -> set:
     return found
 
 
-def leaves(block: list) -> bool:
+def leaves_block(block: list) -> bool:
     return bool(block) and isinstance(block[-1], ast.Return | ast.Raise | ast.Break | ast.Continue)
 
 
@@ -142,12 +142,12 @@ def unsure(stmts: list) -> set:
         if not nodes.blocks(stmt):
             have |= uses.surely
         elif isinstance(stmt, ast.If):
-            have |= set.intersection(*(_bound(b) for b in (stmt.body, stmt.orelse)))
+            have |= set.intersection(*(_surely_bound(b) for b in (stmt.body, stmt.orelse)))
         have -= deleted([stmt])
     return scopes.uses(*stmts).binds - have
 
 
-def _bound(block: list) -> set:
+def _surely_bound(block: list) -> set:
     return scopes.uses(*block).binds - unsure(block)
 
 
@@ -249,10 +249,10 @@ def enclosed(stmts: list, tail: bool, names) -> list:
         else:
             run.append(stmt)
     close(tail)
-    return _joined(done)
+    return _definitions_first(done)
 
 
-def _joined(stmts: list) -> list:
+def _definitions_first(stmts: list) -> list:
     """Definitions before the region they interrupt: a function takes its names when it runs."""
     out: list = []
     for stmt in stmts:
@@ -285,7 +285,7 @@ def hoisted_read(region: Region, cut: int) -> list | None:
     return [stmt, *([Region(rest, region.tail)] if rest else [])]
 
 
-def split(tree: Tree, region: Region, cut: int, stays: Stays, where: str) -> list | None:
+def split_region(tree: Tree, region: Region, cut: int, stays: Stays, where: str) -> list | None:
     """What a region becomes when its statement number `cut` cannot be in it.
 
     None where the statement was only taken to pieces: look at the region again.

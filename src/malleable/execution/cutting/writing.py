@@ -258,7 +258,7 @@ def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
             ):
                 visit(left, True)
             case ast.Assign(targets=targets, value=ast.Name(id=name)):
-                alias.append((name, [n for t in targets for n in _names(t)]))
+                alias.append((name, [n for t in targets for n in _names_in(t)]))
                 for target in targets:
                     visit(target)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=items)) if len(
@@ -300,11 +300,11 @@ def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
     made = set(given)
     for stmt in body:
         for node in ast.walk(stmt):
-            if isinstance(node, ast.Assign) and _made(node.value):
-                made |= {n for t in node.targets for n in _names(t)}
+            if isinstance(node, ast.Assign) and _comes_from_region(node.value):
+                made |= {n for t in node.targets for n in _names_in(t)}
             elif isinstance(node, ast.For):
                 for target, _ in gone_over(node.target, node.iter):
-                    made |= set(_names(target))
+                    made |= set(_names_in(target))
     for name, targets in alias:
         if name in made:
             made |= set(targets)
@@ -313,7 +313,7 @@ def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
 
 def gone_over(target, items) -> Iterator[tuple[Any, Any]]:
     """(targets, hook) for each hook that gives items to a loop, in `zip` and `enumerate` too."""
-    if _made(items):
+    if _comes_from_region(items):
         yield target, items
         return
     match items:
@@ -330,7 +330,7 @@ def gone_over(target, items) -> Iterator[tuple[Any, Any]]:
         yield from gone_over(parts[at] if at < len(parts) else target, arg)
 
 
-def _made(value) -> bool:
+def _comes_from_region(value) -> bool:
     """Whether a value comes from a region or a hook."""
     function = getattr(value, "func", None)
     if isinstance(function, ast.Name):
@@ -339,7 +339,7 @@ def _made(value) -> bool:
     return owner == HOST or (owner.startswith("_r") and getattr(function, "attr", "") == "safely")
 
 
-def _names(target):
+def _names_in(target):
     return [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 
@@ -353,7 +353,7 @@ class Arriving(ast.NodeTransformer):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         called = getattr(node.value, "func", None)
         hook = isinstance(called, ast.Attribute) and getattr(called.value, "id", "") == HOST
-        if hook and not {n for t in targets for n in _names(t)} <= self.raw:
+        if hook and not {n for t in targets for n in _names_in(t)} <= self.raw:
             node = copy.copy(node)
             node.value = placed(host("leave", node.value), node)
         return node
@@ -363,7 +363,7 @@ class Arriving(ast.NodeTransformer):
     def visit_For(self, node):
         self.generic_visit(node)
         for target, items in gone_over(node.target, node.iter):
-            if not set(_names(target)) <= self.raw:
+            if not set(_names_in(target)) <= self.raw:
                 items.func.attr = "iterate_arrays"
         return node
 

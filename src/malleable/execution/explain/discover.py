@@ -117,7 +117,7 @@ def discover(fun: Callable) -> Callable[..., Discovery]:
 
     def discovered(*args, **kwargs) -> Discovery:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        names = _names(fun, args, kwargs)
+        names = _leaf_names(fun, args, kwargs)
         arrays = [(x, jax.typeof(v)) for x, v in zip(names, leaves, strict=True) if _traced(v)]
         seen = Discovery(dict(arrays))
 
@@ -143,7 +143,7 @@ def _traced(x) -> bool:
     return compat.is_array(x) and not (type(x) is int and not -(2**31) <= x < 2**31)
 
 
-def _names(fun, args, kwargs) -> list[str]:
+def _leaf_names(fun, args, kwargs) -> list[str]:
     """A name for each leaf of the arguments, as the user would spell it."""
     try:
         kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -236,7 +236,7 @@ class _Trace(compat.LiveTrace):
         demands.append(
             Demand(
                 kind=KINDS.get(by, "text"),
-                by=_called(),
+                by=_called_jax_function(),
                 where=where,
                 aval=aval,
                 value=value if value is not None and value.nbytes <= BYTES else None,
@@ -255,7 +255,7 @@ def asker() -> str:
     return name if name in NEEDED_BY else ""
 
 
-def _called() -> str:
+def _called_jax_function() -> str:
     """The name of the function of JAX that the user's line called, "" for an operator."""
     frame, names = sys._getframe(2), []
     while frame is not None:

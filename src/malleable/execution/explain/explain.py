@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from malleable.core.changes import line_of
+from malleable.core.changes import line_of_function
 from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.execution.common import work
@@ -60,11 +60,11 @@ def explain(f: Callable) -> Callable[..., Report]:
             own, args = own.__func__, (own.__self__, *args)
         selective: Any = own if isinstance(own, Selective) else jit(own)
         if selective.plain is None or scan.is_pure(selective.fun):
-            return _whole(selective, selective.fun, args, kwargs)
+            return _report_on_whole(selective, selective.fun, args, kwargs)
         fun, before, named = selective.plain
         part = selective.engine_for(args, kwargs).partition(fun)
         if part is None:
-            return _whole(selective, selective.fun, args, kwargs)
+            return _report_on_whole(selective, selective.fun, args, kwargs)
         return _cut(part, fun, (*before, *args), {**named, **kwargs})
 
     return explained
@@ -98,7 +98,7 @@ def _cut(part, fun, args, kwargs) -> Report:
     for part in meter.parts:
         report.regions += [_region(meter, part, r, numbers) for r in _regions(part)]
         report.breaks += _breaks(meter, part, numbers)
-        report.sources.append(_source(meter, part, numbers))
+        report.sources.append(_source_of_part(meter, part, numbers))
     _weigh(report, meter)
     if failed is not None:
         failed.add_note(f"malleable, until it was raised:\n{report}")
@@ -109,7 +109,7 @@ def _cut(part, fun, args, kwargs) -> Report:
     return report
 
 
-def _whole(selective, fun, args, kwargs) -> Report:
+def _report_on_whole(selective, fun, args, kwargs) -> Report:
     """The report on a function that is compiled or run by Python as a whole."""
     report = Report(getattr(fun, "__qualname__", None) or repr(fun))
     if scan.is_pure(selective.fun):
@@ -124,7 +124,7 @@ def _whole(selective, fun, args, kwargs) -> Report:
         place = demand.where.rpartition(" in ")[0]
         line = int(number) if (number := place.rpartition(":")[2]).isdigit() else 0
         text = linecache.getline(place.rpartition(":")[0], line).strip()
-        avals = _types([(str(demand.aval.dtype), demand.aval.shape)])
+        avals = _spelled_types([(str(demand.aval.dtype), demand.aval.shape)])
         report.breaks.append(
             BreakSeen(
                 demand.where, line, report.function, text, demand.kind, why, avals,
@@ -149,7 +149,7 @@ def _of_jax(report: Report, selective, args, kwargs) -> Report:
         made = stage(selective.fun)(*args, **kwargs).jaxpr
     except Exception as error:  # Python alone runs it
         whole, why = False, first_line(error)
-        report.notes = [*heard, Note("it is not one program", line_of(selective.fun), why)]
+        report.notes = [*heard, Note("it is not one program", line_of_function(selective.fun), why)]
     else:  # or one that compiles by itself what it is given, as equinox.filter_jit
         report.notes = [n for n in heard if "not compiled" not in f"{n.what} {n.why}"]
         ops, flop = work.equations(made), work.flop(made)
@@ -206,7 +206,7 @@ def _region(meter: Meter, part, region: Region, numbers) -> RegionSeen:
     variants = list(state.variants.values()) if state else []
     sized = _sized(state)
     first = [s.lineno for s in region.body]
-    last = [_last(s, _compound(part)) for s in region.body]
+    last = [_last_line(s, _compound(part)) for s in region.body]
     leaves = tuple(region.outs) if not region.tail else ("what is returned",)
     return RegionSeen(
         number=numbers[id(region)],
@@ -318,7 +318,7 @@ def _breaks(meter: Meter, part, numbers) -> list[BreakSeen]:
                 text=linecache.getline(part.filename, line).strip(),
                 kind=kind,
                 why=several[0][2],
-                avals=_types({a: None for h in hosts_here for a in h.avals}),
+                avals=_spelled_types({a: None for h in hosts_here for a in h.avals}),
                 inputs=tuple(sorted(inputs)),
                 done=_done(hosts_here, numbers),
                 calls=max(h.calls for h in hosts_here),
@@ -330,7 +330,7 @@ def _breaks(meter: Meter, part, numbers) -> list[BreakSeen]:
     return made
 
 
-def _types(avals) -> tuple[str, ...]:
+def _spelled_types(avals) -> tuple[str, ...]:
     """Types as text, those that differ in sizes only as one: `int32[3-20]`."""
     kinds: dict = {}
     for dtype, shape in avals:
@@ -411,20 +411,20 @@ def _done(hosts, numbers) -> str:
 # ---------------------------------------------------------------- the source, with marks
 
 
-def _source(meter: Meter, part, numbers) -> Source:
+def _source_of_part(meter: Meter, part, numbers) -> Source:
     node, marks = part.tree.node, {}
     _mark(meter, part, part.tree.body, numbers, marks)
     last = node.end_lineno or node.lineno
     for line, found in marks.items():
         marks[line] = found - {"P", "."} or found - {"."} or found
     lines = [
-        Line(n, tuple(sorted(marks.get(n, ()), key=_place)), linecache.getline(part.filename, n))
+        Line(n, tuple(sorted(marks.get(n, ()), key=_by_mark)), linecache.getline(part.filename, n))
         for n in range(node.lineno, last + 1)
     ]
     return Source(part.name, part.filename, tuple(_stripped(lines)))
 
 
-def _place(mark: str):
+def _by_mark(mark: str):
     return "RLHP.".index(mark[0]), int(mark[1:] or 0)
 
 
@@ -440,10 +440,10 @@ def _compound(part) -> dict[int, int]:
     return {s.lineno: max(s.lineno, nodes.blocks(s)[0][0].lineno - 1) for s in stmts}
 
 
-def _last(stmt, compound) -> int:
+def _last_line(stmt, compound) -> int:
     """The last line of a statement, or of the one that it is a piece of."""
     if nodes.blocks(stmt):
-        return max(_last(s, compound) for block in nodes.blocks(stmt) for s in block)
+        return max(_last_line(s, compound) for block in nodes.blocks(stmt) for s in block)
     return compound.get(stmt.lineno, stmt.end_lineno or stmt.lineno)
 
 
@@ -474,7 +474,7 @@ def _cover(stmts, mark: str, lifted: bool, marks, compound, deep=True) -> None:
     for stmt in stmts:
         inside = nodes.blocks(stmt)
         heads_only = inside or hasattr(stmt, "body")
-        last = compound.get(stmt.lineno) if heads_only else _last(stmt, compound)
+        last = compound.get(stmt.lineno) if heads_only else _last_line(stmt, compound)
         for line in range(stmt.lineno, (last or stmt.lineno) + 1):
             marks.setdefault(line, set()).add(mark)
             if lifted and inside and mark != ".":

@@ -147,7 +147,7 @@ class _Hooks(calls.Host):
         seen = self.meter.hosts[number]
         seen.calls += 1
         if seen.values is None:
-            seen.values = {k: _kept(v) for k, v in sys._getframe(1).f_locals.items()}
+            seen.values = {k: _snapshot(v) for k, v in sys._getframe(1).f_locals.items()}
         seen.taken = _take(seen, values, True)
         self.meter.running.append(seen)
         seen.began = time.perf_counter()
@@ -170,7 +170,7 @@ class _Hooks(calls.Host):
         seen = self.meter.hosts[number]
         seen.calls += 1
         if seen.values is None:
-            seen.values = {k: _kept(v) for k, v in sys._getframe(1).f_locals.items()}
+            seen.values = {k: _snapshot(v) for k, v in sys._getframe(1).f_locals.items()}
         seen.elements += _take(seen, (value,), True)
         start = time.perf_counter()
         try:
@@ -197,7 +197,7 @@ class _Hooks(calls.Host):
         return self._noted(super().call(f, *args, **kwargs))
 
 
-def _kept(x):
+def _snapshot(x):
     """A variable's value, which the user may write to afterwards."""
     mine = type(x) is np.ndarray and x.flags.writeable and x.nbytes <= KEPT
     return x.copy() if mine else x

@@ -150,7 +150,7 @@ class Report:
     def to_dict(self) -> dict:
         """All of it but the result, as dicts, lists, text and numbers."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "out"]
-        data = {name: _plain(getattr(self, name)) for name in names}
+        data = {name: _as_lists(getattr(self, name)) for name in names}
         return data | {"share": self.share, "flop_share": self.flop_share}
 
     def diff(self, other: "Report") -> str:
@@ -162,7 +162,7 @@ class Report:
             ("regions", len(self.regions), len(other.regions)),
             ("breaks", len(self.breaks), len(other.breaks)),
             ("executables", self.executables, other.executables),
-            ("static arguments", _listed(self.static), _listed(other.static)),
+            ("static arguments", _static_text(self.static), _static_text(other.static)),
         ):
             if mine != theirs:
                 lines.append(f"{what}: {mine} -> {theirs}")
@@ -220,20 +220,20 @@ class Report:
             yield from ((f"  {n.where}: {n.what}. {n.why}".rstrip(), "dim") for n in self.notes)
 
     def _header(self):
-        regions = _number(len(self.regions), "region")
+        regions = _counted(len(self.regions), "region")
         yield (
             f"{self.function}: {self.share:.0%} of operations and {self.flop_share:.0%} of "
-            f"arithmetic in {regions}, {_number(len(self.breaks), 'break')}"
+            f"arithmetic in {regions}, {_counted(len(self.breaks), 'break')}"
         )
         numpy = sum(self.ops.values()) and self.ops["numpy"] / sum(self.ops.values())
         if numpy:
             yield f"  {numpy:.0%} of operations in regions that run through NumPy, without XLA"
         yield (
             f"  {_ms(self.seconds)} ms now, {_ms(self.first_seconds)} ms the first time; XLA "
-            f"compiled for {self.compile_seconds:.2f} s; {_number(self.executables, 'executable')}"
+            f"compiled for {self.compile_seconds:.2f} s; {_counted(self.executables, 'executable')}"
         )
         if self.static:
-            yield f"  static arguments: {_listed(self.static)}"
+            yield f"  static arguments: {_static_text(self.static)}"
 
 
 def _columns(regions):
@@ -263,8 +263,8 @@ def _details(r: RegionSeen):
     if r.static:
         yield f"R{r.number} static: {', '.join(r.static)}"
     if r.executables or r.programs > 1:
-        text = f"R{r.number}: {_number(r.programs, 'program')}"
-        text += f", {_number(r.executables, 'executable')}"
+        text = f"R{r.number}: {_counted(r.programs, 'program')}"
+        text += f", {_counted(r.executables, 'executable')}"
         yield text + (f", compiled for {r.compile_seconds:.2f} s" if r.compile_seconds else "")
 
 
@@ -280,7 +280,7 @@ def _break_details(b: BreakSeen):
     if b.inputs:
         yield f"depends on: {', '.join(b.inputs)}"
     size = f", {_bytes(b.bytes)}" if b.bytes else ""
-    yield f"done by: {b.done}; {_number(b.calls, 'time')}, {_ms(b.seconds)} ms{size}"
+    yield f"done by: {b.done}; {_counted(b.calls, 'time')}, {_ms(b.seconds)} ms{size}"
     yield f"instead: {b.suggestion or 'nothing found that is equal here'}"
 
 
@@ -289,15 +289,15 @@ def _share(parts: dict) -> float:
     return (every - parts.get("host", 0)) / every if every else 0.0
 
 
-def _plain(x):
+def _as_lists(x):
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return {f.name: _plain(getattr(x, f.name)) for f in dataclasses.fields(x)}
+        return {f.name: _as_lists(getattr(x, f.name)) for f in dataclasses.fields(x)}
     if isinstance(x, dict):
-        return {str(k): _plain(v) for k, v in x.items()}
-    return [_plain(item) for item in x] if isinstance(x, list | tuple) else x
+        return {str(k): _as_lists(v) for k, v in x.items()}
+    return [_as_lists(item) for item in x] if isinstance(x, list | tuple) else x
 
 
-def _listed(static: dict) -> str:
+def _static_text(static: dict) -> str:
     return ", ".join(f"{k} = {v}" for k, v in static.items())
 
 
@@ -305,7 +305,7 @@ def _span(lines) -> str:
     return str(lines[0]) if lines[0] == lines[1] else f"{lines[0]}-{lines[1]}"
 
 
-def _number(n: int, what: str) -> str:
+def _counted(n: int, what: str) -> str:
     return f"{n:,} {what}{'s' * (n != 1)}"
 
 

@@ -135,7 +135,7 @@ def suggest(part, whole: Whole, hosts) -> Suggestion | None:
             except Exception:  # code of the user's on values of the user's: whatever it raises
                 continue
             if checked:
-                return Suggestion(shown, _plain(after.format(*map(_grouped, texts))), checked)
+                return Suggestion(shown, _normalized(after.format(*map(_grouped, texts))), checked)
     return None
 
 
@@ -335,7 +335,7 @@ def _grouped(text: str) -> str:
     return f"({text})" if isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare) else text
 
 
-def _plain(text: str) -> str:
+def _normalized(text: str) -> str:
     """Without parentheses that mean nothing."""
     return ast.unparse(ast.parse(text, mode="eval"))
 

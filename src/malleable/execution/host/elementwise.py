@@ -15,8 +15,8 @@ from malleable.execution.common.host_values import (
     asked,
     example,
     finish,
-    kind_of,
     raw,
+    with_kind,
 )
 
 
@@ -41,15 +41,15 @@ def elementwise(fun, compute, work="result", complexes=False):
         return plan
 
     def binary(a, b, /):
-        a, one = kind_of(a)
-        b, other = kind_of(b)
+        a, one = with_kind(a)
+        b, other = with_kind(b)
         dtype, weak = plan_of((one, other))
         if dtype is not None:
             a, b = np.asarray(a, dtype), np.asarray(b, dtype)
         return finish(compute(a, b), weak)
 
     def unary(a, /):
-        a, kind = kind_of(a)
+        a, kind = with_kind(a)
         dtype, weak = plan_of((kind,))
         return finish(compute(a if dtype is None else np.asarray(a, dtype)), weak)
 
@@ -235,7 +235,7 @@ ELEMENTWISE = _table()
 def where(condition, x, y):
     """jnp.where(condition, x, y)."""
     condition = raw(condition)
-    (x, one), (y, other) = kind_of(x), kind_of(y)
+    (x, one), (y, other) = with_kind(x), with_kind(y)
     if one is other and type(one) is not Weak and one not in NUMBERS:
         return finish(np.where(condition, x, y), False)
     dtype, weak = common_kind(one, other)
@@ -260,7 +260,7 @@ def clip(arr=None, /, min=None, max=None):
         raise Unsupported("complex numbers")
     for limit, compute in ((min, np.maximum), (max, np.minimum)):
         if limit is not None:
-            limit, kind = kind_of(limit)
+            limit, kind = with_kind(limit)
             if common_kind(out.dtype, kind)[0] != out.dtype:
                 raise Unsupported("a limit of another type")
             out = compute(out, np.asarray(limit, out.dtype))

@@ -24,7 +24,7 @@ from malleable.execution.common.host_values import (
     own,
 )
 from malleable.execution.host.table import METHODS, OPERATORS, TABLE
-from malleable.execution.host.writes import At, Place, place
+from malleable.execution.host.writes import At, Place, numpy_index
 
 __all__ = [
     "arrive",
@@ -63,7 +63,7 @@ def getitem(x, index):
     try:
         if kind is slice or kind is int:
             return own(values[index])
-        index = place(index)
+        index = numpy_index(index)
         if type(index) is _ndarray and index.size > 1000 and index.dtype.kind == "b":
             if index.shape != values.shape[: index.ndim]:
                 raise Unsupported("a mask of another size")

@@ -12,7 +12,7 @@ from malleable.execution.common.host_values import FLOAT32, HALF, asked, example
 _types: dict = {}
 
 
-def _type(fun, dtype) -> np.dtype:
+def _result_dtype(fun, dtype) -> np.dtype:
     """The dtype of `fun` of an array of `dtype`."""
     key = (fun, dtype, compat.host_mode())
     out = _types.get(key)
@@ -38,7 +38,7 @@ def _reduction(fun, compute):
 
     def run(a, axis=None, *, keepdims=False):
         a = raw(a)
-        out = _type(fun, a.dtype)
+        out = _result_dtype(fun, a.dtype)
         work = FLOAT32 if out in HALF else out
         found = compute(a, _axes(a, axis), work, keepdims=keepdims)
         return own(found if out is work else np.asarray(found, out))
@@ -66,7 +66,7 @@ def _test(compute):
     return run
 
 
-def _place(compute):
+def _place_of_extreme(compute):
     """argmax, argmin: as integers of 32 bits."""
 
     def run(a, axis=None, *, keepdims=False):
@@ -74,12 +74,12 @@ def _place(compute):
         if a.dtype.kind not in "fiub":
             raise Unsupported("an order that NumPy does not know")
         found = compute(a, axis=_axes(a, axis), keepdims=bool(keepdims))
-        return own(np.asarray(found, _type(jnp.argmax, a.dtype)))
+        return own(np.asarray(found, _result_dtype(jnp.argmax, a.dtype)))
 
     return run
 
 
-def _count(shape, axis) -> int:
+def _size_along(shape, axis) -> int:
     if axis is None:
         axis = range(len(shape))
     elif type(axis) is int:
@@ -93,13 +93,13 @@ def _count(shape, axis) -> int:
 def _mean_in(a, axis, out, keepdims):
     work = FLOAT32 if out in HALF else out
     total = np.add.reduce(a, axis, work, keepdims=keepdims)
-    return np.divide(total, work.type(_count(a.shape, axis)))
+    return np.divide(total, work.type(_size_along(a.shape, axis)))
 
 
 def mean(a, axis=None, *, keepdims=False):
     """jnp.mean."""
     a = raw(a)
-    out = _type(jnp.mean, a.dtype)
+    out = _result_dtype(jnp.mean, a.dtype)
     return own(np.asarray(_mean_in(a, _axes(a, axis), out, keepdims), out))
 
 
@@ -111,11 +111,11 @@ def _spread(fun):
         if a.dtype.kind == "c" or type(ddof) is not int:
             raise Unsupported("complex numbers")
         axis = _axes(a, axis)
-        out = _type(fun, a.dtype)
+        out = _result_dtype(fun, a.dtype)
         work = FLOAT32 if out in HALF else out
         about = np.asarray(a, work) - _mean_in(a, axis, work, True)
         total = np.add.reduce(about * about, axis, keepdims=keepdims)
-        found = np.divide(total, work.type(_count(a.shape, axis) - ddof))
+        found = np.divide(total, work.type(_size_along(a.shape, axis) - ddof))
         if fun is jnp.std:
             found = np.sqrt(found)
         return own(np.asarray(found, out))
@@ -128,7 +128,7 @@ def _scan(fun, compute):
 
     def run(a, axis=None):
         a = raw(a)
-        out = _type(fun, a.dtype)
+        out = _result_dtype(fun, a.dtype)
         if out in HALF:
             raise Unsupported("sums in half precision")
         return own(compute(a, axis=_axes(a, axis), dtype=out))
@@ -140,7 +140,7 @@ def count_nonzero(a, axis=None, keepdims=False):
     """jnp.count_nonzero."""
     a = raw(a)
     found = np.count_nonzero(a, axis=_axes(a, axis), keepdims=keepdims)
-    return own(np.asarray(found, _type(jnp.count_nonzero, a.dtype)))
+    return own(np.asarray(found, _result_dtype(jnp.count_nonzero, a.dtype)))
 
 
 REDUCTIONS = {
@@ -152,8 +152,8 @@ REDUCTIONS = {
     jnp.amin: _extreme(np.min),
     jnp.any: _test(np.any),
     jnp.all: _test(np.all),
-    jnp.argmax: _place(np.argmax),
-    jnp.argmin: _place(np.argmin),
+    jnp.argmax: _place_of_extreme(np.argmax),
+    jnp.argmin: _place_of_extreme(np.argmin),
     jnp.mean: mean,
     jnp.var: _spread(jnp.var),
     jnp.std: _spread(jnp.std),

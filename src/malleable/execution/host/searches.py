@@ -7,21 +7,21 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.execution.common.breaks import Unsupported
-from malleable.execution.common.host_values import INT32, kind_of, own, raw
+from malleable.execution.common.host_values import INT32, own, raw, with_kind
 from malleable.execution.host.elementwise import common_kind, where
 
 _INT = np.dtype("int64")
 _ORDERED = frozenset("fiub")
 
 
-def _index(x) -> np.ndarray:
+def _as_index(x) -> np.ndarray:
     """Places found by NumPy, as integers of JAX."""
     return own(np.asarray(x, INT32 if not compat.host_mode() else _INT))
 
 
 def nonzero(a):
     """jnp.nonzero of any size."""
-    return tuple([_index(place) for place in raw(a).nonzero()])
+    return tuple([_as_index(place) for place in raw(a).nonzero()])
 
 
 def where_(condition, x=None, y=None, /):
@@ -33,12 +33,12 @@ def where_(condition, x=None, y=None, /):
 
 def flatnonzero(a):
     """jnp.flatnonzero."""
-    return _index(np.flatnonzero(raw(a)))
+    return _as_index(np.flatnonzero(raw(a)))
 
 
 def argwhere(a):
     """jnp.argwhere."""
-    return _index(np.argwhere(raw(a)))
+    return _as_index(np.argwhere(raw(a)))
 
 
 def _sortable(a) -> np.ndarray:
@@ -56,7 +56,7 @@ def unique(ar, return_index=False, return_inverse=False, return_counts=False, ax
     found = np.unique(ar, return_index, return_inverse, return_counts, axis)
     if type(found) is not tuple:
         return own(found)
-    return own(found[0]), *map(_index, found[1:])
+    return own(found[0]), *map(_as_index, found[1:])
 
 
 def _along(a, axis) -> np.ndarray:
@@ -66,9 +66,9 @@ def _along(a, axis) -> np.ndarray:
     return a
 
 
-def _pair(one, other):
+def _promoted(one, other):
     """Two arrays in their common dtype."""
-    (one, k1), (other, k2) = kind_of(one), kind_of(other)
+    (one, k1), (other, k2) = with_kind(one), with_kind(other)
     dtype, _ = common_kind(k1, k2)
     if dtype.kind not in _ORDERED:
         raise Unsupported("an order that NumPy does not know")
@@ -89,7 +89,7 @@ def _of_sets(compute):
 
 def isin(element, test_elements, assume_unique=False, invert=False):
     """jnp.isin."""
-    one, other = _pair(element, test_elements)
+    one, other = _promoted(element, test_elements)
     return own(np.isin(one, other, invert=invert))
 
 
@@ -131,7 +131,7 @@ def delete(arr, obj, axis=None):
 
 def insert(arr, obj, values, axis=None):
     """jnp.insert."""
-    arr, (values, kind) = raw(arr), kind_of(values)
+    arr, (values, kind) = raw(arr), with_kind(values)
     if common_kind(arr.dtype, kind)[0] != arr.dtype or type(obj) is not int:
         raise Unsupported("an insertion that NumPy may see in another way")
     return own(np.insert(arr, obj, np.asarray(values, arr.dtype), axis))
@@ -142,9 +142,9 @@ def bincount(x, weights=None, minlength=0, *, length=None):
     if weights is not None:
         raise Unsupported("sums in another order")
     if length is None:
-        return _index(np.bincount(raw(x), minlength=int(minlength)))
+        return _as_index(np.bincount(raw(x), minlength=int(minlength)))
     length = operator.index(length)
-    return _index(np.bincount(raw(x), minlength=length)[:length])
+    return _as_index(np.bincount(raw(x), minlength=length)[:length])
 
 
 def take(a, indices, axis=None):
@@ -169,23 +169,23 @@ def sort(a, axis=-1):
 
 def argsort(a, axis=-1):
     """jnp.argsort, stable."""
-    return _index(np.argsort(_along(_sortable(a), axis), axis, kind="stable"))
+    return _as_index(np.argsort(_along(_sortable(a), axis), axis, kind="stable"))
 
 
 def lexsort(keys, axis=-1):
     """jnp.lexsort."""
     values = [_sortable(key) for key in keys] if type(keys) in (list, tuple) else _sortable(keys)
-    return _index(np.lexsort(values, axis))
+    return _as_index(np.lexsort(values, axis))
 
 
 def searchsorted(a, v, side="left"):
     """jnp.searchsorted in one vector."""
     if side not in ("left", "right"):
         raise Unsupported("no such side")
-    a, v = _pair(a, v)
+    a, v = _promoted(a, v)
     if a.ndim != 1 or a.dtype.kind not in _ORDERED:
         raise Unsupported("more than a vector")
-    return _index(np.searchsorted(a, v, side))
+    return _as_index(np.searchsorted(a, v, side))
 
 
 SEARCHES = {

@@ -13,11 +13,11 @@ from malleable.execution.common.host_values import (
     Weak,
     default,
     finish,
-    kind_of,
-    named,
+    named_dtype,
     own,
     raw,
     stable,
+    with_kind,
 )
 from malleable.execution.host.elementwise import common_kind
 
@@ -34,39 +34,39 @@ def _shape(shape) -> tuple[int, ...]:
     return tuple(values.tolist()) if values.ndim else (operator.index(values),)
 
 
-def _dtype(dtype, otherwise) -> np.dtype:
-    return default(otherwise) if dtype is None else named(dtype)
+def _dtype_or(dtype, otherwise) -> np.dtype:
+    return default(otherwise) if dtype is None else named_dtype(dtype)
 
 
 def zeros(shape, dtype=None):
     """jnp.zeros, and jnp.empty, which is zeros in JAX."""
-    return own(np.zeros(_shape(shape), _dtype(dtype, _FLOAT)))
+    return own(np.zeros(_shape(shape), _dtype_or(dtype, _FLOAT)))
 
 
 def ones(shape, dtype=None):
     """jnp.ones."""
-    return own(np.ones(_shape(shape), _dtype(dtype, _FLOAT)))
+    return own(np.ones(_shape(shape), _dtype_or(dtype, _FLOAT)))
 
 
 def full(shape, fill_value, dtype=None):
     """jnp.full; of weak type where the value is a number and no dtype is given."""
-    fill, kind = kind_of(fill_value)
-    dtype, weak = common_kind(kind) if dtype is None else (named(dtype), False)
+    fill, kind = with_kind(fill_value)
+    dtype, weak = common_kind(kind) if dtype is None else (named_dtype(dtype), False)
     return finish(np.full(_shape(shape), _filling(fill, kind, dtype)), weak)
 
 
-def _like(value):
+def _filled_like(value):
     def like(a, /, dtype=None):
         a = raw(a)
-        return own(np.full(a.shape, value, _dtype(dtype, a.dtype)))
+        return own(np.full(a.shape, value, _dtype_or(dtype, a.dtype)))
 
     return like
 
 
 def full_like(a, fill_value, dtype=None):
     """jnp.full_like."""
-    a, (fill, kind) = raw(a), kind_of(fill_value)
-    return own(np.full(a.shape, _filling(fill, kind, _dtype(dtype, a.dtype))))
+    a, (fill, kind) = raw(a), with_kind(fill_value)
+    return own(np.full(a.shape, _filling(fill, kind, _dtype_or(dtype, a.dtype))))
 
 
 def _filling(fill, kind, dtype) -> np.ndarray:
@@ -80,7 +80,7 @@ def arange(start, stop=None, step=None, dtype=None):
     limits = [_integer(limit) for limit in (start, stop, step) if limit is not None]
     if step is not None and stop is None:
         raise Unsupported("a step without a stop")
-    return own(np.arange(*limits, dtype=_dtype(dtype, _INT)))
+    return own(np.arange(*limits, dtype=_dtype_or(dtype, _INT)))
 
 
 def _integer(limit) -> int:
@@ -97,7 +97,7 @@ def _integer(limit) -> int:
 def linspace(start, stop, num=50, endpoint=True, *, dtype=None):
     """jnp.linspace between two numbers, in its own arithmetic."""
     num = operator.index(num)
-    (start, one), (stop, other) = kind_of(start), kind_of(stop)
+    (start, one), (stop, other) = with_kind(start), with_kind(stop)
     work = default(_FLOAT)
     if np.ndim(start) or np.ndim(stop) or num < 2 or dtype not in (None, work, float):
         raise Unsupported("linspace of arrays")
@@ -114,7 +114,7 @@ def eye(N, M=None, k=0, dtype=None):
     """jnp.eye."""
     M = N if M is None else M
     size = [operator.index(n if type(n) is int else raw(n)) for n in (N, M, k)]
-    return own(np.eye(size[0], size[1], size[2], dtype=_dtype(dtype, _FLOAT)))
+    return own(np.eye(size[0], size[1], size[2], dtype=_dtype_or(dtype, _FLOAT)))
 
 
 def identity(n, dtype=None):
@@ -124,7 +124,7 @@ def identity(n, dtype=None):
 
 def tri(N, M=None, k=0, dtype=None):
     """jnp.tri."""
-    return own(np.tri(operator.index(N), M, operator.index(k), dtype=_dtype(dtype, _FLOAT)))
+    return own(np.tri(operator.index(N), M, operator.index(k), dtype=_dtype_or(dtype, _FLOAT)))
 
 
 # ---------------------------------------------------------------- arrays from Python
@@ -137,27 +137,27 @@ def array(object, /, dtype=None):
         found = stable(object)
         return own(found if dtype is None else found.astype(_exactly(found, dtype), copy=False))
     if kind in NUMBERS:
-        value, kind = kind_of(object)
-        out, weak = common_kind(kind) if dtype is None else (named(dtype), False)
-        return finish(_numbers(value, out), weak)
+        value, kind = with_kind(object)
+        out, weak = common_kind(kind) if dtype is None else (named_dtype(dtype), False)
+        return finish(_flat_numbers(value, out), weak)
     if kind is not list and kind is not tuple:
         raise Unsupported("no list")
     kinds: dict = {}
     values = _leaves(object, kinds)
-    out = (_lists(*kinds) if kinds else default(_FLOAT)) if dtype is None else named(dtype)
+    out = (_lists(*kinds) if kinds else default(_FLOAT)) if dtype is None else named_dtype(dtype)
     if any(k not in NUMBERS for k in kinds):
-        return own(_stacked(values, out))
-    return own(_numbers(values, out))
+        return own(_nested_array(values, out))
+    return own(_flat_numbers(values, out))
 
 
 def _exactly(found, dtype) -> np.dtype:
-    dtype = named(dtype)
+    dtype = named_dtype(dtype)
     if found.dtype.kind == "c" or (found.dtype.kind not in "iub" and dtype.kind in "iu"):
         raise Unsupported("a conversion that JAX does in its own way")
     return dtype
 
 
-def _numbers(values, dtype) -> np.ndarray:
+def _flat_numbers(values, dtype) -> np.ndarray:
     found = np.asarray(values)
     if found.dtype.kind == "O" or (found.dtype.kind in "fc" and dtype.kind in "iu"):
         raise Unsupported("ragged lists, or numbers cut")
@@ -170,7 +170,7 @@ def _numbers(values, dtype) -> np.ndarray:
 def _leaves(tree, kinds):
     if type(tree) is list or type(tree) is tuple:
         return [_leaves(value, kinds) for value in tree]
-    value, kind = kind_of(tree)
+    value, kind = with_kind(tree)
     kinds[kind] = None
     return value
 
@@ -180,22 +180,22 @@ def _lists(*kinds) -> np.dtype:
     return common_kind(*kinds)[0]
 
 
-def _stacked(values, dtype) -> np.ndarray:
+def _nested_array(values, dtype) -> np.ndarray:
     if type(values) is not list:
         return np.asarray(values, dtype)
-    return np.stack([_stacked(value, dtype) for value in values])
+    return np.stack([_nested_array(value, dtype) for value in values])
 
 
 # ---------------------------------------------------------------- joining
 
 
-def _parts(arrays, dtype):
+def _in_one_dtype(arrays, dtype):
     """(values, weak) of a list of arrays, in one dtype."""
     if type(arrays) is not list and type(arrays) is not tuple:
         raise Unsupported("no list of arrays")
     values, kinds = [], {}
     for each in arrays:
-        value, kind = kind_of(each)
+        value, kind = with_kind(each)
         values.append(value)
         kinds[kind] = None
     weak = False
@@ -224,20 +224,20 @@ def stack(arrays, axis=0, *, dtype=None):
 
 def column_stack(tup):
     """jnp.column_stack."""
-    values, weak = _parts(tup, None)
+    values, weak = _in_one_dtype(tup, None)
     return finish(np.column_stack(values), weak)
 
 
 def _joined_along(compute, arrays, axis, dtype):
-    values, weak = _parts(arrays, dtype)
+    values, weak = _in_one_dtype(arrays, dtype)
     return finish(compute(values, axis), weak)
 
 
-def _joined(compute):
+def _stacking(compute):
     """vstack and its kin."""
 
     def join(tup, dtype=None):
-        values, weak = _parts(tup, dtype)
+        values, weak = _in_one_dtype(tup, dtype)
         return finish(compute(values), weak)
 
     return join
@@ -245,7 +245,7 @@ def _joined(compute):
 
 def append(arr, values, axis=None):
     """jnp.append."""
-    parts, weak = _parts([arr, values], None)
+    parts, weak = _in_one_dtype([arr, values], None)
     return finish(np.append(parts[0], parts[1], axis), weak)
 
 
@@ -298,7 +298,7 @@ def ravel(a, order="C"):
     return own(stable(a).reshape(-1))
 
 
-def _view(compute, *names):
+def _with_integers(compute, *names):
     """A function of an array whose other arguments are integers or tuples of them."""
 
     def view(a, /, *places):
@@ -366,7 +366,7 @@ def meshgrid(*xi, indexing="xy", sparse=False):
 def pad(array, pad_width, mode="constant", *, constant_values=0):
     """jnp.pad by a constant."""
     array = raw(array)
-    value, kind = kind_of(constant_values)
+    value, kind = with_kind(constant_values)
     if mode != "constant" or np.ndim(value) or common_kind(array.dtype, kind)[0] != array.dtype:
         raise Unsupported("padding with other than one value")
     widths = raw(np.asarray(pad_width) if type(pad_width) is not Array else pad_width)
@@ -407,9 +407,9 @@ SHAPES = {
     jnp.empty: zeros,
     jnp.ones: ones,
     jnp.full: full,
-    jnp.zeros_like: _like(0),
-    jnp.empty_like: _like(0),
-    jnp.ones_like: _like(1),
+    jnp.zeros_like: _filled_like(0),
+    jnp.empty_like: _filled_like(0),
+    jnp.ones_like: _filled_like(1),
     jnp.full_like: full_like,
     jnp.arange: arange,
     jnp.linspace: linspace,
@@ -420,9 +420,9 @@ SHAPES = {
     jnp.asarray: array,
     jnp.concatenate: concatenate,
     jnp.stack: stack,
-    jnp.vstack: _joined(np.vstack),
-    jnp.hstack: _joined(np.hstack),
-    jnp.dstack: _joined(np.dstack),
+    jnp.vstack: _stacking(np.vstack),
+    jnp.hstack: _stacking(np.hstack),
+    jnp.dstack: _stacking(np.dstack),
     jnp.column_stack: column_stack,
     jnp.append: append,
     jnp.split: split,
@@ -430,14 +430,14 @@ SHAPES = {
     jnp.reshape: reshape,
     jnp.transpose: transpose,
     jnp.ravel: ravel,
-    jnp.squeeze: _view(np.squeeze, "axis"),
-    jnp.expand_dims: _view(np.expand_dims, "axis"),
-    jnp.swapaxes: _view(np.swapaxes, "axis1", "axis2"),
-    jnp.moveaxis: _view(np.moveaxis, "source", "destination"),
-    jnp.flip: _view(np.flip, "axis"),
-    jnp.flipud: _view(np.flipud),
-    jnp.fliplr: _view(np.fliplr),
-    jnp.diagonal: _view(np.diagonal, "offset", "axis1", "axis2"),
+    jnp.squeeze: _with_integers(np.squeeze, "axis"),
+    jnp.expand_dims: _with_integers(np.expand_dims, "axis"),
+    jnp.swapaxes: _with_integers(np.swapaxes, "axis1", "axis2"),
+    jnp.moveaxis: _with_integers(np.moveaxis, "source", "destination"),
+    jnp.flip: _with_integers(np.flip, "axis"),
+    jnp.flipud: _with_integers(np.flipud),
+    jnp.fliplr: _with_integers(np.fliplr),
+    jnp.diagonal: _with_integers(np.diagonal, "offset", "axis1", "axis2"),
     jnp.tril: _triangle(np.tril),
     jnp.triu: _triangle(np.triu),
     jnp.atleast_1d: _atleast(np.atleast_1d),

@@ -5,9 +5,9 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable.execution.common.breaks import Unsupported
-from malleable.execution.common.host_values import FLOAT32, NUMBERS, kind_of, own, raw, stable
+from malleable.execution.common.host_values import FLOAT32, NUMBERS, own, raw, stable, with_kind
 from malleable.execution.host.elementwise import common_kind
-from malleable.execution.host.searches import _index
+from malleable.execution.host.searches import _as_index
 
 
 def _single(x) -> np.ndarray:
@@ -48,7 +48,7 @@ def _quantile(a, q, whole, axis, keepdims):
     if axis is not None and type(axis) is not int:
         raise Unsupported("more than one axis")
     kind = a.dtype.type
-    q, of = kind_of(q)
+    q, of = with_kind(q)
     if of is not float and of != a.dtype:
         raise Unsupported("fractions of another type")
     q = np.asarray(q, a.dtype) / kind(whole)
@@ -99,7 +99,7 @@ def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 
 def _close(a, b, rtol, atol, equal_nan):
-    (a, one), (b, other) = kind_of(a), kind_of(b)
+    (a, one), (b, other) = with_kind(a), with_kind(b)
     dtype = common_kind(one, other)[0]
     if dtype != FLOAT32:
         raise Unsupported("not of single precision")
@@ -147,12 +147,12 @@ def trace(a):
 
 def tril_indices(n, k=0, m=None):
     """jnp.tril_indices."""
-    return tuple([_index(each) for each in np.tril_indices(n, k, m)])
+    return tuple([_as_index(each) for each in np.tril_indices(n, k, m)])
 
 
 def triu_indices(n, k=0, m=None):
     """jnp.triu_indices."""
-    return tuple([_index(each) for each in np.triu_indices(n, k, m)])
+    return tuple([_as_index(each) for each in np.triu_indices(n, k, m)])
 
 
 def top_k(operand, k):

@@ -39,7 +39,7 @@ def _of_many(fun: Callable) -> Callable:
     return method
 
 
-def _number(kind: type) -> Callable:
+def _scalar_method(kind: type) -> Callable:
     """float(x) and the like of a scalar."""
 
     def convert(x, /):
@@ -67,7 +67,7 @@ def _copied(x, /):
     return x.copy()
 
 
-TABLE |= {kind: _number(kind) for kind in (bool, int, float, complex)}
+TABLE |= {kind: _scalar_method(kind) for kind in (bool, int, float, complex)}
 TABLE |= {len: _length, np.asarray: _copied, np.array: _copied}
 
 

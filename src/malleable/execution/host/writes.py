@@ -13,9 +13,9 @@ from malleable.execution.common.host_values import (
     arrive_all,
     asked,
     example,
-    kind_of,
     own,
     raw,
+    with_kind,
 )
 from malleable.execution.host.elementwise import common_kind
 
@@ -23,7 +23,7 @@ _PLAIN = frozenset([int, slice, type(None), type(Ellipsis)])
 _PLACES = frozenset(map(np.dtype, ["int32", "int64", "uint8", "bool"]))
 
 
-def place(index):
+def numpy_index(index):
     """An index of JAX as one of NumPy; Unsupported where the two may differ."""
     kind = type(index)
     if kind in _PLAIN:
@@ -81,16 +81,16 @@ class Place:
         known = (name == "set" or name in _UFUNCS) and not kwargs and len(args) == 1
         if known and compat.host_mode() is not None:
             try:
-                return QUIET.run(_written, self.x, self.index, _UFUNCS.get(name), args[0])
+                return QUIET.run(_copy_with, self.x, self.index, _UFUNCS.get(name), args[0])
             except Exception:  # JAX says it in its own words, or knows better
                 pass
         args = [arrive_all(arg) for arg in args]
         return getattr(self, name)(*args, **{key: arrive_all(v) for key, v in kwargs.items()})
 
 
-def _written(x, index, ufunc, value):
-    values, index = raw(x), place(index)
-    value, kind = kind_of(value)
+def _copy_with(x, index, ufunc, value):
+    values, index = raw(x), numpy_index(index)
+    value, kind = with_kind(value)
     if common_kind(values.dtype, kind)[0] != values.dtype or values.dtype.kind == "c":
         raise Unsupported("JAX warns of such values")
     value = np.asarray(value, values.dtype)

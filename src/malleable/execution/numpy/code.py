@@ -127,7 +127,7 @@ def _description(x) -> str:
 
 def without_dead(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
     """The lines, each name deleted after its last use: large arrays go as early as they can."""
-    assigned = {n for depth, text in lines if depth == 1 for n in _assigned(text)}
+    assigned = {n for depth, text in lines if depth == 1 for n in _assigned_names(text)}
     last: dict[str, int] = {}
     for i, (_, text) in enumerate(lines):
         last.update(dict.fromkeys(assigned.intersection(_WORDS.findall(text)), i))
@@ -149,7 +149,7 @@ def _goes_on(depth: int, text: str) -> bool:
     return depth > 1 or text.startswith(("else:", "elif "))
 
 
-def _assigned(text: str) -> list[str]:
+def _assigned_names(text: str) -> list[str]:
     left, equals, _ = text.partition(" = ")
     return _WORDS.findall(left) if equals and _TARGETS.fullmatch(left) else []
 

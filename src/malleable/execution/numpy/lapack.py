@@ -7,7 +7,7 @@ import scipy.linalg
 from scipy.linalg import blas, lapack
 
 
-def _stacked(rank):
+def _on_stacks(rank):
     """Make fun(matrix, *more, **options) -> result(s) one of stacks of matrices.
 
     rank: of the arrays without the axes of the stack; one number per array.
@@ -51,7 +51,7 @@ def _nan_like(x):
     return np.full(x.shape, np.nan, x.dtype)
 
 
-@_stacked([2])
+@_on_stacks([2])
 def cholesky(a):
     """The lower factor, or NaN where the matrix is not positive definite."""
     if not a.size:
@@ -60,7 +60,7 @@ def cholesky(a):
     return factor if info == 0 else _nan_like(a)
 
 
-@_stacked([2])
+@_on_stacks([2])
 def lu(a):
     """(both factors in one matrix, the rows exchanged, the permutation)."""
     if not a.size:
@@ -71,7 +71,7 @@ def lu(a):
     return factors, pivots, permutation_of(pivots, a.shape[0])
 
 
-@_stacked([1])
+@_on_stacks([1])
 def _permutation(pivots, size):
     order = np.arange(size, dtype=np.int32)
     for i, k in enumerate(pivots.tolist()):
@@ -84,7 +84,7 @@ def permutation_of(pivots, size):
     return _permutation(pivots, size=size)
 
 
-@_stacked([2, 2])
+@_on_stacks([2, 2])
 def triangular_solve(a, b, left, lower, transposed, conjugate, unit):
     """x of a x = b (left), or of x a = b."""
     if not b.size:
@@ -96,7 +96,7 @@ def triangular_solve(a, b, left, lower, transposed, conjugate, unit):
     return solve(1.0, a, b, side=int(not left), lower=int(lower), trans_a=how, diag=int(unit))
 
 
-@_stacked([2])
+@_on_stacks([2])
 def eigh(a, lower):
     """(vectors, values) of a symmetric matrix."""
     if not a.size:
@@ -107,7 +107,7 @@ def eigh(a, lower):
     return vectors, values
 
 
-@_stacked([2])
+@_on_stacks([2])
 def svd(a, full, vectors):
     """(values, u, v^T), or the values alone."""
     if not a.size:
@@ -121,7 +121,7 @@ def svd(a, full, vectors):
     return tuple(map(_nan_like, found)) if info else found
 
 
-@_stacked([2])
+@_on_stacks([2])
 def geqrf(a):
     """(r and the reflectors in one matrix, their scales)."""
     if not a.size:
@@ -130,7 +130,7 @@ def geqrf(a):
     return factors, scales
 
 
-@_stacked([2, 1])
+@_on_stacks([2, 1])
 def householder_product(a, scales):
     """The orthogonal matrix that reflectors make."""
     if not a.size:
@@ -138,7 +138,7 @@ def householder_product(a, scales):
     return _routine("orgqr", a)(a, scales)[0]
 
 
-@_stacked([2])
+@_on_stacks([2])
 def qr(a, full):
     m, n = a.shape
     k = m if full else min(m, n)
@@ -150,13 +150,13 @@ def qr(a, full):
     return householder_product(wide, scales), np.triu(factors[:k])
 
 
-@_stacked([2])
+@_on_stacks([2])
 def schur(a):
     """(triangular factor, unitary matrix)."""
     return scipy.linalg.schur(a, "complex" if a.dtype.kind == "c" else "real", check_finite=False)
 
 
-@_stacked([2])
+@_on_stacks([2])
 def eig(a, left, right):
     """(values, left vectors, right vectors), those asked for, complex."""
     kind = np.result_type(a.dtype, np.complex64)
@@ -170,7 +170,7 @@ def eig(a, left, right):
     return tuple(x.astype(kind) for x in (found if isinstance(found, tuple) else (found,)))
 
 
-@_stacked([1, 1, 1, 2])
+@_on_stacks([1, 1, 1, 2])
 def tridiagonal_solve(low, middle, high, b):
     """x of a tridiagonal system; the first of `low` and the last of `high` are not read."""
     *_, x, info = _routine("gtsv", b)(low[1:], middle, high[:-1], b)

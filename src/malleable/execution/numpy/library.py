@@ -131,7 +131,7 @@ def searchsorted(w, eqn, ins, side: str) -> str:
 # ---------------------------------------------------------------- matrices
 
 
-def _assigned(w, eqn, text: str) -> list[Value]:
+def _named_results(w, eqn, text: str) -> list[Value]:
     """The results of a call that gives several, named."""
     outs = [w.new_name() for _ in eqn.outvars]
     w.line(f"{', '.join(outs)}{',' if len(outs) == 1 else ''} = {text}")
@@ -147,21 +147,21 @@ def fft(w, eqn, x):
     return f"np.fft.{name}n({w.argument(x)}, {w.shape(lengths)}, {axes})"
 
 
-def _check(x: Value) -> None:
+def _check_width(x: Value) -> None:
     if narrow(x.dtype):
         raise Unsupported(f"linear algebra of {x.dtype}")
 
 
 @numpy_rule("cholesky")
 def cholesky(w, eqn, a):
-    _check(a)
+    _check_width(a)
     return f"cholesky({w.argument(a)})"
 
 
 @numpy_rule("lu")
 def lu(w, eqn, a):
-    _check(a)
-    return _assigned(w, eqn, f"lu({w.argument(a)})")
+    _check_width(a)
+    return _named_results(w, eqn, f"lu({w.argument(a)})")
 
 
 @numpy_rule("lu_pivots_to_permutation")
@@ -171,7 +171,7 @@ def permutation(w, eqn, pivots):
 
 @numpy_rule("triangular_solve")
 def triangular_solve(w, eqn, a, b):
-    _check(a)
+    _check_width(a)
     p = eqn.params
     flags = p["left_side"], p["lower"], p["transpose_a"], p["conjugate_a"], p["unit_diagonal"]
     names = "left", "lower", "transposed", "conjugate", "unit"
@@ -181,40 +181,40 @@ def triangular_solve(w, eqn, a, b):
 
 @numpy_rule("eigh")
 def eigh(w, eqn, a):
-    _check(a)
+    _check_width(a)
     p = eqn.params
     if p.get("subset_by_index") or p.get("algorithm") is not None:
         raise Unsupported("eigh by an algorithm that is asked for, or of a part")
-    return _assigned(w, eqn, f"eigh({w.argument(a)}, lower={p['lower']})")
+    return _named_results(w, eqn, f"eigh({w.argument(a)}, lower={p['lower']})")
 
 
 @numpy_rule("svd")
 def svd(w, eqn, a):
-    _check(a)
+    _check_width(a)
     p = eqn.params
     if p.get("subset_by_index") or p.get("algorithm") is not None:
         raise Unsupported("svd by an algorithm that is asked for, or of a part")
     options = f"full={p['full_matrices']}, vectors={p['compute_uv']}"
-    return _assigned(w, eqn, f"svd({w.argument(a)}, {options})")
+    return _named_results(w, eqn, f"svd({w.argument(a)}, {options})")
 
 
 @numpy_rule("qr")
 def qr(w, eqn, a):
-    _check(a)
+    _check_width(a)
     if eqn.params.get("pivoting"):
         raise Unsupported("qr with pivoting")
-    return _assigned(w, eqn, f"qr({w.argument(a)}, full={eqn.params['full_matrices']})")
+    return _named_results(w, eqn, f"qr({w.argument(a)}, full={eqn.params['full_matrices']})")
 
 
 @numpy_rule("geqrf")
 def geqrf(w, eqn, a):
-    _check(a)
-    return _assigned(w, eqn, f"geqrf({w.argument(a)})")
+    _check_width(a)
+    return _named_results(w, eqn, f"geqrf({w.argument(a)})")
 
 
 @numpy_rule("householder_product")
 def householder_product(w, eqn, a, scales):
-    _check(a)
+    _check_width(a)
     return f"householder_product({w.argument(a)}, {w.argument(scales)})"
 
 
@@ -223,14 +223,14 @@ def schur(w, eqn, a):
     p = eqn.params
     if p["sort_eig_vals"] or not p["compute_schur_vectors"]:
         raise Unsupported("schur with sorted values or without vectors")
-    return _assigned(w, eqn, f"schur({w.argument(a)})")
+    return _named_results(w, eqn, f"schur({w.argument(a)})")
 
 
 @numpy_rule("eig")
 def eig(w, eqn, a):
     p = eqn.params
     left, right = p["compute_left_eigenvectors"], p["compute_right_eigenvectors"]
-    return _assigned(w, eqn, f"eig({w.argument(a)}, left={left}, right={right})")
+    return _named_results(w, eqn, f"eig({w.argument(a)}, left={left}, right={right})")
 
 
 @numpy_rule("tridiagonal_solve")

@@ -83,7 +83,7 @@ def _generator(eqn):
     return next(v.aval.dtype._impl for v in eqn.invars if is_key(v.aval))
 
 
-def _in_place(w: Writer, eqn, fun, ins, batch: int) -> list[Value]:
+def _traced_in_place(w: Writer, eqn, fun, ins, batch: int) -> list[Value]:
     """fun(words of one key, ...), traced for the axes of keys before, and put here."""
     for _ in range(batch):
         fun = jax.vmap(fun)
@@ -99,27 +99,27 @@ def same(w, eqn, x):
 
 @numpy_rule("random_seed")
 def seed(w, eqn, seeds):
-    return _in_place(w, eqn, _generator(eqn).seed, [seeds], seeds.rank)
+    return _traced_in_place(w, eqn, _generator(eqn).seed, [seeds], seeds.rank)
 
 
 @numpy_rule("random_split")
 def split(w, eqn, keys):
     shape, generator = eqn.params["shape"], _generator(eqn)
-    return _in_place(w, eqn, lambda key: generator.split(key, shape), [keys], keys.rank - 1)
+    return _traced_in_place(w, eqn, lambda key: generator.split(key, shape), [keys], keys.rank - 1)
 
 
 @numpy_rule("random_fold_in")
 def fold_in(w, eqn, keys, data):
     if keys.rank - 1 != data.rank:
         raise Unsupported("random_fold_in of keys and numbers of different shapes")
-    return _in_place(w, eqn, _generator(eqn).fold_in, [keys, data], data.rank)
+    return _traced_in_place(w, eqn, _generator(eqn).fold_in, [keys, data], data.rank)
 
 
 @numpy_rule("random_bits")
 def bits(w, eqn, keys):
     width, shape, generator = eqn.params["bit_width"], eqn.params["shape"], _generator(eqn)
     fun = lambda key: generator.random_bits(key, width, shape)  # noqa: E731
-    return _in_place(w, eqn, fun, [keys], keys.rank - 1)
+    return _traced_in_place(w, eqn, fun, [keys], keys.rank - 1)
 
 
 @numpy_rule("threefry2x32")

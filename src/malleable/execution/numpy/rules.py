@@ -118,7 +118,7 @@ def _operator(symbol: str, binding: int):
     return rule
 
 
-def _function(name: str):
+def _called_by_name(name: str):
     def rule(w: Writer, eqn, *ins: Value) -> Value:
         return elementwise(w, eqn, lambda *xs: f"{name}({', '.join(xs)})", ins, ATOM, 0)
 
@@ -127,11 +127,11 @@ def _function(name: str):
 
 def called(w: Writer, eqn, name: str, *ins: Value) -> Value:
     """A function of NumPy or of numpy_runtime, elementwise."""
-    return _function(name)(w, eqn, *ins)
+    return _called_by_name(name)(w, eqn, *ins)
 
 
 RULES.update({p: _operator(*operator) for p, operator in OPERATORS.items()})
-RULES.update({p: _function(name) for p, name in FUNCTIONS.items()})
+RULES.update({p: _called_by_name(name) for p, name in FUNCTIONS.items()})
 
 
 @numpy_rule("max", "min")
@@ -279,11 +279,11 @@ def convert_element_type(w, eqn, x):
     aval, old, new = eqn.outvars[0].aval, x.dtype, np.dtype(eqn.params["new_dtype"])
     if old == new:
         return x
-    form = lambda a: converted(w, a, old, new)  # noqa: E731
+    form = lambda a: converted_text(w, a, old, new)  # noqa: E731
     return elementwise(w, eqn, form, (x,)) if x.weak else w.value(aval, form(w.array(x)), x.sizes)
 
 
-def converted(w: Writer, text: str, old: np.dtype, new: np.dtype) -> str:
+def converted_text(w: Writer, text: str, old: np.dtype, new: np.dtype) -> str:
     """An array, written with an operand's tightness, as one of another type."""
     wide = old == ml_dtypes.bfloat16 or old.kind == "f"
     if old.kind == "c" and new.kind != "c":

@@ -72,7 +72,7 @@ def without(w: Writer, aval, x: Value, gone) -> Value:
     if x.cut and not x.named and all(x.cut[1][d] != ":" for d in gone):
         text, kept = x.cut
         index = [i.partition(":")[0] or "0" if d in gone else i for d, i in enumerate(kept)]
-        return w.value(aval, f"{text}[{_short(index)}]")
+        return w.value(aval, f"{text}[{_trimmed_index(index)}]")
     first = x.rank - len(x.sizes)
     index = ["0" if d in gone else ":" for d in range(first, x.rank)]
     sizes = tuple(s for d, s in enumerate(x.sizes, first) if d not in gone)
@@ -134,10 +134,10 @@ def slice_(w, eqn, x):
 
 
 def _cut(w: Writer, aval, text: str, index: list[str]) -> Value:
-    return w.value(aval, f"{text}[{_short(index)}]", cut=(text, tuple(index)))
+    return w.value(aval, f"{text}[{_trimmed_index(index)}]", cut=(text, tuple(index)))
 
 
-def _short(index: list[str]) -> str:
+def _trimmed_index(index: list[str]) -> str:
     """An index without the axes at its end that are kept."""
     last = max((k for k, i in enumerate(index) if i != ":"), default=0)
     return ", ".join(index[: last + 1])

@@ -172,7 +172,7 @@ class Writer:
         dtype = dtype_of(aval)
         if array.shape or dtype == ml_dtypes.bfloat16 or dtype.kind == "c":
             return self.constant(array, aval)
-        return self.value(aval, number(array.astype(dtype)[()]), (), weak=True, named=True)
+        return self.value(aval, number_text(array.astype(dtype)[()]), (), weak=True, named=True)
 
     def constant(self, value, aval) -> Value:
         """An array that the program brings along."""
@@ -360,7 +360,7 @@ def dtype_of(aval) -> np.dtype:
     return dtype
 
 
-def number(x) -> str:
+def number_text(x) -> str:
     """A NumPy scalar as a Python number that is the same in its type."""
     if x.dtype.kind in "biu":
         return str(x.item())

@@ -21,7 +21,7 @@ from malleable.execution.purity.facts import (
     is_stateful,
     may_change,
     outside,
-    parameters,
+    parameter_kinds,
 )
 from malleable.frontend.counterparts import replaced
 from malleable.python_source import kinds, scopes, source
@@ -180,7 +180,7 @@ def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
             raise Stays("object", f"it reads `{name}`, which may change")
         return value
 
-    inner = Scope(parameters(node), lookup, scope.statement, returns=True)
+    inner = Scope(parameter_kinds(node), lookup, scope.statement, returns=True)
     inner.mutable, inner.numpy_inside, inner.callee = set(inner.kinds), True, True
     uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
     if uses.declared_global or uses.declared_nonlocal:

@@ -25,7 +25,7 @@ from malleable.execution.purity.facts import (
     kind_of,
     may_be_rebound,
     may_change,
-    parameters,
+    parameter_kinds,
     refuse_numpy,
 )
 from malleable.python_source import scopes
@@ -224,7 +224,7 @@ def comprehension(node, scope):
     return MADE if not isinstance(node, ast.GeneratorExp) else UNKNOWN
 
 
-def known(node, scope) -> Known | None:
+def resolve_path(node, scope) -> Known | None:
     """What a path like `jnp.linalg.norm` stands for, where that is certain."""
     if isinstance(node, ast.Name):
         found = scope.kinds.get(node.id)
@@ -232,7 +232,7 @@ def known(node, scope) -> Known | None:
             return Known(scope.lookup(node.id))
         return found if isinstance(found, Known) else None
     if isinstance(node, ast.Attribute):
-        base = known(node.value, scope)
+        base = resolve_path(node.value, scope)
         if base is not None and isinstance(base.value, types.ModuleType | type):
             try:
                 return Known(getattr(base.value, node.attr))
@@ -254,7 +254,7 @@ def call(node, scope):
     if isinstance(function, ast.Lambda):
         lambda_(function, scope)
         return UNKNOWN
-    found = known(function, scope)
+    found = resolve_path(function, scope)
     if found is not None:
         for arg in args:
             _check_argument(arg, scope)
@@ -341,13 +341,13 @@ def result(f, args, node, scope):
             if any(a == NUMPY for a in args) or not isinstance(f, type | np.ufunc):
                 raise Stays("numpy", "NumPy computes this")
             return NUMPY
-        raise Stays("numpy", f"`{_text(node.func)}` is NumPy's or SciPy's")
+        raise Stays("numpy", f"`{ast.unparse(node.func)}` is NumPy's or SciPy's")
     why = impure(f, scope)
     if why:
         raise Stays("call", why)
     scope.writes |= writes(f) and scope.callee
     if writes(f) and scope.numpy_inside and not scope.callee:
-        raise Stays("call", f"`{_text(node.func)}` may write to an array of NumPy")
+        raise Stays("call", f"`{ast.unparse(node.func)}` may write to an array of NumPy")
     if f is type and args:
         raise Stays("object", "it asks for the type of a value")
     if f in (isinstance, hasattr, callable):
@@ -381,15 +381,11 @@ def result(f, args, node, scope):
     scope.computes |= computes(f)
     made = makes(f)
     if made == "both":
-        raise Stays("value", f"`{_text(node.func)}` may make a number of an array")
+        raise Stays("value", f"`{ast.unparse(node.func)}` may make a number of an array")
     if made or (not computes(f) and SCALAR in args and ARRAY not in args and UNKNOWN not in args):
         scope.scalars = True
         return SCALAR
     return NUMBER if not computes(f) and all(a == NUMBER for a in args) else UNKNOWN
-
-
-def _text(node) -> str:
-    return ast.unparse(node)
 
 
 def _is_numpy(f) -> bool:
@@ -399,7 +395,7 @@ def _is_numpy(f) -> bool:
 
 def lambda_(node, scope):
     inner = Scope(
-        scope.kinds | parameters(node),
+        scope.kinds | parameter_kinds(node),
         scope.lookup,
         scope.statement,
         scope.defs,
@@ -418,7 +414,7 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope):
         raise Stays("effect", f"`{node.name}` writes a variable outside of it")
     kept = {n: UNKNOWN if k == MADE else k for n, k in scope.kinds.items()}  # not to be changed
     inner = Scope(
-        kept | parameters(node), scope.lookup, scope.statement, dict(scope.defs),
+        kept | parameter_kinds(node), scope.lookup, scope.statement, dict(scope.defs),
         returns=True, active=(*scope.active, id(node)),
     )  # fmt: skip
     if scopes.uses(*node.body).binds & {"__yield__"} or any(

@@ -201,7 +201,7 @@ def outside(f: types.FunctionType) -> Callable[[str], Any]:
     return lookup
 
 
-def parameters(node) -> dict:
+def parameter_kinds(node) -> dict:
     return dict.fromkeys(scopes.arguments(node), UNKNOWN)
 
 

@@ -13,7 +13,7 @@ import jax
 from malleable.execution.common.anf import is_atom
 from malleable.execution.purity import callees
 from malleable.execution.purity.digits import keeps_digits
-from malleable.execution.purity.expressions import bind, expression, known
+from malleable.execution.purity.expressions import bind, expression, resolve_path
 from malleable.execution.purity.facts import (
     ARRAY,
     MADE,
@@ -45,7 +45,7 @@ class Scanned:
     scope: Scope
 
 
-def scan(stmts: list, scope: Scope, guarded: bool = False) -> Scanned:
+def scan_statements(stmts: list, scope: Scope, guarded: bool = False) -> Scanned:
     """Look at statements one after another. guarded: an exception shows what ran before it."""
     plain = []
     for number, stmt in enumerate(stmts):
@@ -325,7 +325,7 @@ def _def(stmt, scope):
 def _with(stmt, scope):
     for item in stmt.items:
         function = item.context_expr
-        found = known(function.func, scope) if isinstance(function, ast.Call) else None
+        found = resolve_path(function.func, scope) if isinstance(function, ast.Call) else None
         module = getattr(found and found.value, "__module__", "") or ""
         if not module.startswith("jax") or item.optional_vars is not None:
             raise Stays("python", "`with` is run by Python")

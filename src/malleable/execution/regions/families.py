@@ -90,7 +90,7 @@ class Sized:
         if self.by_numpy is not None:
             outs = of_jax(self.by_numpy(*xs), self.weak, xs)
         else:
-            outs = masks.run(self.buckets, xs)
+            outs = masks.run_region(self.buckets, xs)
             outs = [own(x) if isinstance(x, np.ndarray) else x for x in outs]
         return outs[0] if self.traced.form == "leaf" else tuple(outs)
 

@@ -36,7 +36,7 @@ from malleable.execution.regions.signatures import (
     signature,
     without_sizes,
 )
-from malleable.execution.regions.tracing import UNSET, Traced, ordered
+from malleable.execution.regions.tracing import UNSET, Traced, reordered
 from malleable.programs.evaluate import evaluate
 
 HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
@@ -102,7 +102,7 @@ class Variant:
 
     def __post_init__(self):
         self.all_dynamic = all(self.traced.dynamic)
-        self.jitted = compiled(self.program, self.traced.form, self.name)
+        self.jitted = compiled_region(self.program, self.traced.form, self.name)
         self.run = self.jitted
         self.is_flat = is_flat(self.traced)
         self.weak = weak_outputs(self.traced, self.program)
@@ -121,7 +121,7 @@ class Variant:
         return outs[0] if self.traced.form == "leaf" else tuple(outs)
 
 
-def compiled(program: compat.Jaxpr, form: str, name: str) -> Callable:
+def compiled_region(program: compat.Jaxpr, form: str, name: str) -> Callable:
     """The program under jit. For other arguments it raises OtherSignature."""
     expected = [(v.aval.shape, v.aval.dtype, v.aval.weak_type) for v in program.jaxpr.invars]
 
@@ -254,7 +254,7 @@ class Runner:
                 key = (key, new, given)
         variant = state.variants.get(key) or state.sized.get(key)
         if variant is None:
-            kind = kind_of(key)
+            kind = family_of(key)
             if kind not in state.parts:
                 variant = self.specialize(values, leaves, key, new, given)
             if variant is None:
@@ -290,7 +290,7 @@ class Runner:
             self.state.sized.pop(key, None)
             variant = self.exact(values, leaves, key)
             if variant is None:
-                return self.cut(values, self.state.parts.get(kind_of(key)))
+                return self.cut(values, self.state.parts.get(family_of(key)))
             return self.run(variant, values, leaves, key)
         if traced.tested and is_false(outs[-1]):
             return self.plainly(values)
@@ -337,7 +337,7 @@ class Runner:
             room = frozenset([d for d in new if d >= PADDED])
             for symbols, by_numpy in [*dict.fromkeys(ways), (room, False)]:
                 family = symbols and self.family(values, leaves, key, symbols, by_numpy)
-                if state.instead is not None or kind_of(key) in state.parts:
+                if state.instead is not None or family_of(key) in state.parts:
                     return None
                 if family and family.sized is not None:
                     variant = family.variant(leaves, shapes, padded=bool(room))
@@ -372,7 +372,7 @@ class Runner:
 
     def exact(self, values, leaves, key):
         state = self.state
-        variant = self.prepare(state, values, leaves, kind_of(key))
+        variant = self.prepare(state, values, leaves, family_of(key))
         if variant is not None:
             state.variants[key] = variant
             self.forget(state)
@@ -399,7 +399,7 @@ class Runner:
         return tuple([x if r else arrive(x) for x, r in zip(outs, self.raw, strict=True)])
 
 
-def kind_of(key: tuple) -> tuple:
+def family_of(key: tuple) -> tuple:
     """A key but for its sizes; it holds a second time those that may vary, if there are such."""
     return without_sizes(key[0] if key and type(key[-1]) is frozenset else key)
 
@@ -431,5 +431,5 @@ def assemble(variant, outs, leaves, sizes, runner: Runner):
         found.append(x)
     if variant.is_flat:
         return found[0] if traced.single else tuple(found)
-    out = ordered(jax.tree.unflatten(traced.tree, found), traced.order)
+    out = reordered(jax.tree.unflatten(traced.tree, found), traced.order)
     return out[0] if traced.single else out

@@ -21,8 +21,8 @@ from malleable.execution.common import code_objects
 from malleable.execution.host.host import is_raw
 from malleable.execution.purity.facts import NUMBER, SCALAR, SIZE, Stays
 from malleable.execution.regions.signatures import flatten
-from malleable.frontend.common.session import Options, Session, within
-from malleable.frontend.convert import OPERATORS, box_all, finish
+from malleable.frontend.common.session import Options, Session, run_in_session
+from malleable.frontend.convert import OPERATORS, box_all, finish_result
 from malleable.frontend.counterparts.bounded import BoundedList
 from malleable.frontend.values.trees import UNSET
 from malleable.python_source.nodes import copied, load
@@ -229,7 +229,7 @@ def attempt(
             part = filled[at : at + count]
             given.append(part[0] if structure is None else jax.tree.unflatten(structure, part))
             at += count
-        given = [ordered(x, skeleton(value)) for x, value in zip(given, values, strict=True)]
+        given = [reordered(x, skeleton(value)) for x, value in zip(given, values, strict=True)]
         given = [x for x in given if x is not UNSET]
         theirs = [x for x in values if x is not UNSET]
         views = [x for x, (leaf, d) in zip(filled, leaves, strict=True) if d and id(leaf) in nested]
@@ -317,13 +317,13 @@ def skeleton(x):
     return None
 
 
-def ordered(x, order):
+def reordered(x, order):
     """`x` with its dicts in the order of the skeleton: JAX sorts their keys."""
     if order is None:
         return x
     if type(x) is dict:
-        return {key: ordered(x[key], part) for key, part in order.items()}
-    return type(x)(ordered(a, b) for a, b in zip(x, order, strict=True))
+        return {key: reordered(x[key], part) for key, part in order.items()}
+    return type(x)(reordered(a, b) for a, b in zip(x, order, strict=True))
 
 
 def _is_open(x) -> bool:
@@ -371,7 +371,7 @@ def lift(fun: Callable, given: list, how: str, around: Callable):
         with journal.opened(base=True):
             out = around(functools.partial(OPERATORS.call, fun), *boxed)
             refuse_kept_numbers(out, 0)
-            return ordered(finish(out), skeleton(out))
+            return reordered(finish_result(out), skeleton(out))
 
     tests: list = []
     token = compacted.set("masks" not in how)
@@ -379,7 +379,7 @@ def lift(fun: Callable, given: list, how: str, around: Callable):
         pass
     tested = selections.set((trace, tests))
     try:
-        return within(Session(options, OPERATORS.call), run), tests
+        return run_in_session(Session(options, OPERATORS.call), run), tests
     finally:
         selections.reset(tested)
         compacted.reset(token)

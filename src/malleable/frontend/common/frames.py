@@ -26,7 +26,7 @@ def without_ours(e: BaseException) -> BaseException:
     return e.with_traceback(last)
 
 
-def named(e: BaseException) -> BaseException:
+def named_frame(e: BaseException) -> BaseException:
     """An error of JAX in a line that is converted, as one that names it and a way out."""
     frame = e.__traceback__
     while frame is not None and frame.tb_next is not None:

@@ -60,7 +60,7 @@ def active() -> bool:
     return _session.get() is not None
 
 
-def within(new: Session, fun: Callable, *args, **kwargs) -> Any:
+def run_in_session(new: Session, fun: Callable, *args, **kwargs) -> Any:
     """fun(*args), in a session."""
     token = _session.set(new)
     try:

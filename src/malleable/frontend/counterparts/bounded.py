@@ -48,7 +48,7 @@ class BoundedList(NamedTuple):
     length: Any
 
 
-def plain(content: Bounded) -> BoundedList:
+def as_jax_list(content: Bounded) -> BoundedList:
     """The result that stands for a list: its items as JAX arrays."""
     items = rebuild(content.tree.item, iter(content.arrays), "")
     arrays = jax.tree.map(
@@ -163,7 +163,7 @@ def taken(content: Bounded, index, count) -> Bounded:
     return Bounded(tree, jnp.asarray(count, np.int32), [a[index] for a in content.arrays])
 
 
-def part(content: Bounded, index: slice) -> list:
+def sliced(content: Bounded, index: slice) -> list:
     """xs[start:stop:step]."""
     n, cap = content.length, content.tree.cap
     start, stop, step = (x.value if isinstance(x, Box) else x for x in _ends(index))
@@ -184,7 +184,7 @@ def part_of_list(xs: list, index: slice) -> list:
     if items is None:
         refuse("a slice with a traced bound, of items of several types,")
     count, *arrays = inject_list(tree, iter(leaves), items)
-    return part(Bounded(items, count, arrays), index)
+    return sliced(Bounded(items, count, arrays), index)
 
 
 def _ends(index: slice) -> tuple:
@@ -266,7 +266,7 @@ def refuse(what: str):
     )
 
 
-def spread(xs: Any) -> Any:
+def spread_items(xs: Any) -> Any:
     """What `*xs` or `**xs` goes over."""
     if isinstance(xs, dict):
         refuse_uncertain(xs)
@@ -290,11 +290,11 @@ def method(xs: list, name: str, args: tuple) -> Any:
             return pop(xs, *args)
         case "insert", (at, value):
             xs[:] = joined(
-                joined(part(content, slice(at)), [value]), part(content, slice(at, None))
+                joined(sliced(content, slice(at)), [value]), sliced(content, slice(at, None))
             )
             return None
         case "reverse", ():
-            xs[:] = part(content, slice(None, None, -1))
+            xs[:] = sliced(content, slice(None, None, -1))
             return None
         case "clear", ():
             return xs.clear()

@@ -203,7 +203,7 @@ def pick(xs, i):
     return values.select(at, list(xs), compat.where())
 
 
-def choose(pred, yes, no):
+def if_else(pred, yes, no):
     """`yes if pred else no` for a traced pred and two values that are at hand."""
     choices = any(type(x) is values.Choice for x in (yes, no))
     if values.is_number(yes) and values.is_number(no) and not choices:
@@ -340,7 +340,7 @@ def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
         best, at = keys[0], 0
         for i, k in builtins.enumerate(keys[1:], 1):
             pred = truth(better(jnp.asarray(unbox(k)), jnp.asarray(unbox(best))))
-            best, at = choose(pred, k, best), jnp.where(pred, i, at)
+            best, at = if_else(pred, k, best), jnp.where(pred, i, at)
         return best if keys is items else values.select(at, items, compat.where())
 
     return extreme
@@ -360,7 +360,7 @@ def _extreme_of(content, plain: Callable, whole: Callable, key, default):
     at = jnp.argmax((keys == unbox(getattr(filled, plain.__name__)())) & there)
     best = bounded.over(content)[1](at)
     if default is not _MISSING:
-        return choose(content.length > 0, best, default)
+        return if_else(content.length > 0, best, default)
     bounded.fail_where(content.length == 0, ValueError(f"{plain.__name__}() arg is empty"))
     return best
 

@@ -88,7 +88,7 @@ def vectorized(vec: np.vectorize, fun: Callable | None = None) -> Callable:
                 where=compat.where(),
                 hint="pass all arguments by position, or close over the excluded ones",
             )
-        raw = [functions.stacked(a) for a in unbox(args)]
+        raw = [functions.nested_array(a) for a in unbox(args)]
         return rebox(jnp.vectorize(one, signature=vec.signature)(*raw))
 
     return call
@@ -130,7 +130,7 @@ def _find(fun) -> tuple[Any, bool]:
 
 def _ufunc(ufunc, method):
     def call(*inputs, **kwargs):
-        inputs = listed(inputs)
+        inputs = listed_values(inputs)
         given = len(inputs) - ufunc.nin
         if given > 0 and method == "__call__":
             kwargs["out"] = inputs[ufunc.nin :]
@@ -160,7 +160,7 @@ def _bound(owner, name, fun):
     return _native(fun) if ours else None
 
 
-def listed(args: tuple) -> tuple:
+def listed_values(args: tuple) -> tuple:
     """The arguments, with an array in place of a list whose length is traced."""
     return tuple(masked(x[0]) if bounded(x) is not None else x for x in args)
 
@@ -174,7 +174,7 @@ def _native(fun):
 
 def _function(fun):
     def call(*args, **kwargs):
-        args = listed(args)
+        args = listed_values(args)
         return run_function(fun, args, kwargs)
 
     return call
@@ -196,7 +196,7 @@ def _constructor(kind):
     def call(*args, **kwargs):
         if not args or dtype is None or not any_jax(unbox(args)):
             return rebox_numpy(kind(*unbox(args), **unbox(kwargs)))
-        value = jnp.asarray(functions.stacked(unbox(args[0])))
+        value = jnp.asarray(functions.nested_array(unbox(args[0])))
         if value.dtype.kind == "c" and dtype.kind not in "cb":
             value = value.real
         return wrap(jnp.array(value, functions.canonical(dtype)))
@@ -230,7 +230,7 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
     raw = unbox(object)
     if not any_jax(raw):
         return held(np.array(raw, dtype, order=order, subok=subok, ndmin=ndmin))
-    value = functions.stacked(raw)
+    value = functions.nested_array(raw)
     new = _typed(value, dtype)
     return Box(
         new.reshape((1,) * (ndmin - new.ndim) + new.shape) if ndmin > new.ndim else new, False
@@ -296,7 +296,7 @@ def full(shape, fill_value, dtype=None, order="C", **kwargs):
     """np.full, with a value that may be traced."""
     if not any_traced(fill_value):
         return _full(shape, fill_value, dtype)
-    value = _typed(functions.stacked(unbox(fill_value)), dtype)
+    value = _typed(functions.nested_array(unbox(fill_value)), dtype)
     dims = _make_zeros(shape).shape
     return Box(jnp.broadcast_to(value, dims), False)
 
@@ -317,7 +317,7 @@ def _like(name):
         raw = unbox(a)
         if not any_jax(raw):
             return rebox_numpy(fun(raw, *unbox(args), **unbox(kwargs)))
-        raw = functions.stacked(raw)
+        raw = functions.nested_array(raw)
         model = np.broadcast_to(np.zeros((), raw.dtype), raw.shape)
         return Box(np.array(fun(model, *unbox(args), **unbox(kwargs))), False)
 
@@ -350,7 +350,7 @@ def roots(p):
     raw = unbox(p)
     if not any_jax(raw):
         return rebox_numpy(np.roots(raw))
-    return rebox(jnp.roots(functions.stacked(raw), strip_zeros=False))
+    return rebox(jnp.roots(functions.nested_array(raw), strip_zeros=False))
 
 
 def polyval(p, x):
@@ -432,7 +432,7 @@ def _on_shape(name):
 def argwhere(a):
     if not any_traced(a) or not np.ndim(a):
         return run_function(np.argwhere, (a,), {})
-    along = np.nonzero(a if isinstance(a, Box) else Box(functions.stacked(unbox(a)), False))
+    along = np.nonzero(a if isinstance(a, Box) else Box(functions.nested_array(unbox(a)), False))
     return Masked(jnp.stack([p.whole for p in along], -1), along[0].mask, Box)
 
 
@@ -442,11 +442,11 @@ def delete(arr, obj, axis=None):
     known = not any_jax((at,)) and type(at) is not Masked and not has_tracer(at)
     if known or type(arr) is Masked:
         return run_function(np.delete, (arr, obj, axis), {})
-    box = Box(functions.stacked(unbox(arr)), False)
+    box = Box(functions.nested_array(unbox(arr)), False)
     box, axis = (box.ravel(), 0) if axis is None else (box, axis % box.ndim)
     n = box.shape[axis]
     whole = isinstance(at, slice) or type(at) is Masked
-    at = at if whole else functions.stacked(at)
+    at = at if whole else functions.nested_array(at)
     if whole or at.dtype == np.bool_ or at.size != 1:
         stays = Box(jnp.ones(n, bool), False)
         stays[at] = False

@@ -23,7 +23,7 @@ from malleable.arrays.protocols import rebox_numpy
 
 
 def _array(c) -> Box:
-    return c if isinstance(c, Box) else Box(functions.stacked(unbox(c)), False)
+    return c if isinstance(c, Box) else Box(functions.nested_array(unbox(c)), False)
 
 
 def _trimmed(plain: Callable) -> Callable:

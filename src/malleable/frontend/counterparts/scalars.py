@@ -139,7 +139,7 @@ def _factorial(n):
     return jnp.asarray([math.factorial(k) for k in range(most + 1)])[n]
 
 
-def _count(fun: Callable) -> Callable:
+def _combinatorial(fun: Callable) -> Callable:
     """A whole number of ways, where it has room."""
 
     def count(*args):
@@ -277,8 +277,8 @@ _MATH = {
     "gcd": _integer(lambda *xs: functools.reduce(jnp.gcd, xs)),
     "lcm": _integer(lambda *xs: functools.reduce(jnp.lcm, xs)),
     "factorial": _integer(_factorial),
-    "comb": _count(_comb),
-    "perm": _count(_perm),
+    "comb": _combinatorial(_comb),
+    "perm": _combinatorial(_perm),
     "isqrt": _integer(_isqrt),
     "isclose": _isclose,
     "frexp": _frexp,

@@ -185,7 +185,7 @@ def as_data(value):
     if type(value) is not list or not value:
         return value
     if any_traced(value):
-        return functions.stacked(value)
+        return functions.nested_array(value)
     return np.asarray(value) if isinstance(value[0], int | float | complex | list) else value
 
 
@@ -297,7 +297,7 @@ def cut_short(fun) -> Any:
     if ".array_api_compat." in module and not module.endswith("_helpers"):
         return Instead(getattr(np, name)) if hasattr(np, name) else None
     if name in ("get_lapack_funcs", "get_blas_funcs"):
-        return lambda names, arrays=(), **kwargs: fun(names, *plain(arrays, kwargs))
+        return lambda names, arrays=(), **kwargs: fun(names, *empty_alike(arrays, kwargs))
     if name == "num_jac":
         return CallsBack(fun, jacobians.num_jac)
     if name == "_trim_zeros":
@@ -322,7 +322,7 @@ AS_IT_IS = {
 }
 
 
-def plain(arrays, kwargs):
+def empty_alike(arrays, kwargs):
     """Empty arrays of the same types, for functions that choose a LAPACK routine by dtype."""
     like = [np.empty((1,) * np.ndim(a), a.dtype) for a in arrays]
     kwargs.pop("ilp64", None)

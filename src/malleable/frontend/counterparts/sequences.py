@@ -35,7 +35,7 @@ def are_rows(a, b) -> bool:
     return alike and any_traced((a, b))
 
 
-def compared(sign: str, a: Sequence, b: Sequence, compare: Callable | None = None) -> Any:
+def compared_sequences(sign: str, a: Sequence, b: Sequence, compare: Callable | None = None) -> Any:
     """`a < b` and its like. compare(sign, x, y): of two items.
 
     Two that are equal do not decide, though they may be of a type that has no order.
@@ -59,7 +59,7 @@ def compared(sign: str, a: Sequence, b: Sequence, compare: Callable | None = Non
 def answered(compare: Callable | None, sign: str, x, y):
     """A bool, or a traced one."""
     if are_rows(x, y):
-        return truth(compared(sign, x, y, compare))
+        return truth(compared_sequences(sign, x, y, compare))
     return truth(SIGNS[sign](x, y) if compare is None else compare(sign, x, y))
 
 

@@ -428,7 +428,7 @@ class Caller(Classes):
             return at + builtins.range_(len(owner))[start:].start if start else at
         items.touch(owner)  # once more: this is done only where nothing was raised
         owner[:] = [
-            builtins.choose(k < unbox(at), one, other)
+            builtins.if_else(k < unbox(at), one, other)
             for k, (one, other) in enumerate(itertools.pairwise(owner))
         ]
         return None

@@ -37,7 +37,7 @@ from malleable.frontend.values.staging import (
     is_cached,
     join_place,
     promoted,
-    put,
+    write_place,
 )
 from malleable.frontend.values.trees import (
     CONTENT,
@@ -50,7 +50,7 @@ from malleable.frontend.values.trees import (
     Static,
     Tree,
     abstract,
-    count,
+    count_leaves,
     free,
     half,
     join,
@@ -108,7 +108,7 @@ class Carried:
     def slot(self) -> Slot:
         grows = self.prefix is not None
         ties = tuple(1 + k for k, _ in self.ties())
-        return Slot(self.place.key, self.tree, count(self.traced), self.pinned, grows, ties)
+        return Slot(self.place.key, self.tree, count_leaves(self.traced), self.pinned, grows, ties)
 
     def ties(self) -> list:
         """(k, other) where the k-th link of an array is to that which another place holds."""
@@ -127,7 +127,7 @@ def start(loop: Loop) -> dict:
         value = place.read()
         whole = flatten(value, leaves), leaves
         tree, leaves = named_before(place, whole, 1)
-        goal = around(tree, place.name in loop.rebound)
+        goal = carried_tree(tree, place.name in loop.rebound)
         pinned = place.name in exits
         if isinstance(value, Box) and not value.scalar and place.name not in loop.rebound:
             tree = goal = Static(value)  # the box stays, its content moves
@@ -189,7 +189,7 @@ def names(tree: Tree, thing) -> bool:
     return any(names(t, thing) for t in inside)
 
 
-def around(tree: Tree, anew: bool = False) -> Tree:
+def carried_tree(tree: Tree, anew: bool = False) -> Tree:
     """The tree of what goes around where a value of `tree` does.
 
     An array that others know is that array, or where it is bound anew, perhaps that array.
@@ -200,7 +200,7 @@ def around(tree: Tree, anew: bool = False) -> Tree:
         mine = (Static(tree.origin),) if tree.known else ()
         return replace(free(tree), links=(*mine, *tree.links))
     if isinstance(tree, Node):
-        return replace(free(tree), children=tuple(map(around, tree.children)))
+        return replace(free(tree), children=tuple(map(carried_tree, tree.children)))
     return free(abstract(tree))
 
 
@@ -230,7 +230,7 @@ def widened(tree: Tree, before: Tree | None, ties: Iterable = ()) -> Tree:
 
 def begin(carried: dict, leaves: Iterator, where: str) -> None:
     """Put the values of one step into their places."""
-    parts = {key: [next(leaves) for _ in range(count(c.tree))] for key, c in carried.items()}
+    parts = {key: [next(leaves) for _ in range(count_leaves(c.tree))] for key, c in carried.items()}
     values: dict = {}
 
     def value_of(c: Carried):
@@ -279,14 +279,14 @@ def note_kept(item, source: Box) -> None:
 
 def land(carried: dict, values: Iterator, where: str) -> None:
     """Write what a loop leaves in each place that does not grow. values: of each place in turn."""
-    parts = {key: [next(values) for _ in range(count(c.tree))] for key, c in carried.items()}
+    parts = {key: [next(values) for _ in range(count_leaves(c.tree))] for key, c in carried.items()}
     landed: set = set()
 
     def value_of(c: Carried):
         if c.place.key not in landed:
             landed.add(c.place.key)
             tree = replace(c.tree, fixed=False) if isinstance(c.tree, Ragged) else c.tree
-            put(c.place, resolved(tree, value_of), iter(parts[c.place.key]), where)
+            write_place(c.place, resolved(tree, value_of), iter(parts[c.place.key]), where)
         return c.place.read()
 
     for c in carried.values():
@@ -387,7 +387,7 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
                 carried[key] = growing(place, block.before[key], after)
             again = True
             continue
-        goal = Static(False) if flag and first == Static(False) else around(first)
+        goal = Static(False) if flag and first == Static(False) else carried_tree(first)
         carried[key] = Carried(place, goal, (first, leaves), flag)
         carried[key].whole = whole
         if flag:
@@ -501,14 +501,14 @@ def appended(slot: Slot, after: tuple, outs: list) -> list:
     """(tree, leaves) of each item that one step appends to a list."""
     tree, ids = after
     rest = iter([outs[k] for k in ids])
-    items = [(t, [next(rest) for _ in range(count(t))]) for t in tree.children]
+    items = [(t, [next(rest) for _ in range(count_leaves(t))]) for t in tree.children]
     return items[len(slot.tree.children) :]
 
 
 def extend(c: Carried, after: Tree, rows: Iterator, length: int) -> None:
     """Give a list the items of all steps: rows of the stacked arrays."""
     trees = [type_of(t) for t in after.children[len(c.tree.children) :]]
-    stacks = [[next(rows) for _ in range(count(t))] for t in trees]
+    stacks = [[next(rows) for _ in range(count_leaves(t))] for t in trees]
     items = list(c.prefix or ())
     for i in range(length):
         for tree, arrays in zip(trees, stacks, strict=True):

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from malleable.arrays import journal
 from malleable.arrays.box import is_traced
-from malleable.frontend.counterparts.builtins import choose
+from malleable.frontend.counterparts.builtins import if_else
 from malleable.frontend.values.values import Choice, bounded, snapshot
 
 CONTAINERS = (list, tuple, dict)
@@ -43,7 +43,7 @@ def each_place(x: Choice, write: Callable) -> None:
 def set_attribute(x: Choice, name: str, value) -> None:
     def write(o, here):
         journal.touch_attr(o, name)
-        vars(o)[name] = choose(here, value, vars(o)[name])
+        vars(o)[name] = if_else(here, value, vars(o)[name])
 
     each_place(x, write)
 
@@ -66,7 +66,7 @@ def is_plain_item(x: Choice, i) -> bool:
 def set_item(x: Choice, i, value) -> None:
     def write(o, here):
         (journal.touch_dict if type(o) is dict else journal.touch_list)(o)
-        o[i] = choose(here, value, o[i])
+        o[i] = if_else(here, value, o[i])
 
     each_place(x, write)
 

@@ -33,7 +33,7 @@ from malleable.frontend.values.conditions import if_, only, places_of, truth
 from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
-from malleable.frontend.values.trees import MISSING, UNSET, Static, avals, bare, count, spell
+from malleable.frontend.values.trees import MISSING, UNSET, Static, avals, bare, count_leaves, spell
 from malleable.frontend.values.unwinding import freeze_if
 from malleable.frontend.values.values import CannotStage, inject, rebuild
 
@@ -106,7 +106,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         needed = [name for name in absent if loop.live is None or name in loop.live]
         if needed:
             raise CannotStage(f"`{needed[0]}` has no value if it never runs")
-    run(loop, steps, bound, carried, block, index)
+    run_loop(loop, steps, bound, carried, block, index)
 
 
 def is_absent(tree) -> bool:
@@ -177,7 +177,7 @@ class Step:
     counts: bool
 
     def __call__(self, consts, i, parts, carry) -> tuple[list, list]:
-        held = split(self.slots, carry)
+        held = split_by_slots(self.slots, carry)
         inputs = [x for slot, mine in held for x in mine[: slot.traced]]
         outs = self.block.outs([*([i] if self.counts else []), *parts, *inputs], consts)
         new, ys = [], []
@@ -198,10 +198,10 @@ class Step:
         return new, ys
 
 
-def split(slots: Sequence, leaves: Sequence) -> list:
+def split_by_slots(slots: Sequence, leaves: Sequence) -> list:
     """Each slot with its own leaves."""
     rest = iter(leaves)
-    return [(slot, [next(rest) for _ in range(count(slot.tree))]) for slot in slots]
+    return [(slot, [next(rest) for _ in range(count_leaves(slot.tree))]) for slot in slots]
 
 
 def slim(block: Block, things: list) -> Block:
@@ -214,7 +214,7 @@ def slim(block: Block, things: list) -> Block:
     return replace(block, closed=closed, after=after, result=result, **empty)
 
 
-def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
+def run_loop(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
     """Build the loop, run it, and write what it leaves."""
     init = [x for c in carried.values() for x in inject(c.first[0], iter(c.first[1]), c.tree)]
     consts, arrays = list(block.closed.consts), arrays_of(steps)
@@ -225,7 +225,7 @@ def run(loop: Loop, steps, bound, carried: dict, block: Block, index) -> None:
     idle = not init and not block.closed.effects and not any(slot.grows for slot in slots)
     if steps is not None and idle:
         return  # there is nothing to do in any step
-    flagged = any(slot.pinned and count(slot.tree) for slot in slots)
+    flagged = any(slot.pinned and count_leaves(slot.tree) for slot in slots)
     if steps is not None and type(steps.length) is int and not flagged:
 
         def scan_step(carry, xs):
@@ -268,7 +268,7 @@ def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, wher
         if counted:
             i, *carry = carry
             tests.append(i < consts[-1])
-        for slot, mine in split(step.slots, carry):
+        for slot, mine in split_by_slots(step.slots, carry):
             if slot.pinned and mine:
                 tests.append(~mine[0])
         if asked is not None:

@@ -60,7 +60,7 @@ class Collected:
     def add(self, flag, make: Callable) -> None:
         if flag is True:
             value = make()
-            self.done = self.stops is not None and is_known(value) and self.stops(value) is True
+            self.done = self.stops is not None and is_untraced(value) and self.stops(value) is True
         else:
             value = ifexp(Box(flag, True), make, lambda: UNSET)
             flag = Box(flag, True)
@@ -213,7 +213,7 @@ def consume(call: Callable, f: Callable, run: Callable, plain: Callable, *args, 
     return call(f, listed(collected.pairs), *args, **kwargs)
 
 
-def is_known(x) -> bool:
+def is_untraced(x) -> bool:
     return not (isinstance(x, Box) and x.traced)
 
 

@@ -21,7 +21,7 @@ from malleable.arrays.text import Text, as_text
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.bounded import equal, joined, refuse, repeated
 from malleable.frontend.counterparts.scalars import python_scalar
-from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared
+from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
 from malleable.frontend.values.conditions import by_case, not_
 from malleable.frontend.values.raises import is_python_number, operands, present
 from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
@@ -66,7 +66,7 @@ def is_repeat(xs, times) -> bool:
     return isinstance(times, Box) and times.traced and times.scalar and times.dtype.kind in "iub"
 
 
-def is_whole(x) -> bool:
+def may_be_python_int(x) -> bool:
     """Whether this is an integer of Python's, or in a batch may be one."""
     in_batch = isinstance(x, Box) and is_python_number(x) and x.dtype.kind in "iub"
     return in_batch or is_python_int(unbox(x))
@@ -74,7 +74,7 @@ def is_whole(x) -> bool:
 
 def floated(x):
     """What is raised to a negative power: an integer of Python's gives a float, as no other."""
-    if not is_whole(x):
+    if not may_be_python_int(x):
         return x
     if not is_python_int(unbox(x)):
         note("`**` takes a number of a batch for an int of Python's", compat.where())
@@ -110,7 +110,7 @@ class Dunders:
     def binary(self, sign: str, a, b):
         """a + b and its like; `a **- b` is `a ** -b`."""
         if sign == "**-":
-            if is_whole(b) and (is_traced(a) or is_traced(b)):
+            if may_be_python_int(b) and (is_traced(a) or is_traced(b)):
                 a = floated(a)
             sign, b = "**", self.unary("-", b)
         elif sign == "**" and type(b) is int and b < 0 and is_traced(a):
@@ -157,7 +157,7 @@ class Dunders:
                     refuse(f"`{sign}`")
                 same = equal(a, b)
                 return same if sign == "==" else not_(same)
-            return compared(sign, a, b, self.compare) if are_rows(a, b) else plain(a, b)
+            return compared_sequences(sign, a, b, self.compare) if are_rows(a, b) else plain(a, b)
         out = self._either(a, b, forward, backward)
         if out is not NotImplemented:
             return out
@@ -224,7 +224,7 @@ class Dunders:
         if type(x) is not type(y) or not signs:
             return NotImplemented if signs else self.call(method, x, y)
         rows = (tuple(getattr(o, f.name) for f in fields(o) if f.compare) for o in (x, y))
-        return compared(signs[0], *rows, self.compare)
+        return compared_sequences(signs[0], *rows, self.compare)
 
 
 _SPEC = re.compile(r"%(\(.*?\))?[-#0 +]*[0-9]*(\.[0-9]*)?[hlL]?[diouxXeEfFgGcrsa%]")

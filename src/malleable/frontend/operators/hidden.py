@@ -217,7 +217,7 @@ def _contents(owner, args: tuple) -> list:
     todo = [(owner, 2), *((x, 0) for x in args)]
     while todo and len(found) < _THINGS:
         x, depth = todo.pop()
-        kind = _kind(x)
+        kind = _place_kind(x)
         if kind is None or id(x) in seen:
             continue
         seen.add(id(x))
@@ -244,7 +244,7 @@ def _tell(x, kind: str, old) -> None:
             book.places[place.key], book.before[place.key] = place, before  # type: ignore
 
 
-def _kind(x) -> str | None:
+def _place_kind(x) -> str | None:
     """The kind of place that the content of a mutable thing is."""
     if issubclass(type(x), Box):
         return None

@@ -30,13 +30,13 @@ from malleable.frontend.counterparts.bounded import (
     hits,
     item,
     method,
-    part,
     part_of_list,
     put_item,
     refuse,
     repeated,
+    sliced,
 )
-from malleable.frontend.counterparts.builtins import TracedRange, choose, pick
+from malleable.frontend.counterparts.builtins import TracedRange, if_else, pick
 from malleable.frontend.counterparts.replaced import convertible
 from malleable.frontend.counterparts.scalars import python_scalar, truth
 from malleable.frontend.operators import chosen, hidden
@@ -180,7 +180,7 @@ def _equal(a, b):
         return truth(same) if is_traced(same) else bool(same)
     if (is_traced(a) and not is_number(b)) or (is_traced(b) and not is_number(a)):
         return False
-    same = sequences.compared("==", a, b) if sequences.are_rows(a, b) else a == b
+    same = sequences.compared_sequences("==", a, b) if sequences.are_rows(a, b) else a == b
     return truth(same) if is_traced(same) else bool(same)
 
 
@@ -215,10 +215,10 @@ def _setter(o, name: str) -> tuple | None:
     if isinstance(member, property):
         return (member.fset,) if type(member.fset) is _Function else None
     put = getattr(type(member), "__set__", None)
-    return (put, member) if _is_users(put) else None
+    return (put, member) if _is_users_own(put) else None
 
 
-def _is_users(fun) -> bool:
+def _is_users_own(fun) -> bool:
     """Whether a function is converted, and of no installed package: theirs work as they are."""
     return convertible(fun) and not kinds.is_installed(fun.__code__.co_filename)
 
@@ -256,13 +256,13 @@ class Items:
                 return self._present(o, name, there, vars(o)[name])
             fallback = self._method(o, "__getattr__")
             own = self._method(o, "__getattribute__") is None and not isinstance(o, type)
-            if own and name not in fields and _is_users(fallback):
+            if own and name not in fields and _is_users_own(fallback):
                 return self._boxed(o, name, self.call(fallback, o, name))
             return self._boxed(o, name, getattr(o, name))
         if isinstance(member, property) and type(member.fget) is _Function:
             return self._computed(o, name, member.fget, o)
         get = getattr(type(member), "__get__", None)
-        if _is_users(get) and (hasattr(type(member), "__set__") or name not in fields):
+        if _is_users_own(get) and (hasattr(type(member), "__set__") or name not in fields):
             return self._computed(o, name, get, member, o, kind)
         if isinstance(member, functools.cached_property) and name not in vars(o):
             value = self.call(member.func, o)
@@ -415,7 +415,7 @@ class Items:
             return x[i]
         if kind is list or kind is tuple or isinstance(x, list | tuple | range):
             if bounded(x) is not None:
-                return item(x[0], i) if not isinstance(i, slice) else part(x[0], i)
+                return item(x[0], i) if not isinstance(i, slice) else sliced(x[0], i)
             if is_traced(i):
                 within(x, i)
                 if isinstance(x, range):
@@ -478,7 +478,7 @@ class Items:
             at = unbox(pick_index(i, len(x)))
             here = [lax.eq(at, np.asarray(k, at.dtype)) for k in range(len(x))]
             for k, (hit, old) in enumerate(list(zip(here, x, strict=True))):
-                x[k] = choose(hit, value, old)
+                x[k] = if_else(hit, value, old)
             return
         if isinstance(x, list):
             _refuse_index(x, i)
@@ -499,7 +499,7 @@ class Items:
             return by_case(key, lambda k: self.setitem(value, x, k))
         journal.touch_dict(x)
         for number, k in enumerate(key.options):
-            x[k] = choose(jnp.asarray(key.index) == number, value, x[k])
+            x[k] = if_else(jnp.asarray(key.index) == number, value, x[k])
 
     def delitem(self, x, i) -> None:
         if is_place(x) or is_thing(i):
@@ -654,8 +654,8 @@ def insert(xs: list, at, value) -> None:
     """xs.insert(at, value) at a traced index."""
     at, n = pick_index(at, len(xs) + 1), len(xs)
     here, after = [*xs, *xs[-1:]], [*xs[:1], *xs]  # each item, if it stays, and if it moves
-    kept = [choose(unbox(at > k), here[k], after[k]) for k in range(n + 1 if n else 0)]
-    xs[:] = [choose(unbox(at == k), value, old) for k, old in enumerate(kept)] or [value]
+    kept = [if_else(unbox(at > k), here[k], after[k]) for k in range(n + 1 if n else 0)]
+    xs[:] = [if_else(unbox(at == k), value, old) for k, old in enumerate(kept)] or [value]
 
 
 def _check_array(x, value, traced_index: bool) -> None:

@@ -26,7 +26,7 @@ from malleable.frontend.operators.compiled import (
 from malleable.frontend.operators.hidden import refuse_foreign, walked
 from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import as_local, if_, line_of, truth
-from malleable.frontend.values.trees import abstract, count, free, join
+from malleable.frontend.values.trees import abstract, count_leaves, free, join
 from malleable.frontend.values.unwinding import failed
 from malleable.frontend.values.values import (
     CannotStage,
@@ -89,10 +89,10 @@ def stage_while(loop: Loop, most: int | None, go) -> None:
         except TestChanges:
             stage(rotated(loop, go), None, most)
     except CannotStage as e:
-        raise refused(loop, e) from None
+        raise loop_error(loop, e) from None
 
 
-def refused(loop: Loop, e: CannotStage) -> TransformError:
+def loop_error(loop: Loop, e: CannotStage) -> TransformError:
     return TransformError(f"in this loop {e.why}", where=loop.where, hint=GIVE_ONE_TYPE)
 
 
@@ -149,7 +149,7 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
         left: Iterable = items[taken:]
         return stage_or_unroll(loop, range_steps(left), None, left)
     left = list(rest)
-    steps = stack(left)
+    steps = stacked_items(left)
     if steps is None:
         return unroll(loop, left)
     stage_or_unroll(loop, steps, None, left)
@@ -161,7 +161,7 @@ def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = Non
         try:
             return stage(loop, steps, most)
         except CannotStage as e:
-            raise refused(loop, e) from None
+            raise loop_error(loop, e) from None
     if steps.length == 0:
         return
     try:
@@ -193,7 +193,7 @@ def rolled(loop: Loop, items, roll) -> bool:
     """Make one compiled loop of the items of a Python loop, if they are alike; whether it was."""
     if len(items) < (MANY if roll == "auto" else 2):
         return False
-    steps = range_steps(items) if isinstance(items, range) else stack(items)
+    steps = range_steps(items) if isinstance(items, range) else stacked_items(items)
     if steps is None:
         note("the loop is not rolled", loop.where, "its items differ in type or shape")
         return False
@@ -260,7 +260,7 @@ def range_steps(items: range) -> Steps:
     return Steps(len(items), get)
 
 
-def stack(items: list) -> Steps | None:
+def stacked_items(items: list) -> Steps | None:
     """Items of one type, as slices of arrays; None if they differ, or are too few to matter."""
     if len(items) < 4:
         return None
@@ -272,7 +272,7 @@ def stack(items: list) -> Steps | None:
     if any(kind != kinds[0] for kind in kinds):
         return None
     tree = functools.reduce(join, (free(t) for t, _ in parts))  # what all share stays as it is
-    if not count(tree):
+    if not count_leaves(tree):
         return None
     columns = [inject(t, iter(leaves), tree) for t, leaves in parts]
     arrays = tuple(map(stacking.stack, zip(*columns, strict=True)))

@@ -66,19 +66,19 @@ def _bind(writer, target, value, like):
     if not isinstance(value, (ast.Tuple, ast.List, ast.Constant)):
         value = placed(hook("iter_", value), value)
     later = []
-    pattern = target if _plain(target) else _with_temporaries(writer, target, later)
+    pattern = target if _is_names_only(target) else _with_temporaries(writer, target, later)
     done = [placed(ast.Assign(targets=[pattern], value=value), like)]
     for part, name in later:
         done += _bind(writer, part, load(name), part)
     return done
 
 
-def _plain(target):
+def _is_names_only(target):
     """Whether a target consists of names only."""
     if isinstance(target, (ast.Tuple, ast.List)):
-        return all(map(_plain, target.elts))
+        return all(map(_is_names_only, target.elts))
     if isinstance(target, ast.Starred):
-        return _plain(target.value)
+        return _is_names_only(target.value)
     return isinstance(target, ast.Name)
 
 

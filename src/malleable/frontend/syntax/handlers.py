@@ -44,7 +44,7 @@ def try_(writer, stmt):
         kinds = constant(None)
         if handler.type:
             kinds = thunk(writer.expression(handler.type))
-        block = _named(handler) if handler.name else handler.body
+        block = _with_exception_bound(handler) if handler.name else handler.body
         name, made = writer.block_function("except", block, state, handler, (ERROR,))
         done.append(made)
         handlers.append(_tuple(kinds, load(name)))
@@ -72,7 +72,7 @@ def _tuple(*parts):
     return ast.Tuple(elts=list(parts), ctx=ast.Load())
 
 
-def _named(handler):
+def _with_exception_bound(handler):
     """The body of `except E as name`: the name is bound first, and gone at the end."""
     name = handler.name
     begin = placed(ast.Assign(targets=[store(name)], value=load(ERROR)), handler)

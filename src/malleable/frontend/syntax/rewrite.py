@@ -68,7 +68,7 @@ def rewrite(fun, ag, mode="full"):
 
 def source_of(fun, mode="full"):
     """The rewritten source as text. Raises NoSource."""
-    node, _ = _written(fun.__code__, fun.__globals__, mode)
+    node, _ = _find_and_rewrite(fun.__code__, fun.__globals__, mode)
     if isinstance(node, ast.FunctionDef):
         node.name = fun.__code__.co_name
     text = ast.unparse(ast.fix_missing_locations(Readable().visit(node)))
@@ -110,7 +110,7 @@ def _converted(code, module_globals, mode):
         entry = linecache.cache.get(code.co_filename)
         if held is not None and held[0]() is code and entry is held[1] and entry is not None:
             return held[3]
-        node, found = _written(code, module_globals, mode)
+        node, found = _find_and_rewrite(code, module_globals, mode)
         new = _compiled(node, code)
         entry = linecache.cache.get(code.co_filename)
         forget = weakref.ref(code, lambda _, codes=_codes: codes.pop(key, None))
@@ -118,7 +118,7 @@ def _converted(code, module_globals, mode):
         return new
 
 
-def _written(code, module_globals, mode):
+def _find_and_rewrite(code, module_globals, mode):
     """(rewritten node, where it was found)."""
     found = source.find(code, module_globals)
     node = found.node

@@ -118,10 +118,10 @@ def operands(sign: str, a, b) -> tuple:
     x, y = unbox(a), unbox(b)
     if sign != "**":
         test = jnp.equal(y, 0)
-        raise_where(test, _sample(sign, _like(x, 1), _like(y, 0)))
+        raise_where(test, _sample(sign, _as_number_of(x, 1), _as_number_of(y, 0)))
         return a, swapped(test, 1, b)
     test = jnp.logical_and(jnp.equal(x, 0), jnp.less(jnp.real(y), 0))
-    raise_where(test, _sample(sign, _like(x, 0), -1.0))
+    raise_where(test, _sample(sign, _as_number_of(x, 0), -1.0))
     a = swapped(test, 1, a)
     if any(jnp.issubdtype(jnp.result_type(v), jnp.inexact) for v in (x, y)):
         over = jnp.isinf(jnp.power(*map(lax.stop_gradient, map(jnp.asarray, (unbox(a), y)))))
@@ -131,7 +131,7 @@ def operands(sign: str, a, b) -> tuple:
     return a, b
 
 
-def _like(x, value: int):
+def _as_number_of(x, value: int):
     if jnp.issubdtype(jnp.result_type(x), jnp.complexfloating):
         return complex(value)
     return float(value) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else value

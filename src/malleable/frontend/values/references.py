@@ -17,24 +17,24 @@ from malleable.frontend.values.trees import (
     Node,
     Static,
     Tree,
-    count,
+    count_leaves,
 )
 
 
 def count_origins(parts: Iterable[tuple], found: dict) -> None:
     """Count the objects that trees remember as their origins. parts: (tree, its leaves)."""
     for tree, _ in parts:
-        _count(tree, found)
+        _count_references(tree, found)
 
 
-def _count(tree: Tree, found: dict) -> None:
+def _count_references(tree: Tree, found: dict) -> None:
     origin = getattr(tree, "origin", None)
     if origin is not None:
         found[id(origin)] = found.get(id(origin), 0) + 1
     for link in getattr(tree, "links", ()):
         found[id(link.value)] = found.get(id(link.value), 0) + 1
     for child in getattr(tree, "children", ()) or getattr(tree, "options", ()):
-        _count(child, found)
+        _count_references(child, found)
 
 
 def is_dead(place: Place, blocks: Sequence[Any], held: dict) -> bool:
@@ -113,13 +113,13 @@ class Known:
         origin = getattr(tree, "origin", None)
         if origin is not None and not content and is_thing(tree) and self.is_known(origin):
             if isinstance(tree, Leaf):  # should its content be wanted after all
-                kept += [next(leaves) for _ in range(count(tree))]
+                kept += [next(leaves) for _ in range(count_leaves(tree))]
                 return replace(self.without_unknown(tree, True), known=True)
-            for _ in range(count(tree)):
+            for _ in range(count_leaves(tree)):
                 next(leaves)
             return Static(origin)
         if not isinstance(tree, Node):
-            kept += [next(leaves) for _ in range(count(tree))]
+            kept += [next(leaves) for _ in range(count_leaves(tree))]
             return self.without_unknown(tree) if isinstance(tree, Leaf) else tree
         if origin is not None and id(origin) not in self.seen:
             self.seen.add(id(origin))

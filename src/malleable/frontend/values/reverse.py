@@ -63,7 +63,7 @@ def _differentiated(cond, body, bound, where):
         steps = _Steps(cond, body, bound, where, len(consts), by, carry)
         outs = loop(consts, init)
         linear = [moved[i] for i in steps.consts]
-        linear += [_plain(started[i], init[i]) for i in steps.carry]
+        linear += [_dense_tangent(started[i], init[i]) for i in steps.carry]
         dots = iter(compat.linear_call(steps.forward, steps.backward, [*consts, *init], linear))
         zero = lambda x: compat.zero_tangent(jax.typeof(x))  # noqa: E731
         return outs, [next(dots) if i in steps.carry else zero(x) for i, x in enumerate(outs)]
@@ -97,7 +97,7 @@ def _reached(body, consts, init, by, moving) -> tuple:
         moving = now
 
 
-def _plain(tangent, x):
+def _dense_tangent(tangent, x):
     return jnp.zeros_like(x) if isinstance(tangent, SymbolicZero) else tangent
 
 

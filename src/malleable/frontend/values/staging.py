@@ -38,7 +38,7 @@ from malleable.frontend.values.trees import (
     Ragged,
     Static,
     Tree,
-    count,
+    count_leaves,
     half,
     join,
     number_leaf,
@@ -290,7 +290,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
         return run
 
     effects = any(b.closed is not None and b.closed.effects for b in blocks)
-    wanted = sum(map(count, targets.values())) + count(result)
+    wanted = sum(map(count_leaves, targets.values())) + count_leaves(result)
     checks = session().options.checked and any(b.error is not None for b in blocks)
     outs: Sequence = ()
     if wanted or effects or checks:
@@ -298,13 +298,13 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             outs = branch(yes)()
         elif all(is_idle(b) for b in blocks):
             columns = zip(branch(yes)(), branch(no)(), strict=True)
-            outs = [choose(pred, one, other) for one, other in columns]
+            outs = [select_value(pred, one, other) for one, other in columns]
         else:
             outs = lax.cond(pred, branch(yes), branch(no))
     rest, made = iter(outs), {}
     for key, target in targets.items():
         place = places[key]
-        put(place, target, rest, where, pred, made)
+        write_place(place, target, rest, where, pred, made)
         thing = place.owner if place.kind == "dict" else place.read()
         note_missing(thing, [tree_of(b, key) for b in blocks], where)
     if all(b.left or (b.error is not None and is_raised(b.error)) for b in blocks):
@@ -320,7 +320,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
 def updated(tree: Tree, leaves: Iterator, block: Block, outs: Sequence) -> list:
     """The leaves of a place that a block did not write, with what it wrote to the arrays in it."""
     if isinstance(tree, Leaf):
-        leaf, *tests = (next(leaves) for _ in range(count(tree)))
+        leaf, *tests = (next(leaves) for _ in range(count_leaves(tree)))
         steps, box = [], tree.origin
         while isinstance(box, Box) and box._base is not None:
             steps, box = [box._index, *steps], box._base
@@ -330,7 +330,7 @@ def updated(tree: Tree, leaves: Iterator, block: Block, outs: Sequence) -> list:
         content = outs[written[1][0]] if written[1] else written[0].value
         return [functools.reduce(lambda whole, step: step.read(whole), steps, content), *tests]
     if isinstance(tree, Ragged | Static):
-        return [next(leaves) for _ in range(count(tree))]
+        return [next(leaves) for _ in range(count_leaves(tree))]
     index = [next(leaves)] if isinstance(tree, Either) else []
     parts = tree.options if isinstance(tree, Either) else tree.children
     return index + [x for part in parts for x in updated(part, leaves, block, outs)]
@@ -394,7 +394,7 @@ def is_idle(block: Block) -> bool:
     return not block.closed.jaxpr.eqns
 
 
-def choose(pred, one, other):
+def select_value(pred, one, other):
     """`one if pred else other`, for two values that are there already."""
     known = [x.item() if isinstance(x, np.ndarray | np.generic) else x for x in (one, other)]
     if all(isinstance(x, bool) for x in known):
@@ -402,7 +402,7 @@ def choose(pred, one, other):
     return lax.select(pred, jnp.asarray(one), jnp.asarray(other))
 
 
-def put(place: Place, target: Tree, leaves, where: str, pred=None, made=None) -> None:
+def write_place(place: Place, target: Tree, leaves, where: str, pred=None, made=None) -> None:
     """Write a place, for whoever traces a block around us to see."""
     now = journal.current()
     if now is not None:

@@ -191,14 +191,14 @@ def abstract(tree: Tree) -> Tree:
     return tree
 
 
-def count(tree: Tree) -> int:
+def count_leaves(tree: Tree) -> int:
     if isinstance(tree, Leaf):
         return 1 + len(tree.links)
     if isinstance(tree, Node):
-        return sum(map(count, tree.children))
+        return sum(map(count_leaves, tree.children))
     if isinstance(tree, Either):
-        return 1 + sum(map(count, tree.options))
-    return 1 + count(tree.item) if isinstance(tree, Ragged) else 0
+        return 1 + sum(map(count_leaves, tree.options))
+    return 1 + count_leaves(tree.item) if isinstance(tree, Ragged) else 0
 
 
 def avals(tree: Tree) -> list:

@@ -40,7 +40,7 @@ from malleable.frontend.values.trees import (
     Ragged,
     Static,
     Tree,
-    count,
+    count_leaves,
     fill,
     free,
     join,
@@ -100,7 +100,7 @@ class Choice(Box):
         if self.number is None:
             if not all(isinstance(x, list | tuple) for x in self.options):
                 raise self.mixed("used as one value")
-            return functions.stacked(unbox(snapshot(self)))
+            return functions.nested_array(unbox(snapshot(self)))
         if session().options.checked:
             kinds = " or ".join(map(spell, self.options))
             text = f"`{self.name or 'a value'}` is {kinds}, by {self.where}, and used as a number"
@@ -443,7 +443,7 @@ def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
     goals = leaves_of(target.item)
     if isinstance(tree, Ragged):
         length = next(leaves)
-        columns = [next(leaves) for _ in range(count(tree.item))]
+        columns = [next(leaves) for _ in range(count_leaves(tree.item))]
     else:
         length = np.int32(len(tree.children))
         for child in tree.children:
@@ -482,7 +482,7 @@ def option_of(tree: Tree, target: Either) -> int:
 
 def drop(tree: Tree, leaves: Iterator) -> None:
     """Skip the leaves of a tree."""
-    for _ in range(count(tree)):
+    for _ in range(count_leaves(tree)):
         next(leaves)
 
 
@@ -526,7 +526,7 @@ def rebuild(tree: Tree, leaves: Iterator, where: str, pred=None, made: dict | No
         if key is None:
             return new
     elif isinstance(tree, Ragged):
-        length, *arrays = (next(leaves) for _ in range(count(tree)))
+        length, *arrays = (next(leaves) for _ in range(count_leaves(tree)))
         new = [Bounded(replace(tree, origin=None), length, arrays)]
     else:
         new = assembled(tree, [rebuild(t, leaves, where, pred, made) for t in tree.children])

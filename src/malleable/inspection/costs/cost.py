@@ -62,14 +62,14 @@ class Cost:
 
     def __str__(self):
         told = [
-            f"{self.name}: {spell(self.flops)}flop, {spell(self.bytes)}B read and written, "
-            f"{spell(self.peak)}B alive at once" + f" at {self.peak_at}" * bool(self.peak_at)
+            f"{self.name}: {scaled(self.flops)}flop, {scaled(self.bytes)}B read and written, "
+            f"{scaled(self.peak)}B alive at once" + f" at {self.peak_at}" * bool(self.peak_at)
         ]
         for line in self.lines:
             share = line.flops / self.flops if self.flops else 0.0
             told.append(
-                f"{share:6.1%} {'█' * round(20 * share):20} {spell(line.flops):>7}flop "
-                f"{spell(line.bytes):>7}B {spell(line.live):>7}B live  {line.where}  {line.text}"
+                f"{share:6.1%} {'█' * round(20 * share):20} {scaled(line.flops):>7}flop "
+                f"{scaled(line.bytes):>7}B {scaled(line.live):>7}B live  {line.where}  {line.text}"
             )
         for where, (steps, known) in self.loops.items():
             told.append(f"while at {where}: {steps:g} steps, {known}")
@@ -236,10 +236,10 @@ def _value(x):
     return jnp.where(x.written, x.value, 0.0) if isinstance(x, Masked) else x
 
 
-def spell(n: float) -> str:
+def scaled(n: float) -> str:
     """A number in thousands, in one unit.
 
-    >>> spell(52428800), spell(12)
+    >>> scaled(52428800), scaled(12)
     ('52.4 M', '12 ')
     """
     unit = 0

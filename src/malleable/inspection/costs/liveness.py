@@ -28,34 +28,34 @@ def peak(program: compat.Jaxpr) -> Peak:
     12000
     """
     raw = program.jaxpr
-    kept = {*raw.constvars, *raw.invars, *_variables(raw.outvars)}
+    kept = {*raw.constvars, *raw.invars, *_without_literals(raw.outvars)}
     given = list(dict.fromkeys((*raw.constvars, *raw.invars)))
-    last = {v: i for i, eqn in enumerate(raw.eqns) for v in _variables(eqn.invars)}
+    last = {v: i for i, eqn in enumerate(raw.eqns) for v in _without_literals(eqn.invars)}
     alive = {v: ("arguments and constants", bytes_of(v.aval)) for v in given}
     most = Peak(sum(b for _, b in alive.values()), "", list(alive.values()))
     held = most.bytes
     for i, eqn in enumerate(raw.eqns):
         where = places.spell(places.of(eqn))
-        for v in _variables(eqn.outvars):
+        for v in _without_literals(eqn.outvars):
             alive[v] = (where, bytes_of(v.aval))
             held += alive[v][1]
-        inner = _inside(eqn)
+        inner = _held_inside(eqn)
         if held + inner.bytes > most.bytes:
             at = inner.where or where if inner.bytes else where
             most = Peak(held + inner.bytes, at, [*alive.values(), *inner.made])
-        for v in _variables((*eqn.invars, *eqn.outvars)):
+        for v in _without_literals((*eqn.invars, *eqn.outvars)):
             if v in alive and v not in kept and last.get(v, i) <= i:
                 held -= alive.pop(v)[1]
     return most
 
 
-def _inside(eqn: compat.Eqn) -> Peak:
+def _held_inside(eqn: compat.Eqn) -> Peak:
     """What the bodies of an equation hold beyond its operands and results."""
     most = Peak(0, "", [])
     inside = compat.bodies(eqn.params)
     for i, _ in counting.bodies_of(eqn):
         body, raw = peak(inside[i]), inside[i].jaxpr
-        ends = {*raw.constvars, *raw.invars, *_variables(raw.outvars)}
+        ends = {*raw.constvars, *raw.invars, *_without_literals(raw.outvars)}
         beyond = body.bytes - sum(bytes_of(v.aval) for v in ends)
         view = compat.view(eqn)
         if isinstance(view, compat.Scan | compat.While):  # a step makes a new carry beside the old
@@ -67,5 +67,5 @@ def _inside(eqn: compat.Eqn) -> Peak:
     return most
 
 
-def _variables(atoms) -> list:
+def _without_literals(atoms) -> list:
     return list(dict.fromkeys(a for a in atoms if not isinstance(a, compat.Literal)))

@@ -154,7 +154,7 @@ def _bodies(body: Body, cotangents: bool) -> Iterator[_Named]:
         given.setdefault(name, set()).add(v)
     taken = set(body.program.jaxpr.invars)
     arguments = {name for name, vs in given.items() if vs & taken}
-    yield _Named(body, given, arguments | set(variables.parameters(body.program)))
+    yield _Named(body, given, arguments | set(variables.named_parameters(body.program)))
     for row in body.rows:
         back = cotangents or "transpose(" in str(row.eqn.source_info.name_stack)
         for inner in row.bodies:
@@ -358,21 +358,21 @@ def find(
 
 def is_nonfinite(x) -> bool:
     """Whether a value has a NaN or an Inf."""
-    return _is_float(x) and not bool(np.isfinite(_numbers(x)).all())
+    return _is_float(x) and not bool(np.isfinite(_as_floats(x)).all())
 
 
 def is_nan(x) -> bool:
-    return _is_float(x) and bool(np.isnan(_numbers(x)).any())
+    return _is_float(x) and bool(np.isnan(_as_floats(x)).any())
 
 
 def is_over(limit: float) -> Callable[[Any], bool]:
-    return lambda x: _is_float(x) and not bool((np.abs(_numbers(x)) <= limit).all())
+    return lambda x: _is_float(x) and not bool((np.abs(_as_floats(x)) <= limit).all())
 
 
 def _is_float(x) -> bool:
     return jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
 
 
-def _numbers(x):
+def _as_floats(x):
     x = np.asarray(x)
     return x if x.dtype.kind in "fc" else x.astype(np.float32)  # bfloat16 and narrower

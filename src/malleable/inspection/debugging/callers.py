@@ -30,7 +30,7 @@ class Frame:
 
     def names(self) -> dict[str, Any]:
         """{the user's name: variable} as this frame sees them."""
-        known = self.given or variables.parameters(self.program)
+        known = self.given or variables.named_parameters(self.program)
         found = {name: v for name, v in known.items() if v in self.env}
         if self.cotangents:
             return found

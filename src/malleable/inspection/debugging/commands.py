@@ -119,7 +119,7 @@ class Commands(cmd.Cmd):
     def do_watch(self, argument):
         """watch [nonfinite | nan | NUMBER]: stop where such a value is made, or one larger."""
         if argument[:1].isdigit() or argument[:1] == ".":
-            made = self.session.watch(large=_number(argument))
+            made = self.session.watch(large=_parsed_number(argument))
         else:
             made = self.session.watch(argument or "nonfinite")
         self._say(f"{made}")
@@ -227,10 +227,10 @@ def _text(argument: str) -> str:
 
 
 def _count(argument: str) -> int:
-    return int(_number(argument, int)) if argument.strip() else 1
+    return int(_parsed_number(argument, int)) if argument.strip() else 1
 
 
-def _number(argument: str, kind: type = float) -> float:
+def _parsed_number(argument: str, kind: type = float) -> float:
     try:
         return kind(argument)
     except ValueError:

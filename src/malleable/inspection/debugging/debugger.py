@@ -126,7 +126,7 @@ class Session:
             return "before the first equation"
         step = self.at
         head = f"step {step.number}: {step.eqn.primitive}"
-        path = stepping.spell(step.path)
+        path = stepping.spell_path(step.path)
         lines = [head + f" in {path}" * bool(path)]
         for i, frame in enumerate(self.frames):
             mark = ">" if i == self._frame else " "

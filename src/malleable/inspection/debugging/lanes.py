@@ -52,7 +52,7 @@ def axes_of(primitive: str, params: Mapping[str, Any]) -> tuple:
     return tuple(name for name in named if not isinstance(name, int))
 
 
-def spread(axes: Mapping[Any, int]) -> Iterator[Coords]:
+def every_lane(axes: Mapping[Any, int]) -> Iterator[Coords]:
     """Every lane of a mesh {name: size}, the last axis running fastest."""
     for spot in itertools.product(*map(range, axes.values())):
         yield dict(zip(axes, zip(spot, axes.values(), strict=True), strict=True))
@@ -211,7 +211,7 @@ def stuck(asked: Sequence[Request], count: int) -> MalleableError:
     spots: dict = {}
     for r in asked:
         spots.setdefault(f"`{r.primitive}` at {r.place or 'an unknown line'}", []).append(r.coords)
-    said = [f"{' '.join(map(spell, coords))} at {what}" for what, coords in spots.items()]
+    said = [f"{' '.join(map(spell_lane, coords))} at {what}" for what, coords in spots.items()]
     if len(asked) < count:
         said.append("the others are through")
     return MalleableError(
@@ -221,10 +221,10 @@ def stuck(asked: Sequence[Request], count: int) -> MalleableError:
     )
 
 
-def spell(coords: Coords, sizes: bool = False) -> str:
+def spell_lane(coords: Coords, sizes: bool = False) -> str:
     """A lane in words.
 
-    >>> spell({"x": (1, 2), "y": (0, 3)}), spell({"x": (1, 2)}, sizes=True)
+    >>> spell_lane({"x": (1, 2), "y": (0, 3)}), spell_lane({"x": (1, 2)}, sizes=True)
     ('x=1,y=0', 'x=1/2')
     """
     return ",".join(
@@ -236,7 +236,7 @@ def spell(coords: Coords, sizes: bool = False) -> str:
 # ---------------------------------------------------------------- cutting and joining
 
 
-def cut(value, spec, coords: Coords):
+def shard_of(value, spec, coords: Coords):
     """The part of a value that a lane gets. spec: a PartitionSpec, axes by dimension."""
     for d, names in enumerate(spec):
         names = names_of(names)
@@ -247,17 +247,17 @@ def cut(value, spec, coords: Coords):
     return value
 
 
-def join(values: Sequence, lanes: Sequence[Coords], spec):
+def assemble(values: Sequence, lanes: Sequence[Coords], spec):
     """The whole, of the parts of all lanes; of lanes with the same part the first has it."""
     parts = list(zip(lanes, values, strict=True))
     for d, names in enumerate(spec):
         names = names_of(names)
         if names:
-            parts = _joined(parts, d, names)
+            parts = _joined_parts(parts, d, names)
     return parts[0][1]
 
 
-def _joined(parts, d, names):
+def _joined_parts(parts, d, names):
     rows: dict = {}
     for coords, value in parts:
         rest = {a: at for a, at in coords.items() if a not in names}
@@ -310,7 +310,7 @@ def unguarded() -> contextlib.AbstractContextManager:
     return jax.transfer_guard("allow") if strict else contextlib.nullcontext()
 
 
-def stack(values: Sequence, like):
+def stack_lanes(values: Sequence, like):
     """Values one above the other. like: the type of one of them."""
     if isinstance(values[0], compat.Tracer):
         return jnp.stack(values)

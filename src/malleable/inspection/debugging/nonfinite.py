@@ -18,12 +18,12 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.core.changes import links
-from malleable.core.stage import arguments, stage
+from malleable.core.stage import stage, staged_arguments
 from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.debugging import blame, remedies, variables
 from malleable.inspection.debugging.hidden import count, first_made
-from malleable.inspection.debugging.stepping import Level, spell
+from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate
@@ -88,17 +88,18 @@ class Finding:
         elif self.differentiated:
             lines.append("in what differentiation makes of that line")
         if self.path:
-            lines.append(f"in {spell(self.path)}")
+            lines.append(f"in {spell_path(self.path)}")
         if self.inputs:
             given = list(self.inputs.items())
-            shown = [_shown(k, x, self.element, self.output) for k, x in given[:_FEW]]
+            shown = [_shown_value(k, x, self.element, self.output) for k, x in given[:_FEW]]
             lines.append(f"inputs: {', '.join(shown)}" + ", ..." * (len(given) > _FEW))
         if self.element:
             lines.append(f"at {list(self.element)} of {_type(self.output)}")
         if self.becomes:
             b = self.becomes
             lines.append(
-                f"it becomes nan by `{b.primitive}`{b._at()}, in {spell(b.path) or 'the program'}"
+                f"it becomes nan by `{b.primitive}`{b._at()}, "
+                f"in {spell_path(b.path) or 'the program'}"
             )
         if not self.reaches_result:
             lines.append("hidden: the result does not show it, though a gradient may")
@@ -134,13 +135,13 @@ def first_nonfinite(
     checks: dict = {}
 
     def find(*args, **kwargs) -> Finding | None:
-        leaves, tree, traced = arguments(fun, args, kwargs)
+        leaves, tree, traced = staged_arguments(fun, args, kwargs)
         if any(isinstance(x, compat.Tracer) for x in leaves):
             raise MalleableError(
                 "the search for a NaN needs concrete values, and these are being traced",
                 hint="call this outside of jit, vmap, grad and their like",
             )
-        key = _key((tree, links((args, kwargs))), leaves, traced)
+        key = _program_key((tree, links((args, kwargs))), leaves, traced)
         if key is None or key not in checks:
             checks.clear()  # one signature at a time is what a training loop has
             checks[key] = _check(fun, args, kwargs, large, hidden)
@@ -164,7 +165,7 @@ def first_nonfinite(
     return find
 
 
-def _key(tree, leaves, traced):
+def _program_key(tree, leaves, traced):
     """What decides the program; None where it cannot be compared."""
     types = [jax.typeof(x) if t else x for x, t in zip(leaves, traced, strict=True)]
     key = tree, tuple(types)
@@ -306,7 +307,7 @@ class _Search:
             return self.given(found, test)
         inputs, outputs = found.values
         bad = [x for x in outputs if blame.is_bad(x, test)] or outputs[:1]
-        kind = _kind(bad[0])
+        kind = _bad_kind(bad[0])
         transposed = "transpose(" in done
         differentiated = "jvp(" in done and not variables.is_written(eqn)
         names = {} if transposed else variables.every(found.program)
@@ -315,7 +316,7 @@ class _Search:
             primitive=eqn.primitive.name,
             place=places.own(list(found.chain)),
             path=found.path,
-            inputs=_named(eqn.invars, inputs, names),
+            inputs=_named_values(eqn.invars, inputs, names),
             output=bad[0],
             element=_first(bad[0], kind, self.large),
             hint=remedies.of(
@@ -331,7 +332,7 @@ class _Search:
         if found.argument is not None:
             value, name = self.top.args[found.argument], f"argument {self.names[found.argument]}"
             value = blame.held(value)
-        kind = _kind(value)
+        kind = _bad_kind(value)
         at = _first(value, kind, self.large)
         return Finding(
             kind=kind,
@@ -351,7 +352,7 @@ def _used(found: blame.Origin) -> str:
     return f", used at {where}," if where and found.argument is None else ""
 
 
-def _kind(x) -> str:
+def _bad_kind(x) -> str:
     x = np.asarray(x)
     if x.dtype.kind not in "fc":  # bfloat16 and narrower
         x = x.astype(np.float32)
@@ -367,7 +368,7 @@ def _first(x, kind, large) -> tuple[int, ...]:
     return tuple(map(int, np.argwhere(bad)[0])) if x.ndim and bad.any() else ()
 
 
-def _named(atoms, values, names) -> dict[str, Any]:
+def _named_values(atoms, values, names) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for i, (atom, x) in enumerate(zip(atoms, values, strict=True)):
         name = names.get(atom, "") if not isinstance(atom, compat.Literal) else ""
@@ -375,7 +376,7 @@ def _named(atoms, values, names) -> dict[str, Any]:
     return found
 
 
-def _shown(name, x, element, output) -> str:
+def _shown_value(name, x, element, output) -> str:
     """`p = -0.3`, or one element of what is as large as the output."""
     x = np.asarray(x)
     if x.dtype.kind not in "fciub":

@@ -52,7 +52,7 @@ class Level(NamedTuple):
 Path = tuple[Level, ...]  # outermost first
 
 
-def spell(path: Path) -> str:
+def spell_path(path: Path) -> str:
     """`jit:f > scan[3/10]`; "" at the top of a program."""
     return " > ".join(map(str, path))
 
@@ -391,7 +391,7 @@ class _Run(NamedTuple):
             types = [v.aval for v in view.body.jaxpr.outvars[len(carry) :]]
             return [
                 *outs[: len(carry)],
-                *(lanes.stack(y, t) for y, t in zip(ys, types, strict=True)),
+                *(lanes.stack_lanes(y, t) for y, t in zip(ys, types, strict=True)),
             ]
 
         outs = carry
@@ -418,7 +418,7 @@ class _Run(NamedTuple):
         """Run the body once for each device, in turn, each up to the next collective."""
         p = self.table.eqns[self.at].params
         args = list(map(lanes.home, args))
-        every = list(lanes.spread(view.axes))
+        every = list(lanes.every_lane(view.axes))
         done: dict[int, list] = {}
 
         def finish(i, outs):
@@ -427,12 +427,14 @@ class _Run(NamedTuple):
                 return None
             mesh = None if self.spot.coords else compat.concrete_mesh(p["mesh"])
             rows = zip(*(done[k] for k in range(len(every))), strict=True)
-            whole = [lanes.join(row, every, s) for row, s in zip(rows, p["out_specs"], strict=True)]
+            whole = [
+                lanes.assemble(row, every, s) for row, s in zip(rows, p["out_specs"], strict=True)
+            ]
             return [_placed(x, s, mesh) for x, s in zip(whole, p["out_specs"], strict=True)]
 
         def lane(i, at):
-            ins = [lanes.cut(x, s, at) for x, s in zip(args, p["in_specs"], strict=True)]
-            level = Level("shard_map", lanes.spell(at, sizes=True), i, len(every))
+            ins = [lanes.shard_of(x, s, at) for x, s in zip(args, p["in_specs"], strict=True)]
+            level = Level("shard_map", lanes.spell_lane(at, sizes=True), i, len(every))
             coords = {**self.spot.coords, **at}
             last = functools.partial(finish, i)
             return (yield from self.body(view.body, ins, level, last, coords))

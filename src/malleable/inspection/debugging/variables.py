@@ -101,21 +101,22 @@ def visible(program: compat.Jaxpr, chain: tuple[Place, ...], known: Mapping) -> 
     found: dict[str, Any] = {}
     scope = _scope(chain) if chain else None
     for v, place, name in named(program):
-        if scope and v in known and _same(place, scope):
+        if scope and v in known and _is_same_call(place, scope):
             found[name] = v
     return found
 
 
 def every(program: compat.Jaxpr) -> dict[Any, str]:
     """{variable: a name the user has for it, in whatever frame} of a body."""
-    return {v: n for n, v in parameters(program).items()} | {v: n for v, _, n in named(program)}
+    found = {v: n for n, v in named_parameters(program).items()}
+    return found | {v: n for v, _, n in named(program)}
 
 
 def _scope(chain) -> Scope:
     return chain[0].file, chain[0].function, chain[1:]
 
 
-def _same(one: Scope, other: Scope) -> bool:
+def _is_same_call(one: Scope, other: Scope) -> bool:
     """Whether two frames are one call of one function, as far as both tell."""
     n = min(len(one[2]), len(other[2]))
     return one[:2] == other[:2] and one[2][:n] == other[2][:n]
@@ -281,7 +282,7 @@ def _operands(frames, eqns, position):
             yield position[id(eqn)] - 0.5, v, _scope(frames), part.id
 
 
-def parameters(program: compat.Jaxpr) -> dict[str, Any]:
+def named_parameters(program: compat.Jaxpr) -> dict[str, Any]:
     """{name: variable} of the parameters, where JAX knows them: of what jit or scan were given."""
     raw = program.jaxpr
     names = getattr(raw.debug_info, "arg_names", None) or ()

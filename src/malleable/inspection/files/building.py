@@ -31,7 +31,7 @@ def build(program: Program, results: Sequence[str]) -> compat.Jaxpr:
         if len(outs) != len(results):
             raise MalleableError(f"the program has {len(outs)} results, and not {len(results)}")
         named = zip(outs, results, range(len(outs)), strict=True)
-        return [constructs.fit(x, kind, f"result {i}") for x, kind, i in named]
+        return [constructs.fit_type(x, kind, f"result {i}") for x, kind, i in named]
 
     with jax.threefry_partitionable(True), compat.apart():
         made = compat.trace(run, *avals)
@@ -64,12 +64,12 @@ class Builder:
             what = f"`{body.name}` takes {len(body.ins)} values and is given {len(args)}"
             raise MalleableError(what)
         given = zip(args, body.ins, strict=True)
-        env = {name: constructs.fit(x, kind, f"`{name}`") for x, (name, kind) in given}
+        env = {name: constructs.fit_type(x, kind, f"`{name}`") for x, (name, kind) in given}
         for eqn in body.equations:
             try:
                 outs = self.equation(eqn, [self.read(env, a) for a in eqn.ins])
             except MalleableError as err:
-                place = names.spell(eqn.at)
+                place = names.spell_frames(eqn.at)
                 raise err if err.where else type(err)(err.what, where=place, hint=err.hint) from err
             env.update({name: x for (name, _), x in zip(eqn.outs, outs, strict=True)})
         return [self.read(env, a) for a in body.outs]
@@ -114,7 +114,7 @@ class Builder:
         except MalleableError:
             raise
         except Exception as err:  # what a rule of JAX's raises for what does not fit
-            kinds = ", ".join(types.spell(jax.typeof(x)) for x in args)
+            kinds = ", ".join(types.unparse(jax.typeof(x)) for x in args)
             raise MalleableError(
                 f"`{eqn.operation}` does not take what the file gives it, ({kinds}): {err}",
                 hint="was it edited, or written by a JAX far from this one?",

@@ -73,7 +73,7 @@ def arrange(
     numbers = [is_traced(x) for _, x in found]
     traced = [n and root not in static for n, root in zip(numbers, roots, strict=True)]
     if fun is not None:
-        traced = stage.arguments(fun, *tree)[2]
+        traced = stage.staged_arguments(fun, *tree)[2]
     fixed = {r: None for r, n, t in zip(roots, numbers, traced, strict=True) if n and not t}
     arrays = [(p, x) for p, (_, x), t in zip(every, found, traced, strict=True) if t]
     leaves, paths = [x for _, x in arrays], [p for p, _ in arrays]
@@ -113,8 +113,8 @@ def _spell_path(path, positional: list[str]) -> str:
 def type_of(x) -> str:
     """The type of an argument as text."""
     if isinstance(x, jax.ShapeDtypeStruct):
-        return types.spell(compat.array_type(x.shape, x.dtype, getattr(x, "weak_type", False)))
-    return types.spell(jax.typeof(x))
+        return types.unparse(compat.array_type(x.shape, x.dtype, getattr(x, "weak_type", False)))
+    return types.unparse(jax.typeof(x))
 
 
 def describe_arguments(given: Given) -> Any:
@@ -139,21 +139,21 @@ def read_signature(found: list) -> inspect.Signature:
         raise MalleableError(f"{found!r} are no parameters") from err
 
 
-def fitted(given: Given, wanted: Any, kinds: list[tuple[str, str]], name: str) -> list:
+def fitted_arguments(given: Given, wanted: Any, kinds: list[tuple[str, str]], name: str) -> list:
     """The arrays of a call, of exactly the types asked for; weak numbers made to fit.
 
     wanted: what `describe_arguments` gave; kinds: (path, type). Raises MalleableError naming the
     path of what differs.
     """
-    if _text(describe_arguments(given)) != _text(wanted):
+    if _json_text(describe_arguments(given)) != _json_text(wanted):
         _explain(given, kinds, name)
     return [
-        fit(x, kind, f"argument `{path}` of {name}")
+        fit_argument(x, kind, f"argument `{path}` of {name}")
         for x, (path, kind) in zip(given.leaves, kinds, strict=True)
     ]
 
 
-def _text(description) -> str:
+def _json_text(description) -> str:
     """JSON in one form: equal for what is equal, True being no 1."""
     return json.dumps(description, sort_keys=True)
 
@@ -163,9 +163,9 @@ def check_kind(kind: str) -> None:
     types.parse(re.sub(r"\[.*?\]", "[]", kind))
 
 
-def fit(x, kind: str, what: str):
+def fit_argument(x, kind: str, what: str):
     x = compat.as_array(x)
-    got = types.spell(jax.typeof(x))
+    got = types.unparse(jax.typeof(x))
     if not _matches(types.plain(got), types.plain(kind)):
         hint = "convert it, or save the function again for these types"
         raise MalleableError(f"{what} is {types.plain(got)}, not {types.plain(kind)}", hint=hint)

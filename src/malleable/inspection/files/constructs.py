@@ -33,12 +33,12 @@ def array(constant: Constant):
 
 def check(x, kind: str, what: str) -> None:
     """Raise MalleableError unless a value has a type, weak or not."""
-    got = types.spell(jax.typeof(x))
+    got = types.unparse(jax.typeof(x))
     if types.plain(got) != types.plain(kind):
         raise MalleableError(f"{what} is {types.plain(got)}, the file says {types.plain(kind)}")
 
 
-def fit(x, kind: str, what: str):
+def fit_type(x, kind: str, what: str):
     """A value of a type, made weak or strong as the type is."""
     check(x, kind, what)
     aval, weak = jax.typeof(x), kind.startswith("~")
@@ -59,7 +59,7 @@ def _flagged(fun: Callable) -> Callable:
     return lambda *args: evaluate(jax.make_jaxpr(fun)(*args), args, step)
 
 
-def _named(fun: Callable, name: str) -> Callable:
+def _rename(fun: Callable, name: str) -> Callable:
     fun.__name__ = fun.__qualname__ = name
     return fun
 
@@ -76,7 +76,7 @@ def _jit(b, p, args):
     key = ("jit", p["body"], str(p))
     if key not in b.made:
         b.body(p["body"])
-        run = _named(lambda *xs: b.run(p["body"], xs), str(p["name"]))
+        run = _rename(lambda *xs: b.run(p["body"], xs), str(p["name"]))
         b.made[key] = jax.jit(run, **options)
     return b.made[key](*args)
 
@@ -115,7 +115,7 @@ def _cond(b, p, args):
 def _scan(b, p, args):
     n, m = p["consts"], p["consts"] + p["carry"]
     kinds = [kind for _, kind in b.body(p["body"]).ins]
-    carry = [fit(x, k, "a carry") for x, k in zip(args[n:m], kinds[n:m], strict=True)]
+    carry = [fit_type(x, k, "a carry") for x, k in zip(args[n:m], kinds[n:m], strict=True)]
 
     def step(carry, xs):
         outs = b.run(p["body"], [*args[:n], *carry, *xs])
@@ -129,7 +129,7 @@ def _scan(b, p, args):
 def _while(b, p, args):
     n, m = p["test_consts"], p["test_consts"] + p["body_consts"]
     kinds = [kind for _, kind in b.body(p["body"]).ins][p["body_consts"] :]
-    start = [fit(x, k, "a carry") for x, k in zip(args[m:], kinds, strict=True)]
+    start = [fit_type(x, k, "a carry") for x, k in zip(args[m:], kinds, strict=True)]
     test = lambda carry: b.run(p["test"], [*args[:n], *carry])[0]  # noqa: E731
     step = lambda carry: b.run(p["body"], [*args[n:m], *carry])  # noqa: E731
     if not jax.eval_shape(test, start).shape:
@@ -169,7 +169,7 @@ def _refusing(b, p, args):
     body = b.body(p["body"])
     key = ("refuses", p["body"], str(p["refuses"]))
     if key not in b.made:
-        call = jax.custom_jvp(_named(lambda *xs: b.run(p["body"], xs), body.called or body.name))
+        call = jax.custom_jvp(_rename(lambda *xs: b.run(p["body"], xs), body.called or body.name))
 
         def rule(primals, tangents):
             if not all(isinstance(t, jax.custom_derivatives.SymbolicZero) for t in tangents):
@@ -190,7 +190,7 @@ def _custom_jvp(b, p, args):
     b.body(p["jvp"])
     key = ("custom_jvp", p["body"], p["jvp"])
     if key not in b.made:
-        call = jax.custom_jvp(_named(lambda *xs: b.run(p["body"], xs), body.called or body.name))
+        call = jax.custom_jvp(_rename(lambda *xs: b.run(p["body"], xs), body.called or body.name))
         ins = _avals(body.ins)
 
         @call.defjvp
@@ -212,7 +212,7 @@ def _custom_vjp(b, p, args):
         b.body(p[name])
     key = ("custom_vjp", p["body"], p["forward"], p["backward"])
     if key not in b.made:
-        call = jax.custom_vjp(_named(lambda *xs: b.run(p["body"], xs), body.called or body.name))
+        call = jax.custom_vjp(_rename(lambda *xs: b.run(p["body"], xs), body.called or body.name))
         ins, outs = _avals(body.ins), []
 
         def forward(*args):

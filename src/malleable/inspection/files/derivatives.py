@@ -157,7 +157,7 @@ def _once(reader, eqn, body, rules: dict[str, Callable], identity=None) -> dict[
     """
     parts: list = []
     _dig([p for p in eqn.params.values() if _is_rule(p)], parts, set())
-    kinds = tuple(types.spell(v.aval) for v in (*eqn.invars, *eqn.outvars))
+    kinds = tuple(types.unparse(v.aval) for v in (*eqn.invars, *eqn.outvars))
     key = (eqn.primitive.name, kinds, tuple(parts), identity)
     active, known = reader.rules.setdefault("active", {}), reader.rules.setdefault("known", {})
     if key in active or key in known:

@@ -37,7 +37,7 @@ class Loaded:
     def __call__(self, *args, **kwargs):
         static = self.metadata.get("static", ())
         given = calls.arrange(self.__signature__, args, kwargs, self.__name__, static=static)
-        leaves = calls.fitted(given, self.metadata["takes"], self._kinds, self.__name__)
+        leaves = calls.fitted_arguments(given, self.metadata["takes"], self._kinds, self.__name__)
         return self._rebuild.tree(self.metadata["gives"], iter(self._run(leaves)))
 
     def __repr__(self):
@@ -66,7 +66,7 @@ def load(path, *, nodes: Any = None, edited: bool = False) -> Loaded:
     malleable.errors.MalleableError: this is no file of malleable.save
       hint: ...
     """
-    data = container.read(path)
+    data = container.read_bytes(path)
     if data.startswith(container.TEXT.encode()):
         return _load_program(data, nodes, edited)
     header, sections = container.unpack(data)
@@ -91,7 +91,7 @@ def _load_program(data: bytes, nodes, edited: bool) -> Loaded:
         raise MalleableError("the program computes with 64 bits, which are off", hint=hint)
     program = building.build(spelling.parse(lines), about["results"])
     kinds = [kind for _, kind in about["arguments"]]
-    if kinds != list(map(types.spell, program.in_avals)):
+    if kinds != list(map(types.unparse, program.in_avals)):
         raise MalleableError("the header of the file does not fit the program in it")
     run = inlined(functools.partial(_replay, program))
     return Loaded(about, program, run, rebuild)

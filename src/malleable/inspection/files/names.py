@@ -82,6 +82,6 @@ def identifier(text: str) -> str:
 _RESERVED = {"jax", "jnp", "lax", "np", "partial", "_"}
 
 
-def spell(frames: Sequence[Place]) -> str:
+def spell_frames(frames: Sequence[Place]) -> str:
     """`file.py:12 in fun` of frames, innermost first, the user's own preferred."""
     return places.spell(places.own(list(frames)))

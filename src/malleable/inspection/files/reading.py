@@ -75,16 +75,16 @@ class Reader:
 
         body = self.bodies[name]
         body.called = called
-        body.ins = [(known[v], types.spell(v.aval)) for v in raw.invars]
+        body.ins = [(known[v], types.unparse(v.aval)) for v in raw.invars]
         for eqn, at in zip(raw.eqns, frames, strict=True):
             self.outer.append(eqn)
             try:
                 operation, params, operands = self.take(self, eqn)
-                outs = tuple((known[v], types.spell(v.aval)) for v in eqn.outvars)
+                outs = tuple((known[v], types.unparse(v.aval)) for v in eqn.outvars)
             except MalleableError as err:
                 if err.where:
                     raise
-                where = chosen.spell(lines.frames(*reversed(self.outer)))
+                where = chosen.spell_frames(lines.frames(*reversed(self.outer)))
                 raise type(err)(err.what, where=where, hint=err.hint) from err.__cause__
             finally:
                 self.outer.pop()
@@ -104,7 +104,7 @@ class Reader:
             )
         if id(value) not in self._arrays:
             name = f"const_{len(self.constants)}"
-            kind = types.spell(aval)
+            kind = types.unparse(aval)
             data = jax.random.key_data(value) if kind.lstrip("~").startswith("key<") else value
             self.constants[name] = Constant(np.asarray(data), kind)
             self._arrays[id(value)] = name, value
@@ -128,7 +128,7 @@ class Reader:
 
 def number(literal) -> Number:
     """A number written into a program."""
-    return Number(np.asarray(literal.val, literal.aval.dtype), types.spell(literal.aval))
+    return Number(np.asarray(literal.val, literal.aval.dtype), types.unparse(literal.aval))
 
 
 def context(eqn: compat.Eqn) -> dict:

@@ -74,7 +74,7 @@ def save(
     about = _about(made, name, metadata)
     if transformable:
         program = take_apart(made.program, around, made.given.paths)
-        text = list(spelling.spell(program))
+        text = list(spelling.spell_program(program))
         _check(text, made.program)
         data = container.pack_text(about, text)
     else:
@@ -82,13 +82,13 @@ def save(
         avals = made.avals
         code = portable.export(made.program, avals, name, platforms, gradient_order)
         data = container.pack(about, {"stablehlo": code})
-    container.write(path, data)
+    container.write_bytes(path, data)
 
 
 def take_apart(program: compat.Jaxpr, around=(), arguments: Sequence[str] = ()) -> Program:
     """The plain data of a program. Raises MalleableError for what a file cannot hold."""
     for depth, budget in derivatives.DEPTHS.items():
-        reader = Reader(structures.take, around, depth, budget)
+        reader = Reader(structures.take_equation, around, depth, budget)
         with contextlib.suppress(derivatives.TooMuch):
             return reader.program(reader.read(program, reader.reserve("main"), arguments))
     raise AssertionError("rules without rules of their own have no limit")
@@ -96,7 +96,7 @@ def take_apart(program: compat.Jaxpr, around=(), arguments: Sequence[str] = ()) 
 
 def _check(lines: list[str], program: compat.Jaxpr) -> None:
     """Raise MalleableError unless the lines are the program again once they are read."""
-    building.build(spelling.parse(lines), list(map(types.spell, program.out_avals)))
+    building.build(spelling.parse(lines), list(map(types.unparse, program.out_avals)))
 
 
 # ---------------------------------------------------------------- what is saved
@@ -133,7 +133,7 @@ def _stage(fun, args, kwargs, name, passes, polymorphic, constraints) -> _Made:
             program = pipeline(*passes)(staged.jaxpr) if passes else staged.jaxpr
     except compat.InconclusiveSize as err:
         frames = compat.frames_of(err)
-        raise portable.inconclusive(err, names.spell(frames)) from err
+        raise portable.inconclusive(err, names.spell_frames(frames)) from err
     slots = [Slot() for _ in program.out_avals]
     leaf = lambda x: "array" if isinstance(x, Slot) else trees.leaf_text(x)  # noqa: E731
     result = trees.describe(staged.rebuild(slots), leaf)
@@ -147,7 +147,7 @@ def _about(made: _Made, name: str, metadata) -> dict:
     except (TypeError, ValueError) as err:
         hint = "use text, finite numbers, lists and dictionaries"
         raise MalleableError(f"the metadata cannot be written as JSON: {err}", hint=hint) from err
-    kinds = [types.spell(a) for a in made.program.in_avals]
+    kinds = [types.unparse(a) for a in made.program.in_avals]
     return {
         "function": name,
         "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -161,7 +161,7 @@ def _about(made: _Made, name: str, metadata) -> dict:
         "arguments": [list(pair) for pair in zip(made.given.paths, kinds, strict=True)],
         "takes": calls.describe_arguments(made.given),
         "static": made.given.static,
-        "results": [types.spell(a) for a in made.program.out_avals],
+        "results": [types.unparse(a) for a in made.program.out_avals],
         "gives": made.result,
         "wide": any(types.is_wide(a) for a in _avals(made.program)),
         "source_lines": _source_lines(made.program),

@@ -22,7 +22,7 @@ from malleable.programs.primitives import kind
 WAY_OUT = "save it without transformable=True: as StableHLO it can be called, though not changed"
 
 
-def take(reader: Reader, eqn: compat.Eqn) -> tuple[str, dict[str, Any], list]:
+def take_equation(reader: Reader, eqn: compat.Eqn) -> tuple[str, dict[str, Any], list]:
     """(operation, params, operands). Raises MalleableError for what no file holds."""
     name = eqn.primitive.name
     if any(compat.is_ref(v.aval) for v in (*eqn.invars, *eqn.outvars)):
@@ -38,10 +38,10 @@ def take(reader: Reader, eqn: compat.Eqn) -> tuple[str, dict[str, Any], list]:
         raise _refusal(eqn, getattr(compat.view(eqn), "why", "it carries a body of its own"))
     if compat.named_primitives().get(name) is not eqn.primitive:
         raise _refusal(eqn, "it is none of the primitives that JAX lists")
-    return name, plain(eqn), list(eqn.invars)
+    return name, telling_params(eqn), list(eqn.invars)
 
 
-def plain(eqn: compat.Eqn) -> dict:
+def telling_params(eqn: compat.Eqn) -> dict:
     """The parameters of an equation, those left out that say nothing."""
     params = {name: None if _is_whole(name, p) else p for name, p in eqn.params.items()}
     silent = {n for n, p in params.items() if p is None and (eqn.primitive.name, n) in SILENT}
@@ -131,7 +131,7 @@ def policy_name(policy) -> tuple[str, ...] | None:
         return ()
     for name in dir(jax.checkpoint_policies):
         known = getattr(jax.checkpoint_policies, name)
-        if policy is known or (type(policy) is type(known) and _is_plain(policy, known)):
+        if policy is known or (type(policy) is type(known) and _are_stateless(policy, known)):
             return (name,)
     made = getattr(policy, "__qualname__", type(policy).__name__).partition(".")[0]
     name = _BY_NAMES.get(made.replace("_", "").lower())
@@ -142,7 +142,7 @@ def policy_name(policy) -> tuple[str, ...] | None:
     return None
 
 
-def _is_plain(policy, known) -> bool:
+def _are_stateless(policy, known) -> bool:
     """Whether two policies, objects of one class, have nothing in them that could differ."""
     return not callable(getattr(type(policy), "__get__", None)) and policy == known
 

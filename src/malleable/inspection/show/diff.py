@@ -8,7 +8,7 @@ from malleable import compat
 from malleable.core.stage import stage
 from malleable.inspection import counting
 from malleable.inspection.show import listing
-from malleable.inspection.show.origins import name_of, sources
+from malleable.inspection.show.origins import heading_of, sources
 from malleable.inspection.show.rows.aligned import align
 from malleable.inspection.show.rows.outline import Body, outline
 from malleable.inspection.show.shown import Difference, Totals
@@ -61,7 +61,7 @@ def diff(
             new = old if passes else stage(g)(*args, **kwargs).jaxpr  # type: ignore[arg-type]
             for p in passes:
                 new = checked(p, new)
-        names = name_of(f), ", ".join(map(pass_name, passes)) if passes else name_of(g)  # type: ignore[arg-type]
+        names = heading_of(f), ", ".join(map(pass_name, passes)) if passes else heading_of(g)  # type: ignore[arg-type]
         found = compared(names, outline(old), outline(new), tuple(heard))
         if console is not None and not (console.is_jupyter and file is None):
             printed(listing.of_difference(found), console, width)

@@ -92,7 +92,7 @@ def _is_own(thing) -> bool:
     return places.is_own(file) and compat.is_users(file)
 
 
-def name_of(fun: Callable) -> str:
+def heading_of(fun: Callable) -> str:
     """What to call a function in a heading."""
     name = getattr(list(unwrapped(fun))[-1], "__qualname__", type(fun).__name__)
     return name.rpartition("<locals>.")[2]
@@ -111,17 +111,17 @@ def sources(*bodies: Body) -> Sources:
     """
     wanted: dict[str, set[int]] = {}
     for body in bodies:
-        for place in _places(body):
+        for place in _places_in(body):
             wanted.setdefault(place.file, set()).add(place.line)
     return {file: text for file, at in wanted.items() if (text := _around(file, at))}
 
 
-def _places(body: Body) -> Iterator[compat.Place]:
+def _places_in(body: Body) -> Iterator[compat.Place]:
     for row in body.rows:
         if row.place:
             yield row.place
         for inside in row.bodies:
-            yield from _places(inside)
+            yield from _places_in(inside)
 
 
 def _around(file: str, wanted: set[int]) -> dict[int, str]:

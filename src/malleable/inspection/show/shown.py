@@ -83,7 +83,7 @@ class Shown:
 
         limit: how many equations of each program before bodies are folded; all, if not given.
         """
-        return lines.plain(listing.of_shown(self, limit), width)
+        return lines.as_text(listing.of_shown(self, limit), width)
 
     def html(self, path: str | os.PathLike | None = None) -> str:
         """One page that needs nothing else, as text, and written to `path`."""
@@ -135,7 +135,7 @@ class Difference:
 
     def text(self, width: int | None = None) -> str:
         """The marked equations as text; width: in characters."""
-        return lines.plain(listing.of_difference(self), width)
+        return lines.as_text(listing.of_difference(self), width)
 
     def html(self, path: str | os.PathLike | None = None) -> str:
         """One page that needs nothing else, as text, and written to `path`."""

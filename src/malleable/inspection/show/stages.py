@@ -10,7 +10,7 @@ from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.execution.jit import Selective
 from malleable.inspection import counting
-from malleable.inspection.show.origins import name_of, sources, unwrapped
+from malleable.inspection.show.origins import heading_of, sources, unwrapped
 from malleable.inspection.show.rows.aligned import align
 from malleable.inspection.show.rows.outline import Body, outline
 from malleable.inspection.show.rows.renamed import known
@@ -21,7 +21,7 @@ from malleable.python_source.source import NoSource
 from malleable.rewriting.passes.passes import Pass, checked
 
 
-def gather(
+def gather_stages(
     fun: Callable,
     args: tuple,
     kwargs: dict,
@@ -36,7 +36,7 @@ def gather(
     the program; an error of the function itself goes through.
 
     >>> import jax.numpy as jnp
-    >>> [s.name for s in gather(jnp.sin, (1.0,), {}, hlo=True).stages]
+    >>> [s.name for s in gather_stages(jnp.sin, (1.0,), {}, hlo=True).stages]
     ['source', 'jaxpr', 'stablehlo']
     """
     wanted = _checked(passes, hlo)
@@ -51,13 +51,13 @@ def gather(
             if not any(isinstance(layer, Selective) for layer in layers):
                 raise
             note("it is not one program", e.where, f"{e.what}; malleable.explain says more")
-            return Shown(name_of(fun), tuple(found), {}, tuple(heard), limit)
+            return Shown(heading_of(fun), tuple(found), {}, tuple(heard), limit)
         found.append(program_stage("jaxpr", outline(staged.jaxpr)))
-        last = _passed(staged.jaxpr, passes, found)
+        last = _run_passes(staged.jaxpr, passes, found)
         if wanted:
             found += _hlo(fun, args, kwargs, last, staged, wanted, bool(passes))
     programs = [s.body for s in found if s.body]
-    return Shown(name_of(fun), tuple(found), sources(*programs), tuple(heard), limit)
+    return Shown(heading_of(fun), tuple(found), sources(*programs), tuple(heard), limit)
 
 
 def _checked(passes, hlo) -> list[str]:
@@ -69,7 +69,7 @@ def _checked(passes, hlo) -> list[str]:
     return kinds[hlo]
 
 
-def _passed(program: compat.Jaxpr, passes: Sequence[Pass], found: list[Stage]) -> compat.Jaxpr:
+def _run_passes(program: compat.Jaxpr, passes: Sequence[Pass], found: list[Stage]) -> compat.Jaxpr:
     """The program after all passes; a stage is added for what each did."""
     taken: set[str] = set()  # a name means one value in all stages
     for p in passes:

@@ -8,7 +8,7 @@ from malleable.errors import MalleableError
 from malleable.inspection.show import listing
 from malleable.inspection.show.rows import lines
 from malleable.inspection.show.shown import Shown
-from malleable.inspection.show.stages import gather
+from malleable.inspection.show.stages import gather_stages
 from malleable.rewriting.passes.passes import Pass
 
 try:
@@ -56,7 +56,7 @@ def show(
     console = None if quiet else console_for("show", file, width)
 
     def shown(*args, **kwargs) -> Shown:
-        found = gather(fun, args, kwargs, passes=passes, hlo=hlo, limit=limit)
+        found = gather_stages(fun, args, kwargs, passes=passes, hlo=hlo, limit=limit)
         if console is not None and not (console.is_jupyter and file is None):
             printed(listing.of_shown(found, limit, brief=True), console, width)
         return found
@@ -78,4 +78,4 @@ def printed(found: Iterable[lines.Line], console: Any, width: int | None) -> Non
     """Print lines, those too long for the terminal broken at spaces."""
     room = width or (console.width if console.is_terminal else None)
     assert Text is not None
-    console.print(Text("\n").join(Text.assemble(*line) for line in lines.fitted(found, room)))
+    console.print(Text("\n").join(Text.assemble(*line) for line in lines.wrap_lines(found, room)))

@@ -97,7 +97,7 @@ def _dtype(kind: str) -> str:
     return types.plain(kind).partition("[")[0]
 
 
-def _shape(kind: str) -> tuple[int, ...]:
+def _dims(kind: str) -> tuple[int, ...]:
     return types.parse(kind).shape
 
 
@@ -153,7 +153,7 @@ def converted(text: str, kind: str, weak: bool) -> str:
 
 def _broadcast(eqn, kinds):
     (x,), shape = operands(eqn), tuple(eqn.params["shape"])
-    dims, old = tuple(eqn.params["broadcast_dimensions"]), _shape(kinds[0])
+    dims, old = tuple(eqn.params["broadcast_dimensions"]), _dims(kinds[0])
     new = [d for d in range(len(shape)) if d not in dims]
     if not old and not isinstance(eqn.ins[0], str):
         return f"jnp.full({spell(shape)}, {x})" if not kinds[0].startswith("~") else None
@@ -183,7 +183,7 @@ def _slice(eqn, kinds):
     steps = p.get("strides") or (1,) * len(p["start_indices"])
     if any(step != 1 for step in steps) or not isinstance(eqn.ins[0], str):
         return None
-    sizes = _shape(kinds[0])
+    sizes = _dims(kinds[0])
     parts = []
     for start, stop, size in zip(p["start_indices"], p["limit_indices"], sizes, strict=True):
         parts.append(f"{start or ''}:{stop if stop != size else ''}")
@@ -214,7 +214,7 @@ def _reduction(eqn, kinds):
     if not direct or eqn.params.get("out_sharding") is not None or isinstance(eqn.ins[0], Number):
         return None
     axes = tuple(eqn.params["axes"])
-    every = axes == tuple(range(len(_shape(kinds[0]))))
+    every = axes == tuple(range(len(_dims(kinds[0]))))
     told = "" if every else f", axis={spell(axes[0] if len(axes) == 1 else axes)}"
     return f"jnp.{_REDUCTIONS[eqn.operation]}({eqn.ins[0]}{told})"
 
@@ -226,7 +226,7 @@ def _dot(eqn, kinds):
     dtypes = {_dtype(k) for k in kinds} | (
         {types.spell_dtype(wanted)} if wanted is not None else set()
     )
-    ranks = [len(_shape(k)) for k in kinds]
+    ranks = [len(_dims(k)) for k in kinds]
     usual = [list(left), list(right)] == [[ranks[0] - 1], [0]] and not batch[0] and not batch[1]
     simple = usual and max(ranks) <= 2 and len(dtypes) == 1 and p.get("precision") is None
     names = all(isinstance(a, str) for a in eqn.ins)
@@ -235,7 +235,7 @@ def _dot(eqn, kinds):
 
 def _select(eqn, kinds):
     which, *cases = operands(eqn)
-    if _dtype(kinds[0]) != "bool" or len(cases) != 2 or _shape(kinds[0]) != _shape(kinds[1]):
+    if _dtype(kinds[0]) != "bool" or len(cases) != 2 or _dims(kinds[0]) != _dims(kinds[1]):
         return f"lax.select_n({', '.join(_as_arrays(eqn))})"
     return f"lax.select({which}, {cases[1]}, {cases[0]})"
 
@@ -277,7 +277,7 @@ def _barrier(eqn, kinds):
 
 def _seed(eqn, kinds):
     kind = types.parse(eqn.outs[0][1]).key
-    return f"jax.random.key({operands(eqn)[0]}, impl={kind!r})" if not _shape(kinds[0]) else None
+    return f"jax.random.key({operands(eqn)[0]}, impl={kind!r})" if not _dims(kinds[0]) else None
 
 
 def _collective(name: str, eqn: Equation, axes: str) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from malleable.inspection.files.format import types
 from malleable.inspection.files.format.program import Body, Number
-from malleable.inspection.source.layout import atom, fresh, indent, listed, pack, unpack, variables
+from malleable.inspection.source.layout import atom, fresh, indent, pack, tupled, unpack, variables
 from malleable.inspection.source.structures import Role
 
 
@@ -46,7 +46,7 @@ def _forward(writer, name: str, body: Body, params: dict) -> list[str]:
     n = len(body.outs)
     kept = list(map(atom, rule.outs))
     args = ", ".join(x for x, _ in rule.ins)
-    result = f"return {pack(kept[:n])}, {listed(kept[n:])}"
+    result = f"return {pack(kept[:n])}, {tupled(kept[n:])}"
     return [f"def {name}_forward({args}):", *indent([*writer.equations(rule), result])]
 
 
@@ -60,7 +60,7 @@ def _backward(writer, name: str, body: Body, params: dict) -> list[str]:
     first = unpack(known[:count], res) + unpack(_filled(known[count:], kinds), cotangents, n)
     back = iter(map(atom, rule.outs))
     whole = [next(back) if _moves(kind) else "None" for _, kind in body.ins]
-    result = f"return {listed(whole)}"
+    result = f"return {tupled(whole)}"
     head = f"def {name}_backward({res}, {cotangents}):"
     return [head, *indent([*first, *writer.equations(rule), result])]
 

@@ -68,13 +68,13 @@ def atom(found: Atom) -> str:
 
 def pack(found: list[str]) -> str:
     """One value alone, several as a tuple."""
-    return found[0] if len(found) == 1 else listed(found)
+    return found[0] if len(found) == 1 else tupled(found)
 
 
-def listed(found: Sequence[str]) -> str:
+def tupled(found: Sequence[str]) -> str:
     """A tuple of values.
 
-    >>> listed(["a"]), pack(["a"]), target(["a", "b"]), target([])
+    >>> tupled(["a"]), pack(["a"]), target(["a", "b"]), target([])
     ('(a,)', 'a', '(a, b)', '_')
     """
     return f"({', '.join(found)}{',' * (len(found) == 1)})"

@@ -119,7 +119,7 @@ def _scan(eqn, name, body):
     return f"lax.scan({', '.join([step, _pack(args[n:m]), xs, *told])})"
 
 
-def _kind(test: Body) -> str:
+def _test_type(test: Body) -> str:
     """The type of what a test gives."""
     (out,) = test.outs
     known = dict(test.ins) | {n: k for e in test.equations for n, k in e.outs}
@@ -131,7 +131,7 @@ def _while(eqn, name, body):
     n, m = p["test_consts"], p["test_consts"] + p["body_consts"]
     test = _bound(name(p["test"], Role("state", n)), body(p["test"]), args[:n])
     step = _bound(name(p["body"], Role("state", p["body_consts"])), body(p["body"]), args[n:m])
-    if types.parse(_kind(body(p["test"]))).shape:  # of vmap: each example has its own test
+    if types.parse(_test_type(body(p["test"]))).shape:  # of vmap: each example has its own test
         step = f"lambda state: _where({test}(state), {step}(state), state)"
         test = f"lambda state: jnp.any({test}(state))"
     return f"lax.while_loop({test}, {step}, {_pack(args[m:])})"

@@ -15,7 +15,7 @@ from malleable.inspection.files import calls
 from malleable.inspection.files.format import types
 from malleable.inspection.files.format.program import Body
 from malleable.inspection.files.save import Slot
-from malleable.inspection.source.layout import RESERVED, listed
+from malleable.inspection.source.layout import RESERVED, tupled
 
 _GATHERED = ("VAR_POSITIONAL", "VAR_KEYWORD")
 
@@ -43,7 +43,7 @@ def parameters(signature: list, given: calls.Given) -> list[str]:
     return [*found, *named]
 
 
-def take(body: Body, given: calls.Given) -> list[str]:
+def take_arguments(body: Body, given: calls.Given) -> list[str]:
     """Statements that take the arrays out of the arguments; of what is no array, look at it."""
     found = [
         f"_decided({_reach(path, i, given)}, {x!r}, {path!r})"
@@ -53,11 +53,11 @@ def take(body: Body, given: calls.Given) -> list[str]:
     every, pairs = list(given.every), []
     arrays = [i for i, traced in enumerate(given.traced) if traced]
     for (name, kind), i in zip(body.ins, arrays, strict=True):
-        pairs.append((name, f"_argument({_reach(every[i], i, given)}, {_plain(kind)!r})"))
+        pairs.append((name, f"_argument({_reach(every[i], i, given)}, {_argument_type(kind)!r})"))
     roots = {_root(path) for path in every}
     if any(name in roots and name != every[i] for (name, _), i in zip(pairs, arrays, strict=True)):
         targets, sources = zip(*pairs, strict=True)  # one is called as an argument still to read
-        return [*found, f"{listed(targets)} = {listed(sources)}"]
+        return [*found, f"{tupled(targets)} = {tupled(sources)}"]
     return [*found, *(f"{name} = {text}" for name, text in pairs)]
 
 
@@ -66,7 +66,7 @@ def _is_literal(x) -> bool:
     return type(x) in (str, bytes, bool, int) or (type(x) is float and math.isfinite(x))
 
 
-def _plain(kind: str) -> str:
+def _argument_type(kind: str) -> str:
     """A type as `_argument` has it: that of a key as JAX spells its dtype."""
     dtype, _, sizes = types.plain(kind).partition("[")
     found = types.parse_dtype(dtype)
@@ -136,7 +136,7 @@ def _spell(found: Any, outs: Iterator[str], functions: list[list[str]]) -> str:
     if kind is type(None):
         return "None"
     if kind is tuple:
-        return listed(parts)
+        return tupled(parts)
     if kind is list:
         return f"[{', '.join(parts)}]"
     if kind is dict:

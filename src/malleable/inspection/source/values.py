@@ -62,7 +62,9 @@ def spell(value) -> str:
         case frozenset():
             return f"frozenset([{', '.join(map(spell, sorted(value, key=str)))}])"
         case np.ndarray():
-            return f"np.asarray({spell_constant(Constant(value, types.spell(jax.typeof(value))))})"
+            return (
+                f"np.asarray({spell_constant(Constant(value, types.unparse(jax.typeof(value))))})"
+            )
         case PartitionSpec():
             return f"jax.P({', '.join(map(spell, value))})"
         case NamedSharding():

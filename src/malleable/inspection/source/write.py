@@ -71,7 +71,7 @@ def source(fun: Callable, *args, **kwargs) -> str:
     called = getattr(fun, "__name__", "main")
     if not called.isidentifier() or keyword.iskeyword(called) or called in RESERVED:
         called = "main"
-    wanted = [types.spell(a) for a in staged.jaxpr.out_avals]
+    wanted = [types.unparse(a) for a in staged.jaxpr.out_avals]
     text = _write(staged, called, signature, given, around, {})
     found = _results_of(text, called, given)
     weak = {i: k.startswith("~") for i, k in enumerate(wanted)}
@@ -107,7 +107,7 @@ def _results_of(text: str, called: str, given: calls.Given) -> list[str]:
     with compat.apart():
         exec(compile(text, f"<source of {called}>", "exec"), module)
         staged = stage(calls.of_arrays(module[called], given))(*given.leaves)
-    return [types.spell(a) for a in staged.jaxpr.out_avals]
+    return [types.unparse(a) for a in staged.jaxpr.out_avals]
 
 
 class _Writer:
@@ -123,7 +123,7 @@ class _Writer:
 
     def text(self, jaxpr: compat.Jaxpr, given: calls.Given) -> str:
         pairs = zip(given.paths, jaxpr.in_avals, strict=True)
-        takes = ", ".join(f"{path}: {types.spell(a)}" for path, a in pairs)
+        takes = ", ".join(f"{path}: {types.unparse(a)}" for path, a in pairs)
         constants = [
             f"{name} = {values.spell_constant(c)}" for name, c in self.program.constants.items()
         ]
@@ -236,7 +236,7 @@ class _Writer:
         body = self.program.bodies[self.program.main]
         kinds = self.kinds(body)
         parameters = ", ".join(trees.parameters(signature, given))
-        first = trees.take(body, given)
+        first = trees.take_arguments(body, given)
         outs = []
         for i, a in enumerate(body.outs):
             kind = a.type if isinstance(a, Number) else kinds[a]
@@ -294,7 +294,7 @@ def _under(eqn: Equation, value: str) -> str:
         return value
     raise MalleableError(
         f"`{eqn.operation}` stands in a context, {eqn.context}, that source does not keep",
-        where=names.spell(eqn.at),
+        where=names.spell_frames(eqn.at),
         hint="leave the context, or save the function with malleable.save",
     )
 

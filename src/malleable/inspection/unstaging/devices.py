@@ -20,7 +20,7 @@ from malleable.programs.evaluate import evaluate
 
 def together(example: Callable[[int], list], name: Any, size: int) -> list[list]:
     """[example(0), example(1), ...]: the examples along an axis with a name."""
-    spots = list(lanes.spread({name: size}))
+    spots = list(lanes.every_lane({name: size}))
 
     def run(i):
         lane = compat.Lane({name: size}, _perform)
@@ -37,7 +37,7 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
     """
     sizes = {a: mesh.shape[a] for a in mesh.axis_names if a in axes}
     args = [lanes.home(compat.as_array(x)) for x in args]
-    spots = list(lanes.spread(sizes))
+    spots = list(lanes.every_lane(sizes))
 
     def run(at):
         with compat.off_mesh():
@@ -45,14 +45,14 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
 
     def device(at):
         lane = compat.Lane(sizes, _perform, mesh if checked else None)
-        parts = [lanes.cut(x, s, at) for x, s in zip(args, in_specs, strict=True)]
+        parts = [lanes.shard_of(x, s, at) for x, s in zip(args, in_specs, strict=True)]
         if checked:
             types = [
                 compat.part_type(x, s, mesh, sizes, True)
                 for x, s in zip(args, in_specs, strict=True)
             ]
             parts = [lane.typed(x, t) for x, t in zip(parts, types, strict=True)]
-        with saying(f"shard_map[{lanes.spell(at, sizes=True)}]"), lane.entered(mesh, checked):
+        with saying(f"shard_map[{lanes.spell_lane(at, sizes=True)}]"), lane.entered(mesh, checked):
             outs, specs = body(*parts)
             outs = list(map(compat.as_array, outs))
         along = [compat.varying(x) & frozenset(sizes) for x in outs]
@@ -67,7 +67,7 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
                 return None
     columns = zip(*(outs for outs, *_ in rows), strict=True)
     with compat.off_mesh():
-        wholes = [lanes.join(c, spots, s) for c, s in zip(columns, specs, strict=True)]
+        wholes = [lanes.assemble(c, spots, s) for c, s in zip(columns, specs, strict=True)]
     devices = compat.concrete_mesh(mesh)
     if devices is None or compat.around():
         return wholes

@@ -145,7 +145,7 @@ class _Constructs:
             if out is None or not _fits(carry, out[0]):
                 return _instead(staged, "the carry of a scan changes its type")
             last, ys[i] = _arrays(out[0]), out[1]
-            carry = _like(carry, last)
+            carry = _as_weak_as(carry, last)
         try:
             return last, _stacked([ys[i] for i in range(n)])
         except _Unlike:
@@ -176,7 +176,7 @@ class _Constructs:
             if not _fits(carry, out):
                 return _instead(staged, "the carry of a while_loop changes its type")
             last = _arrays(out)
-            carry = _like(carry, last)
+            carry = _as_weak_as(carry, last)
             turn += 1
         weak = any(compat.is_weak(x) for x in jax.tree.leaves(carry))
         return _instead(staged) if turn == 0 and weak else last  # its body says of what type it is
@@ -205,7 +205,7 @@ class _Constructs:
         with saying(f"branch {taken} of {len(branches)}"):
             out = _arrays(branches[taken](*_arrays(operands)))
         if any(compat.is_weak(x) for x in jax.tree.leaves(out)):  # the others say how weak it is
-            out = _like(_types(staged), out)
+            out = _as_weak_as(_types(staged), out)
         return out
 
     def vmap(self, run, args, dims, size, name, ends, fun):
@@ -238,7 +238,7 @@ class _Constructs:
             return NotImplemented
         columns, axes = zip(*rows, strict=True), ends()
         try:
-            return [_stack(column, d, over) for column, d in zip(columns, axes, strict=True)]
+            return [_stack_values(column, d, over) for column, d in zip(columns, axes, strict=True)]
         except _Unlike:
             return NotImplemented
 
@@ -345,7 +345,7 @@ def _promoted(carry, out):
     return jax.tree.unflatten(jax.tree.structure(carry), wider)
 
 
-def _like(types, tree):
+def _as_weak_as(types, tree):
     """With each array as weak in its type as it should be."""
 
     def one(t, x):
@@ -372,7 +372,7 @@ class _Unlike(Exception):
     """Values of several runs of a body do not go together."""
 
 
-def _stack(values: Sequence, axis: int | None = 0, over: Any = None):
+def _stack_values(values: Sequence, axis: int | None = 0, over: Any = None):
     """Values one above the other along an axis, or the one they all are. over: axes of a mesh."""
     if axis is None:
         known: list[Any] = [compat.concrete(x) for x in values]
@@ -387,7 +387,7 @@ def _stack(values: Sequence, axis: int | None = 0, over: Any = None):
         whole = jnp.stack(values, axis)
         laid = over is not None and lanes.is_explicit(whole)
         return lanes.laid_along(whole, axis, over) if laid else whole
-    return jnp.moveaxis(lanes.stack(values, first), 0, axis)
+    return jnp.moveaxis(lanes.stack_lanes(values, first), 0, axis)
 
 
 def _stacked(trees: list):
@@ -396,4 +396,4 @@ def _stacked(trees: list):
     if any(jax.tree.structure(t) != tree for t in trees):
         raise _Unlike
     leaves = zip(*map(jax.tree.leaves, map(_arrays, trees)), strict=True)
-    return jax.tree.unflatten(tree, [_stack(column) for column in leaves])
+    return jax.tree.unflatten(tree, [_stack_values(column) for column in leaves])

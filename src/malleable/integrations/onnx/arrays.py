@@ -16,7 +16,7 @@ from malleable.programs.primitives import has
 
 
 @rule("pad")
-def spread(eqn):
+def pad_interior(eqn):
     """Padding between the elements: zeros in a new axis, which is merged."""
     config = eqn.params["padding_config"]
     if all(inner == 0 for _, _, inner in config):

@@ -87,11 +87,11 @@ def lu(eqn):
             size = jnp.where(rows >= j, abs(a @ here), -1)
             pivot = jnp.argmax(size).astype(np.int32)
             top, low = rows == j, rows == pivot
-            swapped = lambda x: jnp.where(top, take(x, low), jnp.where(low, take(x, top), x))  # noqa: E731
+            swapped = lambda x: jnp.where(top, row_at(x, low), jnp.where(low, row_at(x, top), x))  # noqa: E731
             order = swapped(order)
-            a = jnp.where(top[:, None], take(a, low), jnp.where(low[:, None], take(a, top), a))
+            a = jnp.where(top[:, None], row_at(a, low), jnp.where(low[:, None], row_at(a, top), a))
             pivots = jnp.where(jnp.arange(pivots.shape[0]) == j, pivot, pivots)
-            first = take(a, top)
+            first = row_at(a, top)
             at = jnp.sum(first * here)
             factor = jnp.where(rows > j, (a @ here) / jnp.where(at == 0, 1, at), 0)
             a = a - factor[:, None] * jnp.where(columns > j, first, 0)
@@ -108,7 +108,7 @@ def lu(eqn):
     return stacked(one, eqn)
 
 
-def take(x, at):
+def row_at(x, at):
     """The row of x where `at` holds."""
     at = at if x.ndim == 1 else at[:, None]
     return jnp.sum(jnp.where(at, x, jnp.zeros_like(x)), 0, dtype=x.dtype)

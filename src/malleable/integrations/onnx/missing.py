@@ -36,7 +36,7 @@ def extreme(eqn):
 
 
 @rule("argmax", "argmin", once=True)
-def place(eqn):
+def first_nan(eqn):
     """The first NaN, where there is one."""
     (axis,) = eqn.params["axes"]
     if not is_float(eqn.invars[0].aval):
@@ -51,7 +51,7 @@ def place(eqn):
 
 
 @rule("sort", once=True)
-def ordered(eqn):
+def nan_last_keys(eqn):
     """By whether it is NaN, then by number: two keys for each key of floats."""
     count, axis = eqn.params["num_keys"], eqn.params["dimension"]
     keys = [v.aval for v in eqn.invars[:count]]

@@ -132,7 +132,7 @@ def over(a, b):
     return top[0] / low, top[1] / low
 
 
-def size(z):
+def magnitude(z):
     scale = jnp.maximum(abs(z[0]), abs(z[1]))
     safe = jnp.where(scale > 0, scale, 1)
     return scale * jnp.sqrt((z[0] / safe) ** 2 + (z[1] / safe) ** 2)
@@ -140,7 +140,7 @@ def size(z):
 
 def root(z):
     """The root with a positive real part."""
-    big = jnp.sqrt((size(z) + abs(z[0])) / 2)
+    big = jnp.sqrt((magnitude(z) + abs(z[0])) / 2)
     small = jnp.where(big > 0, abs(z[1]) / (2 * jnp.where(big > 0, big, 1)), 0)
     re, im = jnp.where(z[0] >= 0, big, small), jnp.where(z[0] >= 0, small, big)
     return re, jnp.where(z[1] < 0, -im, im)
@@ -151,7 +151,7 @@ def exp(z):
 
 
 def log(z):
-    return jnp.log(size(z)), jnp.arctan2(z[1], z[0])
+    return jnp.log(magnitude(z)), jnp.arctan2(z[1], z[0])
 
 
 def sinh(z):
@@ -201,7 +201,7 @@ SIMPLE = {
     "mul": lambda _, a, b: times(a, b),
     "square": lambda _, z: times(z, z),
     "div": lambda _, a, b: over(a, b),
-    "abs": lambda _, z: size(z),
+    "abs": lambda _, z: magnitude(z),
     "sqrt": lambda _, z: root(z),
     "rsqrt": lambda _, z: over((jnp.ones_like(z[0]), jnp.zeros_like(z[0])), root(z)),
     "exp": lambda _, z: exp(z),
@@ -212,7 +212,7 @@ SIMPLE = {
     "sinh": lambda _, z: sinh(z),
     "cosh": lambda _, z: cosh(z),
     "tanh": lambda _, z: over(sinh(z), cosh(z)),
-    "sign": lambda _, z: (z[0] / nonzero(size(z)), z[1] / nonzero(size(z))),
+    "sign": lambda _, z: (z[0] / nonzero(magnitude(z)), z[1] / nonzero(magnitude(z))),
     "log1p": lambda _, z: log(add_one(z)),
     "expm1": lambda _, z: (exp(z)[0] - 1, exp(z)[1]),
     "logistic": lambda _, z: over((jnp.ones_like(z[0]), 0 * z[0]), add_one(exp((-z[0], -z[1])))),

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.core.stage import arguments
+from malleable.core.stage import staged_arguments
 from malleable.errors import MalleableError
 from malleable.integrations.onnx import (  # noqa: F401  they register their rules
     arrays,
@@ -72,7 +72,7 @@ def prepare(fun: Callable, args: tuple, kwargs: dict, polymorphic, passes: Seque
     known = set(plugins()) - set(UNUSED.split())
     paths, tree = jax.tree_util.tree_flatten_with_path((named(fun, args), kwargs))
     leaves = [x for _, x in paths]
-    traced = arguments(fun, args, kwargs)[2]
+    traced = staged_arguments(fun, args, kwargs)[2]
     is_array = [t and compat.is_array(x) for x, t in zip(leaves, traced, strict=True)]
     values = [compat.as_array(x) for x, a in zip(leaves, is_array, strict=True) if a]
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in values]

@@ -165,7 +165,7 @@ class Session:
         wanted = {i.name for i in self.session.get_inputs()}
         feed = {n: self.value(x) for n, x in zip(names, arrays, strict=True) if n in wanted}
         try:
-            return [array(x) for x in self.session.run_with_ort_values(None, feed)]
+            return [tensor_as_array(x) for x in self.session.run_with_ort_values(None, feed)]
         except Exception as error:
             raise failed(error) from error
 
@@ -176,7 +176,7 @@ class Session:
         return make.ortvalue_from_numpy(x.copy(order="C"))
 
 
-def array(value: Any) -> np.ndarray:
+def tensor_as_array(value: Any) -> np.ndarray:
     """A tensor of onnxruntime; it gives none of bfloat16, so those are read from memory."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()

@@ -1,5 +1,6 @@
 """A gather of single elements of the axis, block by block: `hs[lengths - 1, arange(batch)]`."""
 
+import math
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.rewriting.graph.slices import Ax, shapes, size
+from malleable.rewriting.graph.slices import Ax, shapes
 
 FILL = lax.GatherScatterMode.FILL_OR_DROP
 PROMISED = lax.GatherScatterMode.PROMISE_IN_BOUNDS
@@ -19,7 +20,7 @@ def is_pick(eqn: compat.Eqn, ax: Ax) -> bool:
     """Whether an index says which element of the axis is wanted, and few of them are."""
     p, (table, *_), (out,) = eqn.params, shapes(eqn.invars), shapes(eqn.outvars)
     one = ax.width == 1 and p["slice_sizes"][ax.dim] == 1
-    few = 4 * size(out) <= size(table)
+    few = 4 * math.prod(out) <= math.prod(table)
     return one and few and ax.dim in p["dimension_numbers"].start_index_map and p["mode"] in MODES
 
 
@@ -68,7 +69,7 @@ def pick(eqn: compat.Eqn, ax: Ax, n: int, block, indices, old, t):
         outside = jnp.where(asked < 0, -1, k).astype(local.dtype)  # drops it in the transpose
         local = jnp.where(at == asked, local, outside)
     indices = lax.concatenate([cuts[0], local, cuts[1]], last)
-    numbers, sizes, gone = _numbers(p, d, ax)
+    numbers, sizes, gone = _gather_numbers(p, d, ax)
     found = lax.gather(block, indices, numbers, sizes, mode=p["mode"], fill_value=p["fill_value"])
     if gone is not None:
         found = lax.expand_dims(found, (gone,))
@@ -77,7 +78,7 @@ def pick(eqn: compat.Eqn, ax: Ax, n: int, block, indices, old, t):
     return jnp.where(inside, found, old)
 
 
-def _numbers(p, d, ax):
+def _gather_numbers(p, d, ax):
     """(dimension numbers, slice sizes, lost dim) of a gather from a block, the axis its first dim.
 
     lost dim: where the result of the equation has a dim for the axis, which that of a block lacks.

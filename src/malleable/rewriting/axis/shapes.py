@@ -1,5 +1,7 @@
 """How a streamed axis passes what works element by element, moves dimensions, or reduces."""
 
+import math
+
 from jax import lax
 from jax import numpy as jnp
 
@@ -14,7 +16,6 @@ from malleable.rewriting.graph.slices import (
     known,
     rebind,
     shapes,
-    size,
     slice_shape,
     slots,
 )
@@ -96,14 +97,14 @@ def reshape(eqn, ins, outs, n, origin):
 
 def regrouped(before, ax, after, n, wanted):
     """The axis after a reshape; None if no single dimension holds all of it."""
-    if not size(before):
+    if not math.prod(before):
         return ax if before == after else None
-    left = size(before[: ax.dim]) * ax.outer
-    right = size(before[ax.dim + 1 :]) * ax.inner
+    left = math.prod(before[: ax.dim]) * ax.outer
+    right = math.prod(before[ax.dim + 1 :]) * ax.inner
     found = []
     for dim in range(len(after)):
-        outer, odd = divmod(left, size(after[:dim]))
-        inner, rest = divmod(right, size(after[dim + 1 :]))
+        outer, odd = divmod(left, math.prod(after[:dim]))
+        inner, rest = divmod(right, math.prod(after[dim + 1 :]))
         if not odd and not rest and outer * n * inner == after[dim]:
             found.append(Ax(dim, outer, inner))
     found.sort(key=lambda a: (a != wanted, a.width))  # of length 1, it may be in several places

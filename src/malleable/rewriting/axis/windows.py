@@ -1,5 +1,6 @@
 """How a streamed axis passes what cuts, joins, pads, sorts or looks up along other dimensions."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from malleable.rewriting.graph.slices import (
     lowest,
     rebind,
     shapes,
-    size,
     sized,
     slots,
 )
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
     origin: Callable[[int], object]
 
 
-def _same(eqn, ins, outs, arrays, run):
+def _at_its_dim(eqn, ins, outs, arrays, run):
     """The axis stays at its dimension: the first `arrays` operands carry it, others are whole."""
     ax = known(ins, outs)
     axes = (ax,) * arrays + (None,) * (len(eqn.invars) - arrays)
@@ -48,7 +48,7 @@ def concatenate(eqn, ins, outs, n, origin):
     if along == ax.dim:
         return "a concatenation along the axis"
     at = slots((along,), ax)[0]
-    return _same(eqn, ins, outs, len(ins), lambda *xs: rebind(eqn, xs, dimension=at))
+    return _at_its_dim(eqn, ins, outs, len(ins), lambda *xs: rebind(eqn, xs, dimension=at))
 
 
 def pad(eqn, ins, outs, n, origin):
@@ -56,7 +56,7 @@ def pad(eqn, ins, outs, n, origin):
     if any(config[ax.dim]):
         return "the axis is padded"
     config = tuple(sized(config, ax, (0, 0, 0)))
-    return _same(eqn, ins, outs, 1, lambda x, value: [lax.pad(x, value, config)])
+    return _at_its_dim(eqn, ins, outs, 1, lambda x, value: [lax.pad(x, value, config)])
 
 
 def cut(eqn, ins, outs, n, origin):
@@ -68,7 +68,7 @@ def cut(eqn, ins, outs, n, origin):
     starts = sized(p["start_indices"], ax, 0)
     limits = sized(p["limit_indices"], ax, ax.width)
     strides = p["strides"] and sized(p["strides"], ax, 1)
-    return _same(eqn, ins, outs, 1, lambda x: [lax.slice(x, starts, limits, strides)])
+    return _at_its_dim(eqn, ins, outs, 1, lambda x: [lax.slice(x, starts, limits, strides)])
 
 
 def rev(eqn, ins, outs, n, origin):
@@ -76,7 +76,7 @@ def rev(eqn, ins, outs, n, origin):
     if ax.dim in dims:
         return "the axis is reversed"
     moved = slots(dims, ax)
-    return _same(eqn, ins, outs, 1, lambda x: [lax.rev(x, moved)])
+    return _at_its_dim(eqn, ins, outs, 1, lambda x: [lax.rev(x, moved)])
 
 
 def sort(eqn, ins, outs, n, origin):
@@ -84,7 +84,7 @@ def sort(eqn, ins, outs, n, origin):
     if along == ax.dim:
         return "the axis is sorted"
     at = slots((along,), ax)[0]
-    return _same(eqn, ins, outs, len(ins), lambda *xs: rebind(eqn, xs, dimension=at))
+    return _at_its_dim(eqn, ins, outs, len(ins), lambda *xs: rebind(eqn, xs, dimension=at))
 
 
 def top_k(eqn, ins, outs, n, origin):
@@ -92,7 +92,7 @@ def top_k(eqn, ins, outs, n, origin):
     if along == ax.dim:
         return "the largest elements along the axis"
     at = slots((along,), ax)[0]
-    return _same(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], axis=at))
+    return _at_its_dim(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], axis=at))
 
 
 def split(eqn, ins, outs, n, origin):
@@ -100,7 +100,7 @@ def split(eqn, ins, outs, n, origin):
     if along == ax.dim:
         return "the axis is split"
     at = slots((along,), ax)[0]
-    return _same(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], axis=at))
+    return _at_its_dim(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], axis=at))
 
 
 def _starts(starts, ax):
@@ -114,7 +114,7 @@ def dynamic_slice(eqn, ins, outs, n, origin):
         return "a window of the axis"
     sizes = sized(sizes, ax, ax.width)
     run = lambda x, *starts: [lax.dynamic_slice(x, _starts(starts, ax), sizes)]  # noqa: E731
-    return _same(eqn, ins, outs, 1, run)
+    return _at_its_dim(eqn, ins, outs, 1, run)
 
 
 def dynamic_update_slice(eqn, ins, outs, n, origin):
@@ -123,7 +123,7 @@ def dynamic_update_slice(eqn, ins, outs, n, origin):
     if whole[ax.dim] != part[ax.dim]:
         return "a window of the axis is written"
     run = lambda x, y, *starts: [lax.dynamic_update_slice(x, y, _starts(starts, ax))]  # noqa: E731
-    return _same(eqn, ins, outs, 2, run)
+    return _at_its_dim(eqn, ins, outs, 2, run)
 
 
 def pool(eqn, ins, outs, n, origin):
@@ -134,7 +134,7 @@ def pool(eqn, ins, outs, n, origin):
     if any(tuple(np.ravel(p[k][ax.dim])) != tuple(np.ravel(idle[k])) for k in names):
         return "windows of the axis"
     params = {k: tuple(sized(p[k], ax, idle[k])) for k in names}
-    return _same(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], **params))
+    return _at_its_dim(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], **params))
 
 
 def scatter(eqn, ins, outs, n, origin):
@@ -362,7 +362,7 @@ def _evaluate(made, depth: int = 12):
     if not isinstance(made, Origin):
         return made
     eqn = made.eqn
-    big = any(size(shape) > LARGEST for shape in shapes(eqn.outvars))
+    big = any(math.prod(shape) > LARGEST for shape in shapes(eqn.outvars))
     if big or not depth or eqn.effects or compat.bodies(eqn.params) or len(eqn.outvars) != 1:
         return None
     args = []

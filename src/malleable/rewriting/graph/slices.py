@@ -197,15 +197,6 @@ def shapes(variables: Sequence) -> list[tuple[int, ...]]:
     return [v.aval.shape for v in variables]
 
 
-def size(shape: Sequence[int]) -> int:
-    """The number of elements.
-
-    >>> size((2, 3))
-    6
-    """
-    return math.prod(shape)
-
-
 def typed(results: Sequence, variables: Sequence) -> list:
     """Results with the weak types that the equation gives them."""
     return [weakened(x, v.aval) for x, v in zip(results, variables, strict=True)]

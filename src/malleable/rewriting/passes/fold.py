@@ -76,7 +76,7 @@ def _fold_equations(graph: Graph, limit: int) -> bool:
     values = _values(graph, list(wanted), dict.fromkeys(known.values()))
     new = {}
     for (v, node), value in zip(wanted.items(), values, strict=True):
-        made = _constant(graph, value, graph.avals[v], node)
+        made = _add_constant(graph, value, graph.avals[v], node)
         if made is not None:
             new[v] = made
     graph.replace(new)
@@ -98,7 +98,7 @@ def _values(graph, wanted, nodes):
     return jax.jit(run).lower(arrays).compile()(arrays)  # at once, also while tracing
 
 
-def _constant(graph, value, aval, node):
+def _add_constant(graph, value, aval, node):
     """A value of the graph for an array: a literal, or one number at every place."""
     array = np.asarray(value)
     first = array.reshape(-1)[:1]
@@ -106,7 +106,7 @@ def _constant(graph, value, aval, node):
         number = array.item() if aval.weak_type else array[()]
         return graph.constant(number, aval, compat.literal(number, aval))
     if first.size and array.tobytes() == first.tobytes() * array.size:
-        scalar = _constant(graph, first[0], aval.update(shape=(), sharding=None), node)
+        scalar = _add_constant(graph, first[0], aval.update(shape=(), sharding=None), node)
         (same,) = graph.trace(lambda x: [lax.broadcast(x, aval.shape)], [scalar], node, "fold")
         return same if graph.avals[same] == aval else None
     if jax.typeof(value) != aval:

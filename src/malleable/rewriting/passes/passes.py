@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.core.changes import line_of, links, relinked
+from malleable.core.changes import line_of_function, links, relinked
 from malleable.core.stage import stage
 from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
@@ -52,7 +52,7 @@ def optimize(fun: Callable, *passes: Pass) -> Callable:
         for name in changes.once:
             note(
                 "a side effect happens once per signature",
-                line_of(fun),
+                line_of_function(fun),
                 f"{name} changes while it is traced",
             )
         outs = evaluate(run(staged.jaxpr), list(map(compat.as_array, staged.args)))
@@ -118,7 +118,7 @@ def pipeline(*passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], A
 def checked(p: Pass, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     """What one pass makes of a program, nothing pruned. Raises RuleError where that is none."""
     name = _name(p)
-    after = _run(name, p, jaxpr)
+    after = _run_pass(name, p, jaxpr)
     if after is not jaxpr:
         _check(name, jaxpr, after)
     return after
@@ -281,7 +281,7 @@ def _same_atom(a, b) -> bool:
 # ---------------------------------------------------------------- checks
 
 
-def _run(name, p, jaxpr):
+def _run_pass(name, p, jaxpr):
     """What a pass makes of a program; an error of its own tells which it was."""
     try:
         return p(jaxpr)
@@ -310,7 +310,7 @@ def _check(name, before, after):
         hint = "return the program, also where nothing is to do"
         if callable(after):
             hint = f"{name!r} makes passes: give it what it asks for, {name}(...)"
-        what = f"pass {name!r} returned {_kind(after)} where a program belongs"
+        what = f"pass {name!r} returned {_class_text(after)} where a program belongs"
         raise RuleError(what, hint=hint)
     keep = "a pass keeps the types of arguments and results"
     for kind, was, now in (
@@ -337,7 +337,7 @@ def _check(name, before, after):
         ) from None
 
 
-def _kind(thing) -> str:
+def _class_text(thing) -> str:
     return "nothing" if thing is None else f"a {type(thing).__name__}"
 
 

@@ -49,7 +49,7 @@ def matmul_order(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
 def _reorder(jaxpr):
     graph, changed, seen = Graph.of(jaxpr), False, set()
     for root in reversed(list(graph.by_name.get("dot_general", ()))):
-        if root not in seen and _is_plain(graph, root):
+        if root not in seen and _is_simple_product(graph, root):
             changed = _reorder_chain(graph, root, seen) or changed
     return graph.jaxpr() if changed else jaxpr
 
@@ -200,7 +200,7 @@ def _product(graph: Graph, factor: Factor, root: Node):
         made = graph.maker[made.ins[0]]
     if made is None or made.name != "dot_general" or not _has_one_user(graph, made):
         return factor, None
-    if not _is_plain(graph, made) or _options(made) != _options(root):
+    if not _is_simple_product(graph, made) or _options(made) != _options(root):
         return factor, None
     n, r = _layout(graph, made)
     batch, rows, columns = map(set, dims)
@@ -235,7 +235,7 @@ def _others(aval, *taken) -> tuple[int, ...]:
     return tuple(d for d in range(len(aval.shape)) if not any(d in dims for dims in taken))
 
 
-def _is_plain(graph, node) -> bool:
+def _is_simple_product(graph, node) -> bool:
     """Whether a product is of one dtype, contracts something, and does not say where it is."""
     values, contracts = (*node.ins, *node.outs), node.params["dimension_numbers"][0][0]
     types = {graph.avals[v].dtype for v in values}

@@ -130,7 +130,7 @@ def repetitions(tokens: Sequence, times: int = 3) -> Iterator[tuple[int, int, in
     >>> list(repetitions("xababababy"))
     [(1, 9, 2)]
     """
-    names, length, seen = _named(tokens), 1, set()
+    names, length, seen = _numbered(tokens), 1, set()
     while len(set(names)) < len(names) and times * length < 2 * len(tokens):
         last: dict = {}
         gaps = []
@@ -144,11 +144,11 @@ def repetitions(tokens: Sequence, times: int = 3) -> Iterator[tuple[int, int, in
             if gap and found[1] - found[0] >= times * gap and found not in seen:
                 seen.add(found)
                 yield found
-        names = _named(zip(names, names[length:], strict=False))
+        names = _numbered(zip(names, names[length:], strict=False))
         length *= 2
 
 
-def _named(items):
+def _numbered(items):
     names: dict = {}
     return [names.setdefault(item, len(names)) for item in items]
 

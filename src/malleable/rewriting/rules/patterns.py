@@ -135,7 +135,7 @@ def closure(node: Node, which: int, count: int) -> tuple[compat.Jaxpr, tuple[int
     return bodies[which], node.ins[start : start + closed[which]]
 
 
-def _called(node, count):
+def _own_operands(node, count):
     """The operands of a loop or branch without what its bodies close over."""
     first = node.ins[:1] if node.name == "cond" else ()
     return (*first, *node.ins[len(node.ins) - count + len(first) :])
@@ -222,7 +222,7 @@ def _agree(graph, form, goals, found, steps):
                 return
             operands = node.ins
             if key in {body[0] for body in form.bodies.values()}:
-                operands = _called(node, len(ins))
+                operands = _own_operands(node, len(ins))
             if len(operands) != len(ins):
                 return
             if key in found.nodes:

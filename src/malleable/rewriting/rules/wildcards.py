@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from malleable.core.changes import line_of as line
+from malleable.core.changes import line_of_function as line
 from malleable.errors import RuleError
 
 
@@ -205,7 +205,8 @@ def _arrays(kinds, size, step):
         for ranks in uniform + mixed:
             rest = iter(ranks)
             yield [
-                jax.ShapeDtypeStruct(_shape(a, rest, sizes, size), _dtype(a, dtype)) for a in found
+                jax.ShapeDtypeStruct(_extents(a, rest, sizes, size), _dtype(a, dtype))
+                for a in found
             ]
 
 
@@ -218,7 +219,7 @@ def recast(kinds: dict[str, Any], avals: list) -> Iterator[list]:
             yield [x if a.dtypes else jax.ShapeDtypeStruct(x.shape, dtype) for a, x in pairs]
 
 
-def _shape(a, ranks, sizes, size):
+def _extents(a, ranks, sizes, size):
     if a.dims is None:
         return (size,) * next(ranks)
     dims = [n for n in a.dims.split() if n != "..."]

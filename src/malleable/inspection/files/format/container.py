@@ -28,7 +28,7 @@ _HEAD = struct.Struct("<IQ")
 _DAMAGED = "it was damaged, cut off or changed; get it again from where it came"
 
 
-def write(path, data: bytes) -> None:
+def write_bytes(path, data: bytes) -> None:
     """Put bytes into a file at once: it is there whole, or as it was before."""
     target = pathlib.Path(path)
     try:
@@ -50,7 +50,7 @@ def write(path, data: bytes) -> None:
         raise MalleableError(f"{target} cannot be written: {err.strerror}") from err
 
 
-def read(path) -> bytes:
+def read_bytes(path) -> bytes:
     """The bytes of a file. Raises MalleableError where there is none."""
     try:
         return pathlib.Path(path).read_bytes()

@@ -43,7 +43,7 @@ STAND_INS: dict[str, Callable] = {
 
 
 @functools.cache
-def is_known(operation: str, name: str) -> bool:
+def has_parameter(operation: str, name: str) -> bool:
     """Whether the primitive has this parameter in this version of JAX."""
     if (operation, name) not in _LATER:
         return True
@@ -61,4 +61,4 @@ def completed(operation: str, params: dict) -> dict:
     silent = {name: None for op, name in SILENT if op == operation}
     later = {name: value for (op, name), (_, value) in _LATER.items() if op == operation}
     full = {**silent, **later, **params}
-    return {name: p for name, p in full.items() if is_known(operation, name)}
+    return {name: p for name, p in full.items() if has_parameter(operation, name)}

@@ -16,13 +16,13 @@ def outside() -> tuple[Place, ...]:
 def without(frames: Sequence[Place], around: Sequence[Place]) -> tuple[Place, ...]:
     """Frames but for those that the traced function was called from."""
     inner, outer = list(frames), list(around)
-    while inner[1:] and outer and _same(inner[-1], outer[-1]):
+    while inner[1:] and outer and _is_same_line(inner[-1], outer[-1]):
         inner.pop()
         outer.pop()
     return tuple(inner)
 
 
-def _same(a: Place, b: Place) -> bool:
+def _is_same_line(a: Place, b: Place) -> bool:
     return (a.file, a.function, a.line) == (b.file, b.function, b.line)
 
 

@@ -13,7 +13,7 @@ _FARTHEST = 10**6  # the last line of a file that is taken for real
 HINT = "load the file as it was written; what was edited by hand has to keep the form of a line"
 
 
-def spell(program: Program) -> Iterator[str]:
+def spell_program(program: Program) -> Iterator[str]:
     """The lines of a program: frames, constants, then body after body."""
     frames: dict[Place, int] = {}
     for body in program.bodies.values():
@@ -23,18 +23,18 @@ def spell(program: Program) -> Iterator[str]:
     for place, number in frames.items():
         span = [place.line, place.column, place.end_line, place.end_column]
         where = {"file": place.file, "function": place.function, "span": span}
-        yield _line({"line": number, **where, "text": places.text_of(place)})
+        yield _json_line({"line": number, **where, "text": places.text_of(place)})
     for name, constant in program.constants.items():
-        yield _line({"constant": name, **values.encode_array(constant)})
+        yield _json_line({"constant": name, **values.encode_array(constant)})
     for body in program.bodies.values():
         main = {"main": True} if body.name == program.main else {}
         takes = [f"{name}: {kind}" for name, kind in body.ins]
-        yield _line({"body": body.name, "called": body.called, "takes": takes, **main})
-        yield from (_line(_spell_equation(eqn, frames)) for eqn in body.equations)
-        yield _line({"gives": [_spell_atom(a) for a in body.outs]})
+        yield _json_line({"body": body.name, "called": body.called, "takes": takes, **main})
+        yield from (_json_line(_spell_equation(eqn, frames)) for eqn in body.equations)
+        yield _json_line({"gives": [_spell_atom(a) for a in body.outs]})
 
 
-def _line(content: dict) -> str:
+def _json_line(content: dict) -> str:
     return json.dumps(content, ensure_ascii=False, allow_nan=False)
 
 
@@ -102,22 +102,22 @@ class _Parser:
         sound = sound and (line < end_line or column <= end_column)
         if not sound or found["line"] != len(self.frames) or self.bodies:
             raise MalleableError("a source line that cannot be")
-        place = Place(_text(found["file"]), line, _text(found["function"]), *numbers[1:])
+        place = Place(_string(found["file"]), line, _string(found["function"]), *numbers[1:])
         if "\0" in place.file or max(column, end_column) > _FARTHEST:
             raise MalleableError("a source line that cannot be")
         self.frames.append(place)
-        self.text[place.file, line] = _text(found["text"])
+        self.text[place.file, line] = _string(found["text"])
 
     def take_constant(self, found):
         _only(found, "constant array base64")
-        name = _text(found["constant"])
+        name = _string(found["constant"])
         if name in self.constants:
             raise MalleableError(f"there are two constants {name!r}")
         self.constants[name] = values.decode_array({k: found[k] for k in ("array", "base64")})
 
     def take_body(self, found):
         _only(found, "body called takes", "main")
-        name = _text(found["body"])
+        name = _string(found["body"])
         if self.open or name in self.bodies:
             raise MalleableError(f"there are two bodies {name!r}, or one inside the other")
         if found.get("main") is True:
@@ -125,7 +125,7 @@ class _Parser:
                 raise MalleableError("there are two main bodies")
             self.main = name
         ins = [_typed(text) for text in found["takes"]]
-        self.open = Body(name, ins, [], [], _text(found["called"]))
+        self.open = Body(name, ins, [], [], _string(found["called"]))
 
     def take_let(self, found):
         _only(found, "let be of", "with at in under")
@@ -136,12 +136,12 @@ class _Parser:
         at = tuple(self._place(_integer(i)) for i in found.get("at", []))
         names = tuple(_scope(text) for text in found.get("in", []))
         params, context = (
-            {_text(n): values.decode(p) for n, p in found.get(key, {}).items()}
+            {_string(n): values.decode(p) for n, p in found.get(key, {}).items()}
             for key in ("with", "under")
         )
         outs = tuple(_typed(text) for text in found["let"])
         ins = tuple(_parse_atom(a) for a in found["of"])
-        eqn = Equation(_text(found["be"]), outs, ins, params, at, names, context)
+        eqn = Equation(_string(found["be"]), outs, ins, params, at, names, context)
         self.open.equations.append(eqn)
 
     def take_gives(self, found):
@@ -169,7 +169,7 @@ def _only(found: dict, required: str, optional: str = "") -> None:
         raise MalleableError(f"a line has {sorted(keys)}, and is to have {sorted(needed)}")
 
 
-def _text(x) -> str:
+def _string(x) -> str:
     if not isinstance(x, str):
         raise MalleableError(f"{x!r} is no text")
     return x
@@ -182,7 +182,7 @@ def _integer(x) -> int:
 
 
 def _typed(text) -> tuple[str, str]:
-    name, colon, kind = _text(text).partition(": ")
+    name, colon, kind = _string(text).partition(": ")
     if not colon or not (name.isidentifier() or name == "_"):
         raise MalleableError(f"{text!r} names no value and its type")
     types.parse(kind)
@@ -190,7 +190,7 @@ def _typed(text) -> tuple[str, str]:
 
 
 def _scope(text) -> tuple[str, str]:
-    kind, _, name = _text(text).partition(" ")
+    kind, _, name = _string(text).partition(" ")
     if kind not in ("scope", "transform"):
         raise MalleableError(f"{text!r} is no name around an equation")
     return kind, name

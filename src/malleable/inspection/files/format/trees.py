@@ -35,10 +35,10 @@ def _describe(structure, leaves: Iterator) -> Any:
     if kind is tuple:
         return {"tuple": inside}
     if kind is dict:
-        return {"dict": [[_plain(key), x] for key, x in zip(data, inside, strict=True)]}
+        return {"dict": [[_as_json(key), x] for key, x in zip(data, inside, strict=True)]}
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return {"namedtuple": kind.__name__, "fields": list(_fields(kind)), "of": inside}
-    return {"node": _name(kind), "with": _plain(data), "of": inside}
+    return {"node": _name(kind), "with": _as_json(data), "of": inside}
 
 
 def _fields(kind: Any) -> tuple[str, ...]:
@@ -49,14 +49,14 @@ def _name(kind) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _plain(data) -> Any:
+def _as_json(data) -> Any:
     """What a node keeps beside its children, as JSON that is equal for equal ones."""
     if isinstance(data, type | python.FunctionType | python.BuiltinFunctionType):
         return {"named": _known(data)}
     if isinstance(data, tuple | list):
-        return [_plain(x) for x in data]
+        return [_as_json(x) for x in data]
     if isinstance(data, dict):
-        return {"dict": [[_plain(k), _plain(x)] for k, x in data.items()]}
+        return {"dict": [[_as_json(k), _as_json(x)] for k, x in data.items()]}
     if isinstance(data, np.ndarray):
         raise MalleableError("a node of the pytree keeps an array beside its leaves", hint=_HINT)
     try:
@@ -70,7 +70,7 @@ def _plain(data) -> Any:
     stateless = getattr(data, "__dict__", None) == {} or getattr(type(data), "__slots__", 0) == ()
     if not fields and not stateless:
         raise MalleableError(f"a node of the pytree keeps {data!r}", hint=_HINT)
-    return {"object": _name(type(data)), "fields": [[k, _plain(x)] for k, x in fields.items()]}
+    return {"object": _name(type(data)), "fields": [[k, _as_json(x)] for k, x in fields.items()]}
 
 
 _HINT = "close over it: save(path, lambda x: model(x), x); or hand its arrays in as a dictionary"
@@ -102,9 +102,9 @@ class Rebuild:
     def __init__(self, examples: Any = None):
         self.nodes: dict[str, Any] = {}
         self.names: dict[str, Any] = {}
-        kinds = [x for x in _listed(examples) if isinstance(x, type)]
+        kinds = [x for x in _as_list(examples) if isinstance(x, type)]
         self.classes = {kind.__name__: kind for kind in kinds}
-        self._learn([x for x in _listed(examples) if not isinstance(x, type)])
+        self._learn([x for x in _as_list(examples) if not isinstance(x, type)])
         for x in jax.tree.leaves(examples):
             if callable(x) and hasattr(x, "__qualname__"):
                 self.names[_name(x)] = x
@@ -120,7 +120,7 @@ class Rebuild:
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             self.classes[kind.__name__] = kind
         elif kind not in (tuple, list, dict, type(None)):
-            self.nodes[repr((_name(kind), _plain(data), len(children)))] = one
+            self.nodes[repr((_name(kind), _as_json(data), len(children)))] = one
 
     def missing(self, found) -> str | None:
         """A class that a description needs and no example has."""
@@ -164,7 +164,7 @@ class Rebuild:
         raise MalleableError(f"{found!r} describes no pytree")
 
 
-def _listed(examples) -> Sequence:
+def _as_list(examples) -> Sequence:
     if examples is None:
         return []
     if isinstance(examples, dict):

@@ -67,10 +67,10 @@ def parse_dtype(text: str) -> Any:
     return dtype
 
 
-def spell(aval) -> str:
+def unparse(aval) -> str:
     """The type of a value as text.
 
-    >>> spell(jax.typeof(jnp.zeros((2, 3)))), spell(jax.typeof(1.0))
+    >>> unparse(jax.typeof(jnp.zeros((2, 3)))), unparse(jax.typeof(1.0))
     ('float32[2,3]', '~float32[]')
     """
     if compat.is_ref(aval) or not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
@@ -85,7 +85,7 @@ def spell(aval) -> str:
 
 
 def parse(text: str) -> Type:
-    """What `spell` spelled, sizes being numbers. Raises MalleableError for anything else."""
+    """What `unparse` spelled, sizes being numbers. Raises MalleableError for anything else."""
     found = re.fullmatch(r"(~?)([^\[\]{}]+)\[((?:\d+(?:,\d+)*)?)\](?:\{([^{}]+)\})?", text)
     if not found:
         raise MalleableError(f"{text!r} is no type", hint='a type reads "float32[2,3]"')

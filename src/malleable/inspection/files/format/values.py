@@ -81,7 +81,7 @@ def encode(value) -> Any:
         case frozenset():
             return {"set": [encode(x) for x in sorted(value, key=str)]}
         case np.ndarray():
-            return encode_array(Constant(value, types.spell(jax.typeof(value))))
+            return encode_array(Constant(value, types.unparse(jax.typeof(value))))
     return _encode_compound(value)
 
 
@@ -155,7 +155,7 @@ def decode(found) -> Any:
         raise MalleableError(f"{found!r} is no value that a file holds")
     kind, content = next(iter(found.items()))
     if len(found) != 1 + (kind == "array"):
-        raise MalleableError(f"{_short(found)} is no value that a file holds")
+        raise MalleableError(f"{_shortened(found)} is no value that a file holds")
     if kind in ENUMS and content in ENUMS[kind].__members__:
         return ENUMS[kind][content]
     try:
@@ -164,11 +164,11 @@ def decode(found) -> Any:
         if kind in _DECODE:
             return _DECODE[kind](found if kind == "array" else content)
     except (TypeError, ValueError, AttributeError, KeyError, AssertionError) as err:
-        raise MalleableError(f"{_short(found)} is no value that a file holds") from err
-    raise MalleableError(f"{_short(found)}: unknown kind of value {kind!r}")
+        raise MalleableError(f"{_shortened(found)} is no value that a file holds") from err
+    raise MalleableError(f"{_shortened(found)}: unknown kind of value {kind!r}")
 
 
-def _short(found) -> str:
+def _shortened(found) -> str:
     text = repr(found)
     return text if len(text) < 80 else f"{text[:77]}..."
 
@@ -220,7 +220,7 @@ def _decode_sharding(found) -> NamedSharding:
 def decode_array(found: dict) -> Constant:
     """The array behind what `encode_array` wrote; of random keys, their data."""
     if set(found) != {"array", "base64"}:
-        raise MalleableError(f"{_short(found)} is no array")
+        raise MalleableError(f"{_shortened(found)} is no array")
     kind = types.parse(found["array"])
     try:
         data = base64.b64decode(found["base64"], validate=True)

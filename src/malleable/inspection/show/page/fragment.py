@@ -78,7 +78,7 @@ _CUT = "<p>… all of it is in <code>.html(path)</code></p>"
 
 
 def _body(body: Body, room: _Room) -> Iterator[str]:
-    yield f"<p>{_named(body.ins)} → {_named(body.outs)}</p>"
+    yield f"<p>{_named_html(body.ins)} → {_named_html(body.outs)}</p>"
     last = None
     for row in body.rows:
         if not room.take():
@@ -155,10 +155,10 @@ def _equation(row: Row) -> str:
     params = f'<span class="m-params">[{_text(params)}]</span>' if params else ""
     equals = " = " * bool(row.outs)
     ins = "".join(f" {_text(name)}" for name in row.ins[:_FEW]) + _more(row.ins)
-    return f"{_named(row.outs)}{equals}<b>{_text(row.primitive)}</b>{params}{ins}"
+    return f"{_named_html(row.outs)}{equals}<b>{_text(row.primitive)}</b>{params}{ins}"
 
 
-def _named(named: tuple[Named, ...]) -> str:
+def _named_html(named: tuple[Named, ...]) -> str:
     return " ".join(
         f'{_text(one.name)}<span class="m-type">:{_text(one.type)}</span>' for one in named[:_FEW]
     ) + _more(named)

@@ -21,8 +21,8 @@ def page(shown: Any) -> str:
 
     It needs nothing else, loads nothing, and runs no script but its own.
 
-    >>> from malleable.inspection.show.stages import gather
-    >>> page(gather(abs, (1.0,), {})).count("<script")
+    >>> from malleable.inspection.show.stages import gather_stages
+    >>> page(gather_stages(abs, (1.0,), {})).count("<script")
     2
     """
     packer, seen = Packer(), {}
@@ -44,7 +44,7 @@ def page(shown: Any) -> str:
         chains = [tuple(p for p in chain if (p.file, p.line) in lines) for chain in chains]
         packed["text"] = "\n".join(texts)
         packed["at"] = [n for c in chains for n in (packer.place(own(list(c))), packer.chain(c))]
-    return _filled(shown.name, {"stages": stages}, packer, shown)
+    return _filled_template(shown.name, {"stages": stages}, packer, shown)
 
 
 def diff_page(difference: Any) -> str:
@@ -58,7 +58,7 @@ def diff_page(difference: Any) -> str:
         "marks": difference.marks,
         "changes": packer.changes(difference.changes, whole=True),
     }
-    return _filled(f"{old} and {new}", {"difference": packed}, packer, difference)
+    return _filled_template(f"{old} and {new}", {"difference": packed}, packer, difference)
 
 
 def fragment(shown: Any) -> str:
@@ -71,7 +71,7 @@ def diff_fragment(difference: Any) -> str:
     return fragments.of_difference(difference)
 
 
-def _filled(title, data, packer, result) -> str:
+def _filled_template(title, data, packer, result) -> str:
     notes = [packer.note(note) for note in result.notes]
     data = {"title": title, **data, "notes": notes, **packer.tables(result.sources)}
     scripts = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)

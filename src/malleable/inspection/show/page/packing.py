@@ -91,7 +91,7 @@ class Packer:
                 inner = [0, [], [], [self.change(change, whole) for change in rows]]
                 packed.append([0, -1, -1, 0, "run", "", "", "", 0, 0, 0, 0, [inner]])
             else:
-                packed.append(sum(_size(change) for change in rows))
+                packed.append(sum(_changed_equations(change) for change in rows))
         return packed
 
     def change(self, change: Change, whole: bool) -> list:
@@ -111,7 +111,7 @@ class Packer:
         """A body all of whose equations have the same mark; their number, without `whole`."""
         rows: list = [body.size] if body.size else []
         if whole:
-            each = ((row, _written(row)) for row in body.rows)
+            each = ((row, _equation_text(row)) for row in body.rows)
             rows = [self.change(Change(mark, row, row, text, text), whole) for row, text in each]
         return [self.word(body.role), [], [], rows]
 
@@ -173,12 +173,12 @@ def _moved(change: Change) -> bool:
     return change.mark != "kept" or any(_moved(c) for _, inner in change.inner for c in inner)
 
 
-def _size(change: Change) -> int:
+def _changed_equations(change: Change) -> int:
     """How many equations a change is about."""
     return 1 + sum(body.size for body in change.row.bodies) if change.row else 1
 
 
-def _written(row: Row) -> str:
+def _equation_text(row: Row) -> str:
     """An equation as text, as in `Change.now`."""
     params = f"[{' '.join(f'{k}={v}' for k, v in row.params)}]" * bool(row.params)
     outs = " ".join(f"{one.name}:{one.type}" for one in row.outs) or "()"

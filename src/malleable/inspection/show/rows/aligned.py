@@ -16,7 +16,7 @@ import numpy as np
 from malleable import compat
 from malleable.inspection.show.rows import lines
 from malleable.inspection.show.rows.matching import matched
-from malleable.inspection.show.rows.outline import Body, Row, spell
+from malleable.inspection.show.rows.outline import Body, Row, spell_atom
 from malleable.inspection.show.rows.renamed import fresh, known, rename, rows_of
 from malleable.programs.types import is_key
 
@@ -361,7 +361,7 @@ def _reader(env: dict) -> Callable[[Any], Atom]:
     def read(v) -> Atom:
         if not isinstance(v, compat.Literal):
             return env[v]
-        text = spell(v, {})  # of an array, not all of it
+        text = spell_atom(v, {})  # of an array, not all of it
         return (
             text
             if not getattr(v.aval, "shape", ())

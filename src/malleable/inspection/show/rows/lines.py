@@ -39,12 +39,12 @@ class Node:
     sign: str = ""
 
 
-def plain(found: Iterable[Line], width: int | None = None) -> str:
+def as_text(found: Iterable[Line], width: int | None = None) -> str:
     """Lines as one text, those longer than `width` characters broken at spaces."""
-    return "\n".join("".join(text for text, _ in line) for line in fitted(found, width))
+    return "\n".join("".join(text for text, _ in line) for line in wrap_lines(found, width))
 
 
-def fitted(found: Iterable[Line], width: int | None) -> Iterator[list[Span]]:
+def wrap_lines(found: Iterable[Line], width: int | None) -> Iterator[list[Span]]:
     """The spans of each line; one longer than `width` is continued under its guide."""
     for guide, rest, spans in found:
         line: list[Span] = [(guide, "dim")] if guide else []

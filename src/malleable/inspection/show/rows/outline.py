@@ -106,7 +106,7 @@ def outline(program: compat.Jaxpr) -> Body:
                     outs=named(eqn.outvars, names),
                     primitive=str(eqn.primitive),
                     params=params_of(eqn),
-                    ins=tuple(spell(v, names) for v in eqn.invars),
+                    ins=tuple(spell_atom(v, names) for v in eqn.invars),
                     place=places.own(list(lines)),
                     chain=lines,
                     bodies=bodies,
@@ -162,10 +162,10 @@ def _is_dull(value) -> bool:
 
 
 def named(atoms, names: dict) -> tuple[Named, ...]:
-    return tuple(Named(spell(v, names), short_type(v.aval)) for v in atoms)
+    return tuple(Named(spell_atom(v, names), short_type(v.aval)) for v in atoms)
 
 
-def spell(atom, names: dict) -> str:
+def spell_atom(atom, names: dict) -> str:
     """The name of a variable, or a number as it is."""
     if not isinstance(atom, compat.Literal):
         return names.get(atom, "_")

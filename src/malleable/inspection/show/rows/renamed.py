@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from malleable import compat
-from malleable.inspection.show.rows.outline import Body, Named, Row, spell
+from malleable.inspection.show.rows.outline import Body, Named, Row, spell_atom
 
 
 def fresh(taken: set[str]) -> Iterator[str]:
@@ -39,7 +39,7 @@ def rename(body: Body, names: dict[Any, str], unused: Iterator[str]) -> Body:
 
     def name(v) -> str:
         if isinstance(v, compat.Literal):
-            return spell(v, {})
+            return spell_atom(v, {})
         if v not in names:
             names[v] = next(unused)
         return names[v]

@@ -264,7 +264,7 @@ def extrema(name):
     return Sink(name, init, step, final, merge, exact)
 
 
-def place(name):
+def argument_of_extreme(name):
     """argmax or argmin: (best value, its index); the first of equals, and of NaNs, which win.
 
     spec.how: the dimension of a block that shares the axis with others, or None; outer and inner
@@ -376,7 +376,7 @@ SINKS: tuple[Sink, ...] = (
     *FOLDS,
     *SCATTERS,
     *map(extrema, ("reduce_max", "reduce_min")),
-    *map(place, ("argmax", "argmin")),
+    *map(argument_of_extreme, ("argmax", "argmin")),
 )
 
 
