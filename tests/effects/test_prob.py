@@ -519,6 +519,16 @@ def test_a_cond_that_differs_between_lanes_is_refused():
     assert values.written.tolist() == [False, True, True]
 
 
+def test_a_derivative_through_a_site_is_refused_inside_and_right_outside():
+    square = lambda m: sample("x", Normal(m, 1.0)) ** 2
+    with refused("`sample` is differentiated by a grad inside", "grad(log_prob(f))"):
+        trace(jax.grad(square))(KEY, 1.0)
+    out, values, _ = trace(lambda x: jax.grad(lambda y: y * sample("x", Normal(0.0, 1.0)))(x))(
+        KEY, 1.0
+    )
+    assert out == values["x"]
+
+
 def test_a_name_is_a_string_and_values_are_a_dict():
     with pytest.raises(TypeError, match="a name is a string"):
         trace(lambda: sample(3, Normal(0.0, 1.0)))(KEY)

@@ -13,7 +13,8 @@ from jax._src.debugging import DebugEffect
 from jax._src.interpreters import partial_eval as pe
 from jax.interpreters import ad, batching, mlir
 
-from malleable.compat.programs import Eqn, Primitive
+from malleable.compat.programs import Eqn, Primitive, where
+from malleable.errors import TransformError
 
 NOT_MAPPED: Any = None  # what batching calls an operand without a lane axis
 
@@ -74,13 +75,19 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
         return outs, [0 if m else NOT_MAPPED for m in mapped[: len(outs)]]
 
     def jvp(args, dots, **params):
+        if tangents == "refuse":
+            what = f"`{prim}` is differentiated by a grad inside the function"
+            hint = (
+                "put the transformation inside the grad: grad(log_prob(f)), not log_prob(grad(f))"
+            )
+            raise TransformError(what, where=where(), hint=hint)
         outs = prim.bind(*args, **params)
         zeros = (ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs)
         return outs, list(dots[: len(outs)] if tangents == "pass" else zeros)
 
     batching.fancy_primitive_batchers[prim] = batch
+    ad.primitive_jvps[prim] = jvp
     if tangents != "refuse":
-        ad.primitive_jvps[prim] = jvp
         ad.primitive_transposes[prim] = lambda cts, *xs, **_: [
             *cts,
             *(None for _ in xs[len(cts) :]),
