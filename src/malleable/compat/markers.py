@@ -76,11 +76,8 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
 
     def jvp(args, dots, **params):
         if tangents == "refuse":
-            what = f"`{prim}` is differentiated by a grad inside the function"
-            hint = (
-                "put the transformation inside the grad: grad(log_prob(f)), not log_prob(grad(f))"
-            )
-            raise TransformError(what, where=where(), hint=hint)
+            hint = "put the transformation inside the grad: grad(trace(f)), not trace(grad(f))"
+            raise TransformError(f"a grad inside goes through `{prim}`", where=where(), hint=hint)
         outs = prim.bind(*args, **params)
         zeros = (ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs)
         return outs, list(dots[: len(outs)] if tangents == "pass" else zeros)
