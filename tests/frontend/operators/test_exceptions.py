@@ -496,3 +496,18 @@ def test_a_variable_that_only_finally_reads_has_what_the_else_clause_left(x):
         return total
 
     assert_same(f, x, 1.0)
+
+
+@pytest.mark.parametrize("at", [(0, 1), (1, 0), (5, 0), (1, 5)])
+def test_what_the_test_of_a_loop_may_raise_is_raised_once_for_each_operand(at):
+    def f(x, n, xs, a, i, j):
+        k, y = 0, 0.0
+        try:
+            while k < (n if xs[i] < x <= a[j] else 3):
+                k += 1
+                y = y + xs[k % 2]
+        except Exception:
+            y = -1.0
+        return k, y, xs
+
+    assert_same(f, 2.0, 2, [1.0, 2.5], np.array([3.0, 1.0]), *at)

@@ -34,7 +34,7 @@ from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
 from malleable.frontend.values.trees import MISSING, UNSET, Static, avals, bare, count_leaves, spell
-from malleable.frontend.values.unwinding import freeze_if
+from malleable.frontend.values.unwinding import freeze_if, rewind, undo_to
 from malleable.frontend.values.values import CannotStage, inject, rebuild
 
 GIVE_ONE_TYPE = (
@@ -303,10 +303,13 @@ def test_block(loop: Loop, carried: dict, types: list) -> Block:
         nonlocal changes
         begin(carried, iter(xs), loop.where)
         with journal.opened() as book:
-            book.made = {}
-            go = answer(loop)
-        changes = not all(is_dead(place, [book], {}) for place in book.places.values())
-        book.undo()
+            book.made, within = {}, journal.all_open()
+            try:
+                go = answer(loop)
+                rewind(within)
+                changes = not all(is_dead(place, [book], {}) for place in book.places.values())
+            finally:
+                undo_to(within[:-1])
         return Box(go, True) if isinstance(go, compat.Tracer) else go
 
     block = trace_block(test, [c.place for c in carried.values()], types)

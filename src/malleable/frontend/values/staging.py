@@ -106,7 +106,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             for key, place in book.places.items():
                 after[key] = split(place.read())
         finally:
-            journal.back_to(within)
+            unwinding.undo_to(within)
             book.undo()
             forget_new(book)
             known = copies.kept(book)

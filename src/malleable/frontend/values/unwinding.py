@@ -208,6 +208,13 @@ def rewind(mark: tuple) -> None:
         journal.back_to(opened)
 
 
+def undo_to(mark: tuple) -> None:
+    """Put back what has changed since the mark, whatever the path."""
+    for book in reversed(journal.all_open()[len(mark) :]):
+        book.undo()
+    journal.back_to(mark)
+
+
 def in_order(moment: Journal) -> list:
     """The places, those last that may hold others."""
     order = {"box": 0, "cell": 2}
