@@ -34,7 +34,7 @@ from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
 from malleable.frontend.values.trees import MISSING, UNSET, Static, avals, bare, count_leaves, spell
-from malleable.frontend.values.unwinding import freeze_if, rewind, undo_to
+from malleable.frontend.values.unwinding import any_of, freeze_if, rewind, undo_to
 from malleable.frontend.values.values import CannotStage, inject, rebuild
 
 GIVE_ONE_TYPE = (
@@ -328,14 +328,7 @@ def answer(loop: Loop):
 
 def stopped(exits: Callable | None):
     """Whether a break or return has happened: True, False, or a traced boolean."""
-    traced = None
-    for flag in exits() if exits is not None else ():
-        flag = truth(flag)
-        if flag is True:
-            return True
-        if flag is not False:
-            traced = flag if traced is None else jnp.logical_or(traced, flag)
-    return False if traced is None else traced
+    return any_of(map(truth, exits())) if exits is not None else False
 
 
 def rotated(loop: Loop, go) -> Loop:

@@ -16,13 +16,13 @@ from malleable.frontend.common.session import session
 from malleable.frontend.operators import callables
 from malleable.frontend.values import unwinding
 from malleable.frontend.values.conditions import (
-    as_local,
     forget_dead,
     if_,
     line_of,
     not_,
     nothing,
     places_of,
+    step,
 )
 from malleable.frontend.values.staging import merge, trace_block
 from malleable.frontend.values.unwinding import Attempt, Leaving, attempting, failed, freeze, rewind
@@ -68,16 +68,6 @@ def run(attempt: Attempt, statements: tuple, state) -> None:
             return unless(stopped, catching(attempt, throw, again), left, state)
         finally:
             rewind(mark)
-
-
-def step(statement: Callable, state) -> None:
-    try:
-        statement()
-    except NameError as e:
-        local = as_local(e, state)
-        if local is e:
-            raise
-        raise local from None
 
 
 def throw(e: BaseException):
@@ -224,11 +214,11 @@ def with_(call: Callable, manager, state) -> Any:
 def asked_of(leave: Any) -> tuple:
     """What an `__exit__` is for: any exception, if it may swallow one, or those of handlers."""
     last = None
-    for step in dis.get_instructions(leave):
-        given = step if step.opname == "RETURN_CONST" else last
+    for line in dis.get_instructions(leave):
+        given = line if line.opname == "RETURN_CONST" else last
         plain = given is not None and given.opname.endswith("_CONST") and not given.argval
-        if step.opname in ("RETURN_CONST", "RETURN_VALUE") and not plain:
+        if line.opname in ("RETURN_CONST", "RETURN_VALUE") and not plain:
             return (BaseException,)
-        last = step
+        last = line
     kinds = [k() if k else BaseException for a in session().attempts for k, _ in a.handlers]
     return tuple(x for one in kinds for x in (one if isinstance(one, tuple) else (one,)))

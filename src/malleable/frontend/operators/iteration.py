@@ -25,7 +25,7 @@ from malleable.frontend.operators.compiled import (
 )
 from malleable.frontend.operators.hidden import refuse_foreign, walked
 from malleable.frontend.values import stacking
-from malleable.frontend.values.conditions import as_local, if_, line_of, truth
+from malleable.frontend.values.conditions import if_, line_of, step, truth
 from malleable.frontend.values.trees import abstract, count_leaves, free, join
 from malleable.frontend.values.unwinding import failed
 from malleable.frontend.values.values import (
@@ -71,15 +71,7 @@ def while_(test, body, state, live, rebound, exits) -> None:
             return stage_while(loop, most, go)
         if not go:
             return
-        step(loop)
-
-
-def step(loop: Loop, *item) -> None:
-    """One step of a loop in Python."""
-    try:
-        loop.body(*item)
-    except NameError as e:
-        raise as_local(e, loop.state) from None
+        step(loop.body, loop.state)
 
 
 def stage_while(loop: Loop, most: int | None, go) -> None:
@@ -131,7 +123,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
             item = next(rest)
         except StopIteration:
             break
-        step(loop, item)
+        step(loop.body, loop.state, item)
         taken += 1
         if isinstance(items, list) and bounded(items) is not None:
             raise TransformError(
@@ -184,7 +176,7 @@ def unroll(loop: Loop, items: Iterable) -> None:
         if done is True:
             return
         if done is False:
-            step(loop, item)
+            step(loop.body, loop.state, item)
         else:
             if_(Box(~done, True), lambda item=item: loop.body(item), None, loop.state, loop.live)
 

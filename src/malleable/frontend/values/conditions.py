@@ -97,10 +97,7 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
     if not isinstance(test, compat.Tracer):
         run = body if test else orelse
         if run is not None:
-            try:
-                run()
-            except NameError as e:
-                raise as_local(e, state) from None
+            step(run, state)
         return
     places = places_of(state)
     with once_more(body):
@@ -138,12 +135,16 @@ def once_more(body: Callable) -> Iterator[None]:
         inside[code] = depth
 
 
-def as_local(e: NameError, state) -> NameError:
-    """The error CPython has for an unbound local variable, which to us is one of a closure."""
-    if state is None or e.name not in state.__code__.co_freevars or "free variable" not in str(e):
-        return e
-    text = f"cannot access local variable {e.name!r} where it is not associated with a value"
-    return UnboundLocalError(text, name=e.name).with_traceback(e.__traceback__)
+def step(statements: Callable, state, *item) -> None:
+    """Run them. An unbound local variable is one of a closure to us: the error is as CPython's."""
+    try:
+        statements(*item)
+    except NameError as e:
+        known = state is not None and e.name in state.__code__.co_freevars
+        if not known or "free variable" not in str(e):
+            raise
+        text = f"cannot access local variable {e.name!r} where it is not associated with a value"
+        raise UnboundLocalError(text, name=e.name).with_traceback(e.__traceback__) from None
 
 
 class Question(Box):

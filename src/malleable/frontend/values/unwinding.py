@@ -6,7 +6,7 @@ there to the end of the statement in that `try` is for the other path only: `rew
 
 import contextlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,13 +128,17 @@ def flags() -> list[Place]:
 
 def failed() -> Any:
     """Whether this path has raised, to a handler around us: True, False, or a traced boolean."""
+    return any_of(place.read() for place in flags()[1:])
+
+
+def any_of(flags: Iterable) -> Any:
+    """Whether one of these is set: True, False, or a traced boolean."""
     either: Any = False
-    for place in flags()[1:]:
-        value = place.read()
-        if value is True:
+    for flag in flags:
+        if flag is True:
             return True
-        if value is not False:
-            either = value if either is False else jnp.logical_or(either, value)
+        if flag is not False:
+            either = flag if either is False else jnp.logical_or(either, flag)
     return either
 
 
