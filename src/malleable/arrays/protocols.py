@@ -16,6 +16,10 @@ from malleable.arrays.rows import gathered
 from malleable.arrays.specials import DEFAULT, SPECIAL
 from malleable.errors import TransformError
 
+# what gives an array, not a number, also where it has no axes
+LIKE = {np.zeros_like, np.ones_like, np.full_like, np.empty_like}
+ARRAYS = {np.where, np.select, np.tensordot, np.broadcast_to, *LIKE}
+
 
 def run_ufunc(ufunc, method, inputs, kwargs):
     """A ufunc on boxes and others: by NumPy where nothing is of JAX, else by JAX."""
@@ -154,7 +158,8 @@ def run_function(func, args, kwargs):
     if out is not None:
         options.pop("out")
         return put_out(out, target(*raw, **options))
-    return rebox(target(*raw, **options))
+    made = target(*raw, **options)
+    return Box(made, False) if func in ARRAYS else rebox(made)
 
 
 @functools.lru_cache(None)

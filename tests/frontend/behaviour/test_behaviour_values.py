@@ -314,3 +314,27 @@ def test_row_82_eval_and_globals_see_the_scope_of_the_user():
         return eval("x + y") + len(globals()["XS"])
 
     assert_same(f, 2.0)
+
+
+ARRAYS_WITHOUT_AXES = {
+    "where": lambda x: np.where(x > 0, x, 1.0),
+    "select": lambda x: np.select([x > 0], [x]),
+    "zeros_like": np.zeros_like,
+    "full_like": lambda x: np.full_like(x, 3.0),
+    "tensordot": lambda x: np.tensordot(np.array([x, 1.0]), np.array([x, 2.0]), 1),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS_WITHOUT_AXES)
+def test_an_array_without_axes_is_written_in_place(name):
+    make = ARRAYS_WITHOUT_AXES[name]
+
+    def f(x):
+        a = make(x)
+        b = a
+        if x > 1:
+            b += 1.0
+        return a, b, a + 1.0
+
+    assert_same(f, 2.0)
+    assert_same(f, -2.0)
