@@ -82,3 +82,11 @@ class Prob:
     intervene = staticmethod(prob.intervene)
     log_prob = staticmethod(prob.log_prob)
     update = staticmethod(prob.update)
+
+
+class Incremental:
+    def as_scan(self, fun, xs, axis=0, width=1):
+        return mal.as_scan(fun, xs, axis=axis, width=width)
+
+    def incremental(self, fun, args, change):
+        return mal.incremental(fun, change=change)

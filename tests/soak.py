@@ -4,8 +4,9 @@ Prints, per law, how many programs were tried and how many disagreed, with their
 round the laws, so that a run that is cut short has tried them all about equally often. Then come
 `--python-programs 50000` for `autograph`: how many of those were right, with and without a note,
 how many it refused, and the reasons; and
-`--rewriting-programs 50000` for the passes; and `--selective-programs 20000` for `mal.jit`. Where
-one count is given, the others are 0: a failure runs again by
+`--rewriting-programs 50000` for the passes; and `--selective-programs 20000` for `mal.jit`, and
+`--sequence-programs 20000` for `as_scan` and `incremental`. Where one count is given, the others
+are 0: a failure runs again by
 `python -m tests.soak --rewriting-programs 1 --from-seed 1000007`.
 
 With MALLEABLE_LARGE_PROGRAMS=1 the arrays of `--rewriting-programs` are larger, and XLA compiles
@@ -31,7 +32,7 @@ if not os.environ.get("MALLEABLE_LARGE_PROGRAMS"):
 import jax
 
 from tests.generators.programs.programs import example_args, random_program
-from tests.laws import execution_laws
+from tests.laws import execution_laws, sequence_laws
 from tests.laws.laws import LAWS, check
 from tests.laws.python_laws import NOTED, SAME, is_wrong, try_seeds
 from tests.laws.rewriting_laws import try_seed
@@ -77,8 +78,20 @@ def try_selective(seeds):
     ]
 
 
+def try_sequences(seeds):
+    """[(name, seed, message)] of the programs on sequences that are refused, or are not right."""
+    names = {sequence_laws.REFUSED: "refused", sequence_laws.MISSED: "missed"}
+    found = sequence_laws.try_seeds(seeds)
+    return [
+        (names.get(text, "sequences"), seed, text)
+        for seed, text in found.items()
+        if text != sequence_laws.RIGHT
+    ]
+
+
 # what is no mismatch, for it is said
 LOUD = {"noted": "right, with a note", "refused": "refused with a TransformError"}
+MISSED = {"missed": "refused, though no later row counts"}
 
 # option -> (how to try some seeds, how many by default)
 KINDS = {
@@ -86,6 +99,7 @@ KINDS = {
     "python_programs": (try_python, 50_000),
     "rewriting_programs": (try_rewriting, 50_000),
     "selective_programs": (try_selective, 20_000),
+    "sequence_programs": (try_sequences, 20_000),
 }
 
 
@@ -96,13 +110,13 @@ def try_batch(batch):
     return len(seeds), found
 
 
-def print_loud(tried, found):
-    """How many Python programs were right, noted and refused, and the most frequent reasons."""
+def print_loud(tried, found, said):
+    """How many programs were right, noted and refused, and the most frequent reasons."""
     counts = collections.Counter(name for name, _, _ in found)
     counts["right, without a note"] = tried - counts.total()
-    for name in ("right, without a note", *LOUD):
+    for name in ("right, without a note", *said):
         share = counts[name] / max(tried, 1)
-        print(f"  {LOUD.get(name, name):<46} {counts[name]:>7} programs  {share:>6.1%}")
+        print(f"  {said.get(name, name):<46} {counts[name]:>7} programs  {share:>6.1%}")
     reasons = collections.Counter(
         re.sub(r"`[^`]*`|'[^']*'|\d+", "_", text.partition("\n")[0].partition(": ")[2])
         for name, _, text in found
@@ -132,10 +146,10 @@ def soak(kind, count, options, deadline):
         for number, some in pool.imap_unordered(try_batch, batches):
             tried, found = tried + number, found + some
             minutes = (time.monotonic() - begun) / 60
-            wrong = sum(name not in LOUD for name, _, _ in found)
+            wrong = sum(name not in LOUD | MISSED for name, _, _ in found)
             line = f"{tried} programs, {wrong} mismatches, {minutes:.1f} min"
             for name, seed, message in some:
-                if name not in LOUD:
+                if name not in LOUD | MISSED:
                     print(f"{name}, seed {seed}: {message.partition(chr(10))[0]}")
             print(line, end="\r" if sys.stdout.isatty() else "\n", flush=True)
             if time.monotonic() > deadline:
@@ -165,15 +179,18 @@ def main():
         "python_programs": ["autograph"],
         "rewriting_programs": ["rewriting"],
         "selective_programs": ["selective"],
+        "sequence_programs": ["sequences"],
     }
     failures = []
     for kind, (tried, found) in ran.items():
-        failures += [failure for failure in found if failure[0] not in LOUD]
+        failures += [failure for failure in found if failure[0] not in LOUD | MISSED]
         for name in tables[kind] if tried else ():
             bad = [seed for law, seed, _ in found if law == name]
             print(f"  {name:<46} {tried:>7} programs  {len(bad):>3} mismatches  {bad[:5] or ''}")
     if counts["python_programs"]:
-        print_loud(*ran["python_programs"])
+        print_loud(*ran["python_programs"], LOUD)
+    if counts["sequence_programs"]:
+        print_loud(*ran["sequence_programs"], {"refused": LOUD["refused"], **MISSED})
 
     for name, seed, message in failures[:20]:
         print(f"\n{name}, seed {seed}: {message}")

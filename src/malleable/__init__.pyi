@@ -75,6 +75,8 @@ from malleable.notes import listen as listen
 from malleable.notes import note as note
 from malleable.programs.analyze import analyze as analyze
 from malleable.rewriting.check import check_rule as check_rule
+from malleable.rewriting.incremental.as_scan import as_scan as as_scan
+from malleable.rewriting.incremental.incremental import incremental as incremental
 from malleable.rewriting.passes.buffers import unbuffer as unbuffer
 from malleable.rewriting.passes.dims import merge_dims as merge_dims
 from malleable.rewriting.passes.fold import fold as fold

@@ -1,0 +1,161 @@
+"""One equation on a block of its result: the same primitive, with the sizes of the block."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.rewriting.boxes.dependence import WINDOWS, Entry, Known, Place, needs, rel
+from malleable.rewriting.boxes.spans import Box, sizes_of, whole_span
+from malleable.rewriting.graph.slices import shapes
+
+# read(operand, box, fill): the block of an operand; fill stands for what is beyond its edges
+Read = Callable[[int, Box, Any], Any]
+
+
+def compute(
+    eqn: compat.Eqn, box: Box, read: Read, at: Mapping[str, Any], known: Known
+) -> list[Any]:
+    """The blocks of the results of an equation at a box; `at`: the values of the symbols."""
+    name, p = eqn.primitive.name, eqn.params
+    out = tuple(shapes(eqn.outvars)[0])
+    tables = rel(eqn, known)
+    boxes = needs(eqn, tables, box)
+    sizes = sizes_of(box)
+    part = [d for d, (span, n) in enumerate(zip(box, out, strict=True)) if span != whole_span(n)]
+
+    def bind(xs: Sequence, **changed) -> list:
+        with compat.source(eqn):
+            return compat.bind(eqn.replace(params={**p, **changed}) if changed else eqn, xs)
+
+    def operands(fill: Any = 0) -> list:
+        return [read(k, b, fill) for k, b in enumerate(boxes)]
+
+    match name:
+        case "iota":
+            dim = p["dimension"]
+            rows = lax.broadcasted_iota(p["dtype"], sizes, dim)
+            return [rows + jnp.asarray(box[dim].start.value(at)).astype(p["dtype"])]
+        case "pad":
+            fill = read(1, (), 0)
+            x = read(0, boxes[0], fill)
+            rows = [(0, 0, 0) if d in part else row for d, row in enumerate(p["padding_config"])]
+            return [lax.pad(x, fill, rows)]
+        case "broadcast_in_dim":
+            return bind(operands(), shape=sizes)
+        case "reshape":
+            return [_reshape(operands()[0], eqn, tables[0], boxes[0], box, at)]
+        case "conv_general_dilated":
+            spatial = list(p["dimension_numbers"].out_spec[2:])
+            return bind(operands(), padding=_padding(spatial, part, p["padding"]))
+        case "slice" | "dynamic_slice":
+            strides = p.get("strides") or [1] * len(out)
+            (x, *_) = operands()
+            return [lax.slice(x, [0] * x.ndim, x.shape, strides) if {*strides} - {1} else x]
+        case "concatenate" if p["dimension"] in part:
+            return [_concatenate(operands(), eqn, box, at)]
+        case "gather":
+            slices = [min(n, s.size) for n, s in zip(p["slice_sizes"], boxes[0], strict=True)]
+            return bind(operands(), slice_sizes=tuple(slices))
+        case _ if name in WINDOWS:
+            first: Any = eqn.invars[0].aval
+            least = identity_of(name, first.dtype)
+            return bind(operands(least), padding=_padding(range(len(out)), part, p["padding"]))
+    return bind(operands())
+
+
+def identity_of(name: str, dtype) -> Any:
+    """The number that changes nothing in a reduction, a cumulative one, or one of windows.
+
+    >>> float(identity_of("reduce_max", jnp.float32)), int(identity_of("cumprod", jnp.int32))
+    (-inf, 1)
+    """
+    match name.removeprefix("cum").rpartition("_")[2]:
+        case "sum":
+            return jnp.asarray(0, dtype)
+        case "prod":
+            return jnp.asarray(1, dtype)
+        case "max" | "or" | "logsumexp":
+            least = True
+        case "min" | "and":
+            least = False
+        case _:
+            raise ValueError(f"{name} has no identity that is known")
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.asarray(-jnp.inf if least else jnp.inf, dtype)
+    if jnp.issubdtype(dtype, bool):
+        return jnp.asarray(not least)
+    limits = jnp.iinfo(dtype)
+    return jnp.asarray(limits.min if least else limits.max, dtype)
+
+
+def _padding(dims, part, padding):
+    """What is read over the edge is not padded again."""
+    return tuple((0, 0) if d in part else pads for d, pads in zip(dims, padding, strict=True))
+
+
+def _reshape(x, eqn, entries: Sequence[Entry], read: Box, box: Box, at):
+    """Reshape the block that was read, and cut from it what it has too much of."""
+    out = shapes(eqn.outvars)[0]
+    sizes = list(out)
+    starts: list = [jnp.int32(0)] * len(out)
+    for d, entry in enumerate(entries):
+        match entry:
+            case Place(dim, by):
+                sizes[dim] = read[d].size * by
+                starts[dim] = box[dim].start.value(at) - read[d].start.value(at) * by
+            case None:
+                pass
+            case _:
+                sizes[entry.dim] = box[entry.dim].size
+    wanted = sizes_of(box)
+    y = lax.reshape(x, tuple(sizes))
+    return (
+        y
+        if tuple(sizes) == wanted
+        else lax.dynamic_slice(y, starts, wanted, allow_negative_indices=False)
+    )
+
+
+def _concatenate(xs, eqn, box: Box, at):
+    """Of each operand the same rows, which lie in at most one of them."""
+    dim = eqn.params["dimension"]
+    place = box[dim].start.value(at) + lax.broadcasted_iota(jnp.int32, sizes_of(box), dim)
+    first, *rest = xs
+    low, *lengths = (shape[dim] for shape in shapes(eqn.invars))
+    for x, n in zip(rest, lengths, strict=True):
+        first = jnp.where(place < low, first, x)
+        low += n
+    return first
+
+
+def cut(x: Any, box: Box, fill: Any, at: Mapping[str, Any], limits: Mapping) -> Any:
+    """The block of an array at a box; `fill` where the box reaches over the edge."""
+    inside = [span.is_inside(n, limits) for span, n in zip(box, x.shape, strict=True)]
+    sizes = [s.size if here else n for s, here, n in zip(box, inside, x.shape, strict=True)]
+    if tuple(sizes) != x.shape:
+        starts = [
+            s.start.value(at) if here else jnp.int32(0) for s, here in zip(box, inside, strict=True)
+        ]
+        x = lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
+    for dim, (span, here) in enumerate(zip(box, inside, strict=True)):
+        if not here:
+            n = x.shape[dim]
+            if n == 0:
+                shape = [span.size if d == dim else k for d, k in enumerate(x.shape)]
+                x = jnp.full(shape, fill, x.dtype)
+                continue
+            place = span.start.value(at) + jnp.arange(span.size)
+            x = jnp.take(x, place, axis=dim, mode="clip")
+            shape = [-1 if d == dim else 1 for d in range(x.ndim)]
+            is_there = ((place >= 0) & (place < n)).reshape(shape)
+            x = jnp.where(is_there, x, jnp.asarray(fill, x.dtype))
+    return x
+
+
+def put(x: Any, block: Any, box: Box, at: Mapping[str, Any]) -> Any:
+    """An array with a block at a box, which lies inside of it."""
+    starts = [span.start.value(at) for span in box]
+    return lax.dynamic_update_slice(x, block, starts, allow_negative_indices=False)

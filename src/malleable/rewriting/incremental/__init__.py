@@ -1,0 +1,1 @@
+"""Programs that compute only what is new: `incremental`, and `as_scan` for causal ones."""

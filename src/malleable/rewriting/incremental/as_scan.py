@@ -1,0 +1,201 @@
+"""A causal function of a sequence, as a step from row to row: what has to be kept is found.
+
+carry, step = as_scan(model, tokens)
+carry, y = step(carry, token)          # the next row of model(tokens)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.core.stage import stage
+from malleable.errors import TransformError
+from malleable.programs.types import bytes_of, type_text
+from malleable.rewriting.boxes.spans import Span, Start, whole_span
+from malleable.rewriting.incremental.causal import NotCausal, Rows, prove, refuse
+from malleable.rewriting.incremental.loops import TIME
+from malleable.rewriting.incremental.plan import Plan, asked_for, opened
+from malleable.rewriting.incremental.run import Run, zeros
+
+
+def as_scan(fun: Callable, xs: Any, *, axis: int = 0, width: int = 1) -> tuple[Any, Callable]:
+    """`fun`, causal along an axis, as (carry, step): each step takes the next rows.
+
+    xs: an example of what `fun` takes, of which only the types are used, arrays or
+    `jax.ShapeDtypeStruct`s with `axis` of one length; width: how many rows a step takes.
+
+    step(carry, rows) gives (carry, the rows of fun(xs) at the same places); rows are without the
+    axis for a width of 1, and with it otherwise. Only what is new is computed: what of the
+    rows before is still needed (keys and values of attention, the inputs of convolutions, states)
+    is kept in the carry, a pytree of arrays of fixed shapes. `step.kept` says what, and why.
+    That a row needs no later ones is proved, from masks, pads and triangles; a function for which
+    it is not is a TransformError at the line in the way. Assumed is that scores are finite and
+    above -1e9, and that each row has one that is not masked.
+    Source: fastar (Hoyer and Johnson), jax#1663; Silvestre and Pietzuch, "Tempo", 2025.
+
+    >>> from jax import lax
+    >>> xs = jnp.arange(5.0)
+    >>> carry, step = as_scan(lambda x: jnp.cumsum(jnp.sin(x)), xs)
+    >>> bool(jnp.allclose(lax.scan(step, carry, xs)[1], jnp.cumsum(jnp.sin(xs))))
+    True
+    >>> [text for text, _, _ in step.kept.values()]
+    ['float32[5]']
+    """
+    steps = Steps(fun, xs, axis, width)
+    return steps.carry(), steps.step()
+
+
+class Steps:
+    """A program that was proved to be causal, and the plan of its step."""
+
+    def __init__(self, fun: Callable, xs: Any, axis: int, width: int):
+        self.axis, self.width = axis, width
+        self.staged = stage(fun)(xs)
+        self.staged.refuse(self.staged.changes.names, "which a step could not repeat")
+        graph = opened(self.staged.jaxpr)
+        self.length = self._length([graph.avals[v] for v in graph.inputs])
+        self.plan, found = self._proved(graph)
+        self.rows = [self._rows(v, found) for v in graph.outputs]
+        self.outs = [
+            tuple(
+                Span(Start(TIME, 1), width) if d == rows.dim else whole_span(n)
+                for d, n in enumerate(self.plan.shape(v))
+            )
+            for v, rows in zip(graph.outputs, self.rows, strict=True)
+        ]
+        self._clean: dict[int, Any] = {}
+        self.keep = self._asked()
+
+    def _length(self, avals) -> int:
+        found = {a.shape[self.axis] for a in avals if a.ndim > self.axis}
+        if len(found) != 1 or any(a.ndim <= self.axis for a in avals):
+            shapes = ", ".join(type_text(a) for a in avals)
+            raise TransformError(
+                f"as_scan needs arrays with one length along axis {self.axis}, "
+                f"not {shapes or 'none'}",
+                hint="close over what is no sequence: as_scan(lambda x: fun(x, other), xs)",
+            )
+        (n,) = found
+        if self.width < 1 or n % self.width:
+            raise TransformError(
+                f"a width of {self.width} does not divide the length {n} of the axis",
+                hint="pad the sequence, or take a width that divides it",
+            )
+        return n
+
+    def _proved(self, graph) -> tuple[Plan, dict]:
+        """The plan; where two dimensions run in time, by the first of them or by the last."""
+        error: NotCausal | None = None
+        for first in (True, False):
+            plan = Plan(graph, {TIME: (0, self.length - self.width)})
+            try:
+                given = {v: Rows(self.axis, 0, {}) for v in graph.inputs}
+                return plan, prove(plan, given, self.width, first)
+            except NotCausal as refused:
+                error = error or refused
+        assert error is not None
+        raise error
+
+    def _rows(self, v: int, found: dict) -> Rows:
+        node = self.plan.graph.maker[v]
+        rows = found.get(v, ())
+        if rows == ():
+            raise refuse(node, "a result does not depend on the rows at all")
+        if rows is None:
+            raise refuse(node, "the last state of a loop over all rows is a result")
+        if rows.lag < 0:
+            raise refuse(node, f"row s of a result depends on row s + {-rows.lag}, which is later")
+        if rows.loose:
+            raise refuse(node, "a result has two dimensions along the axis")
+        if self.plan.shape(v)[rows.dim] != self.length:
+            n = self.plan.shape(v)[rows.dim]
+            raise refuse(node, f"a result has {n} rows along the axis, the input {self.length}")
+        return rows
+
+    # ------------------------------------------------------------ running
+
+    def _run(self, kept, loops, t, blocks) -> Run:
+        fresh = {v: [x] for v, x in zip(self.plan.graph.inputs, blocks, strict=True)}
+        return Run(self.plan, kept, loops, {TIME: t}, fresh, self._clean)
+
+    def _asked(self) -> list[int]:
+        plan = self.plan
+        for node in plan.nodes:  # what does not change is made here, once
+            for v in node.ins:
+                if v not in plan.boxes and not plan.is_constant(v):
+                    plan.value(v, self._clean)
+        every = {v: plan.type_of(v) for v in plan.boxes}
+
+        def trial(kept):
+            begin = [jnp.zeros(plan.shape(v), plan.graph.avals[v].dtype) for v in plan.graph.inputs]
+            loops = plan.values(begin)[1]
+            blocks = [zeros(plan, v)[0] for v in plan.graph.inputs]
+            run = self._run(kept, loops, jnp.int32(0), blocks)
+            return [run.read(v, box) for v, box in zip(plan.graph.outputs, self.outs, strict=True)]
+
+        return asked_for(every, trial)
+
+    def carry(self) -> Any:
+        """The carry before the first row: what is kept, for a sequence of zeros."""
+
+        def begin(*rows):
+            values, loops = self.plan.values(rows)
+            return jnp.int32(0), {v: values[v] for v in self.keep}, loops
+
+        types = [self.plan.graph.avals[v] for v in self.plan.graph.inputs]
+        return jax.jit(begin)(*(jnp.zeros(t.shape, t.dtype) for t in types))
+
+    def step(self) -> Callable:
+        graph = self.plan.graph
+
+        def step(carry, rows):
+            """The next rows: (carry, rows of the result)."""
+            t, kept, loops = carry
+            run = self._run(kept, loops, t, self._blocks(rows))
+            ys = [run.read(v, box) for v, box in zip(graph.outputs, self.outs, strict=True)]
+            if self.width == 1:
+                ys = [jnp.squeeze(y, r.dim) for y, r in zip(ys, self.rows, strict=True)]
+            carry = t + self.width, {v: run.whole(v) for v in kept}, loops | run.new_loops
+            return carry, self.staged.rebuild(ys)
+
+        made = {v: graph.maker[v] for v in self.keep}
+        step.kept = {
+            f"{node.name if node else 'input'} {v}": (
+                type_text(graph.avals[v]),
+                bytes_of(graph.avals[v]),
+                compat.where(node.eqn) if node else "",
+            )
+            for v, node in made.items()
+        }
+        return step
+
+    def _blocks(self, rows: Any) -> list:
+        graph = self.plan.graph
+        leaves = [x for x in jax.tree.leaves(rows) if compat.is_array(x)]
+        types = [graph.avals[v] for v in graph.inputs]
+        if len(leaves) != len(types):
+            raise TransformError(
+                f"a step takes {len(types)} arrays of rows, not {len(leaves)}",
+                hint="give the next rows in the pytree of the example",
+            )
+        blocks = []
+        for x, aval in zip(leaves, types, strict=True):
+            x = jnp.asarray(x)
+            shape = list(aval.shape)
+            shape[self.axis : self.axis + 1] = [self.width] if self.width > 1 else []
+            if x.shape != tuple(shape):
+                raise TransformError(
+                    f"a step takes rows of shape {tuple(shape)}, not {x.shape}",
+                    hint="rows are without the axis for a width of 1, and with it otherwise",
+                )
+            if jnp.promote_types(x.dtype, aval.dtype) != aval.dtype:
+                raise TransformError(
+                    f"rows of {x.dtype} do not fit into a sequence of {aval.dtype}",
+                    hint=f"convert them: rows.astype({aval.dtype})",
+                )
+            x = x.astype(aval.dtype)
+            blocks.append(jnp.expand_dims(x, self.axis) if self.width == 1 else x)
+        return blocks

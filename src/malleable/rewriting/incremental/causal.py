@@ -1,0 +1,437 @@
+"""The proof that a program is causal: row s of its result needs the rows up to s, and no others.
+
+For each value that depends on the input: the dimension that runs in time, its lag (row s depends
+on the input up to s - lag), and other dimensions that run in time as well, as the columns of
+attention scores do. What lies in these beyond the present is not known yet; what is there instead
+is known where a mask says so, and only then may a reduction take it in.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.errors import TransformError
+from malleable.programs.primitives import kind
+from malleable.rewriting.boxes.dependence import ELEMENTWISE, Along, Before, rel
+from malleable.rewriting.boxes.spans import Span, Start
+from malleable.rewriting.graph.graph import Node
+from malleable.rewriting.incremental.loops import ROUNDS, TIME, Layers, Recurrence
+from malleable.rewriting.incremental.plan import Plan, execute, inside_of, opened
+
+
+class Beyond(enum.Enum):
+    """What stands beyond the present: all but LOW does not depend on what comes later."""
+
+    LOW = "a number below MASKED, which one is not known"
+    NEGATIVE = "a number below MASKED"
+    INFINITE = "-inf"
+    ZERO = "0"
+    ONE = "1"
+    KNOWN = "numbers"
+
+
+SURE = {*Beyond} - {Beyond.LOW}
+NEGATIVES = {Beyond.LOW, Beyond.NEGATIVE, Beyond.INFINITE}
+MASKED = -1e9  # added to a score, or in its place: its weight is exp(this - the largest) = 0
+
+
+class Loose(NamedTuple):
+    """A second dimension that runs in time: its lag, and what stands beyond; None: unknown."""
+
+    lag: int
+    beyond: Beyond | None
+
+
+class Rows(NamedTuple):
+    """The dimension of a value that runs in time, its lag, and the loose ones."""
+
+    dim: int
+    lag: int
+    loose: dict[int, Loose]
+
+
+class NotCausal(TransformError):
+    """A program whose rows need later ones was asked for as a scan."""
+
+
+def refuse(node: Node | None, why: str) -> NotCausal:
+    return NotCausal(
+        f"the function is not causal along the axis: {why}",
+        where="" if node is None else compat.where(node.eqn),
+        hint="mask what lies in the future (-inf, or 0 where it is added up), or use "
+        "mal.incremental, which takes any function",
+    )
+
+
+def prove(plan: Plan, given: dict[int, Rows], width: int, first: bool) -> dict[int, Rows | None]:
+    """How each value runs in time; puts what `width` new rows change into plan.boxes.
+
+    first: where two dimensions of a value run in time, the first is the one it is computed by.
+    None stands for the last state of a loop over time.
+    """
+    found: dict[int, Rows | None] = dict(given)
+    for v, rows in given.items():
+        boxed(plan, v, rows, width)
+    for node in plan.nodes:
+        moving = [v for v in node.ins if v in found]
+        if not moving:
+            continue
+        if any(found[v] is None for v in moving):
+            raise refuse(node, "the last state of a loop over all rows is used")
+        if node.name == "scan":
+            made = _loop_in_time(plan, node, found, width, first)
+        elif compat.bodies(node.params):
+            raise refuse(node, f"what `{node.name}` decides or carries may change with any row")
+        else:
+            made = [_through(plan, node, found, first)] * len(node.outs)
+        for v, rows in zip(node.outs, made, strict=True):
+            if rows != ():
+                found[v] = rows
+                if rows is not None:
+                    boxed(plan, v, rows, width)
+    return found
+
+
+def boxed(plan: Plan, v: int, rows: Rows, width: int) -> None:
+    """The rows of a value that new rows of the input make known."""
+    box = list(plan.whole(v))
+    box[rows.dim] = nominal(rows, width).clipped(plan.shape(v)[rows.dim], plan.limits)
+    plan.boxes[v] = (tuple(box),)
+
+
+def nominal(rows: Rows, width: int) -> Span:
+    return Span(Start(TIME, 1, rows.lag), width)
+
+
+class Part(NamedTuple):
+    """A dimension in time of an operand, and where it goes: to `dim` of the result, or nowhere.
+
+    wide: over how many rows more than one each row of the result reaches.
+    """
+
+    operand: int
+    source: int
+    dim: int | None
+    lag: int
+    beyond: Beyond | None
+    wide: int = 0
+
+
+def _through(plan: Plan, node: Node, found: dict, first: bool) -> Rows:
+    tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
+    rows: dict[int, Part] = {}
+    loose: list[Part] = []
+    for k, (v, entries) in enumerate(zip(node.ins, tables, strict=True)):
+        if v in found:
+            dim, lag, others = found[v]
+            rows[k] = _carried_to(node, k, dim, entries[dim], lag, None)
+            if isinstance(entries[dim], Before) and any(
+                x.beyond not in SURE for x in others.values()
+            ):
+                raise refuse(node, f"`{node.name}` takes in what is not known yet")
+            for d, (low, beyond) in others.items():
+                if isinstance(entries[d], Before):
+                    raise refuse(node, f"`{node.name}` runs over what is not known yet")
+                loose.append(_carried_to(node, k, d, entries[d], low, beyond))
+    kept = [p for p in rows.values() if p.dim is not None]
+    if dims := sorted({p.dim for p in kept if p.dim is not None}):
+        dim = dims[0 if first else -1]
+        lag = min(p.lag for p in kept if p.dim == dim)
+    else:
+        dim, lag = _triangle(plan, node, rows)
+    if any(p.dim is not None for p in loose) or any(p.dim != dim for p in kept):
+        lag = min(lag, 0)  # a row is made when the columns up to it are known
+    loose = [part for p in loose if (part := _seen_from(node, p, rows[p.operand], dim, lag))]
+    if kept:
+        _check_gone(node, [p for p in (*rows.values(), *loose) if p.dim is None], set(rows))
+    loose += [p for p in kept if p.dim != dim]
+    if any(p.dim == dim for p in loose):
+        raise refuse(node, "its rows depend on later ones")
+    out = Rows(dim, lag, {})
+    for o in sorted({p.dim for p in loose if p.dim is not None}):
+        mine = [p for p in loose if p.dim == o]
+        low = min(p.lag for p in mine)
+        out.loose[o] = Loose(low, _beyond(plan, node, found, mine, out, o, low))
+    return out
+
+
+def _carried_to(node: Node, k: int, d: int, entry: Any, lag: int, beyond: Beyond | None) -> Part:
+    """Where a dimension of operand k goes."""
+    match entry:
+        case None:
+            return Part(k, d, None, lag, beyond)
+        case Before(o):
+            return Part(k, d, o, lag, beyond)
+        case Along(o, 1, 0, 0):
+            return Part(k, d, o, lag, beyond)
+        case Along(o, 1, lo, hi):
+            beyond = Beyond.KNOWN if beyond in SURE else None
+            return Part(k, d, o, int(lag - hi), beyond, int(hi - lo))
+        case Along():
+            raise refuse(node, "rows come in another order, or not all of them")
+    raise refuse(node, "rows are put into groups, or into one dimension with others")
+
+
+def _seen_from(node: Node, part: Part, rows: Part, dim: int, lag: int) -> Part | None:
+    """A loose dimension, as the rows of the result see it; None: all that is there is right.
+
+    A row that was made before, for another lag or a window, has in it what was known then.
+    """
+    if rows.dim != dim:
+        if part.beyond in SURE:
+            return None
+        raise refuse(node, "its rows depend on later ones")
+    low = part.lag - (rows.lag - lag)
+    if rows.wide and part.beyond not in SURE:
+        return part._replace(lag=low - rows.wide, beyond=None)
+    return part._replace(lag=low)
+
+
+def _check_gone(node: Node, gone: Sequence[Part], moving: set[int]) -> None:
+    """Dimensions in time that a node adds up: what is beyond must not count."""
+    pairs = {}
+    if node.name == "dot_general":
+        (c1, c2), _ = node.params["dimension_numbers"]
+        pairs = {(0, a): (1, b) for a, b in zip(c1, c2, strict=True)}
+        pairs |= {b: a for a, b in pairs.items()}
+    for part in gone:
+        other = pairs.get((part.operand, part.source))
+        partner = next((p for p in gone if (p.operand, p.source) == other), None)
+        if partner is None:
+            if part.beyond in SURE or (part.beyond == Beyond.LOW and node.name == "reduce_max"):
+                continue
+            raise refuse(node, f"`{node.name}` takes in rows that are not known yet")
+        small, large = sorted((part, partner), key=lambda p: p.lag)
+        both = {part.beyond, partner.beyond}
+        if not (Beyond.ZERO in both or both <= SURE) or (
+            small.lag < large.lag and small.beyond not in SURE
+        ):
+            raise refuse(node, "what is not known yet has weights that are not known to be 0")
+
+
+def _triangle(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
+    """A constant matrix that mixes rows: their dimension, and the lag by what in it is not 0."""
+    (k, part), *others = rows.items()
+    if node.name == "dot_general" and not others:
+        contracted = node.params["dimension_numbers"][0]
+        matrix, entries = plan.small_constant(node.ins[1 - k]), rel(node.eqn)[1 - k]
+        d = contracted[1 - k][contracted[k].index(part.source)]
+        if matrix is not None and matrix.ndim == 2 and isinstance(entry := entries[1 - d], Along):
+            matrix = np.broadcast_to(matrix, plan.shape(node.ins[1 - k]))
+            i, j = np.nonzero(matrix if d == 1 else matrix.T)
+            return entry.dim, part.lag + (int((i - j).min()) if len(i) else 0)
+    raise refuse(node, f"`{node.name}` needs all rows")
+
+
+# ---------------------------------------------------------------- loops
+
+
+def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) -> list:
+    """How the results of a scan run in time; () for one that does not change.
+
+    Over rows that run in time it goes on from its state; over anything else it is layers.
+    """
+    view: Any = compat.view(node.eqn)
+    consts, carry, xs = view.split(node.ins)
+    ahead = [found[v] for v in xs if v in found and found[v].dim == 0]
+    if ahead:
+        if any(v in found for v in (*consts, *carry)) or view.reverse:
+            raise refuse(node, "a loop over the rows needs all of them")
+        lags = {rows.lag for rows in ahead}
+        if len(lags) > 1 or any(v in found and (found[v].dim or found[v].loose) for v in xs):
+            raise refuse(node, "a loop takes rows of several times at once")
+        (lag,) = lags
+        plan.loops[node.outs[0]] = Recurrence(plan, node, view, lag, width)
+        n = len(carry)
+        return [None] * n + [Rows(0, lag, {})] * (len(node.outs) - n)
+
+    graph = opened(view.body)
+    c, h, x = view.split(graph.inputs)
+    given = {a: found[v] for a, v in zip(c, consts, strict=True) if v in found}
+    for a, v in zip(x, xs, strict=True):
+        if v in found:
+            if 0 in found[v].loose:
+                raise refuse(node, "a loop takes rows of several times at once")
+            given[a] = _shifted(found[v], -1)
+    state = {a: found[v] for a, v in zip(h, carry, strict=True) if v in found}
+    for _ in range(ROUNDS):
+        inner = inside_of(plan, graph, consts, c)
+        inside = prove(inner, given | state, width, first)
+        new = dict(state)
+        for a, b in zip(h, graph.outputs, strict=False):
+            if b in inside:
+                if inside[b] is None:
+                    raise refuse(node, "the last state of a loop over all rows is used")
+                new[a] = _either(node, state.get(a, inside[b]), inside[b])
+        if new == state:
+            break
+        state = new
+    else:
+        raise refuse(node, "the state of a loop reaches further back in each turn")
+    plan.loops[node.outs[0]] = Layers(node, view, inner)
+    ys = [inside.get(b, ()) for b in graph.outputs[len(h) :]]
+    return [*(state.get(a, ()) for a in h), *(_shifted(r, 1) if r else r for r in ys)]
+
+
+def _shifted(rows: Any, by: int) -> Any:
+    loose = {d + by: kind for d, kind in rows.loose.items()}
+    return rows._replace(dim=rows.dim + by, loose=loose)
+
+
+def _either(node: Node, one: Any, other: Any) -> Any:
+    """What holds of a state that runs in time in one of two ways."""
+    if one == other:
+        return one
+    if one.dim != other.dim or one.loose or other.loose:
+        raise refuse(node, "the state of a loop runs in time in several ways")
+    return one._replace(lag=min(one.lag, other.lag))
+
+
+# ---------------------------------------------------------------- what stands beyond
+
+
+def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim: int, lag: int):
+    """What a value holds at the places of a loose dimension that are not known yet."""
+    parts = {p.operand: p for p in mine}
+
+    def of(k: int) -> Beyond | None:
+        if node.ins[k] not in found:
+            return _of_constant(plan, node, k, out, dim, lag, sort_of)
+        if k not in parts:
+            return Beyond.KNOWN
+        return parts[k].beyond if parts[k].lag == lag else None
+
+    kinds = [of(k) for k in range(len(node.ins))]
+    made = masked(node, kinds)
+    if made in (Beyond.NEGATIVE, Beyond.LOW):
+        # A row of which all is masked, by finite numbers, weighs what is masked.
+        for k, v in enumerate(node.ins):
+            is_mask = k == 0 if node.name == "select_n" else kinds[k] == Beyond.NEGATIVE
+            if is_mask and plan.is_constant(v) and plan.shape(v):
+                masks = (
+                    (lambda c, hit=kinds[k] == Beyond.ONE: c == hit)
+                    if node.name == "select_n"
+                    else _small
+                )
+                if not _of_constant(plan, node, k, out, dim, lag, masks, known=True):
+                    return Beyond.KNOWN if made == Beyond.NEGATIVE else None
+    return made
+
+
+def _small(c: np.ndarray) -> np.ndarray:
+    return c <= MASKED
+
+
+def _of_constant(plan: Plan, node: Node, k: int, out: Rows, dim: int, lag: int, ask, known=False):
+    """ask(what a value that does not change holds beyond the present).
+
+    known: instead, whether each row has something up to the present for which ask(it) is false.
+    """
+    v, shape = node.ins[k], plan.shape(node.outs[0])
+    c = plan.small_constant(v)
+    if c is None or c.dtype.kind not in "bfiu" or c.ndim not in (0, len(shape)):
+        return Beyond.KNOWN
+    key = (v, shape[out.dim], shape[dim], out.dim, dim, out.lag - lag, known, str(ask))
+    if key in plan.memo:
+        return plan.memo[key]
+    if known:
+        i, j = np.ogrid[: shape[out.dim], : shape[dim]]
+        there = j - lag <= i - out.lag
+        c = np.moveaxis(np.broadcast_to(c, [max(1, n) for n in c.shape]), (out.dim, dim), (0, 1))
+        free = ~ask(c) & there.reshape(*there.shape, *[1] * (c.ndim - 2))
+        plan.memo[key] = bool(free.any(axis=1).all())
+        return plan.memo[key]
+    if c.ndim and max(c.shape[out.dim], c.shape[dim]) > 1:
+        i, j = np.ogrid[: shape[out.dim], : shape[dim]]
+        later = j - lag > i - out.lag
+        c = np.moveaxis(c, (out.dim, dim), (0, 1))
+        c = np.broadcast_to(c, (*later.shape, *c.shape[2:]))[later]
+    plan.memo[key] = ask(c)
+    return plan.memo[key]
+
+
+def sort_of(c: np.ndarray) -> Beyond:
+    """What some constants have in common.
+
+    >>> sort_of(np.array([-np.inf, -1e10])).name, sort_of(np.zeros(2)).name
+    ('NEGATIVE', 'ZERO')
+    """
+    if (c == 0).all():
+        return Beyond.ZERO
+    if (c == 1).all():
+        return Beyond.ONE
+    if c.dtype.kind == "f" and (c <= MASKED).all():
+        return Beyond.INFINITE if np.isneginf(c).all() else Beyond.NEGATIVE
+    return Beyond.KNOWN
+
+
+MOVES = kind("dims", "cast", "same") | {"name", "sharding_constraint", "reduce_max"}
+
+
+def masked(node: Node, kinds: Sequence[Beyond | None]) -> Beyond | None:
+    """What stands beyond in the result of a node, by what stands beyond in its operands."""
+    name = node.name
+    sure = Beyond.KNOWN if SURE.issuperset(kinds) else None
+    match name, tuple(kinds):
+        case "select_n", (Beyond.ZERO, one, *_):
+            return one
+        case "select_n", (Beyond.ONE, _, other, *_):
+            return other
+        case "select_n", (which, *cases):
+            return cases[0] if which in SURE and len({*cases}) == 1 else sure
+        case "mul", both if Beyond.ZERO in both:
+            return Beyond.ZERO
+        case (("mul" | "and"), (one, other)) if Beyond.ONE in (one, other):
+            return other if one == Beyond.ONE else one
+        case ("and", both) if Beyond.ZERO in both:
+            return Beyond.ZERO
+        case ("or", both) if Beyond.ONE in both:
+            return Beyond.ONE
+        case (("or" | "add" | "add_any"), (one, other)) if Beyond.ZERO in (one, other):
+            return other if one == Beyond.ZERO else one
+        case "sub", (one, other) if other == Beyond.ZERO:
+            return one
+        case "sub", (one, Beyond.ONE) if one == Beyond.ONE:
+            return Beyond.ZERO
+        case (("add" | "add_any"), both) if NEGATIVES.intersection(both):
+            return (
+                Beyond.INFINITE
+                if Beyond.INFINITE in both
+                else Beyond.NEGATIVE
+                if SURE.issuperset(both)
+                else Beyond.LOW
+            )
+        case "sub", (one, other) if one in NEGATIVES and other not in NEGATIVES:
+            return one if one == Beyond.INFINITE or other in SURE else Beyond.LOW
+        case "max", both if NEGATIVES.issuperset(both):
+            return Beyond.NEGATIVE if Beyond.LOW not in both else Beyond.LOW
+        case "not", (Beyond.ZERO,):
+            return Beyond.ONE
+        case "not", (Beyond.ONE,):
+            return Beyond.ZERO
+        case (("exp" | "exp2" | "logistic"), (one,)) if one in NEGATIVES:
+            return Beyond.ZERO
+        case "div", (Beyond.ZERO, _):
+            return Beyond.ZERO
+        case _, (one,) if name in MOVES and (
+            one in (Beyond.ZERO, Beyond.ONE) or _holds_floats(node)
+        ):
+            return one
+        case _, (Beyond.ZERO | Beyond.ONE as one,) if name in ELEMENTWISE:
+            with jax.ensure_compile_time_eval():  # of a number
+                number = jnp.asarray(one is Beyond.ONE, node.eqn.invars[0].aval.dtype)
+                return sort_of(np.asarray(execute(node, [number])[0]))
+        case "reduce_sum", (one,) if one in (Beyond.ZERO, Beyond.NEGATIVE, Beyond.INFINITE):
+            return one
+        case "dot_general", both if Beyond.ZERO in both:
+            return Beyond.ZERO
+    return sure
+
+
+def _holds_floats(node: Node) -> bool:
+    return np.dtype(node.eqn.outvars[0].aval.dtype).kind in "fV"

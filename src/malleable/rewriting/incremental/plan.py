@@ -1,0 +1,180 @@
+"""What an update computes: for each value of a program that changes, the boxes that are new."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.errors import TransformError
+from malleable.programs.primitives import kind
+from malleable.rewriting.boxes.dependence import ELEMENTWISE
+from malleable.rewriting.boxes.spans import Box, whole
+from malleable.rewriting.graph.graph import Graph, Node
+
+CHEAP = ELEMENTWISE | kind("dims") | {"iota", "slice"}  # rather made again in part than kept
+FOLDED = 1 << 27  # numbers: constants up to this size are worked out to look at them
+
+
+class Plan:
+    """A program and the boxes of it that an update computes; the rest is kept, or constant.
+
+    limits: the smallest and the largest value of each symbol; boxes: of the values that change,
+    inside of the arrays; loops: how a loop is gone through, by its first result; constants: what is
+    known of the inputs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        limits: Mapping[str, tuple[int, int]],
+        constants: Mapping[int, Any] | None = None,
+    ):
+        self.graph, self.limits, self.nodes = graph, limits, graph.order()
+        self.boxes: dict[int, tuple[Box, ...]] = {}
+        self.loops: dict[int, Any] = {}
+        self.memo: dict[Any, Any] = {}  # what was found out about constants
+        self._folded: dict[int, Any] = dict(constants or {})
+        self._constant: set[int] = {v for v in range(len(graph.avals)) if self._is_literal(v)}
+        self._constant |= self._folded.keys()
+        for node in self.nodes:
+            if not node.eqn.effects and self._constant.issuperset(node.ins):
+                self._constant.update(node.outs)
+
+    def _is_literal(self, v: int) -> bool:
+        value = self.graph.value(v)
+        return value is not None and not isinstance(value, compat.Tracer)
+
+    def shape(self, v: int) -> tuple[int, ...]:
+        return tuple(self.graph.avals[v].shape)
+
+    def type_of(self, v: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.shape(v), self.graph.avals[v].dtype)
+
+    def whole(self, v: int) -> Box:
+        return whole(self.shape(v))
+
+    def is_constant(self, v: int) -> bool:
+        """Whether a value is known while the program is being made."""
+        return v in self._constant
+
+    def constant(self, v: int) -> Any:
+        """The value, where it is known while the program is being made; else None."""
+        if v not in self._constant:
+            return None
+        if v not in self._folded:
+            with jax.ensure_compile_time_eval():
+                self.value(v, self._folded)
+        return self._folded[v]
+
+    def small_constant(self, v: int) -> np.ndarray | None:
+        """`constant` as an array of NumPy, unless it is too large to be looked at.
+
+        Dimensions that it was broadcast along have extent 1.
+        """
+        if v not in self._constant:
+            return None
+        node = self.graph.maker[v]
+        if node is not None and node.name == "broadcast_in_dim":
+            if (before := self.small_constant(node.ins[0])) is None:
+                return None
+            shape = [1] * len(self.shape(v))
+            for n, d in zip(before.shape, node.params["broadcast_dimensions"], strict=True):
+                shape[d] = n
+            return before.reshape(shape)
+        if np.prod(self.shape(v)) > FOLDED:
+            return None
+        return np.asarray(self.constant(v))
+
+    def value(self, v: int, memo: dict[int, Any]) -> Any:
+        """The whole value, worked out from those in `memo`, which gets what was needed."""
+        waiting = [v]
+        while waiting:
+            u = waiting[-1]
+            node = self.graph.maker[u]
+            if u in memo:
+                waiting.pop()
+            elif node is None:
+                memo[u] = jnp.asarray(self.graph.value(u), self.graph.avals[u].dtype)
+            elif missing := [w for w in node.ins if w not in memo]:
+                waiting += missing
+            else:
+                memo.update(zip(node.outs, execute(node, [memo[w] for w in node.ins]), strict=True))
+        return memo[v]
+
+    def values(self, args: Sequence) -> tuple[dict[int, Any], dict[int, Any]]:
+        """All values of the program on whole arguments, and what its loops keep."""
+        found = dict(zip(self.graph.inputs, args, strict=True))
+        for v in range(len(self.graph.avals)):
+            if self.graph.value(v) is not None:
+                found[v] = jnp.asarray(self.graph.value(v), self.graph.avals[v].dtype)
+        kept = {}
+        for node in self.nodes:
+            xs = [found[v] for v in node.ins]
+            if (loop := self.loops.get(node.outs[0])) is not None:
+                outs, kept[node.outs[0]] = loop.start(xs)
+            else:
+                outs = execute(node, xs)
+            found.update(zip(node.outs, outs, strict=True))
+        return found, kept
+
+
+def inside_of(plan: Plan, graph: Graph, outer: Sequence[int], inner: Sequence[int]) -> Plan:
+    """The plan of a body, some of whose inputs are values of the plan around it."""
+    pairs = [(a, v) for a, v in zip(inner, outer, strict=True) if plan.is_constant(v)]
+    return Plan(graph, plan.limits, {a: plan.constant(v) for a, v in pairs})
+
+
+def execute(node: Node, xs: Sequence) -> list:
+    """The results of a node as it is."""
+    with compat.source(node.eqn):
+        return compat.bind(node.eqn, xs)
+
+
+def opened(program: compat.Jaxpr) -> Graph:
+    """The graph of a program with all calls in it opened; refuses side effects.
+
+    A call with a derivative of its own is opened as well: what is differentiated is its body.
+    """
+
+    def inline(eqn: compat.Eqn) -> bool:
+        calls = compat.Call | compat.CustomJvp | compat.CustomVjp
+        return bool(compat.bodies(eqn.params)) and isinstance(compat.view(eqn), calls)
+
+    graph = Graph.of(program, inline)
+    for node in graph.nodes:
+        if node.eqn.effects:
+            raise TransformError(
+                f"`{node.name}` has a side effect, which an update could not repeat",
+                where=compat.where(node.eqn),
+                hint="take it out of the function, or return what it is given",
+            )
+    return graph
+
+
+class Seen(dict):
+    """Values that remember which of them were asked for."""
+
+    def __init__(self, values: Mapping):
+        super().__init__(values)
+        self.asked: set = set()
+
+    def __getitem__(self, v):
+        self.asked.add(v)
+        return super().__getitem__(v)
+
+
+def asked_for(types: Mapping[int, Any], trial: Callable) -> list[int]:
+    """Which of the values of some types trial(values) asks for; nothing is computed."""
+    asked: set[int] = set()
+
+    def run(values):
+        seen = Seen(values)
+        made = trial(seen)
+        asked.update(seen.asked)
+        return made
+
+    jax.eval_shape(run, dict(types))
+    return sorted(asked)

@@ -1,0 +1,220 @@
+"""Causal programs, step by step: what is kept is found, what is not causal is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from malleable import TransformError, as_scan
+
+T, D = 12, 4
+CAUSAL = np.tril(np.ones((T, T), bool))
+
+
+def x(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def attend(scores, v):
+    return jax.nn.softmax(scores, -1) @ v
+
+
+def run(f, xs, width=1, axis=0):
+    carry, step = as_scan(f, xs, width=width, axis=axis)
+    rows = jnp.moveaxis(xs, axis, 0)
+    if width > 1:
+        rows = rows.reshape(-1, width, *rows.shape[1:])
+        rows = jnp.moveaxis(rows, 1, 1 + axis)
+    _, ys = jax.jit(lambda c, r: lax.scan(step, c, r))(carry, rows)
+    return jnp.moveaxis(ys, 0, axis) if width == 1 else jnp.concatenate(list(ys), axis)
+
+
+def shifted_and_recurrent(v):
+    behind = jnp.concatenate([jnp.ones((2, D)), v[:-2]])
+    return lax.scan(lambda h, r: (jnp.tanh(h + r), h * r), jnp.zeros(D), behind)[1]
+
+
+def ahead_and_recurrent(v):
+    ahead = jnp.concatenate([v[1:], jnp.ones((1, D))])
+    ys = lax.scan(lambda h, r: (jnp.tanh(h + r), h), jnp.zeros(D), ahead)[1]
+    return jnp.concatenate([jnp.zeros((1, D)), ys[:-1]])
+
+
+def two_lags(v):
+    """Scores of a query of before, and of now: what was kept of the first is older."""
+    behind = jnp.concatenate([jnp.zeros((1, D)), v[:-1]])
+    return attend(jnp.where(CAUSAL, behind @ v.T + v @ v.T, -jnp.inf), v)
+
+
+PROGRAMS = {
+    "attention": lambda v: attend(jnp.where(CAUSAL, v @ v.T, -jnp.inf), v),
+    "a bias for a mask": lambda v: attend(v @ v.T + np.where(CAUSAL, 0, -1e30), v),
+    "linear attention": lambda v: (CAUSAL * (v @ v.T)) @ v,
+    "segments": lambda v: attend(
+        jnp.where(CAUSAL & ((v[:, 0] > 0)[:, None] == (v[:, 0] > 0)[None]), v @ v.T, -1e30), v
+    ),
+    "window": lambda v: attend(
+        jnp.where(CAUSAL & ~np.tril(np.ones((T, T), bool), -3), v @ v.T, -jnp.inf), v
+    ),
+    "two lags": two_lags,
+    "recurrent, of rows of before": shifted_and_recurrent,
+    "recurrent, of rows ahead, read behind": ahead_and_recurrent,
+    "cumulative maximum": lambda v: lax.cummax(v, 0) - jnp.cumsum(v, 0),
+    "strictly causal": lambda v: jnp.cumsum(jnp.concatenate([jnp.ones((1, D)), v[:-1]]), 0),
+}
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_steps_give_the_rows_of_the_function(name, width):
+    f, xs = PROGRAMS[name], x(T, D)
+    np.testing.assert_allclose(run(f, xs, width), f(xs), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_the_axis_may_be_another(width):
+    f, xs = (lambda v: jax.vmap(PROGRAMS["attention"])(v)), x(3, T, D)
+    np.testing.assert_allclose(run(f, xs, width, axis=1), f(xs), 1e-4, 1e-5)
+
+
+REFUSED = {
+    "reversed": lambda v: v[::-1] * 1.0,
+    "the mean of all rows": lambda v: v - v.mean(0),
+    "no mask": lambda v: attend(v @ v.T, v),
+    "a mask off by one": lambda v: attend(
+        jnp.where(np.tril(np.ones((T, T), bool), 1), v @ v.T, -jnp.inf), v
+    ),
+    "a mask of -10": lambda v: attend(jnp.where(CAUSAL, v @ v.T, -10.0), v),
+    "a bias of -1e9 that is added up": lambda v: (
+        v * (v @ v.T + np.where(CAUSAL, 0, -1e9)).sum(1, keepdims=True)
+    ),
+    "rows that are masked as a whole": lambda v: attend(
+        jnp.where(np.tril(np.ones((T, T), bool), -1), v @ v.T, -1e30), v
+    ),
+    "sorted": lambda v: jnp.sort(v, 0),
+    "the last state of a loop": lambda v: v + lax.scan(lambda c, r: (c + r, r), v[0] * 0, v)[0],
+    "every other row": lambda v: v[::2],
+    "a number": lambda v: v.sum(),
+    "rows that do not change": lambda v: jnp.ones((T, D)),
+    "a later row": lambda v: jnp.concatenate([v[1:], v[:1] * 0]),
+    "pairs of rows": lambda v: v @ v.T,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_causal_is_refused_with_a_reason(name):
+    with pytest.raises(TransformError, match="not causal along the axis: ") as caught:
+        as_scan(REFUSED[name], x(T, D))
+    assert "hint: " in str(caught.value)
+    if name != "rows that do not change":
+        assert "test_as_scan.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("flip", [(0, 5), (3, 4), (0, 11)])
+def test_one_element_of_a_mask_decides(flip):
+    mask = CAUSAL.copy()
+    mask[flip] = True
+    with pytest.raises(TransformError, match="not causal"):
+        as_scan(lambda v: attend(jnp.where(mask, v @ v.T, -jnp.inf), v), x(T, D))
+
+
+def test_keys_and_values_are_kept_and_nothing_else():
+    w = x(3, D, D)
+
+    def f(v):
+        q, k, u = (v @ a for a in w)
+        return attend(jnp.where(CAUSAL, q @ k.T, -jnp.inf), u)
+
+    _, step = as_scan(f, x(T, D))
+    kept = list(step.kept.values())
+    assert len(kept) == 2
+    assert [size for _, size, _ in kept] == [4 * T * D] * 2
+    assert all("test_as_scan.py" in line for _, _, line in kept)
+
+
+def test_sampling_feeds_what_comes_out_back_in():
+    table, out = x(7, D), x(D, 7, seed=1)
+    f = lambda tokens: PROGRAMS["attention"](jnp.asarray(table)[tokens]) @ out
+    tokens = np.zeros(T, np.int32)
+    for t in range(T - 1):
+        tokens[t + 1] = int(jnp.argmax(f(tokens)[t]))
+    carry, step = as_scan(f, tokens)
+
+    def sample(state, _):
+        carry, token = state
+        carry, y = step(carry, token)
+        return (carry, jnp.argmax(y).astype(jnp.int32)), token
+
+    _, found = jax.jit(lambda c: lax.scan(sample, (c, jnp.int32(0)), None, length=T))(carry)
+    np.testing.assert_array_equal(found, tokens)
+
+
+def test_gradients_of_the_steps_are_those_of_the_function():
+    xs, w = x(T, D), x(D, D, seed=1)
+
+    def whole(w):
+        return (PROGRAMS["attention"](xs @ w) ** 2).sum()
+
+    def stepped(w):
+        carry, step = as_scan(lambda v: PROGRAMS["attention"](v @ w), xs)
+        return (lax.scan(step, carry, xs)[1] ** 2).sum()
+
+    np.testing.assert_allclose(jax.grad(stepped)(w), jax.grad(whole)(w), 1e-3, 1e-3)
+
+
+def test_sequences_at_places_of_their_own_under_vmap():
+    f, xs = PROGRAMS["attention"], x(2, T, D)
+    carry, step = as_scan(f, xs[0])
+    ahead, _ = lax.scan(step, carry, xs[1][:5])
+    carries = jax.tree.map(lambda a, b: jnp.stack([a, b]), carry, ahead)
+    _, ys = jax.vmap(step)(carries, jnp.stack([xs[0][0], xs[1][5]]))
+    np.testing.assert_allclose(ys, [f(xs[0])[0], f(xs[1])[5]], 1e-4, 1e-5)
+
+
+def test_layers_in_a_scan_have_their_caches_stacked():
+    ws = x(3, D, D)
+
+    def f(v):
+        def layer(h, w):
+            return h + PROGRAMS["attention"](h @ w), None
+
+        return lax.scan(layer, v, ws)[0]
+
+    np.testing.assert_allclose(run(f, x(T, D)), f(x(T, D)), 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: as_scan(lambda v: v, x(T, D), width=5), "does not divide"),
+        (lambda: as_scan(lambda v: v[0], (x(T, D), x(T + 1, D))), "one length along axis 0"),
+        (lambda: as_scan(lambda v: v, x(T), axis=1), "one length along axis 1"),
+        (lambda: as_scan(lambda v: v, "text"), "one length along axis 0"),
+    ],
+)
+def test_what_is_no_sequence_is_an_error(call, message):
+    with pytest.raises(TransformError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.ones(D + 1, np.float32), "rows of shape"),
+        (np.ones((1, D), np.float32), "rows of shape"),
+        (np.ones(D, np.complex64), "complex64 do not fit"),
+        ((np.ones(D, np.float32),) * 2, "takes 1 arrays"),
+    ],
+)
+def test_rows_that_do_not_fit_are_an_error(rows, message):
+    carry, step = as_scan(jnp.sin, x(T, D))
+    with pytest.raises(TransformError, match=message):
+        step(carry, rows)
+
+
+def test_many_layers_are_no_deep_recursion():
+    f = functools.reduce(lambda f, _: lambda v: jnp.tanh(f(v)) + v, range(400), lambda v: v)
+    assert len(as_scan(f, x(T, D))[1].kept) == 0

@@ -1,0 +1,217 @@
+"""Any program: an update gives what the function gives on the new arguments, for less work."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from malleable import TransformError, incremental, listen
+
+
+def x(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def put(array, block, starts):
+    return lax.dynamic_update_slice(jnp.asarray(array), jnp.asarray(block), starts)
+
+
+def flop(f, *args):
+    found = jax.jit(f).lower(*args).compile().cost_analysis()
+    return (found[0] if isinstance(found, list) else found)["flops"]
+
+
+def blur(image):
+    kernel = jnp.ones((3, 3, 1, 1)) / 9
+    numbers = ("NHWC", "HWIO", "NHWC")
+    for _ in range(2):
+        padded = image[None, :, :, None]
+        image = jnp.tanh(
+            lax.conv_general_dilated(padded, kernel, (1, 1), "SAME", dimension_numbers=numbers)
+        )[0, :, :, 0]
+    return image
+
+
+@pytest.mark.parametrize("at", [(0, 0), (39, 29), (20, 11)])
+def test_a_pixel_changes_what_is_around_it(at):
+    image = x(40, 30)
+    init, update = incremental(blur, change={0: (1, 1)})
+    y, state = init(image)
+    np.testing.assert_allclose(y, blur(image), 1e-6, 1e-6)
+    y, state = update(state, {0: (np.ones((1, 1), np.float32), at)})
+    image = put(image, np.ones((1, 1), np.float32), at)
+    np.testing.assert_allclose(y, blur(image), 1e-6, 1e-6)
+    work = flop(lambda s: update(s, {0: (jnp.ones((1, 1)), at)}), state)
+    assert work < flop(blur, image) / 20
+
+
+def test_states_are_pytrees_in_loops_under_vmap_and_on_disk():
+    values = x(50)
+    init, update = incremental(lambda v: jnp.cumsum(jnp.sin(v))[::2].sum(), change={0: (1,)})
+    _, state = jax.jit(init)(values)
+
+    def move(state, t):
+        y, state = update(state, {0: (jnp.ones(1) * t, (t,))})
+        return state, y
+
+    _, ys = jax.jit(lambda s: lax.scan(move, s, jnp.arange(0, 40, 10)))(state)
+    now = values
+    for y, t in zip(ys, range(0, 40, 10), strict=True):
+        now = put(now, np.float32([t]), (t,))
+        np.testing.assert_allclose(y, jnp.cumsum(jnp.sin(now))[::2].sum(), 1e-5)
+
+    places = jnp.array([3, 30])
+    many = jax.vmap(lambda t: update(state, {0: (jnp.zeros(1), (t,))})[0])(places)
+    for y, t in zip(many, places, strict=True):
+        now = put(values, np.zeros(1, np.float32), (t,))
+        np.testing.assert_allclose(y, jnp.cumsum(jnp.sin(now))[::2].sum(), 1e-5)
+
+    again = pickle.loads(pickle.dumps(jax.device_get(state)))
+    _, fresh = incremental(lambda v: jnp.cumsum(jnp.sin(v))[::2].sum(), change={0: (1,)})
+    np.testing.assert_allclose(fresh(again, {0: (jnp.zeros(1), (3,))})[0], many[0], 1e-6)
+
+
+def test_the_gradient_goes_through_an_update():
+    values, f = x(20), lambda v: jnp.tanh(v).sum() ** 2
+    init, update = incremental(f, change={0: (2,)})
+    _, state = init(values)
+    ours = jax.grad(lambda b: update(state, {0: (b, (5,))})[0])(jnp.ones(2))
+    plain = jax.grad(lambda b: f(put(values, b, (5,))))(jnp.ones(2))
+    np.testing.assert_allclose(ours, plain, 1e-5)
+
+
+def test_starts_are_clipped_as_those_of_dynamic_update_slice():
+    values = x(10)
+    init, update = incremental(jnp.sin, change={0: (3,)})
+    _, state = init(values)
+    for start in (-2, 9, 100, -100):
+        y, _ = update(state, {0: (jnp.ones(3), (start,))})
+        np.testing.assert_array_equal(y, jnp.sin(put(values, np.ones(3, np.float32), (start,))))
+
+
+def test_what_was_infinite_or_large_leaves_nothing_behind():
+    values = x(3000)
+    values[7], values[8], values[9] = np.inf, np.nan, 1e30
+    init, update = incremental(jnp.sum, change={0: (3,)})
+    _, state = init(values)
+    y, _ = update(state, {0: (jnp.zeros(3), (7,))})
+    values[7:10] = 0
+    np.testing.assert_allclose(y, values.sum(), 1e-5, 1e-4)
+
+
+def test_arguments_are_trees_and_have_names():
+    def f(scores, *, rates):
+        return {"total": (scores["a"] * rates).sum() + scores["b"].sum(), "a": scores["a"] + 1}
+
+    scores, rates = {"a": x(30), "b": x(30, seed=1)}, x(30, seed=2)
+    init, update = incremental(f, change={0: {"a": (1,)}, "rates": (2,)})
+    _, state = init(scores, rates=rates)
+    changes = {0: ({"a": jnp.ones(1)}, {"a": (4,)}), "rates": (jnp.ones(2), (7,))}
+    y, state = update(state, changes)
+    scores = scores | {"a": put(scores["a"], np.ones(1, np.float32), (4,))}
+    rates = put(rates, np.ones(2, np.float32), (7,))
+    want = f(scores, rates=rates)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5), y, want)
+    y, _ = update(state, {"rates": (jnp.zeros(2), (0,))})  # the other stays as it is
+    want = f(scores, rates=put(rates, np.zeros(2, np.float32), (0,)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5), y, want)
+
+
+def test_layers_in_a_scan_keep_their_boxes():
+    ws = x(4, 8, 8)
+
+    def f(h):
+        return lax.scan(lambda h, w: (jnp.tanh(h @ w), h.sum()), h, ws)
+
+    rows = x(200, 8)
+    init, update = incremental(f, change={0: (1, None)})
+    _, state = init(rows)
+    y, state = update(state, {0: (np.ones((1, 8), np.float32), (17, 0))})
+    want = f(put(rows, np.ones((1, 8), np.float32), (17, 0)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-4), y, want)
+    work = flop(lambda s: update(s, {0: (jnp.ones((1, 8)), (17, 0))}), state)
+    assert work < flop(f, rows) / 10
+
+
+def test_rows_of_a_map_are_computed_one_by_one():
+    rows = x(100, 6)
+    f = lambda rows: lax.map(lambda r: jnp.sort(r) @ jnp.ones(6), rows)
+    init, update = incremental(f, change={0: (1, None)})
+    _, state = init(rows)
+    y, _ = update(state, {0: (np.ones((1, 6), np.float32), (3, 0))})
+    np.testing.assert_allclose(y, f(put(rows, np.ones((1, 6), np.float32), (3, 0))), 1e-5)
+
+
+def test_what_is_computed_whole_is_said():
+    with listen() as heard:
+        init, _ = incremental(lambda v: jnp.linalg.inv(jnp.diag(v) + 1), change={0: (1,)})
+        init(x(4))
+    assert any("computed whole" in n.what and "test_incremental.py" in n.where for n in heard)
+
+
+def test_integers_are_equal_bit_by_bit():
+    values = np.arange(600) % 7
+    init, update = incremental(lambda v: (jnp.cumsum(v), v.sum(), v.max()), change={0: (1,)})
+    _, state = init(values)
+    y, state = update(state, {0: (jnp.array([9]), (300,))})
+    values[300] = 9
+    want, fresh = init(values)
+    for one, other in zip(jax.tree.leaves((y, state)), jax.tree.leaves((want, fresh)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({0: (1, 1)}, "does not fit into argument 0"),
+        ({0: (11,)}, "does not fit into argument 0"),
+        ({1: (1,)}, "no array among the arguments"),
+        ({"y": (1,)}, "no array among the arguments"),
+        ({0: 3}, "no sizes"),
+    ],
+)
+def test_a_change_that_fits_no_argument_is_an_error(change, message):
+    init, _ = incremental(jnp.sin, change=change)
+    with pytest.raises(TransformError, match=message):
+        init(x(10))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({0: (np.ones(2, np.float32), (0,))}, r"takes blocks of shape \(1,\)"),
+        ({0: (np.ones(1, np.float32), (0, 0))}, "at 1 indices, not"),
+        ({0: (np.ones(1, np.complex64), (0,))}, "a block of complex64 does not fit"),
+        ({0: np.ones(1, np.float32)}, "an update of argument 0"),
+        ({1: (np.ones(1, np.float32), (0,))}, "an update of argument 1"),
+    ],
+)
+def test_a_block_that_does_not_fit_is_an_error(changes, message):
+    init, update = incremental(jnp.sin, change={0: (1,)})
+    _, state = init(x(10))
+    with pytest.raises(TransformError, match=message):
+        update(state, changes)
+
+
+def test_side_effects_are_refused_at_their_line():
+    def prints(v):
+        jax.debug.print("{}", v)
+        return v * 2
+
+    def keeps(v, seen=[]):  # noqa: B006
+        seen.append(v)
+        return v
+
+    for f in (prints, keeps):
+        init, _ = incremental(f, change={0: (1,)})
+        with pytest.raises(TransformError, match=r"test_incremental\.py"):
+            init(x(3))
+
+
+def test_a_state_of_something_else_is_an_error():
+    _, update = incremental(jnp.sin, change={0: (1,)})
+    with pytest.raises(TypeError, match="takes a state"):
+        update(3.0, {0: (jnp.ones(1), (0,))})
