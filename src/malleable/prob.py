@@ -1,7 +1,6 @@
 """Probabilistic programs: `sample(name, dist)` inside; `trace`, `condition`, `log_prob` outside."""
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import itemgetter, or_
@@ -19,6 +18,7 @@ from malleable.effects.harvest import fit
 from malleable.effects.names import full_path, nest, unnest
 from malleable.effects.rng import typed
 from malleable.errors import TransformError, UnhandledError
+from malleable.rewriting.incremental.incremental import incremental
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -155,9 +155,16 @@ def update(model: Callable, args: tuple, values: Mapping, change: Mapping) -> tu
     init() -> (log density, state); step(state, {name: (block, starts)}) -> (log density, state)
     once `block` is written at `starts` into the values of that site. It is `incremental` of
     `log_prob(model)`, so a step costs what depends on its blocks. change: {name: sizes of a block}.
+
+    >>> from numpyro.distributions import Normal
+    >>> model = lambda: sample("x", Normal(jnp.zeros(1000), 1.0))
+    >>> init, step = update(model, (), {"x": jnp.zeros(1000)}, {"x": (1,)})
+    >>> before, state = init()
+    >>> after, state = step(state, {"x": (jnp.ones(1), (7,))})
+    >>> bool(jnp.allclose(after - before, -0.5, atol=1e-3))
+    True
     """
-    made = importlib.import_module("malleable.rewriting.incremental.incremental")
-    init, again = made.incremental(log_prob(model), change={0: change})
+    init, again = incremental(log_prob(model), change={0: change})
 
     def part(i, blocks):
         return jax.tree.map(itemgetter(i), blocks, is_leaf=lambda x: isinstance(x, tuple))

@@ -15,7 +15,7 @@ from numpyro.distributions import Normal
 
 import malleable as mal
 from malleable import Masked, TransformError, UnhandledError, prob
-from malleable.prob import condition, intervene, log_prob, sample, trace
+from malleable.prob import condition, intervene, log_prob, sample, trace, update
 
 KEY = jax.random.key(0)
 XS = jnp.arange(1.0, 4.0)
@@ -417,6 +417,45 @@ def test_a_sampler_runs_in_a_compiled_loop():
 
     draws = chain(KEY)[500:]
     assert abs(draws.mean() - 0.4) < 0.1 and abs(draws.var() - 0.8) < 0.15
+
+
+# ------------------------------------------------------------ updates
+
+
+def mixture(ys):
+    return jax.vmap(lambda y: sample("y", Normal(sample("z", Normal(0.0, 1.0)), 0.5), obs=y))(ys)
+
+
+def test_an_update_gives_the_density_of_the_new_values():
+    ys, z = jnp.arange(300.0) / 100, jnp.zeros(300)
+    init, step = update(mixture, (ys,), {"z": z}, {"z": (1,)})
+    density, state = init()
+    close(density, log_prob(mixture)({"z": z}, ys))
+    density, _ = jax.jit(step)(state, {"z": (jnp.ones(1), [7])})
+    close(density, log_prob(mixture)({"z": z.at[7].set(1)}, ys))
+
+
+def test_sites_may_be_updated_in_turn():
+    model = lambda: sample("b", Normal(sample("a", Normal(jnp.zeros(4), 1.0)), 1.0))
+    init, step = update(model, (), {"a": jnp.zeros(4), "b": jnp.zeros(4)}, {"a": (1,), "b": (2,)})
+    _, state = init()
+    _, state = step(state, {"a": (jnp.ones(1), [1])})
+    density, _ = step(state, {"b": (jnp.ones(2), [2])})
+    new = {"a": jnp.zeros(4).at[1].set(1), "b": jnp.zeros(4).at[2:].set(1)}
+    close(density, log_prob(model)(new))
+
+
+def test_sites_in_scopes_are_updated():
+    model = lambda: mal.scope("s")(sample)("z", Normal(jnp.zeros(4), 1.0))
+    init, step = update(model, (), {"s": {"z": jnp.zeros(4)}}, {"s": {"z": (1,)}})
+    density, _ = step(init()[1], {"s": {"z": (jnp.ones(1), [2])}})
+    close(density, log_prob(model)({"s": {"z": jnp.zeros(4).at[2].set(1)}}))
+
+
+def test_a_site_that_is_not_said_to_change_is_named():
+    init, step = update(mixture, (XS,), {"z": XS}, {"z": (1,)})
+    with pytest.raises(TransformError, match="q"):
+        step(init()[1], {"q": (jnp.ones(1), [0])})
 
 
 # ------------------------------------------------------------ messages
