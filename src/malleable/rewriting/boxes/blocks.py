@@ -50,10 +50,16 @@ def compute(
         case "conv_general_dilated":
             spatial = list(p["dimension_numbers"].out_spec[2:])
             return bind(operands(), padding=_padding(spatial, part, p["padding"]))
-        case "slice" | "dynamic_slice":
-            strides = p.get("strides") or [1] * len(out)
-            (x, *_) = operands()
+        case "slice":
+            (x,), strides = operands(), p["strides"] or [1] * len(out)
             return [lax.slice(x, [0] * x.ndim, x.shape, strides) if {*strides} - {1} else x]
+        case "dynamic_slice":
+            x, *starts = operands()
+            if None not in tables[0]:
+                return [x]
+            rows = zip(tables[0], starts, strict=True)
+            starts = [s if e is None else jnp.zeros_like(s) for e, s in rows]
+            return bind([x, *starts], slice_sizes=sizes)
         case "concatenate" if p["dimension"] in part:
             return [_concatenate(operands(), eqn, box, at)]
         case "gather":

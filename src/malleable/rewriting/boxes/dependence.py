@@ -259,6 +259,14 @@ def _concatenate(p, ins, out, known):
     return found
 
 
+def _stack(p, ins, out, known):
+    return [same([d + (d >= p["axis"]) for d in range(len(ins[0]))])] * len(ins)
+
+
+def _unstack(p, ins, out, known):
+    return [_kept(len(ins[0]), [p["axis"]])]
+
+
 def _along_others(name):
     def relation(p, ins, out, known):
         dim = p.get(name, len(ins[0]) - 1)
@@ -272,11 +280,13 @@ def _along_others(name):
 def _gather(p, ins, out, known):
     """Looked up: a window for each index. What is taken as a whole, keeps its places."""
     numbers, (table, indices) = p["dimension_numbers"], ins
-    if numbers.operand_batching_dims:
-        return None
     batch = [d for d in range(len(out)) if d not in numbers.offset_dims]
-    left = [d for d in range(len(table)) if d not in numbers.collapsed_slice_dims]
+    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    left = [d for d in range(len(table)) if d not in gone]
     entries: list[Entry] = [ALL] * len(table)
+    both = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    for d, k in both:
+        entries[d] = Along(batch[k])
     for d, o in zip(left, numbers.offset_dims, strict=True):
         if p["slice_sizes"][d] == table[d] == out[o] and d not in numbers.start_index_map:
             entries[d] = Along(o)
@@ -295,6 +305,8 @@ _RELATIONS = {
     "dynamic_slice": _dynamic_slice,
     "rev": _rev,
     "concatenate": _concatenate,
+    "stack": _stack,
+    "unstack": _unstack,
     "split": _along_others("axis"),
     "sort": _along_others("dimension"),
     "top_k": _along_others("axis"),
