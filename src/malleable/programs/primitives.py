@@ -51,6 +51,8 @@ FACTS = {
     "associative": "its operands may be grouped in another way, but for rounding",
     "extremum": "it takes the largest or the smallest",
     "tame": "finite at 0 with its derivatives, and of what is finite and small",
+    "partial": "of some finite numbers it is not finite, those that are far from 0 aside",
+    "levels": "of a number far below 0 it is of ordinary size",
     "local": "nothing is sent: how a value is thought of, or the end of what a `_start` began",
     "strong": "the type of its result is not weak, whatever its operand is",
     "draws": "it makes random numbers, as many as the result has",
@@ -85,8 +87,8 @@ elementwise
   max min: associative commutative exact extremum tame fuses
   abs: exact tame fuses
   square: tame fuses
-  div integer_pow rsqrt sqrt: fuses
-  sign: tame fuses
+  div integer_pow rsqrt sqrt: partial fuses
+  sign: tame levels fuses
   clamp: exact apart fuses
   select_n: linear exact tame fuses
   eq ne: compares commutative tame fuses
@@ -95,17 +97,21 @@ elementwise
   not: tame fuses
   xor: associative commutative
   ceil floor round is_finite: fuses
-  rem nextafter mulhi clz population_count eq_to lt_to le_to
+  rem: partial
+  nextafter mulhi clz population_count eq_to lt_to le_to
   shift_left shift_right_arithmetic shift_right_logical
   one_minus_square polynomial: new
-  exp: costly recomputed fuses
-  log log1p expm1 pow: costly fuses
+  exp: levels costly recomputed fuses
+  log log1p pow: partial costly fuses
+  expm1: levels costly fuses
   sin cos: costly tame apart recomputed fuses
-  tan: costly recomputed
-  tanh logistic: costly tame fuses
-  exp2 cbrt acos asin atan atan2 sinh cosh erf erfc erf_inv lgamma digamma: costly
+  tan: partial costly recomputed
+  tanh logistic: levels costly tame fuses
+  exp2 erf erfc atan: levels costly
+  acos asin erf_inv lgamma digamma: partial costly
+  cbrt atan2 sinh cosh: costly
   acosh asinh atanh: special
-  log2: new
+  log2: partial new
   bessel_i0e bessel_i1e polygamma zeta: special
   igamma igammac regularized_incomplete_beta: special iterative
   igamma_grad_a: iterative

@@ -17,7 +17,16 @@ from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.incremental.causal import NotCausal, Rows, prove, refuse
 from malleable.rewriting.incremental.loops import TIME
-from malleable.rewriting.incremental.plan import Plan, asked_for, opened
+from malleable.rewriting.incremental.plan import (
+    ODD,
+    OWN,
+    Plan,
+    asked_for,
+    opened,
+    own_derivative,
+    without_derivative,
+)
+from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
 
 
@@ -48,15 +57,20 @@ def as_scan(fun: Callable, xs: Any, *, axis: int = 0, width: int = 1) -> tuple[A
     return steps.carry(), steps.step()
 
 
+def is_sequence(x: Any) -> bool:
+    return compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
+
+
 class Steps:
     """A program that was proved to be causal, and the plan of its step."""
 
     def __init__(self, fun: Callable, xs: Any, axis: int, width: int):
         self.axis, self.width = axis, width
-        self.staged = stage(fun)(xs)
+        self.length = self._length([jax.typeof(x) for x in jax.tree.leaves(xs) if is_sequence(x)])
+        with row_by_row(self.length):
+            self.staged = stage(fun)(xs)
         self.staged.refuse(self.staged.changes.names, "which a step could not repeat")
         graph = opened(self.staged.jaxpr)
-        self.length = self._length([graph.avals[v] for v in graph.inputs])
         self.plan, found = self._proved(graph)
         self.rows = [self._rows(v, found) for v in graph.outputs]
         self.outs = [
@@ -70,8 +84,9 @@ class Steps:
         self.keep = self._asked()
 
     def _length(self, avals) -> int:
-        found = {a.shape[self.axis] for a in avals if a.ndim > self.axis}
-        if len(found) != 1 or any(a.ndim <= self.axis for a in avals):
+        there = [a for a in avals if -a.ndim <= self.axis < a.ndim]
+        found = {a.shape[self.axis] for a in there}
+        if len(found) != 1 or len(there) < len(avals):
             shapes = ", ".join(type_text(a) for a in avals)
             raise TransformError(
                 f"as_scan needs arrays with one length along axis {self.axis}, "
@@ -92,7 +107,7 @@ class Steps:
         for first in (True, False):
             plan = Plan(graph, {TIME: (0, self.length - self.width)})
             try:
-                given = {v: Rows(self.axis, 0, {}) for v in graph.inputs}
+                given = {v: Rows(self.axis % len(plan.shape(v)), 0, {}) for v in graph.inputs}
                 return plan, prove(plan, given, self.width, first)
             except NotCausal as refused:
                 error = error or refused
@@ -143,13 +158,13 @@ class Steps:
 
         def begin(*rows):
             values, loops = self.plan.values(rows)
-            return jnp.int32(0), {v: values[v] for v in self.keep}, loops
+            return jnp.int32(0), {v: self.plan.begun(v, values[v]) for v in self.keep}, loops
 
         types = [self.plan.graph.avals[v] for v in self.plan.graph.inputs]
         return jax.jit(begin)(*(jnp.zeros(t.shape, t.dtype) for t in types))
 
     def step(self) -> Callable:
-        graph = self.plan.graph
+        graph, own = self.plan.graph, own_derivative(self.staged.jaxpr)
 
         def step(carry, rows):
             """The next rows: (carry, rows of the result)."""
@@ -158,6 +173,7 @@ class Steps:
             ys = [run.read(v, box) for v, box in zip(graph.outputs, self.outs, strict=True)]
             if self.width == 1:
                 ys = [jnp.squeeze(y, r.dim) for y, r in zip(ys, self.rows, strict=True)]
+            ys = without_derivative(own, OWN, without_derivative(self.plan.odd, ODD, ys))
             carry = t + self.width, {v: run.whole(v) for v in kept}, loops | run.new_loops
             return carry, self.staged.rebuild(ys)
 
@@ -184,8 +200,8 @@ class Steps:
         blocks = []
         for x, aval in zip(leaves, types, strict=True):
             x = jnp.asarray(x)
-            shape = list(aval.shape)
-            shape[self.axis : self.axis + 1] = [self.width] if self.width > 1 else []
+            shape, axis = list(aval.shape), self.axis % aval.ndim
+            shape[axis : axis + 1] = [self.width] if self.width > 1 else []
             if x.shape != tuple(shape):
                 raise TransformError(
                     f"a step takes rows of shape {tuple(shape)}, not {x.shape}",
@@ -197,5 +213,5 @@ class Steps:
                     hint=f"convert them: rows.astype({aval.dtype})",
                 )
             x = x.astype(aval.dtype)
-            blocks.append(jnp.expand_dims(x, self.axis) if self.width == 1 else x)
+            blocks.append(jnp.expand_dims(x, axis) if self.width == 1 else x)
         return blocks

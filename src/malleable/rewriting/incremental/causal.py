@@ -16,7 +16,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.programs.primitives import kind
+from malleable.programs.primitives import has, kind
 from malleable.rewriting.boxes.dependence import ELEMENTWISE, Along, Before, rel
 from malleable.rewriting.boxes.spans import Span, Start
 from malleable.rewriting.graph.graph import Node
@@ -25,23 +25,28 @@ from malleable.rewriting.incremental.plan import Plan, execute, inside_of, opene
 
 
 class Beyond(enum.Enum):
-    """What stands beyond the present: all but LOW does not depend on what comes later."""
+    """What stands beyond the present: all but ODD and LOW does not depend on what comes later."""
 
+    ODD = "anything, also inf or NaN: no zero takes it away"
     LOW = "a number below MASKED, which one is not known"
     NEGATIVE = "a number below MASKED"
     INFINITE = "-inf"
     ZERO = "0"
     ONE = "1"
     KNOWN = "numbers"
+    LARGE = "numbers, some of which undo a mask that they are added to"
 
 
-SURE = {*Beyond} - {Beyond.LOW}
+SURE = {*Beyond} - {Beyond.ODD, Beyond.LOW}
 NEGATIVES = {Beyond.LOW, Beyond.NEGATIVE, Beyond.INFINITE}
 MASKED = -1e9  # added to a score, or in its place: its weight is exp(this - the largest) = 0
 
 
 class Loose(NamedTuple):
-    """A second dimension that runs in time: its lag, and what stands beyond; None: unknown."""
+    """A second dimension that runs in time: its lag, and what stands beyond.
+
+    None: numbers that are not known, made of zeros that stand where rows are not known yet.
+    """
 
     lag: int
     beyond: Beyond | None
@@ -99,6 +104,7 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, first: bool) -> dict[i
 
 def boxed(plan: Plan, v: int, rows: Rows, width: int) -> None:
     """The rows of a value that new rows of the input make known."""
+    plan.rows[v] = rows.dim, rows.lag
     box = list(plan.whole(v))
     box[rows.dim] = nominal(rows, width).clipped(plan.shape(v)[rows.dim], plan.limits)
     plan.boxes[v] = (tuple(box),)
@@ -208,8 +214,10 @@ def _check_gone(node: Node, gone: Sequence[Part], moving: set[int]) -> None:
             raise refuse(node, f"`{node.name}` takes in rows that are not known yet")
         small, large = sorted((part, partner), key=lambda p: p.lag)
         both = {part.beyond, partner.beyond}
-        if not (Beyond.ZERO in both or both <= SURE) or (
-            small.lag < large.lag and small.beyond not in SURE
+        if (
+            not (Beyond.ZERO in both or both <= SURE)
+            or Beyond.ODD in both
+            or (small.lag < large.lag and small.beyond not in SURE)
         ):
             raise refuse(node, "what is not known yet has weights that are not known to be 0")
 
@@ -274,6 +282,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) 
     else:
         raise refuse(node, "the state of a loop reaches further back in each turn")
     plan.loops[node.outs[0]] = Layers(node, view, inner)
+    plan.odd = plan.odd or inner.odd
     ys = [inside.get(b, ()) for b in graph.outputs[len(h) :]]
     return [*(state.get(a, ()) for a in h), *(_shifted(r, 1) if r else r for r in ys)]
 
@@ -301,30 +310,52 @@ def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim:
 
     def of(k: int) -> Beyond | None:
         if node.ins[k] not in found:
-            return _of_constant(plan, node, k, out, dim, lag, sort_of)
+            ask = sort_of_negative if _is_taken_away(plan, node, k) else sort_of
+            return _of_constant(plan, node, k, out, dim, lag, ask)
         if k not in parts:
             return Beyond.KNOWN
         return parts[k].beyond if parts[k].lag == lag else None
 
     kinds = [of(k) for k in range(len(node.ins))]
-    made = masked(node, kinds)
+    made = masked(node, kinds, "add" if _is_taken_away(plan, node, 1) else node.name)
+    if made == Beyond.ODD and Beyond.ODD not in kinds:
+        plan.odd = plan.odd or node.eqn
     if made in (Beyond.NEGATIVE, Beyond.LOW):
         # A row of which all is masked, by finite numbers, weighs what is masked.
         for k, v in enumerate(node.ins):
             is_mask = k == 0 if node.name == "select_n" else kinds[k] == Beyond.NEGATIVE
             if is_mask and plan.is_constant(v) and plan.shape(v):
-                masks = (
-                    (lambda c, hit=kinds[k] == Beyond.ONE: c == hit)
-                    if node.name == "select_n"
-                    else _small
-                )
+                masks = _is_low
+                if node.name == "select_n":
+                    masks = _is_one if kinds[k] == Beyond.ONE else _is_zero
+                elif _is_taken_away(plan, node, k):
+                    masks = _is_high
                 if not _of_constant(plan, node, k, out, dim, lag, masks, known=True):
                     return Beyond.KNOWN if made == Beyond.NEGATIVE else None
     return made
 
 
-def _small(c: np.ndarray) -> np.ndarray:
-    return c <= MASKED
+def _is_taken_away(plan: Plan, node: Node, k: int) -> bool:
+    """Whether an operand is a constant of which the negative is added."""
+    return node.name == "sub" and k == 1 and plan.is_constant(node.ins[1])
+
+
+def _is_zero(c: np.ndarray) -> np.ndarray:
+    return c == 0
+
+
+def _is_one(c: np.ndarray) -> np.ndarray:
+    return c == 1
+
+
+def _is_low(c: np.ndarray) -> np.ndarray:
+    """Where a constant masks: half precision has no number below MASKED but -inf."""
+    least = float(np.finfo(c.dtype).min) if c.dtype.kind == "f" else MASKED
+    return c <= max(MASKED, least)
+
+
+def _is_high(c: np.ndarray) -> np.ndarray:
+    return _is_low(-c)
 
 
 def _of_constant(plan: Plan, node: Node, k: int, out: Rows, dim: int, lag: int, ask, known=False):
@@ -334,9 +365,11 @@ def _of_constant(plan: Plan, node: Node, k: int, out: Rows, dim: int, lag: int, 
     """
     v, shape = node.ins[k], plan.shape(node.outs[0])
     c = plan.small_constant(v)
-    if c is None or c.dtype.kind not in "bfiu" or c.ndim not in (0, len(shape)):
+    if c is not None and c.dtype.kind == "V" and jnp.issubdtype(c.dtype, jnp.floating):
+        c = c.astype(np.float32)  # bfloat16, which NumPy does not know
+    if c is None or c.dtype.kind not in "bfiuc" or c.ndim not in (0, len(shape)):
         return Beyond.KNOWN
-    key = (v, shape[out.dim], shape[dim], out.dim, dim, out.lag - lag, known, str(ask))
+    key = (v, shape[out.dim], shape[dim], out.dim, dim, out.lag - lag, known, ask)
     if key in plan.memo:
         return plan.memo[key]
     if known:
@@ -365,32 +398,50 @@ def sort_of(c: np.ndarray) -> Beyond:
         return Beyond.ZERO
     if (c == 1).all():
         return Beyond.ONE
-    if c.dtype.kind == "f" and (c <= MASKED).all():
+    if c.dtype.kind != "f":
+        return Beyond.KNOWN
+    if _is_low(c).all():
         return Beyond.INFINITE if np.isneginf(c).all() else Beyond.NEGATIVE
-    return Beyond.KNOWN
+    return Beyond.KNOWN if (c < -MASKED / 2).all() else Beyond.LARGE
 
 
-MOVES = kind("dims", "cast", "same") | {"name", "sharding_constraint", "reduce_max"}
+def sort_of_negative(c: np.ndarray) -> Beyond:
+    """`sort_of` of what is added where a constant is taken away."""
+    return sort_of(-c)
 
 
-def masked(node: Node, kinds: Sequence[Beyond | None]) -> Beyond | None:
+MOVES = kind("dims", "cast", "same") - {"bitcast_convert_type"}
+MOVES |= {"name", "sharding_constraint", "reduce_max"}
+PARTIAL = has("partial", "special")
+LEVEL = has("levels", "extremum") | {"clamp", "select_n"}
+
+
+def masked(node: Node, kinds: Sequence[Beyond | None], name: str) -> Beyond | None:
     """What stands beyond in the result of a node, by what stands beyond in its operands."""
-    name = node.name
     sure = Beyond.KNOWN if SURE.issuperset(kinds) else None
+    if not sure and name in PARTIAL:
+        sure = Beyond.ODD if _holds_floats(node) else None
+    if NEGATIVES.intersection(kinds) and name not in LEVEL:
+        sure = Beyond.ODD if _holds_floats(node) else sure
+    if Beyond.ODD in kinds and name != "select_n":
+        return Beyond.ODD if _holds_floats(node) else None
+    is_bool = np.dtype(node.eqn.outvars[0].aval.dtype).kind == "b"
     match name, tuple(kinds):
         case "select_n", (Beyond.ZERO, one, *_):
             return one
         case "select_n", (Beyond.ONE, _, other, *_):
             return other
         case "select_n", (which, *cases):
-            return cases[0] if which in SURE and len({*cases}) == 1 else sure
+            if which in SURE and len({*cases}) == 1:
+                return cases[0]
+            return Beyond.ODD if Beyond.ODD in cases else sure
         case "mul", both if Beyond.ZERO in both:
             return Beyond.ZERO
         case (("mul" | "and"), (one, other)) if Beyond.ONE in (one, other):
             return other if one == Beyond.ONE else one
         case ("and", both) if Beyond.ZERO in both:
             return Beyond.ZERO
-        case ("or", both) if Beyond.ONE in both:
+        case ("or", both) if Beyond.ONE in both and is_bool:
             return Beyond.ONE
         case (("or" | "add" | "add_any"), (one, other)) if Beyond.ZERO in (one, other):
             return other if one == Beyond.ZERO else one
@@ -398,6 +449,8 @@ def masked(node: Node, kinds: Sequence[Beyond | None]) -> Beyond | None:
             return one
         case "sub", (one, Beyond.ONE) if one == Beyond.ONE:
             return Beyond.ZERO
+        case (("add" | "add_any"), both) if Beyond.LARGE in both:
+            return sure
         case (("add" | "add_any"), both) if NEGATIVES.intersection(both):
             return (
                 Beyond.INFINITE
@@ -410,13 +463,13 @@ def masked(node: Node, kinds: Sequence[Beyond | None]) -> Beyond | None:
             return one if one == Beyond.INFINITE or other in SURE else Beyond.LOW
         case "max", both if NEGATIVES.issuperset(both):
             return Beyond.NEGATIVE if Beyond.LOW not in both else Beyond.LOW
-        case "not", (Beyond.ZERO,):
+        case "not", (Beyond.ZERO,) if is_bool:
             return Beyond.ONE
-        case "not", (Beyond.ONE,):
+        case "not", (Beyond.ONE,) if is_bool:
             return Beyond.ZERO
         case (("exp" | "exp2" | "logistic"), (one,)) if one in NEGATIVES:
             return Beyond.ZERO
-        case "div", (Beyond.ZERO, _):
+        case "div", (Beyond.ZERO, other) if other in SURE:
             return Beyond.ZERO
         case _, (one,) if name in MOVES and (
             one in (Beyond.ZERO, Beyond.ONE) or _holds_floats(node)

@@ -23,7 +23,14 @@ from malleable.rewriting.boxes.blocks import identity_of
 from malleable.rewriting.boxes.spans import Box, Span, Start, sizes_of, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.incremental.dirty import mark_dirty
-from malleable.rewriting.incremental.plan import Plan, asked_for, opened
+from malleable.rewriting.incremental.plan import (
+    OWN,
+    Plan,
+    asked_for,
+    opened,
+    own_derivative,
+    without_derivative,
+)
 from malleable.rewriting.incremental.run import Run
 
 LONG = 256  # from here on a sum is one of partial sums of about as many numbers as there are sums
@@ -147,6 +154,7 @@ class Program:
             plan = Plan(graph, limits)
             mark_dirty(plan, nominal)
         self.plan, self.inputs = plan, list(nominal)
+        self.own = own_derivative(staged.jaxpr)
         self.keep = self._asked()
 
     def _input(self, argument, path) -> int:
@@ -230,6 +238,7 @@ class Program:
                 given[k] = lax.dynamic_slice(x, zero, sizes_of(box)), zero
         run = self._run(state.kept, state.loops, given)
         outs = [run.whole(v) for v in plan.graph.outputs]
+        outs = without_derivative(self.own, OWN, outs)
         kept = {v: run.whole(v) for v in state.kept}
         return self.staged.rebuild(outs), State(kept, state.loops | run.new_loops, state.of)
 

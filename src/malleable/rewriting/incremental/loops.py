@@ -80,7 +80,8 @@ class Layers:
         def body(c, x):
             values, loops = self.inner.values([*consts, *c, *x])
             outs = [values[v] for v in self.outs]
-            return outs[:n], (outs[n:], {v: values[v] for v in keep}, loops)
+            kept = {v: self.inner.begun(v, values[v]) for v in keep}
+            return outs[:n], (outs[n:], kept, loops)
 
         options = {"length": self.view.length, "reverse": self.view.reverse}
         last, (ys, kept, loops) = lax.scan(body, list(carry), list(rows), **options)

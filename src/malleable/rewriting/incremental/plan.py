@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
@@ -23,7 +24,9 @@ class Plan:
 
     limits: the smallest and the largest value of each symbol; boxes: of the values that change,
     inside of the arrays; loops: how a loop is gone through, by its first result; constants: what is
-    known of the inputs.
+    known of the inputs; rows: the dimension that runs in time of a value, and how many rows of it
+    are known before the first; odd: what may be no number, or have no derivative, where rows are
+    not known yet.
     """
 
     def __init__(
@@ -35,6 +38,8 @@ class Plan:
         self.graph, self.limits, self.nodes = graph, limits, graph.order()
         self.boxes: dict[int, tuple[Box, ...]] = {}
         self.loops: dict[int, Any] = {}
+        self.rows: dict[int, tuple[int, int]] = {}
+        self.odd: compat.Eqn | None = None
         self.memo: dict[Any, Any] = {}  # what was found out about constants
         self._folded: dict[int, Any] = dict(constants or {})
         self._constant: set[int] = {v for v in range(len(graph.avals)) if self._is_literal(v)}
@@ -104,6 +109,14 @@ class Plan:
                 memo.update(zip(node.outs, execute(node, [memo[w] for w in node.ins]), strict=True))
         return memo[v]
 
+    def begun(self, v: int, x: Any) -> Any:
+        """A value before the first row: what stands where rows are not known yet is a number."""
+        if v not in self.rows or not jnp.issubdtype(x.dtype, jnp.inexact):
+            return x
+        dim, known = self.rows[v]
+        place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+        return jnp.where((place < known) | jnp.isfinite(x), x, jnp.zeros((), x.dtype))
+
     def values(self, args: Sequence) -> tuple[dict[int, Any], dict[int, Any]]:
         """All values of the program on whole arguments, and what its loops keep."""
         found = dict(zip(self.graph.inputs, args, strict=True))
@@ -136,7 +149,7 @@ def execute(node: Node, xs: Sequence) -> list:
 def opened(program: compat.Jaxpr) -> Graph:
     """The graph of a program with all calls in it opened; refuses side effects.
 
-    A call with a derivative of its own is opened as well: what is differentiated is its body.
+    A call with a derivative of its own is opened as well: see `own_derivative`.
     """
 
     def inline(eqn: compat.Eqn) -> bool:
@@ -152,6 +165,51 @@ def opened(program: compat.Jaxpr) -> Graph:
                 hint="take it out of the function, or return what it is given",
             )
     return graph
+
+
+# those whose own derivative is that of their bodies, only better rounded
+SAME_DERIVATIVE = {"_softmax", "logaddexp", "_logsumexp", "logsumexp"}
+
+
+def own_derivative(program: compat.Jaxpr) -> compat.Eqn | None:
+    """A call in a program with another derivative than that of its body, if there is one."""
+    for eqn in program.eqns:
+        inside = compat.bodies(eqn.params)
+        if isinstance(compat.view(eqn), compat.CustomJvp | compat.CustomVjp):
+            names = {body.jaxpr.debug_info.func_name for body in inside}
+            if names.isdisjoint(SAME_DERIVATIVE):
+                return eqn
+        for body in inside:
+            if (found := own_derivative(body)) is not None:
+                return found
+    return None
+
+
+def without_derivative(eqn: compat.Eqn | None, why: str, tree: Any) -> Any:
+    """The arrays of a pytree; their derivative is a TransformError, at the line of an equation."""
+    if eqn is None:
+        return tree
+
+    @jax.custom_jvp
+    def same(x):
+        return x
+
+    @same.defjvp
+    def refuse(xs, tangents):
+        raise TransformError(
+            f"a derivative is taken through steps or updates, but {why}",
+            where=compat.where(eqn),
+            hint="differentiate the function itself",
+        )
+
+    def marked(x):
+        return same(x) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else x
+
+    return jax.tree.map(marked, tree)
+
+
+OWN = "a call in it has a derivative of its own, of whole arrays only"
+ODD = "what stands where rows are not known yet may have none"
 
 
 class Seen(dict):

@@ -1,0 +1,175 @@
+"""Programs in which something that is not known yet could get into a result: right, or refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from malleable import TransformError, as_scan, incremental
+
+T, D = 8, 4
+TRIL = np.tril(np.ones((T, T), bool))
+
+
+def draw(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+X, POSITIVE = draw(T, D), jnp.abs(draw(T, D)) + 0.5
+
+
+def assert_right(f, x, tolerance=1e-5):
+    carry, step = as_scan(f, x)
+    _, ys = jax.jit(lambda c, x: lax.scan(step, c, x))(carry, x)
+    wanted = f(x)
+    assert ys.dtype == wanted.dtype
+    ys, wanted = (jnp.asarray(y, jnp.promote_types(y.dtype, jnp.float32)) for y in (ys, wanted))
+    np.testing.assert_allclose(ys, wanted, tolerance, tolerance)
+
+
+def masked(x):
+    return jnp.where(TRIL, x @ x.T, -1e30)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [jnp.log, lambda x: 1 / x, lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True)],
+)
+def test_values_that_zeros_have_none_of_stay_numbers(values):
+    assert_right(lambda x: jax.nn.softmax(masked(x)) @ values(x), POSITIVE)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: (TRIL * jnp.log(x @ x.T)) @ x,
+        lambda x: (TRIL / (x @ x.T)) @ x,
+        lambda x: jax.nn.softmax(1 / (x @ x.T) + np.where(TRIL, 0, -1e30)) @ x,
+        lambda x: jnp.einsum("ts,ts,sd->td", jax.nn.softmax(masked(x)), jnp.log(x @ x.T), x),
+    ],
+)
+def test_a_zero_does_not_mask_what_may_be_no_number(f):
+    with pytest.raises(TransformError, match="not causal"):
+        as_scan(f, POSITIVE)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: masked(x) + (-masked(x)),
+        lambda x: masked(x) - 2 * masked(x),
+        lambda x: masked(x) + masked(x) ** 2,
+        lambda x: masked(x) + np.where(np.triu(np.ones((T, T)), 2), np.float32(1e30), 0),
+        lambda x: masked(x) - np.where(np.triu(np.ones((T, T)), 2), np.float32(-1e30), 0),
+    ],
+)
+def test_a_mask_that_is_undone_masks_nothing(f):
+    with pytest.raises(TransformError, match="not causal"):
+        as_scan(lambda x: jax.nn.softmax(f(x)) @ x, X)
+
+
+def test_bits_of_integers_are_no_truth_values():
+    def f(x):
+        return ((jnp.where(TRIL, x[None] * 0, 1) | 4) * (x[:, None] + x[None])).sum(1)
+
+    with pytest.raises(TransformError, match="not causal"):
+        as_scan(f, jnp.arange(T))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_the_lowest_number_of_half_precision_masks(dtype):
+    def f(x):
+        return jax.nn.softmax(jnp.where(TRIL, x @ x.T, jnp.finfo(x.dtype).min)) @ x
+
+    assert_right(f, X.astype(dtype), 5e-2)
+
+
+def test_a_mask_may_be_taken_away():
+    assert_right(lambda x: jax.nn.softmax(x @ x.T - 1e9 * (1 - TRIL)) @ x, X)
+
+
+def test_the_lowest_of_what_is_known():
+    assert_right(lambda x: jnp.min(jnp.where(TRIL, x @ x.T, jnp.inf), -1), X)
+
+
+def test_complex_numbers_under_a_triangle():
+    assert_right(lambda x: (TRIL * (x @ x.conj().T)) @ x, X + 1j * X[::-1])
+
+
+def test_an_axis_is_counted_from_the_end():
+    x = draw(2, T)
+    carry, step = as_scan(lambda x: jnp.cumsum(x, -1), x, axis=-1)
+    np.testing.assert_allclose(lax.scan(step, carry, x.T)[1].T, jnp.cumsum(x, -1), 1e-5)
+
+
+# ---------------------------------------------------------------- derivatives
+
+
+def gradients(f, x):
+    carry, step = as_scan(f, x)
+    w = draw(T, D, seed=1)
+    return [
+        jax.grad(lambda x: (lax.scan(step, carry, x)[1] * w).sum())(x),
+        jax.grad(lambda x: (f(x) * w).sum())(x),
+    ]
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: jax.nn.softmax(masked(x)) @ jnp.log(x),
+        lambda x: jax.nn.softplus(jnp.cumsum(x, 0)),
+        lambda x: lax.associative_scan(lambda a, b: a * b / (a + b), x),
+    ],
+)
+def test_derivatives_through_steps(f):
+    ours, wanted = gradients(f, POSITIVE)
+    np.testing.assert_allclose(ours, wanted, 1e-4, 1e-4)
+
+
+@jax.custom_vjp
+def twice(x):
+    return x * 2
+
+
+twice.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 100,))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: jnp.cumsum(twice(x), 0),
+        lambda x: jnp.cumsum(jax.nn.relu(x), 0),
+        lambda x: jax.nn.softmax(jnp.where(TRIL, jnp.sqrt(x @ x.T), -jnp.inf)) @ x,
+    ],
+)
+def test_a_derivative_that_steps_do_not_have_is_refused(f):
+    assert_right(f, POSITIVE)
+    with pytest.raises(TransformError, match=r"derivative(.|\n)*test_wrong_numbers\.py:\d+"):
+        gradients(f, POSITIVE)
+
+
+def test_a_derivative_that_updates_do_not_have_is_refused():
+    init, update = incremental(lambda x: twice(x).sum(), change={0: (1, None)})
+    _, state = init(X)
+    with pytest.raises(TransformError, match="derivative"):
+        jax.grad(lambda block: update(state, {0: (block, (2, 0))})[0])(X[:1])
+
+
+# ---------------------------------------------------------------- updates
+
+
+@pytest.mark.parametrize("sizes", [(2, None), (None, 2), (1, 1)])
+def test_updates_of_what_is_read_at_places_that_are_not_known(sizes):
+    def f(x, i):
+        loop = lax.fori_loop(0, T, lambda k, h: h.at[k].set(x[k] * 2), jnp.zeros((T, D)))
+        return loop, lax.dynamic_slice(x, (i, 1), (3, 3))
+
+    init, update = incremental(f, change={0: sizes, 1: ()})
+    _, state = init(X, jnp.int32(3))
+    block = draw(*(n if k is None else k for k, n in zip(sizes, X.shape, strict=True)), seed=1)
+    ys, _ = update(state, {0: (block, (0, 1)), 1: (jnp.int32(4), ())})
+    x = lax.dynamic_update_slice(X, block, (0, 1))
+    for y, wanted in zip(ys, f(x, jnp.int32(4)), strict=True):
+        np.testing.assert_allclose(y, wanted, 1e-6)
