@@ -215,9 +215,9 @@ ODD = "what stands where rows are not known yet may have none"
 class Seen(dict):
     """Values that remember which of them were asked for."""
 
-    def __init__(self, values: Mapping):
+    def __init__(self, values: Mapping, asked: set):
         super().__init__(values)
-        self.asked: set = set()
+        self.asked = asked
 
     def __getitem__(self, v):
         self.asked.add(v)
@@ -226,13 +226,6 @@ class Seen(dict):
 
 def asked_for(types: Mapping[int, Any], trial: Callable) -> list[int]:
     """Which of the values of some types trial(values) asks for; nothing is computed."""
-    asked: set[int] = set()
-
-    def run(values):
-        seen = Seen(values)
-        made = trial(seen)
-        asked.update(seen.asked)
-        return made
-
-    jax.eval_shape(run, dict(types))
+    asked: set = set()
+    jax.eval_shape(lambda values: trial(Seen(values, asked)), dict(types))
     return sorted(asked)
