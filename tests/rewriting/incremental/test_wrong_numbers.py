@@ -146,8 +146,9 @@ twice.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 100,))
 )
 def test_a_derivative_that_steps_do_not_have_is_refused(f):
     assert_right(f, POSITIVE)
+    carry, step = as_scan(f, POSITIVE)
     with pytest.raises(TransformError, match=r"derivative(.|\n)*test_wrong_numbers\.py:\d+"):
-        gradients(f, POSITIVE)
+        jax.grad(lambda row: step(carry, row)[1].sum())(POSITIVE[0])
 
 
 def test_a_derivative_that_updates_do_not_have_is_refused():
