@@ -77,12 +77,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(76700, 58000),
+    "all": Budget(76620, 58000),
     "compat": Budget(2700, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(13400, 12500),
+    "rewriting": Budget(13490, 12500),
     "python_source": Budget(1000, 1000),
     "arrays": Budget(3370, 3100),
     "frontend": Budget(12760, 9300),

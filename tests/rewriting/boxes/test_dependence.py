@@ -171,7 +171,7 @@ def test_every_primitive_has_a_row_or_is_taken_whole_for_a_reason():
         "place",  # where a value is kept holds for all of it
     )
     odd = {"reduce", "reduce_window", "select_and_scatter", "select_and_scatter_add"}
-    odd |= {"select_and_gather_add", "tile", "unstack", "stack", "approx_top_k", "fft"}
+    odd |= {"select_and_gather_add", "tile", "approx_top_k", "fft"}
     odd |= {"ragged_dot_general", "scaled_dot"}
     assert PRIMITIVES.keys() - rows - taken_whole == odd
     assert odd & rows == set()

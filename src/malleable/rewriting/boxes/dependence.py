@@ -264,7 +264,7 @@ def _stack(p, ins, out, known):
 
 
 def _unstack(p, ins, out, known):
-    return [_kept(len(ins[0]), [p["axis"]])]
+    return [_but(len(ins[0]), [p["axis"]])]
 
 
 def _along_others(name):
