@@ -145,6 +145,34 @@ def test_rows_of_a_map_are_computed_one_by_one():
     np.testing.assert_allclose(y, f(put(rows, np.ones((1, 6), np.float32), (3, 0))), 1e-5)
 
 
+@pytest.mark.parametrize("at", [0, 1, 57, 98, 99])
+def test_a_chain_forgets_after_some_steps(at):
+    """Each term of a density needs the value before, and the one before that."""
+
+    def f(z):
+        def term(before, z):
+            last, older = before
+            return (z, last), -((z - 2 * last + jnp.sin(older)) ** 2)
+
+        (last, _), terms = lax.scan(term, (jnp.zeros(3), jnp.ones(3)), z)
+        return terms.sum() + last.sum()
+
+    z, block = x(100, 3), np.ones((1, 3), np.float32)
+    init, update = incremental(f, change={0: (1, None)})
+    _, state = init(z)
+    y, state = update(state, {0: (block, (at, 0))})
+    z = put(z, block, (at, 0))
+    np.testing.assert_allclose(y, f(z), 1e-5)
+    y, state = update(state, {0: (2 * block, (min(at + 1, 99), 0))})
+    z = put(z, 2 * block, (min(at + 1, 99), 0))
+    np.testing.assert_allclose(y, f(z), 1e-5)
+    for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(init(z)[1]), strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+    program = jax.make_jaxpr(lambda s: update(s, {0: (block, (at, 0))})[0])(state)
+    lengths = [e.params["length"] for e in program.jaxpr.eqns if e.primitive.name == "scan"]
+    assert lengths == [3]
+
+
 def test_what_is_computed_whole_is_said():
     with listen() as heard:
         init, _ = incremental(lambda v: jnp.linalg.inv(jnp.diag(v) + 1), change={0: (1,)})

@@ -6,9 +6,9 @@ from typing import Any
 from malleable import compat
 from malleable.notes import note
 from malleable.rewriting.boxes.dependence import Along, dirty_box, rel
-from malleable.rewriting.boxes.spans import Box, merged, whole, whole_span
+from malleable.rewriting.boxes.spans import Box, Span, merged, whole, whole_span
 from malleable.rewriting.graph.graph import Node
-from malleable.rewriting.incremental.loops import ROUNDS, Layers, Rows
+from malleable.rewriting.incremental.loops import ROUNDS, Layers, Rows, forgets
 from malleable.rewriting.incremental.plan import Plan, inside_of, opened
 
 Boxes = tuple[Box, ...]
@@ -80,12 +80,17 @@ def _dirty_loop(plan: Plan, node: Node, nominal: dict) -> "list | None":
     view: Any = compat.view(node.eqn)
     consts, carry, xs = view.split(node.ins)
     rows = [box for v in xs for box in nominal.get(v, ())]
-    if not carry and rows and not any(v in nominal for v in consts):
+    if rows and not any(v in nominal for v in (*consts, *carry)):
         first = merged([(box[0],) for box in rows], (view.length,))
-        if len(first) == 1 and first[0][0] != whole_span(view.length):
-            plan.loops[node.outs[0]] = Rows(plan, node, view, first[0][0])
-            return [((first[0][0], *whole(plan.shape(v))[1:]),) for v in node.outs]
-        return None
+        steps = forgets(view, [v in nominal for v in xs])
+        if len(first) == 1 and steps is not None and not (carry and view.reverse):
+            start, size = first[0][0]
+            if size + steps < view.length:
+                span = Span(start, size + steps)
+                plan.loops[node.outs[0]] = Rows(plan, node, view, span)
+                last = [(plan.whole(v),) for v in node.outs[: len(carry)]]
+                ys = node.outs[len(carry) :]
+                return [*last, *(((span, *plan.whole(v)[1:]),) for v in ys)]
     return _layers(plan, node, view, nominal)
 
 

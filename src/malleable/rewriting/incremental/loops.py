@@ -10,35 +10,78 @@ from malleable.programs.evaluate import evaluate
 from malleable.rewriting.boxes.blocks import cut
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Node
-from malleable.rewriting.incremental.plan import Plan, asked_for
+from malleable.rewriting.incremental.plan import Plan, asked_for, opened
 from malleable.rewriting.incremental.run import Run, zeros
 
 TIME = "t"  # the symbol of the row that is new
+FAR = 9  # steps after which a state has forgotten, if it ever does
 ROUNDS = 3  # until what is found of a state is at rest, or is everything
 
 
 class Rows:
-    """A scan without a carry: the rows that change are computed again."""
+    """A scan whose state forgets: the rows that change are steps again, and as many behind them.
+
+    What stands before each step is kept, so that the steps may begin at any row.
+    """
 
     def __init__(self, plan: Plan, node: Node, view: Any, span: Span):
         self.view, self.span = view, span.clipped(view.length, plan.limits)
 
     def start(self, xs: Sequence) -> tuple[list, Any]:
-        return self._run(xs, self.view.length), ()
+        consts, carry, rows = self.view.split(xs)
+        last, ys, before = self._run(consts, carry, rows, self.view.length)
+        return [*last, *ys], (before, last)
 
     def step(self, run: Run, node: Node, kept: Any) -> tuple[list, Any]:
+        before, last = kept
         consts, _, xs = self.view.split(node.ins)
         rows = [run.read(v, (self.span, *run.plan.whole(v)[1:])) for v in xs]
-        outs = self._run([*map(run.clean, consts), *rows], self.span.size)
-        return [[x] for x in outs], ()
+        first = self.span.start.value(run.at)
+        carry = [lax.dynamic_index_in_dim(x, first, keepdims=False) for x in before]
+        carry, ys, new = self._run([*map(run.clean, consts)], carry, rows, self.span.size)
+        before = [
+            lax.dynamic_update_slice_in_dim(x, y, first, 0)
+            for x, y in zip(before, new, strict=True)
+        ]
+        is_last = first + self.span.size == self.view.length
+        last = [jnp.where(is_last, x, y) for x, y in zip(carry, last, strict=True)]
+        return [*([x] for x in last), *([y] for y in ys)], (before, last)
 
-    def _run(self, operands: Sequence, length: int) -> list:
-        consts, _, xs = self.view.split(operands)
+    def _run(self, consts: Sequence, carry: Sequence, xs: Sequence, length: int) -> tuple:
+        """The last state, the rows of the results, and the states before each row."""
+        n, reverse = len(carry), self.view.reverse and not carry
 
-        def body(_, x):
-            return None, evaluate(self.view.body, [*consts, *x])
+        def body(c, x):
+            outs = evaluate(self.view.body, [*consts, *c, *x])
+            return outs[:n], (outs[n:], c)
 
-        return list(lax.scan(body, None, list(xs), length=length, reverse=self.view.reverse)[1])
+        last, (ys, before) = lax.scan(body, list(carry), list(xs), length=length, reverse=reverse)
+        return last, ys, before
+
+
+def forgets(view: Any, changed: Sequence[bool]) -> int | None:
+    """After how many steps the state of a scan is what it was, when some of its rows change.
+
+    changed: which of the operands that have rows do; None where it may never be.
+
+    >>> from malleable import compat, stage
+    >>> def of(cell):
+    ...     f = lambda xs: lax.scan(cell, 0.0, xs)
+    ...     (eqn,) = stage(f)(jnp.ones(9)).jaxpr.eqns
+    ...     return forgets(compat.view(eqn), [True])
+    >>> of(lambda before, x: (x, x - before)), of(lambda total, x: (total + x, x))
+    (1, None)
+    """
+    graph = opened(view.body)
+    _, carry, rows = view.split(graph.inputs)
+    moving = [v for v, is_new in zip(rows, changed, strict=True) if is_new]
+    for steps in range(FAR):
+        reached = graph.reach(moving, forward=True)
+        ends = zip(carry, graph.outputs, strict=False)
+        moving = [a for a, b in ends if b in reached]
+        if not moving:
+            return steps
+    return None
 
 
 class Layers:
