@@ -186,3 +186,20 @@ def test_the_sum_of_as_many_numbers_as_a_condition_keeps_is_of_their_kind():
         return kinds, sum(ones) ** -1, sum(halves, 1)
 
     agree(f, V)
+
+
+@pytest.mark.parametrize("x", [1.0, -1.0])
+def test_a_dict_has_a_key_only_where_the_condition_of_its_comprehension_holds(x):
+    def f(x):
+        d = {i: v for i, v in enumerate([x, 2.0]) if v > 0}
+        return len(d), 0 in d, d.get(0, 7.0)
+
+    assert jax.jit(autograph(f))(x) == f(x)
+
+
+def test_a_set_with_a_traced_condition_is_refused_at_its_line():
+    def f(x):
+        return len({i for i, v in enumerate([x, 2.0]) if v > 0})
+
+    with pytest.raises(TransformError, match=r"a set .*\n  at .*test_comprehensions\.py:\d+"):
+        jax.jit(autograph(f))(1.0)

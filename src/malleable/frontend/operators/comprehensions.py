@@ -179,7 +179,7 @@ def collect(kind: str, run: Callable) -> Any:
         return listed(collected.pairs)
     made: Any = set() if kind == "set" else {}
     for flag, value in collected.pairs:
-        put = (lambda v=value: made.add(v)) if kind == "set" else (lambda v=value: setitem(made, v))
+        put = lambda v=value: (put_key if kind == "set" else setitem)(made, v)  # noqa: E731
         if flag is True:
             put()
         else:
@@ -188,7 +188,13 @@ def collect(kind: str, run: Callable) -> Any:
 
 
 def setitem(made: dict, pair) -> None:
+    journal.touch_dict(made)
     made[pair[0]] = pair[1]
+
+
+def put_key(made: set, key) -> None:
+    journal.touch_set(made)
+    made.add(key)
 
 
 def listing(items) -> list:
