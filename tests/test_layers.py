@@ -77,7 +77,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(76690, 58000),
+    "all": Budget(77000, 58000),
     "compat": Budget(2700, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),
@@ -87,7 +87,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "arrays": Budget(3370, 3100),
     "frontend": Budget(12760, 9300),
     "execution": Budget(12820, 10300),
-    "inspection": Budget(22291, 16000),
+    "inspection": Budget(22460, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(700, 700),
 }
@@ -367,7 +367,7 @@ def test_the_foundation_is_read_in_one_sitting():
     assert sum(sizes.values()) <= 2580, sizes
 
 
-@pytest.mark.parametrize(("which", "most"), [("hooks", 600), ("frames", 150), ("rest", 450)])
+@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 450)])
 def test_the_rest_of_the_door_is_small(which, most):
     """What JAX has no public way for, and what only those who look into programs need of it.
 

@@ -126,6 +126,7 @@ class Held:
     init_flat, init_val_flat = Local(SCAN), Local(WHILE)
     lower, upper = Local(FORI), Local(FORI)
     in_carry, out_carry = Local(CARRY_CHECK), Local(CARRY_CHECK)
+    ys = Local(SCAN, "ys_avals")
     cond_out_avals = Local(LOOP_PROGRAMS)
     pred, index = Local(COND), Local(SWITCH)
     operands, true_fun, false_fun = Local((*COND, *SWITCH)), Local(COND), Local(COND)

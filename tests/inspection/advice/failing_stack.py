@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 from flax import nnx
+from flax.training import train_state
 from jax import numpy as jnp
 
 from tests.inspection.advice.failing import failing
@@ -257,3 +258,154 @@ def rows():
         return y + b  #!
 
     jax.jit(add)(jnp.ones((8, 3)), jnp.ones(8))
+
+
+@failing(r"`train`", both=(r"__call__", r"\.init"), fix=(r"\.init\(key, \.\.\., train=",))
+def linen_lacks_train():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            return nn.Dense(3)(x) if train else x
+
+    Net().init(jax.random.key(0), jnp.ones((2, 3)))  #!
+
+
+@failing(r"`out`", both=(r"float32\[4,3\]", r"net\.apply"), fix=(r"\(output, variables\)",))
+def linen_output():
+    net, x = nn.Dense(3), jnp.ones((4, 3))
+    out, _ = net.init_with_output(jax.random.key(0), x)
+    net.apply(out, x)  #!
+
+
+@failing(r"`out`", both=(r"a tuple of 2",), fix=(r"hint: perhaps take an element, out\[0\]",))
+def linen_pair():
+    net, x = nn.BatchNorm(use_running_average=False), jnp.ones((4, 3))
+    variables = net.init(jax.random.key(0), x)
+
+    def loss(params):
+        out = net.apply(variables | {"params": params}, x, mutable=["batch_stats"])
+        return jnp.mean(out**2)  #!
+
+    jax.grad(loss)(variables["params"])
+
+
+@failing(r"`grads`", both=(r"a tuple of 2", r"apply_gradients"), fix=(r"pass grads\[1\]",))
+def train_state_pair():
+    net, x = nn.Dense(3), jnp.ones((4, 3))
+    params = net.init(jax.random.key(0), x)
+    made = train_state.TrainState.create
+    state = made(apply_fn=net.apply, params=params, tx=optax.adam(1e-3))
+    grads = jax.value_and_grad(lambda p: net.apply(p, x).sum())(params)
+    state.apply_gradients(grads=grads)  #!
+
+
+@failing(r"`state`", both=(r"TrainState",), fix=(r"state = state\.replace\(params=\{\}\)",))
+def train_state_attribute():
+    made = train_state.TrainState.create
+    state = made(apply_fn=None, params={}, tx=optax.adam(1e-3))
+    state.params = {}  #!
+
+
+@failing(r"`out`", both=(r"the carry is expected", r"`new`"), fix=(r"`return new, out`",))
+def linen_cell():
+    cell, x = nn.LSTMCell(8), jnp.ones((5, 2, 4))
+    carry = cell.initialize_carry(jax.random.key(0), (2, 4))
+    params = cell.init(jax.random.key(0), carry, x[0])
+
+    def body(carry, now):
+        new, out = cell.apply(params, carry, now)
+        return out, new  #!
+
+    jax.lax.scan(body, carry, x)
+
+
+@failing(r"Embed", both=(r"float32\[2,5\]",), fix=(r"\.astype\(jnp\.int32\)",))
+def linen_tokens():
+    nn.Embed(10, 4).init(jax.random.key(0), jnp.ones((2, 5)))  #!
+
+
+@failing(r"Linear", fix=(r"write nnx\.Linear\(4, 8, rngs=nnx\.Rngs\(0\)\)",))
+def nnx_lacks_rngs():
+    nnx.Linear(4, 8)  #!
+
+
+@failing(r"self\.layers", fix=(r"self\.layers = nnx\.List\(",))
+def nnx_list():
+    class Deep(nnx.Module):
+        def __init__(self, rngs):
+            self.layers = [nnx.Linear(4, 4, rngs=rngs) for _ in range(3)]  #!
+
+    Deep(nnx.Rngs(0))
+
+
+@failing(r"`x` has size 8", fix=(r"hint: perhaps do not map .*: in_axes=\(None, 0\)$",))
+def nnx_vmap():
+    model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+    nnx.vmap(lambda m, x: m(x))(model, jnp.ones((8, 4)))  #!
+
+
+@failing(r"train", fix=(r"nnx\.jit\(step, static_argnames='train'\)",))
+def nnx_train():
+    @nnx.jit
+    def step(model, x, train):
+        return model(x) if train else x  #!
+
+    step(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), jnp.ones((2, 3)), True)
+
+
+@failing(r"`updates`", both=(r"a tuple of 2", r"apply_updates"), fix=(r"pass updates\[0\]",))
+def eqx_pair():
+    net, opt = eqx.nn.Linear(3, 2, key=jax.random.key(0)), optax.sgd(0.1)
+    grads = eqx.filter_grad(lambda m: jnp.sum(m(jnp.ones(3))))(net)
+    updates = opt.update(grads, opt.init(net))
+    eqx.apply_updates(net, updates)  #!
+
+
+@failing(r"`drop`", fix=(r"drop\(x, key=key\)",))
+def eqx_dropout():
+    drop, x = eqx.nn.Dropout(0.5), jnp.ones(3)
+    drop(x)  #!
+
+
+@failing(r"'x'", fix=(r"a name of its own",))
+def numpyro_names():
+    def model():
+        numpyro.sample("x", dist.Normal(0, 1))
+        numpyro.sample("x", dist.Normal(0, 2))  #!
+
+    kernel = numpyro.infer.NUTS(model)
+    mcmc = numpyro.infer.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False)
+    mcmc.run(jax.random.key(0))
+
+
+@failing(r"max_steps", fix=(r"a larger max_steps=",))
+def diffrax_steps():
+    term = diffrax.ODETerm(lambda t, y, args: -y)
+    y = jnp.ones(2)
+    diffrax.diffeqsolve(term, diffrax.Euler(), 0.0, 1.0, 0.01, y, max_steps=4)  #!
+
+
+@failing(r"Normal", both=(r"`loc` is float32\[3\]", r"`scale` is float32\[4\]"), fix=(r"plate",))
+def numpyro_parameters():
+    dist.Normal(jnp.zeros(3), jnp.ones(4))  #!
+
+
+@failing(r"scale", both=(r"Normal",), fix=(r"softplus",))
+def numpyro_scale():
+    dist.Normal(0, -1.0, validate_args=True)  #!
+
+
+@failing(r"`x > 0 and x < 1`", fix=(r"hint: write \(x > 0\) & \(x < 1\)",))
+def both_of_many():
+    def inside(x):
+        return jnp.where(x > 0 and x < 1, x, 0.0)  #!
+
+    jnp.sum(inside(jnp.array([0.5, 2.0])))
+
+
+@failing(r"`int\(\)`", fix=(r"hint: write jnp\.asarray\(jnp\.sum\(x\)\)\.astype\(jnp\.int32\)$",))
+def whole_part():
+    def times(x):
+        return x * int(jnp.sum(x))  #!
+
+    jax.jit(times)(jnp.ones(3) * 0.5)

@@ -1,8 +1,9 @@
 """Programs as they run, for whoever watches: the advice of `errors.explain()`.
 
 Stands in front of a call of a jitted function, its execution, and what lets C++ call it directly
-from then on; of a dtype that is asked for and not to be had, and of a write into an array that
-holds less. `jax.monitoring` tells of none of it, and the two warnings of JAX do not say where.
+from then on; of a dtype that is asked for and not to be had, of a write into an array that holds
+less, and of a reverse derivative. `jax.monitoring` tells of none of it, and the two warnings of
+JAX do not say where.
 """
 
 import contextlib
@@ -14,12 +15,12 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.core
 import jax.export
-from jax._src import config, core, dtypes, pjit
+from jax._src import api, config, core, dtypes, pjit
 from jax._src.interpreters import partial_eval as pe
 from jax._src.ops import scatter
 
 from malleable.compat.contexts import user_context
-from malleable.compat.hooks import Hook
+from malleable.compat.hooks import Hook, caller
 from malleable.compat.programs import Tracer
 
 # A call of a jitted function with values, or an execution: of such a call, or of a part of what
@@ -41,9 +42,10 @@ def watched(watch) -> Iterator[None]:
 
     Here is in this thread, or in this asyncio task and those that it begins. watch.narrowed(asked,
     given) is told of a dtype that is not to be had without jax_enable_x64, watch.converted(given,
-    kept) of one that is written into an array of a dtype that holds less. watch.lets_go(running)
-    is asked once a program has run: if it need not be seen again, JAX calls it directly from then
-    on, also in later blocks. What was compiled outside of every block is compiled again in one.
+    kept) of one that is written into an array of a dtype that holds less, watch.constant(frame,
+    out) of a derivative of `out` that is 0 for all values. watch.lets_go(running) is asked once a
+    program has run: if it need not be seen again, JAX calls it directly from then on, also in
+    later blocks. What was compiled outside of every block is compiled again in one.
     """
     global _round
     _live[watch] = thread = threading.get_ident()
@@ -101,6 +103,13 @@ def _watched_write(write, x, y, *rest, **named):
     return write(x, y, *rest, **named)
 
 
+def _watched_vjp(vjp, *args, **options):
+    found = vjp(*args, **options)
+    for watch in watches() if not found[1].jaxpr.outvars else ():
+        watch.constant(caller(), found[0])
+    return found
+
+
 def _unless_followed(make, *args):
     running, _thread.running = getattr(_thread, "running", None), None
     watching, debug = watches(), config.debug_nans.value or config.debug_infs.value
@@ -123,5 +132,6 @@ _HOOK = Hook(
     (pjit, "_get_fastpath_data", _unless_followed),
     (dtypes, "_maybe_canonicalize_explicit_dtype", _watched_dtype),
     (scatter, "_scatter_impl", _watched_write),
+    (api, "vjp", _watched_vjp),
     here=lambda: watches() or _inside.value,
 )

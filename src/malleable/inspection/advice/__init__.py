@@ -40,6 +40,8 @@ from malleable.inspection.advice.values.dtypes import dtypes
 from malleable.inspection.advice.values.leaks import leaks
 from malleable.inspection.advice.values.shapes import shapes
 from malleable.inspection.advice.watching import running
+from malleable.inspection.advice.watching.changed import Changed
+from malleable.inspection.advice.watching.constant import Constant
 from malleable.inspection.advice.watching.donations import DELETED, Donations
 from malleable.inspection.advice.watching.indices import Indices
 from malleable.inspection.advice.watching.keys import Keys
@@ -50,7 +52,7 @@ from malleable.inspection.advice.watching.storms import NO_TRACING, Storms
 _OURS = compat.PACKAGE + os.sep
 
 # each says what is silent, or remembers
-OBSERVERS = [Storms, Indices, Keys, Donations, Truncations, Memory]
+OBSERVERS = [Storms, Indices, Keys, Donations, Truncations, Memory, Changed, Constant]
 
 WHILE_RUNNING = (
     *(DELETED, CHECKS, RULES, HOST, NO_TRACING, KEYS, NONFINITE),

@@ -3,6 +3,7 @@ the user's line says it instead.
 """
 
 import ast
+import dataclasses
 import re
 import sys
 import types
@@ -257,10 +258,125 @@ def _transformed(met: re.Match, trouble: Trouble, step: Step) -> Told:
     return None
 
 
+# ---------------------------------------------------------------- what is left out of a call
+
+
+def _lacking(met: re.Match, trouble: Trouble, step: Step) -> Told:
+    """A module that is made or called without one of its arguments."""
+    name, kind, argument = met[1].split(".")[-2:], met[2], met[3]
+    inner = [s for s in _within(trouble, "flax") if s.name in ("init", "init_with_output")]
+    if inner and name[-1] == "__call__":
+        caller = trouble.caller(inner[-1])
+        what = f"{met[1].rpartition('.')[0].rpartition('.')[2]}.__call__ needs `{argument}`, too: "
+        what += f".{inner[-1].name} runs the module once, with what comes after the key"
+        way = f"pass {argument} there as well: .{inner[-1].name}(key, ..., {argument}=...)"
+        return what, way, caller.place if caller else None
+    call = _call(step)
+    if argument != "rngs" or "keyword" not in kind or call is None:
+        return None
+    given = ", ".join([*map(ast.unparse, [*call.args, *call.keywords]), "rngs=nnx.Rngs(0)"])
+    new = f"{ast.unparse(call.func)}({given})"
+    what = f"{name[0]} makes its parameters from random numbers, and has no key to draw them from"
+    return what, _ways(step, Rewrite(f"write {new}", call, new)), None
+
+
+def _swapped(met: re.Match, trouble: Trouble, step: Step) -> Told:
+    """net.apply(out, x), where out, params = net.init_with_output(key, x)."""
+    call = _call(step)
+    if not _within(trouble, "flax") or call is None or not call.args:
+        return None
+    given = sources.value(call.args[0], step)
+    if not hasattr(given, "dtype"):
+        return None
+    what = f"`{text(call.args[0])}` is {of_type(given)}, and {text(call.func)} takes the variables "
+    what += "of the module first, a dictionary of collections"
+    way = "pass what .init has returned; .init_with_output returns (output, variables)"
+    return what, way, None
+
+
+def _replaced(met: re.Match, trouble: Trouble, step: Step) -> Told:
+    """state.params = params."""
+    node = sources.statement(sources.expression(step.place))
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    if not isinstance(node, ast.Assign) or not isinstance(target, ast.Attribute):
+        return None
+    owner, value = sources.value(target.value, step), ast.unparse(node.value)
+    name = text(target.value)
+    what = f"`{name}` is a {type(owner).__name__}, a dataclass that cannot be changed in place"
+    new = f"dataclasses.replace({name}, {target.attr}={value})"
+    if callable(getattr(type(owner), "replace", None)):
+        new = f"{name}.replace({target.attr}={value})"
+    if not dataclasses.is_dataclass(owner) or not isinstance(target.value, ast.Name):
+        return None
+    return what, f"make a new one: {name} = {new}", None
+
+
+def _tokens(met: re.Match, trouble: Trouble, step: Step) -> Told:
+    """Floats where an embedding takes whole numbers."""
+    layers = [s for s in _within(trouble, "flax") if type(s.values.get("self")).__name__ == "Embed"]
+    given = layers[0].values.get("inputs") if layers else None
+    if given is None:
+        return None
+    what = f"Embed looks up rows by whole numbers, and is given {of_type(given)}"
+    return what, "make its input a whole number: .astype(jnp.int32)", None
+
+
+def _dropout(met: re.Match, trouble: Trouble, step: Step) -> Told:
+    call = _call(step)
+    if not _within(trouble, "equinox") or call is None:
+        return None
+    name, given = text(call.func), ", ".join(map(text, call.args))
+    what = f"`{name}` draws random numbers, and is given no key"
+    way = f"pass one: {name}({given}, key=key); or inference=True, or eqx.nn.inference_mode, where "
+    return what, f"{way}nothing is to be dropped", None
+
+
+def _parameters(met: re.Match, trouble: Trouble, step: Step) -> Told:
+    """dist.Normal(mu, scale) with parameters that do not broadcast."""
+    inner = [s for s in _within(trouble, "numpyro") if s.name == "__init__"]
+    made = next((s for s in reversed(inner) if "self" in s.values), None)
+    names = getattr(type(made.values["self"]), "arg_constraints", ()) if made else ()
+    given = {n: made.values.get(n) for n in names} if made else {}
+    shown = [f"`{n}` is {of_type(x)}" for n, x in given.items() if x is not None]
+    if made is None or len(shown) < 2:
+        return None
+    what = f"the parameters of {type(made.values['self']).__name__} do not broadcast to one shape: "
+    way = "give them shapes that broadcast; independent variables belong into a plate"
+    return what + ", ".join(shown), way, None
+
+
 ecosystem = topic(
     Diagnosis("not a valid JAX type|Error interpreting argument to", _module),
     Diagnosis(r"lhs feature dimension size .*? but (\d+) // 1 != (\d+)", _channels),
     Diagnosis("", _frozen, kind="FrozenInstanceError"),
+    Diagnosis("", _replaced, kind="FrozenInstanceError"),
+    Diagnosis(r"(\S+)\(\) missing 1 required (.*) argument: '(\w+)'", _lacking),
+    Diagnosis(r"unsupported operand type <class 'str'>", _swapped),
+    Diagnosis(r"^Input type must be an integer or unsigned integer", _tokens),
+    Diagnosis(r"^Dropout requires a key", _dropout),
+    Diagnosis(r"^Incompatible shapes for broadcasting", _parameters),
+    Diagnosis(
+        r"^all sites must have unique names but got `(.*?)` duplicated",
+        what="two sites of the model are called {_1!r}",
+        hint="give each a name of its own; in a loop, f'{_1}_{{i}}', or a plate",
+    ),
+    Diagnosis(
+        r"^(\w+) distribution got invalid (\w+) parameter",
+        what="the parameter {_2} of {_1} is outside of what it may be",
+        hint="make it so: jnp.exp or jax.nn.softplus of a free value is positive",
+    ),
+    Diagnosis(
+        r"maximum number of solver steps was reached",
+        what="the solver of Diffrax ends after max_steps steps, and is not at t1 by then",
+        hint="pass a larger max_steps= (None: no limit), or larger steps: an adaptive "
+        "diffrax.PIDController, and for a stiff equation an implicit solver, diffrax.Kvaerno5()",
+    ),
+    Diagnosis(
+        r"assigned to static attribute '(\w+)' of Pytree type",
+        what="self.{_1} is a list or a dict that holds parts of the module, and nnx keeps these "
+        "in lists and dicts of its own",
+        hint="write self.{_1} = nnx.List([...]), or nnx.Dict(...)",
+    ),
     Diagnosis("zeros_like requires", _state),
     *(Diagnosis("", probe) for probe in (_labels, _updates, _field, _site, _transformed)),
     Diagnosis(

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import os
 import sys
 import threading
 import weakref
@@ -63,13 +64,18 @@ def paused() -> Iterator[None]:
 
 def _record(kind: str, result: Any, args: tuple, kwargs: dict) -> None:
     frame = sys._getframe(1)
-    while frame is not None and compat.is_hidden(frame):
+    while frame is not None and (compat.is_hidden(frame) or _is_of_nnx(frame)):
         frame = frame.f_back
     if frame is not None and not getattr(_paused, "now", False):
         place = place_of(frame.f_code, frame.f_lasti)
         funs = tuple(_weak(fun) for fun in args if callable(fun))
         options = {name: kwargs[name] for name in _OPTIONS & kwargs.keys()}
         _made.append(Made(kind, place, funs, _weak(result), options))
+
+
+def _is_of_nnx(frame) -> bool:
+    """Whether this is nnx.jit, nnx.vmap and so on, which call their namesakes of JAX."""
+    return f"{os.sep}nnx{os.sep}transforms{os.sep}" in frame.f_code.co_filename
 
 
 def _weak(fun) -> Callable[[], Any]:

@@ -285,6 +285,11 @@ def _sizes(step: Step, spec, args, kwargs, names) -> tuple[str, str] | None:
     apart = [group for size, group in groups.items() if tie or size != usual]
     apart = [g for g in apart if all(type(i) is int for i in g)]
     apart = [g for g in apart if sum(bool(g & other) for other in groups.values()) == 1]
+    mixed = {i for i, *_ in (s[1:] for s in sizes) if sum(i in g for g in groups.values()) > 1}
+    if mixed and not kwargs:  # a tree of parameters, say: it has no common axis
+        whole = [g for g in groups.values() if g - mixed]
+        apart, odd = [mixed] if len(whole) == 1 else [], []
+        ways = []
     axes = [f"in_axes={_without(spec, args, g)!r}" for g in apart if len(g) < len(args)]
     if axes:
         ways.append(f"do not map what is the same for all: {' or '.join(axes)}")
@@ -296,6 +301,8 @@ def _sizes(step: Step, spec, args, kwargs, names) -> tuple[str, str] | None:
             f"keyword arguments are always mapped along axis 0: pass it by position with None in "
             f"in_axes, or fix it with functools.partial({name}, {names_of})"
         )
+    if not ways:
+        ways = ["map only what has one row for each example: None in in_axes for the rest"]
     return f"the examples are not equally many: {shown}", "; or ".join(ways)
 
 

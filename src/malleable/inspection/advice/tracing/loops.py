@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
 from jax import numpy as jnp
 
 from malleable.compat import frames
@@ -69,6 +70,8 @@ def _carry(trouble: Trouble, loop: _Loop) -> Said | None:
     init = bodies.argument(call, *at.get(outer.name, (99, "init")))
     begins = f"\n  the loop starts at {here(caller.place)}"
     found = next(differences(start, end), None)
+    if found is not None and (swapped := _swapped(outer, start, begins)):
+        return swapped
     if found is not None:
         return _structure(found, fun, root, outer.name, start, end, begins, caller)
     program = step.held.program
@@ -96,6 +99,23 @@ def _carry(trouble: Trouble, loop: _Loop) -> Said | None:
     way = _ways(old, new, init, path, expression)
     ways = (*_started(old, new, init, path, caller), Way(way))
     return Said(what, ways, place or caller.place)
+
+
+def _swapped(outer: Step, start, begins: str) -> Said | None:
+    """A body of lax.scan that returns (y, carry)."""
+    fun = outer.held.body
+    ends = sources.returns(fun) if outer.name in frames.SCAN else []
+    value, place = ends[0] if len(ends) == 1 else (None, None)
+    if place is None or not isinstance(value, ast.Tuple) or len(value.elts) != 2:
+        return None
+    first, second = map(ast.unparse, value.elts)
+    name = sources.name_of(fun)
+    made = outer.held.ys.unflatten() if outer.held.ys is not None else None
+    if any(differences(start, made)) or any(map(_differ, *map(jax.tree.leaves, (start, made)))):
+        return None
+    what = f"{name} returns `{first}` where the carry is expected, and then `{second}`, which has "
+    what += f"the structure of the carry, {structure(start)}; lax.scan takes (carry, y){begins}"
+    return Said(what, f"write `return {second}, {first}`", place)
 
 
 def _started(old, new, init: ast.expr | None, path: str, caller: Step) -> Iterator[Way]:

@@ -68,8 +68,20 @@ def _two_trees(met: re.Match, trouble: Trouble, last: Step) -> Said | None:
                 what = f"{text(call.func)} goes through two trees at once, and {what}"
                 way = "make both from one tree: what is made for parameters, as the state of an "
                 way += "optimizer is, has to be made anew (.init) when these change"
+                for tree, pair, of in ((trees[0], other, name), (other, trees[0], first)):
+                    if (part := _part(tree, pair)) is not None:
+                        way = f"pass {of}[{part}]: `{of}` is a pair, whose part {part} is such a "
+                        way += "tree, as jax.value_and_grad and optimizers return it"
             return Said(what, way, caller.place)
     return None
+
+
+def _part(tree: Any, pair: Any) -> int | None:
+    """Which of two results, as of jax.value_and_grad or an optimizer's update, is such a tree."""
+    if type(pair) is not tuple or len(pair) != 2 or is_leaf(tree):
+        return None
+    like = [i for i, part in enumerate(pair) if not any(differences(tree, part, prefix=False))]
+    return like[0] if len(like) == 1 else None
 
 
 def _called_by(step: Step, tree: Any) -> str:

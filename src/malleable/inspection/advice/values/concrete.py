@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.compat import frames
+from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, flow, sources, tried, wording
 from malleable.inspection.advice.evidence.sources import MISSING
@@ -101,9 +101,13 @@ def truths(trouble: Trouble) -> Iterator[Advice]:
     shown = ", ".join(f"`{n}` has shape {shape}" for n, shape in shapes if shape)
     at = sources.text(asked.at)
     what = f"{asked.what.replace(' from', '')}, and `{at}` is an array of many: {shown}"
-    ways = [way if isinstance(way, str) else way.text for way in asked.ways]
-    way = "; or ".join((f"say which is meant: jnp.all({at}) or jnp.any({at})", *ways))
-    yield Advice(what, here(step.place), way, 3)
+    ways = [tried.way(way, step, values=False) for way in asked.ways]
+    if (
+        not isinstance(asked.at, ast.BoolOp | ast.UnaryOp)
+        and getattr(asked.at, "ops", [0])[1:] == []
+    ):
+        ways.insert(0, Way(f"say which is meant: jnp.all({at}) or jnp.any({at})"))
+    yield Advice(what, here(step.place), tuple(ways), 3)
 
 
 def _is_told(atom: ast.AST, told: list[str], step: Step, trouble: Trouble) -> bool:
@@ -180,13 +184,20 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
     static = ", ".join(f"{name}={value!r}" for name, value in options.items())
     place = made.place if made is not None else creation.find("jit", fun, trouble)
     where = f" (at {places.spell(place)})" if place is not None else ""
-    call = f"jax.jit({sources.name_of(fun)}, {static})"
+    call = f"{_spelled(place)}({sources.name_of(fun)}, {static})"
     if sources.parameters(fun)[:1] == ["self"]:
         call = f"{static} in its jax.jit"
     args, kwargs = jit.held.args or (), jit.held.kwargs or {}
     edits = tried.optioned(place, static)
     text = f"mark it static, {call}{where}, which compiles anew for every value"
     yield Way(text, edits, lambda: _traces(fun, options, args, kwargs))
+
+
+def _spelled(place: Place | None) -> str:
+    """`nnx.jit`, as it stands at a place that applies one; usually `jax.jit`."""
+    node: Any = sources.expression(place) if place is not None else None
+    shown = sources.text(node.func if isinstance(node, ast.Call) else node) if node else ""
+    return shown if shown.endswith(".jit") else "jax.jit"
 
 
 def _traces(fun, options: dict, args, kwargs) -> bool | None:

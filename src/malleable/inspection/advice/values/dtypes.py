@@ -13,7 +13,7 @@ from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.operands import Operand, operands
 from malleable.inspection.advice.evidence.sources import MISSING, text
 from malleable.inspection.advice.evidence.trouble import Trouble, here
-from malleable.inspection.advice.evidence.wording import kind, of_type
+from malleable.inspection.advice.evidence.wording import kind, of_type, shape_of
 from malleable.inspection.advice.hint import Advice
 
 
@@ -133,8 +133,9 @@ def _unsupported(found, node, known) -> tuple[str, str] | None:
         skip = f", or skip it: `if {one.name} is not None`" if one.name != "None" else ""
         return what, f"give it a value, e.g. {like}{skip}"
     if isinstance(one.value, list | tuple):
-        first = f"jnp.asarray({one.name})"
-        return what, f"make an array of it, {first}; or take an element, {one.name}[0]"
+        alike = len({str(shape_of(part)) for part in one.value}) == 1
+        first = f"make an array of it, jnp.asarray({one.name}); or " if alike else ""
+        return what, f"{first}take an element, {one.name}[0]"
     if isinstance(one.value, dict):
         return what, f"take an entry of it, {one.name}[...], or use jax.tree.map for all"
     if callable(one.value):

@@ -142,7 +142,7 @@ def _number(node: ast.AST, step: Step, words: str) -> Need | None:
         return Need(call, what, (Rewrite(way, call, ast.unparse(call.func.value)),))
     if name in _CASTS:
         new = f"jnp.asarray({given}).astype({_CASTS[name]})"
-        way = Rewrite(f"drop {name}(), or write {new}", call, new)
+        way = Rewrite(f"write {new}", call, new)
         return Need(call, f"`{name}()` needs the value of", (way,), True, args)
     if name == "round":
         way = Rewrite(f"write jnp.round({given})", call.func, "jnp.round")

@@ -76,6 +76,9 @@ class Observer:
     def converted(self, given, kept, caller: types.FrameType | None) -> None:
         """When a value is written into an array whose dtype holds less, x.at[i].add(y)."""
 
+    def constant(self, frame: types.FrameType, out, caller: types.FrameType | None) -> None:
+        """When the gradient of `out` is 0 for all values; frame: that of JAX which takes it."""
+
     def follows(self, running: compat.Running) -> bool:
         """Whether the program that has run is to be seen each time it runs."""
         return False
@@ -161,6 +164,9 @@ class Block:
 
     def converted(self, given, kept) -> None:
         self.look("converted", given, kept, caller())
+
+    def constant(self, frame: types.FrameType, out) -> None:
+        self.look("constant", frame, out, caller())
 
     def look(self, how: str, *seen, who: Iterable[Observer] | None = None) -> None:
         for observer in self.observers if who is None else who:
