@@ -367,6 +367,13 @@ def eqx_dropout():
     drop(x)  #!
 
 
+@failing(r"max_steps", fix=(r"a larger max_steps=",))
+def diffrax_steps():
+    term = diffrax.ODETerm(lambda t, y, args: -y)
+    y = jnp.ones(2)
+    diffrax.diffeqsolve(term, diffrax.Euler(), 0.0, 1.0, 0.01, y, max_steps=4)  #!
+
+
 @failing(r"'x'", fix=(r"a name of its own",))
 def numpyro_names():
     def model():
@@ -376,13 +383,6 @@ def numpyro_names():
     kernel = numpyro.infer.NUTS(model)
     mcmc = numpyro.infer.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False)
     mcmc.run(jax.random.key(0))
-
-
-@failing(r"max_steps", fix=(r"a larger max_steps=",))
-def diffrax_steps():
-    term = diffrax.ODETerm(lambda t, y, args: -y)
-    y = jnp.ones(2)
-    diffrax.diffeqsolve(term, diffrax.Euler(), 0.0, 1.0, 0.01, y, max_steps=4)  #!
 
 
 @failing(r"Normal", both=(r"`loc` is float32\[3\]", r"`scale` is float32\[4\]"), fix=(r"plate",))

@@ -135,7 +135,7 @@ def _frozen(found: re.Match, trouble: Trouble, step: Step) -> Told:
 def _state(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """opt.init(model)."""
     call = _call(step)
-    if not _within(trouble, "optax") or call is None:
+    if call is None:
         return None
     given = next((n for n in call.args if is_equinox(sources.value(n, step))), None)
     if given is None:
@@ -213,8 +213,6 @@ def _field(met: re.Match, trouble: Trouble, step: Step) -> Told:
 def _site(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """A site of NumPyro whose values do not fit the plates around it, or without a key."""
     inner = _within(trouble, "numpyro")
-    if not inner:
-        return None
     if trouble.kind == "AssertionError" and inner[0].values.get("key", 0) is None:
         call = _call(step)
         site = text(call.args[0]) if call is not None and call.args else "a site"
@@ -238,8 +236,6 @@ def _site(met: re.Match, trouble: Trouble, step: Step) -> Told:
 def _transformed(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """Haiku's functions, which are transformed before they are called."""
     words = trouble.text
-    if not _within(trouble, "haiku"):
-        return None
     if "must be initialized inside an `hk.transform`" in words:
         what = "modules of Haiku are made inside of a function that hk.transform is given"
         way = "write net = hk.transform(f), then params = net.init(key, x) and "
@@ -283,7 +279,7 @@ def _lacking(met: re.Match, trouble: Trouble, step: Step) -> Told:
 def _swapped(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """net.apply(out, x), where out, params = net.init_with_output(key, x)."""
     call = _call(step)
-    if not _within(trouble, "flax") or call is None or not call.args:
+    if call is None or not call.args:
         return None
     given = sources.value(call.args[0], step)
     if not hasattr(given, "dtype"):
@@ -323,7 +319,7 @@ def _tokens(met: re.Match, trouble: Trouble, step: Step) -> Told:
 
 def _dropout(met: re.Match, trouble: Trouble, step: Step) -> Told:
     call = _call(step)
-    if not _within(trouble, "equinox") or call is None:
+    if call is None:
         return None
     name, given = text(call.func), ", ".join(map(text, call.args))
     what = f"`{name}` draws random numbers, and is given no key"
@@ -351,10 +347,10 @@ ecosystem = topic(
     Diagnosis("", _frozen, kind="FrozenInstanceError"),
     Diagnosis("", _replaced, kind="FrozenInstanceError"),
     Diagnosis(r"(\S+)\(\) missing 1 required (.*) argument: '(\w+)'", _lacking),
-    Diagnosis(r"unsupported operand type <class 'str'>", _swapped),
-    Diagnosis(r"^Input type must be an integer or unsigned integer", _tokens),
-    Diagnosis(r"^Dropout requires a key", _dropout),
-    Diagnosis(r"^Incompatible shapes for broadcasting", _parameters),
+    Diagnosis(r"unsupported operand type <class 'str'>", _swapped, library="flax"),
+    Diagnosis(r"^Input type must be an integer or unsigned integer", _tokens, library="flax"),
+    Diagnosis(r"^Dropout requires a key", _dropout, library="equinox"),
+    Diagnosis(r"^Incompatible shapes for broadcasting", _parameters, library="numpyro"),
     Diagnosis(
         r"^all sites must have unique names but got `(.*?)` duplicated",
         what="two sites of the model are called {_1!r}",
@@ -377,8 +373,12 @@ ecosystem = topic(
         "in lists and dicts of its own",
         hint="write self.{_1} = nnx.List([...]), or nnx.Dict(...)",
     ),
-    Diagnosis("zeros_like requires", _state),
-    *(Diagnosis("", probe) for probe in (_labels, _updates, _field, _site, _transformed)),
+    Diagnosis("zeros_like requires", _state, library="optax"),
+    Diagnosis("", _labels, library="optax"),
+    Diagnosis("", _updates, library="optax"),
+    Diagnosis("", _field, library="diffrax"),
+    Diagnosis("", _site, library="numpyro"),
+    Diagnosis("", _transformed, library="haiku"),
     Diagnosis(
         r"Cannot mutate (\w+) from a different trace level",
         what="a {_1} of a module is changed here, inside of a function that JAX traces, and the "

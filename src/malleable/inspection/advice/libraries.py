@@ -169,7 +169,6 @@ _TABLE: tuple[tuple[str, Callable[[re.Match, Trouble, Step], Told]], ...] = (
     (r"not passing `params` when calling `update`", _no_params),
     (r"no `rngs` argument was provided to (\w+)", _no_rngs),
     (r"needs to have rank (\d+).*?has shape (\(.*?\))", _rank),
-    ("", _batch),
 )
 
 
@@ -186,4 +185,7 @@ def _refused(probe: Callable[[re.Match, Trouble, Step], Told]) -> Probe:
     return probed
 
 
-libraries = topic(*(Diagnosis(f"(?s){said}", _refused(probe)) for said, probe in _TABLE))
+libraries = topic(
+    *(Diagnosis(f"(?s){said}", _refused(probe)) for said, probe in _TABLE),
+    Diagnosis("", _refused(_batch), library="equinox"),
+)

@@ -29,7 +29,8 @@ Probe = Callable[[re.Match, Trouble, Step], "Said | tuple | dict | None"]
 class Diagnosis:
     """One error that is known by its text, its type and a frame of JAX, as far as these are given.
 
-    match, kind: patterns; frame: functions of JAX, one of which the error came through. probe
+    match, kind: patterns; frame: functions of JAX, one of which the error came through; library:
+    a package in whose files it is raised, or on the way. probe
     gives what is said, or the values for the templates what and hint, beside the groups of match,
     _1 and so on, and `at`; None where it is not sure.
     """
@@ -40,13 +41,18 @@ class Diagnosis:
     hint: str = ""
     kind: str = ""
     frame: tuple[str, ...] = ()
+    library: str = ""
 
     def said(self, trouble: Trouble) -> Said | None:
         """What this row says of an error, None if it is another one."""
         if self.kind and not re.fullmatch(self.kind, trouble.kind):
             return None
-        found, step = re.search(self.match, trouble.text), trouble.last
-        if found is None or step is None or (self.frame and not trouble.within(*self.frame)):
+        found = re.search(self.match, trouble.text)
+        if found is None or (step := trouble.last) is None:
+            return None
+        if self.library and self.library not in trouble.libraries:
+            return None
+        if self.frame and not trouble.within(*self.frame):
             return None
         told: Any = self.probe(found, trouble, step)
         if isinstance(told, dict):

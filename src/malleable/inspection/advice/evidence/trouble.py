@@ -66,24 +66,29 @@ class Trouble:
         """The steps in the user's own files, outermost first."""
         return [step for step in self.steps if step.own]
 
-    @property
+    @functools.cached_property
     def last(self) -> Step | None:
         """The innermost step in a file of the user's own: the line Python points at."""
         return self.own[-1] if self.own else None
 
-    @property
+    @functools.cached_property
     def foreign(self) -> Step | None:
         """The innermost line of another library, if the user's own line called into one."""
         at = self.steps.index(self.last) + 1 if self.last else 0
         later = [s for s in self.steps[at:] if _is_foreign(s.place.file)]
         return later[-1] if later else None
 
-    @property
+    @functools.cached_property
     def callee(self) -> Step | None:
         """What the innermost line of the user's own calls: the first step after it."""
         at = self.steps.index(self.last) + 1 if self.last else 0
         later = (s for s in self.steps[at:] if not s.place.file.startswith(compat.HOOKS))
         return next((s for s in later if s.name not in frames.AROUND), None)
+
+    @functools.cached_property
+    def libraries(self) -> set[str]:
+        """The folders of the files that the error came through: `optax` is one."""
+        return {part for s in self.steps if not s.own for part in s.place.file.split(os.sep)[:-1]}
 
     def within(self, *names: str) -> Step | None:
         """The innermost step of a library in a function of one of these names."""
