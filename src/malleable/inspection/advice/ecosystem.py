@@ -148,7 +148,7 @@ def _state(found: re.Match, trouble: Trouble, step: Step) -> Told:
 
 
 def _labels(found: re.Match, trouble: Trouble, step: Step) -> Told:
-    """Labels that are no whole numbers, or have one axis too many."""
+    """Labels that are not integers, or have one axis too many."""
     call = _call(step)
     inner = [s for s in _within(trouble, "optax") if {"logits", "labels"} <= set(s.values)]
     if call is None or not inner or "integer" not in inner[0].name or len(call.args) < 2:

@@ -28,7 +28,7 @@ class Given:
     tree: tuple[tuple, dict]
     leaves: list
     paths: list[str]
-    every: list[str]  # the paths of all leaves, those that are no arrays among them
+    every: list[str]  # the paths of all leaves, those that are not arrays among them
     traced: list[bool]
     static: list[str]
 

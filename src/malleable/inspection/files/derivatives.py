@@ -176,7 +176,7 @@ def _once(reader, eqn, body, rules: dict[str, Callable], identity=None) -> dict[
             make(refs[name].name)
     except TooMuch:
         raise
-    except Exception as err:  # a rule of the user's may raise anything
+    except Exception as err:  # a user-defined rule may raise anything
         reader.restore(before)
         why = str(getattr(err, "what", err)).partition("\n")[0]
         known[key] = {"body": plain, "refuses": f"`{base}`: {why}"}
@@ -197,7 +197,7 @@ _SIMPLE = (str, bytes, int, float, complex, bool, type(None), np.dtype, np.gener
 def _dig(x, parts: list, seen: set, user: bool = False) -> None:
     """Collect what a rule is made of, so that equal parts mean the same rule.
 
-    user: we are in a function of the user's, where everything counts. JAX wraps rules in
+    user: we are in a user function, where everything counts. JAX wraps rules in
     functions of its own, more of them with each trace: there, only what they lead to does.
     """
     if isinstance(x, tuple | list | frozenset):

@@ -44,7 +44,7 @@ def parameters(signature: list, given: calls.Given) -> list[str]:
 
 
 def take_arguments(body: Body, given: calls.Given) -> list[str]:
-    """Statements that take the arrays out of the arguments; of what is no array, look at it."""
+    """Statements that take the arrays out of the arguments; of what is not an array, look at it."""
     found = [
         f"_decided({_reach(path, i, given)}, {x!r}, {path!r})"
         for i, (path, x) in enumerate(zip(given.every, jax.tree.leaves(given.tree), strict=True))

@@ -1,4 +1,4 @@
-"""Programs of the bodies of loops and branches: which line of the user's makes which result."""
+"""Programs of the bodies of loops and branches: which user line makes which result."""
 
 import ast
 from typing import Any
@@ -22,7 +22,7 @@ def maker(program: Any, number: int) -> Place | None:
 
 
 def line_of(eqn: compat.Eqn) -> Place | None:
-    """The line of the user's own that an equation is from, if it is from one."""
+    """The line of user code that an equation is from, if it is from one."""
     found = places.own(compat.user_places(eqn))
     return found if found is not None and places.is_own(found.file) else None
 
@@ -86,12 +86,3 @@ def keys_of(path: str) -> list:
         keys.insert(0, inner)
         node = node.value
     return keys
-
-
-def argument(call: ast.AST | None, number: int, name: str) -> ast.expr | None:
-    """The expression passed for a parameter of a call."""
-    if not isinstance(call, ast.Call):
-        return None
-    named = next((k.value for k in call.keywords if k.arg == name), None)
-    plain = len(call.args) > number and not any(isinstance(x, ast.Starred) for x in call.args)
-    return named or (call.args[number] if plain else None)

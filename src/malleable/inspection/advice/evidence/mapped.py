@@ -65,7 +65,7 @@ def closed_over(step: Step, name: str) -> Any:
 
 
 def mapped_function(mapped: Step) -> Any:
-    """The function of the user's that a frame of pmap maps."""
+    """The user function that a frame of pmap maps."""
     for value in list(mapped.values.values()):
         for cell in getattr(value, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # it may be empty still

@@ -69,7 +69,7 @@ def text(node: ast.AST) -> str:
 
 
 def plain(fun: Any) -> types.FunctionType | None:
-    """The function of the user's behind partials, methods, and what JAX wraps around it."""
+    """The user function behind partials, methods, and what JAX wraps around it."""
     seen: set[int] = set()
     while id(fun) not in seen:
         seen.add(id(fun))

@@ -20,20 +20,21 @@ def text_of(node: ast.expr | None) -> str:
 
 
 def called(node: ast.expr | None) -> str:
-    """`take` for the call jnp.take(x, i); "" for what is no call of a name."""
+    """`take` for the call jnp.take(x, i); "" for what is not a call of a name."""
     match node:
         case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)):
             return name
     return ""
 
 
-def argument(node: ast.expr | None, position: int, keyword: str) -> ast.expr | None:
+def argument(call: ast.AST | None, position: int, keyword: str) -> ast.expr | None:
     """What a call passes for one of its arguments, given the position and the name of it."""
-    if not isinstance(node, ast.Call):
+    if not isinstance(call, ast.Call):
         return None
-    named = next((k.value for k in node.keywords if k.arg == keyword), None)
-    plain = node.args[position : position + 1]
-    return named or (plain[0] if plain and not isinstance(plain[0], ast.Starred) else None)
+    named = next((k.value for k in call.keywords if k.arg == keyword), None)
+    plain = call.args[: position + 1]
+    known = len(plain) > position and not any(isinstance(x, ast.Starred) for x in plain)
+    return named or (plain[position] if known else None)
 
 
 def calls_on(place: Place, *names: str) -> list[ast.Call]:

@@ -1,7 +1,7 @@
 """Ways out are tried before they are told: the rest of a function runs with the line edited.
 
 What runs must compute and nothing else: operators, control flow, calls of JAX, NumPy and `math`,
-methods of arrays, and functions of the user's that do no more. Traced values become types, to see
+methods of arrays, and user functions that do no more. Traced values become types, to see
 whether the program can be traced, and samples, to see whether it means the same.
 """
 
@@ -56,7 +56,7 @@ _STATEMENTS = (
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A way out that puts new text in the place of one node, or of all up to `last`."""
+    """A way out that puts new text in place of one node, or of all up to `last`."""
 
     text: str
     node: Any
@@ -73,7 +73,7 @@ def way(found: Rewrite | str, step: Step, *, values: bool = True) -> Way:
 
 
 def replaced(node: Any, new: str, file: str, last: Any = None) -> Edit:
-    """The edit that puts new text in the place of a node, or of all up to another one."""
+    """The edit that puts new text in place of a node, or of all up to another one."""
     last = last or node
     return Edit(file, node.lineno, node.col_offset, last.end_lineno, last.end_col_offset, new)
 
@@ -287,7 +287,7 @@ def pure(nodes: Sequence[ast.AST], value: Callable, depth: int = DEPTH) -> bool:
 
 
 def _passed(held: Any, depth: int) -> bool:
-    """Whether a value that is only passed on is no function of the user's that does more."""
+    """Whether a value that is only passed on is not a user function with side effects."""
     return not isinstance(held, types.FunctionType) or computes(held, depth)
 
 

@@ -68,7 +68,7 @@ class Trouble:
 
     @functools.cached_property
     def last(self) -> Step | None:
-        """The innermost step in a file of the user's own: the line Python points at."""
+        """The innermost step in user code: the line Python points at."""
         return self.own[-1] if self.own else None
 
     @functools.cached_property
@@ -80,7 +80,7 @@ class Trouble:
 
     @functools.cached_property
     def callee(self) -> Step | None:
-        """What the innermost line of the user's own calls: the first step after it."""
+        """What the innermost line of user code calls: the first step after it."""
         at = self.steps.index(self.last) + 1 if self.last else 0
         later = (s for s in self.steps[at:] if not s.place.file.startswith(compat.HOOKS))
         return next((s for s in later if s.name not in frames.AROUND), None)
@@ -95,7 +95,7 @@ class Trouble:
         return next((s for s in reversed(self.steps) if not s.own and s.name in names), None)
 
     def caller(self, step: Step | None) -> Step | None:
-        """The innermost step of the user's own outside of a step."""
+        """The innermost step of user code outside of a step."""
         before = self.steps[: self.steps.index(step)] if step else []
         return next((s for s in reversed(before) if s.own), None)
 

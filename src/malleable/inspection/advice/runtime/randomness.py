@@ -1,4 +1,4 @@
-"""Random keys that are used twice, under `jax.debug_key_reuse`, or are no keys."""
+"""Random keys that are used twice, under `jax.debug_key_reuse`, or are not keys."""
 
 import ast
 import re
@@ -54,7 +54,7 @@ def holds(step: Step, name: str, key) -> bool:
     return compat.key_numbers(value) is key or value is key
 
 
-# ---------------------------------------------------------------- what is no key
+# ---------------------------------------------------------------- what is not a key
 
 
 def not_a_key(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:

@@ -184,7 +184,7 @@ def _callbacks(program: compat.Jaxpr, outer: tuple = ()) -> Iterator[tuple]:
 
 
 def raised_at(text: str) -> Place | None:
-    """The innermost line of the user's own below a callback, in a traceback that a text quotes."""
+    """The innermost line of user code below a callback, in a traceback that a text quotes."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
     theirs = [i for i, f in enumerate(frames) if not places.is_own(f[0])]
     called = [i for i in theirs if "callback" in frames[i][2]]

@@ -181,7 +181,7 @@ def devices(met: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | No
 
 
 def _lying_on(ids: str, step: Step) -> str:
-    """The one name in the line of the user's that holds an array on these devices, or ""."""
+    """The one name in the user's line that holds an array on these devices, or ""."""
     names = {}
     for node in _names(step.place):
         value = step.values.get(node.id, step.frame.f_globals.get(node.id))
@@ -248,7 +248,7 @@ def constraint(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]
 
 
 def unknown_mesh_axis(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
-    """A spec with a name that is no axis of the mesh."""
+    """A spec with a name that is not an axis of the mesh."""
     axis, spec, known = found.groups()
     first = re.findall(r"\w+", known)[:1]
     hint = f"write '{first[0]}' in place of '{axis}'" if first else "name an axis of the mesh"

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from malleable.compat import Place, frames
-from malleable.inspection.advice.evidence import bodies, creation, sources
+from malleable.inspection.advice.evidence import creation, sources, syntax
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
 from malleable.inspection.advice.evidence.sources import MISSING, text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
@@ -189,7 +189,7 @@ def _no_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     value = step.held.fun
     name = {"vmap": "jax.vmap", "jit": "jax.jit", "grad": "jax.grad"}.get(step.name, step.name)
     call = next((n for n in ast.walk(node) if _first_is_call(n)), None) if node else None
-    written = bodies.argument(call or node, 0, "fun")
+    written = syntax.argument(call or node, 0, "fun")
     shown = f"`{text(written)}`" if written is not None else "its first argument"
     what = f"{name} takes a function, but {shown} is {_said(value)}"
     way = f"pass the function, and its arguments afterwards: {name}(f)(x)"
@@ -315,7 +315,7 @@ def _callee(trouble: Trouble, name: str) -> Any:
 
 
 def _direct(step: Step, name: str, problem: str) -> Said | None:
-    """A call of the user's own, of something that JAX made of a function."""
+    """A call in user code of something that JAX made of a function."""
     node = sources.expression(step.place)
     calls = [n for n in (node, *sources.parents(node)) if isinstance(n, ast.Call)] if node else []
     if not calls:

@@ -1,4 +1,4 @@
-"""Derivative rules of the user's own, custom_vjp and custom_jvp, that do not fit the function."""
+"""User-defined derivative rules, custom_vjp and custom_jvp, that do not fit the function."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Derivatives: what may be differentiated, by what, and rules of the user's own."""
+"""Derivatives: what may be differentiated, by what, and user-defined rules."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable.compat import Place, frames
-from malleable.inspection.advice.evidence import bodies, creation, sources
+from malleable.inspection.advice.evidence import bodies, creation, sources, syntax
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
@@ -173,7 +173,7 @@ def _reverse(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
         what += f"\n  it is differentiated at {here(last.place)}"
     ways = []
     if fori is not None:
-        upper = bodies.argument(fori, 1, "upper")
+        upper = syntax.argument(fori, 1, "upper")
         name = text(upper) if upper is not None else "n"
         if trouble.within(*frames.JIT) is not None and name.isidentifier():
             ways.append(f"let jit know the bound: jax.jit(..., static_argnames={name!r})")
@@ -196,12 +196,12 @@ def _tangents(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     fun, call = step.held.fun, sources.expression(caller.place)
     primals, tangents = step.held.primals, step.held.tangents
     names = sources.parameters(fun)
-    written = [bodies.argument(call, 1, "primals"), bodies.argument(call, 2, "tangents")]
+    written = [syntax.argument(call, 1, "primals"), syntax.argument(call, 2, "tangents")]
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         what = "jax.jvp takes the primals and the tangents as tuples, one entry per argument: "
         what += f"they are {kind(primals)} and {kind(tangents)}"
         parts = [_written(w, d) for w, d in zip(written, ("x", "t"), strict=True)]
-        name = _written(bodies.argument(call, 0, "fun"), "f")
+        name = _written(syntax.argument(call, 0, "fun"), "f")
         way = f"write jax.jvp({name}, ({parts[0]},), ({parts[1]},))"
         return Said(what, way, caller.place)
     if len(primals) != len(tangents):

@@ -9,7 +9,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable.compat import frames
-from malleable.inspection.advice.evidence import bodies, sources, tried
+from malleable.inspection.advice.evidence import bodies, sources, syntax, tried
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
 from malleable.inspection.advice.evidence.differences import differences
 from malleable.inspection.advice.evidence.sources import text
@@ -67,7 +67,7 @@ def _carry(trouble: Trouble, loop: _Loop) -> Said | None:
         start, end, inner = start[1], end[1] if isinstance(end, tuple) else end, "[1]"
     name, root = sources.name_of(fun), _root(fun, outer.name)
     at = {"scan": (1, "init"), "while_loop": (2, "init_val"), "fori_loop": (3, "init_val")}
-    init = bodies.argument(call, *at.get(outer.name, (99, "init")))
+    init = syntax.argument(call, *at.get(outer.name, (99, "init")))
     begins = f"\n  the loop starts at {here(caller.place)}"
     found = next(differences(start, end), None)
     if found is not None and (swapped := _swapped(outer, start, begins)):
@@ -119,7 +119,7 @@ def _swapped(outer: Step, start, begins: str) -> Said | None:
 
 
 def _started(old, new, init: ast.expr | None, path: str, caller: Step) -> Iterator[Way]:
-    """A carry of whole numbers to which others are added, from the start of their type."""
+    """A carry of integers to which floats are added, from the start of their type."""
     at = re.fullmatch(r"\[(\d+)\]", path)
     part = init.elts[int(at[1])] if at and isinstance(init, ast.Tuple) else None
     part = init if not path else part
@@ -242,7 +242,7 @@ def _pair(trouble: Trouble, loop: _Loop) -> Said:
 def _inputs(trouble: Trouble, loop: _Loop) -> Said | None:
     step, outer, caller, call = loop
     at = (1, "xs") if outer.name in frames.MAP else (2, "xs")
-    written = bodies.argument(call, *at)
+    written = syntax.argument(call, *at)
     flat = step.held.xs_flat
     if flat is None:
         return None
@@ -320,7 +320,7 @@ def _test(trouble: Trouble, loop: _Loop) -> Said:
 def _bounds(trouble: Trouble, loop: _Loop) -> Said:
     step, _, caller, call = loop
     low, high = step.held.lower, step.held.upper
-    names = [bodies.argument(call, 0, "lower"), bodies.argument(call, 1, "upper")]
+    names = [syntax.argument(call, 0, "lower"), syntax.argument(call, 1, "upper")]
     shown = [
         text(n) if n is not None else w for n, w in zip(names, ("lower", "upper"), strict=True)
     ]

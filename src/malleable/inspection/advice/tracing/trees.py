@@ -1,4 +1,4 @@
-"""Trees of arguments: two that differ, and leaves that are no arrays."""
+"""Trees of arguments: two that differ, and leaves that are not arrays."""
 
 import ast
 import difflib
@@ -29,7 +29,7 @@ def _is_door(step: Step) -> bool:
 
 
 def _two_trees(met: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    """Trees of different structure, in a call of the user's or of a library."""
+    """Trees of different structure, in a call in user code or in a library."""
     step: Any = trouble.within(*frames.TREE_MAP)
     inside = not _is_users(step, trouble)
     if inside and trouble.foreign is None:
@@ -144,7 +144,7 @@ def _no_key(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     return None
 
 
-# ---------------------------------------------------------------- leaves that are no arrays
+# ---------------------------------------------------------------- leaves that are not arrays
 
 
 def _no_array(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
@@ -176,7 +176,7 @@ def _called(leaf: Any) -> str:
 
 
 def _make_static(path: str, root: str, leaf: Any, name: str) -> str:
-    """How to pass something that is no array."""
+    """How to pass something that is not an array."""
     if root == "self":
         cls = type(leaf).__name__
         return (
@@ -228,7 +228,7 @@ def _no_result(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 
 
 def _no_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    """grad and vmap say what is no array, but not where it is."""
+    """grad and vmap say what is not an array, but not where it is."""
     step = trouble.within(*frames.DIFFERENTIATED)
     loop = trouble.within(*frames.FUNCTIONAL)
     if loop is not None:
@@ -250,7 +250,7 @@ def _no_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 
 
 def _no_operand(step: Step, trouble: Trouble) -> Said | None:
-    """A loop or a branch is given something that is no array."""
+    """A loop or a branch is given something that is not an array."""
     caller = trouble.caller(step)
     call = sources.expression(caller.place) if caller else None
     if caller is None or not isinstance(call, ast.Call):

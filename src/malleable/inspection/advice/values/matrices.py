@@ -1,4 +1,4 @@
-"""Linear algebra with arrays that are no square matrices, or do not fit one."""
+"""Linear algebra with arrays that are not square matrices, or do not fit one."""
 
 import ast
 

@@ -26,7 +26,7 @@ class Constant(Observer):
     def constant(self, frame, out, caller):
         real = hasattr(out, "dtype") and jnp.issubdtype(out.dtype, jnp.inexact)
         if frame.f_code.co_name not in frames.GRAD or not real:
-            return  # JAX refuses what is no number
+            return  # JAX refuses what is not a number
         fun = sources.plain(sources.users(frames.Held(frame.f_locals).fun))
         if fun is None or not places.is_own(fun.__code__.co_filename):
             return

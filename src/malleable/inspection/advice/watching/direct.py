@@ -34,7 +34,7 @@ def as_called_directly(error: Exception, program: Jaxpr, leaves: tuple) -> Excep
 
 
 def is_donated(x: HostArray) -> bool:
-    """Whether an array is no more because it was donated, and certainly not by .delete()."""
+    """Whether an array was deleted because it was donated, and certainly not by .delete()."""
     return was_donated(x) is True
 
 

@@ -116,7 +116,7 @@ def is_deleted(x) -> bool:
 
 
 def used_again(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
-    """An array that is no more."""
+    """A deleted array."""
     gone = list(deleted(trouble))
     if not gone:
         return None
@@ -144,7 +144,7 @@ def used_again(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
 
 
 def _not_seen(donated: bool | None, name: str, what: str) -> Said:
-    """An array that is no more, and no call was seen that took it."""
+    """A deleted array, and no call was seen that took it."""
     hint = f"copy it before that, `jnp.copy({name})`"
     if donated is False:
         hint += ", or call .delete() later"

@@ -1,6 +1,6 @@
 """Says which index is out of bounds: JAX clamps it, drops the write or gives NaN, and is silent.
 
-A program with an index of the user's is followed by a check of its indices alone, compiled from
+A program with an index in user code is followed by a check of its indices alone, compiled from
 the same program; the first index found outside of each place in the source is told. After the
 first runs of a program, its checks are left out where they would take over a tenth of the time.
 """

@@ -189,7 +189,7 @@ def inside(first: Use, second: Use) -> Advice:
 
 
 def through(name: str, first: Use, second: Use) -> Advice:
-    """Two calls of one function of the user's, given one key."""
+    """Two calls of one user function, given one key."""
     pairs = zip(first.chain, second.chain, strict=False)
     one, two = next(((a, b) for a, b in pairs if a != b), (first.chain[0], second.chain[0]))
     calls = [syntax.expression_at(p) for p in (one, two)]

@@ -1,7 +1,7 @@
 """What runs while an `explain()` block is open: programs, their arguments, who called them.
 
 Observers look at the first run of every program before it starts; each looks at the later runs of
-those it follows: programs that take a random key, an index of the user's, a 64-bit array of NumPy
+those it follows: programs that take a random key, an index in user code, a 64-bit array of NumPy
 or a donated argument, or that make a very large value. Such a call takes 0.1 to 0.2 ms longer
 while the block is open, and 0.02 ms more for each array it is given, for JAX goes by way of Python
 then; any other is as fast as ever. What was compiled before is compiled once more, in the first
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def own(self) -> bool:
-        """Whether the program is a function of the user's, and not one of a library."""
+        """Whether the program is a user function, and not one of a library."""
         place = compat.defined(self.program)
         return place is not None and places.is_own(place.file)
 
@@ -228,7 +228,7 @@ def runs_of(error: BaseException) -> list[Run]:
 
 
 def caller() -> types.FrameType | None:
-    """The innermost frame of the user's own, of those that run."""
+    """The innermost running frame of user code."""
     frame = sys._getframe(1)
     while frame is not None:
         if _is_users(frame.f_code.co_filename):

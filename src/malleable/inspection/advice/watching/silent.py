@@ -128,7 +128,7 @@ def overflowing(x) -> tuple[Any, Any] | None:
 
 
 def handed_over(place: Place) -> str:
-    """What a line of the user's turns into an array of JAX."""
+    """What a line of user code turns into an array of JAX."""
     node = syntax.expression_at(place)
     if syntax.called(node) not in ("asarray", "array", "device_put"):
         return ""

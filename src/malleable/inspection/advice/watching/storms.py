@@ -44,7 +44,7 @@ class Compilation:
 
 @dataclass
 class History:
-    """The compilations of one function of the user's, however often it is wrapped in a jit."""
+    """The compilations of one user function, however often it is wrapped in a jit."""
 
     name: str
     defined: Place | None
@@ -56,7 +56,7 @@ class History:
 
 
 class Storms(Observer):
-    """Counts the compilations of each function of the user's."""
+    """Counts the compilations of each user function."""
 
     def __init__(self):
         self.histories: dict[Any, History] = {}

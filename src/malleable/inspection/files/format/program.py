@@ -19,7 +19,7 @@ class Ref(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number in the place of a variable: an array without dimensions, and its type as text."""
+    """A number in place of a variable: an array without dimensions, and its type as text."""
 
     value: np.ndarray
     type: str

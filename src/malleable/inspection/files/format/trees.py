@@ -87,7 +87,7 @@ def _known(thing) -> str:
 
 
 def leaf_text(x) -> Any:
-    """A leaf that is no array, as JSON: plain values and functions that have a name."""
+    """A leaf that is not an array, as JSON: plain values and functions that have a name."""
     if callable(x) and hasattr(x, "__qualname__"):
         return {"named": _known(x)}
     try:
