@@ -267,3 +267,8 @@ def conv_layout():
 def stack_transposed():
     x, y = jnp.ones((2, 3)), jnp.ones((3, 2))
     jnp.stack([x, x, y])  #!
+
+
+@failing(r"`ij,jk->ik`", both=(r"2 arrays", r"1 are passed"), fix=(r"one group of letters",))
+def einsum_lacks_one():
+    jnp.einsum("ij,jk->ik", jnp.ones((2, 3)))  #!

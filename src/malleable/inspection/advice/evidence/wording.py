@@ -16,7 +16,7 @@ def of_type(x: Any) -> str:
     >>> of_type(np.zeros((8, 10), np.float32)), of_type(3), of_type(None), of_type([1])
     ('float32[8,10]', 'the int 3', 'None', 'a list')
     """
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
+    if isinstance(getattr(x, "shape", None), tuple) and hasattr(x, "dtype"):
         return f"{x.dtype}[{','.join(map(str, x.shape))}]"
     if isinstance(x, bool | int | float | complex):
         return f"the {type(x).__name__} {x!r}"

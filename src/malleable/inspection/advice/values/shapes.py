@@ -221,9 +221,12 @@ def _einsum(found, node, known) -> Said:
     if not isinstance(spec, str) or "..." in spec:
         return (f"in this einsum {_shown(arrays)}", "") if arrays else None
     terms = spec.split("->")[0].replace(" ", "").split(",")
-    if len(terms) != len(arrays):
-        what = f"`{spec}` speaks of {len(terms)} arrays, and {len(arrays)} are passed: "
-        return what + _shown(arrays), "write one group of letters for each array"
+    given = node.args[1:]
+    if len(terms) != len(given):
+        what = f"`{spec}` speaks of {len(terms)} arrays, and {len(given)} are passed"
+        return what, "write one group of letters for each array"
+    if len(arrays) != len(terms):
+        return None  # the shape of one of them is not known
     sizes: dict[str, tuple[int, str]] = {}
     for term, one in zip(terms, arrays, strict=True):
         shape = one.shape or ()
