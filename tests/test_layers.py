@@ -17,6 +17,7 @@ FILES = sorted(SRC.rglob("*.py"))
 # reader of it must know comes first. "." are the files without a name, which may import each other.
 ROWS = {
     "": [
+        {"signatures"},
         {"errors", "notes"},
         {"compat"},
         {"programs", "python_source"},
@@ -82,10 +83,10 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(13555, 12500),
+    "rewriting": Budget(13585, 12500),
     "python_source": Budget(1000, 1000),
     "arrays": Budget(3370, 3100),
-    "frontend": Budget(12760, 9300),
+    "frontend": Budget(12795, 9300),
     "execution": Budget(12820, 10300),
     "inspection": Budget(22460, 16000),
     "integrations": Budget(4100, 4000),

@@ -50,6 +50,7 @@ from malleable.errors import (
 )
 from malleable.execution.explain.explain import explain as explain
 from malleable.execution.explain.report import Report as Report
+from malleable.execution.jit import Jitted as Jitted
 from malleable.execution.jit import jit as jit
 from malleable.frontend.common.hints import inline_cond as inline_cond
 from malleable.frontend.common.hints import inline_scan as inline_scan

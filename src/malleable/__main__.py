@@ -10,7 +10,7 @@ import importlib.util
 import pathlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ _TOUR = "pip install 'malleable[tour]'"
 _LETTERS = {"f": "float", "u": "uint", "i": "int", "c": "complex"}
 
 
-def main(argv=None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 if all is well, 1 if not, 2 for a wrong call."""
     parser = _parser()
     given = parser.parse_args(argv)
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 # ---------------------------------------------------------------- what is named
 
 
-def find_function(name: str) -> tuple[Callable, dict[str, Any]]:
+def find_function(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function behind `module:function` or `file.py:function`, and the names of its module.
 
     Raises MalleableError for what is not there.

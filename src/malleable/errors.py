@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from malleable.signatures import F
+
 
 class MalleableError(Exception):
     """Base of every error this library raises on purpose.
@@ -20,7 +22,9 @@ class MalleableError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = ""):
-        self.what, self.where, self.hint = what, where, hint
+        self.what: str = what
+        self.where: str = where
+        self.hint: str = hint
         super().__init__(text(what, where, hint))
 
 
@@ -60,7 +64,7 @@ Adviser = Callable[[Exception], Iterable[Any]]
 advisers: list[Callable[[], contextlib.AbstractContextManager[Adviser]]] = []
 
 # Each makes of (function, what opens a block) one that is watched in its steps, if it has any.
-wrappers: list[Callable[[Callable, Callable], Callable | None]] = []
+wrappers: list[Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any] | None]] = []
 
 HEADER = "malleable: "
 MOST = 100  # errors that are looked at, of those that one was made of
@@ -88,9 +92,11 @@ class Explaining(contextlib.ContextDecorator):
     """An `explain()` block: `with` it, decorate with it, or ask it to `explain` one error."""
 
     def __init__(self, debug: bool):
-        self.debug, self._open = debug, []
+        self.debug: bool = debug
+        self._open: list[Any] = []
 
-    def __enter__(self):
+    def __enter__(self) -> "Explaining":
+        """Start watching."""
         stack, advise, failures = contextlib.ExitStack(), [], []
         for make in advisers:
             with self._failing(failures):
@@ -98,7 +104,8 @@ class Explaining(contextlib.ContextDecorator):
         self._open.append((stack, advise, failures))
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        """Explain what was raised, if anything was."""
         try:
             if isinstance(error, Exception):
                 self.explain(error)
@@ -145,10 +152,10 @@ class Explaining(contextlib.ContextDecorator):
         except Exception as failure:  # an adviser may never stand before the user's own error
             failures.append(failure)
 
-    def __call__(self, func):
+    def __call__(self, func: F) -> F:
         """A decorated generator or coroutine is watched in each of its steps, not between them."""
         made = (wrap(func, self._recreate_cm) for wrap in wrappers)
-        return next(filter(None, made), None) or super().__call__(func)
+        return next(filter(None, made), None) or super().__call__(func)  # type: ignore[return-value]
 
     def _recreate_cm(self):
         return Explaining(self.debug)

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import itemgetter, or_
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate
 
 import jax
 from jax import numpy as jnp
@@ -12,16 +12,14 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.core.frame import Frame, Masked, Path, quoted, spell_type
 from malleable.core.interpret import Rulebook, run_staged
-from malleable.core.marker import marker
+from malleable.core.marker import Marker, marker
 from malleable.core.stage import stage
 from malleable.effects.harvest import fit
 from malleable.effects.names import full_path, nest, unnest
 from malleable.effects.rng import typed
 from malleable.errors import TransformError, UnhandledError
 from malleable.rewriting.incremental.incremental import incremental
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from malleable.signatures import P, R
 
 MISSING = "sample() is called, and nobody is around to say what it gives"
 HINT = "run the model as prob.trace(model)(key, ...), or give it values by prob.condition"
@@ -33,7 +31,7 @@ def _type(lane, *_, like, **__):
 
 # operands: a number with the lanes of every vmap around, the leaves of the distribution, and the
 # value if it is known; role: "drawn", "seen" (known, and counts) or "set" (known, does not count)
-site_p = marker("sample", out=_type, lanes="all", missing=MISSING, hint=HINT)
+_site_p: Marker = marker("sample", out=_type, lanes="all", missing=MISSING, hint=HINT)
 
 
 def sample(name: str, dist: Any, obs: Any = None) -> jax.Array:
@@ -50,8 +48,8 @@ def sample(name: str, dist: Any, obs: Any = None) -> jax.Array:
     >>> sorted(values), bool(out == values["y"])
     (['x', 'y'], True)
     """
-    if obs is None and not site_p.active:
-        return site_p()  # raises
+    if obs is None and not _site_p.active:
+        return _site_p()  # raises
     path, (leaves, tree), like = full_path(name), jax.tree.flatten(dist), None
     if callable(getattr(dist, "log_prob", None)) and all(map(compat.is_array, leaves)):
         leaves = list(map(jnp.asarray, leaves))
@@ -63,10 +61,10 @@ def sample(name: str, dist: Any, obs: Any = None) -> jax.Array:
     known, role = [], "drawn"
     if obs is not None:
         known, role = [like := _seen(path, jnp.asarray(obs), like)], "seen"
-    if not site_p.active:
+    if not _site_p.active:
         return known[0]
     like = jax.ShapeDtypeStruct(like.shape, like.dtype)
-    return site_p(jnp.int8(0), *leaves, *known, path=path, tree=tree, like=like, role=role)
+    return _site_p(jnp.int8(0), *leaves, *known, path=path, tree=tree, like=like, role=role)
 
 
 def _seen(path, obs, like):
@@ -83,7 +81,7 @@ def _seen(path, obs, like):
 
 def trace(
     model: Callable[P, R],
-) -> Callable[Concatenate[jax.Array, P], tuple[R, dict, jax.Array]]:
+) -> Callable[Concatenate[jax.Array, P], tuple[R, dict[str, Any], jax.Array]]:
     """model(*args) -> out  becomes  trace(model)(key, *args) -> (out, values, log density).
 
     values: {name: value} of what was drawn; of a site in some branches of a cond only, it is
@@ -106,7 +104,7 @@ def trace(
     return traced
 
 
-def log_prob(model: Callable[P, Any]) -> Callable[Concatenate[Mapping, P], jax.Array]:
+def log_prob(model: Callable[P, Any]) -> Callable[Concatenate[Mapping[str, Any], P], jax.Array]:
     """log_prob(model)(values, *args): the log density of the model's sites at these values.
 
     Every site is seen or has a value, of its shape or one number for all; of a cond, the branch
@@ -121,13 +119,13 @@ def log_prob(model: Callable[P, Any]) -> Callable[Concatenate[Mapping, P], jax.A
     1.0
     """
 
-    def scored(values: Mapping, *args: P.args, **kwargs: P.kwargs):
+    def scored(values: Mapping[str, Any], *args: P.args, **kwargs: P.kwargs):
         return _density(_run(model, _SCORE, values, args, kwargs)[1])
 
     return scored
 
 
-def condition(model: Callable[P, R], values: Mapping) -> Callable[P, R]:
+def condition(model: Callable[P, R], values: Mapping[str, Any]) -> Callable[P, R]:
     """The model with some of its sites seen: they have these values, and count.
 
     >>> from numpyro.distributions import Normal
@@ -139,7 +137,7 @@ def condition(model: Callable[P, R], values: Mapping) -> Callable[P, R]:
     return lambda *args, **kwargs: _run(model, _CONDITION, values, args, kwargs)[0]
 
 
-def intervene(model: Callable[P, R], values: Mapping) -> Callable[P, R]:
+def intervene(model: Callable[P, R], values: Mapping[str, Any]) -> Callable[P, R]:
     """The model with some of its sites set: they have these values, and do not count.
 
     >>> from numpyro.distributions import Normal
@@ -149,7 +147,12 @@ def intervene(model: Callable[P, R], values: Mapping) -> Callable[P, R]:
     return lambda *args, **kwargs: _run(model, _INTERVENE, values, args, kwargs)[0]
 
 
-def update(model: Callable, args: tuple, values: Mapping, change: Mapping) -> tuple:
+def update(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    values: Mapping[str, Any],
+    change: Mapping[str, Any],
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(init, step): the log density at `values`, and what it becomes when some of them change.
 
     init() -> (log density, state); step(state, {name: (block, starts)}) -> (log density, state)
@@ -192,7 +195,7 @@ def _sites(program: compat.Jaxpr, around: tuple = ()) -> dict[Path, str]:
     for eqn in program.jaxpr.eqns:
         inside = [_sites(body, (eqn, *around)) for body in compat.bodies(eqn.params)]
         view = compat.view(eqn) if any(inside) else None
-        if eqn.primitive is site_p:
+        if eqn.primitive is _site_p:
             inside = [{eqn.params["path"]: compat.where(eqn, *around)}]
         if isinstance(view, compat.Branch):  # one of them is taken
             inside = [functools.reduce(or_, inside)]
@@ -259,13 +262,13 @@ def _give(frame, lane, *rest, path, tree, like, role, as_role):
         raise frame.error(what, "give its `.value`, where you know the branch that is taken")
     if value is not None and role == "drawn":
         rest, role = (*rest, value), as_role
-    if site_p.active:
-        return site_p(lane, *rest, path=path, tree=tree, like=like, role=role)
+    if _site_p.active:
+        return _site_p(lane, *rest, path=path, tree=tree, like=like, role=role)
     if value is None:
         raise UnhandledError(MISSING, where=frame.where, hint=HINT)
     return value
 
 
-_SCORE = Rulebook({site_p: _score})
-_CONDITION = Rulebook({site_p: functools.partial(_give, as_role="seen")})
-_INTERVENE = Rulebook({site_p: functools.partial(_give, as_role="set")})
+_SCORE = Rulebook({_site_p: _score})
+_CONDITION = Rulebook({_site_p: functools.partial(_give, as_role="seen")})
+_INTERVENE = Rulebook({_site_p: functools.partial(_give, as_role="set")})

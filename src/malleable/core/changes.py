@@ -34,19 +34,19 @@ class Place(NamedTuple):
     outside: it is no copy, but the caller's own; name: what the root is called.
     """
 
-    path: tuple
+    path: tuple[Any, ...]
     root: Any = None
     name: str = ""
     outside: bool = False
 
-    def find(self, given: tuple) -> Any:
+    def find(self, given: tuple[Any, ...]) -> Any:
         """The container, of the arguments (args, kwargs)."""
         at = given if self.root is None else self.root
         for key in self.path:
             at = contents(at)[key]
         return at
 
-    def spell(self, fun: Callable, given: tuple, *keys) -> str:
+    def spell(self, fun: Callable[..., Any], given: tuple[Any, ...], *keys: Any) -> str:
         """`model.layers[0]`, as the user would write it."""
         path, at, text = (*self.path, *keys), self.root, self.name
         if at is None:
@@ -81,16 +81,16 @@ class Changes:
     that changed without a value of this run, and for good; count: how many arrays are needed.
     """
 
-    found: tuple[tuple[Place, tuple, dict, bool], ...] = ()
+    found: tuple[tuple[Place, tuple[Any, ...], dict[Any, Any], bool], ...] = ()
     names: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
     count: int = 0
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self.found)
 
-    def put_back(self, given: tuple, values: Sequence) -> None:
+    def put_back(self, given: tuple[Any, ...], values: Sequence[Any]) -> None:
         """Write the arrays that the program gave into the containers of the caller."""
         made: dict = {}
 

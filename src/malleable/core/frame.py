@@ -34,7 +34,8 @@ class Write:
     mode: str
     where: str
 
-    def result(self):
+    def result(self) -> Any:
+        """The value, or `Masked` where it may not have been written."""
         return self.value if self.written is None else Masked(self.value, self.written)
 
 
@@ -76,7 +77,7 @@ class Frame:
 
     # ------------------------------------------------------------ for rules
 
-    def read(self, name: Name, otherwise: Any = _REQUIRED):
+    def read(self, name: Name, otherwise: Any = _REQUIRED) -> Any:
         """The value fed in under `name`, or `otherwise`."""
         q = path_of(name)
         value = self.feeds.get(q, self.shared.get(q, otherwise))
@@ -100,7 +101,7 @@ class Frame:
             raise self.error(what, f"the modes are {', '.join(MODES)}")
         self.put(q, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
 
-    def next_key(self, *, shared: bool = False):
+    def next_key(self, *, shared: bool = False) -> Any:
         """A fresh random key: fold_in(root, n), n counted while tracing.
 
         The count runs through every body that runs once, and each step of a loop has a root of
@@ -117,7 +118,7 @@ class Frame:
             key = jax.random.fold_in(key, lax.axis_index(axis))
         return key
 
-    def bind(self, *args):
+    def bind(self, *args: Any) -> Any:
         """The equation at hand, on `args`: what happens where no rule interferes."""
         outs = compat.copy(self.eqn, (*args, *self.place), inside=True)
         own = len(args) == len(self.args) and all(map(operator.is_, args, self.args))

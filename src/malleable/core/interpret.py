@@ -16,8 +16,10 @@ from malleable.errors import RuleError
 from malleable.notes import note
 from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate, inlined
+from malleable.signatures import P, R
 
-Rules = Mapping[Any, Callable]  # by primitive
+Rule = Callable[..., Any]
+Rules = Mapping[Any, Rule]  # by primitive
 
 
 class Rulebook:
@@ -27,18 +29,19 @@ class Rulebook:
     per signature, then runs compiled. `interpret` makes one per call of `interpret`.
     """
 
-    def __init__(self, rules: Rules, default: Callable | None = None):
-        self.rules, self.default = dict(rules), default
+    def __init__(self, rules: Rules, default: Rule | None = None):
+        self.rules: dict[Any, Rule] = dict(rules)
+        self.default: Rule | None = default
         for prim in self.rules:
             if not isinstance(prim, compat.Primitive):
                 raise TypeError(f"rules are given by primitive, such as lax.sin_p, not by {prim!r}")
-        self.markers = frozenset(p for p in self.rules if isinstance(p, Marker))
+        self.markers: frozenset[Marker] = frozenset(p for p in self.rules if isinstance(p, Marker))
         if any(p.placed for p in self.markers):
             self.rules[place] = at_place
             self.markers |= {place}
         self._memo: dict[Hashable, Any] = {}
 
-    def remember(self, key: Hashable, make: Callable[[], Any]):
+    def remember(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """make(), or what it gave for this key before."""
         if key not in self._memo:
             if len(self._memo) >= 512:  # forget; bodies of functions long gone are in here
@@ -46,7 +49,7 @@ class Rulebook:
             self._memo[key] = make()
         return self._memo[key]
 
-    def enters(self, eqn: compat.Eqn, args: list) -> bool:
+    def enters(self, eqn: compat.Eqn, args: list[Any]) -> bool:
         """Whether rules apply to something inside an equation, or `args` are of other types."""
         inside = compat.bodies(eqn.params)
         if not inside:  # an effect of ours and no body in sight: something hides it
@@ -66,7 +69,7 @@ class Rulebook:
         found = lambda: any(True for _ in sites(jaxpr, self.rules))  # noqa: E731
         return self.remember(("mentions", jaxpr), found)
 
-    def body(self, jaxpr: compat.Jaxpr, around: Frame) -> Callable:
+    def body(self, jaxpr: compat.Jaxpr, around: Frame) -> Callable[..., Any]:
         """run(frame, args) -> (outs, frame): the body under the rules, traced once."""
         outer = (around.eqn, *around.outer)
 
@@ -77,7 +80,7 @@ class Rulebook:
 
         return self.remember(("body", jaxpr), lambda: inlined(run_body))
 
-    def under(self, fun: Callable) -> Callable:
+    def under(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """fun(*args) as a function of (frame, *args), under the rules; its writes are lost."""
 
         def ruled(frame, *args):
@@ -88,15 +91,15 @@ class Rulebook:
 
 
 def interpret(
-    fun: Callable,
+    fun: Callable[P, R],
     rules: Rules | Rulebook,
     *,
     carry: Any = (),
-    feeds: Mapping | None = None,
-    shared: Mapping | None = None,
+    feeds: Mapping[Any, Any] | None = None,
+    shared: Mapping[Any, Any] | None = None,
     key: Any = None,
-    default: Callable | None = None,
-) -> Callable:
+    default: Rule | None = None,
+) -> Callable[P, tuple[R, Any, dict[Any, Any]]]:
     """Return a function that runs `fun` under `rules` and gives `(out, carry, writes)`.
 
     rules maps a primitive to `rule(frame, *args, **params) -> out`; see `Frame` for what a rule
@@ -123,7 +126,7 @@ def interpret(
     """
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
 
-    def interpreted(*args, **kwargs):
+    def interpreted(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:
         staged = stage(fun, book.markers)(*args, **kwargs)
         frame = start(carry, feeds, shared, key)
         out = run_staged(staged, book, frame)

@@ -12,21 +12,22 @@ import jax
 
 from malleable import compat
 from malleable.core.changes import links, relinked, watching
-from malleable.core.interpret import Rulebook, Rules, results, run, start
+from malleable.core.interpret import Rule, Rulebook, Rules, results, run, start
 from malleable.core.marker import Marker
+from malleable.signatures import P, R
 
 
 def live(
-    fun: Callable,
+    fun: Callable[P, R],
     rules: Rules | Rulebook,
     *,
     carry: Any = (),
-    feeds: Mapping | None = None,
-    shared: Mapping | None = None,
+    feeds: Mapping[Any, Any] | None = None,
+    shared: Mapping[Any, Any] | None = None,
     key: Any = None,
-    default: Callable | None = None,
-    tracer: type[compat.LiveTracer] = compat.LiveTracer,
-) -> Callable:
+    default: Rule | None = None,
+    tracer: type[Any] = compat.LiveTracer,
+) -> Callable[P, tuple[R, Any, dict[Any, Any]]]:
     """As `interpret`, on live values: returns a function giving `(out, carry, writes)`.
 
     Values that are concrete outside are concrete inside: `if x > 0`, `float(x)` and print work.
@@ -45,12 +46,14 @@ def live(
     """
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
 
+    body_of: Callable[..., Any] = fun
+
     def watches(prim, params):
         if prim in book.rules or (book.default is not None and not isinstance(prim, Marker)):
             return True
         return any(map(book.mentions, compat.bodies(params)))
 
-    def lived(*args, **kwargs):
+    def lived(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:
         frame = start(carry, feeds, shared, key)
         leaves, tree = jax.tree.flatten((args, kwargs))
         twice = links((args, kwargs))
@@ -64,7 +67,7 @@ def live(
                 compat.handling(book.markers),
                 watching(fun, (args, kwargs), copies) as watch,
             ):
-                out = jax.tree.map(trace.lower, fun(*copies[0], **copies[1]))
+                out = jax.tree.map(trace.lower, body_of(*copies[0], **copies[1]))
                 changes, new = watch.found()
                 return out, changes, list(map(trace.lower, new))
 

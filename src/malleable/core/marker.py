@@ -26,25 +26,28 @@ class Marker(compat.Primitive):
 
     def __init__(self, name: str, missing: str, hint: str, out: Any, placed: bool):
         super().__init__(name)
-        self.missing, self.hint, self.out, self.placed = missing, hint, out, placed
+        self.missing: str = missing
+        self.hint: str = hint
+        self.out: Any = out
+        self.placed: bool = placed
 
     @property
     def active(self) -> bool:
         """Whether a transformation around us has a rule for it."""
         return self in compat.handled.value
 
-    def __call__(self, *args, **params) -> Any:
+    def __call__(self, *args: Any, **params: Any) -> Any:
         """Mark `args`; a single result comes alone, several as a list."""
         outs = self.mark(*args, **params)
         return outs[0] if len(outs) == 1 else outs
 
-    def mark(self, *args, **params) -> list:
+    def mark(self, *args: Any, **params: Any) -> list[Any]:
         """Mark `args`; the results as a list."""
         if not self.active:
             return self.unhandled(*args, **params)
         return self.bind(*args, *(place.bind() if self.placed else ()), **params)
 
-    def unhandled(self, *args, **params) -> list:
+    def unhandled(self, *args: Any, **params: Any) -> list[Any]:
         """What it is where no rule waits for it: the identity, or an error."""
         if self.missing:
             raise UnhandledError(self.missing, where=compat.where(), hint=self.hint)
@@ -56,7 +59,7 @@ class Marker(compat.Primitive):
 def marker(
     name: str,
     *,
-    out: Callable | None = None,
+    out: Callable[..., Any] | None = None,
     missing: str = "",
     hint: str = "",
     lanes: str = "front",

@@ -22,17 +22,17 @@ class Staged:
     """
 
     jaxpr: compat.Jaxpr
-    args: list
-    rebuild: Callable[[Sequence], Any]
+    args: list[Any]
+    rebuild: Callable[[Sequence[Any]], Any]
     changes: Changes
-    given: tuple
+    given: tuple[Any, ...]
 
-    def finish(self, outs: Sequence) -> Any:
+    def finish(self, outs: Sequence[Any]) -> Any:
         """The output, when the program has given `outs` and its changes have been put back."""
         self.changes.put_back(self.given, self.changed(outs))
         return self.rebuild(outs)
 
-    def changed(self, outs: Sequence) -> list:
+    def changed(self, outs: Sequence[Any]) -> list[Any]:
         """What the program gave for the changes."""
         return list(outs[len(outs) - self.changes.count :])
 
@@ -49,7 +49,7 @@ class Staged:
             )
 
 
-def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged]:
+def stage(fun: Callable[..., Any], markers: Iterable[Marker] = ()) -> Callable[..., Staged]:
     """Return a function that traces `fun` on its arguments instead of running it.
 
     Arrays and numbers are traced, and what only says its type (jax.ShapeDtypeStruct). Other leaves
@@ -65,7 +65,7 @@ def stage(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged
     {'how': 'fast', 'y': 2.0}
     """
 
-    def staged(*args, **kwargs) -> Staged:
+    def staged(*args: Any, **kwargs: Any) -> Staged:
         leaves, tree, traced = staged_arguments(fun, args, kwargs)
         twice, made = links((args, kwargs)), {}
 

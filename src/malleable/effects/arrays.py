@@ -18,6 +18,7 @@ from malleable.effects.indexing import (
     write,
 )
 from malleable.errors import TransformError
+from malleable.signatures import P, R
 
 _IN_PLACE = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
@@ -25,7 +26,7 @@ _IN_PLACE = (
 )
 
 
-def mutable(fun: Callable) -> Callable:
+def mutable(fun: Callable[P, R]) -> Callable[P, R]:
     """Run `fun` with arrays that can be written to: x[i] = y, x[i] += y, x += y, masks, views.
 
     Names, slices, rows, `.T`, `.reshape` and their like are the same memory, as in NumPy (where
@@ -44,7 +45,7 @@ def mutable(fun: Callable) -> Callable:
     """
     run = live(fun, {}, tracer=MutableTracer)
 
-    def mutated(*args, **kwargs):
+    def mutated(*args: P.args, **kwargs: P.kwargs) -> R:
         out, *_ = run(*args, **kwargs)
         if any(isinstance(x, Selection) for x in jax.tree.leaves(out)):
             raise unknown_size("x[mask] as a result")

@@ -1,6 +1,7 @@
 """Gradients with respect to tagged values inside a function: `cotangents(fun)(*args)`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import numpy as jnp
@@ -9,9 +10,10 @@ from malleable import compat
 from malleable.core.stage import stage
 from malleable.effects.harvest import harvested, rules
 from malleable.effects.names import nest
+from malleable.signatures import P, R
 
 
-def cotangents(fun: Callable, *, kind: str = "tag") -> Callable:
+def cotangents(fun: Callable[P, R], *, kind: str = "tag") -> Callable[P, tuple[R, dict[str, Any]]]:
     """cotangents(fun)(*args) -> (out, {name: d out / d tagged value}), in one backward pass.
 
     out must be a scalar. A tag inside a scan of n steps has one cotangent per step; one of mode
@@ -25,7 +27,7 @@ def cotangents(fun: Callable, *, kind: str = "tag") -> Callable:
     reap = rules(kind, None, plants=False)
     nudge = rules(kind, frozenset(), plants=True, put=_add)
 
-    def differentiated(*args, **kwargs):
+    def differentiated(*args: P.args, **kwargs: P.kwargs) -> tuple[R, dict[str, Any]]:
         staged = stage(fun, reap.markers)(*args, **kwargs)
 
         def smooth():

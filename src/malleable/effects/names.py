@@ -1,7 +1,7 @@
 """Names in scopes: nested dicts outside, paths inside."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from malleable import compat
 from malleable.core.frame import path_of, quoted
@@ -11,7 +11,7 @@ _scopes = compat.user_context(())  # those around us; part of the key of every t
 
 
 @contextlib.contextmanager
-def scope(name: str):
+def scope(name: str) -> Iterator[None]:
     """Put the names inside under `name`: `with scope("layer1"): ...`, or `scope("layer1")(fun)`.
 
     >>> from malleable import reap, tag

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Mapping
+from typing import Any, Concatenate
 
 import jax
 
@@ -14,6 +15,7 @@ from malleable.effects.harvest import fit
 from malleable.effects.names import full_path, nest, unnest
 from malleable.effects.rng import own_key_p, shared_key_p, typed
 from malleable.errors import TransformError
+from malleable.signatures import P, R
 
 param_p = marker(
     "param",
@@ -24,7 +26,7 @@ param_p = marker(
 )
 
 
-def param(name: str, init: Callable, *args):
+def param(name: str, init: Callable[..., Any], *args: Any) -> Any:
     """A named parameter: init(key, *args) when it is made, the given value afterwards.
 
     The value may be any pytree of arrays. It is the same in every lane of a vmap and every step
@@ -54,7 +56,7 @@ def param(name: str, init: Callable, *args):
     return jax.tree.unflatten(tree, param_p.bind(**params))
 
 
-def init(fun: Callable) -> Callable:
+def init(fun: Callable[P, Any]) -> Callable[Concatenate[Any, P], dict[str, Any]]:
     """init(fun)(key, *args) -> {name: value}; parameters in a `scope` are in a dict of its name.
 
     `fun` is traced and not run: its parameters are read off the program, those of all branches
@@ -62,7 +64,7 @@ def init(fun: Callable) -> Callable:
     does not change the others. Raises TransformError for one name with two types.
     """
 
-    def inited(key, *args, **kwargs):
+    def inited(key: Any, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         found: dict = {}
         waiting = (param_p, own_key_p, shared_key_p)
         for eqn in sites(stage(fun, waiting)(*args, **kwargs).jaxpr, [param_p]):
@@ -85,14 +87,14 @@ def init(fun: Callable) -> Callable:
     return inited
 
 
-def apply(fun: Callable) -> Callable:
+def apply(fun: Callable[P, R]) -> Callable[Concatenate[Mapping[str, Any], P], R]:
     """apply(fun)(params, *args) -> out: run `fun` with the parameters that `init` made.
 
     Raises TransformError for a parameter that is missing or has another shape; entries of
     `params` that this call does not use are ignored.
     """
 
-    def applied(params: Mapping, *args, **kwargs):
+    def applied(params: Mapping[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
         staged = stage(fun, _BOOK.markers)(*args, **kwargs)
         known = {e.params["path"] for e in sites(staged.jaxpr, [param_p])}
         given = unnest(params, known)

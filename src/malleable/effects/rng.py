@@ -1,6 +1,7 @@
 """Random keys without plumbing: `next_key()` inside, `seed(fun)(key, ...)` outside."""
 
 from collections.abc import Callable
+from typing import Any, Concatenate
 
 import jax
 
@@ -10,6 +11,7 @@ from malleable.core.marker import marker
 from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.programs.types import is_key
+from malleable.signatures import P, R
 
 _MISSING = {
     "missing": "next_key() is called, and no key is around",
@@ -44,7 +46,7 @@ def next_key(*, shared: bool = False) -> jax.Array:
     return prim(shape=(), dtype=jax.eval_shape(lambda: jax.random.key(0)).dtype)
 
 
-def seed(fun: Callable) -> Callable:
+def seed(fun: Callable[P, R]) -> Callable[Concatenate[Any, P], R]:
     """fun(*args) -> out  becomes  seed(fun)(key, *args) -> out.
 
     The n-th key of a body is fold_in(root, n), n counted while tracing; each step of a loop has
@@ -53,7 +55,7 @@ def seed(fun: Callable) -> Callable:
     same, as long as the rule of a custom derivative draws as many keys as its function.
     """
 
-    def seeded(key, *args, **kwargs):
+    def seeded(key: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         key = typed(key)
         with jax.default_prng_impl(str(jax.random.key_impl(key))):
             staged = stage(fun, _BOOK.markers)(*args, **kwargs)

@@ -1,6 +1,7 @@
 """Name values inside a function; read them out (`reap`), replace them (`plant`), or both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate
 
 import jax
 from jax import numpy as jnp
@@ -8,9 +9,10 @@ from jax import numpy as jnp
 from malleable.core.stage import stage
 from malleable.effects.harvest import harvested, rules, tag_marker
 from malleable.effects.names import full_path, nest
+from malleable.signatures import P, R, T
 
 
-def tag(value, name: str, *, kind: str = "tag", mode: str = "stack"):
+def tag(value: T, name: str, *, kind: str = "tag", mode: str = "stack") -> T:
     """Give `value`, any pytree of arrays, a name. Does nothing until a transformation asks.
 
     mode says what becomes of it in control flow. "stack": one value per step of a scan, none in
@@ -29,7 +31,9 @@ def tag(value, name: str, *, kind: str = "tag", mode: str = "stack"):
     return jax.tree.unflatten(tree, outs)
 
 
-def reap(fun: Callable, *, kind: str = "tag", only: Sequence[str] | None = None) -> Callable:
+def reap(
+    fun: Callable[P, R], *, kind: str = "tag", only: Sequence[str] | None = None
+) -> Callable[P, tuple[R, dict[str, Any]]]:
     """fun(*args) -> out  becomes  reap(fun)(*args) -> (out, {name: value}).
 
     Inside a scan of n steps, a tagged value of shape s comes back as (n, *s); under a vmap of n
@@ -48,7 +52,9 @@ def reap(fun: Callable, *, kind: str = "tag", only: Sequence[str] | None = None)
     return lambda *args, **kwargs: both({}, *args, **kwargs)
 
 
-def plant(fun: Callable, *, kind: str = "tag") -> Callable:
+def plant(
+    fun: Callable[P, R], *, kind: str = "tag"
+) -> Callable[Concatenate[Mapping[str, Any], P], R]:
     """plant(fun)(values, *args): run `fun` with the tagged values replaced, as `reap` gave them.
 
     Inside a scan of n steps, give a value of shape (n, *s): one slice per step. A tag of mode
@@ -62,7 +68,9 @@ def plant(fun: Callable, *, kind: str = "tag") -> Callable:
     return lambda values, *args, **kwargs: both(values, *args, **kwargs)[0]
 
 
-def harvest(fun: Callable, *, kind: str = "tag") -> Callable:
+def harvest(
+    fun: Callable[P, R], *, kind: str = "tag"
+) -> Callable[Concatenate[Mapping[str, Any], P], tuple[R, dict[str, Any]]]:
     """harvest(fun)(values, *args) -> (out, the other tags): `plant` and `reap` at once.
 
     >>> f = lambda x: tag(tag(x, "a") + 1, "b")

@@ -7,8 +7,8 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from malleable.execution.regions.regions import Sizes
 from malleable.execution.regions.signatures import flatten, kinds, plain_kinds
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.notes import first_line, note
+from malleable.signatures import P, R, options_of
 
 _NOT_COMPILED = (
     calls.NeedsPython,
@@ -33,6 +34,7 @@ _NOT_COMPILED = (
     ValueError,
     IndexError,
 )
+Out = TypeVar("Out", covariant=True)
 PARTITIONS = 128  # functions that one `jit` remembers
 
 
@@ -302,6 +304,26 @@ class Selective:
 
         return compiled
 
+    def lower(self, *args, **kwargs) -> jax.stages.Lowered:
+        """As `jax.jit(fun).lower(*args)`, where all of the function is one program.
+
+        Raises TransformError where it is not.
+        """
+        options = self.options
+        static = {
+            name: getattr(options, name)
+            for name in ("static_argnums", "static_argnames")
+            if getattr(options, name) != "auto"
+        }
+        try:
+            direct = jax.jit(self.fun, donate_argnums=options.donate_argnums, **static)
+            return direct.lower(*args, **kwargs)
+        except calls.NEEDS_VALUE as e:
+            raise TransformError(
+                f"{self!r} is not one program: it needs a value while it runs",
+                hint="`explain(f)(*args)` says where; `f.source` and `f.regions` are its programs",
+            ) from e
+
     def clear_cache(self) -> None:
         """Forget all that was compiled, and how the function was cut."""
         self.engines, self.last, self.entry = {}, None, self.begin
@@ -362,7 +384,63 @@ def python_of(fun) -> tuple[types.FunctionType, tuple, dict] | None:
     return None
 
 
-def jit(fun: Callable | None = None, **options) -> Callable:
+class Jitted(Protocol[P, Out]):
+    """What `jit` gives: a function of the same arguments, and what is known of how it runs.
+
+    source: the residual program, as text; regions: the text of each region of it.
+    """
+
+    __wrapped__: Callable[..., Any]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Out: ...
+
+    def __get__(self, owner: Any, kind: Any = None) -> Callable[..., Out]: ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def regions(self) -> dict[str, str]: ...
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered: ...
+
+    def edit(self, source: str) -> None: ...
+
+    def clear_cache(self) -> None: ...
+
+
+@overload
+def jit(
+    fun: Callable[P, R],
+    *,
+    static_argnums: int | Sequence[int] | str | None = ...,
+    static_argnames: str | Sequence[str] | None = ...,
+    donate_argnums: int | Sequence[int] = ...,
+    on_break: Literal["split", "warn", "error"] = ...,
+    dynamic_sizes: Literal["auto", "exact", "bucket"] = ...,
+    control_flow: Literal["auto", "host", "lift"] = ...,
+    host: Literal["auto", "numpy", "jax"] = ...,
+    max_compiles: int = ...,
+    passes: Sequence[Callable[[compat.Jaxpr], compat.Jaxpr]] = ...,
+) -> Jitted[P, R]: ...
+@overload
+def jit(
+    fun: None = None,
+    *,
+    static_argnums: int | Sequence[int] | str | None = ...,
+    static_argnames: str | Sequence[str] | None = ...,
+    donate_argnums: int | Sequence[int] = ...,
+    on_break: Literal["split", "warn", "error"] = ...,
+    dynamic_sizes: Literal["auto", "exact", "bucket"] = ...,
+    control_flow: Literal["auto", "host", "lift"] = ...,
+    host: Literal["auto", "numpy", "jax"] = ...,
+    max_compiles: int = ...,
+    passes: Sequence[Callable[[compat.Jaxpr], compat.Jaxpr]] = ...,
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+
+
+@options_of(Options)
+def jit(fun: Any = None, **options: Any) -> Any:
     """`fun`, compiled where it compiles; the rest runs as Python. A drop-in for `jax.jit`.
 
     The first call finds which statements need a value, a size or Python itself. What stands between

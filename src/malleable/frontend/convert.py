@@ -6,7 +6,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
 
 import jax
 import numpy as np
@@ -39,15 +39,63 @@ from malleable.frontend.values import raises, unwinding
 from malleable.frontend.values.trees import UNSET
 from malleable.frontend.values.values import Choice, bounded, entry, holds_new, is_object, snapshot
 from malleable.notes import note
+from malleable.signatures import P, R, T, options_of
 
 RAN_AS_IS = (
     "nothing was traced, so the function ran as it is, and a function in it met something traced\n"
     "  hint: call it under jax.jit, or decorate the inner function with autograph"
 )
+Out = TypeVar("Out", covariant=True)
 _SHALLOW = (bool, int, float, complex, str, bytes, type(None), np.ndarray, np.generic)
 
 
-def autograph(fun: Callable | None = None, **options) -> Callable:
+class Converted(Protocol[P, Out]):
+    """A function under `autograph`. source: what it was rewritten to, which str() gives."""
+
+    source: Any
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Out: ...
+
+    def __get__(self, owner: Any, kind: Any = None) -> Callable[..., Out]: ...
+
+
+@overload
+def autograph(
+    fun: type[T],
+    *,
+    mode: str = ...,
+    checked: bool = ...,
+    strict: bool = ...,
+    max_steps: int | None = ...,
+    roll: bool | str = ...,
+    exact: bool = ...,
+) -> type[T]: ...
+@overload
+def autograph(
+    fun: Callable[P, R],
+    *,
+    mode: str = ...,
+    checked: bool = ...,
+    strict: bool = ...,
+    max_steps: int | None = ...,
+    roll: bool | str = ...,
+    exact: bool = ...,
+) -> Converted[P, R]: ...
+@overload
+def autograph(
+    fun: None = None,
+    *,
+    mode: str = ...,
+    checked: bool = ...,
+    strict: bool = ...,
+    max_steps: int | None = ...,
+    roll: bool | str = ...,
+    exact: bool = ...,
+) -> Callable[[Callable[P, R]], Converted[P, R]]: ...
+
+
+@options_of(Options)
+def autograph(fun: Any = None, **options: Any) -> Any:
     """`fun`, with Python control flow, in-place updates and NumPy calls on traced values.
 
     if, for, while, break, continue, return, and, or, not, assert, x[i] = y and xs.append(y) become

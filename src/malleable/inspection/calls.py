@@ -91,7 +91,7 @@ class Called:
 _TRY = "it uses values or names of the calls around it: look at the program of one of those"
 
 
-def trace_calls(fun: Callable) -> Callable[..., Called]:
+def trace_calls(fun: Callable[..., Any]) -> Callable[..., Called]:
     """Return a function that traces `fun`, and gives the tree of the transformations it calls.
 
     Seen are the calls of JAX's own transformations and control flow, of this library's, and of

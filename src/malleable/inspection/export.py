@@ -8,7 +8,7 @@ from malleable.errors import MalleableError
 from malleable.inspection.source.write import source as source
 
 
-def onnx(fun: Callable, *args, **kwargs) -> Any:
+def onnx(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The ONNX model of `fun` on some arguments: see `malleable.integrations.onnx.export_onnx`.
 
     Raises MalleableError where the extra `onnx` is not installed.

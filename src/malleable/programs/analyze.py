@@ -13,13 +13,13 @@ from malleable import compat
 
 def analyze(
     jaxpr: compat.Jaxpr,
-    facts: Sequence,
-    transfer: Callable[[compat.Eqn, list], Sequence],
+    facts: Sequence[Any],
+    transfer: Callable[[compat.Eqn, list[Any]], Sequence[Any]],
     join: Callable[[Any, Any], Any],
     bottom: Any,
     *,
     backward: bool = False,
-) -> tuple[list, dict]:
+) -> tuple[list[Any], dict[Any, Any]]:
     """Dataflow through a program: (facts at its other end, {variable: fact} of this level).
 
     Forward, `facts` are those of the inputs and transfer(eqn, facts of operands) gives those of

@@ -10,6 +10,7 @@ import pathlib
 import pydoc_data.topics
 import re
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -71,7 +72,8 @@ def cross_entropy(logits, labels):
 
 def observe(key, params, images, labels):
     """Hidden states, dropout masks, and the gradient of the loss by the former and by params."""
-    run = functools.partial(mal.seed(mal.apply(loss)), key)
+    seeded: Any = mal.seed(mal.apply(loss))  # pyright loses an argument of a partial one
+    run = functools.partial(seeded, key)
     _, seen = mal.reap(run)(params, images, labels)
     _, dropout = mal.reap(run, kind="dropout")(params, images, labels)
     _, slopes = mal.cotangents(run)(params, images, labels)

@@ -1,6 +1,7 @@
 """A chapter: loops in plain style that `jax.jit` refuses, under `mal.jit`, and explained."""
 
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -109,7 +110,7 @@ def timed(fun, *args, calls=1):
 
 def compared(name, fun, by_numpy, args, few, console):
     """Rows about a function under `mal.jit`, in NumPy and in eager JAX; the latter on few."""
-    ours = mal.jit(fun)
+    ours: Any = mal.jit(fun)
     console.print(mal.explain(ours)(*map(jnp.asarray, few)))
     timed(ours, *few, calls=3)  # the first calls choose how to run
     _, short = timed(ours, *few, calls=3)
@@ -132,7 +133,8 @@ def plain_loops(steps, console):
     boxes, few = boxes_of(BOXES, random), boxes_of(FEW, random)
     rows = compared("boxes kept", suppress, suppress_by_numpy, boxes, few, console)
     rows += compared("mixture of two (EM)", fit, fit_by_numpy, points, points, console)
-    for name, fun, args in (("boxes", suppress, few), ("EM", fit, points)):
+    ways: list[tuple[str, Any, Any]] = [("boxes", suppress, few), ("EM", fit, points)]
+    for name, fun, args in ways:
         share = mal.explain(fun)(*map(jnp.asarray, args)).share
         what = f"{name}: operations in regions"
         rows.append(Row(what, f"{share:.0%}", "at least 80%", share >= 0.8))

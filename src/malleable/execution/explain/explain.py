@@ -35,11 +35,12 @@ from malleable.execution.purity import scan
 from malleable.execution.regions import families
 from malleable.notes import Note, first_line, listen
 from malleable.python_source import nodes, scopes
+from malleable.signatures import P
 
 RUNS = 4  # until nothing is cut any more
 
 
-def explain(f: Callable) -> Callable[..., Report]:
+def explain(f: Callable[P, Any]) -> Callable[P, Report]:
     """Return a function that calls `f` a few times on its arguments, and says how it ran.
 
     f: a function under `jit`, or one that is put under it. It is called twice at least, with its

@@ -1,6 +1,7 @@
 """What `explain` found: as text, as a table in colours, as plain data, and against another one."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,7 +148,7 @@ class Report:
     def executables(self) -> int:
         return sum(r.executables for r in self.regions)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """All of it but the result, as dicts, lists, text and numbers."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "out"]
         data = {name: _as_lists(getattr(self, name)) for name in names}
@@ -174,10 +175,10 @@ class Report:
         lines += [f"R{n}: {ways[n]} -> {now[n]}" for n in both]
         return "\n".join(lines)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "\n".join(text or "" for text, _ in self.styled())
 
-    def __rich_console__(self, console, options):
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         if Table is None or Text is None:
             yield str(self)
             return
@@ -191,7 +192,7 @@ class Report:
             else:
                 yield Text(text, style or "")
 
-    def styled(self, with_regions=True):
+    def styled(self, with_regions: bool = True) -> Iterator[tuple[Any, Any]]:
         """The report as (line, style); None where the table of regions stands."""
         yield from ((line, "bold" if i == 0 else None) for i, line in enumerate(self._header()))
         if self.regions:

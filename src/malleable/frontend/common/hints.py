@@ -1,6 +1,6 @@
 """What a user says about one place of a program: `loop`, `skip`, and the explicit style."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box, rebox, unbox
 from malleable.frontend.common.session import active
+from malleable.signatures import F
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Hinted:
         return bool(self.value)
 
 
-def loop(value, *, max_steps: int | None = None, roll: bool | str | None = None) -> Any:
+def loop(value: Any, *, max_steps: int | None = None, roll: bool | str | None = None) -> Any:
     """Say something about a loop: `for x in loop(xs, roll=True)`, `while loop(test, max_steps=9)`.
 
     max_steps: the most steps it can take, which reverse-mode gradients of a `while`, or of a
@@ -46,7 +47,7 @@ def loop(value, *, max_steps: int | None = None, roll: bool | str | None = None)
     return Hinted(value, max_steps, roll) if active() else value
 
 
-def skip(fun: Callable) -> Callable:
+def skip(fun: F) -> F:
     """Mark a function as one that converted code calls as it is.
 
     >>> @skip
@@ -57,7 +58,7 @@ def skip(fun: Callable) -> Callable:
     return fun
 
 
-def inline_cond(pred) -> Any:
+def inline_cond(pred: Any) -> Any:
     """Mark an `if`: with `autograph(mode="explicit")` it becomes a cond. Else `pred` itself.
 
     >>> 1 if inline_cond(2 > 1) else 0
@@ -66,12 +67,12 @@ def inline_cond(pred) -> Any:
     return pred
 
 
-def inline_while(test) -> Any:
+def inline_while(test: Any) -> Any:
     """Mark a `while`: with `autograph(mode="explicit")` it becomes a while_loop. Else `test`."""
     return test
 
 
-def inline_scan(xs: Iterable) -> Any:
+def inline_scan(xs: Iterable[Any]) -> Any:
     """Mark a `for`: with `autograph(mode="explicit")` it becomes a scan. Else `xs` itself.
 
     >>> [x for x in inline_scan(range(3))]
@@ -80,7 +81,7 @@ def inline_scan(xs: Iterable) -> Any:
     return xs
 
 
-def inline_stack(ys: list) -> Any:
+def inline_stack(ys: list[Any]) -> Any:
     """The items that a loop appended to a list, as one array.
 
     >>> inline_stack([1.0, 2.0]).shape

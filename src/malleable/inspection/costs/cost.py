@@ -89,7 +89,7 @@ class Cost:
             file.write(flame.svg(self.stacks, self.name))
 
 
-def cost(fun: Callable, *, steps: Steps = None) -> Callable[..., Cost]:
+def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]:
     """Return a function that counts the work of `fun` on its arguments, by source line.
 
     Nothing is run. A scan counts its steps, a cond its dearest branch, a `while` as often as

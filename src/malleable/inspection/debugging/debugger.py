@@ -27,11 +27,14 @@ from malleable.inspection.debugging.commands import Commands
 from malleable.inspection.debugging.stepping import Step
 from malleable.inspection.debugging.timeline import Timeline
 from malleable.inspection.show.rows.outline import outline
+from malleable.signatures import P
 
 _MODULES = {"jax": jax, "jnp": jnp, "np": np, "lax": lax}
 
 
-def step(fun: Callable, *, focus: Any = None, history: int = 10_000) -> Callable[..., "Session"]:
+def step(
+    fun: Callable[P, Any], *, focus: Any = None, history: int = 10_000
+) -> Callable[P, "Session"]:
     """Return a function that stages `fun` on its arguments and gives a debugger of its program.
 
     focus: which example of a vmap to step through, the others run whole; a list has one for each

@@ -27,6 +27,7 @@ from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate
+from malleable.signatures import P
 
 _FEW = 4  # operands that are worth reading
 
@@ -112,8 +113,8 @@ class Finding:
 
 
 def first_nonfinite(
-    fun: Callable, *, large: float | None = None, hidden: bool = True
-) -> Callable[..., Finding | None]:
+    fun: Callable[P, Any], *, large: float | None = None, hidden: bool = True
+) -> Callable[P, Finding | None]:
     """Return a function that runs `fun` and says where the first NaN is made, or None.
 
     A NaN that a result shows comes first, then an Inf that a result shows, then a NaN that no

@@ -1,7 +1,9 @@
 """Read what `save` wrote: `load(path)` is a function again. Nothing of the file is run by it."""
 
 import functools
-from collections.abc import Sequence
+import inspect
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,11 +23,19 @@ class Loaded:
     for arguments of another structure, shape or dtype, naming their path.
     """
 
-    def __init__(self, about: dict, program: compat.Jaxpr | None, run, rebuild: trees.Rebuild):
-        self.metadata, self.program = about, program
+    def __init__(
+        self,
+        about: dict[str, Any],
+        program: compat.Jaxpr | None,
+        run: Callable[..., Any],
+        rebuild: trees.Rebuild,
+    ):
+        self.metadata: dict[str, Any] = about
+        self.program: compat.Jaxpr | None = program
         self.source_lines: list[str] = about["source_lines"]
-        self.__name__ = self.__qualname__ = about["function"]
-        self.__signature__ = calls.read_signature(about["parameters"])
+        self.__name__: str = about["function"]
+        self.__qualname__: str = self.__name__
+        self.__signature__: inspect.Signature = calls.read_signature(about["parameters"])
         self._run, self._rebuild = run, rebuild
         self._kinds = [(path, kind) for path, kind in about["arguments"]]
 
@@ -34,13 +44,13 @@ class Loaded:
         """Whether vmap, every derivative and passes take it."""
         return self.program is not None
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         static = self.metadata.get("static", ())
         given = calls.arrange(self.__signature__, args, kwargs, self.__name__, static=static)
         leaves = calls.fitted_arguments(given, self.metadata["takes"], self._kinds, self.__name__)
         return self._rebuild.tree(self.metadata["gives"], iter(self._run(leaves)))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         takes = ", ".join(f"{path}: {kind}" for path, kind in self._kinds)
         gives = ", ".join(self.metadata["results"])
         order = self.metadata.get("gradient_order", 0)
@@ -52,7 +62,7 @@ class Loaded:
         )
 
 
-def load(path, *, nodes: Any = None, edited: bool = False) -> Loaded:
+def load(path: str | os.PathLike[str], *, nodes: Any = None, edited: bool = False) -> Loaded:
     """The function in a file that `save` wrote.
 
     Nothing of the file is run: operations are looked up by name, and traced. nodes: where the

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,18 +28,18 @@ _MONTHS = 6  # how long JAX promises to read an export
 
 
 def save(
-    path,
-    fun: Callable,
+    path: str | os.PathLike[str],
+    fun: Callable[..., Any],
     /,
-    *args,
-    passes: Sequence[Callable] = (),
+    *args: Any,
+    passes: Sequence[Callable[[compat.Jaxpr], compat.Jaxpr]] = (),
     polymorphic: Any = None,
     constraints: Sequence[str] = (),
     transformable: bool = False,
     gradient_order: int = 0,
-    metadata: dict | None = None,
+    metadata: dict[str, Any] | None = None,
     platforms: Sequence[str] | None = None,
-    **kwargs,
+    **kwargs: Any,
 ) -> None:
     """Write `fun` to a file, as the program it is on arguments of these types; `load` reads it.
 

@@ -19,8 +19,8 @@ from malleable.rewriting.passes.passes import Pass, checked
 
 
 def diff(
-    f: Callable,
-    g: Callable | Sequence[Pass] | None = None,
+    f: Callable[..., Any],
+    g: Callable[..., Any] | Sequence[Pass] | None = None,
     *,
     passes: Sequence[Pass] = (),
     file: Any = None,

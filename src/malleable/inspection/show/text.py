@@ -19,7 +19,7 @@ except ImportError:  # comes with the extra `show`
 
 
 def show(
-    fun: Callable,
+    fun: Callable[..., Any],
     *,
     passes: Sequence[Pass] = (),
     hlo: bool | str = False,

@@ -38,7 +38,7 @@ _WIDE = 90  # characters of a comment
 _WIDE_TYPES = {"int64", "uint64", "float64", "complex128"}
 
 
-def source(fun: Callable, *args, **kwargs) -> str:
+def source(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     """The program `fun` is on these arguments, as the text of a Python module that runs.
 
     The module has a function of the name and the parameters of `fun` (`main` if it has none),

@@ -24,9 +24,10 @@ from malleable.inspection.unstaging.devices import on_devices, saying, together
 from malleable.inspection.unstaging.refusals import one_example, unless_refused
 from malleable.inspection.unstaging.whose import is_users
 from malleable.notes import note
+from malleable.signatures import P, R
 
 
-def unstage(fun: Callable) -> Callable:
+def unstage(fun: Callable[P, R]) -> Callable[P, R]:
     """Return a function that runs `fun` as Python, calling the user's functions for each value.
 
     A jitted function is called as it is; a scan, map, while or fori_loop is a loop; of a cond only

@@ -30,7 +30,9 @@ from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
 
 
-def as_scan(fun: Callable, xs: Any, *, axis: int = 0, width: int = 1) -> tuple[Any, Callable]:
+def as_scan(
+    fun: Callable[..., Any], xs: Any, *, axis: int = 0, width: int = 1
+) -> tuple[Any, Callable[[Any, Any], tuple[Any, Any]]]:
     """`fun`, causal along an axis, as (carry, step): each step takes the next rows.
 
     xs: an example of what `fun` takes, of which only the types are used, arrays or

@@ -32,12 +32,15 @@ from malleable.rewriting.incremental.plan import (
     without_derivative,
 )
 from malleable.rewriting.incremental.run import Run
+from malleable.signatures import P, R
 
 LONG = 256  # from here on a sum is one of partial sums of about as many numbers as there are sums
 PARTED = kind("reduce") - {"reduce", "reduce_xor"}  # reductions that may be made by parts
 
 
-def incremental(fun: Callable, *, change: Mapping[int | str, Any]) -> tuple[Callable, Callable]:
+def incremental(
+    fun: Callable[P, R], *, change: Mapping[int | str, Any]
+) -> tuple[Callable[P, tuple[R, Any]], Callable[[Any, Mapping[int | str, Any]], tuple[R, Any]]]:
     """`fun` as (init, update): an update computes again only what depends on what is new.
 
     change: for each argument that changes, by its position or name, the sizes of the block that

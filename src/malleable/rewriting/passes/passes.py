@@ -9,7 +9,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
 
 import jax
 import numpy as np
@@ -22,12 +22,14 @@ from malleable.notes import note
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.types import short_type
 from malleable.rewriting.graph.graph import Graph, fingerprint
+from malleable.signatures import P, R
 
 Pass = Callable[[compat.Jaxpr], compat.Jaxpr]
+Q = ParamSpec("Q")  # the options of a pass
 LEVELS = ("exact", "reassoc", "fast")  # bit by bit; but for rounding; but for accuracy
 
 
-def optimize(fun: Callable, *passes: Pass) -> Callable:
+def optimize(fun: Callable[P, R], *passes: Pass) -> Callable[P, R]:
     """Return a function of the same arguments, whose program went through `passes` first.
 
     Without passes: `dce` and `cse`. As with `jit`, the function is traced once per signature:
@@ -61,7 +63,7 @@ def optimize(fun: Callable, *passes: Pass) -> Callable:
     traced_once = inlined(body)
 
     @functools.wraps(fun)
-    def optimized(*args, **kwargs):
+    def optimized(*args: P.args, **kwargs: P.kwargs) -> R:
         hidden = *_hidden((args, kwargs)), Plain(links((args, kwargs)))
         if _is_hashable(hidden):
             return finish(args, kwargs, traced_once(*hidden))
@@ -84,7 +86,9 @@ def optimize(fun: Callable, *passes: Pass) -> Callable:
     return optimized
 
 
-def pipeline(*passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], Any] | None = None):
+def pipeline(
+    *passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], Any] | None = None
+) -> Pass:
     """One pass that runs several, without what nobody needs: `dce` first, `cse` too after each.
 
     watch(name, before, after) is called after each. Each result is checked.
@@ -124,7 +128,20 @@ def checked(p: Pass, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     return after
 
 
-def configurable(p: Callable) -> Callable:
+class Configurable(Protocol[Q]):
+    """A pass with options: a program gives a program, options alone give the pass with them."""
+
+    __name__: str
+
+    @overload
+    def __call__(
+        self, jaxpr: compat.Jaxpr, /, *args: Q.args, **given: Q.kwargs
+    ) -> compat.Jaxpr: ...
+    @overload
+    def __call__(self, *args: Q.args, **given: Q.kwargs) -> "Configurable[Q]": ...
+
+
+def configurable(p: Callable[Concatenate[compat.Jaxpr, Q], compat.Jaxpr]) -> Configurable[Q]:
     """Decorate a pass that has options: `p(jaxpr)` runs it, `p(chunk=4)` is the pass with options.
 
     Raises TypeError for an option it does not have.
@@ -158,7 +175,7 @@ def configurable(p: Callable) -> Callable:
             return program[0]
         return p(*program, **given)
 
-    return configured
+    return cast(Configurable[Q], configured)
 
 
 def in_bodies(p: Pass) -> Pass:

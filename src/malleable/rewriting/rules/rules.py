@@ -15,7 +15,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import numpy as np
@@ -61,7 +61,7 @@ class Match:
     roots: tuple[int, ...]
     replacement: compat.Jaxpr | None = None
 
-    def aval(self, name: str):
+    def aval(self, name: str) -> Any:
         """The type of what an array wildcard stands for."""
         return self.graph.avals[self.values[name]]
 
@@ -90,15 +90,35 @@ class Rule:
     plan: Callable[[], Plan] = field(repr=False)
     sides: Sides | None = field(default=None, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.level not in LEVELS:
             what = f"rule {self.name!r} has the level {self.level!r}"
             raise RuleError(what, where=self.where, hint=f"levels are {', '.join(LEVELS)}")
 
 
+@overload
 def rule(
-    pattern: Callable | None = None,
-    replacement: Callable | None = None,
+    pattern: Callable[..., Any],
+    replacement: Callable[..., Any] | None = None,
+    *,
+    where: Callable[[Match], Any] | None = None,
+    level: str = "reassoc",
+    name: str = "",
+    tried: bool = True,
+) -> Rule: ...
+@overload
+def rule(
+    pattern: None = None,
+    replacement: None = None,
+    *,
+    where: Callable[[Match], Any] | None = None,
+    level: str = "reassoc",
+    name: str = "",
+    tried: bool = True,
+) -> Callable[[Callable[..., Any]], Rule]: ...
+def rule(
+    pattern: Callable[..., Any] | None = None,
+    replacement: Callable[..., Any] | None = None,
     *,
     where: Callable[[Match], Any] | None = None,
     level: str = "reassoc",

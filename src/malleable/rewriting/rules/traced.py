@@ -42,17 +42,19 @@ class Unfit(Exception):
 class Sides:
     """The function behind a rule and its traces so far; kinds: {parameter: wildcard}."""
 
-    def __init__(self, name: str, fun: Callable, kinds: dict[str, Any]):
-        self.name, self.fun, self.kinds = name, fun, kinds
-        self.arrays = [n for n, kind in kinds.items() if isinstance(kind, Arr)]
+    def __init__(self, name: str, fun: Callable[..., Any], kinds: dict[str, Any]):
+        self.name: str = name
+        self.fun: Callable[..., Any] = fun
+        self.kinds: dict[str, Any] = kinds
+        self.arrays: list[str] = [n for n, kind in kinds.items() if isinstance(kind, Arr)]
         self._memory: dict[Any, Traced | NoMatch | str] = {}
 
     def at(
         self,
-        avals: Sequence,
+        avals: Sequence[Any],
         values: dict[str, Any],
         closed: dict[str, int] | None = None,
-        precision=None,
+        precision: Any = None,
     ) -> Traced | NoMatch | str:
         """The rule for arrays of these types and for these other values.
 

@@ -19,7 +19,7 @@ from malleable.errors import RuleError
 class Wildcard(Any):
     """What a parameter of a rule stands for. To a type checker it may be used in every way."""
 
-    def __new__(cls, *_, **__):
+    def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(cls)
 
 
@@ -33,18 +33,18 @@ class Arr(Wildcard):
     """
 
     dims: str | None = None
-    dtypes: tuple = ()
+    dtypes: tuple[Any, ...] = ()
 
-    def __class_getitem__(cls, how):
+    def __class_getitem__(cls, how: Any) -> Any:
         parts = how if isinstance(how, tuple) else (how,)
         dims = [p for p in parts if isinstance(p, str)]
         return cls(*dims or [None], dtypes=tuple(p for p in parts if not isinstance(p, str)))
 
-    def fits(self, aval, known: dict[Any, Any]) -> bool:
+    def fits(self, aval: Any, known: dict[Any, Any]) -> bool:
         """Whether an array of this type may stand here; known: what names stand for, grows."""
         return self.takes(aval.dtype, known) and self._spans(aval.shape, known)
 
-    def takes(self, dtype, known: dict[Any, Any]) -> bool:
+    def takes(self, dtype: Any, known: dict[Any, Any]) -> bool:
         """Whether an array of this dtype may stand here."""
         for wanted in self.dtypes:
             if isinstance(wanted, TypeVar):
@@ -90,9 +90,9 @@ class Static(Wildcard):
     `Static[0, (0, 1)]` gives examples with which the rule can be tried when it is made.
     """
 
-    examples: tuple = (0, (0,), np.dtype("float32"))
+    examples: tuple[Any, ...] = (0, (0,), np.dtype("float32"))
 
-    def __class_getitem__(cls, how):
+    def __class_getitem__(cls, how: Any) -> Any:
         return cls(how if isinstance(how, tuple) else (how,))
 
 
@@ -100,9 +100,9 @@ class Static(Wildcard):
 class Fun(Wildcard):
     """The body of a loop or a branch. `Fun[example]` gives a function that could stand there."""
 
-    example: Callable | None = None
+    example: Callable[..., Any] | None = None
 
-    def __class_getitem__(cls, how):
+    def __class_getitem__(cls, how: Any) -> Any:
         return cls(how)
 
 
@@ -110,9 +110,9 @@ class Fun(Wildcard):
 class Prim(Wildcard):
     """One of several operations: `Prim["sin", "cos"]` by their names in `lax`, or functions."""
 
-    members: tuple = ()
+    members: tuple[Any, ...] = ()
 
-    def __class_getitem__(cls, how):
+    def __class_getitem__(cls, how: Any) -> Any:
         members = how if isinstance(how, tuple) else (how,)
         if len(members) == 1 and not isinstance(members[0], str) and not callable(members[0]):
             members = tuple(members[0])  # a set

@@ -103,7 +103,7 @@ class Rebuild:
         self.nodes: dict[str, Any] = {}
         self.names: dict[str, Any] = {}
         kinds = [x for x in _as_list(examples) if isinstance(x, type)]
-        self.classes = {kind.__name__: kind for kind in kinds}
+        self.classes: dict[str, type] = {kind.__name__: kind for kind in kinds}
         self._learn([x for x in _as_list(examples) if not isinstance(x, type)])
         for x in jax.tree.leaves(examples):
             if callable(x) and hasattr(x, "__qualname__"):
@@ -122,7 +122,7 @@ class Rebuild:
         elif kind not in (tuple, list, dict, type(None)):
             self.nodes[repr((_name(kind), _as_json(data), len(children)))] = one
 
-    def missing(self, found) -> str | None:
+    def missing(self, found: Any) -> str | None:
         """A class that a description needs and no example has."""
         match found:
             case {"node": name, "with": data, "of": inside}:
@@ -138,7 +138,7 @@ class Rebuild:
                 return next(filter(None, map(self.missing, found)), None)
         return None
 
-    def tree(self, found, leaves: Iterator) -> Any:
+    def tree(self, found: Any, leaves: Iterator[Any]) -> Any:
         """The pytree of a description, its arrays taken from `leaves`."""
         match found:
             case None:

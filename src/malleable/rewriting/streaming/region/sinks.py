@@ -50,14 +50,14 @@ class Sink:
     """
 
     name: str
-    init: Callable
-    step: Callable
-    final: Callable
-    merge: Callable
-    level: Callable
-    fun: Callable | None = None
+    init: Callable[..., Any]
+    step: Callable[..., Any]
+    final: Callable[..., Any]
+    merge: Callable[..., Any]
+    level: Callable[..., Any]
+    fun: Callable[..., Any] | None = None
 
-    def __call__(self, *args):
+    def __call__(self, *args: Any) -> Any:
         """The function of whole arrays, of a sink of the user's."""
         assert self.fun is not None, self.name
         return self.fun(*args)
@@ -386,7 +386,12 @@ _serial = itertools.count()
 
 
 def sink(
-    fun: Callable, *, init: Callable, step: Callable, merge: Callable, final: Callable
+    fun: Callable[..., Any],
+    *,
+    init: Callable[..., Any],
+    step: Callable[..., Any],
+    merge: Callable[..., Any],
+    final: Callable[..., Any],
 ) -> Sink:
     """A reduction of your own that streams: call it like `fun`, on whole arrays.
 
