@@ -119,3 +119,60 @@ def test_names_with_dots_and_types_of_every_kind(model):
     assert {k: str(x.dtype) for k, x in kinds.items()} == {
         "bool[3]": "bool", "i32[2,2]": "int32", "bf16[]": "bfloat16", "u8[300]": "uint8",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text, shape, dtype",
+    [
+        ("float32[8,4]", (8, 4), "float32"),
+        ("bfloat16[2]", (2,), "bfloat16"),
+        ("bf16[2]", (2,), "bfloat16"),
+        ("int8[]", (), "int8"),
+        ("uint32[3]", (3,), "uint32"),
+        ("complex64[3]", (3,), "complex64"),
+        ("bool[2, 2]", (2, 2), "bool"),
+    ],
+)
+def test_types_are_spelled_as_by_numpy_and_as_in_programs(text, shape, dtype):
+    made = argument(text, {})
+    assert made.shape == shape and made.dtype == dtype
+
+
+def test_a_key_is_a_type_unless_the_module_has_one():
+    assert str(argument("key", {}).dtype).startswith("key")
+    assert argument("key[3]", {}).shape == (3,)
+    assert argument("key", {"key": 7}) == 7
+
+
+def test_a_function_may_be_an_expression(model, capsys):
+    assert main(["show", "a_model.py:jax.grad(model)", "--args", "float32[4,3]"]) == 0
+    assert main(["show", "lambda x: jnp.sin(x)", "--args", "float32[3]"]) == 0
+    assert "sin" in capsys.readouterr().out
+
+
+def test_forgotten_arguments_are_explained(model, capsys):
+    assert main(["show", model]) == 2
+    told = capsys.readouterr().err
+    assert "takes (x, n=2.0), and 0 are given" in told and "--args 'float32[8,3]'" in told
+    assert "Traceback" not in told
+
+
+def test_what_the_function_raises_is_shown_at_its_line(model, capsys):
+    assert main(["show", model, "--args", "'text'"]) == 1
+    told = capsys.readouterr().err
+    assert "a_model.py:12 in model" in told and "Traceback" not in told
+    with pytest.raises(TypeError):
+        main(["show", model, "--args", "'text'", "--traceback"])
+
+
+def test_help_has_examples_and_says_what_the_exit_status_means(capsys):
+    with pytest.raises(SystemExit):
+        main(["show", "--help"])
+    told = capsys.readouterr().out
+    assert "examples:" in told and "exit status: 0" in told
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"malleable {mal.__version__}\n"

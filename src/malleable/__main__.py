@@ -1,27 +1,41 @@
-"""The command line: `malleable show model.py:loss --args "f32[8,3]" "jnp.ones(3)"`, and the tour.
+"""The command line: `malleable show model.py:loss --args "float32[8,3]" key`, and the tour.
 
-A function is named `module:function` or `file.py:function`. Each argument is a Python expression,
-in which np, jnp, jax and the names of the function's module are known, or a type such as f32[8,3].
+A function is named `module:function` or `file.py:function`, and may be an expression there. Each
+argument is a Python expression, in which np, jnp, jax, lax and the names of the function's module
+are known, or a type such as float32[8,3], f32[8,3] or key.
 """
 
 import argparse
 import importlib
 import importlib.util
+import inspect
 import pathlib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 import malleable as mal
+from malleable import compat
 
-_TYPE = re.compile(r"^(bool|bf16|[fuic]\d+)\[([\d, ]*)\]$")
+_TYPE = re.compile(r"^(bool|bf16|bfloat16|key|(?:f|float|u|uint|i|int|c|complex)\d+)\[([\d,]*)\]$")
+_NAMES = {"np": np, "jnp": jnp, "jax": jax, "lax": lax}
 _TOUR = "pip install 'malleable[tour]'"
-_LETTERS = {"f": "float", "u": "uint", "i": "int", "c": "complex"}
+_LETTERS = {"f": "float", "u": "uint", "i": "int", "c": "complex", "bf": "bfloat"}
+_EXAMPLES = """examples:
+  malleable show model.py:loss --args "float32[8,3]" "jnp.ones(3)"
+  malleable show "model.py:jax.grad(loss)" --args "float32[8,3]" --passes cse,stream
+  malleable cost package.module:step --args key "float32[32,4]" --steps measured
+  malleable show "lambda x: jnp.sin(x) ** 2" --args "float32[3]"
+
+exit status: 0 all is well; 1 the function, or the command on it, failed; 2 a call that is wrong
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,24 +47,69 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         fun, known = find_function(given.function)
         args = [argument(text, known) for text in given.args]
-        given.run(fun, args, given)
     except (mal.MalleableError, OSError) as error:
         print(f"malleable: {error}", file=sys.stderr)
+        return 1
+    if wrong := _misfit(given.function, fun, args):
+        print(f"malleable: {wrong}", file=sys.stderr)
+        return 2
+    try:
+        with mal.errors.explain():
+            given.run(fun, args, given)
+    except (mal.MalleableError, OSError) as error:
+        print(f"malleable: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if given.traceback:
+            raise
+        print(f"malleable: {_raised(given.function, error)}", file=sys.stderr)
         return 1
     return 0
 
 
+def _misfit(name: str, fun: Callable[..., Any], args: list[Any]) -> str:
+    """Why a function does not take so many arguments, or ""."""
+    try:
+        signature = inspect.signature(fun)
+    except (TypeError, ValueError):  # it has none
+        return ""
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        hint = "give each as an expression or a type: --args 'float32[8,3]' key 0.5"
+        return f"{name} takes {signature}, and {len(args)} are given: {error}\n  hint: {hint}"
+    return ""
+
+
+def _raised(name: str, error: Exception) -> str:
+    """What the user's function raised, at the lines of the user."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if compat.is_users(f.filename) and not f.filename.startswith("<")]
+    lines = [f"{name} raised {type(error).__name__}: {error}"]
+    lines += [f"  at {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in own]
+    lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
+    return "\n".join([*lines, "  hint: --traceback shows all of the calls"])
+
+
 def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    what = "See and change what JAX programs do."
     parser = argparse.ArgumentParser(
-        "malleable", description="See and change what JAX programs do."
+        "malleable", description=what, epilog=_EXAMPLES, formatter_class=raw
     )
+    parser.add_argument("--version", action="version", version=f"malleable {mal.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, run: Callable, what: str):
-        made = commands.add_parser(name, help=what, description=what)
+        made = commands.add_parser(
+            name, help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
+        )
         made.set_defaults(run=run)
-        made.add_argument("function", help="module:function or file.py:function")
-        made.add_argument("--args", nargs="*", default=[], help="expressions, or types: f32[8,3]")
+        made.add_argument("function", help="module:function, file.py:function, or an expression")
+        made.add_argument(
+            "--args", nargs="*", default=[], help="expressions, or types: float32[8,3], key"
+        )
+        made.add_argument("--traceback", action="store_true", help="show where an error comes from")
         return made
 
     made = add("show", _show, "the program, each equation under its source line")
@@ -83,12 +142,17 @@ def find_function(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
 
     Raises MalleableError for what is not there.
     """
-    where, colon, path = name.rpartition(":")
-    if not colon or not where:
+    if name.lstrip().startswith(("lambda ", "lambda:")):
+        return argument(name, {}), {}
+    named = re.fullmatch(r"(.+?\.py|[\w.]+):(.+)", name.strip())
+    if named is None:
         raise mal.MalleableError(f"{name!r} names no function", hint="module:function or file.py:f")
+    where, path = named.groups()
     module = _module(where)
     found: Any = module
-    for part in path.split("."):
+    if not path.replace(".", "").isidentifier():
+        found, path = argument(path, vars(module)), ""
+    for part in filter(None, path.split(".")):
         if not hasattr(found, part):
             has = ", ".join(n for n, v in vars(module).items() if callable(v) and n[0] != "_")
             raise mal.MalleableError(f"there is no {path!r} in {where}", hint=f"there is: {has}")
@@ -125,19 +189,24 @@ def argument(text: str, known: dict[str, Any]) -> Any:
     >>> argument("f32[2,3]", {}).shape, argument("[1, jnp.pi]", {})[0]
     ((2, 3), 1)
     """
+    if text.strip() == "key" and "key" not in known:
+        return jax.random.key(0)
     if match := _TYPE.match(text.replace(" ", "")):
         kind, sizes = match.groups()
         shape = tuple(int(n) for n in sizes.split(",") if n)
-        name = {"bool": "bool", "bf16": "bfloat16"}.get(kind) or _LETTERS[kind[0]] + kind[1:]
+        if kind == "key":
+            return jax.random.split(jax.random.key(0), shape)
+        letters = kind.rstrip("0123456789")
+        name = _LETTERS.get(letters, letters) + kind[len(letters) :]
         try:
             return _sample(shape, jnp.dtype(name))
         except TypeError as error:
-            raise mal.MalleableError(f"{text!r} is no type", hint="such as f32[8,3]") from error
+            raise mal.MalleableError(f"{text!r} is no type", hint="such as float32[8,3]") from error
     try:
-        return eval(text, {**known, "np": np, "jnp": jnp, "jax": jax})
+        return eval(text, {**_NAMES, **known})
     except Exception as error:
         what = f"the argument {text!r} is no value: {type(error).__name__}: {error}"
-        raise mal.MalleableError(what, hint="an expression, or a type: f32[8,3]") from error
+        raise mal.MalleableError(what, hint="an expression, or a type: float32[8,3]") from error
 
 
 def _sample(shape: tuple[int, ...], dtype) -> jax.Array:
