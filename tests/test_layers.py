@@ -78,12 +78,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(77010, 58000),
-    "compat": Budget(2700, 2300),
+    "all": Budget(77200, 58000),
+    "compat": Budget(2713, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(13585, 12500),
+    "rewriting": Budget(13607, 12500),
     "python_source": Budget(1000, 1000),
     "arrays": Budget(3370, 3100),
     "frontend": Budget(12795, 9300),
@@ -93,7 +93,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "tour": Budget(700, 700),
 }
 MOST = 15  # files of a folder, but for `__init__`
-CROWDED = {"benchmarks": 35, "tests": 30}  # as many as there are today; to be 15
+CROWDED = {"benchmarks": 36, "tests": 30}  # as many as there are today; to be 15
 FOUNDATION = {"errors", "notes", "core"}  # what every reader reads; and of the door to JAX:
 DOOR = {"__init__", "programs", "building", "contexts", "views", "markers", "tracers", "linear"}
 INTERNALS = ("jax._src", "jax.core", "jax.extend", "jax.interpreters", "jaxlib")

@@ -1,5 +1,7 @@
 """`cost` counts by line, loops by their steps; where there is nothing to fuse, as XLA does."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,3 +175,24 @@ def test_measuring_leaves_the_arguments_alone():
     found = cost(given, steps="measured")(x := jnp.full(3, 8.0))
     assert not x.is_deleted()
     assert [n for n, _ in found.loops.values()] == [3.0]
+
+
+def test_costs_are_files_for_viewers_of_profiles(tmp_path):
+    def inner(x):
+        return jnp.sin(x).sum()
+
+    def outer(x):
+        return inner(x) + jnp.cos(x).sum()
+
+    found = cost(outer)(jnp.ones(100))
+    found.speedscope(tmp_path / "s.json")
+    found.perfetto(tmp_path / "p.json")
+    scope = json.loads((tmp_path / "s.json").read_text())
+    flops, traffic = scope["profiles"]
+    assert sum(flops["weights"]) == flops["endValue"] == found.flops
+    assert traffic["endValue"] == found.bytes
+    assert max(i for stack in flops["samples"] for i in stack) < len(scope["shared"]["frames"])
+    events = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
+    assert sum(e["args"]["flops"] for e in events if e["name"].startswith("outer")) == found.flops
+    for event in events:  # each lies within what it is called from
+        assert event["ts"] + event["dur"] <= found.flops / 1000 + 1e-9

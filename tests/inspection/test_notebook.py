@@ -1,6 +1,7 @@
 """`%load_ext malleable` explains errors in the cells of a notebook, and unloads without a trace."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import malleable
@@ -51,3 +52,26 @@ def test_unloading_leaves_nothing(shell, capsys):
     assert jax.vmap is before
     shell.run_cell(FUNCTION)
     assert "malleable" not in output(shell, capsys, "jax.jit(f)(1.0)")
+
+
+def test_lines_of_a_cell_are_named_by_its_number(shell, capsys, monkeypatch):
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    shell.run_cell("import malleable as mal\ndef g(x):\n    return jnp.log(x)", store_history=True)
+    cell = "import jax.numpy as jnp\nprint(mal.first_nonfinite(g)(jnp.array([-1.0])))"
+    assert "made by `log` at In [1]:3 in g" in output(shell, capsys, cell)
+
+
+def test_every_result_has_a_page_for_notebooks():
+    f, x = (lambda x: jnp.log(x)), -jnp.ones(3)
+    results = [
+        malleable.show(f, quiet=True)(x),
+        malleable.diff(f, lambda x: jnp.exp(x), quiet=True)(x),
+        malleable.cost(f)(x),
+        malleable.trace_calls(f)(x),
+        malleable.first_nonfinite(f)(x),
+        malleable.explain(f)(x),
+        malleable.step(f)(x),
+    ]
+    for result in results:
+        page = result._repr_html_()
+        assert page.startswith("<") and "<lambda>" not in page, type(result)

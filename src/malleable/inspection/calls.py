@@ -21,6 +21,7 @@ from malleable.core.stage import stage
 from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.show.rows.outline import Body, outline
+from malleable.notes import as_page
 
 _WORDS = "jit vmap pmap value_and_grad grad vjp jvp scan remat checkpoint while cond shard_map"
 _LIBRARY = re.compile("|".join(_WORDS.split()))
@@ -86,6 +87,9 @@ class Called:
 
     def __str__(self):
         return "\n".join(_lines(self, "", ""))
+
+    def _repr_html_(self) -> str:
+        return as_page(self)
 
 
 _TRY = "it uses values or names of the calls around it: look at the program of one of those"

@@ -4,7 +4,9 @@ import functools
 import linecache
 import os
 import site
+import sys
 import sysconfig
+from typing import Any
 
 from malleable import compat
 from malleable.compat import Place
@@ -65,8 +67,18 @@ def spell(place: Place | None) -> str:
 
 def relative(file: str) -> str:
     """A path as seen from the working directory, if it is in there."""
+    if cell := _cell(file):
+        return cell
     near = os.path.relpath(file) if os.path.isabs(file) else file
     return file if near.startswith("..") else near
+
+
+def _cell(file: str) -> str:
+    """`In [2]` for the file that IPython makes of a cell, "" for any other."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    return "" if number is None else f"In [{number}]"
 
 
 def line_of(place: Place | None) -> str:

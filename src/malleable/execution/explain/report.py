@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from malleable.notes import Note
+from malleable.notes import Note, as_page
 
 try:
     from rich.table import Table
@@ -177,6 +177,9 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(text or "" for text, _ in self.styled())
+
+    def _repr_html_(self) -> str:
+        return as_page(self)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         if Table is None or Text is None:

@@ -5,6 +5,8 @@ is in it as often as the loop runs.
 """
 
 import functools
+import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +21,7 @@ from malleable.core.interpret import interpret
 from malleable.core.stage import stage
 from malleable.errors import MalleableError, TransformError
 from malleable.inspection import counting, places
-from malleable.inspection.costs import flame, liveness
+from malleable.inspection.costs import flame, liveness, profiles
 from malleable.inspection.counting import Count
 from malleable.inspection.debugging.stepping import undonated
 from malleable.inspection.show.rows.outline import Body, Row, outline
@@ -83,10 +85,23 @@ class Cost:
         rows = ((";".join(stack), c.flops) for stack, c in self.stacks.items())
         return "\n".join(f"{stack} {flops:.0f}" for stack, flops in rows)
 
+    def speedscope(self, path: str | os.PathLike[str]) -> None:
+        """Write flops and bytes by stack as a file for speedscope.app."""
+        _write_json(path, profiles.speedscope(self.stacks, self.name))
+
+    def perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Write the flops by stack as a trace for ui.perfetto.dev: 1 ns there is 1 flop."""
+        _write_json(path, profiles.perfetto(self.stacks, self.name))
+
     def flame(self, path: str) -> None:
         """Write a picture (SVG): calls from the top down, as wide as they have flops."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(flame.svg(self.stacks, self.name))
+
+
+def _write_json(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(data, file)
 
 
 def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]:

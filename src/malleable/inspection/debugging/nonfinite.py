@@ -25,7 +25,7 @@ from malleable.inspection.debugging import blame, remedies, variables
 from malleable.inspection.debugging.hidden import count, first_made
 from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
-from malleable.notes import note
+from malleable.notes import as_page, note
 from malleable.programs.evaluate import evaluate
 from malleable.signatures import P
 
@@ -106,6 +106,9 @@ class Finding:
             lines.append("hidden: the result does not show it, though a gradient may")
         lines.append(f"a way out: {self.hint}")
         return "\n  ".join(lines)
+
+    def _repr_html_(self) -> str:
+        return as_page(self)
 
     def _at(self):
         where = places.spell(self.place)

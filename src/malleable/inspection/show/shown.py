@@ -140,3 +140,6 @@ class Difference:
     def html(self, path: str | os.PathLike | None = None) -> str:
         """One page that needs nothing else, as text, and written to `path`."""
         return listing.written(html.diff_page(self), path)
+
+    def _repr_html_(self) -> str:
+        return html.diff_fragment(self)
