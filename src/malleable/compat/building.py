@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import jax
 import jax.core
@@ -66,9 +66,35 @@ def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None) -> Jaxpr:
     return jaxpr.replace(jaxpr=raw, consts=jaxpr.consts)
 
 
-def check(jaxpr: Jaxpr) -> None:
-    """Raise where a program is not well typed."""
+def check(jaxpr: Jaxpr, sound: Iterable[Eqn] = ()) -> None:
+    """Raise where a program is not well typed; the equations `sound` are known to be by themselves.
+
+    What JAX's own check takes most of its time for, the rules of types, runs for the others only.
+    """
+    known = set(map(id, sound))
+    new = [eqn for eqn in jaxpr.jaxpr.eqns if id(eqn) not in known]
+    if len(new) < len(jaxpr.jaxpr.eqns) and _is_bound_in_order(jaxpr.jaxpr):
+        given = [*jaxpr.jaxpr.invars, *jaxpr.jaxpr.constvars]
+        given += [v for e in jaxpr.jaxpr.eqns if id(e) in known for v in e.outvars]
+        part = jaxpr.jaxpr.replace(constvars=[], invars=given, eqns=new)
+        with contextlib.suppress(Exception):
+            core.check_jaxpr(part)
+            return
     core.check_jaxpr(jaxpr.jaxpr)
+
+
+def _is_bound_in_order(program: OpenJaxpr) -> bool:
+    """Whether each variable is bound once, and before it is used."""
+    bound = {*program.constvars, *program.invars}
+    count = len(program.constvars) + len(program.invars)
+    for eqn in program.eqns:
+        if any(type(a) is not Literal and a not in bound for a in eqn.invars):
+            return False
+        made = [v for v in eqn.outvars if not isinstance(v, core.DropVar)]
+        bound.update(made)
+        count += len(made)
+    used = (a for a in program.outvars if type(a) is not Literal)
+    return len(bound) == count and all(a in bound for a in used)
 
 
 @contextlib.contextmanager

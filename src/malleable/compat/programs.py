@@ -53,10 +53,16 @@ def close(jaxpr) -> Jaxpr:
 
 def bodies(params: dict) -> list[Jaxpr]:
     """The jaxprs among the params of an equation, those that an object hides included."""
-    hidden = vars(params["_prim"]) if "_prim" in params else {}
-    every = (*params.values(), *hidden.values())
-    flat = (x for p in every for x in (p if isinstance(p, tuple | list) else (p,)))
-    return [close(x) for x in flat if isinstance(x, (Jaxpr, OpenJaxpr))]
+    every = list(params.values())
+    if "_prim" in params:
+        every += vars(params["_prim"]).values()
+    found = []
+    for p in every:
+        if isinstance(p, (tuple, list)):
+            found += [close(x) for x in p if isinstance(x, (Jaxpr, OpenJaxpr))]
+        elif isinstance(p, (Jaxpr, OpenJaxpr)):
+            found.append(close(p))
+    return found
 
 
 def bind(eqn: Eqn, args: Sequence) -> list:

@@ -297,6 +297,7 @@ class Graph:
         return len(self.avals) - 1
 
     def _key(self, eqn, ins):
+        """(primitive, operands, parameters, ...), equal for equal equations; None for one apart."""
         if eqn.effects or eqn.primitive.name == "rng_uniform":  # other numbers each time
             return None
         if eqn.primitive.name in COMMUTATIVE:
@@ -437,25 +438,46 @@ def params_key(eqn: compat.Eqn):
 
 
 def _freeze(p):
-    if isinstance(p, np.generic):
-        p = p.item()  # a number is a number: NumPy's compare with tuples element by element
-    if p is None or isinstance(p, str | int | float | bool):
-        return type(p), p
-    if isinstance(p, compat.Jaxpr):
-        return fingerprint(p)
-    if isinstance(p, tuple | list):
-        return tuple(map(_freeze, p))
-    if isinstance(p, dict):
-        return tuple((k, _freeze(v)) for k, v in p.items())
-    if isinstance(p, np.ndarray | jax.Array):
-        return _constant_key(p, None)
-    if hasattr(p, "eqns"):
-        return fingerprint(compat.close(p))
+    match _way(p):
+        case "number":
+            return type(p), p
+        case "generic":  # a number is a number: NumPy's compare with tuples element by element
+            return _freeze(p.item())
+        case "program":
+            return fingerprint(compat.close(p))
+        case "items":
+            return tuple([_freeze(x) for x in p])
+        case "dict":
+            return tuple((k, _freeze(v)) for k, v in p.items())
+        case "array":
+            return _constant_key(p, None)
     try:
         hash(p)
     except TypeError:
         return id(p)
     return p
+
+
+_ways: dict[type, str] = {}  # by type, since it is slow to ask whether a value is an array
+
+
+def _way(p) -> str:
+    """How a parameter is frozen; the same for all of its type."""
+    way = _ways.get(type(p))
+    if way is None:
+        found = [way for way, kinds in _KINDS if isinstance(p, kinds)]
+        way = _ways[type(p)] = found[0] if found else "program" * hasattr(p, "eqns")
+    return way
+
+
+_KINDS = (
+    ("generic", np.generic),
+    ("number", (type(None), str, int, float, bool)),
+    ("program", compat.Jaxpr),
+    ("items", (tuple, list)),
+    ("dict", dict),
+    ("array", (np.ndarray, jax.Array)),
+)
 
 
 def _type_key(aval):

@@ -110,7 +110,8 @@ def pipeline(
         for name, p in zip(names, passes, strict=True):
             before, after = jaxpr, checked(p, jaxpr)
             if after is not before:
-                jaxpr = cse(dce(after))
+                jaxpr = dce(after)
+                jaxpr = jaxpr if p is cse and jaxpr is after else cse(jaxpr)
             if watch is not None:
                 watch(name, before, jaxpr)
         return jaxpr
@@ -343,7 +344,7 @@ def _check(name, before, after):
                 what += "from {} to {}".format(*_types(old, new))
                 raise RuleError(what, where=_line(before), hint=keep)
     try:
-        compat.check(after)
+        compat.check(after, before.eqns)
     except TypeError as err:
         what, *_ = str(err).splitlines()
         found = re.search(r"from source: (\S+:\d+):\d+ \((.+)\)", str(err))

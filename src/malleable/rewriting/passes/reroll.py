@@ -97,7 +97,8 @@ def _token(graph, node, i):
     if node.eqn.effects:
         return i
     types = tuple((graph.avals[v], _weak(graph.avals[v])) for v in (*node.ins, *node.outs))
-    return node.primitive, () if node.name == "slice" else params_key(node.eqn), types
+    params = params_key(node.eqn) if node.key is None else node.key[2]
+    return node.primitive, () if node.name == "slice" else params, types
 
 
 def _weak(aval):
