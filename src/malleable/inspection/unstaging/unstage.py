@@ -22,7 +22,7 @@ from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
 from malleable.inspection.unstaging.devices import on_devices, saying, together
 from malleable.inspection.unstaging.refusals import one_example, unless_refused
-from malleable.inspection.unstaging.whose import is_users
+from malleable.inspection.unstaging.whose import is_installed, is_users
 from malleable.notes import note
 from malleable.signatures import P, R
 
@@ -40,8 +40,9 @@ def unstage(fun: Callable[P, R]) -> Callable[P, R]:
     compare, and the derivative itself is computed as always. What JAX insists on staging (kernels,
     `jax.eval_shape`) is staged, and leaves a note. So does what runs as a whole, by a rule: a vmap
     of a `custom_vmap`; under a derivative, a shard_map, pmap or vmap along a name of a `custom_vjp`
-    or of a `custom_jvp` whose tangents meet at a collective. An error says in which step, example
-    or device it happened. Raises MalleableError inside of jit or vmap, where there are no values.
+    or of a `custom_jvp` whose tangents meet at a collective. A vmap that an installed library makes
+    of its own functions runs as a whole too. An error says in which step, example or device it
+    happened. Raises MalleableError inside of jit or vmap, where there are no values.
 
     >>> import jax
     >>> @jax.jit
@@ -210,7 +211,7 @@ class _Constructs:
         return out
 
     def vmap(self, run, args, dims, size, name, ends, fun):
-        if not _is_live() or not is_users(fun) or not size:
+        if not _is_live() or not is_users(fun) or is_installed(fun) or not size:
             return NotImplemented
         plain = all(d is None or isinstance(d, int) for d in dims)
         if not plain or not all(map(compat.is_array, args)):
