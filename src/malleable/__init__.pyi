@@ -91,6 +91,8 @@ from malleable.rewriting.passes.passes import pipeline as pipeline
 from malleable.rewriting.passes.products import matmul_order as matmul_order
 from malleable.rewriting.passes.reroll import reroll as reroll
 from malleable.rewriting.rules.library import LIBRARY as LIBRARY
+from malleable.rewriting.rules.misses import Miss as Miss
+from malleable.rewriting.rules.misses import why_not as why_not
 from malleable.rewriting.rules.rules import NoMatch as NoMatch
 from malleable.rewriting.rules.rules import rewrite as rewrite
 from malleable.rewriting.rules.rules import rule as rule

@@ -152,10 +152,10 @@ def rule(
 
     @functools.cache
     def plan():
-        forms = _forms(sides)
-        starts = frozenset(form.roots[0].name for form in forms)
-        find = functools.partial(_find, sides, forms, where or (lambda match: True))
-        return Plan(starts, max(form.height for form in forms), find)
+        known = forms(sides)
+        starts = frozenset(form.roots[0].name for form in known)
+        find = functools.partial(_find, sides, known, where or (lambda match: True))
+        return Plan(starts, max(form.height for form in known), find)
 
     made = Rule(sides.name, level, line(one), plan, sides)
     if tried:
@@ -320,7 +320,7 @@ def _endless(fired, node):
 # ---------------------------------------------------------------- a pattern and its places
 
 
-def _forms(sides: Sides) -> list[patterns.Form]:
+def forms(sides: Sides) -> list[patterns.Form]:
     """The forms of a pattern: one per way to choose its literals, settings and operations."""
     kinds, found = sides.kinds, {}
     problems: dict[int, str] = {}  # the first of each kind: -1, of the replacement; 0, of the
