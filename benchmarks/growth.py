@@ -9,6 +9,7 @@ Exit status 1 means that a pass takes longer than `jax.make_jaxpr` does for the 
 that twice as many equations take more than 2.3 times as long.
 """
 
+import gc
 import itertools
 import sys
 import time
@@ -89,9 +90,14 @@ def seconds(run, given, rounds):
     times = []
     for _ in range(rounds):
         value = given()
-        start = time.process_time()
-        run(value)
-        times.append(time.process_time() - start)
+        gc.collect()
+        gc.disable()  # as timeit does: a full collection falls into some runs and not into others
+        try:
+            start = time.process_time()
+            run(value)
+            times.append(time.process_time() - start)
+        finally:
+            gc.enable()
     return min(times)
 
 
