@@ -78,12 +78,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(77200, 58000),
+    "all": Budget(77344, 58000),
     "compat": Budget(2713, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(13607, 12500),
+    "rewriting": Budget(13756, 12500),
     "python_source": Budget(1000, 1000),
     "arrays": Budget(3370, 3100),
     "frontend": Budget(12795, 9300),

@@ -135,13 +135,13 @@ def _walk(graph: Graph, form: patterns.Form, place, value: int, holes: dict) -> 
     orders = [place.ins]
     if place.name in COMMUTATIVE and len(place.ins) == 2:
         orders.append(place.ins[::-1])
-    ways = [_operands(graph, form, order, node, dict(holes)) for order in orders]
+    ways = [_agreement(graph, form, order, node, dict(holes)) for order in orders]
     matched, difference, known = max(ways, key=lambda way: (way[1] is None, way[0]))
     holes.update(known)
     return matched, difference
 
 
-def _operands(graph, form, places, node, holes) -> tuple[int, Any, dict]:
+def _agreement(graph, form, places, node, holes) -> tuple[int, Any, dict]:
     matched, first = 1, None
     for place, value in zip(places, node.ins, strict=True):
         count, difference = _walk(graph, form, place, value, holes)
