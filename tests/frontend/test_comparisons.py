@@ -107,3 +107,35 @@ def test_a_picked_object_is_given_to_a_function_of_the_library():
 
     for k in (0, 1):
         assert_same(f, k)
+
+
+class Vector:
+    def __init__(self, *items):
+        self.items = list(items)
+
+    def __iter__(self):
+        return iter(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+@pytest.mark.parametrize("x", [-1.0, 2.0])
+def test_min_of_two_things_that_can_be_gone_over_is_one_of_them(x):
+    def f(x):
+        a, b = Vector(x, 1.0), Vector(0.5, x)
+        least = min(a, b, key=lambda v: v[0])
+        least.items[1] = 9.0
+        return a.items, b.items
+
+    assert_same(f, x)
+
+
+def test_bools_of_a_batch_count_as_those_of_python():
+    def sign(x, y):
+        return (x > 0) - (x < 0), (x > 0) + (y > 0), -(x > 0)
+
+    xs, ys = np.array([2.0, -3.0, 0.0]), np.array([1.0, -1.0, 1.0])
+    got = jax.vmap(autograph(sign))(xs, ys)
+    want = zip(*(sign(x, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True)), strict=True)
+    assert [x.tolist() for x in got] == list(map(list, want))

@@ -1,12 +1,20 @@
 """An array that may be another one: after `if c: x = y`, who writes into x writes into y, if c."""
 
+import contextlib
+import contextvars
 import weakref
 
 from jax import numpy as jnp
 
+from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.content import Box
 from malleable.arrays.places import to_jax
+from malleable.errors import TransformError
+
+MOST = 256  # selects that one write may need: among n arrays that may be one another they are 2**n
+
+_selects: contextvars.ContextVar[list | None] = contextvars.ContextVar("selects", default=None)
 
 
 def roots(box: Box) -> list:
@@ -18,18 +26,29 @@ def roots(box: Box) -> list:
 class Joined(Box):
     """A value of its own, which hands on what is written to it.
 
-    links: (reference to a box, condition, whether the condition is to hold).
+    links: (reference to a box, condition, whether the condition is to hold); shared: the boxes
+    that another of these may be, too: what is written to one reaches the other through them.
     """
 
-    __slots__ = ("links", "telling")
+    __slots__ = ("links", "shared", "telling")
 
     def __init__(self, value, links: list):
         super().__init__(value, False)
         self.links, self.telling = links, False
-        me = weakref.ref(self)
+        self.shared: list = []
+        me = Follower(self)
         for ref, _, _ in links:
-            for root in roots(ref()):
-                journal.follow(root, lambda changed: me() is not None and me().heed(changed))
+            box = ref()
+            for other in journal.followers_of(box):
+                found = other.joined() if isinstance(other, Follower) else None
+                if found is not None and found.may_be(box):
+                    self.shared.append(box)
+                    found.shared.append(box)
+            for root in roots(box):
+                journal.follow(root, me)
+
+    def may_be(self, box: Box) -> bool:
+        return any(ref() is box for ref, _, _ in self.links)
 
     def heed(self, changed: Box) -> None:
         """An array that this may be, or a part of which, has another content."""
@@ -38,22 +57,26 @@ class Joined(Box):
         for ref, condition, holds in self.links:
             box = ref()
             if box is not None and any(root is changed for root in roots(box)):
-                now = jnp.asarray(to_jax(box.value), self._value.dtype)
-                yes, no = (now, self._value) if holds else (self._value, now)
-                Box.write(self, jnp.where(condition, yes, no))
+                with counting_selects():
+                    count_select()
+                    now = jnp.asarray(to_jax(box.value), self._value.dtype)
+                    yes, no = (now, self._value) if holds else (self._value, now)
+                    Box.write(self, jnp.where(condition, yes, no))
 
     def write(self, new):
-        super().write(new)
-        self.telling = True
-        try:
-            self.hand_on()
-        finally:
-            self.telling = False
+        with counting_selects():
+            super().write(new)
+            self.telling = True
+            try:
+                self.hand_on()
+            finally:
+                self.telling = False
 
     def hand_on(self) -> None:
         for ref, condition, holds in self.links:
             box = ref()
             if box is not None:
+                count_select()
                 old = to_jax(box.value)
                 now = jnp.asarray(self._value, old.dtype)
                 yes, no = (now, old) if holds else (old, now)
@@ -69,6 +92,43 @@ class Joined(Box):
                 here = test if inner is None else jnp.logical_and(test, inner)
                 found[id(x)] = x, jnp.logical_or(found[id(x)][1], here) if id(x) in found else here
         return [*found.values()]
+
+
+@contextlib.contextmanager
+def counting_selects():
+    """One write, and all that follows from it."""
+    if _selects.get() is not None:
+        yield
+        return
+    token = _selects.set([0])
+    try:
+        yield
+    finally:
+        _selects.reset(token)
+
+
+def count_select() -> None:
+    count = _selects.get()
+    assert count is not None
+    count[0] += 1
+    if count[0] > MOST:
+        raise TransformError(
+            "too many arrays may be the one that is written to here",
+            where=compat.where(),
+            hint="give each name an array of its own: b = a.copy()",
+        )
+
+
+class Follower:
+    """Tells an array, as long as there is one, of what changes in another."""
+
+    def __init__(self, joined: Joined):
+        self.joined = weakref.ref(joined)
+
+    def __call__(self, changed: Box) -> None:
+        joined = self.joined()
+        if joined is not None:
+            joined.heed(changed)
 
 
 def linked(box: Box, others: list) -> Box:

@@ -31,6 +31,8 @@ class Place:
     def label(self) -> str:
         """What an error calls it."""
         kinds = {"box": "an array", "object": "a container", "ndarray": "an array"}
+        if self.name.startswith("_ag_"):
+            return "the result"
         return f"`{self.name}`" if self.name else kinds.get(self.kind, f"a {self.kind}")
 
     def read(self) -> Any:
@@ -117,6 +119,11 @@ def follow(box, follower) -> None:
     if journals:
         book = getattr(journals[-1], "level", journals[-1])
         book.followers.setdefault(id(box), []).append(follower)
+
+
+def followers_of(box) -> list:
+    """Who is to be called whenever the content of `box` changes."""
+    return [follower for book in _open.get() for follower in book.followers.get(id(box), ())]
 
 
 def tell(box) -> None:

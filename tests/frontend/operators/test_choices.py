@@ -93,3 +93,37 @@ def test_functions_are_chosen(x):
         return g(x)
 
     assert_same(f, x)
+
+
+class Square:
+    def __init__(self, a):
+        self.a = a
+
+
+class Circle(Square):
+    pass
+
+
+@pytest.mark.parametrize("x", [0.5, 2.0])
+def test_a_choice_of_objects_is_asked_for_its_class(x):
+    def f(x):
+        shape = Square(x) if x > 1 else Circle(x)
+        if isinstance(shape, Circle):
+            return 3 * shape.a, type(shape) is Square
+        return shape.a + 1, isinstance(shape, Square)
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize("x", [0.5, 2.0])
+def test_none_or_a_number_is_asked_for_its_class(x):
+    def f(x):
+        found = 2 * x if x > 1 else None
+        return found if isinstance(found, float) else -1.0
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize("x", [0.5, 2.0])
+def test_a_list_or_a_tuple_is_asked_for_its_length(x):
+    assert_same(lambda x: len([x, x] if x > 1 else (x,)), x)

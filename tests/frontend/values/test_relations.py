@@ -276,3 +276,56 @@ def test_under_vmap_and_grad():
     step = 1e-2 * np.eye(3, dtype=np.float32)
     differences = [(total(1.0, V + s) - total(1.0, V - s)) / 2e-2 for s in step]
     np.testing.assert_allclose(slope, differences, rtol=2e-2)
+
+
+# ---------------------------------------------------------------- several names, several arrays
+
+
+def three_names(v, n):
+    a, b, d = v.copy(), v * 0, v * 0 + 1
+    for i in range(n):
+        if v[i % 3] > 2:
+            a, b = b, a
+        elif v[i % 3] > 1.5:
+            b = d
+        else:
+            d = a
+        a[i % 3] += 1
+        b[(i + 1) % 3] -= 1
+        d[(i + 2) % 3] -= 2
+    return a, b, d
+
+
+def two_names_in_turn(v, n):
+    u, new, w = v.copy(), v * 0, v.copy()
+    for i in range(n):
+        if i % 2 == 0:
+            new = u - 0.5
+        w[0] += new[1]
+        u = new if i % 2 == 0 else w + 0.5 * u
+        if w[0] > 100:
+            break
+    return u, new, w
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 9])
+@pytest.mark.parametrize("f", [three_names, two_names_in_turn])
+def test_arrays_that_change_their_names_in_turn(f, n):
+    for _ in range(2):  # the second trace finds no garbage of the first
+        assert_same(f, V, n)
+
+
+def test_a_write_to_one_of_very_many_arrays_is_refused():
+    def f(v, n):
+        a, b, c, d = v.copy(), v * 0, v * 1, v * 2
+        for i in range(n):
+            a, b = (b, a) if v[i % 3] > 1 else (c, d)
+            c, d = (d, a) if v[i % 3] > 2 else (b, c)
+            a, c = (c, a) if v[i % 3] > 0 else (d, b)
+            a[0] += 1
+            b[1] += 1
+            c[2] += 1
+            d[0] += 1
+        return a, b, c, d
+
+    refused(f, V, 3, match="too many arrays may be the one")

@@ -467,6 +467,9 @@ def _divmod(x, y):
 
 
 def type_(*args, **kwargs):
+    if len(args) == 1 and type(args[0]) is values.Choice and not kwargs:
+        (x,) = args
+        return values.select(x.index, list(map(type_, x.options)), compat.where())
     if len(args) == 1 and not kwargs and isinstance(args[0], Box):
         return args[0].__class__
     return type(*args, **kwargs)
@@ -483,7 +486,11 @@ _WIDE: dict[type, type] = {
 
 def isinstance_(x, kinds):
     """Whether the value that a box stands for is of a class, an abstract one too."""
-    if not isinstance(x, Box) or type(x) is values.Choice:
+    if type(x) is values.Choice:
+        found = [isinstance_(option, kinds) for option in x.options]
+        alike = builtins.all(hit is found[0] for hit in found)
+        return found[0] if alike else python_scalar(values.entry(found, x.index), bool)
+    if not isinstance(x, Box):
         return isinstance(x, kinds)
     if isinstance(kinds, tuple | types.UnionType):
         every = kinds if isinstance(kinds, tuple) else kinds.__args__

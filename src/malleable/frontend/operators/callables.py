@@ -309,7 +309,8 @@ class Caller(Classes):
 
     def _builtin(self, f, args, kwargs):
         if args and is_place(args[0]) and f not in _ANY and isinstance(f, _Builtin | type):
-            if not holds(args[0]) or not (f in self.table or f in builtins.PLAIN):
+            known = f in self.table or f in builtins.PLAIN
+            if f is len or not (known and holds(args[0])):
                 return by_case(args[0], lambda x: self.call(f, x, *args[1:], **kwargs))
             args = tuple(map(settled, args))
         refuse_text(f, None, args)
@@ -318,7 +319,8 @@ class Caller(Classes):
     def _called(self, f, args, kwargs):
         if f in GO_OVER and args:
             refuse_uncertain(args[0])
-            args = [*map(walked, args)] if f is not iter else args
+            compared = f in (min, max) and len(args) > 1
+            args = args if compared or f is iter else [*map(walked, args)]
         name = _DUNDERS.get(f)
         if name and args and not isinstance(args[0], Box) and type(args[0]) is not Masked:
             method = getattr(type(args[0]), name, None)

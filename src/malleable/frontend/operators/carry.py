@@ -29,6 +29,7 @@ from malleable.frontend.values.relations import (
     child,
     is_one,
     is_view,
+    reaches,
     relate,
 )
 from malleable.frontend.values.staging import (
@@ -228,6 +229,18 @@ def widened(tree: Tree, before: Tree | None, ties: Iterable = ()) -> Tree:
     return free(tree)
 
 
+def without_circles(tree: Tree, c: Carried) -> Tree:
+    """The tree of c without links to places that link to c: one of the two says who is whom."""
+    if isinstance(tree, Node):
+        return replace(tree, children=tuple(without_circles(t, c) for t in tree.children))
+    if isinstance(tree, Either):
+        return Either(tuple(without_circles(t, c) for t in tree.options))
+    if not (isinstance(tree, Leaf) and tree.links):
+        return tree
+    kept = (x for x in tree.links if not (isinstance(x.value, Carried) and reaches(x.value, c)))
+    return replace(tree, links=tuple(kept))
+
+
 def begin(carried: dict, leaves: Iterator, where: str) -> None:
     """Put the values of one step into their places."""
     parts = {key: [next(leaves) for _ in range(count_leaves(c.tree))] for key, c in carried.items()}
@@ -335,6 +348,7 @@ def settle(
             c.first, c.tree = c.whole, free(abstract(c.whole[0]))
         refuse_number(c, c.first[0], after)
         both = widened(join_place(c.place, c.tree, after), c.tree, c.relation.ties)
+        both = without_circles(both, c)
         if both == c.tree:
             continue
         check_type(c, both)

@@ -13,10 +13,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box, any_traced, is_traced, unbox
-from malleable.arrays.numbers import is_python_int
+from malleable.arrays.numbers import is_python_bool, is_python_int
 from malleable.arrays.text import Text, as_text
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.bounded import equal, joined, refuse, repeated
@@ -28,7 +29,7 @@ from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
 from malleable.notes import note
 
 DIVIDES = frozenset(("/", "//", "%", "**"))
-_Function = types.FunctionType
+_Function, _BOOL = types.FunctionType, np.dtype(bool)
 BINARY: dict[str, tuple[str, Callable]] = {
     "+": ("add", operator.add),
     "-": ("sub", operator.sub),
@@ -81,6 +82,18 @@ def floated(x):
     return python_scalar(unbox(x), float)
 
 
+def counted(sign: str, a, b) -> tuple:
+    """The operands of `+` or `-`: two bools of a batch count as Python's, which are integers."""
+    pair = unbox(a), unbox(b)
+    if not all(x is True or x is False or getattr(x, "dtype", None) is _BOOL for x in pair):
+        return a, b
+    traced = [x for x in (a, b) if is_traced(x)]
+    if not traced or not all(map(is_python_number, traced)) or all(map(is_python_bool, pair)):
+        return a, b
+    note(f"`{sign}` takes a bool of a batch for one of Python's", compat.where())
+    return tuple(python_scalar(jnp.asarray(x), int) for x in pair)
+
+
 class Dunders:
     """The operators of Python's that a class may define; call(method, *args) runs what it wrote."""
 
@@ -129,6 +142,8 @@ class Dunders:
                 return repeated(*((a, b) if is_repeat(a, b) else (b, a)))
             if sign in DIVIDES and session().attempts:
                 a, b = operands(sign, a, b)
+            if session().lanes and sign in ("+", "-"):
+                a, b = counted(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
             return formatted(a, b) if traced else plain(a, b)
         out = self._either(a, b, f"__{name}__", f"__r{name}__")
@@ -173,6 +188,8 @@ class Dunders:
         name, plain = UNARY[sign]
         if is_thing(a):
             return by_case(a, lambda o: self.unary(sign, o))
+        if sign == "-" and session().lanes and is_traced(a):
+            a, _ = counted(sign, a, False)
         method = None if self.is_plain(a) else getattr(type(a), name, None)
         return self.call(method, a) if type(method) is _Function else plain(a)
 
