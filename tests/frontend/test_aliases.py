@@ -326,3 +326,54 @@ def test_an_array_that_was_picked_may_be_another_after_a_branch(f):
         for n in range(3):
             want, got = f(x, n, V.copy(), A.copy()), compiled(x, n, V, A)
             jax.tree.map(np.testing.assert_allclose, got, want)
+
+
+class Thing:
+    def __init__(self, x):
+        self.x, self.k = x, [x, x]
+
+
+def new_list_or_another_item(x, n):
+    a = Thing(x)
+    b = a
+    if n > 2:
+        if n > 3:
+            a.k = [4.0, a.x]
+    else:
+        a.k[1] -= 1
+        if n > 1:
+            a = Thing(7.0)
+    return a.k, b.k
+
+
+def new_list_in_a_dict(x, n):
+    a = {"k": [x, x]}
+    b = a
+    if n > 2:
+        a["k"] = [4.0, 5.0]
+    else:
+        a["k"][1] -= 1
+        if n > 1:
+            a = {"k": [7.0, x]}
+    return a, b
+
+
+def new_object_or_another_attribute(x, n):
+    a = Thing(Thing(x))
+    b = a
+    if n > 2:
+        a.x = Thing(4.0)
+    else:
+        a.x.x -= 1
+        a.x.k[0] = 9.0
+        if n > 1:
+            a = Thing(Thing(7.0))
+    return a.x.x, b.x.x, a.x.k, b.x.k
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "f", [new_list_or_another_item, new_list_in_a_dict, new_object_or_another_attribute]
+)
+def test_one_path_replaces_what_the_other_writes_to(f, n):
+    assert_same(f, 1.0, n)

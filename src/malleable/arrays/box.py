@@ -89,7 +89,7 @@ def _in_place(fun, ufunc):
         b = other.value if issubclass(kind, Box) else other
         b = functions.nested_array(unbox(b)) if isinstance(b, list | tuple) else b
         if not is_jax(a) and not is_jax(b):
-            if journal.depth() == 0 and self._in_memory(a):
+            if not journal.is_undone() and self._in_memory(a):
                 fun(a, b)
                 journal.tell(self.root)
             else:

@@ -73,7 +73,7 @@ class Box(Methods):
         old = self._value
         if is_jax(new) or type(old) is not np.ndarray:
             self._value = new
-        elif journal.depth() == 0:
+        elif not journal.is_undone():
             old[...] = new
         else:
             self._value = np.array(np.broadcast_to(new, old.shape), old.dtype)
@@ -83,7 +83,7 @@ class Box(Methods):
         whole = self.value
         if is_jax(new) or is_jax(whole) or not step.static:
             self.write(step.put(places.to_jax(whole), new))
-        elif journal.depth() == 0 and self._in_memory(whole):
+        elif not journal.is_undone() and self._in_memory(whole):
             step.fill(whole, new)
             journal.tell(self.root)
         else:

@@ -50,7 +50,7 @@ def set_item(self, index, new):
     whole = self.value
     masked = type(new) is Masked
     if not masked and not is_jax(new) and type(whole) is np.ndarray and not is_unknown(index):
-        if journal.depth() == 0 and self._in_memory(whole):
+        if not journal.is_undone() and self._in_memory(whole):
             whole[index] = new
             journal.tell(self.root)
         else:

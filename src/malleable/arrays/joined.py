@@ -34,21 +34,16 @@ class Joined(Box):
 
     def __init__(self, value, links: list):
         super().__init__(value, False)
-        self.links, self.telling = links, False
-        self.shared: list = []
+        self.links, self.telling, self.shared = links, False, []
         me = Follower(self)
         for ref, _, _ in links:
             box = ref()
             for other in journal.followers_of(box):
                 found = other.joined() if isinstance(other, Follower) else None
-                if found is not None and found.may_be(box):
-                    self.shared.append(box)
-                    found.shared.append(box)
+                if found is not None and any(ref() is box for ref, _, _ in found.links):
+                    self.shared, found.shared = [*self.shared, box], [*found.shared, box]
             for root in roots(box):
                 journal.follow(root, me)
-
-    def may_be(self, box: Box) -> bool:
-        return any(ref() is box for ref, _, _ in self.links)
 
     def heed(self, changed: Box) -> None:
         """An array that this may be, or a part of which, has another content."""
@@ -108,8 +103,7 @@ def counting_selects():
 
 
 def count_select() -> None:
-    count = _selects.get()
-    assert count is not None
+    count = _selects.get() or [0]
     count[0] += 1
     if count[0] > MOST:
         raise TransformError(

@@ -47,6 +47,7 @@ class Journal:
 
     def __init__(self, base: bool = False):
         self.base = base  # of a whole call: nothing in it is undone
+        self.tried = False  # what happens now may be undone even so
         self.places: dict[Any, Place] = {}
         self.before: dict[Any, Any] = {}
         self.followers: dict[int, list] = {}  # by id of an array: the arrays that may be it
@@ -73,6 +74,12 @@ def depth() -> int:
     """How many staged blocks are being traced around us."""
     journals = _open.get()
     return len(journals) - (bool(journals) and journals[0].base)
+
+
+def is_undone() -> bool:
+    """Whether what happens now may be undone."""
+    journals = _open.get()
+    return bool(journals) and (journals[-1].tried or depth() > 0)
 
 
 def current() -> Journal | None:

@@ -37,11 +37,11 @@ def run_ufunc(ufunc, method, inputs, kwargs):
         if not any_box(out):
             return getattr(ufunc, method)(*raw, out=out, **kwargs)
         targets = tuple(None if o is None else np.array(unbox(o)) for o in out)
-        if journal.depth() == 0:
+        if not journal.is_undone():
             targets = unbox(out)
         getattr(ufunc, method)(*raw, out=targets, **kwargs)
         for box, new in zip(out, targets, strict=True):
-            if isinstance(box, Box) and (journal.depth() or not box._in_memory(new)):
+            if isinstance(box, Box) and (journal.is_undone() or not box._in_memory(new)):
                 box.write(new)
         return out[0] if len(out) == 1 else out
     where = kwargs.pop("where", True) if method == "__call__" else True
@@ -108,7 +108,7 @@ def _ufunc_at(ufunc, box, index, *values):
             journal.touch_object(box)
         return ufunc.at(box, index, *raw)
     if not any_jax(raw) and not is_jax(box.value) and not is_unknown(index):
-        whole = box.value if journal.depth() == 0 else np.array(box.value)
+        whole = box.value if not journal.is_undone() else np.array(box.value)
         ufunc.at(whole, index, *raw)
         return box.write(whole)
     whole = places.to_jax(box.value)

@@ -312,10 +312,13 @@ def result_of_choice(x: Choice):
 # ---------------------------------------------------------------- the operators, as one namespace
 
 
-def convert(fun: types.FunctionType) -> types.FunctionType | None:
-    """The converted clone of a Python function; None, with a note, for one without source."""
+def convert(fun: types.FunctionType, listed: bool = False) -> types.FunctionType | None:
+    """The converted clone of a Python function; None, with a note, for one without source.
+
+    listed: of a generator function, one that returns a list of all it yields.
+    """
     try:
-        return rewrite(fun, OPERATORS, session().options.mode)
+        return rewrite(fun, OPERATORS, session().options.mode, listed)
     except NoSource as e:
         note(f"`{fun.__qualname__}` is not converted", "", str(e))
         return None

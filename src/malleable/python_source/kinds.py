@@ -48,8 +48,9 @@ def is_installed(filename: str) -> bool:
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a file is of this library, its tour excepted, which holds programs to convert."""
-    return filename.startswith(compat.PACKAGE) and not filename.startswith(_TOUR)
+    """Whether a file is of this library, but for what is there to be converted."""
+    ours = filename.startswith(compat.PACKAGE) and not filename.startswith(_TOUR)
+    return ours and filename not in FILES
 
 
 def builds_on_jax(package: str) -> bool:

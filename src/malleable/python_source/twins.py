@@ -1,4 +1,4 @@
-"""The Python source of functions of the standard library that run as C: heapq and bisect.
+"""The Python source of functions of the standard library that run as C: heapq, bisect, iterators.
 
 Given traced values, `heapq.heappush` is converted from the text that stands in `heapq.py`.
 """
@@ -7,12 +7,21 @@ import ast
 import bisect
 import functools
 import heapq
+import itertools
 import pathlib
 import types
 from collections.abc import Callable
 
+from malleable.python_source import iterators
+
 _MODULES = {"_heapq": heapq, "_bisect": bisect}
-FILES = frozenset(str(module.__file__) for module in _MODULES.values())
+FILES = frozenset(str(module.__file__) for module in (*_MODULES.values(), iterators))
+ITERATORS: dict[type, Callable] = {
+    filter: iterators.filter_items,
+    itertools.filterfalse: iterators.filterfalse,
+    itertools.takewhile: iterators.takewhile,
+    itertools.dropwhile: iterators.dropwhile,
+}
 
 
 def twin(f) -> Callable | None:

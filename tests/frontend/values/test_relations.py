@@ -329,3 +329,20 @@ def test_a_write_to_one_of_very_many_arrays_is_refused():
         return a, b, c, d
 
     refused(f, V, 3, match="too many arrays may be the one")
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_a_copy_or_the_array_itself_in_a_branch_of_a_step(n):
+    def f(v, n):
+        a, b = v.copy(), v * 0
+        xs = [a, b]
+        for i in range(n):
+            if i % 2 == 0:
+                a, b = b, a
+                a[2] = 5.0
+            else:
+                a = b.copy() if i % 3 == 1 else b
+                a += 1
+        return a, b, xs[0] + 0, xs[1] + 0
+
+    assert_same(f, V, n)

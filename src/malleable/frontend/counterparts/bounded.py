@@ -279,12 +279,9 @@ def method(xs: list, name: str, args: tuple) -> Any:
     match name, args:
         case "append", (value,):
             return append(xs, value)
-        case "extend" | "__iadd__", (values,) if bounded(values) is None:
+        case "extend" | "__iadd__", (values,):
             for value in values:
                 append(xs, value)
-            return xs if name == "__iadd__" else None
-        case "extend" | "__iadd__", (values,):
-            xs[:] = joined(xs, values)
             return xs if name == "__iadd__" else None
         case "pop", _:
             return pop(xs, *args)

@@ -15,6 +15,7 @@ import dis
 import functools
 import inspect
 import itertools
+import math
 import operator
 import types
 import warnings
@@ -31,7 +32,7 @@ from malleable.arrays.box import Box, Masked, any_traced, is_traced, rebox, unbo
 from malleable.arrays.rows import gathered
 from malleable.arrays.text import as_text
 from malleable.frontend.counterparts import builtins, numpy, scalars, scipy, texts
-from malleable.frontend.counterparts.bounded import method, refuse
+from malleable.frontend.counterparts.bounded import joined, method, refuse
 from malleable.frontend.counterparts.builtins import Steps, TracedRange
 from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
 from malleable.frontend.counterparts.texts import refuse_text
@@ -39,14 +40,15 @@ from malleable.frontend.operators import comprehensions, items, lookups
 from malleable.frontend.operators.chosen import holds, is_place, settled
 from malleable.frontend.operators.classes import Classes
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
-from malleable.frontend.operators.hidden import block, born, new, walked, watched
+from malleable.frontend.operators.generators import beginning, passed_on, started, tried
+from malleable.frontend.operators.hidden import block, born, is_iterator, new, walked, watched
 from malleable.frontend.values import raises
 from malleable.frontend.values.conditions import by_case
 from malleable.frontend.values.values import Choice, bounded, is_thing, refuse_uncertain
 from malleable.notes import note
 from malleable.python_source import kinds
 from malleable.python_source.source import NoSource
-from malleable.python_source.twins import twin
+from malleable.python_source.twins import ITERATORS, twin
 
 _Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
 _Descriptors = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -63,6 +65,8 @@ SMALL = 64  # items of a list up to which heapq and bisect are converted: each s
 GO_OVER = frozenset(
     (dict, list, tuple, set, sorted, iter, sum, min, max, enumerate, zip, map, reversed)
 )
+AT_ONCE = frozenset((list, tuple, sorted, sum, min, max, any, all, math.fsum, math.prod))
+LAZY = frozenset((zip, enumerate, map, *ITERATORS))
 DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
 ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
 LISTS = frozenset((list, isinstance, id, callable))  # what takes such a list as any object
@@ -236,8 +240,28 @@ class Caller(Classes):
         except NoSource as e:
             f.__dict__["__malleable_reason__"], clone = str(e), None
         if clone is not None and f.__code__.co_flags & inspect.CO_GENERATOR:
-            return lambda *args, **kwargs: born(clone(*args, **kwargs))
+            return _weakly(functools.partial(self._generator, clone), f)
         return _weakly(self._unconverted, f) if clone is None else clone
+
+    def _generator(self, clone, f, /, *args, **kwargs):
+        as_list = lambda: self.convert(f, True)(*args, **kwargs)  # noqa: E731
+        held = [journal.Place("cell", cell).read() for cell in f.__closure__ or ()]
+        return started(born(clone(*args, **kwargs)), as_list, args, kwargs, held)
+
+    def _lazy(self, f, args, kwargs):
+        """An iterator of Python's over others, some of which may have to begin anew as lists."""
+        begun, written = list(map(beginning, args)), ITERATORS.get(f)
+        out = self._called_now(f, args, kwargs)
+        if not is_iterator(out) or isinstance(out, Steps) or not (written or any(begun)):
+            return out
+
+        def as_list():
+            found = [x if b is None else b.as_list() for x, b in zip(args, begun, strict=True)]
+            if written is None:
+                return self.call(f, *found, **kwargs)
+            return self.convert(written, True)(*found, **kwargs)
+
+        return started(born(passed_on(out)), as_list, args, kwargs)
 
     def _reaching(self, f):
         """A function without source as it is, but what it calls by a global name converted."""
@@ -317,6 +341,19 @@ class Caller(Classes):
         return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
 
     def _called(self, f, args, kwargs):
+        if f in LAZY or (f in AT_ONCE and len(args) == 1):
+            args = [*map(walked, args)]
+        if f in LAZY:
+            return self._lazy(f, args, kwargs)
+        begun = beginning(args[0]) if args and f in AT_ONCE else None
+        if begun is not None:
+            return tried(
+                lambda: self._called_now(f, args, kwargs),
+                lambda: self.call(f, begun.as_list(), *args[1:], **kwargs),
+            )
+        return self._called_now(f, args, kwargs)
+
+    def _called_now(self, f, args, kwargs):
         if f in GO_OVER and args:
             refuse_uncertain(args[0])
             compared = f in (min, max) and len(args) > 1
@@ -398,6 +435,9 @@ class Caller(Classes):
         for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
             refuse_uncertain(x, False)
         if isinstance(owner, list):
+            if name in ("extend", "__iadd__") and bounded(args[0]) is not None:
+                owner[:] = joined(owner, args[0])
+                return owner if name == "__iadd__" else None
             if bounded(owner) is not None:
                 return method(owner, name, args)
             if name == "insert" and is_traced(args[0]):

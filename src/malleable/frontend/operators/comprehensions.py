@@ -21,6 +21,7 @@ from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.builtins import Once, Steps, TracedRange, as_steps
+from malleable.frontend.operators.generators import beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
 from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, truth
@@ -74,6 +75,12 @@ class Collected:
             if self.stops is None and type(items.length) is int:
                 items.taken[0] = items.length
             return
+        begun = beginning(items)
+        if begun is not None:
+            return tried(
+                lambda: self.each_of(items, flag, body),
+                lambda: self.each(begun.as_list(), flag, body, tested),
+            )
         steps, here = sized(items), None
         if steps is not None and type(steps) is not Steps:
             steps, here = steps
@@ -88,6 +95,9 @@ class Collected:
 
             paired = Steps(steps.length, lambda i: (steps.get(i), here and here(i)), steps.arrays)
             return for_(paired, step, None, (), (), None)
+        return self.each_of(items, flag, body)
+
+    def each_of(self, items, flag, body: Callable) -> None:
         for k, item in enumerate(items):
             if self.done:
                 return

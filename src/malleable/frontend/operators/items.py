@@ -62,7 +62,7 @@ _DUNDERS = {sign: f"__{fun.__name__}__" for sign, fun in _IN_PLACE.items()}
 
 def touch(x) -> None:
     """Tell the journal that a container or a NumPy array of the user's is about to change."""
-    if not journal.depth():
+    if not journal.is_undone():
         return journal.tell(x)
     if isinstance(x, list):
         journal.touch_list(x)
@@ -141,7 +141,7 @@ def _refuse_index(x, index) -> None:
 
 def writes_cell(reader: Callable) -> None:
     """A nonlocal variable, the one that `reader` returns, is about to be assigned."""
-    if journal.depth() and reader.__closure__:
+    if journal.is_undone() and reader.__closure__:
         journal.touch_cell(reader.__closure__[0], reader.__code__.co_freevars[0])
 
 

@@ -1,6 +1,7 @@
 """What `while` and `for` do: Python, until a test, an exit or the items are traced."""
 
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from malleable.frontend.operators.compiled import (
     stage,
     stopped,
 )
+from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.hidden import refuse_foreign, walked
 from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import if_, line_of, step, truth
@@ -113,6 +115,16 @@ def for_(items, body, state, live, rebound, exits) -> None:
     if isinstance(items, dict):
         refuse_uncertain(items)
     rest, taken = iter(items), 0
+    begun = beginning(items)
+    if begun is not None:
+        try:
+            first = tried(lambda: [next(rest)], lambda: Apart(begun))
+        except StopIteration:
+            return
+        if type(first) is Apart:
+            for_(first.items, body, state, live, rebound, exits)
+            return first.check()
+        rest = itertools.chain(first, rest)
     while True:
         done = stopped(exits)
         if done is True:

@@ -15,6 +15,7 @@ import threading
 import types
 import weakref
 
+from malleable.frontend.syntax.generators import as_list
 from malleable.frontend.syntax.writer import Writer
 from malleable.python_source import source
 from malleable.python_source.nodes import HOOKS, MARK, function, parameters, placed
@@ -35,8 +36,10 @@ _codes = {}
 _lock = threading.RLock()
 
 
-def rewrite(fun, ag, mode="full"):
+def rewrite(fun, ag, mode="full", listed=False):
     """The converted clone of a Python function or lambda; `ag` supplies the operators.
+
+    listed: of a generator function, one that returns a list of all it yields.
 
     mode="explicit" makes operators of no `if`, `for`, `while`, `and`, `or`, `not`, `assert` and
     `a if c else b` but those marked: `if inline_cond(p)`, `for x in inline_scan(xs)`,
@@ -44,9 +47,9 @@ def rewrite(fun, ag, mode="full"):
     Raises NoSource.
     """
     code = fun.__code__
-    if code.co_flags & ASYNCHRONOUS or HOOKS in code.co_freevars:
+    if code.co_flags & ASYNCHRONOUS or (HOOKS in code.co_freevars and not listed):
         return fun
-    new = _converted(code, fun.__globals__, mode)
+    new = _converted(code, fun.__globals__, mode, listed)
     if new.co_freevars == code.co_freevars:
         cells = fun.__closure__
     else:
@@ -94,9 +97,9 @@ class Readable(ast.NodeTransformer):
         return shown
 
 
-def _converted(code, module_globals, mode):
+def _converted(code, module_globals, mode, listed):
     """The new code object; made once per code object and state of its file."""
-    key = id(code), mode
+    key = id(code), mode, listed
     held = _codes.get(key)
     if held is not None and held[0]() is code:
         if linecache.cache.get(code.co_filename) is held[1]:
@@ -110,7 +113,7 @@ def _converted(code, module_globals, mode):
         entry = linecache.cache.get(code.co_filename)
         if held is not None and held[0]() is code and entry is held[1] and entry is not None:
             return held[3]
-        node, found = _find_and_rewrite(code, module_globals, mode)
+        node, found = _find_and_rewrite(code, module_globals, mode, listed)
         new = _compiled(node, code)
         entry = linecache.cache.get(code.co_filename)
         forget = weakref.ref(code, lambda _, codes=_codes: codes.pop(key, None))
@@ -118,7 +121,7 @@ def _converted(code, module_globals, mode):
         return new
 
 
-def _find_and_rewrite(code, module_globals, mode):
+def _find_and_rewrite(code, module_globals, mode, listed=False):
     """(rewritten node, where it was found)."""
     found = source.find(code, module_globals)
     node = found.node
@@ -133,6 +136,7 @@ def _find_and_rewrite(code, module_globals, mode):
         for arg in ast.walk(node.args):
             if isinstance(arg, ast.arg):
                 arg.annotation = None
+    node = as_list(node) if listed else node
     node.args.defaults = []
     node.args.kw_defaults = [None] * len(node.args.kwonlyargs)
     try:
@@ -188,7 +192,7 @@ def _compiled(node, code):
     else:
         node.name, inner = FUNCTION, node
     outer = function(FACTORY, (), [inner])
-    outer.args = parameters((*code.co_freevars, HOOKS))
+    outer.args = parameters(dict.fromkeys((*code.co_freevars, HOOKS)))
     tree = ast.Module(body=[placed(outer, node)], type_ignores=[])
     flags = code.co_flags & FUTURES
     try:

@@ -247,7 +247,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     def tree_of(block, key):
         if key in block.after:
             return block.after[key][0]
-        return Static(UNSET) if block.error is not None else old[key][0]
+        return Static(UNSET) if block.error is not None else revised(old[key][0], block)
 
     for key in [k for k, p in places.items() if is_cached(p)]:
         forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
@@ -329,11 +329,55 @@ def updated(tree: Tree, leaves: Iterator, block: Block, outs: Sequence) -> list:
             return [leaf, *tests]
         content = outs[written[1][0]] if written[1] else written[0].value
         return [functools.reduce(lambda whole, step: step.read(whole), steps, content), *tests]
+    written = content_of(tree, block)
+    if written is not None:
+        for _ in range(count_leaves(tree)):
+            next(leaves)
+        return [outs[i] for i in written[1]]
     if isinstance(tree, Ragged | Static):
         return [next(leaves) for _ in range(count_leaves(tree))]
-    index = [next(leaves)] if isinstance(tree, Either) else []
+    found = [next(leaves)] if isinstance(tree, Either) else []
     parts = tree.options if isinstance(tree, Either) else tree.children
-    return index + [x for part in parts for x in updated(part, leaves, block, outs)]
+    for name, part in zip(names_in(tree), parts, strict=True):
+        inside = updated(part, leaves, block, outs)
+        attribute = written_attribute(tree, name, block)
+        found += inside if attribute is None else [outs[i] for i in attribute[1]]
+    return found
+
+
+def revised(tree: Tree, block: Block) -> Tree:
+    """The tree of a place that a block did not write, with what it wrote to what is in there."""
+    written = content_of(tree, block)
+    if written is not None:
+        return replace(written[0], origin=tree.origin) if hasattr(tree, "origin") else written[0]
+    if isinstance(tree, Either):
+        return Either(tuple(revised(option, block) for option in tree.options))
+    if not isinstance(tree, Node):
+        return tree
+    parts = []
+    for name, part in zip(names_in(tree), tree.children, strict=True):
+        attribute = written_attribute(tree, name, block)
+        parts.append(revised(part, block) if attribute is None else attribute[0])
+    return replace(tree, children=tuple(parts))
+
+
+def names_in(tree: Tree) -> Sequence:
+    parts = tree.options if isinstance(tree, Either) else tree.children
+    return getattr(tree, "keys", None) or range(len(parts))
+
+
+def content_of(tree: Tree, block: Block) -> tuple | None:
+    """(tree, which outputs) of what a block left in a list or dict that nobody else knows."""
+    origin = getattr(tree, "origin", None)
+    kind = "dict" if type(origin) is dict else "list" if type(origin) is list else None
+    return None if kind is None else block.after.get(Place(kind, origin).key)
+
+
+def written_attribute(tree: Tree, name, block: Block) -> tuple | None:
+    """The same of an attribute of an object."""
+    if not isinstance(tree, Node) or tree.keys is None or issubclass(tree.cls, dict):
+        return None
+    return None if tree.origin is None else block.after.get(Place("attr", tree.origin, name).key)
 
 
 def default(place: Place, value) -> Any:

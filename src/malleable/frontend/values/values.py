@@ -360,6 +360,8 @@ def holds_new(value, seen: dict) -> bool:
             value = value._base
         if type(value) is Picked:
             return holds_new(value, seen)
+        if type(value) is Joined and any(compat.is_inner(test) for _, test, _ in value.links):
+            return True
         return type(value) is not Stale and compat.is_inner(value._value)
     if isinstance(value, jax.Array):
         return compat.is_inner(value)

@@ -1,0 +1,28 @@
+"""Iterators of the standard library that run as C, as generators to be converted."""
+
+
+def filter_items(test, items):
+    for item in items:
+        if item if test is None else test(item):
+            yield item
+
+
+def filterfalse(test, items):
+    for item in items:
+        if not (item if test is None else test(item)):
+            yield item
+
+
+def takewhile(test, items):
+    for item in items:
+        if not test(item):
+            return
+        yield item
+
+
+def dropwhile(test, items):
+    dropping = True
+    for item in items:
+        dropping = dropping and test(item)
+        if not dropping:
+            yield item

@@ -1,0 +1,177 @@
+"""Generators whose tests are traced: what they yield is a list whose length may be traced."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import TransformError, autograph
+from tests.frontend.behaviour.behaviour import assert_same
+
+V = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0], np.float32)
+
+
+def large(xs, limit=2):
+    for x in xs:
+        if x > limit:
+            yield x
+
+
+def steps_up(xs):
+    for i in range(len(xs) - 1):
+        if xs[i] < xs[i + 1]:
+            yield i, xs[i + 1] - xs[i]
+
+
+def in_parts(xs):
+    yield 0.0
+    yield from large(xs)
+    for x in large(xs, 4):
+        yield -x
+
+
+def until_eight(xs):
+    for x in xs:
+        if x > 8:
+            return
+        yield x
+
+
+class Bag:
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        for x in self.items:
+            if x > 2:
+                yield x
+
+
+class Tree:
+    def __init__(self, value, left=None, right=None):
+        self.value, self.left, self.right = value, left, right
+
+    def walk(self):
+        if self.left is not None:
+            yield from self.left.walk()
+        if self.value > 2:
+            yield self.value
+        if self.right is not None:
+            yield from self.right.walk()
+
+
+def tree(v):
+    return Tree(v[0], Tree(v[1], None, Tree(v[2])), Tree(v[3]))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: (sum(large(v)), max(large(v)), min(large(v, 3)), any(x > 8 for x in large(v))),
+        lambda v: (len(list(large(v))), sorted(large(v))[0]),
+        lambda v: sum(x * x for x in large(v)),
+        lambda v: next((x for x in large(v) if x > 4), -1.0),
+        lambda v: sum(in_parts(v)),
+        lambda v: sum(until_eight(v)),
+        lambda v: sum(Bag(v)),
+        lambda v: sum(tree(v).walk()),
+        lambda v: sum(i * x for i, x in enumerate(large(v))),
+        lambda v: sum(a * b for a, b in zip(large(v), v, strict=False)),
+        lambda v: sum(filter(lambda x: x > 2, v)),
+        lambda v: len(list(filter(None, [x - 1 for x in v]))),
+        lambda v: sum(itertools.takewhile(lambda x: x < 5, v)),
+        lambda v: sum(itertools.dropwhile(lambda x: x < 4, v)),
+        lambda v: sum(itertools.filterfalse(lambda x: x < 4, v)),
+    ],
+)
+def test_all_that_it_yields_at_once(f):
+    assert_same(f, V)
+
+
+def test_a_loop_goes_over_what_it_yields():
+    def f(v):
+        total, places = 0.0, 0
+        for i, d in steps_up(v):
+            total, places = total + d, places + i
+        for k, x in enumerate(large(v)):
+            total += k * x
+        for x in Bag(v):
+            total -= x
+        return total, places
+
+    assert_same(f, V)
+
+
+@pytest.mark.parametrize("t", [1.0, -1.0])
+def test_what_it_changes_on_the_way_is_changed_once(t):
+    def f(v, t):
+        n, counts, seen = 0, np.zeros(3, np.float32), {"all": 0}
+
+        def generate():
+            nonlocal n
+            for x in v:
+                n += 1
+                counts[0] += 1
+                seen["all"] += 1
+                if x > 2:
+                    yield x
+
+        total = sum(generate())
+        if t > 0:
+            total += max(generate())
+        return total, n, counts, seen
+
+    assert_same(f, V, t)
+
+
+def test_with_tests_that_are_known_it_runs_in_turn_with_the_loop():
+    def f(v):
+        def odd():
+            for i in range(len(v)):
+                if i % 2:
+                    yield v[i]
+
+        total = 0.0
+        for x in odd():
+            total += x
+            v[5] = 0.0
+        return total
+
+    assert_same(f, V)
+
+
+def loop_changes(v):
+    def generate():
+        for i in range(len(v)):
+            if v[i] > 2:
+                yield v[i]
+
+    for _ in generate():
+        v[5] = 0.0
+    return v
+
+
+def generator_changes(v):
+    count = [0]
+
+    def generate():
+        for x in v:
+            count[0] += 1
+            if x > 2:
+                yield x
+
+    total = 0.0
+    for x in generate():
+        total += x * count[0]
+    return total
+
+
+@pytest.mark.parametrize(
+    ("f", "what"),
+    [(loop_changes, "what the loop changes"), (generator_changes, "changes what it is given")],
+)
+def test_what_would_happen_in_turn_is_refused(f, what):
+    with pytest.raises(TransformError, match=f"a generator with a traced test .*{what}") as caught:
+        jax.jit(autograph(f))(V)
+    assert "test_generators.py" in str(caught.value)
