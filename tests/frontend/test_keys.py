@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+import malleable as mal
 from malleable import TransformError, autograph
 
 V = np.array([3.0, 1, 4, 1, 5, 9, 2, 6])
@@ -80,3 +81,65 @@ def test_what_goes_over_the_keys_is_refused(use):
 
     with pytest.raises(TransformError, match=r"the key 'a' on one path only(.|\n)*test_keys\.py"):
         jax.jit(autograph(f))(1.0)
+
+
+def counted_by_number(v):
+    table = {1: 0, 2: 0, 3: 0}
+    for x in v:
+        table[1 if x < 2 else 2 if x < 5 else 3] += 1
+    return table
+
+
+def a_state_and_a_test(v):
+    leads = {("a", True): "b", ("a", False): "a", ("b", True): "c", ("b", False): "a"}
+    leads |= {("c", True): "c", ("c", False): "b"}
+    state, times = "a", {"a": 0, "b": 0, "c": 0}
+    for x in v:
+        state = leads[(state, bool(x > 2))]
+        times[state] += 1
+    return times
+
+
+def pairs_of_numbers(v):
+    grid = {(i, j): float(i + j) for i in range(2) for j in range(3)}
+    grid[int(v[1]) % 2, int(v[0]) % 3] += 10
+    total = 0.0
+    for x in v:
+        key = int(x) % 2, int(x)
+        grid[key[0], 1] = grid[key[0], 1] + x
+        if key in grid:
+            total += 1
+        total += grid.get(key, -1.0)
+    return list(grid.values()), total
+
+
+def floats(v):
+    table = {1.0: 10.0, 3.0: 20.0, 4: 5.0}
+    return table[v[0]], table[v[2]], table.get(v[4], -1.0), v[1] in table
+
+
+@pytest.mark.parametrize("f", [counted_by_number, a_state_and_a_test, pairs_of_numbers, floats])
+def test_a_traced_key_is_one_of_those_that_are_there(f):
+    agree(f, V)
+
+
+def test_a_traced_key_that_is_not_there_is_not_added():
+    def f(x):
+        table = {1: 2.0, 2: 3.0}
+        table[int(x)] = 5.0
+        return table
+
+    agree(f, 1.0, 2.0)
+    with mal.listen() as notes:
+        out = jax.jit(autograph(f))(7.0)
+    assert np.isnan(out[1]) and "adds no key to a dict" in notes[0].what
+
+
+def test_what_a_test_keeps_is_added_to_a_list():
+    def f(v):
+        xs, ys = [1.0], [0.0]
+        xs += [t for t in v if t > 2]
+        ys.extend(t for t in v if t < 2)
+        return sum(xs), len(xs), sum(ys), len(ys)
+
+    agree(f, V)

@@ -217,7 +217,8 @@ def listing(items) -> list:
 def consume(call: Callable, f: Callable, run: Callable, plain: Callable, *args, **kwargs) -> Any:
     """`f(generator expression, *args)`: run(collected) fills what f goes over; else plain()."""
     try:
-        eager = f in CONSUMERS
+        of_list = isinstance(getattr(f, "__self__", None), list)
+        eager = f in CONSUMERS or (of_list and f.__name__ == "extend")
     except TypeError:
         eager = False
     if not eager:

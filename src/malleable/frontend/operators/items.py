@@ -29,6 +29,7 @@ from malleable.frontend.counterparts import numpy, sequences
 from malleable.frontend.counterparts.bounded import (
     hits,
     item,
+    joined,
     method,
     part_of_list,
     put_item,
@@ -42,7 +43,7 @@ from malleable.frontend.counterparts.scalars import python_scalar, truth
 from malleable.frontend.operators import chosen, hidden
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat
-from malleable.frontend.operators.lookups import contains, look_up, raise_here, refused_key
+from malleable.frontend.operators.lookups import contains, look_up, put, raise_here, refused_key
 from malleable.frontend.values import values
 from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
 from malleable.frontend.values.picked import Picked
@@ -425,9 +426,8 @@ class Items:
                 return part_of_list(x, i)
             _refuse_index(x, i)
         elif kind is dict:
-            if is_traced(i):
+            if has_traced(i):
                 return look_up(x, i)
-            _refuse_key(i)
             there = presence(x, i)
             if there is not True:
                 if_(not_(there), lambda: raise_here(KeyError(i)), None, None)
@@ -482,8 +482,8 @@ class Items:
             return
         if isinstance(x, list):
             _refuse_index(x, i)
-        elif isinstance(x, dict):
-            _refuse_key(i)
+        elif isinstance(x, dict) and has_traced(i):
+            return put(x, i, value)
         elif isinstance(x, np.void):
             _check_array(x, value, False)
             journal.touch_object(x.base)
@@ -544,6 +544,9 @@ class Items:
                 return method(x, "__iadd__", (value,))
         elif isinstance(x, jax.Array):
             return rebox(_IN_PLACE[op](x, unbox(value)))
+        if op == "+=" and isinstance(x, list) and bounded(value) is not None:
+            x[:] = joined(x, value)
+            return x
         if op == "**=" and type(value) is int and value < 0 and is_traced(x):
             x = floated(x)
         if op[:-1] in DIVIDES and session().attempts:
@@ -603,10 +606,10 @@ class Items:
             return python_scalar(jnp.any(unbox(items == x)), bool)
         if is_thing(x) and isinstance(items, dict | set | frozenset | str):
             return by_case(x, lambda key: self.in_(key, items))
-        if isinstance(items, dict) and (is_traced(x) or type(items) is not dict):
+        if isinstance(items, dict) and (has_traced(x) or type(items) is not dict):
             values.refuse_uncertain(items, False)
         if isinstance(items, dict):
-            there = True if is_traced(x) else presence(items, x)
+            there = True if has_traced(x) else presence(items, x)
             if there is not True:
                 return there
         own = self._method(items, "__contains__")
@@ -622,11 +625,11 @@ class Items:
             return _in_range(x, items)
         if (_is_raw(items) or isinstance(items, jax.Array)) and (is_traced(x) or _of_jax(items)):
             return python_scalar(jnp.any(unbox(items) == unbox(x)), bool)
+        if isinstance(items, dict) and has_traced(x):
+            return contains(items, x)
         if is_traced(x):
             if isinstance(items, set | frozenset):
                 return _found(x, items)
-            if isinstance(items, dict):
-                return contains(items, x)
             _refuse_key(x)
         return x in items
 

@@ -1,25 +1,61 @@
-"""Dicts with whole numbers as keys, asked for a traced one."""
+"""Dicts asked for a traced key: a number, or a tuple with numbers and chosen strings in it."""
 
+import functools
 from typing import Any
 
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.content import refused_key
-from malleable.frontend.counterparts.builtins import pick
+from malleable.frontend.counterparts.builtins import if_else, pick
 from malleable.frontend.values.conditions import if_
-from malleable.frontend.values.values import is_number
+from malleable.frontend.values.raises import fail_where
+from malleable.frontend.values.values import Choice, entry, is_number
 
 
 def hits(table, key) -> list:
     """For each key of a dict whether it is the traced one."""
-    if not (is_traced(key) and is_number(key)):
+    return [agrees(key, k) for k in table]
+
+
+def agrees(key, known):
+    """Whether a traced key is one that a dict has: False, or traced."""
+    if isinstance(key, tuple):
+        if not (isinstance(known, tuple) and len(known) == len(key)):
+            return False
+        parts = [agrees(part, k) for part, k in zip(key, known, strict=True)]
+        return functools.reduce(jnp.logical_and, parts) if parts else True
+    if type(key) is Choice and key.number is None:
+        return entry([bool(option == known) for option in key.options], key.index)
+    if not is_traced(key):
+        return bool(key == known)
+    at = unbox(key) if is_number(key) else None
+    if at is None or at.ndim or at.dtype.kind not in "iubf":
         raise refused_key()
-    at = unbox(key)
-    if at.ndim or at.dtype.kind not in "iub" or not all(isinstance(k, int) for k in table):
+    if not isinstance(known, int | float):
+        if isinstance(known, tuple | str | type(None)):
+            return False
         raise refused_key()
-    return [at == k for k in table]
+    return at == known
+
+
+def put(table: dict, key, value) -> None:
+    """table[key] = value, of a key that is there: a compiled program adds none to a dict."""
+    found = hits(table, key)
+    if not any(hit is not False for hit in found):
+        raise refused_key()
+    where = "a compiled program adds no key to a dict"
+    fail_where(~jnp.any(stacked(found)), KeyError(f"{key!r}: {where}"))
+    journal.touch_dict(table)
+    for hit, (known, old) in zip(found, list(table.items()), strict=True):
+        if hit is not False:
+            table[known] = if_else(jnp.asarray(hit), value, old)
+
+
+def stacked(found: list):
+    return jnp.stack([jnp.asarray(hit) for hit in found])
 
 
 def look_up(table: dict, key) -> Any:
@@ -27,7 +63,7 @@ def look_up(table: dict, key) -> Any:
     found, error = hits(table, key), KeyError(repr(key))
     if not found:
         raise_here(error)
-    present = jnp.stack(found)
+    present = stacked(found)
     if_(Box(~jnp.any(present), True), lambda: raise_here(error), None, None)
     return pick(list(table.values()), Box(jnp.argmax(present), True))
 
@@ -42,11 +78,11 @@ def raise_here(error: Exception):
 def get(table: dict, key, default=None) -> Any:
     """table.get(key, default)"""
     found = hits(table, key)
-    none = ~jnp.any(jnp.stack(found)) if found else jnp.asarray(True)
-    return pick([*table.values(), default], Box(jnp.argmax(jnp.stack([*found, none])), True))
+    none = ~jnp.any(stacked(found)) if found else jnp.asarray(True)
+    return pick([*table.values(), default], Box(jnp.argmax(stacked([*found, none])), True))
 
 
 def contains(table, key) -> Box:
     """key in table"""
     found = hits(table, key)
-    return Box(jnp.any(jnp.stack(found)) if found else jnp.asarray(False), True)
+    return Box(jnp.any(stacked(found)) if found else jnp.asarray(False), True)
