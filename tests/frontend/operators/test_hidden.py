@@ -180,11 +180,28 @@ def counted_while(n):
     return s
 
 
-@pytest.mark.parametrize(
-    "fun", [advanced, unpacked, gone_over, spread, sought, written, counted_while]
-)
+def generated(x):
+    it = halvings()
+    if x > 5:
+        next(it)
+    return next(it)
+
+
+@pytest.mark.parametrize("fun", [generated, written])
 def test_what_was_made_outside_is_not_advanced_in_a_block(fun):
     with pytest.raises(TransformError, match=r"happen once\n  at .*test_hidden\.py:\d+"):
+        jax.jit(autograph(fun))(2.0)
+
+
+@pytest.mark.parametrize("fun", [advanced, sought, counted_while])
+@pytest.mark.parametrize("x", [2.0, 7.0])
+def test_an_iterator_that_says_how_far_it_is_may_be(fun, x):
+    assert np.allclose(jax.jit(autograph(fun))(x), fun(x))
+
+
+@pytest.mark.parametrize("fun", [unpacked, gone_over, spread])
+def test_one_that_was_gone_over_in_a_branch_is_not_gone_over_behind_it(fun):
+    with pytest.raises(TransformError, match=r"how far the iterator is(.|\n)*test_hidden\.py:\d+"):
         jax.jit(autograph(fun))(2.0)
 
 

@@ -31,7 +31,7 @@ from malleable.arrays import journal, subclasses
 from malleable.arrays.box import Box, Masked, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
 from malleable.arrays.text import as_text
-from malleable.frontend.counterparts import builtins, numpy, scalars, scipy, texts
+from malleable.frontend.counterparts import builtins, iterators, numpy, scalars, scipy, texts
 from malleable.frontend.counterparts.bounded import joined, method, refuse
 from malleable.frontend.counterparts.builtins import Steps, TracedRange
 from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
@@ -104,29 +104,33 @@ class Caller(Classes):
         self.items = items.Items(self.call)
         super().__init__()
         own, self.texts = self.items, texts.Texts(self.call)
-        self.table = builtins.TABLE | {
-            getattr: own.getattr,
-            setattr: own.setattr,
-            delattr: own.delattr_,
-            hasattr: own.hasattr,
-            object.__setattr__: lambda o, name, value: own.set_plainly(value, o, name),
-            np.ndarray.__new__: subclasses.new,
-            operator.getitem: own.getitem,
-            operator.setitem: lambda x, i, value: own.setitem(value, x, i),
-            operator.delitem: own.delitem,
-            operator.contains: lambda xs, x: own.in_(x, xs),
-            operator.truth: builtins.TABLE[bool],
-            sum: self._sum,
-            dataclasses.replace: self._replaced,
-            str: self.texts.str,
-            repr: self.texts.repr,
-            format: self.texts.format,
-            **self._operators(),
-            **{
-                getattr(operator, name.strip("_")): functools.partial(own.aug, sign)
-                for sign, name in items._DUNDERS.items()
-            },
-        }
+        self.table = (
+            builtins.TABLE
+            | iterators.TABLE
+            | {
+                getattr: own.getattr,
+                setattr: own.setattr,
+                delattr: own.delattr_,
+                hasattr: own.hasattr,
+                object.__setattr__: lambda o, name, value: own.set_plainly(value, o, name),
+                np.ndarray.__new__: subclasses.new,
+                operator.getitem: own.getitem,
+                operator.setitem: lambda x, i, value: own.setitem(value, x, i),
+                operator.delitem: own.delitem,
+                operator.contains: lambda xs, x: own.in_(x, xs),
+                operator.truth: builtins.TABLE[bool],
+                sum: self._sum,
+                dataclasses.replace: self._replaced,
+                str: self.texts.str,
+                repr: self.texts.repr,
+                format: self.texts.format,
+                **self._operators(),
+                **{
+                    getattr(operator, name.strip("_")): functools.partial(own.aug, sign)
+                    for sign, name in items._DUNDERS.items()
+                },
+            }
+        )
 
     def _operators(self) -> dict:
         """operator.add and its like."""
@@ -359,7 +363,7 @@ class Caller(Classes):
             compared = f in (min, max) and len(args) > 1
             args = args if compared or f is iter else [*map(walked, args)]
         name = _DUNDERS.get(f)
-        if name and args and not isinstance(args[0], Box) and type(args[0]) is not Masked:
+        if name and args and not isinstance(args[0], Box | Masked | iterators.Walker):
             method = getattr(type(args[0]), name, None)
             if type(method) is _Function:
                 return self.call(method, *args, **kwargs)

@@ -43,7 +43,13 @@ from malleable.frontend.counterparts.scalars import python_scalar, truth
 from malleable.frontend.operators import chosen, hidden
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat
-from malleable.frontend.operators.lookups import contains, look_up, put, raise_here, refused_key
+from malleable.frontend.operators.lookups import (
+    contains,
+    look_up,
+    put_there,
+    raise_here,
+    refused_key,
+)
 from malleable.frontend.values import values
 from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
 from malleable.frontend.values.picked import Picked
@@ -483,7 +489,7 @@ class Items:
         if isinstance(x, list):
             _refuse_index(x, i)
         elif isinstance(x, dict) and has_traced(i):
-            return put(x, i, value)
+            return put_there(x, i, value)
         elif isinstance(x, np.void):
             _check_array(x, value, False)
             journal.touch_object(x.base)

@@ -41,20 +41,20 @@ def agrees(key, known):
     return at == known
 
 
-def put(table: dict, key, value) -> None:
+def put_there(table: dict, key, value) -> None:
     """table[key] = value, of a key that is there: a compiled program adds none to a dict."""
     found = hits(table, key)
     if not any(hit is not False for hit in found):
         raise refused_key()
     where = "a compiled program adds no key to a dict"
-    fail_where(~jnp.any(stacked(found)), KeyError(f"{key!r}: {where}"))
+    fail_where(~jnp.any(every_hit(found)), KeyError(f"{key!r}: {where}"))
     journal.touch_dict(table)
     for hit, (known, old) in zip(found, list(table.items()), strict=True):
         if hit is not False:
             table[known] = if_else(jnp.asarray(hit), value, old)
 
 
-def stacked(found: list):
+def every_hit(found: list):
     return jnp.stack([jnp.asarray(hit) for hit in found])
 
 
@@ -63,7 +63,7 @@ def look_up(table: dict, key) -> Any:
     found, error = hits(table, key), KeyError(repr(key))
     if not found:
         raise_here(error)
-    present = stacked(found)
+    present = every_hit(found)
     if_(Box(~jnp.any(present), True), lambda: raise_here(error), None, None)
     return pick(list(table.values()), Box(jnp.argmax(present), True))
 
@@ -78,11 +78,11 @@ def raise_here(error: Exception):
 def get(table: dict, key, default=None) -> Any:
     """table.get(key, default)"""
     found = hits(table, key)
-    none = ~jnp.any(stacked(found)) if found else jnp.asarray(True)
-    return pick([*table.values(), default], Box(jnp.argmax(stacked([*found, none])), True))
+    none = ~jnp.any(every_hit(found)) if found else jnp.asarray(True)
+    return pick([*table.values(), default], Box(jnp.argmax(every_hit([*found, none])), True))
 
 
 def contains(table, key) -> Box:
     """key in table"""
     found = hits(table, key)
-    return Box(jnp.any(stacked(found)) if found else jnp.asarray(False), True)
+    return Box(jnp.any(every_hit(found)) if found else jnp.asarray(False), True)
