@@ -78,7 +78,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(77344, 58000),
+    "all": Budget(77400, 58000),
     "compat": Budget(2713, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1800, 1450),
@@ -86,7 +86,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "rewriting": Budget(13756, 12500),
     "python_source": Budget(1000, 1000),
     "arrays": Budget(3450, 3100),
-    "frontend": Budget(13270, 9300),
+    "frontend": Budget(13350, 9300),
     "execution": Budget(12820, 10300),
     "inspection": Budget(22460, 16000),
     "integrations": Budget(4100, 4000),

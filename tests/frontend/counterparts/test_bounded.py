@@ -1,5 +1,8 @@
 """Lists whose length is known only at run time."""
 
+import bisect
+import heapq
+
 import jax
 import numpy as np
 import pytest
@@ -127,3 +130,57 @@ def test_a_list_that_grows_by_the_same_in_every_step_is_the_output_of_a_scan():
 
     assert_same(f, 2.0)
     assert count(f, "scan", 2.0) == 1
+
+
+def a_heap_of_some(v):
+    heap = []
+    for x in v:
+        if x > 2:
+            heapq.heappush(heap, x)
+    return heapq.heappop(heap), heapq.heappop(heap), len(heap), heap[0]
+
+
+def the_three_largest(v):
+    heap = []
+    for x in v:
+        if len(heap) < 3:
+            heapq.heappush(heap, x)
+        elif x > heap[0]:
+            heapq.heapreplace(heap, x)
+    return sorted(heap)[0]
+
+
+def pairs_in_a_heap(v):
+    heap = []
+    for i, x in enumerate(v):
+        if x > 2:
+            heapq.heappush(heap, (x, i))
+    x, i = heapq.heappop(heap)
+    return x, i, len(heap)
+
+
+def a_sorted_list_of_some(v):
+    kept = []
+    for x in v:
+        if x > 2:
+            bisect.insort(kept, x)
+    return kept[0], kept[-1], len(kept), bisect.bisect(kept, 4.5)
+
+
+def longest_increasing(v):
+    tails = []
+    for x in v:
+        i = bisect.bisect_left(tails, x)
+        if i == len(tails):
+            tails.append(x)
+        else:
+            tails[i] = x
+    return len(tails)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [a_heap_of_some, the_three_largest, pairs_in_a_heap, a_sorted_list_of_some, longest_increasing],
+)
+def test_heapq_and_bisect_of_a_list_whose_length_is_traced(f):
+    assert_same(f, np.array([3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.5, 6.0], np.float32))

@@ -9,6 +9,7 @@ import pytest
 from jax import numpy as jnp
 
 from malleable import autograph, listen
+from tests.frontend.behaviour.behaviour import error_of
 
 
 def agree(f, *examples):
@@ -366,3 +367,47 @@ def test_what_a_try_did_before_a_name_that_is_not_bound_stays():
         return v
 
     agree(f, (np.zeros(3), 0.0), (np.zeros(3), 2.0))
+
+
+# ---------------------------------------------------------------- checked=True
+
+
+CHECKED = {
+    "IndexError: index is out of bounds": lambda n: np.arange(5.0)[n],
+    "IndexError: list index": lambda n: [1.0, 2.0][n],
+    "IndexError: index is out of bounds for": lambda n: np.delete(np.arange(5.0), n),
+    "ZeroDivisionError": lambda n: 10 // (n - 70),
+    "OverflowError": math.factorial,
+    "ValueError": lambda n: math.isqrt(-n),
+    "too large for its bits": lambda n: 1 << n,
+    "ArithmeticError": lambda n: 3**n,
+    "an integer is too large": lambda n: n * 2**30,
+}
+
+
+def written_outside(n):
+    v = np.zeros(3)
+    v[n] = 1
+    return v
+
+
+def multiplied(n):
+    x = 1
+    for _ in range(n):
+        x *= 3
+    return x
+
+
+@pytest.mark.parametrize(
+    ("text", "f"),
+    [*CHECKED.items(), ("out of bounds", written_outside), ("too large", multiplied)],
+)
+def test_checked_tests_what_python_would_raise_without_a_handler(text, f):
+    assert text in (error_of(f, 70) or "")
+
+
+@pytest.mark.parametrize(
+    "f", [lambda n: np.arange(5.0)[n], lambda n: 10 // n, lambda n: 3**n, lambda n: n * n - n]
+)
+def test_checked_lets_pass_what_python_does(f):
+    assert error_of(f, 4) is None

@@ -5,6 +5,7 @@ are `Steps`: a length, and the item for an index that may be traced. Loops know 
 """
 
 import abc
+import bisect
 import builtins
 import collections
 import functools
@@ -574,6 +575,18 @@ def _of_list(f: Callable, name: str) -> Callable:
     return call
 
 
+def _sought(f: Callable, before: Callable) -> Callable:
+    """bisect of a list whose length is traced: how many items come before the place."""
+
+    def call(xs, x, *args, **kwargs):
+        if values.bounded(xs) is None or builtins.any((*args, *kwargs.values())):
+            return scalars.SCALARS[f](xs, x, *args, **kwargs)
+        items = bounded.masked(xs[0])
+        return python_scalar((before(items.whole, unbox(x)) & items.mask).sum(), int)
+
+    return call
+
+
 _REDUCTIONS = {
     math.fsum: "sum",
     math.prod: "prod",
@@ -583,6 +596,8 @@ _REDUCTIONS = {
 TABLE: dict[Any, Callable] = {
     **scalars.SCALARS,
     **{f: _of_list(f, name) for f, name in _REDUCTIONS.items()},
+    bisect.bisect_left: _sought(bisect.bisect_left, jnp.less),
+    bisect.bisect_right: _sought(bisect.bisect_right, jnp.less_equal),
     builtins.len: len_,
     builtins.range: range_,
     builtins.enumerate: enumerate_,

@@ -24,7 +24,7 @@ from malleable.arrays.specials import SPECIAL, as_strided
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import polynomials
 from malleable.frontend.counterparts.bounded import masked
-from malleable.frontend.values.raises import regular
+from malleable.frontend.values.raises import raise_where, regular
 from malleable.frontend.values.values import bounded
 
 CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
@@ -454,6 +454,8 @@ def delete(arr, obj, axis=None):
     if not np.issubdtype(at.dtype, np.integer):
         raise IndexError("arrays used as indices must be of integer (or boolean) type")
     first = jnp.ravel(at)[0]
+    text = f"index is out of bounds for axis {axis} with size {n}"
+    raise_where((first < -n) | (first >= n), IndexError(text))
     rest = jnp.arange(max(n - 1, 0))
     rest += rest >= jnp.where(first < 0, first + n, first)
     return Box(jnp.take(unbox(box), rest, axis), False)

@@ -373,12 +373,14 @@ class Caller(Classes):
         replaced = self.table.get(f)
         if replaced is not None:
             return replaced(*args, **kwargs)
-        replaced = None if f in builtins.PLAIN else replacement(f)
+        replaced, written = None if f in builtins.PLAIN else replacement(f), twin(f)
+        most = bounded(args[0]) if written is not None and args else None
+        if most is not None and most.tree.cap <= SMALL:
+            return self.call(written, *args, **kwargs)
         if replaced is None and f not in LISTS and any(bounded(x) is not None for x in args):
             refuse(f"`{_name(f)}`")
         if f in builtins.PLAIN:
             return f(*args, **kwargs)
-        written = twin(f)
         if written is not None and any_traced((args, kwargs)) and len(args[0]) <= SMALL:
             return self.call(written, *args, **kwargs)
         if replaced is not None and not isinstance(f, type):

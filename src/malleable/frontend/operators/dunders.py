@@ -24,7 +24,14 @@ from malleable.frontend.counterparts.bounded import equal, joined, refuse, repea
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
 from malleable.frontend.values.conditions import by_case, not_
-from malleable.frontend.values.raises import is_python_number, operands, present
+from malleable.frontend.values.raises import (
+    INTEGERS,
+    check_room,
+    is_asked,
+    is_python_number,
+    operands,
+    present,
+)
 from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
 from malleable.notes import note
 
@@ -140,12 +147,15 @@ class Dunders:
                 return joined(a, b) if sign == "+" else refuse(f"`{sign}`")
             if sign == "*" and (is_repeat(a, b) or is_repeat(b, a)):
                 return repeated(*((a, b) if is_repeat(a, b) else (b, a)))
-            if sign in DIVIDES and session().attempts:
+            if sign in DIVIDES and is_asked():
                 a, b = operands(sign, a, b)
             if session().lanes and sign in ("+", "-"):
                 a, b = counted(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
-            return formatted(a, b) if traced else plain(a, b)
+            out = formatted(a, b) if traced else plain(a, b)
+            if sign in INTEGERS and session().options.checked:
+                check_room(sign, a, b, out)
+            return out
         out = self._either(a, b, f"__{name}__", f"__r{name}__")
         if out is NotImplemented:
             raise TypeError(

@@ -23,6 +23,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.journal import ABSENT
+from malleable.arrays.numbers import is_python_int
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import numpy, sequences
@@ -53,7 +54,14 @@ from malleable.frontend.operators.lookups import (
 from malleable.frontend.values import values
 from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
 from malleable.frontend.values.picked import Picked
-from malleable.frontend.values.raises import fail_where, operands, within
+from malleable.frontend.values.raises import (
+    INTEGERS,
+    check_room,
+    fail_where,
+    is_asked,
+    operands,
+    within,
+)
 from malleable.frontend.values.staging import refuse_default
 from malleable.frontend.values.values import Choice, bounded, is_number, is_thing
 from malleable.python_source import kinds
@@ -417,7 +425,7 @@ class Items:
                 return x.each(lambda o: self.getitem(o, i))
             return by_case(x, lambda o: self.getitem(o, i))
         if kind is Box or issubclass(kind, Box):
-            if session().attempts:
+            if is_asked():
                 within(x, i)
             return x[i]
         if kind is list or kind is tuple or isinstance(x, list | tuple | range):
@@ -466,7 +474,7 @@ class Items:
                 return chosen.set_item(x, i, value)
             return by_case(x, lambda o: self.setitem(value, o, i))
         if issubclass(type(x), Box):
-            if session().attempts:
+            if is_asked():
                 within(x, i)
             x[i] = value
             return
@@ -555,8 +563,12 @@ class Items:
             return x
         if op == "**=" and type(value) is int and value < 0 and is_traced(x):
             x = floated(x)
-        if op[:-1] in DIVIDES and session().attempts:
+        if op[:-1] in DIVIDES and is_asked():
             x, value = operands(op[:-1], x, value)
+        if session().options.checked and op[:-1] in INTEGERS and is_python_int(unbox(x)):
+            out = BINARY[op[:-1]][1](x, value)
+            check_room(op[:-1], x, value, out)
+            return out
         own = self._method(x, _DUNDERS[op])
         if own is not None and not isinstance(x, Box):
             out = self.call(own, x, value)

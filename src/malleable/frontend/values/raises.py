@@ -1,8 +1,8 @@
 """Where Python would raise: a test, and a jump to the handler that is written around it.
 
 `raise_where(test, error)` does nothing where no `try` around us is for such an exception: then a
-number stays inf or NaN, as JAX has it. `safe` operands keep the path that is not taken free of
-NaN, whose derivative would spoil the other's.
+number stays inf or NaN, as JAX has it. With checked=True it is a run-time error then. `safe`
+operands keep the path that is not taken free of NaN, whose derivative would spoil the other's.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.journal import ABSENT
+from malleable.arrays.numbers import is_python_int
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.values.conditions import if_, only, truth
@@ -30,12 +31,22 @@ def caught(error: BaseException) -> bool:
     return any(attempt.number_of(error) is not None for attempt in session().attempts)
 
 
+def is_asked(error: BaseException | None = None) -> bool:
+    """Whether somebody wants to know of an exception that Python would raise at a value."""
+    if session().options.checked:
+        return True
+    return bool(session().attempts) if error is None else caught(error)
+
+
 def raise_where(test, error: BaseException, make: Callable | None = None) -> bool:
     """`raise error` where a traced test says so; whether a handler is there for it.
 
     make: what gives the exception, on the path that raises it.
     """
     if not caught(error):
+        if session().options.checked:
+            text = f"{type(error).__name__}: {error}".replace("{", "{{").replace("}", "}}")
+            jax.experimental.checkify.check(jnp.logical_not(test), text)
         return False
 
     def fail():
@@ -84,7 +95,7 @@ def assert_(test, message: Callable | None = None) -> None:
             raise error
         return
     make = AssertionError if message is None else lambda: AssertionError(message())
-    if raise_where(jnp.logical_not(test), AssertionError(), make):
+    if caught(AssertionError()) and raise_where(jnp.logical_not(test), AssertionError(), make):
         return
     if session().options.exact:
         raise TransformError("a value decides whether an assertion fails", where=compat.where())
@@ -111,7 +122,7 @@ def operands(sign: str, a, b) -> tuple:
     """The operands of `/`, `//`, `%`, `**` after the test for what Python raises with them."""
     if not (is_python_number(a) and is_python_number(b) and (is_traced(a) or is_traced(b))):
         return a, b
-    if not caught(ZeroDivisionError()) and not (sign == "**" and caught(OverflowError())):
+    if not is_asked(ZeroDivisionError()) and not (sign == "**" and is_asked(OverflowError())):
         return a, b
     if not all(map(is_weak, (a, b))):
         note(f"`{sign}` takes a number of a batch for a float of Python's", compat.where())
@@ -129,6 +140,26 @@ def operands(sign: str, a, b) -> tuple:
         raise_where(over, OverflowError(34, "Numerical result out of range"))
         a = swapped(over, 1, a)
     return a, b
+
+
+INTEGERS = frozenset(("+", "-", "*", "**", "<<"))  # of which a result may have no room
+
+
+def check_room(sign: str, a, b, out) -> None:
+    """With checked=True, test whether an int of Python's has the room that it needs here."""
+    x, y, z = map(unbox, (a, b, out))
+    if not (is_traced(out) and all(map(is_python_int, (x, y)))):
+        return
+    one, other, kind = *(jnp.asarray(v, float) for v in (x, y)), jnp.result_type(z)
+    shifts = sign == "<<"
+    exact = one * 2.0**other if shifts else FLOATS[sign](one, other)
+    limit = 2.0 ** (8 * kind.itemsize - 1)  # what wraps around is twice as far from it, or more
+    far = jnp.abs(exact - jnp.asarray(z, exact.dtype)) > limit
+    raise_where(far & (y >= 0 if sign in ("**", "<<") else True), NO_ROOM)
+
+
+FLOATS = {"+": jnp.add, "-": jnp.subtract, "*": jnp.multiply, "**": jnp.power}
+NO_ROOM = ArithmeticError("an integer is too large for its bits")
 
 
 def _as_number_of(x, value: int):
@@ -170,7 +201,7 @@ def in_domain(plain: Callable, traced: Callable) -> Callable:
 
 def _tested(name: str, traced: Callable, args: tuple) -> tuple:
     """The arguments of a function of `math` after the test for what it raises with them."""
-    if not session().attempts or not (caught(DOMAIN) or caught(RANGE)):
+    if not (is_asked(DOMAIN) or is_asked(RANGE)):
         return args
     xs = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in args]
     if any(x.ndim for x in xs):
@@ -202,7 +233,7 @@ def _any(tests: list):
 def whole_number(x):
     """A float of which somebody wants the integer."""
     value = unbox(x)
-    if not session().attempts or not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+    if not is_asked() or not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
         return x
     nan, inf = jnp.isnan(value), jnp.isinf(value)
     raise_where(nan, ValueError("cannot convert float NaN to integer"))
@@ -215,7 +246,7 @@ def regular(fun: Callable, *matrices) -> tuple:
     error = np.linalg.LinAlgError(
         "Matrix is not positive definite" if fun is np.linalg.cholesky else "Singular matrix"
     )
-    if not session().attempts or not caught(error):
+    if not is_asked(error):
         return matrices
     raw = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in matrices]
     out = getattr(jnp.linalg, fun.__name__)(*raw)
@@ -232,7 +263,7 @@ def regular(fun: Callable, *matrices) -> tuple:
 
 def within(xs, index) -> None:
     """Test whether a traced index is one of a list, a tuple, a range or an array."""
-    if not session().attempts or bounded(xs) is not None:
+    if not is_asked() or bounded(xs) is not None:
         return
     array = isinstance(xs, Box | np.ndarray)
     parts = index if isinstance(index, tuple) else (index,)
