@@ -315,11 +315,13 @@ def result_of_choice(x: Choice):
 def convert(fun: types.FunctionType, listed: bool = False) -> types.FunctionType | None:
     """The converted clone of a Python function; None, with a note, for one without source.
 
-    listed: of a generator function, one that returns a list of all it yields.
+    listed: of a generator function, one that returns a list of all it yields. Raises NoSource.
     """
     try:
         return rewrite(fun, OPERATORS, session().options.mode, listed)
     except NoSource as e:
+        if listed:
+            raise
         note(f"`{fun.__qualname__}` is not converted", "", str(e))
         return None
 

@@ -175,3 +175,18 @@ def test_what_would_happen_in_turn_is_refused(f, what):
     with pytest.raises(TransformError, match=f"a generator with a traced test .*{what}") as caught:
         jax.jit(autograph(f))(V)
     assert "test_generators.py" in str(caught.value)
+
+
+def test_one_that_is_sent_values_keeps_its_error():
+    def f(v):
+        def generate():
+            for x in v:
+                if x > 2:
+                    got = yield x
+                    assert got is None
+
+        return sum(generate())
+
+    with pytest.raises(TransformError, match="Python's") as caught:
+        jax.jit(autograph(f))(V)
+    assert "test_generators.py" in str(caught.value)

@@ -487,11 +487,13 @@ _WIDE: dict[type, type] = {
 
 def isinstance_(x, kinds):
     """Whether the value that a box stands for is of a class, an abstract one too."""
-    if type(x) is values.Choice:
+    mixed = type(x) is values.Choice and x.number is None
+    mixed = mixed and builtins.any(map(values.is_number, x.options))  # whose use is refused
+    if type(x) is values.Choice and not mixed:
         found = [isinstance_(option, kinds) for option in x.options]
         alike = builtins.all(hit is found[0] for hit in found)
         return found[0] if alike else python_scalar(values.entry(found, x.index), bool)
-    if not isinstance(x, Box):
+    if not isinstance(x, Box) or mixed:
         return isinstance(x, kinds)
     if isinstance(kinds, tuple | types.UnionType):
         every = kinds if isinstance(kinds, tuple) else kinds.__args__

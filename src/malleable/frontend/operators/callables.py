@@ -372,7 +372,8 @@ class Caller(Classes):
             kwargs = {name: self.bound(x) for name, x in kwargs.items()}
         replaced = self.table.get(f)
         if replaced is not None:
-            return replaced(*args, **kwargs)
+            out = replaced(*args, **kwargs)
+            return new(out) if f is iter else out
         replaced, written = None if f in builtins.PLAIN else replacement(f), twin(f)
         most = bounded(args[0]) if written is not None and args else None
         if most is not None and most.tree.cap <= SMALL:

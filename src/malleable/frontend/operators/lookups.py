@@ -17,7 +17,10 @@ from malleable.frontend.values.values import Choice, entry, is_number
 
 def hits(table, key) -> list:
     """For each key of a dict whether it is the traced one."""
-    return [agrees(key, k) for k in table]
+    found = [agrees(key, k) for k in table]
+    if found and all(hit is False for hit in found):
+        raise refused_key()
+    return found
 
 
 def agrees(key, known):
@@ -44,7 +47,7 @@ def agrees(key, known):
 def put_there(table: dict, key, value) -> None:
     """table[key] = value, of a key that is there: a compiled program adds none to a dict."""
     found = hits(table, key)
-    if not any(hit is not False for hit in found):
+    if not found:
         raise refused_key()
     where = "a compiled program adds no key to a dict"
     fail_where(~jnp.any(every_hit(found)), KeyError(f"{key!r}: {where}"))
