@@ -12,7 +12,7 @@ from malleable.arrays.content import Box
 from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 
-MOST = 256  # selects that one write may need: among n arrays that may be one another they are 2**n
+MOST = 1024  # selects that one write may need: among n arrays that may be one another they are 2**n
 
 _selects: contextvars.ContextVar[list | None] = contextvars.ContextVar("selects", default=None)
 

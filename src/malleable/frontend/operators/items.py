@@ -47,6 +47,7 @@ from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_re
 from malleable.frontend.operators.lookups import (
     contains,
     look_up,
+    pick_index,
     put_there,
     raise_here,
     refused_key,
@@ -566,9 +567,7 @@ class Items:
         if op[:-1] in DIVIDES and is_asked():
             x, value = operands(op[:-1], x, value)
         if session().options.checked and op[:-1] in INTEGERS and is_python_int(unbox(x)):
-            out = BINARY[op[:-1]][1](x, value)
-            check_room(op[:-1], x, value, out)
-            return out
+            return check_room(op[:-1], x, value, BINARY[op[:-1]][1](x, value))
         own = self._method(x, _DUNDERS[op])
         if own is not None and not isinstance(x, Box):
             out = self.call(own, x, value)
@@ -662,13 +661,6 @@ class Items:
         hidden.refuse_foreign(iterable)
         values.refuse_uncertain(iterable)
         return Box(iterable) if isinstance(iterable, jax.Array) else hidden.walked(iterable)
-
-
-def pick_index(i, length: int) -> Any:
-    """A traced index into something of that length, wrapped as Python does and clipped."""
-    at = unbox(i)
-    at = jnp.where(at < 0, at + length, at)
-    return Box(jnp.clip(at, 0, length - 1), True)
 
 
 def insert(xs: list, at, value) -> None:

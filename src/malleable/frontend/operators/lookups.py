@@ -89,3 +89,10 @@ def contains(table, key) -> Box:
     """key in table"""
     found = hits(table, key)
     return Box(jnp.any(every_hit(found)) if found else jnp.asarray(False), True)
+
+
+def pick_index(i, length: int) -> Any:
+    """A traced index into something of that length, wrapped as Python does and clipped."""
+    at = unbox(i)
+    at = jnp.where(at < 0, at + length, at)
+    return Box(jnp.clip(at, 0, length - 1), True)

@@ -145,17 +145,18 @@ def operands(sign: str, a, b) -> tuple:
 INTEGERS = frozenset(("+", "-", "*", "**", "<<"))  # of which a result may have no room
 
 
-def check_room(sign: str, a, b, out) -> None:
-    """With checked=True, test whether an int of Python's has the room that it needs here."""
+def check_room(sign: str, a, b, out):
+    """`out`; with checked=True, test whether an int of Python's has the room that it needs here."""
     x, y, z = map(unbox, (a, b, out))
     if not (is_traced(out) and all(map(is_python_int, (x, y)))):
-        return
+        return out
     one, other, kind = *(jnp.asarray(v, float) for v in (x, y)), jnp.result_type(z)
     shifts = sign == "<<"
     exact = one * 2.0**other if shifts else FLOATS[sign](one, other)
     limit = 2.0 ** (8 * kind.itemsize - 1)  # what wraps around is twice as far from it, or more
     far = jnp.abs(exact - jnp.asarray(z, exact.dtype)) > limit
     raise_where(far & (y >= 0 if sign in ("**", "<<") else True), NO_ROOM)
+    return out
 
 
 FLOATS = {"+": jnp.add, "-": jnp.subtract, "*": jnp.multiply, "**": jnp.power}
