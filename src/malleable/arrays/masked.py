@@ -26,14 +26,19 @@ none to the list, and an index beyond the end is moved inside, as JAX does. None
 
 def needs_some(mask) -> bool:
     """Note that Python would raise if `mask` selects nothing; whether that is wanted."""
+    return must_hold("what must not be empty", jnp.any, mask)
+
+
+def must_hold(what: str, test, *operands) -> bool:
+    """Note that Python would raise unless test(*operands); whether that is wanted."""
     held = selections.get()
     if held is None:
         return False
     trace, tests = held
     with compat.current_trace() as now:
         if now is not trace:  # in the body of a loop or a branch: the test cannot leave it
-            raise unknown_size("what must not be empty")
-    tests.append(jnp.any(mask))
+            raise unknown_size(what)
+    tests.append(test(*operands))
     return True
 
 

@@ -20,8 +20,8 @@ from malleable.execution.cutting import announce, calls
 from malleable.execution.cutting.cutting import Partition
 from malleable.execution.purity import facts, scan
 from malleable.execution.regions import tracing
-from malleable.execution.regions.regions import Sizes
-from malleable.execution.regions.signatures import flatten, kinds, plain_kinds
+from malleable.execution.regions.regions import Sizes, Whole
+from malleable.execution.regions.signatures import CONCRETE, FIXED, flatten, kinds, plain_kinds
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.notes import first_line, note
 from malleable.signatures import P, R, options_of
@@ -35,6 +35,7 @@ _NOT_COMPILED = (
     IndexError,
 )
 Out = TypeVar("Out", covariant=True)
+KNOWN = CONCRETE - {np.ndarray} | FIXED  # arguments that no transformation of JAX is behind
 PARTITIONS = 128  # functions that one `jit` remembers
 
 
@@ -52,6 +53,7 @@ class Engine:
         self.known: dict = {}
         self.failed: dict = {}
         self.entry: Callable | None = None  # what runs its calls, once no more need be cut
+        self.python = False  # whether nothing is compiled, for arrays too
         self.doubts: list[Callable] = []  # each forgets a cut for an error, unless the call ends
 
     def selective(self, f):
@@ -168,18 +170,20 @@ class Selective:
 
     def dispatch(self, *args, **kwargs):
         """As calls with arguments of these kinds have come to run."""
-        engine = self.engines.get(self.key_of(args, kwargs))
-        if engine is None or engine.entry is None:
-            return self.general(*args, **kwargs)
-        self.last = engine
+        engine = self.engine_for(args, kwargs)
+        if engine.entry is None:
+            return self.through(engine, args, kwargs)
         if engine.entry != self.general:
             self.entry = engine.entry  # until arguments of another kind come
         return engine.entry(*args, **kwargs)
 
     def general(self, *args, **kwargs):
         """Through the residual program."""
+        return self.through(self.engine_for(args, kwargs), args, kwargs)
+
+    def through(self, engine: Engine, args, kwargs):
+        """Through the residual program of an engine, which is cut where it has to be."""
         fun, before, named = self.plain
-        engine = self.engine_for(args, kwargs)
         args = [x.copy() if type(x) is np.ndarray and not x.flags.writeable else x for x in args]
         args, kwargs = (*before, *args), {**named, **kwargs}
         part = engine.partition(fun)
@@ -191,12 +195,34 @@ class Selective:
             return self.general(*args[len(before) :], **kwargs)
         if differentiates((args, kwargs)) and part.has_while():
             return self.stepwise(*args[len(before) :], **kwargs)
-        version, made, ended = part.tree.version, part.residual(fun), False
-        sizes = engine.sizes
+        version, made = part.tree.version, part.residual(fun)
+        first = engine.entry is None and not before and not named
+        try:
+            engine.sizes.whole = first and part.is_one_region()
+            out = self.execute(engine, part, made, args, kwargs)
+        except Whole:
+            engine.entry = self.shorten(part, made, args, kwargs)
+            if engine.entry not in (None, self.general):
+                return engine.entry(*args, **kwargs)
+            out = self.execute(engine, part, made, args, kwargs)
+        finally:
+            engine.sizes.whole = False
+        if version == part.tree.version:
+            if not part.runs:
+                engine.entry, engine.python = self.uncut, part.is_python
+            elif engine.entry is None and first:
+                engine.entry = self.shorten(part, made, args, kwargs)
+                engine.entry = engine.entry or self.as_before(engine, part, made)
+        return out
+
+    def execute(self, engine: Engine, part: Partition, made: Callable, args, kwargs):
+        """Run a residual program."""
+        sizes, ended = engine.sizes, False
         outer = sizes.begin((*args, *kwargs.values()), self.options.dynamic_sizes == "bucket")
         try:
             out = made(*args, **kwargs)
             ended = True
+            return out
         except TransformError as e:
             at = tracing.user_line(e.where)
             if not at:
@@ -210,19 +236,31 @@ class Selective:
             sizes.end(outer)
             if engine.doubts:
                 engine.settle(ended)
-        if version == part.tree.version:
-            if not part.runs:
-                engine.entry = self.uncut
-            elif engine.entry is None and not before and not named:
-                engine.entry = self.shorten(part, made, args, kwargs)
-        return out
+
+    def as_before(self, engine: Engine, part: Partition, made: Callable) -> Callable:
+        """What runs calls of this kind while the function stays cut as it is."""
+        version, kind = (
+            part.tree.version,
+            engine.kinds,
+        )  # those before the call, which may change them
+
+        def run(*args, **kwargs):
+            if self.key_of(args, kwargs) != kind:
+                return self.dispatch(*args, **kwargs)
+            known = KNOWN.issuperset(map(type, (*args, *kwargs.values())))
+            if part.tree.version == version and known and not part.is_stale():
+                return self.execute(engine, part, made, args, kwargs)
+            return self.through(engine, args, kwargs)
+
+        return run
 
     def uncut(self, *args, **kwargs):
         """Where nothing is left to compile, Python runs alone, until an array comes."""
         engine = self.engines.get(self.key_of(args, kwargs))
         if engine is None or engine.entry != self.uncut:
             return self.dispatch(*args, **kwargs)
-        if any(isinstance(x, jax.Array) for x in (*args, *kwargs.values())):
+        arrays = any(isinstance(x, jax.Array) for x in (*args, *kwargs.values()))
+        if arrays and not engine.python:
             return self.general(*args, **kwargs)
         return self.fun(*args, **kwargs)
 
@@ -262,6 +300,8 @@ class Selective:
         whole = part.whole()
         if whole is None:
             return None
+        if part.is_by_value():
+            return self.general
         if any(isinstance(x, compat.Tracer) for x in jax.tree.leaves((args, kwargs))):
             return None
         bound = inspect.signature(made).bind(*args, **kwargs).arguments
@@ -275,11 +315,11 @@ class Selective:
             return self.general  # a default that may change is no argument
         if part.direct is None:
             part.direct = jax.jit(
-                part.only_compiled(made), static_argnames=static,
+                part.only_compiled(made, args, kwargs), static_argnames=static,
                 donate_argnums=self.options.donate_argnums,
             )  # fmt: skip
-        direct = part.direct
-        asked = self.key_of if static else plain_kinds  # JAX takes True for 1
+        direct, order = part.direct, part.order
+        asked = self.key_of if static else plain_kinds
         has_while, kind = part.has_while(), asked(args, kwargs)
 
         def compiled(*args, **kwargs):
@@ -295,7 +335,8 @@ class Selective:
             if part.refused and self.key_of(args, kwargs) in part.refused:
                 return self.general(*args, **kwargs)
             try:
-                return direct(*args, **kwargs)
+                out = direct(*args, **kwargs)
+                return out if order is None else tracing.reordered(out, order)
             except _NOT_COMPILED:
                 pass
             out = self.general(*args, **kwargs)  # not in the handler: its errors are the user's

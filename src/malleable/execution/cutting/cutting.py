@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from malleable.execution.common import anf, code_objects
+from malleable.execution.common import anf, code_objects, work
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.options import Options
 from malleable.execution.common.sizes import trace_symbolic
@@ -33,6 +33,7 @@ from malleable.execution.cutting.functions import (
 from malleable.execution.cutting.partition import Region, Tree
 from malleable.execution.host.host import is_raw
 from malleable.execution.purity import facts, scan
+from malleable.execution.purity.digits import may_fail
 from malleable.execution.purity.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.regions import tracing
 from malleable.execution.regions.families import over_sizes
@@ -44,6 +45,8 @@ from malleable.programs.equations import mentions
 from malleable.python_source import nodes, scopes, source
 from malleable.rewriting.passes.passes import pipeline
 
+LEAVES = 8  # in a key take as long as one equation without a program; benchmarks.cliffs
+FEW = 4  # equations that take Python no longer than it takes to find the program of a value
 _KNOWN_LATE = (tracing.Written, tracing.Shared)
 
 
@@ -53,6 +56,16 @@ class Found:
 
     cut: int
     stays: Stays
+
+
+def fails_in_python(error: Exception) -> bool:
+    """Whether a statement that was traced as it stands failed as it would in Python.
+
+    Lifted, it may not fail: what is indexed by a traced number has no IndexError.
+    """
+    if isinstance(error, IndexError | KeyError | ZeroDivisionError):
+        return not isinstance(error, calls.NEEDS_VALUE)
+    return type(error) is TypeError and str(error).startswith("unsupported operand")
 
 
 class Partition:
@@ -91,6 +104,7 @@ class Partition:
         self.code, self.version = None, -1
         self.runs: dict = {}
         self.direct: Any = None  # all of it under `jax.jit`, where it is one program
+        self.order: Any = None  # of the keys of the dicts that all of it gives; JAX sorts them
         self.refused: set = set()  # kinds of arguments for which it is not
 
     # ------------------------------------------------------------ the residual program
@@ -158,7 +172,8 @@ class Partition:
         inner.breaks, inner.leave = self.tree.breaks, self.tree.leave
         tail = region.tail
         after = {*state.outs, *captured(self.tree.defs, self.tree.defs)}
-        unset = writing.settle(inner, self.is_input, after, set(state.ins) - region.absent)
+        have = set(state.ins) - region.absent
+        unset = writing.settle(inner, self.is_input, after, have, safe)
         others = iter(self.tree.names)
         mine = self.locals | (self.taken - self.users)  # what else there is, is read when needed
         taken = tuple(n if n in mine else next(others) for n in state.ins)
@@ -176,9 +191,13 @@ class Partition:
         code = code_objects.compiled(node, self.filename, free, self.name, self.fun.__qualname__)
         return code_objects.function(code, fun.__globals__, cells | self.hooks(runs))
 
+    def is_one_region(self) -> bool:
+        """Whether the residual program is `return _r1(...)`, so far."""
+        return len(self.tree.body) == 1 and isinstance(self.tree.body[0], Region)
+
     def whole(self) -> list[str] | None:
         """If all of the function is one program of its arguments: which of these are static."""
-        if len(self.tree.body) != 1 or not isinstance(self.tree.body[0], Region):
+        if not self.is_one_region():
             return None
         (state,) = list(self.tree.body[0].states.values()) or [None]
         if state is None or state.instead is not None or not set(state.ins) <= self.params:
@@ -186,8 +205,10 @@ class Partition:
         variants = list(state.variants.values())
         if any(v.traced.form == "tree" and v.traced.outs != v.all_outs for v in variants):
             return None
-        if any(any(v.traced.numbers) or v.traced.order is not None for v in variants):
+        orders = [v.traced.order for v in variants]
+        if any(any(v.traced.numbers) for v in variants) or orders.count(orders[0]) < len(orders):
             return None
+        self.order = orders[0]
         static = {state.ins[i] for i in state.static}
         for variant in variants:
             at = 0
@@ -197,11 +218,32 @@ class Partition:
                 at += count
         return sorted(static)
 
-    def only_compiled(self, made):
-        """The residual program, refusing to run Python's part of it."""
+    def is_by_value(self) -> bool:
+        """Whether a region has programs for values, of which there may be too many."""
+        states = [s for r in partition.regions(self.tree.body) for s in r.states.values()]
+        return any(state.by_value for state in states)
+
+    @functools.cached_property
+    def is_python(self) -> bool:
+        """Whether what is left of the function is the function itself: nothing is compiled."""
+        found = (n for n in ast.walk(self.residual_tree) if isinstance(n, ast.Attribute))
+        hooks = {
+            n.attr for n in found if isinstance(n.value, ast.Name) and n.value.id == writing.HOST
+        }
+        return not self.runs and hooks <= {"leave", "keep"}
+
+    def only_compiled(self, made, args, kwargs):
+        """The residual program, refusing to run Python's part of it.
+
+        Dicts have their keys in the order that they have in these arguments: JAX sorts them.
+        """
+        places, names = tracing.skeleton(args), tracing.skeleton(kwargs)
 
         @functools.wraps(made)
         def program(*args, **kwargs):
+            if places or names:
+                args = tuple(tracing.reordered(list(args), places))
+                kwargs = tracing.reordered(kwargs, names)
             token = compiling.set(True)
             try:
                 return made(*args, **kwargs)
@@ -301,16 +343,17 @@ class Partition:
                 self.act(region, state, found)
             return None
 
-    def apart(self, region, state, values, leaves, kind) -> None:
+    def apart(self, region, state, values, leaves, kind) -> Any:
         """Cut a copy of the region, for arguments of this kind alone."""
         copied = Region(nodes.copied(region.body), region.tail)
         for name in ("ins", "outs", "raw_outs", "raw_ins", "unsure", "absent", "guarded", "number"):
             setattr(copied, name, getattr(region, name))
         other = State(state.ins, state.outs, state.unsure)
-        self.prepare(copied, other, values, leaves)
+        found = self.prepare(copied, other, values, leaves)
         if other.instead is not None:
             state.parts[kind] = other
             self.engine.doubts.append(lambda: state.parts.pop(kind, None))
+        return found
 
     def decide(self, region: Region, state: State, values, leaves) -> "Variant | list | Found":
         """A variant, the statements that stand in for the region, or where to cut it."""
@@ -323,6 +366,9 @@ class Partition:
             rest = [s for i, s in enumerate(region.body) if i not in moved]
             before = [region.body[i] for i in moved]
             return [*before, Region(rest, region.tail)] if rest else before
+        stuck = [i for i in scanned.plain if any(map(may_fail, ast.walk(region.body[i])))]
+        if stuck and len(region.body) > 1:
+            return Found(stuck[0], Stays("number", "Python computes this, and may fail"))
         found = self.trace(region, state, values, scanned, leaves)
         if not isinstance(found, tracing.Traced):
             stays = calls.reason(found.error)
@@ -331,12 +377,20 @@ class Partition:
             return Found(found.cut, stays)
         if not found.program.jaxpr.eqns and not partition.has_ways(region.body):
             return list(region.body)
+        if not self.pays(state, found):
+            return list(region.body)
         held = [x for x, d in zip(leaves, found.dynamic, strict=True) if not d]
         program = self.pass_(found.program)
         counts = [len(flatten(v)[0]) for v in values]
         announce.many(self, region, state, counts, values, leaves)
         on_host = self.may_be_numpy(region, leaves)
         return Variant(found, program, on_host, held, counts, self.title(region))
+
+    def pays(self, state: State, found) -> bool:
+        """Whether a program is worth the look at its arguments that finds it, at each call."""
+        equations = work.equations(found.program)
+        fixed = found.dynamic.count(False)  # parts of the key: each item of a list of text
+        return fixed <= LEAVES * equations and not (state.by_value and equations <= FEW)
 
     def act(self, region: Region, state: State, found: "list | Found") -> None:
         """Cut the region as was decided."""
@@ -443,17 +497,22 @@ class Partition:
                 if isinstance(found, Failed) and isinstance(found.error, UnboundLocalError):
                     body = self.body(region, state, absent, absent & state.unsure, not lifted)
                     found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
+                if isinstance(found, Failed) and not lifted and fails_in_python(found.error):
+                    return found
                 if isinstance(found, Failed) and isinstance(found.error, _KNOWN_LATE):
                     how = values, static.__contains__, [], lifted
                     return self.located(region, state, absent, found.error, how)
                 if not isinstance(found, Failed):
+                    state.by_value = bool(static) and scope.typed
                     if not static and tracing.from_numbers_only(found, leaves):
+                        state.by_value = True
                         static = {i for i, v in enumerate(values) if tracing.is_number(v)}
                         found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
                         if isinstance(found, Failed):
                             return found
                     state.static = static
                     state.how = body, kinds, lifted, found.dynamic
+                    state.plain = self.body(region, state, absent).fun
                     return found
                 if "masks" not in lifted and (best is None or found.cut > best.cut):
                     best = found

@@ -174,19 +174,19 @@ def hoistable(stmts: list, numbers: list[int], reads_of, guarded: bool) -> list[
     moved: list[int] = []
     kept_reads: set = set()
     kept_binds: set = set()
-    kept = False
+    left = False  # whether a statement before it may end the function
     for i, stmt in enumerate(stmts):
         reads, binds = reads_of(stmt), scopes.uses(stmt).binds
         free = not (reads & kept_binds or binds & (kept_reads | kept_binds))
         simple = not escapes(stmt) and not isinstance(stmt, ast.Raise | ast.Assert)
-        if kept and may_raise(stmt):
-            free = False  # the error of a statement before it comes first
+        if left and may_raise(stmt):
+            free = False
         if i in numbers and free and simple:
             moved.append(i)
         elif guarded:
             break
         else:
-            kept = True
+            left = left or not simple
             kept_reads |= reads
             kept_binds |= binds
     return moved

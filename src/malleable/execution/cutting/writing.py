@@ -20,10 +20,13 @@ def region_name(number: int) -> str:
     return f"_r{number}"
 
 
-def settle(tree: Tree, is_input: Callable[[str], bool], after: Any = (), params: Any = ()) -> set:
+def settle(
+    tree: Tree, is_input: Callable[[str], bool], after: Any = (), params: Any = (), safe=False
+) -> set:
     """Find what each region takes and leaves; and the names that may have no value before one.
 
-    after: the names live behind the whole tree; params: those that have a value from the start.
+    after: the names live behind the whole tree; params: those that have a value from the start;
+    safe: what was done before an exception is not lost, so each region may leave a name as it was.
     """
 
     def extra(names) -> set:
@@ -31,10 +34,10 @@ def settle(tree: Tree, is_input: Callable[[str], bool], after: Any = (), params:
 
     live = Live(tree, extra)
     live._mark(tree.body, set(after), set())
-    kept = [stmt for stmt in walk(tree.body) if isinstance(stmt, ast.FunctionDef)]
-    held = set().union(*map(scopes.free, kept))  # what functions see, whenever they run
+    held = set().union(*map(scopes.free, kept_functions(tree)))  # they see it whenever they run
     unset: set = set()
     before: dict = {}
+    guarded = {id(r) for r in partition.regions(tree.body)} if safe else in_handlers(tree.body)
     partition.surely(tree.body, set(params) | set(tree.defs), before)
     for number, region in enumerate(regions(tree.body), 1):
         inner = live.summary(region.body)
@@ -43,7 +46,8 @@ def settle(tree: Tree, is_input: Callable[[str], bool], after: Any = (), params:
         called = extra(reads | inner.binds)
         reads |= called
         own = inner.binds - inner.needs - called
-        maybe = partition.unsure(region.body) & live.after[id(region)] & live.locals
+        maybe = inner.binds if id(region) in guarded else partition.unsure(region.body)
+        maybe = maybe & live.after[id(region)] & live.locals
         ins = (
             maybe
             | {n for n in reads - own if is_input(n) and n not in tree.defs}
@@ -56,6 +60,25 @@ def settle(tree: Tree, is_input: Callable[[str], bool], after: Any = (), params:
         region.unsure, region.ins, region.outs = maybe, new_ins, new_outs
         region.number = number
     return unset
+
+
+def in_handlers(stmts: list) -> set:
+    """The regions, by id, whose exception may be met before the function ends."""
+    found: set = set()
+    for stmt in walk(stmts):
+        if isinstance(stmt, ast.Try | ast.TryStar | ast.With):
+            found |= {id(r) for block in nodes.blocks(stmt) for r in partition.regions(block)}
+    return found
+
+
+def kept_functions(tree: Tree) -> Iterator:
+    """The functions and lambdas that the statements make which Python runs."""
+    for stmt in walk(tree.body):
+        if isinstance(stmt, ast.FunctionDef):
+            yield stmt
+        elif not isinstance(stmt, Region):
+            heads = nodes.heads(stmt)
+            yield from (n for x in heads for n in ast.walk(x) if isinstance(n, ast.Lambda))
 
 
 def bound_in(tree: Tree) -> set:

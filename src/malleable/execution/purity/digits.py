@@ -49,3 +49,16 @@ def step_keeps_digits(op, constant) -> bool:
     if isinstance(op, ast.Mult | ast.Div) and isinstance(constant, float):
         return constant > 0 and np.frexp(constant)[0] == 0.5
     return isinstance(op, ast.Div) and constant == 2
+
+
+def may_fail(node: ast.AST) -> bool:
+    """Whether arithmetic of Python's raises for some numbers where a program has inf or nan."""
+    divisions = ast.Div | ast.FloorDiv | ast.Mod
+    match node:
+        case ast.BinOp(op=op, right=ast.Constant(value=int() | float() as by)):
+            return not by if isinstance(op, divisions) else isinstance(op, ast.Pow) and not by >= 0
+        case ast.BinOp(op=op):
+            return isinstance(op, divisions | ast.Pow)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"))):
+            return True
+    return False

@@ -59,6 +59,8 @@ def expression(node, scope: Scope):
                 raise Stays("object", "it asks an object for an item")
             if index not in (NUMBER, SIZE) and is_container(node.value, value, scope):
                 raise Stays("int", "a list is asked for the item at a value")
+            if scope.loops and index == NUMBER and not isinstance(node.slice, ast.Constant):
+                scope.unrolled |= is_container(node.value, value, scope)  # which checks its bounds
             if is_item_of_many(node, index, scope):
                 raise Stays("object", "it takes one of many things")
             return join(value, index) if value in (NUMBER, NUMPY, SCALAR, SIZE) else (
@@ -122,6 +124,10 @@ def expression(node, scope: Scope):
             if any(not isinstance(x, ast.Constant) for x in others) and join(*found) != NUMBER:
                 raise Stays("python", "it asks whether two names are one thing")
             return NUMBER if found[0] == NUMBER else SIZE
+        case ast.UnaryOp(op=ast.Not(), operand=operand):  # a bool of Python's, of an array too
+            kind = expression(operand, scope)
+            scope.scalars |= kind not in (NUMBER, SIZE)
+            return kind if kind in (NUMBER, SIZE) else SCALAR
         case ast.Await() | ast.Yield() | ast.YieldFrom():
             raise Stays("python", "it waits")
     parts = [expression(x, scope) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]

@@ -12,7 +12,7 @@ import jax
 
 from malleable.execution.common.anf import is_atom
 from malleable.execution.purity import callees
-from malleable.execution.purity.digits import keeps_digits
+from malleable.execution.purity.digits import keeps_digits, may_fail
 from malleable.execution.purity.expressions import bind, expression, resolve_path
 from malleable.execution.purity.facts import (
     ARRAY,
@@ -81,16 +81,13 @@ def divides(stmt, scope: Scope) -> bool:
             continue
         if isinstance(node, ast.GeneratorExp | ast.NamedExpr | ast.JoinedStr):
             continue
-        if isinstance(node, ast.BinOp) and isinstance(node.op, _DIVISIONS):
+        if isinstance(node, ast.BinOp) and may_fail(node):
             names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
             kinds = [scope.kinds.get(n.id) for n in names]
             if names and all(kind == NUMBER for kind in kinds):
                 return True
         todo.extend(x for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr))
     return False
-
-
-_DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 
 
 def is_pure(f) -> bool:

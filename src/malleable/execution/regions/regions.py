@@ -28,10 +28,12 @@ from malleable.execution.regions.signatures import (
     CONCRETE,
     FIXED,
     NUMBERS,
+    PLAIN,
     compiling,
     exactly,
     flatten,
     is_away,
+    orders,
     shape_of,
     signature,
     without_sizes,
@@ -39,9 +41,15 @@ from malleable.execution.regions.signatures import (
 from malleable.execution.regions.tracing import UNSET, Traced, reordered
 from malleable.programs.evaluate import evaluate
 
+
+class Whole(Exception):
+    """Nothing has run, and the function may be one program: it need not be compiled twice."""
+
+
 HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
 UNCOMPILED = 1024  # signatures kept that run through NumPy
 NONE: frozenset = frozenset()
+MOST_VALUES = 8  # programs for values of one number, where the program does not need its value
 PADDED = 16  # the least size that goes in a bucket: below, padding may be most of the work
 SIZES = 256  # how many signatures over symbolic sizes are kept
 
@@ -58,6 +66,7 @@ class Sizes(threading.local):
         self.new: set[int] = set()
         self.given: frozenset[int] = frozenset()
         self.fixed: frozenset[int] = frozenset()  # every size of an argument
+        self.whole = False  # whether a region that is compiled may be all of the function: `Whole`
 
     def begin(self, args, padded: bool = False) -> tuple:
         """A call with these arguments begins; what `end` takes. padded: all sizes go in buckets."""
@@ -66,8 +75,9 @@ class Sizes(threading.local):
         inner = {d for shape in shapes for d in shape[1:]}  # of features, which do not vary
         self.given = frozenset([s[0] for s in shapes if s and s[0] > 1 and s[0] not in inner])
         nested = [x for x in args if not isinstance(x, np.ndarray | ARRAY | int | float)]
-        nested = [shape_of(leaf) for x in nested for leaf in flatten(x)[0]]
-        self.fixed = self.given.union(inner, *nested)
+        leaves = [flatten(x)[0] for x in nested if type(x) not in PLAIN]
+        held = [x for found in leaves if not PLAIN.issuperset(map(type, found)) for x in found]
+        self.fixed = self.given.union(inner, *map(shape_of, held))
         self.new = set(self.given) if padded else set()
         return outer
 
@@ -126,8 +136,8 @@ def compiled_region(program: compat.Jaxpr, form: str, name: str) -> Callable:
     expected = [(v.aval.shape, v.aval.dtype, v.aval.weak_type) for v in program.jaxpr.invars]
 
     def region(*xs):
-        avals = [getattr(x, "aval", None) for x in xs]
-        if [a and (a.shape, a.dtype, a.weak_type) for a in avals] != expected:
+        avals: list[Any] = list(map(jax.typeof, xs))  # of Python's numbers too: defaults
+        if [(a.shape, a.dtype, a.weak_type) for a in avals] != expected:
             raise OtherSignature
         outs = evaluate(program, list(map(compat.as_array, xs)))
         return outs[0] if form == "leaf" else tuple(outs)
@@ -160,6 +170,9 @@ class State:
     make_safe: Callable = lambda: None
     bodies: dict = field(default_factory=dict)
     static: set = field(default_factory=set)
+    plain: Any = None  # its statements as a function of Python
+    by_value: bool = False  # whether values are compiled in though no shape and no branch needs it
+    made: dict = field(default_factory=dict)  # how many such programs, by signature but for values
     how: Any = None  # its body, the kinds of its outputs, what was lifted, which leaves are dynamic
     dims: dict = field(default_factory=dict)  # all sizes of a signature
     sized: OrderedDict = field(default_factory=OrderedDict)  # those over symbolic sizes, by key
@@ -229,15 +242,20 @@ class Runner:
             elif kind in FIXED and kind is not type(None):
                 key += (kind, value)
                 leaves.append(value)
+            elif isinstance(value, compat.Tracer):
+                key += signature(value)
+                leaves.append(value)
+                traced = True
             else:
                 found, tree = flatten(value)
                 leaves += found
-                key.append(tree if kind is not dict else (tree, *value))
+                key += (tree, orders(value))
                 for leaf in found:
                     key += signature(leaf, may_be_raw)
                     traced = traced or isinstance(leaf, compat.Tracer)
                     if type(leaf) in NUMBERS:  # kept in a list: Python's own
                         key.append(exactly(leaf))
+        but_for_values = tuple(key)
         key += [exactly(values[i]) if type(values[i]) in HASHED else None for i in state.static]
         if is_away(leaves):
             key.append("away")
@@ -256,6 +274,10 @@ class Runner:
         if variant is None:
             kind = family_of(key)
             if kind not in state.parts:
+                if state.by_value:
+                    made = state.made[but_for_values] = state.made.get(but_for_values, 0) + 1
+                    if made >= MOST_VALUES:  # programs that hold a value: those that are there stay
+                        return self.plainly(values)
                 variant = self.specialize(values, leaves, key, new, given)
             if variant is None:
                 return self.cut(values, state.parts.get(kind))
@@ -274,6 +296,10 @@ class Runner:
         ):
             run = variant.jitted
         if run is variant.jitted:
+            if self.sizes.whole and not compiling.get():
+                self.sizes.whole = False
+                self.state.variants[without_marks(key)] = self.state.variants.pop(key)
+                raise Whole
             outs = inlined(run)(*args)
             if traced.tested and is_false(outs[-1]):
                 return self.plainly(values)
@@ -299,9 +325,9 @@ class Runner:
         return self.handed(variant, outs, leaves)
 
     def plainly(self, values):
-        """Python's own way, where it raises: for a selection that is empty, and must not be."""
+        """Python's own way: it raises for an empty selection, and needs no program for a value."""
         given = [arrive(x) for x in values if x is not UNSET]
-        out = self.state.how[0].fun(*given)
+        out = self.state.plain(*given)
         return out[0] if type(out) is tuple and len(self.state.outs) == 1 else out
 
     def cut(self, values, state: State | None = None):
@@ -400,8 +426,13 @@ class Runner:
 
 
 def family_of(key: tuple) -> tuple:
-    """A key but for its sizes; it holds a second time those that may vary, if there are such."""
-    return without_sizes(key[0] if key and type(key[-1]) is frozenset else key)
+    """A key but for its sizes."""
+    return without_sizes(without_marks(key))
+
+
+def without_marks(key: tuple) -> tuple:
+    """A key as under a trace of JAX; else it holds a second time the sizes that may vary."""
+    return key[0] if key and type(key[-1]) is frozenset else key
 
 
 def is_false(test) -> bool:

@@ -13,6 +13,8 @@ from malleable.execution.common.host_values import own
 ARRAY = compat.HostArray
 NUMBERS = frozenset([int, float, complex])
 FIXED = frozenset([bool, str, type(None), types.ModuleType])  # part of the key as they are
+HOLDS = frozenset([dict, list, tuple])  # where dicts may be
+PLAIN = NUMBERS | FIXED  # without a dtype and dimensions
 CONCRETE = frozenset([ARRAY, np.ndarray, int, float, complex])
 
 
@@ -72,7 +74,11 @@ def kinds(args, kwargs) -> tuple:
             found += (kind, value.dtype, value.ndim)
         else:
             leaves, tree = flatten(value)
-            found.append(tree)
+            types_ = tuple(map(type, leaves))
+            found += (tree, orders(value))
+            if PLAIN.issuperset(types_):
+                found.append(types_)
+                continue
             for leaf in leaves:
                 kind = ARRAY if isinstance(leaf, jax.Array) else type(leaf)
                 is_array = kind is ARRAY or isinstance(leaf, np.ndarray)
@@ -80,9 +86,19 @@ def kinds(args, kwargs) -> tuple:
     return tuple(found)
 
 
+def orders(value) -> tuple:
+    """The keys of the dicts in lists, tuples and dicts, in order: JAX sorts them."""
+    inner = value.values() if type(value) is dict else value if type(value) in HOLDS else ()
+    held = [orders(x) for x in inner if type(x) in HOLDS]
+    return (tuple(value), *held) if type(value) is dict else tuple(held)
+
+
 def plain_kinds(args, kwargs) -> list:
-    """The types of what is a number of Python, a string or None; None for all else."""
-    return [k if k in NUMBERS or k in FIXED else None for k in map(type, (*args, *kwargs.values()))]
+    """What JAX does not tell apart: True and 1, None and no argument, dicts in another order."""
+    every = (*args, *kwargs.values())
+    found: list = [k if k in NUMBERS or k in FIXED else None for k in map(type, every)]
+    held = [x for x in every if type(x) in HOLDS]
+    return [*found, orders(held)] if held else found
 
 
 def without_sizes(key: tuple) -> tuple:

@@ -25,10 +25,12 @@ from malleable.frontend.common.session import Options, Session, run_in_session
 from malleable.frontend.convert import OPERATORS, box_all, finish_result
 from malleable.frontend.counterparts.bounded import BoundedList
 from malleable.frontend.values.trees import UNSET
+from malleable.programs.primitives import has
 from malleable.python_source.nodes import copied, load
 
 LIFTED, UNROLLED = Options(roll="auto", exact=True), Options(exact=True)
 WATCH, UNBOUND = "_watch", "_unset"  # what the text of a region may name besides the user's
+FUNCTIONS = has("costly", "special") - {"pow"}  # which only a function of JAX computes
 LONG = 100  # steps of Python loops that one region may hold
 
 
@@ -90,6 +92,7 @@ class Body:
     filename: str
     guarded: bool = False  # whether an exception shows what was done before it
     copies: bool = False  # whether it may hand out copies of containers among its arguments
+    watch: "Watch | None" = None  # what counts the steps of its loops, of each trace anew
 
     def statement_of(self, error: BaseException) -> int | None:
         """The number of the statement in which an error arose."""
@@ -143,12 +146,13 @@ def make_body(
         lines.append("    pass")
     cells = code_objects.cells_of(fun)
     cells[UNBOUND] = types.CellType(UNSET)
-    if watched:
-        cells[WATCH] = types.CellType(Watch())
+    watch = Watch() if watched else None
+    if watch is not None:
+        cells[WATCH] = types.CellType(watch)
     made = code_objects.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
     lines_of = [(line, stmt.lineno) for line, stmt in zip(starts, stmts, strict=True)]
     _USER_LINES[made.__code__.co_filename] = (fun.__code__, lines_of)
-    return Body(made, starts, made.__code__.co_filename, guarded, copies)
+    return Body(made, starts, made.__code__.co_filename, guarded, copies, watch)
 
 
 class Watched(ast.NodeTransformer):
@@ -180,7 +184,6 @@ class Watch:
     def step(self) -> bool:
         self.left -= 1
         if self.left < 0:
-            self.left = LONG
             raise Stays("loop", "a loop of many steps stays with Python")
         return True
 
@@ -222,6 +225,8 @@ def attempt(
     made: dict[str, Any] = {}
 
     def flat(*xs):
+        if body.watch is not None:
+            body.watch.left = LONG
         rest = iter(xs)
         filled = [next(rest) if d else leaf for leaf, d in leaves]
         given, at = [], 0
@@ -274,6 +279,9 @@ def attempt(
     if any(not _can_leave(e[0]) for e in entries if isinstance(e, tuple) and len(e) == 1):
         return Failed(-1, Stays("object", "it leaves an object"))
     numbers = _are_numbers(kinds, made["out"], len(entries))
+    avals = [v.aval for v in program.jaxpr.outvars]
+    if any(n and type(e) is int and avals[e].shape for e, n in zip(entries, numbers, strict=True)):
+        return Failed(-1, Stays("value", "a number is made of an array with dimensions"))
     single = isinstance(kinds, list) and len(kinds) == 1
     plain = entries == tuple(range(len(entries))) and not any(numbers) and not made["tested"]
     form = "tree"
@@ -401,7 +409,14 @@ def refuse_kept_numbers(out, depth: int) -> None:
 
 
 def from_numbers_only(traced: Traced, leaves: list) -> bool:
-    """Whether an output, an array to JAX, is made of Python numbers only, and so may be one."""
+    """Whether an output, an array to JAX, is made of Python numbers only, and so may be one.
+
+    Python's operators have no `cos`: what came out of such an equation is an array.
+    """
+    outs: Any = [e for e, n in zip(traced.outs, traced.numbers, strict=True) if not n]
+    given = [e[1] for e in outs if type(e) is tuple and e[0] == "in"]
+    if any(is_number(leaves[i]) for i in given):
+        return True  # `jnp.asarray(a)` is `a` to a trace
     args = [leaf for leaf, d in zip(leaves, traced.dynamic, strict=True) if d]
     program = traced.program.jaxpr
     numbers = {v for v, x in zip(program.invars, args, strict=True) if is_number(x)}
@@ -409,7 +424,7 @@ def from_numbers_only(traced: Traced, leaves: list) -> bool:
         return False
     for eqn in program.eqns:
         inputs = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
-        if inputs and all(v in numbers for v in inputs):
+        if eqn.primitive.name not in FUNCTIONS and inputs and all(v in numbers for v in inputs):
             numbers.update(v for v in eqn.outvars if not v.aval.shape and v.aval.weak_type)
     outs = [v for v in program.outvars if not isinstance(v, compat.Literal)]
     known = {e for e, number in zip(traced.outs, traced.numbers, strict=True) if number}

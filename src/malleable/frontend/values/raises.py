@@ -16,6 +16,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.journal import ABSENT
+from malleable.arrays.masked import must_hold
 from malleable.arrays.numbers import is_python_int
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
@@ -264,6 +265,9 @@ def regular(fun: Callable, *matrices) -> tuple:
 
 def within(xs, index) -> None:
     """Test whether a traced index is one of a list, a tuple, a range or an array."""
+    if isinstance(xs, list | tuple) and is_traced(index) and bounded(xs) is None:
+        inside = lambda at: jnp.all((at >= -len(xs)) & (at < len(xs)))  # noqa: E731
+        must_hold("a list that is indexed in a compiled loop or branch", inside, unbox(index))
     if not is_asked() or bounded(xs) is not None:
         return
     array = isinstance(xs, Box | np.ndarray)

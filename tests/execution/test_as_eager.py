@@ -1,0 +1,253 @@
+"""What a function does under `mal.jit`, in any order of calls, is what it does without."""
+
+import contextlib
+import functools
+import io
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import malleable as mal
+
+X = jnp.linspace(-1.0, 2.0, 12)
+Y = X + 2
+
+
+def item(x, i):
+    try:
+        return [x, x + 1][i].sum()
+    except IndexError:
+        return "out"
+
+
+def items(xs, n):
+    total = 0.0
+    for k in range(n):
+        total = total + xs[k].sum()
+    return total
+
+
+def suppressed(x, i):
+    out = []
+    with contextlib.suppress(IndexError):
+        out.append([x, x + 1][i].sum())
+    return out
+
+
+def starred(x, *xs, scale=2.0, **kw):
+    return x * scale + sum(xs) + sum(kw.values())
+
+
+def added(x, y):
+    return (x + y) * 2
+
+
+def divided(x, n):
+    y = jnp.sin(x)
+    m = 1 / n
+    return y / n, m
+
+
+def rooted(x, a):
+    return x * math.sin(a), math.floor(a), math.sqrt(a)
+
+
+def negated(a, b):
+    return a and b, not a
+
+
+def numbers(a):
+    return jnp.cos(a) - a**3, a * 2, jnp.asarray(a), jnp.float32(a), a
+
+
+def of_tuple(x, a):
+    pair = (x, a * 2)
+    return pair[1], pair[0] * pair[1]
+
+
+def step_by_step(x, k):
+    y, said = 0, []
+    try:
+        y = 1
+        z = x * 2
+        y = 2
+        z = z / k
+        y = 3
+        q = [1][k]
+        y = 4 + q
+    except (IndexError, ZeroDivisionError) as e:
+        said.append(type(e).__name__)
+    return y, z, said
+
+
+def selected(x):
+    try:
+        return x[x > 1].max()
+    except ValueError:
+        return None
+
+
+def named(x, k):
+    y = x * 2
+    if k:
+        del y
+    try:
+        return y.sum()
+    except NameError as e:
+        return str(e)
+
+
+def looped(x):
+    out = []
+    for i, v in enumerate(x):
+        if v > 1:
+            break
+        if v < -0.5:
+            continue
+        out.append(float(v) * i)
+    else:
+        out.append("all")
+    return out, i
+
+
+def told(x):
+    print("a")
+    y = x * 2
+    print("b", y.shape)
+    return f"{y.sum():.2f}"
+
+
+HISTORIES = {
+    item: [(X, 0), (X, 5), (X, 1), (X, -2), (X, -3)],
+    items: [([X, Y], 2), ([X, Y], 3), ([X, Y, X], 3), ([], 0), ([X], 1)],
+    suppressed: [(X, 0), (X, 7), (X, 1)],
+    starred: [(X,), (X, Y), (X, 1, 2), (X,), (X, 1.5)],
+    added: [(X, 1), (X, "a"), (X, None), (X, [1]), (2, 3), ("a", "b"), ([1], [2])],
+    divided: [(X, 2), (X, 0), (X, 2.5), (X, 0.0), (X, 4)],
+    rooted: [(X, 0.5), (X, -1.0), (X, 2), (X, 0.25)],
+    negated: [(True, X), (0, X), (X[0], X), (X[5], 2), ("", X), ([], X)],
+    numbers: [(0.3,), (0.4,), (2,), (True,), (0.5,)],
+    of_tuple: [(X, 0.3), (X, 0.4), (X, 2)],
+    step_by_step: [(X, 0), (X, 1), (X, 0), (X, 5)],
+    selected: [(X,), (X - 5,), (X[:3],)],
+    named: [(X, False), (X, True), (X, False)],
+    looped: [(X,), (X * 0.1,), (X[:3],)],
+    told: [(X,), (X[:3],), (-X,)],
+}
+
+
+def observed(f, args):
+    """What a call gives and prints, or raises."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            found = f(*args)
+        except Exception as e:
+            found = type(e), str(e).partition("\n")[0]
+    return found, out.getvalue()
+
+
+def same(one, two) -> bool:
+    if isinstance(one, jax.Array):
+        alike = type(one) is type(two) and (one.dtype, one.shape) == (two.dtype, two.shape)
+        return alike and np.allclose(one, two, rtol=1e-5, equal_nan=True)
+    if isinstance(one, tuple | list):
+        alike = type(one) is type(two) and len(one) == len(two)
+        return alike and all(map(same, one, two))
+    if isinstance(one, float):
+        return type(two) is float and math.isclose(one, two, rel_tol=1e-6)
+    return type(one) is type(two) and one == two
+
+
+@pytest.mark.parametrize("fun", HISTORIES, ids=lambda f: f.__name__)
+def test_in_any_order_of_calls_it_does_what_python_does(fun):
+    calls = HISTORIES[fun]
+    expected = [observed(fun, args) for args in calls]
+    forward, backward = mal.jit(fun), mal.jit(fun)
+    for args, plain in zip(calls, expected, strict=True):
+        assert same(plain, observed(mal.jit(fun), args)), args
+    for _ in range(2):
+        for args, plain in zip(calls, expected, strict=True):
+            assert same(plain, observed(forward, args)), args
+        for args, plain in list(zip(calls, expected, strict=True))[::-1]:
+            assert same(plain, observed(backward, args)), args
+
+
+def test_a_lambda_that_is_handed_out_sees_what_a_region_made():
+    @mal.jit
+    def f(x):
+        y = x * 2
+        return lambda v: (y + v).sum()
+
+    assert f(X)(1) == (X * 2 + 1).sum() and f(Y)(0) == (Y * 2).sum()
+
+
+def programs(made) -> int:
+    """How many programs there are of the one region."""
+    part = made._partition()
+    (state,) = [s for r in part.tree.body for s in getattr(r, "states", {}).values()]
+    return len(state.variants)
+
+
+def test_a_number_that_a_function_of_jax_takes_is_an_argument():
+    made = mal.jit(lambda a: jnp.cos(a) - a**3)
+    for k in range(12):
+        assert np.allclose(made(0.3 * k), jnp.cos(0.3 * k) - (0.3 * k) ** 3, rtol=1e-5)
+    assert programs(made) <= 2  # one of numbers, one under the trace of the whole
+
+
+def asking(x, n):
+    y = jnp.sin(x) * n if isinstance(n, float) else x
+    return jnp.tanh(y @ y) + jnp.cos(y).sum() * jnp.exp(-y)
+
+
+def test_a_value_that_no_shape_needs_has_eight_programs_at_most():
+    made = mal.jit(asking)
+    first = [np.asarray(made(X, 0.1 * k)) for k in range(12)]
+    assert programs(made) == 8
+    for k, plain in enumerate(first):
+        assert np.allclose(plain, asking(X, 0.1 * k), rtol=1e-5)
+        assert np.asarray(made(X, 0.1 * k)).tobytes() == plain.tobytes()
+
+
+def test_little_work_on_a_value_is_left_to_python():
+    made = mal.jit(lambda n: jnp.cos(n) - n**3)  # whole numbers, which may need more than 32 bits
+    assert made(3) == jnp.cos(3) - 27 and made.regions == {}
+
+
+def test_a_loop_of_a_region_may_be_traced_many_times():
+    @functools.partial(mal.jit, control_flow="host")
+    def f(x):
+        for _ in range(30):
+            x = jnp.sin(x) + 1
+        return x.sum()
+
+    for n in range(3, 9):
+        assert np.isfinite(f(X[:n])) and list(f.regions) == ["_r1"]
+
+
+def test_what_is_left_of_a_list_in_a_loop_is_checked():
+    made = mal.jit(items)
+    assert made([X, Y], 2) == items([X, Y], 2)
+    with pytest.raises(IndexError):
+        made([X, Y], 3)
+
+
+def test_defaults_that_are_numbers_are_arguments_of_a_whole_function():
+    made = mal.jit(starred)
+    for call in [made, functools.partial(made, scale=3), made, functools.partial(made, a=Y), made]:
+        plain = functools.partial(starred, **getattr(call, "keywords", {}))
+        assert np.allclose(call(X), plain(X))
+
+
+def test_dicts_keep_their_order_whatever_the_order_of_those_before():
+    made = mal.jit(lambda d: {key.upper(): value * 2 for key, value in d.items()})
+    for names in ["ab", "ba", "ab", "bca", "ba"]:
+        given = dict.fromkeys(names, X)
+        assert list(made(given)) == [name.upper() for name in names]
+    made = mal.jit(lambda x: {"z": x, "a": {"n": x, "b": x * 2}})
+    for _ in range(4):
+        assert [*made(X)] == ["z", "a"] and [*made(X)["a"]] == ["n", "b"]
