@@ -21,7 +21,14 @@ from malleable.execution.cutting.cutting import Partition
 from malleable.execution.purity import facts, scan
 from malleable.execution.regions import tracing
 from malleable.execution.regions.regions import Sizes, Whole
-from malleable.execution.regions.signatures import CONCRETE, FIXED, flatten, kinds, plain_kinds
+from malleable.execution.regions.signatures import (
+    CONCRETE,
+    FIXED,
+    flatten,
+    kinds,
+    plain_kinds,
+    shapes_of,
+)
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.notes import first_line, note
 from malleable.signatures import P, R, options_of
@@ -181,8 +188,11 @@ class Selective:
         """Through the residual program."""
         return self.through(self.engine_for(args, kwargs), args, kwargs)
 
-    def through(self, engine: Engine, args, kwargs):
-        """Through the residual program of an engine, which is cut where it has to be."""
+    def through(self, engine: Engine, args, kwargs, padded: bool = False):
+        """Through the residual program of an engine, which is cut where it has to be.
+
+        padded: the sizes of the arguments are as if they depended on values.
+        """
         fun, before, named = self.plain
         args = [x.copy() if type(x) is np.ndarray and not x.flags.writeable else x for x in args]
         args, kwargs = (*before, *args), {**named, **kwargs}
@@ -199,7 +209,7 @@ class Selective:
         first = engine.entry is None and not before and not named
         try:
             engine.sizes.whole = first and part.is_one_region()
-            out = self.execute(engine, part, made, args, kwargs)
+            out = self.execute(engine, part, made, args, kwargs, padded)
         except Whole:
             engine.entry = self.shorten(part, made, args, kwargs)
             if engine.entry not in (None, self.general):
@@ -215,10 +225,10 @@ class Selective:
                 engine.entry = engine.entry or self.as_before(engine, part, made)
         return out
 
-    def execute(self, engine: Engine, part: Partition, made: Callable, args, kwargs):
+    def execute(self, engine, part: Partition, made: Callable, args, kwargs, padded=False):
         """Run a residual program."""
         sizes, ended = engine.sizes, False
-        outer = sizes.begin((*args, *kwargs.values()), self.options.dynamic_sizes == "bucket")
+        outer = sizes.begin((*args, *kwargs.values()), padded or self.options.dynamic_sizes == "bucket")
         try:
             out = made(*args, **kwargs)
             ended = True
@@ -318,7 +328,7 @@ class Selective:
                 part.only_compiled(made, args, kwargs), static_argnames=static,
                 donate_argnums=self.options.donate_argnums,
             )  # fmt: skip
-        direct, order = part.direct, part.order
+        direct, order, engine = part.direct, part.order, self.engine_for(args, kwargs)
         asked = self.key_of if static else plain_kinds
         has_while, kind = part.has_while(), asked(args, kwargs)
 
@@ -334,11 +344,16 @@ class Selective:
                 return self.stepwise(*args, **kwargs)
             if part.refused and self.key_of(args, kwargs) in part.refused:
                 return self.general(*args, **kwargs)
+            if part.generic and part.shapes is not None:
+                if shapes_of(args, kwargs) not in part.shapes:
+                    return self.at_any_size(engine, part, args, kwargs)
             try:
                 out = direct(*args, **kwargs)
                 return out if order is None else tracing.reordered(out, order)
             except _NOT_COMPILED:
                 pass
+            if part.generic and part.shapes is not None:
+                return self.at_any_size(engine, part, args, kwargs)
             out = self.general(*args, **kwargs)  # not in the handler: its errors are the user's
             part.refused.add(self.key_of(args, kwargs))
             return out
@@ -364,6 +379,13 @@ class Selective:
                 f"{self!r} is not one program: it needs a value while it runs",
                 hint="`explain(f)(*args)` says where; `f.source` and `f.regions` are its programs",
             ) from e
+
+    def at_any_size(self, engine: Engine, part: Partition, args, kwargs):
+        """Run one program for all sizes; if there is none, each is compiled from now on."""
+        out = self.through(engine, args, kwargs, True)
+        if not part.is_sized():
+            part.shapes = None
+        return out
 
     def clear_cache(self) -> None:
         """Forget all that was compiled, and how the function was cut."""

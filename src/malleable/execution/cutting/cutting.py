@@ -38,14 +38,16 @@ from malleable.execution.purity.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.regions import tracing
 from malleable.execution.regions.families import over_sizes
 from malleable.execution.regions.regions import Runner, State, Variant
-from malleable.execution.regions.signatures import compiling, flatten, is_away
+from malleable.execution.regions.signatures import compiling, flatten, is_away, shapes_of
 from malleable.execution.regions.tracing import UNSET, Failed
 from malleable.frontend.syntax.rewrite import NoSource, mangle
+from malleable.notes import note
 from malleable.programs.equations import mentions
 from malleable.python_source import nodes, scopes, source
 from malleable.rewriting.passes.passes import pipeline
 
 LEAVES = 8  # in a key take as long as one equation without a program; benchmarks.cliffs
+MOST_SHAPES = 8  # programs for sizes of arguments, before one for all sizes is made
 FEW = 4  # equations that take Python no longer than it takes to find the program of a value
 _KNOWN_LATE = (tracing.Written, tracing.Shared)
 
@@ -104,6 +106,8 @@ class Partition:
         self.code, self.version = None, -1
         self.runs: dict = {}
         self.direct: Any = None  # all of it under `jax.jit`, where it is one program
+        self.shapes: set | None = set()  # for which that is compiled; None: each has to be
+        self.generic = False  # whether other shapes run in one program for all
         self.order: Any = None  # of the keys of the dicts that all of it gives; JAX sorts them
         self.refused: set = set()  # kinds of arguments for which it is not
 
@@ -220,8 +224,7 @@ class Partition:
 
     def is_by_value(self) -> bool:
         """Whether a region has programs for values, of which there may be too many."""
-        states = [s for r in partition.regions(self.tree.body) for s in r.states.values()]
-        return any(state.by_value for state in states)
+        return any(state.by_value for state in self.states())
 
     @functools.cached_property
     def is_python(self) -> bool:
@@ -232,6 +235,32 @@ class Partition:
         }
         return not self.runs and hooks <= {"leave", "keep"}
 
+    def compile_for(self, shapes: tuple) -> None:
+        """Note that all of the function is compiled for these; NeedsPython if no more should be."""
+        if self.shapes is None or shapes in self.shapes:
+            return
+        if len(self.shapes) < MOST_SHAPES or self.options.dynamic_sizes == "exact":
+            self.shapes.add(shapes)
+            return
+        if not self.generic:
+            note(
+                "its sizes keep changing: new ones run in one program for all sizes",
+                f"{self.filename}:{self.fun.__code__.co_firstlineno} in {self.name}",
+                f"{MOST_SHAPES} programs were compiled for other sizes",
+            )
+            for state in self.states():
+                state.families.clear()  # NumPy was not asked
+        self.generic = True
+        raise calls.NeedsPython
+
+    def is_sized(self) -> bool:
+        """Whether a program for all sizes was found."""
+        return any(state.sized for state in self.states())
+
+    def states(self) -> list[State]:
+        """What is known of the regions."""
+        return [s for r in partition.regions(self.tree.body) for s in r.states.values()]
+
     def only_compiled(self, made, args, kwargs):
         """The residual program, refusing to run Python's part of it.
 
@@ -241,6 +270,7 @@ class Partition:
 
         @functools.wraps(made)
         def program(*args, **kwargs):
+            self.compile_for(shapes_of(args, kwargs))
             if places or names:
                 args = tuple(tracing.reordered(list(args), places))
                 kwargs = tracing.reordered(kwargs, names)
@@ -414,7 +444,7 @@ class Partition:
 
     def may_be_numpy(self, region: Region, leaves) -> bool:
         """Whether NumPy may run a region: not where it is all of the function, as `jax.jit`."""
-        whole = self.is_root and self.tree.body == [region]
+        whole = self.is_root and self.tree.body == [region] and not self.generic
         return self.options.on_host and not whole and not is_away(leaves)
 
     def reads_of(self, stmt) -> set:

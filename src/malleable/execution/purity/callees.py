@@ -1,8 +1,11 @@
 """Which functions only compute, so that a call of theirs may stand in a compiled region."""
 
 import ast
+import contextlib
+import copy
 import dis
 import functools
+import inspect
 import linecache
 import math
 import operator
@@ -36,6 +39,7 @@ _PURE = frozenset(
     + [f for f in vars(operator).values() if callable(f) and "i" + f.__name__ != f.__name__]
 )
 
+_ACTS = ("profiler", "debug", "monitoring", "multihost")
 _EFFECTS = ("callback", "debug", "device_get", "block_until_ready", "print", "breakpoint")
 
 
@@ -125,6 +129,44 @@ def impure(f, scope: Scope) -> str:
     return f"{text} is compiled code"
 
 
+def acts(f, scope: Scope) -> str:
+    """Why a context that f makes may do more than change how JAX traces; "" if that is all."""
+    if f is contextlib.nullcontext:
+        return ""
+    text = f"`with {getattr(f, '__name__', None) or type(f).__name__}(...)` is run by Python"
+    if is_stateful(f):
+        return text
+    if is_jax(f):
+        return text if any(w in str(getattr(f, "__module__", "")) for w in _ACTS) else ""
+    inner = getattr(f, "__wrapped__", None)
+    if not isinstance(inner, types.FunctionType) or not inspect.isgeneratorfunction(inner):
+        return text
+    if f.__code__ is not contextlib.contextmanager(inner).__code__:
+        return text
+    try:
+        node = copy.deepcopy(source.find(inner.__code__, inner.__globals__).node)
+    except NoSource:
+        return text
+    yields = [n for n in ast.walk(node) if isinstance(n, ast.Yield | ast.YieldFrom)]
+    if len(yields) != 1 or any(isinstance(n, ast.For | ast.While) for n in ast.walk(node)):
+        return text
+    node.body = [new for stmt in node.body for new in _Entered().visited(stmt)]
+    why, *_ = _looked_at(inner, node, text, scope)
+    return why and f"{text}: {why}"
+
+
+class _Entered(ast.NodeTransformer):
+    """The statements of a context manager, without the `yield` and the `try` around it."""
+
+    def visited(self, stmt) -> list:
+        if isinstance(stmt, ast.Try) and not (stmt.handlers or stmt.orelse):
+            return [new for s in (*stmt.body, *stmt.finalbody) for new in self.visited(s)]
+        return [self.visit(stmt)]
+
+    def visit_Yield(self, node):
+        return node.value or ast.Constant(value=None)
+
+
 def impure_function(f: types.FunctionType, text: str, scope: Scope) -> str:
     kind = replaced.kind_of(f)
     if kind == kinds.JAX:
@@ -173,6 +215,10 @@ def _rebound_by(code: types.CodeType) -> frozenset:
 def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
     if code_waits(f.__code__):
         return f"{text} is a generator", True, ""
+    return _looked_at(f, node, text, scope)
+
+
+def _looked_at(f, node, text, scope: Scope) -> tuple[str, bool, str]:
     read = outside(f)
 
     def lookup(name):

@@ -321,11 +321,16 @@ def _def(stmt, scope):
 
 def _with(stmt, scope):
     for item in stmt.items:
-        function = item.context_expr
+        function: Any = item.context_expr
         found = resolve_path(function.func, scope) if isinstance(function, ast.Call) else None
-        module = getattr(found and found.value, "__module__", "") or ""
-        if not module.startswith("jax") or item.optional_vars is not None:
+        if found is None:
             raise Stays("python", "`with` is run by Python")
+        for arg in (*function.args, *(k.value for k in function.keywords)):
+            expression(arg.value if isinstance(arg, ast.Starred) else arg, scope)
+        if why := callees.acts(found.value, scope):
+            raise Stays("python", why)
+        if item.optional_vars is not None:
+            bind(item.optional_vars, UNKNOWN, scope)
     for inner in stmt.body:
         statement(inner, scope)
     return False

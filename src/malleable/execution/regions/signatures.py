@@ -93,6 +93,11 @@ def orders(value) -> tuple:
     return (tuple(value), *held) if type(value) is dict else tuple(held)
 
 
+def shapes_of(args, kwargs) -> tuple:
+    """The shapes of all arrays among arguments."""
+    return tuple([shape_of(x) for v in (*args, *kwargs.values()) for x in flatten(v)[0]])
+
+
 def plain_kinds(args, kwargs) -> list:
     """What JAX does not tell apart: True and 1, None and no argument, dicts in another order."""
     every = (*args, *kwargs.values())
