@@ -87,7 +87,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "python_source": Budget(1000, 1000),
     "arrays": Budget(3450, 3100),
     "frontend": Budget(13350, 9300),
-    "execution": Budget(13030, 10300),
+    "execution": Budget(13080, 10300),
     "inspection": Budget(22460, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(700, 700),

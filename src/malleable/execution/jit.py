@@ -26,8 +26,8 @@ from malleable.execution.regions.signatures import (
     FIXED,
     flatten,
     kinds,
+    outer_kinds,
     plain_kinds,
-    shapes_of,
 )
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.notes import first_line, note
@@ -60,7 +60,6 @@ class Engine:
         self.known: dict = {}
         self.failed: dict = {}
         self.entry: Callable | None = None  # what runs its calls, once no more need be cut
-        self.python = False  # whether nothing is compiled, for arrays too
         self.doubts: list[Callable] = []  # each forgets a cut for an error, unless the call ends
 
     def selective(self, f):
@@ -219,7 +218,8 @@ class Selective:
             engine.sizes.whole = False
         if version == part.tree.version:
             if not part.runs:
-                engine.entry, engine.python = self.uncut, part.is_python
+                bound = before or named or not part.is_python(made, args, kwargs)
+                engine.entry = self.uncut if bound else self.as_python(args, kwargs)
             elif engine.entry is None and first:
                 engine.entry = self.shorten(part, made, args, kwargs)
                 engine.entry = engine.entry or self.as_before(engine, part, made)
@@ -228,7 +228,9 @@ class Selective:
     def execute(self, engine, part: Partition, made: Callable, args, kwargs, padded=False):
         """Run a residual program."""
         sizes, ended = engine.sizes, False
-        outer = sizes.begin((*args, *kwargs.values()), padded or self.options.dynamic_sizes == "bucket")
+        outer = sizes.begin(
+            (*args, *kwargs.values()), padded or self.options.dynamic_sizes == "bucket"
+        )
         try:
             out = made(*args, **kwargs)
             ended = True
@@ -269,10 +271,20 @@ class Selective:
         engine = self.engines.get(self.key_of(args, kwargs))
         if engine is None or engine.entry != self.uncut:
             return self.dispatch(*args, **kwargs)
-        arrays = any(isinstance(x, jax.Array) for x in (*args, *kwargs.values()))
-        if arrays and not engine.python:
+        if any(isinstance(x, jax.Array) for x in (*args, *kwargs.values())):
             return self.general(*args, **kwargs)
         return self.fun(*args, **kwargs)
+
+    def as_python(self, args, kwargs) -> Callable:
+        """The function itself, as long as its arguments look as these do: nothing is compiled."""
+        fun, looks = self.fun, outer_kinds(args, kwargs)
+
+        def run(*args, **kwargs):
+            if outer_kinds(args, kwargs) == looks:
+                return fun(*args, **kwargs)
+            return self.dispatch(*args, **kwargs)
+
+        return run
 
     def engine_for(self, args, kwargs) -> Engine:
         """What is known of the function for arguments of these kinds."""
@@ -344,9 +356,8 @@ class Selective:
                 return self.stepwise(*args, **kwargs)
             if part.refused and self.key_of(args, kwargs) in part.refused:
                 return self.general(*args, **kwargs)
-            if part.generic and part.shapes is not None:
-                if shapes_of(args, kwargs) not in part.shapes:
-                    return self.at_any_size(engine, part, args, kwargs)
+            if part.is_new_size(args, kwargs):
+                return self.at_any_size(engine, part, args, kwargs)
             try:
                 out = direct(*args, **kwargs)
                 return out if order is None else tracing.reordered(out, order)

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import inspect
 import threading
 import types
 from collections.abc import Callable
@@ -226,14 +227,23 @@ class Partition:
         """Whether a region has programs for values, of which there may be too many."""
         return any(state.by_value for state in self.states())
 
-    @functools.cached_property
-    def is_python(self) -> bool:
+    def is_python(self, made: Callable, args, kwargs) -> bool:
         """Whether what is left of the function is the function itself: nothing is compiled."""
-        found = (n for n in ast.walk(self.residual_tree) if isinstance(n, ast.Attribute))
-        hooks = {
-            n.attr for n in found if isinstance(n.value, ast.Name) and n.value.id == writing.HOST
-        }
-        return not self.runs and hooks <= {"leave", "keep"}
+        if self.runs:
+            return False
+        given = inspect.signature(made).bind(*args, **kwargs).arguments
+        arrays = {n for n, x in given.items() if isinstance(x, jax.Array | np.ndarray)}
+        for call in (n for n in ast.walk(self.residual_tree) if isinstance(n, ast.Call)):
+            match call:
+                case ast.Call(func=ast.Attribute(ast.Name(id=writing.HOST), hook), args=[over]):
+                    plain = (
+                        isinstance(over, ast.Name) and over.id in given and over.id not in arrays
+                    )
+                    if hook not in ("leave", "keep") and not (plain and "iterate" in hook):
+                        return False
+                case ast.Call(func=ast.Attribute(ast.Name(id=writing.HOST))):
+                    return False
+        return True
 
     def compile_for(self, shapes: tuple) -> None:
         """Note that all of the function is compiled for these; NeedsPython if no more should be."""
@@ -252,6 +262,11 @@ class Partition:
                 state.families.clear()  # NumPy was not asked
         self.generic = True
         raise calls.NeedsPython
+
+    def is_new_size(self, args, kwargs) -> bool:
+        """Whether a program for all sizes is to run this."""
+        held = self.shapes
+        return self.generic and held is not None and shapes_of(args, kwargs) not in held
 
     def is_sized(self) -> bool:
         """Whether a program for all sizes was found."""

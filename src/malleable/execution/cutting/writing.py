@@ -5,6 +5,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from malleable.execution.common import anf
 from malleable.execution.cutting import partition
 from malleable.execution.cutting.functions import captured, walk
 from malleable.execution.cutting.partition import Live, Region, Tree, regions
@@ -46,7 +47,9 @@ def settle(
         called = extra(reads | inner.binds)
         reads |= called
         own = inner.binds - inner.needs - called
-        maybe = inner.binds if id(region) in guarded else partition.unsure(region.body)
+        maybe = partition.unsure(region.body)
+        if id(region) in guarded:  # no handler reads a name of ours
+            maybe |= {name for name in inner.binds if not name.startswith(anf.MARK)}
         maybe = maybe & live.after[id(region)] & live.locals
         ins = (
             maybe

@@ -93,7 +93,7 @@ def _cut(part, fun, args, kwargs) -> Report:
             if failed or (meter.settled and len(times) > 1):
                 break
     report.first_seconds, report.seconds = times[0], times[-1]
-    report.compile_seconds = compile_seconds
+    report.runs, report.compile_seconds = len(times), compile_seconds
     report.notes = [n for n in dict.fromkeys(heard) if n.why and "a break:" not in n.what]
     numbers = _numbered(meter)
     for part in meter.parts:

@@ -128,6 +128,7 @@ class Report:
     ops: dict[str, int] = field(default_factory=dict)
     flop: dict[str, int] = field(default_factory=dict)
     static: dict[str, str] = field(default_factory=dict)
+    runs: int = 1
     first_seconds: float = 0.0
     seconds: float = 0.0
     compile_seconds: float = 0.0
@@ -236,6 +237,8 @@ class Report:
             f"  {_ms(self.seconds)} ms now, {_ms(self.first_seconds)} ms the first time; XLA "
             f"compiled for {self.compile_seconds:.2f} s; {_counted(self.executables, 'executable')}"
         )
+        if self.runs > 1 and any(b.kind in ("effect", "object") for b in self.breaks):
+            yield f"  called {self.runs} times to see this, each time with its side effects"
         if self.static:
             yield f"  static arguments: {_static_text(self.static)}"
 

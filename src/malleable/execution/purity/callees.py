@@ -11,6 +11,7 @@ import math
 import operator
 import re
 import types
+from typing import Any
 
 import jax
 
@@ -144,7 +145,7 @@ def acts(f, scope: Scope) -> str:
     if f.__code__ is not contextlib.contextmanager(inner).__code__:
         return text
     try:
-        node = copy.deepcopy(source.find(inner.__code__, inner.__globals__).node)
+        node: Any = copy.deepcopy(source.find(inner.__code__, inner.__globals__).node)
     except NoSource:
         return text
     yields = [n for n in ast.walk(node) if isinstance(n, ast.Yield | ast.YieldFrom)]

@@ -86,6 +86,13 @@ def kinds(args, kwargs) -> tuple:
     return tuple(found)
 
 
+def outer_kinds(args, kwargs) -> list:
+    """`kinds` without a look into containers."""
+    every = (*args, *kwargs.values())
+    found: list = [(x.dtype, x.ndim) if type(x) is ARRAY else type(x) for x in every]
+    return [*kwargs, *found]
+
+
 def orders(value) -> tuple:
     """The keys of the dicts in lists, tuples and dicts, in order: JAX sorts them."""
     inner = value.values() if type(value) is dict else value if type(value) in HOLDS else ()
