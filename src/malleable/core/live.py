@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.core.changes import links, relinked, watching
 from malleable.core.interpret import Rule, Rulebook, Rules, results, run, start
 from malleable.core.marker import Marker
+from malleable.python_source.changes import links, relinked, watching
 from malleable.signatures import P, R
 
 

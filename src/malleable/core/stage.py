@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.core.changes import Changes, links, relinked, watching
 from malleable.core.marker import Marker
 from malleable.errors import TransformError
+from malleable.python_source.changes import Changes, links, relinked, watching
 
 
 @dataclass(frozen=True)

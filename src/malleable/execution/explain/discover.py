@@ -17,9 +17,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.changes import watching
 from malleable.execution.common.work import equations
 from malleable.programs.evaluate import evaluate
+from malleable.python_source.changes import watching
 
 SMALL = 8  # elements: up to here an integer argument may be static
 BYTES = 256  # of the largest value that a demand keeps

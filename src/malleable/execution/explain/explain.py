@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from malleable.core.changes import line_of_function
 from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.execution.common import work
@@ -35,6 +34,7 @@ from malleable.execution.purity import scan
 from malleable.execution.regions import families
 from malleable.notes import Note, first_line, listen
 from malleable.python_source import nodes, scopes
+from malleable.python_source.changes import line_of_function
 from malleable.signatures import P
 
 RUNS = 4  # until nothing is cut any more

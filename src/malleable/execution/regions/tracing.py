@@ -16,7 +16,6 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked
 from malleable.arrays.masked import compacted, selections
-from malleable.core.changes import watching
 from malleable.execution.common import code_objects
 from malleable.execution.host.host import is_raw
 from malleable.execution.purity.facts import NUMBER, SCALAR, SIZE, Stays
@@ -26,6 +25,7 @@ from malleable.frontend.convert import OPERATORS, box_all, finish_result
 from malleable.frontend.counterparts.bounded import BoundedList
 from malleable.frontend.values.trees import UNSET
 from malleable.programs.primitives import has
+from malleable.python_source.changes import watching
 from malleable.python_source.nodes import copied, load
 
 LIFTED, UNROLLED = Options(roll="auto", exact=True), Options(exact=True)

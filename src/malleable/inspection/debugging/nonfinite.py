@@ -17,7 +17,6 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.changes import links
 from malleable.core.stage import stage, staged_arguments
 from malleable.errors import MalleableError
 from malleable.inspection import places
@@ -27,6 +26,7 @@ from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
 from malleable.notes import as_page, note
 from malleable.programs.evaluate import evaluate
+from malleable.python_source.changes import links
 from malleable.signatures import P
 
 _FEW = 4  # operands that are worth reading

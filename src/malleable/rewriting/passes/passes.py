@@ -15,12 +15,12 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.core.changes import line_of_function, links, relinked
 from malleable.core.stage import stage
 from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.types import short_type
+from malleable.python_source.changes import line_of_function, links, relinked
 from malleable.rewriting.graph.graph import Graph, fingerprint
 from malleable.signatures import P, R
 

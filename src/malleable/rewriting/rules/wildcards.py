@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from malleable.core.changes import line_of_function as line
 from malleable.errors import RuleError
+from malleable.python_source.changes import line_of_function as line
 
 
 class Wildcard(Any):

@@ -31,8 +31,8 @@ from malleable import (
     tag,
     trace_calls,
 )
-from malleable.core.changes import MOST, links, relinked
 from malleable.notes import listen
+from malleable.python_source.changes import MOST, links, relinked
 
 KEY = jax.random.key(0)
 
