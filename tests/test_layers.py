@@ -23,7 +23,7 @@ ROWS = {
         {"programs", "python_source"},
         {"core", "arrays"},
         {"frontend", "effects", "rewriting"},
-        {"execution", "prob"},
+        {"execution", "prob", "inverse"},
         {"inspection"},  # sees everything, and is seen by nobody
         {"__init__"},
         {"tour", "integrations"},
@@ -78,10 +78,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(77400, 58000),
-    "compat": Budget(2713, 2300),
+    "all": Budget(77650, 58000),
+    "compat": Budget(2740, 2300),
     "programs": Budget(900, 900),
-    "core": Budget(1450, 1450),
+    "core": Budget(1870, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(13756, 12500),
     "python_source": Budget(1400, 1400),

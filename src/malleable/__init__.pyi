@@ -10,6 +10,7 @@ from malleable.core.live import live as live
 from malleable.core.marker import marker as marker
 from malleable.core.stage import Staged as Staged
 from malleable.core.stage import stage as stage
+from malleable.core.values import value as value
 from malleable.effects.arrays import mutable as mutable
 from malleable.effects.cotangents import cotangents as cotangents
 from malleable.effects.names import scope as scope
@@ -71,10 +72,12 @@ from malleable.inspection.notebook import unload_ipython_extension as unload_ipy
 from malleable.inspection.show.diff import diff as diff
 from malleable.inspection.show.text import show as show
 from malleable.inspection.unstaging.unstage import unstage as unstage
+from malleable.inverse import inverse as inverse
 from malleable.notes import Note as Note
 from malleable.notes import listen as listen
 from malleable.notes import note as note
 from malleable.programs.analyze import analyze as analyze
+from malleable.programs.analyze import propagate as propagate
 from malleable.rewriting.check import check_rule as check_rule
 from malleable.rewriting.incremental.as_scan import as_scan as as_scan
 from malleable.rewriting.incremental.incremental import incremental as incremental

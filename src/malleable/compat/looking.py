@@ -6,7 +6,7 @@ import itertools
 from collections import namedtuple
 from collections.abc import Iterator
 
-from jax._src import traceback_util
+from jax._src import traceback_util, tree_util
 
 from malleable.compat.contexts import user_context
 from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
@@ -14,6 +14,11 @@ from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
 Place = namedtuple("Place", "file line function column end_line end_column")
 _session = user_context(0)
 _sessions = itertools.count(1)
+
+
+def is_pytree_class(cls: type) -> bool:
+    """Whether JAX has been told how to take objects of a class apart."""
+    return cls in tree_util._registry
 
 
 def user_places(*eqns: Eqn) -> list[Place]:

@@ -28,6 +28,7 @@ OpenJaxpr = core.Jaxpr
 Literal = core.Literal
 Primitive = core.Primitive
 Tracer = jax.core.Tracer
+TYPES = (jax.ShapeDtypeStruct, core.ShapedArray)  # what says the type of an array, and is none
 
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # type: ignore[attr-defined]
 

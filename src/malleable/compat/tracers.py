@@ -1,7 +1,6 @@
 """Live tracers, and operations put off."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.core
@@ -9,7 +8,7 @@ import jax.export
 import numpy as np
 from jax._src import config, core, source_info_util
 
-from malleable.compat.programs import Tracer, as_array, is_array, is_ref, trace
+from malleable.compat.programs import TYPES, Tracer, as_array, is_array, is_ref, trace
 
 
 class LiveTracer(Tracer):
@@ -18,12 +17,14 @@ class LiveTracer(Tracer):
     __slots__ = ("value",)
 
     def __init__(self, trace, value):
-        super().__init__(trace, jax.typeof(value))
+        super().__init__(trace, trace.typeof(value))
         self.value = value
 
     def to_concrete_value(self):
         value = self.value
-        return value.to_concrete_value() if isinstance(value, Tracer) else value
+        if isinstance(value, Tracer):
+            return value.to_concrete_value()
+        return value if isinstance(value, jax.Array) else None  # a value of the user's
 
     def full_lower(self):
         return self
@@ -32,27 +33,42 @@ class LiveTracer(Tracer):
         return np.asarray(self.value, dtype)
 
 
+def _answering(name):
+    def method(self, *args):
+        own = getattr(self.value, name, None)  # a value of the user's may have no number
+        return getattr(Tracer, name)(self, *args) if own is None else own(*args)
+
+    return method
+
+
 for _name in ("__float__", "__complex__", "__repr__", "__str__", "__format__", "tolist"):
-    setattr(LiveTracer, _name, lambda self, *a, _name=_name: getattr(self.value, _name)(*a))
+    setattr(LiveTracer, _name, _answering(_name))
 
 
 class LiveTrace(jax.core.Trace):
     """Runs each primitive at once, on the values its tracers hold.
 
-    process(jaxpr, values) -> results runs a program of one equation; watches(prim, params) says
-    which primitives go there. The others go straight to the trace outside.
+    process(jaxpr, values) -> results runs a program of one equation; watches(prim, params, values)
+    says which go there. The others go straight to the trace outside. abstract(value): the type
+    of a value that JAX does not know; any other as it is.
     """
 
-    def __init__(self, parent, process, watches, tracer):
+    def __init__(self, parent, process, watches, tracer, abstract=lambda x: x):
         super().__init__()
         self.parent, self.process, self.watches, self.tracer = parent, process, watches, tracer
-        self.requires_low = False
+        self.requires_low, self.abstract = False, abstract
+
+    def typeof(self, value):
+        aval = self.abstract(value)
+        return aval if isinstance(aval, TYPES) else jax.typeof(aval)
 
     def lift(self, value):
         """A watched value; what is no array (a mutable reference, say) is left as it is."""
-        if is_ref(jax.typeof(value)):
+        if is_ref(self.typeof(value)):
             return value
-        if not isinstance(value, jax.Array):  # a number stays known under a jit around us
+        if is_array(value) and not isinstance(
+            value, jax.Array
+        ):  # a number stays known under a jit around us
             with core.set_current_trace(core.eval_trace):
                 value = as_array(value)
         return self.tracer(self, value)
@@ -81,8 +97,10 @@ class LiveTrace(jax.core.Trace):
             return list(out.vals)
 
         with self.outside():
-            if "subfuns" in params or self.watches(prim, params):
-                one = trace(bind, *values)  # what comes with functions is one equation first
+            if "subfuns" in params or self.watches(prim, params, values):
+                one = trace(
+                    bind, *map(self.abstract, values)
+                )  # what comes with functions is one equation first
                 one = one.replace(consts=[self.lower(c) for c in one.consts])
                 outs = self.process(one, values)
                 outs = outs if prim.multiple_results else outs[0]
@@ -117,12 +135,12 @@ def _forget_first_run(fun=None, rule=None, *_):
             store.reset()
 
 
-def run_live(fun: Callable, leaves: Sequence, process, watches, tracer=LiveTracer) -> Any:
-    """fun(lifted leaves, trace), with every primitive of it run by a new LiveTrace."""
+def run_live(fun: Callable, process, watches, tracer=LiveTracer, abstract=lambda x: x):
+    """fun(trace), with every primitive of it run by a new LiveTrace, which lifts values."""
     with core.take_current_trace() as parent:
-        live = LiveTrace(parent, process, watches, tracer)
+        live = LiveTrace(parent, process, watches, tracer, abstract)
         with core.set_current_trace(live):
-            return fun([live.lift(x) if is_array(x) else x for x in leaves], live)
+            return fun(live)
 
 
 # ---------------------------------------------------------------- the current trace

@@ -34,8 +34,9 @@ While = namedtuple("While", "cond body split")
 # shard_map: one body per device along `axes` of the mesh, {name: size}. wrap(fun, in_specs,
 # out_specs) maps fun(*state, *args) -> (outs, state) the same way, given the specs of the
 # state; lanes(value) -> the axes along which a value inside differs; united(eqn) -> the axes along
-# which a collective makes its results the same; out_axes: along which each result may differ.
-Map = namedtuple("Map", "body axes wrap lanes united out_axes")
+# which a collective makes its results the same; in_axes, out_axes: along which each operand is cut,
+# and each result may differ.
+Map = namedtuple("Map", "body axes wrap lanes united in_axes out_axes")
 
 # a body that cannot be entered, and why
 Opaque = namedtuple("Opaque", "why")
@@ -63,16 +64,33 @@ def _jit(eqn):
         [s if isinstance(s, jax.sharding.Sharding) else None for s in p[side]]
         for side in ("in_shardings", "out_shardings")
     )
-    if any(ins):
-        options["in_shardings"] = (None, *ins)
-    if any(outs):
-        options["out_shardings"] = (outs, None)
+
+    def placed(fun, ins, outs):
+        places = {"in_shardings": (None, *ins)} if any(ins) else {}
+        places |= {"out_shardings": (outs, None)} if any(outs) else {}
+        return jax.jit(fun, donate_argnums=donated, **places, **options)
 
     def wrap(fun):
         fun.__name__ = p["name"]
-        return jax.jit(fun, donate_argnums=donated, **options)
+        usual = placed(fun, ins, outs)
+
+        def by_leaf(frame, *args):  # pytrees in the place of arrays: leaf by leaf
+            if jax.tree_util.all_leaves(args):
+                return usual(frame, *args)
+            results = jax.eval_shape(fun, frame, *args)[0]
+            own = list(map(_leaf_shardings, ins, args, eqn.invars))
+            return placed(fun, own, list(map(_leaf_shardings, outs, results, eqn.outvars)))(
+                frame, *args
+            )
+
+        return by_leaf if any((*ins, *outs)) else usual
 
     return Call(p["jaxpr"], wrap)
+
+
+def _leaf_shardings(sharding, tree, var):
+    """The sharding of an array, for those leaves of a pytree in its place that have its shape."""
+    return jax.tree.map(lambda x: sharding if x.shape == var.aval.shape else None, tree)
 
 
 def _remat(eqn):
@@ -213,8 +231,11 @@ def _shard_map(eqn):
         names = eqn.params.get("axes", eqn.params.get("axis_name", ()))
         return frozenset(names if isinstance(names, tuple | list) else (names,))
 
-    said = [frozenset(a for part in spec for a in _mesh_axes(part)) for spec in p["out_specs"]]
-    return Map(close(p["jaxpr"]), axes, wrap, lanes, united, said)
+    said = (
+        [frozenset(a for part in spec for a in _mesh_axes(part)) for spec in p[specs]]
+        for specs in ("in_specs", "out_specs")
+    )
+    return Map(close(p["jaxpr"]), axes, wrap, lanes, united, *said)
 
 
 def _mesh_axes(part):

@@ -9,6 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.core.values import has_values
 from malleable.errors import TransformError
 
 MODES = ("stack", "unique", "masked", "last", "sum")
@@ -74,6 +75,9 @@ class Frame:
     outer: tuple[Any, ...] = ()
     place: tuple[Any, ...] = ()  # the operand of a marker that rules do not see
     bound: Any = None  # what `bind` gave on the equation's own operands
+    book: Any = None  # the rules of this run; the one that is asked; those asked about values,
+    rule: Any = None  # and about which
+    asking: tuple[Any, ...] = ()
 
     # ------------------------------------------------------------ for rules
 
@@ -119,9 +123,16 @@ class Frame:
         return key
 
     def bind(self, *args: Any) -> Any:
-        """The equation at hand, on `args`: what happens where no rule interferes."""
-        outs = compat.copy(self.eqn, (*args, *self.place), inside=True)
+        """The equation at hand, on `args`: what happens where no rule interferes.
+
+        With values among `args` the rules are asked again, or if these are the very operands
+        that the rule at hand got, those behind it.
+        """
         own = len(args) == len(self.args) and all(map(operator.is_, args, self.args))
+        if has_values(args):
+            outs = self.book.again(self, [*args, *self.place], own)
+        else:
+            outs = compat.copy(self.eqn, (*args, *self.place), inside=True)
         self.bound = outs if own else None
         return outs if self.eqn.primitive.multiple_results else outs[0]
 
@@ -177,7 +188,7 @@ jax.tree_util.register_dataclass(
     Frame,
     ["carry", "feeds", "shared", "key", "writes"],
     ["draws", "devices", "changed"],
-    ["eqn", "args", "outer", "place", "bound"],
+    ["eqn", "args", "outer", "place", "bound", "book", "rule", "asking"],
 )
 
 

@@ -10,11 +10,18 @@
   Map         in, out (same     one slice a       in      one root; each device stacked over axes
               on each device)   device                  draws its own        where they differ
 
+and how values of the user's cross it, instead of arrays:
+
+  Call        as pytrees        Branch  results of one type: `values.join` of those of the branches
+  Custom*     the body alone    Scan    the carry of a type that steps keep; xs, ys leaf by leaf
+  Map         leaf by leaf      While   as Scan; the test is an array
+
 Control flow is rebuilt with the public functions of JAX, never by filling in the params of its
 primitives: the functions keep their signature when the params change.
 """
 
 import math
+import operator
 from dataclasses import replace
 
 import jax
@@ -24,7 +31,9 @@ from jax.sharding import PartitionSpec
 
 from malleable import compat
 from malleable.core import frame as frames
+from malleable.core import values
 from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, quoted, select, spread, zeros
+from malleable.core.values import has_values, is_value, materialised, retype
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.analyze import analyze
@@ -169,9 +178,11 @@ def _is_smooth(frame) -> bool:
 
 def _changed(run, frame, args) -> bool:
     """Whether a rule changes a value inside, so that the derivative rule no longer applies."""
-    changed = jax.eval_shape(run, frame.enter(), args)[1].changed
+    kinds = {type(x).__name__: None for x in args if is_value(x)}
+    changed = ", ".join(kinds) or jax.eval_shape(run, frame.enter(), args)[1].changed
     if changed:
         why = f"the rule is about a value that a transformation changed at {changed}"
+        why = f"the rule is about arrays, and is given {changed}" if kinds else why
         note(f"entered `{frame.eqn.primitive}` without its derivative rule", frame.where, why)
     return bool(changed)
 
@@ -181,11 +192,16 @@ def _changed(run, frame, args) -> bool:
 
 def _branch(view: compat.Branch, book, frame, args):
     index, *args = args
+    index = materialised(frame, index, "the predicate of a cond")
     runs = [book.body(b, frame) for b in view.branches]
-    ends = [jax.eval_shape(run, frame.enter(), args)[1] for run in runs]
-    for end in ends[1:]:
-        _check_carry(frame, ends[0].carry, end.carry, "differs between the branches of a cond")
+    results, ends = zip(*(jax.eval_shape(run, frame.enter(), args) for run in runs), strict=True)
+    types, mine = results[0], ends[0].carry
+    for outs, end in zip(results[1:], ends[1:], strict=True):
+        types = _common_types(frame, types, outs, "the branches of a cond differ in result {}")
+        mine = _common_carry(frame, mine, end.carry, "differs between the branches of a cond")
     union = _union([end.writes for end in ends])
+
+    carries = [end.carry for end in ends if not has_values(values.flatten(mine)[0])]
 
     def vary(tree, *likes):  # on devices that part ways, values differ
         return jax.tree.map(lambda x, *ls: compat.match_devices(x, index, *ls), tree, *likes)
@@ -193,13 +209,15 @@ def _branch(view: compat.Branch, book, frame, args):
     def aligned(run):
         def branch(frame, args):
             outs, inner = run(frame, args)
+            outs = _retyped(frame, outs, types)
             blank = {q: replace(w, value=zeros(w.value), written=False) for q, w in union.items()}
             writes = {}
             for q, w in (blank | inner.writes).items():
                 value = vary(w.value, *(e.writes[q].value for e in ends if q in e.writes))
                 certain = union[q].written is None
                 writes[q] = value, None if certain else vary(spread(w.written, union[q].written))
-            return outs, vary(inner.carry, *(e.carry for e in ends)), writes
+            carry = _retyped(frame, inner.carry, mine)
+            return outs, vary(carry, *carries), writes
 
         return branch
 
@@ -231,6 +249,30 @@ def _union(branches: list) -> dict:
     return union
 
 
+def _common_types(frame, old: list, new: list, what: str) -> list:
+    """The types that both lists of results can be turned into; `old` itself if it will do."""
+    pairs = enumerate(zip(old, new, strict=True))
+    both = [values.join(frame, what.format(i), a, b) for i, (a, b) in pairs]
+    return old if all(map(operator.is_, both, old)) else both
+
+
+def _common_carry(frame, old, new, what: str):
+    """As `_common_types`, of two carries of frames."""
+    (xs, tree), (ys, other) = values.flatten(old), values.flatten(new)
+    if tree != other or not has_values([*xs, *ys]):
+        _check_carry(frame, old, new, what)
+        return old
+    both = _common_types(frame, xs, ys, f"the carry {what}")
+    return old if both is xs else tree.unflatten(both)
+
+
+def _retyped(frame, tree, types):
+    """Values, or arrays, as those of types that `_common_types` gave."""
+    leaves, whole = values.flatten(tree)
+    wanted = values.flatten(types)[0]
+    return whole.unflatten([retype(frame, x, t) for x, t in zip(leaves, wanted, strict=True)])
+
+
 def _check_carry(frame, old, new, what: str) -> None:
     if frames.signature(old) != frames.signature(new):
         what = f"the carry {what}: {frames.spell_type(old)} and {frames.spell_type(new)}"
@@ -245,17 +287,19 @@ def _scan(view: compat.Scan, book, frame, args):
     run = book.body(view.body, frame)
     root = None if frame.key is None else frame.next_key(shared=True)
     feeds, misfits = _slices(frame.feeds, view.length, f"the scan runs {view.length} steps")
+    xs = [_by_rows(frame, x, view.length) for x in xs]
 
     def one(mine, i, feeds, carry, xs):
         key = _fold_key(root, i)
         inner = Frame(mine, feeds | misfits, frame.shared, key, devices=frame.devices)
         outs, end = run(inner, [*consts, *carry, *xs])
-        return outs[: len(carry)], outs[len(carry) :], end
+        ys, end.writes = _stackable(frame, (outs[len(carry) :], end.writes))
+        return outs[: len(carry)], ys, end
 
     feed, x = jax.tree.map(compat.slice_type, (feeds, xs))
     turned = lambda c, mine, i, feeds, x: one(mine, i, feeds, c, x)  # noqa: E731
-    carry, (*_, end) = _widen(turned, carry, frame.carry, jnp.int32(0), feed, x)
-    mine = _carry_into(frame, end.carry, "a scan")
+    carry, mine, (*_, end) = _settle(frame, "a scan", turned, carry, jnp.int32(0), feed, x)
+    types = carry, mine
     _check_modes(end.writes, ["unique"], "a scan", "stack")
     stacked = [q for q, w in end.writes.items() if w.mode not in FOLDED]
 
@@ -263,8 +307,9 @@ def _scan(view: compat.Scan, book, frame, args):
         carry, mine, folded = state
         i, feeds, xs = x
         carry, ys, end = one(mine, i, feeds, carry, xs)
+        carry, mine = _retyped(frame, (carry, end.carry), types)
         folded = {q: _fold_in(w, end.writes[q]) for q, w in folded.items()}
-        return (carry, end.carry, folded), (ys, {q: end.writes[q] for q in stacked})
+        return (carry, mine, folded), (ys, {q: end.writes[q] for q in stacked})
 
     folded = {q: _unwritten(w) for q, w in end.writes.items() if q not in stacked}
     (carry, frame.carry, folded), (ys, writes) = lax.scan(
@@ -293,23 +338,25 @@ def _while(view: compat.While, book, frame, args):
         inner = Frame(mine, frame.feeds, frame.shared, key, devices=frame.devices)
         outs = thread(run_body, inner, [*consts, *carry])
         (again,) = thread(run_test, inner, [*tests, *outs])
+        again = materialised(frame, again, "the test of a while loop")
         end = inner.leave()
         end.carry, end.writes = jax.tree.map(  # devices that part ways end with other values
             lambda x: compat.match_devices(x, go), (end.carry, end.writes)
         )
         if jnp.ndim(go):  # one lane per example: those that are done keep what they have
-            outs, again = select(go, outs, carry), jnp.logical_and(go, again)
-            end.carry = select(go, end.carry, mine)
+            again = jnp.logical_and(go, again)
+            outs, end.carry = _working(frame, go, (outs, end.carry), (carry, mine))
             end.writes = {q: _masked(w, go) for q, w in end.writes.items()}
         return outs, again, end
 
     # the test runs once before the loop, then at the end of each step: so it may have state too
     before = frame.carry
     (go,) = thread(run_test, frame, [*tests, *carry])
+    go = materialised(frame, go, "the test of a while loop")
     _check_carry(frame, before, frame.carry, "changes its type inside a while loop")
-    carry, (_, again, end) = _widen(lambda c: one(before, jnp.int32(0), c, go), carry)
-    go = compat.match_devices(go, again)
-    mine = _carry_into(frame, end.carry, "a while loop")
+    turned = lambda c, mine: one(mine, jnp.int32(0), c, go)  # noqa: E731
+    carry, mine, (_, again, end) = _settle(frame, "a while loop", turned, carry)
+    go, types = compat.match_devices(go, again), (carry, mine)
     _check_modes(
         end.writes, ["stack", "unique", "masked"], "a while loop of unknown length", "last"
     )
@@ -317,8 +364,9 @@ def _while(view: compat.While, book, frame, args):
     def step(state):
         go, i, mine, folded, carry = state
         carry, go, end = one(mine, i, carry, go)
+        carry, mine = _retyped(frame, (carry, end.carry), types)
         folded = {q: _fold_in(w, end.writes[q]) for q, w in folded.items()}
-        return go, i + 1, end.carry, folded, carry
+        return go, i + 1, mine, folded, carry
 
     folded = {q: _unwritten(w) for q, w in end.writes.items()}
     state = (go, jnp.int32(0), mine, folded, carry)
@@ -329,14 +377,63 @@ def _while(view: compat.While, book, frame, args):
     return list(carry)
 
 
-def _widen(step, carry, *args):
-    """The carry a loop starts with, varying over the mesh axes it will vary over, and its step."""
-    while True:
-        outs = jax.eval_shape(step, carry, *args)
-        wide = list(map(compat.match_devices, carry, outs[0]))
-        if all(new is old for new, old in zip(wide, carry, strict=True)):
-            return carry, outs
-        carry = wide
+def _settle(frame, loop: str, step, carry: list, *args):
+    """The carry that a loop starts with, the frame's, and the step's results, as types.
+
+    Both are of types that hold after any number of steps: arrays vary over the mesh axes they
+    will vary over, and what becomes a value is one from the start.
+    """
+    types, mine, what = carry, frame.carry, "carry {} of " + loop + " changes its type"
+    for _ in range(2 * (len(carry) + len(jax.tree.leaves(mine))) + 2):
+        outs = jax.eval_shape(step, types, mine, *args)
+        wide = _common_types(frame, types, outs[0], what)
+        own = _strong(frame, mine, outs[-1].carry, f"changes its type inside {loop}")
+        if wide is types and own is mine:
+            mine = _retyped(frame, jax.tree.map(compat.as_array, frame.carry), outs[-1].carry)
+            return _retyped(frame, carry, types), mine, outs
+        before, types, mine = types, wide, own
+    k = next((k for k, (a, b) in enumerate(zip(before, types, strict=True)) if a is not b), None)
+    what = "the frame's carry" if k is None else f"carry {k}"
+    grown = "" if k is None else f": {values.text_of(before[k])}, then {values.text_of(types[k])}"
+    raise frame.error(
+        f"{what} of {loop} has another type after each step, without end{grown}",
+        "let its rules keep what is static in it, or start the loop with a type that stays",
+    )
+
+
+def _by_rows(frame, x, length: int):
+    """What a scan cuts into rows; of a value that field by field has none, the array."""
+    if not is_value(x) or values.has_rows(x, (length,)):
+        return x
+    return materialised(frame, x, "a scan over its rows")
+
+
+def _stackable(frame, tree):
+    """What the steps of a scan give; of a value that field by field is not stacked, the array."""
+
+    def one(x):
+        if not is_value(x) or values.stacks(x):
+            return x
+        return materialised(frame, x, "a scan that stacks its steps")
+
+    leaves, whole = values.flatten(tree)
+    return whole.unflatten(map(one, leaves)) if has_values(leaves) else tree
+
+
+def _working(frame, go, new, old):
+    """`new` where a lane is at work, else `old`."""
+
+    def one(new, old):
+        both = values.join(frame, "a value differs between steps of a while loop", new, old)
+        new, old = retype(frame, new, both), retype(frame, old, both)
+        if is_value(new) and not values.has_rows(new, go.shape):
+            new, old = (materialised(frame, x, "a while loop under vmap") for x in (new, old))
+        return select(go, new, old)
+
+    (xs, whole), ys = values.flatten(new), values.flatten(old)[0]
+    if not has_values([*xs, *ys]):
+        return select(go, new, old)
+    return whole.unflatten(map(one, xs, ys))
 
 
 def _slices(feeds, length, why):
@@ -370,19 +467,21 @@ def _fold_key(root, i):
     return None if root is None else jax.random.fold_in(root, i)
 
 
-def _carry_into(frame, end, loop: str):
-    """The carry a loop starts with: a weakly typed number, such as 0.0, takes the type it gets."""
+def _strong(frame, old, new, what: str):
+    """As `_common_carry`; a weakly typed number, such as 0.0, takes the type it gets."""
 
-    def join(x, after):
-        x = compat.as_array(x)  # a number, where jit is disabled
-        weak = jax.typeof(x).weak_type and jnp.shape(x) == after.shape
-        return compat.match_devices(x.astype(after.dtype) if weak else x, after)
+    def strong(x, after):
+        if is_value(x) or is_value(after) or jnp.shape(x) != after.shape:
+            return x
+        if values.typeof(x).weak_type and jnp.result_type(x) != after.dtype:
+            x = jax.ShapeDtypeStruct(after.shape, after.dtype)
+        return values.vary_as(x, after)
 
-    start = frame.carry
-    if jax.tree.structure(start) == jax.tree.structure(end):
-        start = jax.tree.map(join, start, end)
-    _check_carry(frame, start, end, f"changes its type inside {loop}")
-    return start
+    (xs, tree), (ys, other) = values.flatten(old), values.flatten(new)
+    if tree == other:
+        wide = list(map(strong, xs, ys))
+        old = old if all(map(operator.is_, wide, xs)) else tree.unflatten(wide)
+    return _common_carry(frame, old, new, what)
 
 
 def _check_modes(writes, modes: list[str], loop: str, better: str) -> None:
@@ -432,6 +531,7 @@ def _map(view: compat.Map, book, frame, args):
     split = {q: _spec_of(value, view.axes) for q, value in feeds.items()}
     feeds |= {q: frame.feeds[q] for q in feeds if split[q] == same}
     seen: dict = {}
+    args = [_by_device(frame, x, said) for x, said in zip(args, view.in_axes, strict=True)]
 
     def one(frame, feeds, *args):
         frame.eqn, frame.outer = eqn, outer
@@ -440,6 +540,7 @@ def _map(view: compat.Map, book, frame, args):
             q: x if split[q] == same else jax.tree.map(lambda x: x[0], x) for q, x in feeds.items()
         }
         outs, end = run(inner, list(args))
+        outs = [_by_device(inner, x, said) for x, said in zip(outs, view.out_axes, strict=True)]
         carries = zip(*map(jax.tree.leaves, (end.carry, inner.carry)), strict=False)
         if any(new is not old and view.lanes(new) for new, old in carries):
             what = "the carry differs between the devices of a shard_map"
@@ -463,6 +564,15 @@ def _map(view: compat.Map, book, frame, args):
     for q, w in writes.items():
         frame.put(q, w)
     return outs
+
+
+def _by_device(frame, x, axes):
+    """What a shard_map cuts along axes, field by field; the array, of a value of other shapes."""
+    if not is_value(x) or not axes:
+        return x
+    whole = {jnp.shape(leaf) for leaf in jax.tree.leaves(x)}
+    same = whole == {tuple(values.typeof(x).shape)}
+    return x if same else materialised(frame, x, "a shard_map that cuts it into parts")
 
 
 def _drawing(view: compat.Map, book, frame) -> list:

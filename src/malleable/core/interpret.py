@@ -8,10 +8,12 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from typing import Any
 
 from malleable import compat
+from malleable.core import values
 from malleable.core.frame import Frame, path_of, signature, spell_type
 from malleable.core.higher import cross
 from malleable.core.marker import Marker, place
-from malleable.core.stage import Staged, stage
+from malleable.core.stage import Staged, stage_values
+from malleable.core.values import VALUES, as_operand, fitting, has_values, is_value, materialised
 from malleable.errors import RuleError
 from malleable.notes import note
 from malleable.programs.equations import every
@@ -19,7 +21,7 @@ from malleable.programs.evaluate import evaluate, inlined
 from malleable.signatures import P, R
 
 Rule = Callable[..., Any]
-Rules = Mapping[Any, Rule]  # by primitive
+Rules = Mapping[Any, Any]  # by primitive, or by class of values: a rule, or several
 
 
 class Rulebook:
@@ -30,15 +32,19 @@ class Rulebook:
     """
 
     def __init__(self, rules: Rules, default: Rule | None = None):
-        self.rules: dict[Any, Rule] = dict(rules)
-        self.default: Rule | None = default
-        for prim in self.rules:
-            if not isinstance(prim, compat.Primitive):
-                raise TypeError(f"rules are given by primitive, such as lax.sin_p, not by {prim!r}")
-        self.markers: frozenset[Marker] = frozenset(p for p in self.rules if isinstance(p, Marker))
+        self.default, self.markers = default, frozenset(p for p in rules if isinstance(p, Marker))
         if any(p.placed for p in self.markers):
-            self.rules[place] = at_place
+            rules = {**rules, place: at_place}
             self.markers |= {place}
+        self.rules: dict[Any, Callable] = {}  # by primitive: the rule for operands of any type
+        self.every: dict[Any, list] = {}  # by primitive or class: (rule, operands that it fits)
+        for key, given in rules.items():
+            if not isinstance(key, compat.Primitive) and key not in VALUES:
+                raise TypeError(f"rules are given by primitive, such as lax.sin_p, not by {key!r}")
+            several = given if isinstance(given, list | tuple) else [given]
+            self.every[key] = [(rule, fitting(rule)) for rule in several]
+            for rule in [r for r, fits in self.every[key] if fits is None and key not in VALUES]:
+                self.rules.setdefault(key, rule)
         self._memo: dict[Hashable, Any] = {}
 
     def remember(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -49,7 +55,55 @@ class Rulebook:
             self._memo[key] = make()
         return self._memo[key]
 
-    def enters(self, eqn: compat.Eqn, args: list[Any]) -> bool:
+    def choices(self, eqn: compat.Eqn, args: list) -> list[Callable]:
+        """The rules for operands among which are values, the first to be asked first."""
+        keys: list = [eqn.primitive]
+        if not has_way_in(eqn):
+            keys += [type(x) for x in args if is_value(x)]
+        fit = [r for k in keys for r, fits in self.every.get(k, ()) if fits is None or fits(args)]
+        if self.default is not None and len(keys) > 1 and not isinstance(eqn.primitive, Marker):
+            fit.append(self.default)
+        return fit
+
+    def meet(self, frame: Frame, args: list) -> list:
+        """The equation at hand, values among its operands: by a rule, entered, or on arrays."""
+        args = list(map(as_operand, args))
+        rules = self.choices(frame.eqn, args)
+        return self._on_arrays(frame, args) if not rules else self._ask(ask, rules[0], frame, args)
+
+    def again(self, frame: Frame, args: list, own: bool) -> list:
+        """As `meet`, for a rule that binds values; own: those it got, for the rules behind it."""
+        args = list(map(as_operand, args))
+        rules = self.choices(frame.eqn, args)
+        if own and frame.rule in rules:
+            rules = rules[rules.index(frame.rule) + 1 :]
+        around = frame.args, frame.place, frame.rule
+        found = self._ask(results_of, rules[0], frame, args) if rules else None
+        frame.args, frame.place, frame.rule = around
+        return self._on_arrays(frame, args) if found is None else found
+
+    def _ask(self, how: Callable, rule: Callable, frame: Frame, args: list) -> list:
+        mark, around = (rule, signature(args)), frame.asking
+        if mark in around:
+            raise RuleError(
+                f"rule `{rule_name(rule)}` for `{frame.eqn.primitive}` is asked for ever: it binds "
+                f"{', '.join(map(values.text_of, args))}, which is what it was given",
+                where=frame.where,
+                hint="bind the fields of a value, or values of another type",
+            )
+        frame.asking = (*around, mark)
+        outs = how(rule, frame, args)
+        frame.asking = around
+        return outs
+
+    def _on_arrays(self, frame: Frame, args: list) -> list:
+        eqn = frame.eqn
+        if has_way_in(eqn) or any(map(self.mentions, compat.bodies(eqn.params))):
+            return cross(self, frame, args)
+        arrays = [materialised(frame, x, f"`{eqn.primitive}`") for x in args]
+        return compat.copy(eqn, arrays, inside=True)
+
+    def enters(self, eqn: compat.Eqn, args: list) -> bool:
         """Whether rules apply to something inside an equation, or `args` are of other types."""
         inside = compat.bodies(eqn.params)
         if not inside:  # an effect of ours and no body in sight: something hides it
@@ -84,7 +138,7 @@ class Rulebook:
         """fun(*args) as a function of (frame, *args), under the rules; its writes are lost."""
 
         def ruled(frame, *args):
-            staged = stage(fun, self.markers)(*args)
+            staged = stage_values(fun, self.markers)(*args)
             return run_staged(staged, self, frame.enter())
 
         return ruled
@@ -103,7 +157,10 @@ def interpret(
     """Return a function that runs `fun` under `rules` and gives `(out, carry, writes)`.
 
     rules maps a primitive to `rule(frame, *args, **params) -> out`; see `Frame` for what a rule
-    may read and change. A primitive without a rule runs as usual, or through `default`. Control
+    may read and change. A primitive without a rule runs as usual, or through `default`. Where
+    arguments are values (`value`), a rule gets and returns arrays or values; one whose operands
+    are annotated with classes is asked for operands of these, and of a list of rules the first
+    that fits; a rule under a class is for all primitives that have no other. Control
     flow is entered where something inside has a rule, and left as it is elsewhere. Custom
     derivatives are kept unless a rule changes a value they are about; then a note says so.
     Rules must be pure: a body is traced once per signature, and then remembered.
@@ -127,7 +184,7 @@ def interpret(
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
 
     def interpreted(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:
-        staged = stage(fun, book.markers)(*args, **kwargs)
+        staged = stage_values(fun, book.markers)(*args, **kwargs)
         frame = start(carry, feeds, shared, key)
         out = run_staged(staged, book, frame)
         return out, frame.carry, results(frame)
@@ -153,14 +210,20 @@ def run_staged(staged: Staged, book: Rulebook, frame: Frame):
 
 def run_flat(staged: Staged, book: Rulebook, frame: Frame) -> list:
     """As `run_staged`, to all results: what the function changed in place is not put back."""
-    args = list(map(compat.as_array, staged.args))
-    return list(map(compat.as_array, run(staged.jaxpr, args, book, frame)))
+    args = list(map(as_operand, staged.args))
+    return list(map(as_operand, run(staged.jaxpr, args, book, frame)))
 
 
 def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
     """Run a program on flat `args` under a rulebook, changing `frame` as the rules say."""
 
+    frame.book = book
+
     def step(eqn, xs):
+        if has_values(xs):
+            with compat.source(eqn):
+                frame.eqn = eqn
+                return book.meet(frame, xs)
         rule = book.rules.get(eqn.primitive)
         enters = rule is None and book.enters(eqn, xs)
         if rule is None and not enters and not isinstance(eqn.primitive, Marker):
@@ -176,25 +239,53 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
 
 def ask(rule: Callable, frame: Frame, args: list) -> list:
     """What a rule makes of `frame.eqn`; checked, so that a slip is found where it happens."""
-    eqn, frame.bound = frame.eqn, None
-    seen = len(args) - getattr(eqn.primitive, "placed", False)
-    frame.args, frame.place = tuple(map(compat.as_array, args[:seen])), tuple(args[seen:])
-    out = rule(frame, *frame.args, **eqn.params)
-    outs = list(out) if isinstance(out, list | tuple) else [] if out is None else [out]
-    if frame.bound and len(outs) == len(frame.bound) and all(map(operator.is_, outs, frame.bound)):
+    eqn = frame.eqn
+    outs = results_of(rule, frame, args)
+    if is_bound(frame, outs):
         return outs
     wanted = [v.aval for v in eqn.outvars]
-    if not all(map(compat.is_array, outs)) or signature(outs) != signature(wanted):
-        got = spell_type(outs) if all(map(compat.is_array, outs)) else repr(out)
+    typed = all(is_value(x) or compat.is_array(x) for x in outs)
+    if not typed or values.shapes(outs) != values.shapes(wanted):
+        got = ", ".join(map(values.text_of, outs)) or "nothing"
+        of = values.stands_for(outs) if typed else ""
         raise RuleError(
-            f"rule `{getattr(rule, '__name__', rule)}` for `{eqn.primitive}` returned {got} "
+            f"rule `{rule_name(rule)}` for `{eqn.primitive}` returned {got}{of} "
             f"where {spell_type(wanted)} belongs",
             where=frame.where,
             hint="return what the equation returns: `frame.bind(*args)` gives it",
         )
     if not frame.changed and not keeps_value(frame, outs):
         frame.changed = frame.where or str(eqn.primitive)
-    return [compat.match_devices(compat.as_array(x), a) for x, a in zip(outs, wanted, strict=True)]
+    return [
+        x if is_value(x) else compat.match_devices(compat.as_array(x), a)
+        for x, a in zip(outs, wanted, strict=True)
+    ]
+
+
+def results_of(rule: Callable, frame: Frame, args: list) -> list:
+    """What a rule returns for operands of `frame.eqn`, as a list."""
+    eqn, frame.bound, frame.rule = frame.eqn, None, rule
+    seen = len(args) - getattr(eqn.primitive, "placed", False)
+    frame.args, frame.place = tuple(map(as_operand, args[:seen])), tuple(args[seen:])
+    out = rule(frame, *frame.args, **eqn.params)
+    if is_value(out) or not isinstance(out, list | tuple):
+        return [] if out is None else [out]
+    return list(out)
+
+
+def is_bound(frame: Frame, outs: list) -> bool:
+    """Whether a rule handed on what `bind` gave for the very operands it got."""
+    bound = frame.bound
+    return bool(bound) and len(outs) == len(bound) and all(map(operator.is_, outs, bound))
+
+
+def has_way_in(eqn: compat.Eqn) -> bool:
+    """Whether an equation has bodies that can be run on other types of operands."""
+    return bool(compat.bodies(eqn.params)) and not isinstance(compat.view(eqn), compat.Opaque)
+
+
+def rule_name(rule: Callable) -> str:
+    return getattr(rule, "__name__", str(rule))
 
 
 def keeps_value(frame: Frame, outs: list) -> bool:

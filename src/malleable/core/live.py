@@ -13,6 +13,7 @@ import jax
 from malleable import compat
 from malleable.core.interpret import Rule, Rulebook, Rules, results, run, start
 from malleable.core.marker import Marker
+from malleable.core.values import abstract, flatten, has_values, is_value
 from malleable.python_source.changes import links, relinked, watching
 from malleable.signatures import P, R
 
@@ -45,24 +46,25 @@ def live(
     2
     """
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
-
     body_of: Callable[..., Any] = fun
 
-    def watches(prim, params):
-        if prim in book.rules or (book.default is not None and not isinstance(prim, Marker)):
+    def watches(prim, params, xs):
+        asked = book.default is not None and not isinstance(prim, Marker)
+        if asked or prim in book.rules or has_values(xs):
             return True
         return any(map(book.mentions, compat.bodies(params)))
 
     def lived(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:
         frame = start(carry, feeds, shared, key)
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        leaves, tree = flatten((args, kwargs))
         twice = links((args, kwargs))
 
         def process(jaxpr, values):
             return run(jaxpr, values, book, frame)
 
-        def body(leaves, trace):
-            copies = relinked(jax.tree.unflatten(tree, leaves), twice)
+        def body(trace):
+            lifted = [trace.lift(x) if is_value(x) or compat.is_array(x) else x for x in leaves]
+            copies = relinked(jax.tree.unflatten(tree, lifted), twice)
             with (
                 compat.handling(book.markers),
                 watching(fun, (args, kwargs), copies) as watch,
@@ -71,7 +73,7 @@ def live(
                 changes, new = watch.found()
                 return out, changes, list(map(trace.lower, new))
 
-        out, changes, new = compat.run_live(body, leaves, process, watches, tracer)
+        out, changes, new = compat.run_live(body, process, watches, tracer, abstract)
         changes.put_back((args, kwargs), new)
         return out, frame.carry, results(frame)
 

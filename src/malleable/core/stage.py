@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
 from malleable import compat
 from malleable.core.marker import Marker
+from malleable.core.values import abstract, flatten, has_values
 from malleable.errors import TransformError
 from malleable.python_source.changes import Changes, links, relinked, watching
 
@@ -95,6 +96,23 @@ def stage(fun: Callable[..., Any], markers: Iterable[Marker] = ()) -> Callable[.
     return staged
 
 
+def stage_values(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged]:
+    """As `stage`, and values of the user's (`value`) stand for arrays: of their type in the
+    program, themselves among its arguments.
+    """
+
+    def staged(*args, **kwargs) -> Staged:
+        leaves, tree = flatten((args, kwargs))
+        if not has_values(leaves):
+            return stage(fun, markers)(*args, **kwargs)
+        a, k = jax.tree.unflatten(tree, list(map(abstract, leaves)))
+        traced = staged_arguments(fun, a, k)[2]
+        given = [x for x, t in zip(leaves, traced, strict=True) if t]
+        return replace(stage(fun, markers)(*a, **k), args=given, given=(args, kwargs))
+
+    return staged
+
+
 def staged_arguments(fun: Callable, args: tuple, kwargs: dict) -> tuple[list, Any, list[bool]]:
     """The leaves of the arguments, their pytree, and which of them `stage` traces.
 
@@ -105,7 +123,7 @@ def staged_arguments(fun: Callable, args: tuple, kwargs: dict) -> tuple[list, An
     fixed, n = compat.static_arguments(fun), len(args)
     fixed |= {k + n for k in fixed if isinstance(k, int) and k < 0}
     traced = [
-        key not in fixed and (compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct))
+        key not in fixed and (compat.is_array(x) or isinstance(x, compat.TYPES))
         for key, part in (*enumerate(args), *sorted(kwargs.items()))
         for x in jax.tree.leaves(part)
     ]

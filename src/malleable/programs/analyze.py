@@ -1,7 +1,8 @@
 """The analyzer: push facts through a program without computing anything.
 
-The one loop over equations that computes facts about values. A fact is anything with equality;
-those of one analysis must form a lattice of finite height, or loops would not come to rest.
+The one loop over equations that computes facts about values. A fact is anything, arrays too;
+those of one analysis must form a lattice of finite height, or loops would not come to rest. They
+are at rest where `join(old, new)` equals `old`, or is it: facts that hold arrays return `old`.
 """
 
 from collections.abc import Callable, Sequence
@@ -103,7 +104,7 @@ def analyze(
         while True:
             outs = step(carry)
             new = joined(carry, outs[: len(carry)])
-            if new == carry:
+            if all(a is b or a == b for a, b in zip(new, carry, strict=True)):
                 return [*carry, *outs[len(carry) :]]
             carry = new
 
@@ -111,3 +112,57 @@ def analyze(
     for eqn in eqns:
         meet(getattr(eqn, far), through(eqn, read(getattr(eqn, near))))
     return read(end), env
+
+
+def propagate(
+    jaxpr: compat.Jaxpr,
+    ins: Sequence,
+    outs: Sequence,
+    transfer: Callable[[compat.Eqn, list, list], tuple[Sequence, Sequence]],
+    join: Callable[[Any, Any], Any],
+    constant: Callable[[Any], Any],
+    bottom: Callable[[Any], Any],
+) -> tuple[list, list]:
+    """Dataflow both ways at once, to a fixpoint: what is known of the inputs, and of the outputs.
+
+    ins, outs: what is known at first. transfer(eqn, facts of operands, facts of results) gives
+    both anew, and may add to either; bodies are its business: it calls `propagate` on them.
+    join(old, new) returns `old` itself where `new` adds nothing, and so ends it; constant(value):
+    the fact of a literal or a constant; bottom(type): nothing is known of a value of the type.
+
+    >>> from malleable import stage
+    >>> program = stage(lambda x, y: (x + 1) * y)(1.0, 2.0).jaxpr
+    >>> def solve(eqn, ins, outs):  # numbers, from wherever they can be had
+    ...     (a, b), (c,), name = ins, outs, eqn.primitive.name
+    ...     if name == "mul" and None not in (b, c):
+    ...         return [c / b, b], outs
+    ...     return ([c - b, b], outs) if name == "add" and None not in (b, c) else (ins, outs)
+    >>> fill = lambda old, new: new if old is None else old
+    >>> propagate(program, [None, 2.0], [8.0], solve, fill, float, lambda aval: None)[0]
+    [3.0, 2.0]
+    """
+    program, env = jaxpr.jaxpr, {}
+
+    def read(atoms):
+        return [constant(a.val) if isinstance(a, compat.Literal) else env[a] for a in atoms]
+
+    def learn(atoms, facts) -> bool:
+        moved = False
+        for atom, fact in zip(atoms, facts, strict=True):
+            if not isinstance(atom, compat.Literal):
+                old = env.setdefault(atom, bottom(atom.aval))
+                env[atom] = join(old, fact)
+                moved |= env[atom] is not old
+        return moved
+
+    every = [*program.invars, *program.outvars, *(v for e in program.eqns for v in e.outvars)]
+    learn(every, [bottom(v.aval) for v in every])
+    learn(program.constvars, map(constant, jaxpr.consts))
+    learn((*program.invars, *program.outvars), (*ins, *outs))
+    moved = True
+    while moved:
+        moved = False
+        for eqn in (*program.eqns, *reversed(program.eqns)):
+            before, after = transfer(eqn, read(eqn.invars), read(eqn.outvars))
+            moved |= learn((*eqn.invars, *eqn.outvars), (*before, *after))
+    return read(program.invars), read(program.outvars)

@@ -192,7 +192,7 @@ class _Trace(compat.LiveTrace):
     """Runs everything where it would have run, and keeps track of what depends on what."""
 
     def __init__(self, parent, seen: Discovery):
-        super().__init__(parent, None, lambda prim, params: False, _Tracer)
+        super().__init__(parent, None, lambda *_: False, _Tracer)
         self.process = lambda jaxpr, values: evaluate(jaxpr, values)
         self.seen, self.origin = seen, frozenset()
         self.asked: dict[tuple[int, str], _Tracer] = {}  # by whom they were, and where

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from malleable.core.changes import line_of_function
 from malleable.core.stage import stage
 from malleable.inspection.advice.evidence import creation, sources
 from malleable.inspection.advice.evidence.trouble import here
@@ -15,6 +14,7 @@ from malleable.inspection.advice.evidence.wording import listed
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
+from malleable.python_source.changes import line_of_function
 
 MOST = 3  # names that are told
 

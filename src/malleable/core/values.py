@@ -1,0 +1,341 @@
+"""Values of your own: what flows through a program may be a class of yours instead of an array.
+
+A class becomes one with `value`. Here is what all who meet a value need: its type, the array it
+stands for, and the type that two paths of a program can both end with. Rules are asked about
+values in `interpret.py`, and values cross control flow in `higher.py`.
+"""
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.errors import RuleError, UnhandledError
+from malleable.programs.types import type_text
+
+VALUES: set[type] = set()  # the classes; empty where nobody has values
+
+
+def value(cls=None, /, *, static: str | Iterable[str] = ()) -> Any:
+    """A class whose objects stand for arrays where `interpret` or `live` runs a function.
+
+    It needs a property `aval`, the type of the array that an object stands for (as `jax.typeof`
+    gives it), and fields. A class that is no pytree yet becomes a frozen dataclass and one:
+    its annotated fields are children, those named in `static` part of its structure. Optional:
+    `materialise(self) -> array`, where no rule is; `lift(cls, array, like) -> object`, where an
+    array and an object like `like` meet in a loop or a branch (TypeError: it cannot be).
+
+    A loop stacks and slices its objects field by field: an axis that the array does not have
+    goes behind those that it has, or the field is static.
+
+    Raises TypeError for a class that is no pytree and has no fields, or that has no `aval`.
+
+    >>> import jax
+    >>> from jax import lax
+    >>> from malleable import interpret
+    >>> @value(static="unit")
+    ... class Quantity:
+    ...     x: jax.Array
+    ...     unit: str
+    ...     aval = property(lambda self: jax.typeof(self.x))
+    >>> def add(frame, a: Quantity, b: Quantity, **params):
+    ...     if a.unit != b.unit:
+    ...         raise frame.error(f"{a.unit} + {b.unit}", "convert one of them")
+    ...     return Quantity(frame.bind(a.x, b.x), a.unit)
+    >>> a, b = Quantity(jax.numpy.float32(1), "m"), Quantity(jax.numpy.float32(2), "m")
+    >>> out, _, _ = interpret(lambda a, b: a + b, {lax.add_p: add})(a, b)
+    >>> float(out.x), out.unit
+    (3.0, 'm')
+    """
+    static = (static,) if isinstance(static, str) else tuple(static)
+    if cls is None:
+        return functools.partial(value, static=static)
+    if not isinstance(cls, type):
+        raise TypeError(f"a value is made of a class, not of {cls!r}")
+    if not hasattr(cls, "aval"):
+        what = "has no `aval`: give it a property that returns the type of the array it stands for"
+        raise TypeError(f"{cls.__name__} {what}")
+    if compat.is_pytree_class(cls):
+        if static:
+            what = "is a pytree already: say which of its fields are static where it is made one"
+            raise TypeError(f"{cls.__name__} {what}")
+    else:
+        if "__dataclass_fields__" not in vars(cls):
+            cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+        names = [f.name for f in dataclasses.fields(cls) if f.init]
+        if not names or not {*static} <= {*names}:
+            what = "is no pytree: annotate its fields, or register it with jax.tree_util"
+            what = f"has no field {sorted({*static} - {*names})[0]!r}" if names else what
+            raise TypeError(f"{cls.__name__} {what}")
+        jax.tree_util.register_dataclass(cls, [n for n in names if n not in static], [*static])
+    VALUES.add(cls)
+    return cls
+
+
+def is_value(x: Any) -> bool:
+    return type(x) in VALUES
+
+
+def has_values(xs: Iterable) -> bool:
+    """Whether a value is among these; made for the loop over equations."""
+    return bool(VALUES) and not VALUES.isdisjoint(map(type, xs))
+
+
+def flatten(tree) -> tuple[list, Any]:
+    """The leaves of a pytree, values among them, and its structure."""
+    return jax.tree.flatten(tree, is_leaf=is_value if VALUES else None)
+
+
+def typeof(x) -> Any:
+    """The type of an array, or of the array that a value stands for."""
+    if not is_value(x):
+        return x if isinstance(x, compat.TYPES) else jax.typeof(x)
+    aval = x.aval
+    if isinstance(aval, compat.TYPES):
+        return jax.typeof(aval) if isinstance(aval, jax.ShapeDtypeStruct) else aval
+    if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
+        what = f"`aval` of {type(x).__name__} is {aval!r}, which is not the type of an array"
+        raise TypeError(f"{what}: return what jax.typeof gives")
+    return jax.typeof(jax.ShapeDtypeStruct(tuple(aval.shape), aval.dtype))
+
+
+def abstract(x):
+    """The type of a value; anything else as it is."""
+    return typeof(x) if is_value(x) else x
+
+
+def as_operand(x):
+    """A number as an array; anything else as it is."""
+    return x if is_value(x) else compat.as_array(x)
+
+
+def shapes(xs: Iterable) -> list[tuple]:
+    """Shape and dtype of each, of the array it stands for."""
+    return [(tuple(t.shape), t.dtype) for t in map(typeof, xs)]
+
+
+def text_of(x) -> str:
+    """`float32[3]`, or `Quantity(x=float32[3], unit='m')`."""
+    if not is_value(x):
+        return type_text(x if hasattr(x, "dtype") else jax.typeof(x)) if is_typed(x) else repr(x)
+    if not dataclasses.is_dataclass(x):
+        return f"{type(x).__name__}({', '.join(map(text_of, jax.tree.leaves(x)))})"
+    fields = (f"{f.name}={text_of(getattr(x, f.name))}" for f in dataclasses.fields(x))
+    return f"{type(x).__name__}({', '.join(fields)})"
+
+
+def stands_for(xs: Iterable) -> str:
+    """` for float32[3]`, to be said behind the text of values; nothing for arrays alone."""
+    return f", for {', '.join(type_text(typeof(x)) for x in xs)}," if has_values(xs) else ""
+
+
+def is_typed(x) -> bool:
+    return hasattr(x, "dtype") or (compat.is_array(x) and not isinstance(x, bool | int))
+
+
+# ---------------------------------------------------------------- as another type
+
+
+def materialised(frame, x, what: str):
+    """The array that a value stands for; `what` meets it, and is named if it is none."""
+    if not is_value(x):
+        return x
+    name = type(x).__name__
+    if not hasattr(x, "materialise"):
+        problem = f"{what} meets {_a(name)}, which no rule is for, and which is no array"
+        hint = f"give it a rule for {name}, or the class a method `materialise`"
+        raise UnhandledError(problem, where=frame.where, hint=hint)
+    array = x.materialise()
+    if not compat.is_array(array) or shapes([array]) != shapes([x]):
+        got = text_of(array) if compat.is_array(array) else repr(array)
+        problem = f"`materialise` of {name} returned {got} where {text_of(typeof(x))} belongs"
+        raise RuleError(problem, where=frame.where, hint="return the array that it stands for")
+    return compat.as_array(array)
+
+
+def join(frame, what: str, a, b):
+    """The type that values of two types can both be turned into: `a` itself, if it will do.
+
+    what: what has these two types, for the error.
+    """
+    found = b if _same_shapes(a, b) else _common(frame, what, a, b)
+    return vary_as(a, found) if _same_shapes(a, found) else found
+
+
+def _common(frame, what: str, a, b):
+    if is_value(a) and is_value(b):
+        for x, y in ((a, b), (b, a)):
+            if hasattr(x, "materialise"):
+                return join(frame, what, _type_of_array(frame, x, what), y)
+    elif is_value(a) or is_value(b):
+        own, array = (a, b) if is_value(a) else (b, a)
+        lifted = _type_of_lifted(frame, array, own)
+        if lifted is not None:
+            return vary_as(lifted, own) if _same_shapes(own, lifted) else lifted
+        if hasattr(own, "materialise"):
+            return join(frame, what, _type_of_array(frame, own, what), array)
+    hint = "give the class `lift` or `materialise`, or make both values of one type"
+    raise frame.error(f"{what}: {text_of(a)} and {text_of(b)}", hint)
+
+
+def retype(frame, x, to):
+    """`x` as a value, or an array, of a type that `join` gave."""
+    if x is to:
+        return x
+    if not is_value(x) and not is_value(to):
+        weak = jax.typeof(x).weak_type and not typeof(to).weak_type
+        return vary_as(x.astype(to.dtype) if weak else x, to)
+    if is_value(x) and not _same_shapes(x, to):
+        x = materialised(frame, x, "a loop or a branch")
+    if is_value(to) and not is_value(x):
+        x = _lifted(frame, x, to)
+    return vary_as(x, to)
+
+
+def _lifted(frame, array, like):
+    new = like.lift(compat.as_array(array), like)
+    if type(new) is not type(like) or shapes([new]) != shapes([array]):
+        name = type(like).__name__
+        problem = f"`lift` of {name} returned {text_of(new)} for {text_of(array)}"
+        hint = f"return {_a(name)} that stands for the array"
+        raise RuleError(problem, where=frame.where, hint=hint)
+    return new
+
+
+def _type_of_lifted(frame, array, like):
+    if not hasattr(like, "lift"):
+        return None
+    try:
+        return jax.eval_shape(lambda x: _lifted(frame, x, like), array)
+    except (TypeError, ValueError, NotImplementedError):  # it says so that it cannot be
+        return None
+
+
+def _type_of_array(frame, x, what):
+    return jax.eval_shape(lambda x: materialised(frame, x, what), x)
+
+
+def _same_shapes(a, b) -> bool:
+    """Whether two types are one but for the mesh axes they vary over."""
+    (xs, tree), (ys, other) = jax.tree.flatten(a), jax.tree.flatten(b)
+    pairs = zip(xs, ys, strict=tree == other) if tree == other else ()
+    return tree == other and all(
+        jnp.shape(x) == jnp.shape(y) and jnp.result_type(x) == jnp.result_type(y) for x, y in pairs
+    )
+
+
+def vary_as(x, like):
+    """x, varying over the mesh axes of `like` too, leaf by leaf; of a type, the type."""
+
+    def one(x, like):
+        if not compat.varying(like) - compat.varying(x):
+            return x
+        if compat.is_array(x):
+            return compat.match_devices(x, like)
+        return jax.eval_shape(lambda x: compat.match_devices(x, like), x)
+
+    leaves, tree = jax.tree.flatten(x)
+    new = list(map(one, leaves, jax.tree.leaves(like)))
+    return x if all(n is leaf for n, leaf in zip(new, leaves, strict=True)) else tree.unflatten(new)
+
+
+def stacks(row, axes: int = 1) -> bool:
+    """Whether values of the type of `row`, stacked field by field, stand for a stack of arrays.
+
+    Seen at a length that no other axis has: a field without the axes of the array may fit by
+    chance at another. What only `materialise` would tell is asked of it.
+    """
+    leaves, tree = jax.tree.flatten(row)
+    odd = (2 * max((n for x in leaves for n in jnp.shape(x)), default=1) + 3,) * axes
+    new = [jax.ShapeDtypeStruct((*odd, *jnp.shape(x)), typeof(x).dtype) for x in leaves]
+    found, told = [], typeof_abstract(row)
+
+    def look(x):
+        found.extend(shapes([x]))
+        if hasattr(x, "materialise"):
+            found.extend(shapes([x.materialise()]))
+
+    try:
+        jax.eval_shape(look, tree.unflatten(new))
+    except (TypeError, ValueError):  # shapes that do not go together
+        return False
+    return set(found) == {((*odd, *told.shape), told.dtype)}
+
+
+def typeof_abstract(x):
+    """The type of a value whose leaves may be types."""
+    found: list = []
+    jax.eval_shape(lambda x: found.append(typeof(x)), x)
+    return found[0]
+
+
+def row_of(x, sizes: tuple):
+    """The type of a row of a value, cut field by field; None where a field has no such axes."""
+    leaves, tree = jax.tree.flatten(x)
+    if any(jnp.shape(leaf)[: len(sizes)] != sizes for leaf in leaves):
+        return None
+    rows = [jax.ShapeDtypeStruct(jnp.shape(v)[len(sizes) :], typeof(v).dtype) for v in leaves]
+    return tree.unflatten(rows)
+
+
+def has_rows(x, sizes: tuple) -> bool:
+    """Whether a value can be cut field by field, along leading axes of these sizes."""
+    row, whole = row_of(x, sizes), typeof(x)
+    if row is None or not stacks(row, len(sizes)):
+        return False
+    told = typeof_abstract(row)
+    return ((*sizes, *told.shape), told.dtype) == (tuple(whole.shape), whole.dtype)
+
+
+# ---------------------------------------------------------------- the operands of a rule
+
+
+def fitting(rule: Callable) -> Callable[[list], bool] | None:
+    """fits(operands), of a rule whose operands are annotated with classes of values; else None.
+
+    It fits if each operand is of a class of its annotation: `x: Interval | jax.Array`.
+    """
+    given = getattr(rule, "__annotations__", None)
+    if not given or not VALUES:
+        return None
+    parameters = list(inspect.signature(rule).parameters.values())[1:]
+    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    more = [p for p in parameters if p.kind == p.VAR_POSITIONAL]
+    classes = {p.name: _classes(rule, p.annotation) for p in (*plain, *more)}
+    if VALUES.isdisjoint(c for known in classes.values() for c in known):
+        return None
+
+    def fits(args):
+        names = [p.name for p in plain] + [p.name for p in more] * (len(args) - len(plain))
+        return len(names) == len(args) and all(
+            not classes[name] or isinstance(x, classes[name])
+            for name, x in zip(names, args, strict=True)
+        )
+
+    return fits
+
+
+def _classes(rule, annotation) -> tuple[type, ...]:
+    """The classes that an annotation is, or is a union of; none for one that says nothing."""
+    if isinstance(annotation, str):
+        local = inspect.getclosurevars(rule).nonlocals if inspect.isfunction(rule) else {}
+        try:
+            annotation = eval(annotation, getattr(rule, "__globals__", {}), dict(local))
+        except NameError as error:
+            if any(cls.__name__ in annotation for cls in VALUES):
+                what = f"the annotation {annotation!r} of rule `{rule.__name__}` is not found here"
+                raise TypeError(f"{what}: define the class at the top of its module") from error
+            return ()
+    parts = typing.get_args(annotation) or (annotation,)
+    classes = [c for c in parts if isinstance(c, type) and c is not inspect.Parameter.empty]
+    return () if len(classes) < len(parts) or Any in classes else tuple(classes)
+
+
+def _a(name: str) -> str:
+    return f"an {name}" if name[:1] in "AEIOU" else f"a {name}"
