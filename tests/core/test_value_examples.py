@@ -1,0 +1,100 @@
+"""The examples of values fit on a page, run, and are true."""
+
+import importlib
+import pathlib
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import jet
+
+import malleable as mal
+from examples.values import flow, int8, intervals, lora, low_rank, taylor, units, zeros
+
+FOLDER = pathlib.Path(intervals.__file__).parent
+
+
+@pytest.fixture
+def printed(capsys):
+    def run(example):
+        example.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_has_under_eighty_lines_and_public_names_only(path):
+    text = path.read_text()
+    assert len(text.splitlines()) < 80
+    assert callable(importlib.import_module(f"examples.values.{path.stem}").main)
+    assert re.findall(r"import malleable\b.*|from malleable\b.*", text) == [
+        "import malleable as mal"
+    ]
+
+
+def test_intervals_enclose_an_rnn_and_a_newton_loop():
+    w, xs = 0.4 * jnp.eye(3), jnp.linspace(-1, 1, 15).reshape(5, 3)
+    box = intervals.bounds(intervals.rnn)(w, intervals.Interval(xs - 0.01, xs + 0.01))
+    noise = jax.random.uniform(jax.random.key(0), (100, 5, 3), minval=-0.01, maxval=0.01)
+    inner = jax.vmap(lambda n: intervals.rnn(w, xs + n))(noise)
+    assert (box.lo <= inner + 1e-6).all() and (inner <= box.hi + 1e-6).all()
+    root = intervals.bounds(intervals.newton)(
+        intervals.Interval(jnp.float32(1.9), jnp.float32(2.1))
+    )
+    roots = jax.vmap(intervals.newton)(jnp.linspace(1.9, 2.1, 100))
+    assert (root.lo <= roots).all() and (roots <= root.hi).all()
+
+
+def test_lora_trains_its_leaves_alone_and_is_merged(printed):
+    before, after = map(float, re.findall(r"[\d.]+", printed(lora)))
+    assert after < before / 2
+    model = eqx.nn.MLP(4, 2, 16, 1, key=jax.random.key(0))
+    tuned = lora.train(lora.adapt(model, 2, jax.random.key(2)), jnp.ones((4, 4)), jnp.ones((4, 2)))
+    for old, new in zip(lora.weights(model), lora.weights(tuned), strict=True):
+        assert (old == new.w).all() and not (new.a == 0).all()
+
+
+def test_int8_takes_less_memory(printed):
+    less, error = map(float, re.findall(r"[\d.]+", printed(int8)))
+    assert less > 3.5 and error < 2
+
+
+def test_units_clash_at_their_line(printed):
+    speed, clash, line, _ = printed(units).splitlines()
+    assert speed == "12.8 {'m': 1, 's': -1}" and "clash" in clash
+    at = int(re.search(r"units\.py:(\d+) in", line)[1])
+    source = pathlib.Path(units.__file__).read_text().splitlines()
+    assert "v + g * dt" in source[at - 1]
+
+
+def test_symbolic_zeros_are_not_computed(printed):
+    full, less, same = re.fullmatch(r"(\d+) products, then (\d+) (\w+)\n", printed(zeros)).groups()
+    assert int(less) <= int(full) - 3 and same == "True"
+
+
+def test_a_matrix_of_two_parts_is_never_made(printed):
+    assert "never made" in printed(low_rank)
+    u, v = jnp.ones((3, 1)), jnp.arange(3.0)[None]
+    m = low_rank.Split(jnp.arange(3.0), u, v)
+    f = lambda m, x: (m @ x, m.T @ x, (m + m) @ x)
+    got = mal.interpret(f, low_rank.RULES)(m, jnp.arange(3.0))[0]
+    np.testing.assert_allclose(got, f(m.materialise(), jnp.arange(3.0)))
+
+
+def test_taylor_series_are_those_of_jet():
+    f = lambda x: jnp.sin(x) * x + jnp.exp(-x)
+    x, dx, ddx = jnp.float32(0.5), jnp.float32(1.0), jnp.float32(0.3)
+    y, (dy, ddy) = jet.jet(f, (x,), ((dx, ddx),))
+    np.testing.assert_allclose(taylor.series(f)(x, dx, ddx), [y, dy, ddy], rtol=1e-5)
+    slope = lambda t: taylor.swing(x + t * dx + t**2 / 2 * ddx)
+    want = [slope(0.0), jax.grad(slope)(0.0), jax.grad(jax.grad(slope))(0.0)]
+    np.testing.assert_allclose(taylor.series(taylor.swing)(x, dx, ddx), want, rtol=1e-4)
+
+
+def test_a_flow_has_the_density_of_its_jacobian(printed):
+    got, want = map(float, re.findall(r"-?\d+\.\d+", printed(flow)))
+    assert abs(got - want) < 1e-2
