@@ -220,7 +220,7 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
     frame.book = book
 
     def step(eqn, xs):
-        if has_values(xs):
+        if VALUES and has_values(xs):
             with compat.source(eqn):
                 frame.eqn = eqn
                 return book.meet(frame, xs)

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import malleable as mal
-from tests.core.value_classes import KINDS, WIDTH
+from tests.core.values.value_classes import KINDS, WIDTH
 
 W = jnp.linspace(-0.4, 0.5, WIDTH * WIDTH).reshape(WIDTH, WIDTH)
 X = jnp.linspace(-1.0, 1.3, WIDTH * WIDTH).reshape(WIDTH, WIDTH)

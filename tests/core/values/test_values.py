@@ -11,7 +11,7 @@ from jax import lax
 import malleable as mal
 from malleable.core.values import fitting
 from malleable.errors import RuleError, TransformError, UnhandledError
-from tests.core.value_classes import (
+from tests.core.values.value_classes import (
     INTERVALS,
     UNITS,
     Box,
