@@ -246,7 +246,8 @@ def ask(rule: Callable, frame: Frame, args: list) -> list:
     wanted = [v.aval for v in eqn.outvars]
     typed = all(is_value(x) or compat.is_array(x) for x in outs)
     if not typed or values.shapes(outs) != values.shapes(wanted):
-        got = ", ".join(map(values.text_of, outs)) or "nothing"
+        got = ", ".join(map(values.text_of, outs))
+        got = f"[{got}]" if typed else got
         of = values.stands_for(outs) if typed else ""
         raise RuleError(
             f"rule `{rule_name(rule)}` for `{eqn.primitive}` returned {got}{of} "
