@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from malleable import compat
-from malleable.execution.common.work import flop_of
+from malleable.programs.cost import flop_of
 from malleable.programs.types import bytes_of
 
 
@@ -33,7 +33,7 @@ def once(eqn: compat.Eqn) -> float:
 def count(eqn: compat.Eqn, trips: Trips = once) -> Count:
     """The cost of one run of an equation, all of its steps; of a cond, the dearest branch.
 
-    A dot of (m, k) by (k, n) is 2*m*k*n flops, other rules as in `malleable.execution.common.work`.
+    A dot of (m, k) by (k, n) is 2*m*k*n flops, other rules as in `malleable.programs.cost`.
     Operands and results are counted as read and written once each, in bytes.
 
     >>> import jax.numpy as jnp

@@ -17,7 +17,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.common.work import equations
+from malleable.programs.cost import equations
 from malleable.programs.evaluate import evaluate
 from malleable.python_source.changes import watching
 

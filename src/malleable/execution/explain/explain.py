@@ -15,7 +15,6 @@ import numpy as np
 
 from malleable.core.stage import stage
 from malleable.errors import TransformError
-from malleable.execution.common import work
 from malleable.execution.cutting import partition
 from malleable.execution.cutting.partition import Region
 from malleable.execution.explain import rewrites
@@ -33,6 +32,7 @@ from malleable.execution.jit import Selective, jit
 from malleable.execution.purity import scan
 from malleable.execution.regions import families
 from malleable.notes import Note, first_line, listen
+from malleable.programs import cost
 from malleable.python_source import nodes, scopes
 from malleable.python_source.changes import line_of_function
 from malleable.signatures import P
@@ -153,7 +153,7 @@ def _of_jax(report: Report, selective, args, kwargs) -> Report:
         report.notes = [*heard, Note("it is not one program", line_of_function(selective.fun), why)]
     else:  # or one that compiles by itself what it is given, as equinox.filter_jit
         report.notes = [n for n in heard if "not compiled" not in f"{n.what} {n.why}"]
-        ops, flop = work.equations(made), work.flop(made)
+        ops, flop = cost.equations(made), cost.flop(made)
     report.ops = {"compiled": ops * whole, "numpy": 0, "host": ops * (not whole)}
     report.flop = {"compiled": flop * whole, "numpy": 0, "host": flop * (not whole)}
     if whole:

@@ -17,12 +17,13 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.execution.common import code_objects, work
+from malleable.execution.common import code_objects
 from malleable.execution.cutting import calls, writing
 from malleable.execution.cutting.partition import Region
 from malleable.execution.host.host import is_raw
 from malleable.execution.regions.regions import Runner
 from malleable.execution.regions.signatures import flatten
+from malleable.programs import cost
 from malleable.python_source import nodes, scopes
 
 _WHOLE = (ast.Lambda, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield)
@@ -261,14 +262,14 @@ class Watched(Runner):
         if symbolic is None:
             weights = self.ran.weights
             if id(variant) not in weights:
-                found = work.equations(variant.program), work.flop(variant.program)
+                found = cost.equations(variant.program), cost.flop(variant.program)
                 weights[id(variant)] = *found, variant
             return weights[id(variant)][:2]
         args = [x for x, d in zip(leaves, variant.traced.dynamic, strict=True) if d]
         values = symbolic.flat_sizes(symbolic.sizes(args))
         known = dict(zip(symbolic.texts, values, strict=True))
         size = lambda d: d if isinstance(d, int) else known.get(str(d), 1)  # noqa: E731
-        return work.equations(symbolic.jaxpr), work.flop(symbolic.jaxpr, size)
+        return cost.equations(symbolic.jaxpr), cost.flop(symbolic.jaxpr, size)
 
 
 def is_by_numpy(variant) -> bool:

@@ -110,7 +110,7 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
     Nothing is run. A scan counts its steps, a cond its dearest branch, a `while` as often as
     `steps` says: a number; "measured", which runs `fun` once to see; None, once, which the
     result says. An equation counts for the user's own line around it.
-    Rules for flops are those of `malleable.execution.common.work`; bytes are operands and results
+    Rules for flops are those of `malleable.programs.cost`; bytes are operands and results
     of each equation; the peak is what a run equation by equation holds, arguments included.
     Raises MalleableError for other `steps`.
 
