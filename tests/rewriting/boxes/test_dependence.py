@@ -56,6 +56,25 @@ EQUATIONS = {
         x(2, 7, 8, 2),
         x(2, 3, 2, 3, seed=1),
     ),
+    "convolution of each channel": (
+        lambda a, w: lax.conv_general_dilated(
+            a, w, (1,), [(4, 0)], rhs_dilation=(2,), feature_group_count=3
+        ),
+        x(2, 3, 7),
+        x(3, 1, 3, seed=1),
+    ),
+    "convolution of groups of channels": (
+        lambda a, w: lax.conv_general_dilated(a, w, (1,), [(1, 0)], feature_group_count=2),
+        x(2, 4, 7),
+        x(6, 2, 2, seed=1),
+    ),
+    "channels first": (
+        lambda a, w: lax.conv_general_dilated(
+            a, w, (1,), [(2, 0)], dimension_numbers=("NCW", "OIW", "WNC")
+        ),
+        x(2, 3, 7),
+        x(4, 3, 3, seed=1),
+    ),
     "dilated convolution": (
         lambda a, w: lax.conv_general_dilated(
             a, w, (1,), [(1, 1)], lhs_dilation=(2,), dimension_numbers=("NWC", "WIO", "NWC")
@@ -85,6 +104,23 @@ EQUATIONS = {
     "gather of rows": (lambda a: a[np.array([2, 0, 2, 1])], x(3, 4)),
     "gather along": (lambda a: jnp.take_along_axis(a, np.array([[1], [0], [2]]), 1), x(3, 4)),
     "cholesky": (lambda a: lax.linalg.cholesky(a), x(3, 3) * 0 + np.eye(3, dtype=np.float32)),
+    "matrices of a batch": (
+        lambda a: jnp.linalg.qr(a)[0] + jnp.linalg.cholesky(a @ a.mT + 9 * jnp.eye(3)),
+        x(4, 3, 3),
+    ),
+    "factorization": (lambda a: lax.linalg.lu(a), x(4, 3, 3)),
+    "systems of a batch": (
+        lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
+        x(4, 3, 3) + 3 * np.eye(3, dtype=np.float32),
+        x(4, 3, 2, seed=1),
+    ),
+    "frequencies": (lambda a: lax.fft(a, "fft", (4,)), x(3, 5, 4) + 0j),
+    "write of a column": (lambda a, b: a.at[:, 1].set(b), x(4, 3), x(4, seed=1)),
+    "writes of a batch": (
+        lambda a, b: jax.vmap(lambda a, b: a.at[np.array([2, 0])].add(b))(a, b),
+        x(4, 3),
+        x(4, 2, seed=1),
+    ),
     "dynamic_update_slice": (lambda a, b: lax.dynamic_update_slice(a, b, (1, 0)), x(4, 3), x(2, 3)),
 }
 
@@ -154,8 +190,8 @@ def test_a_block_is_that_part_of_the_whole(f, args):
         starts = [int(s.start.value(at)) for s in box]
         for block, out in zip(blocks, outs, strict=True):
             sizes = [n if s == Span(Start(), m) else s.size
-                     for s, n, m in zip(box, out.shape, outs[0].shape, strict=True)]  # fmt: skip
-            want = lax.dynamic_slice(out, starts, sizes)
+                     for s, n, m in zip(box, out.shape, outs[0].shape, strict=False)]  # fmt: skip
+            want = lax.dynamic_slice(out, starts[: out.ndim], sizes)
             np.testing.assert_allclose(block, want, 1e-5, 1e-5)
 
 
@@ -171,7 +207,7 @@ def test_every_primitive_has_a_row_or_is_taken_whole_for_a_reason():
         "place",  # where a value is kept holds for all of it
     )
     odd = {"reduce", "reduce_window", "select_and_scatter", "select_and_scatter_add"}
-    odd |= {"select_and_gather_add", "tile", "approx_top_k", "fft"}
+    odd |= {"select_and_gather_add", "tile", "approx_top_k"}
     odd |= {"ragged_dot_general", "scaled_dot"}
     assert PRIMITIVES.keys() - rows - taken_whole == odd
     assert odd & rows == set()

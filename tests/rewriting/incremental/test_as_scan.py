@@ -63,6 +63,13 @@ PROGRAMS = {
     "recurrent, of rows of before": shifted_and_recurrent,
     "recurrent, of rows ahead, read behind": ahead_and_recurrent,
     "cumulative maximum": lambda v: lax.cummax(v, 0) - jnp.cumsum(v, 0),
+    "a bias on scores that were divided": lambda v: attend(
+        v @ v.T / 2 + jnp.where(CAUSAL, 0, -1e9), v
+    ),
+    "squares under a bias": lambda v: attend((v @ v.T) ** 2 + jnp.where(CAUSAL, 0, -1e9), v),
+    "rows written behind": lambda v: jnp.zeros_like(v).at[1:].set(v[:-1]) + v,
+    "a block written behind": lambda v: lax.dynamic_update_slice(v * 0, v[:-2], (2, 0)) * v,
+    "a column written": lambda v: jnp.asarray(v).at[:, 0].add(v.sum(1)).at[:, 2].set(1.0),
     "strictly causal": lambda v: jnp.cumsum(jnp.concatenate([jnp.ones((1, D)), v[:-1]]), 0),
 }
 
@@ -135,6 +142,57 @@ def test_keys_and_values_are_kept_and_nothing_else():
     assert all("test_as_scan.py" in line for _, _, line in kept)
 
 
+def test_of_a_window_that_slides_the_rows_within_it_are_kept():
+    i, j = np.arange(64)[:, None], np.arange(64)
+    window = (j <= i) & (i - j < 5)
+
+    def f(v):
+        return attend(jnp.where(window, v @ v.T / 2, -jnp.inf), v)
+
+    _, step = as_scan(f, x(64, D))
+    assert [text for text, _, _ in step.kept.values()] == ["float32[5,4]", "float32[4,5]"]
+    _, shift = as_scan(lambda v: v + jnp.pad(v, ((1, 0), (0, 0)))[:-1], x(64, D))
+    assert {text for text, _, _ in shift.kept.values()} == {"float32[1,4]"}
+    _, total = as_scan(lambda v: jnp.cumsum(v, 0), x(64, D))
+    assert [text for text, _, _ in total.kept.values()] == ["float32[1,4]"]
+
+
+@pytest.mark.parametrize("name", ["window", "two lags", "windows of layers", "convolutions"])
+def test_a_prompt_in_chunks_and_rows_one_by_one_share_a_carry(name):
+    n = 32
+    i, j = np.arange(n)[:, None], np.arange(n)
+    window = (j <= i) & (i - j < 5)
+
+    def attention(v):
+        return v + attend(jnp.where(window, v @ v.T, -jnp.inf), v)
+
+    def convolution(v):
+        w, numbers = jnp.ones((3, D, D)) / D, ("NWC", "WIO", "NWC")
+        return lax.conv_general_dilated(
+            v[None], w, (1,), [(4, 0)], rhs_dilation=(2,), dimension_numbers=numbers
+        )[0]
+
+    f = {
+        "window": lambda v: attention(attention(v)),
+        "two lags": lambda v: jnp.cumsum(attention(jnp.pad(v, ((2, 0), (0, 0)))[:-2]), 0),
+        "windows of layers": lambda v: lax.scan(
+            lambda h, w: (attention(h * w), None), v, jnp.ones((3, D)) / 2
+        )[0],
+        "convolutions": lambda v: jnp.tanh(convolution(convolution(v))),
+    }[name]
+    xs = jnp.asarray(x(n, D))
+    (carry, chunk), (other, step) = as_scan(f, xs, width=8), as_scan(f, xs)
+    assert jax.tree.map(jnp.shape, carry) == jax.tree.map(jnp.shape, other)
+    ys, decode = [], jax.jit(step)
+    for k in (0, 8):
+        carry, y = chunk(carry, xs[k : k + 8])
+        ys += list(y)
+    for row in xs[16:]:
+        carry, y = decode(carry, row)
+        ys.append(y)
+    np.testing.assert_allclose(np.stack(ys), f(xs), 1e-4, 1e-5)
+
+
 def test_sampling_feeds_what_comes_out_back_in():
     table, out = x(7, D), x(D, 7, seed=1)
     f = lambda tokens: PROGRAMS["attention"](jnp.asarray(table)[tokens]) @ out
@@ -150,6 +208,27 @@ def test_sampling_feeds_what_comes_out_back_in():
 
     _, found = jax.jit(lambda c: lax.scan(sample, (c, jnp.int32(0)), None, length=T))(carry)
     np.testing.assert_array_equal(found, tokens)
+
+
+def test_a_strictly_causal_function_gives_a_row_before_it_takes_one():
+    def f(v):
+        behind = jnp.concatenate([jnp.ones((1, D)), v[:-1]])
+        return attend(jnp.where(CAUSAL, behind @ behind.T, -jnp.inf), behind)
+
+    carry, step = as_scan(f, x(T, D))
+
+    def sample(carry, _):
+        row = jnp.tanh(3 * step(carry)[1])
+        return step(carry, row)[0], row
+
+    _, rows = jax.jit(lambda c: lax.scan(sample, c, length=T))(carry)
+    np.testing.assert_allclose(rows, jnp.tanh(3 * f(rows)), 1e-5, 1e-6)
+
+
+def test_a_row_that_depends_on_its_own_input_is_not_given_without_it():
+    carry, step = as_scan(lambda v: jnp.cumsum(v, 0), x(T, D))
+    with pytest.raises(TransformError, match=r"needs its rows(.|\n)*test_as_scan\.py:\d+"):
+        step(carry)
 
 
 def test_gradients_of_the_steps_are_those_of_the_function():

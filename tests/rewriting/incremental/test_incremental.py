@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import TransformError, incremental, listen
+from malleable import TransformError, cost, incremental, listen
 
 
 def x(*shape, seed=0):
@@ -178,6 +178,23 @@ def test_what_is_computed_whole_is_said():
         init, _ = incremental(lambda v: jnp.linalg.inv(jnp.diag(v) + 1), change={0: (1,)})
         init(x(4))
     assert any("computed whole" in n.what and "test_incremental.py" in n.where for n in heard)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: a / a.sum(),
+        lambda a: jnp.sort(jnp.tanh(a)),
+        lambda a: jnp.convolve(a, jnp.ones(9), "same")[::-1].reshape(2, 10).T + a.sum(),
+    ],
+)
+def test_an_update_never_costs_more_than_the_function(f):
+    init, update = incremental(f, change={0: (7,)})
+    a, block = jnp.arange(20.0), jnp.ones(7)
+    y, state = init(a)
+    again = cost(lambda state, block: update(state, {0: (block, (9,))}))(state, block)
+    assert again.flops <= cost(f)(a).flops + a.size + y.size
+    np.testing.assert_allclose(update(state, {0: (block, (9,))})[0], f(a.at[9:16].set(1)), 1e-6)
 
 
 def test_integers_are_equal_bit_by_bit():

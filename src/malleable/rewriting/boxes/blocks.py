@@ -49,7 +49,11 @@ def compute(
             return [_reshape(operands()[0], eqn, tables[0], boxes[0], box, at)]
         case "conv_general_dilated":
             spatial = list(p["dimension_numbers"].out_spec[2:])
-            return bind(operands(), padding=_padding(spatial, part, p["padding"]))
+            x, w = operands()
+            padding = _padding(spatial, part, p["padding"])
+            if (y := _at_a_place(p, x, w, padding, sizes)) is not None:
+                return [y]
+            return bind([x, w], padding=padding)
         case "slice":
             (x,), strides = operands(), p["strides"] or [1] * len(out)
             return [lax.slice(x, [0] * x.ndim, x.shape, strides) if {*strides} - {1} else x]
@@ -100,6 +104,37 @@ def identity_of(name: str, dtype) -> Any:
 def _padding(dims, part, padding):
     """What is read over the edge is not padded again."""
     return tuple((0, 0) if d in part else pads for d, pads in zip(dims, padding, strict=True))
+
+
+def _at_a_place(p, x, w, padding, sizes: Sequence[int]) -> Any:
+    """A convolution of which one place is computed is a product; None where it is not."""
+    numbers, groups = p["dimension_numbers"], p["feature_group_count"]
+    one = all(sizes[d] == 1 for d in numbers.out_spec[2:])
+    plain = p["batch_group_count"] == 1 and {*padding} <= {(0, 0)} and {*p["lhs_dilation"]} <= {1}
+    features = w.shape[numbers.rhs_spec[0]]
+    if not one or not plain or groups not in (1, features) or w.shape[numbers.rhs_spec[1]] == 0:
+        return None
+    if groups > 1 and w.shape[numbers.rhs_spec[1]] > 1:
+        return None
+    (_, c, *dims), (o, i, *taps) = numbers.lhs_spec, numbers.rhs_spec
+    for d, tap, step in zip(dims, taps, p["rhs_dilation"], strict=True):
+        x = lax.slice_in_dim(x, 0, (w.shape[tap] - 1) * step + 1, step, d)
+    if groups > 1:  # a channel at a time
+        w = lax.squeeze(w, (i,))
+        o, *taps = (d - (d > i) for d in (o, *taps))
+        contracted, batch = (dims, taps), ((c,), (o,))
+    else:
+        contracted, batch = ((c, *dims), (i, *taps)), ((), ())
+    y = lax.dot_general(
+        x,
+        w,
+        (contracted, batch),
+        precision=p["precision"],
+        preferred_element_type=p["preferred_element_type"],
+    )
+    if (groups > 1) != (numbers.out_spec[0] > numbers.out_spec[1]):
+        y = y.T
+    return lax.reshape(y, sizes)
 
 
 def _reshape(x, eqn, entries: Sequence[Entry], read: Box, box: Box, at):
@@ -154,11 +189,28 @@ def cut(x: Any, box: Box, fill: Any, at: Mapping[str, Any], limits: Mapping) -> 
                 x = jnp.full(shape, fill, x.dtype)
                 continue
             place = span.start.value(at) + jnp.arange(span.size)
-            x = jnp.take(x, place, axis=dim, mode="clip")
-            shape = [-1 if d == dim else 1 for d in range(x.ndim)]
-            is_there = ((place >= 0) & (place < n)).reshape(shape)
-            x = jnp.where(is_there, x, jnp.asarray(fill, x.dtype))
+            x = rows_at(x, jnp.clip(place, 0, n - 1), dim)
+            x = filled(x, dim, place, n, span.start.bounds(limits), fill)
     return x
+
+
+def rows_at(x: Any, places: Any, dim: int) -> Any:
+    """The rows of an array at places inside of it, along a dimension."""
+    if places.shape == (1,):
+        return lax.dynamic_slice_in_dim(x, places[0], 1, dim, allow_negative_indices=False)
+    at = (*[slice(None)] * dim, places.astype(jnp.uint32))  # so that none is counted from the end
+    return x.at[at].get(mode="promise_in_bounds")
+
+
+def filled(x: Any, dim: int, places: Any, n: int, bounds: tuple[int, int], fill: Any) -> Any:
+    """Rows of places from `bounds` on, with `fill` where a place is not one of 0 ... n - 1."""
+    tests = [places >= 0] if bounds[0] < 0 else []
+    tests += [places < n] if bounds[1] + places.size > n else []
+    if not tests:
+        return x
+    is_there = tests[0] if len(tests) == 1 else tests[0] & tests[1]
+    is_there = is_there.reshape([-1 if d == dim else 1 for d in range(x.ndim)])
+    return jnp.where(is_there, x, jnp.asarray(fill, x.dtype))
 
 
 def put(x: Any, block: Any, box: Box, at: Mapping[str, Any]) -> Any:

@@ -60,6 +60,7 @@ Known = Callable[[int], Any]  # the constant that an operand is, or None
 ELEMENTWISE = kind("elementwise", "complex", "cast", "same") | {"name", "sharding_constraint"}
 CUMULATIVE = kind("cumulative")
 WINDOWS = kind("window") & has("sum", "extremum")
+SCATTERS = frozenset(name for name in kind("write") if name.startswith("scatter"))
 REDUCTIONS = kind("reduce", "search") - {"reduce"}
 
 
@@ -89,6 +90,11 @@ def rel(eqn: compat.Eqn, known: Known = lambda operand: None) -> Sequence[Sequen
     elif name in _RELATIONS:
         found = _RELATIONS[name](eqn.params, ins, out, known)
     return found or [[ALL] * len(shape) for shape in ins]
+
+
+def runs_bodies(eqn: compat.Eqn) -> bool:
+    """Whether an equation runs programs of which `rel` knows nothing."""
+    return bool(compat.bodies(eqn.params)) and eqn.primitive.name not in SCATTERS
 
 
 def same(dims: Sequence[int]) -> list[Entry]:
@@ -293,6 +299,32 @@ def _gather(p, ins, out, known):
     return [entries, [*same([batch[k] for k in range(len(indices) - 1)]), ALL]]
 
 
+def _scatter(p, ins, out, known):
+    """Written to at places that may be any. What is written as a whole, keeps its places."""
+    numbers, (array, _, blocks) = p["dimension_numbers"], ins
+    windows = numbers.update_window_dims
+    batch = [d for d in range(len(blocks)) if d not in windows]
+    batching = numbers.operand_batching_dims
+    left = [d for d in range(len(array)) if d not in {*numbers.inserted_window_dims, *batching}]
+    tables: list[list[Entry]] = [[ALL] * len(shape) for shape in ins]
+    for d, k in zip(batching, numbers.scatter_indices_batching_dims, strict=True):
+        tables[0][d] = tables[1][k] = tables[2][batch[k]] = Along(d)
+    for d, o in zip(left, windows, strict=True):
+        if array[d] == blocks[o] and d not in numbers.scatter_dims_to_operand_dims:
+            tables[0][d] = tables[2][o] = Along(d)
+    return tables
+
+
+def _of_matrices(p, ins, out, known):
+    """The dimensions in front of the matrices are a batch."""
+    return [[*same(range(len(shape) - 2)), ALL, ALL] for shape in ins]
+
+
+def _fft(p, ins, out, known):
+    n = len(ins[0])
+    return [_but(n, range(n - len(p["fft_lengths"]), n))]
+
+
 _RELATIONS = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
@@ -311,6 +343,10 @@ _RELATIONS = {
     "sort": _along_others("dimension"),
     "top_k": _along_others("axis"),
     "gather": _gather,
+    "fft": _fft,
+    **dict.fromkeys(SCATTERS, _scatter),
+    **dict.fromkeys(("cholesky", "eigh", "lu", "qr", "geqrf", "svd"), _of_matrices),
+    "triangular_solve": _of_matrices,
 }
 PADDED = WINDOWS | (kind("join") - {"stack"}) | {"conv_general_dilated"}  # read over their edges
 

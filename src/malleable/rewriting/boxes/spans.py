@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import numpy as jnp
 
 
@@ -54,6 +55,19 @@ class Start(NamedTuple):
                 lo, hi = limits[name]
         ends = sorted((self.scale * lo + self.offset, self.scale * hi + self.offset))
         return ends[0], ends[1]
+
+    def places(self, at: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The positions for arrays of values of the symbols, of NumPy."""
+        match self.of:
+            case None:
+                return np.asarray(self.offset)
+            case Clipped(start, most):
+                base = np.clip(start.places(at), 0, most)
+            case Divided(start, by):
+                base = start.places(at) // by
+            case name:
+                base = at[name]
+        return base * self.scale + self.offset
 
     def value(self, at: Mapping[str, Any]) -> Any:
         """The position, of type int32, where the symbols have values."""

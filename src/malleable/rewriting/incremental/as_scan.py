@@ -28,6 +28,7 @@ from malleable.rewriting.incremental.plan import (
 )
 from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
+from malleable.rewriting.incremental.windows import narrow
 
 
 def as_scan(
@@ -39,9 +40,11 @@ def as_scan(
     `jax.ShapeDtypeStruct`s with `axis` of one length; width: how many rows a step takes.
 
     step(carry, rows) gives (carry, the rows of fun(xs) at the same places); rows are without the
-    axis for a width of 1, and with it otherwise. Only what is new is computed: what of the
-    rows before is still needed (keys and values of attention, the inputs of convolutions, states)
-    is kept in the carry, a pytree of arrays of fixed shapes. `step.kept` says what, and why.
+    axis for a width of 1, and with it otherwise. step(carry) gives (the same carry, the rows of
+    fun(xs)) where they do not depend on those of the input that come at the same time.
+    Only what is new is computed: what of the rows before is still needed (keys and values of
+    attention, the inputs of convolutions, states) is kept in the carry, a pytree of arrays of
+    fixed shapes; of a window that slides, the rows within it. `step.kept` says what, and why.
     That a row needs no later ones is proved, from masks, pads and triangles; a function for which
     it is not is a TransformError at the line in the way. Assumed is that scores are finite and
     above -1e9, and that each row has one that is not masked.
@@ -72,6 +75,7 @@ class Steps:
         with row_by_row(self.length):
             self.staged = stage(fun)(xs)
         self.staged.refuse(self.staged.changes.names, "which a step could not repeat")
+        self.own = own_derivative(self.staged.jaxpr)
         graph = opened(self.staged.jaxpr)
         self.plan, found = self._proved(graph)
         self.rows = [self._rows(v, found) for v in graph.outputs]
@@ -110,7 +114,9 @@ class Steps:
             plan = Plan(graph, {TIME: (0, self.length - self.width)})
             try:
                 given = {v: Rows(self.axis % len(plan.shape(v)), 0, {}) for v in graph.inputs}
-                return plan, prove(plan, given, self.width, first)
+                found = prove(plan, given, self.width, first)
+                narrow(plan, found, self.width)
+                return plan, found
             except NotCausal as refused:
                 error = error or refused
         assert error is not None
@@ -153,7 +159,9 @@ class Steps:
             run = self._run(kept, loops, jnp.int32(0), blocks)
             return [run.read(v, box) for v, box in zip(plan.graph.outputs, self.outs, strict=True)]
 
-        return asked_for(every, trial)
+        keep, reads = asked_for(every, trial)
+        plan.keep_rings(reads, TIME)
+        return keep
 
     def carry(self) -> Any:
         """The carry before the first row: what is kept, for a sequence of zeros."""
@@ -166,29 +174,49 @@ class Steps:
         return jax.jit(begin)(*(jnp.zeros(t.shape, t.dtype) for t in types))
 
     def step(self) -> Callable:
-        graph, own = self.plan.graph, own_derivative(self.staged.jaxpr)
+        graph = self.plan.graph
 
-        def step(carry, rows):
-            """The next rows: (carry, rows of the result)."""
+        def step(carry, rows=None):
+            """The next rows: (carry, rows of the result); without rows, what they do not change."""
             t, kept, loops = carry
+            if rows is None:
+                self._check_ahead()
+                blocks = [zeros(self.plan, v)[0] for v in graph.inputs]
+                return carry, self.staged.rebuild(self._results(self._run(kept, loops, t, blocks)))
             run = self._run(kept, loops, t, self._blocks(rows))
-            ys = [run.read(v, box) for v, box in zip(graph.outputs, self.outs, strict=True)]
-            if self.width == 1:
-                ys = [jnp.squeeze(y, r.dim) for y, r in zip(ys, self.rows, strict=True)]
-            ys = without_derivative(own, OWN, without_derivative(self.plan.odd, ODD, ys))
-            carry = t + self.width, {v: run.whole(v) for v in kept}, loops | run.new_loops
+            ys = self._results(run)
+            carry = t + self.width, {v: run.carried(v) for v in kept}, loops | run.new_loops
             return carry, self.staged.rebuild(ys)
 
         made = {v: graph.maker[v] for v in self.keep}
         step.kept = {
             f"{node.name if node else 'input'} {v}": (
-                type_text(graph.avals[v]),
-                bytes_of(graph.avals[v]),
+                type_text(self.plan.kept_type(v)),
+                bytes_of(self.plan.kept_type(v)),
                 compat.where(node.eqn) if node else "",
             )
             for v, node in made.items()
         }
         return step
+
+    def _results(self, run: Run) -> list:
+        """The rows of the results."""
+        ys = [run.read(v, box) for v, box in zip(self.plan.graph.outputs, self.outs, strict=True)]
+        if self.width == 1:
+            ys = [jnp.squeeze(y, r.dim) for y, r in zip(ys, self.rows, strict=True)]
+        return without_derivative(self.own, OWN, without_derivative(self.plan.odd, ODD, ys))
+
+    def _check_ahead(self) -> None:
+        """Whether the next rows of the result are there before those of the input."""
+        for v, rows in zip(self.plan.graph.outputs, self.rows, strict=True):
+            if rows.lag < self.width:
+                node = self.plan.graph.maker[v]
+                raise TransformError(
+                    f"row s of a result depends on row s - {rows.lag}, so a step of {self.width} "
+                    "needs its rows",
+                    where=compat.where(node.eqn) if node else "",
+                    hint="give them: step(carry, rows)",
+                )
 
     def _blocks(self, rows: Any) -> list:
         graph = self.plan.graph

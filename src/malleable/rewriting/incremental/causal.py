@@ -6,40 +6,33 @@ attention scores do. What lies in these beyond the present is not known yet; wha
 is known where a mask says so, and only then may a reduction take it in.
 """
 
-import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.programs.primitives import has, kind
-from malleable.rewriting.boxes.dependence import ELEMENTWISE, Along, Before, rel
+from malleable.rewriting.boxes.dependence import Along, Before, rel, runs_bodies
 from malleable.rewriting.boxes.spans import Span, Start
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.loops import ROUNDS, TIME, Layers, Recurrence
-from malleable.rewriting.incremental.plan import Plan, execute, inside_of, opened
-
-
-class Beyond(enum.Enum):
-    """What stands beyond the present: all but ODD and LOW does not depend on what comes later."""
-
-    ODD = "anything, also inf or NaN: no zero takes it away"
-    LOW = "a number below MASKED, which one is not known"
-    NEGATIVE = "a number below MASKED"
-    INFINITE = "-inf"
-    ZERO = "0"
-    ONE = "1"
-    KNOWN = "numbers"
-    LARGE = "numbers, some of which undo a mask that they are added to"
-
-
-SURE = {*Beyond} - {Beyond.ODD, Beyond.LOW}
-NEGATIVES = {Beyond.LOW, Beyond.NEGATIVE, Beyond.INFINITE}
-MASKED = -1e9  # added to a score, or in its place: its weight is exp(this - the largest) = 0
+from malleable.rewriting.incremental.masks import (
+    SURE,
+    Beyond,
+    as_if,
+    is_high,
+    is_low,
+    is_one,
+    is_taken_away,
+    is_zero,
+    masked,
+    sort_of,
+    sort_of_negative,
+)
+from malleable.rewriting.incremental.plan import Plan, inside_of, opened
+from malleable.rewriting.incremental.windows import narrow
 
 
 class Loose(NamedTuple):
@@ -90,7 +83,7 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, first: bool) -> dict[i
             raise refuse(node, "the last state of a loop over all rows is used")
         if node.name == "scan":
             made = _loop_in_time(plan, node, found, width, first)
-        elif compat.bodies(node.params):
+        elif runs_bodies(node.eqn):
             raise refuse(node, f"what `{node.name}` decides or carries may change with any row")
         else:
             made = [_through(plan, node, found, first)] * len(node.outs)
@@ -150,8 +143,9 @@ def _through(plan: Plan, node: Node, found: dict, first: bool) -> Rows:
         lag = min(p.lag for p in kept if p.dim == dim)
     else:
         dim, lag = _triangle(plan, node, rows)
-    if any(p.dim is not None for p in loose) or any(p.dim != dim for p in kept):
-        lag = min(lag, 0)  # a row is made when the columns up to it are known
+    columns = [p.lag for p in loose if p.dim is not None] + [p.lag for p in kept if p.dim != dim]
+    if columns:
+        lag = min(lag, max(0, min(columns)))  # a row is made when the columns up to it are known
     loose = [part for p in loose if (part := _seen_from(node, p, rows[p.operand], dim, lag))]
     if kept:
         _check_gone(node, [p for p in (*rows.values(), *loose) if p.dim is None], set(rows))
@@ -281,6 +275,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) 
         state = new
     else:
         raise refuse(node, "the state of a loop reaches further back in each turn")
+    narrow(inner, inside, width)
     plan.loops[node.outs[0]] = Layers(node, view, inner)
     plan.odd = plan.odd or inner.odd
     ys = [inside.get(b, ()) for b in graph.outputs[len(h) :]]
@@ -310,14 +305,14 @@ def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim:
 
     def of(k: int) -> Beyond | None:
         if node.ins[k] not in found:
-            ask = sort_of_negative if _is_taken_away(plan, node, k) else sort_of
+            ask = sort_of_negative if is_taken_away(plan, node, k) else sort_of
             return _of_constant(plan, node, k, out, dim, lag, ask)
         if k not in parts:
             return Beyond.KNOWN
         return parts[k].beyond if parts[k].lag == lag else None
 
     kinds = [of(k) for k in range(len(node.ins))]
-    made = masked(node, kinds, "add" if _is_taken_away(plan, node, 1) else node.name)
+    made = masked(node, kinds, as_if(plan, node))
     if made == Beyond.ODD and Beyond.ODD not in kinds:
         plan.odd = plan.odd or node.eqn
     if made in (Beyond.NEGATIVE, Beyond.LOW):
@@ -325,37 +320,14 @@ def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim:
         for k, v in enumerate(node.ins):
             is_mask = k == 0 if node.name == "select_n" else kinds[k] == Beyond.NEGATIVE
             if is_mask and plan.is_constant(v) and plan.shape(v):
-                masks = _is_low
+                masks = is_low
                 if node.name == "select_n":
-                    masks = _is_one if kinds[k] == Beyond.ONE else _is_zero
-                elif _is_taken_away(plan, node, k):
-                    masks = _is_high
+                    masks = is_one if kinds[k] == Beyond.ONE else is_zero
+                elif is_taken_away(plan, node, k):
+                    masks = is_high
                 if not _of_constant(plan, node, k, out, dim, lag, masks, known=True):
                     return Beyond.KNOWN if made == Beyond.NEGATIVE else None
     return made
-
-
-def _is_taken_away(plan: Plan, node: Node, k: int) -> bool:
-    """Whether an operand is a constant of which the negative is added."""
-    return node.name == "sub" and k == 1 and plan.is_constant(node.ins[1])
-
-
-def _is_zero(c: np.ndarray) -> np.ndarray:
-    return c == 0
-
-
-def _is_one(c: np.ndarray) -> np.ndarray:
-    return c == 1
-
-
-def _is_low(c: np.ndarray) -> np.ndarray:
-    """Where a constant masks: half precision has no number below MASKED but -inf."""
-    least = float(np.finfo(c.dtype).min) if c.dtype.kind == "f" else MASKED
-    return c <= max(MASKED, least)
-
-
-def _is_high(c: np.ndarray) -> np.ndarray:
-    return _is_low(-c)
 
 
 def _of_constant(plan: Plan, node: Node, k: int, out: Rows, dim: int, lag: int, ask, known=False):
@@ -386,105 +358,3 @@ def _of_constant(plan: Plan, node: Node, k: int, out: Rows, dim: int, lag: int, 
         c = np.broadcast_to(c, (*later.shape, *c.shape[2:]))[later]
     plan.memo[key] = ask(c)
     return plan.memo[key]
-
-
-def sort_of(c: np.ndarray) -> Beyond:
-    """What some constants have in common.
-
-    >>> sort_of(np.array([-np.inf, -1e10])).name, sort_of(np.zeros(2)).name
-    ('NEGATIVE', 'ZERO')
-    """
-    if (c == 0).all():
-        return Beyond.ZERO
-    if (c == 1).all():
-        return Beyond.ONE
-    if c.dtype.kind != "f":
-        return Beyond.KNOWN
-    if _is_low(c).all():
-        return Beyond.INFINITE if np.isneginf(c).all() else Beyond.NEGATIVE
-    return Beyond.KNOWN if (c < -MASKED / 2).all() else Beyond.LARGE
-
-
-def sort_of_negative(c: np.ndarray) -> Beyond:
-    """`sort_of` of what is added where a constant is taken away."""
-    return sort_of(-c)
-
-
-MOVES = kind("dims", "cast", "same") - {"bitcast_convert_type"}
-MOVES |= {"name", "sharding_constraint", "reduce_max"}
-PARTIAL = has("partial", "special")
-LEVEL = has("levels", "extremum") | {"clamp", "select_n"}
-
-
-def masked(node: Node, kinds: Sequence[Beyond | None], name: str) -> Beyond | None:
-    """What stands beyond in the result of a node, by what stands beyond in its operands."""
-    sure = Beyond.KNOWN if SURE.issuperset(kinds) else None
-    if not sure and name in PARTIAL:
-        sure = Beyond.ODD if _holds_floats(node) else None
-    if NEGATIVES.intersection(kinds) and name not in LEVEL:
-        sure = Beyond.ODD if _holds_floats(node) else sure
-    if Beyond.ODD in kinds and name != "select_n":
-        return Beyond.ODD if _holds_floats(node) else None
-    is_bool = np.dtype(node.eqn.outvars[0].aval.dtype).kind == "b"
-    match name, tuple(kinds):
-        case "select_n", (Beyond.ZERO, one, *_):
-            return one
-        case "select_n", (Beyond.ONE, _, other, *_):
-            return other
-        case "select_n", (which, *cases):
-            if which in SURE and len({*cases}) == 1:
-                return cases[0]
-            return Beyond.ODD if Beyond.ODD in cases else sure
-        case "mul", both if Beyond.ZERO in both:
-            return Beyond.ZERO
-        case (("mul" | "and"), (one, other)) if Beyond.ONE in (one, other):
-            return other if one == Beyond.ONE else one
-        case ("and", both) if Beyond.ZERO in both:
-            return Beyond.ZERO
-        case ("or", both) if Beyond.ONE in both and is_bool:
-            return Beyond.ONE
-        case (("or" | "add" | "add_any"), (one, other)) if Beyond.ZERO in (one, other):
-            return other if one == Beyond.ZERO else one
-        case "sub", (one, other) if other == Beyond.ZERO:
-            return one
-        case "sub", (one, Beyond.ONE) if one == Beyond.ONE:
-            return Beyond.ZERO
-        case (("add" | "add_any"), both) if Beyond.LARGE in both:
-            return sure
-        case (("add" | "add_any"), both) if NEGATIVES.intersection(both):
-            return (
-                Beyond.INFINITE
-                if Beyond.INFINITE in both
-                else Beyond.NEGATIVE
-                if SURE.issuperset(both)
-                else Beyond.LOW
-            )
-        case "sub", (one, other) if one in NEGATIVES and other not in NEGATIVES:
-            return one if one == Beyond.INFINITE or other in SURE else Beyond.LOW
-        case "max", both if NEGATIVES.issuperset(both):
-            return Beyond.NEGATIVE if Beyond.LOW not in both else Beyond.LOW
-        case "not", (Beyond.ZERO,) if is_bool:
-            return Beyond.ONE
-        case "not", (Beyond.ONE,) if is_bool:
-            return Beyond.ZERO
-        case (("exp" | "exp2" | "logistic"), (one,)) if one in NEGATIVES:
-            return Beyond.ZERO
-        case "div", (Beyond.ZERO, other) if other in SURE:
-            return Beyond.ZERO
-        case _, (one,) if name in MOVES and (
-            one in (Beyond.ZERO, Beyond.ONE) or _holds_floats(node)
-        ):
-            return one
-        case _, (Beyond.ZERO | Beyond.ONE as one,) if name in ELEMENTWISE:
-            with jax.ensure_compile_time_eval():  # of a number
-                number = jnp.asarray(one is Beyond.ONE, node.eqn.invars[0].aval.dtype)
-                return sort_of(np.asarray(execute(node, [number])[0]))
-        case "reduce_sum", (one,) if one in (Beyond.ZERO, Beyond.NEGATIVE, Beyond.INFINITE):
-            return one
-        case "dot_general", both if Beyond.ZERO in both:
-            return Beyond.ZERO
-    return sure
-
-
-def _holds_floats(node: Node) -> bool:
-    return np.dtype(node.eqn.outvars[0].aval.dtype).kind in "fV"

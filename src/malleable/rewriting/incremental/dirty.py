@@ -5,7 +5,7 @@ from typing import Any
 
 from malleable import compat
 from malleable.notes import note
-from malleable.rewriting.boxes.dependence import Along, dirty_box, rel
+from malleable.rewriting.boxes.dependence import Along, dirty_box, rel, runs_bodies
 from malleable.rewriting.boxes.spans import Box, Span, merged, whole, whole_span
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.loops import ROUNDS, Layers, Rows, forgets
@@ -47,7 +47,7 @@ def _put(plan: Plan, v: int, boxes: Boxes) -> None:
 
 def _spread(plan: Plan, node: Node, nominal: Mapping[int, Boxes], out: int) -> Boxes:
     shape = plan.shape(out)
-    if compat.bodies(node.params):
+    if runs_bodies(node.eqn):
         return (whole(shape),)
     tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
     boxes = [
@@ -63,7 +63,7 @@ def _say(plan: Plan, node: Node, nominal: Mapping[int, Boxes], made: Sequence[Bo
     parts = [v for v in node.ins if v in nominal and nominal[v][0] != plan.whole(v)]
     all_of = [v for v, boxes in zip(node.outs, made, strict=True) if boxes == (plan.whole(v),)]
     if parts and all_of and any(plan.shape(v) for v in all_of):
-        tables = [] if compat.bodies(node.params) else rel(node.eqn)
+        tables = [] if runs_bodies(node.eqn) else rel(node.eqn)
         if not any(isinstance(entry, Along) for entries in tables for entry in entries):
             why = "each of its results may depend on the part that changes"
             note(f"`{node.name}` is computed whole", compat.where(node.eqn), why)

@@ -18,6 +18,8 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.core.stage import stage, staged_arguments
 from malleable.errors import TransformError
+from malleable.notes import note
+from malleable.programs.cost import flop, flop_of
 from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import identity_of
 from malleable.rewriting.boxes.spans import Box, Span, Start, sizes_of, whole_span
@@ -159,6 +161,13 @@ class Program:
         self.plan, self.inputs = plan, list(nominal)
         self.own = own_derivative(staged.jaxpr)
         self.keep = self._asked()
+        if self._is_dearer():
+            boxes = {v: plan.boxes[v] for v in nominal}
+            self.plan = plan = Plan(graph, limits)
+            mark_dirty(plan, {v: (plan.whole(v),) for v in nominal})
+            plan.boxes |= boxes
+            self.keep = self._asked()
+            note("an update computes all", "", "parts would cost more than the function does")
 
     def _input(self, argument, path) -> int:
         if (argument, path) not in self.places:
@@ -207,7 +216,34 @@ class Program:
             run = self._run(kept, loops, changes)
             return [run.whole(v) for v in plan.graph.outputs]
 
-        return sorted({*asked_for(every, trial), *self.inputs})
+        return sorted({*asked_for(every, trial)[0], *self.inputs})
+
+    def _is_dearer(self) -> bool:
+        """Whether an update would do more operations than the function, for all it computes."""
+        plan, parts, whole = self.plan, 0.0, 0
+        for node in plan.nodes:
+            operations, first = flop_of(node.eqn), node.outs[0]
+            whole += operations
+            numbers = sum(math.prod(sizes_of(box)) for box in plan.boxes.get(first, ()))
+            parts += operations * min(1.0, numbers / max(1, math.prod(plan.shape(first))))
+        if 2 * parts < whole:
+            return False
+        types = [plan.type_of(v) for v in plan.graph.inputs]
+        kept, loops = jax.eval_shape(self._state, types)
+        changes = {
+            k: self._zeros(box, v)
+            for (k, box), v in zip(self.blocks.values(), self.inputs, strict=True)
+        }
+
+        def update(kept, loops, changes):
+            run = self._run(kept, loops, changes)
+            return [run.whole(v) for v in plan.graph.outputs]
+
+        return flop(compat.trace(update, kept, loops, changes)) > flop(self.staged.jaxpr)
+
+    def _state(self, args: Sequence) -> tuple[dict, dict]:
+        values, loops = self.plan.values(args)
+        return {v: values[v] for v in self.keep}, loops
 
     def _zeros(self, box: Box, v: int):
         block = jnp.zeros(sizes_of(box), self.plan.graph.avals[v].dtype)

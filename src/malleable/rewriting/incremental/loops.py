@@ -112,7 +112,9 @@ class Layers:
                 run = Run(inner, kept, loops, at, fresh, clean)
                 return [self._result(run, v, k) for k, v in enumerate(self.outs)]
 
-            self._keep = asked_for(every, trial)
+            self._keep, reads = asked_for(every, trial)
+            if TIME in inner.limits:
+                inner.keep_rings(reads, TIME)
         return self._keep
 
     def start(self, xs: Sequence) -> tuple[list, Any]:
@@ -154,7 +156,7 @@ class Layers:
             one = Run(inner, before, inside, run.at, fresh, clean)
             outs = [self._result(one, v, k) for k, v in enumerate(self.outs)]
             n = len(h)
-            return outs[:n], (outs[n:], {v: one.whole(v) for v in before}, inside | one.new_loops)
+            return outs[:n], (outs[n:], {v: one.carried(v) for v in before}, inside | one.new_loops)
 
         options = {"length": self.view.length, "reverse": self.view.reverse}
         last, (ys, kept, loops) = lax.scan(body, begin, (rows, kept, loops), **options)
@@ -209,7 +211,8 @@ class Recurrence:
         outs = node.outs[len(carry) :]
         box = [run.plan.boxes[v][0] for v in outs]
         old = [
-            cut(run.kept[v], b, 0, run.at, run.plan.limits) for v, b in zip(outs, box, strict=True)
+            cut(run.before(v), b, 0, run.at, run.plan.limits)
+            for v, b in zip(outs, box, strict=True)
         ]
         first, moved = self.nominal.start.value(run.at), self.span.start.value(run.at)
 

@@ -12,8 +12,9 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.dependence import ELEMENTWISE
-from malleable.rewriting.boxes.spans import Box, whole
+from malleable.rewriting.boxes.spans import Box, Span, whole
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.incremental.forms import clarify
 
 CHEAP = ELEMENTWISE | kind("dims") | {"iota", "slice"}  # rather made again in part than kept
 FOLDED = 1 << 27  # numbers: constants up to this size are worked out to look at them
@@ -25,8 +26,9 @@ class Plan:
     limits: the smallest and the largest value of each symbol; boxes: of the values that change,
     inside of the arrays; loops: how a loop is gone through, by its first result; constants: what is
     known of the inputs; rows: the dimension that runs in time of a value, and how many rows of it
-    are known before the first; odd: what may be no number, or have no derivative, where rows are
-    not known yet.
+    are known before the first; rings: how many of the latest rows are kept, where not all are;
+    narrowed: by (result, operand), the span of a dimension that is read of it; odd: what may be no
+    number, or have no derivative, where rows are not known yet.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class Plan:
         self.boxes: dict[int, tuple[Box, ...]] = {}
         self.loops: dict[int, Any] = {}
         self.rows: dict[int, tuple[int, int]] = {}
+        self.rings: dict[int, int] = {}
+        self.narrowed: dict[tuple[int, int], tuple[int, Span]] = {}
         self.odd: compat.Eqn | None = None
         self.memo: dict[Any, Any] = {}  # what was found out about constants
         self._folded: dict[int, Any] = dict(constants or {})
@@ -110,12 +114,47 @@ class Plan:
         return memo[v]
 
     def begun(self, v: int, x: Any) -> Any:
-        """A value before the first row: what stands where rows are not known yet is a number."""
-        if v not in self.rows or not jnp.issubdtype(x.dtype, jnp.inexact):
+        """What is kept of a value before the first row.
+
+        What stands where rows are not known yet is a number.
+        """
+        if v not in self.rows:
             return x
         dim, known = self.rows[v]
-        place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
-        return jnp.where((place < known) | jnp.isfinite(x), x, jnp.zeros((), x.dtype))
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+            x = jnp.where((place < known) | jnp.isfinite(x), x, jnp.zeros((), x.dtype))
+        if (size := self.rings.get(v)) is not None:
+            slots = np.arange(size)
+            rounds = np.maximum((known - 1 - slots) // size, 0)
+            x = jnp.take(x, slots + size * rounds, axis=dim)
+        return x
+
+    def kept_type(self, v: int) -> jax.ShapeDtypeStruct:
+        """The type of what is kept of a value."""
+        shape = list(self.shape(v))
+        if v in self.rings:
+            shape[self.rows[v][0]] = self.rings[v]
+        return jax.ShapeDtypeStruct(tuple(shape), self.graph.avals[v].dtype)
+
+    def keep_rings(self, reads: Mapping[int, Sequence[Box]], symbol: str) -> None:
+        """Keep, of values of which only rows near the latest are read, only these.
+
+        Row p is in slot p % size, so that a row that is new takes the place of the oldest.
+        """
+        steps = np.arange(self.limits[symbol][1] + 1)
+        for v, boxes in reads.items():
+            if v not in self.rows:
+                continue
+            (dim, lag), n = self.rows[v], self.shape(v)[self.rows[v][0]]
+            spans = [box[dim] for box in boxes]
+            if any(span.size >= n for span in spans):
+                continue
+            lowest = [np.maximum(span.start.places({symbol: steps}), 0) for span in spans]
+            size = max(1, *((steps + max(lag, 0) - p).max() for p in lowest))
+            size = 1 if size == 1 else size + 1  # with a place for the new row, which is put first
+            if size <= n // 2:
+                self.rings[v] = int(size)
 
     def values(self, args: Sequence) -> tuple[dict[int, Any], dict[int, Any]]:
         """All values of the program on whole arguments, and what its loops keep."""
@@ -164,6 +203,7 @@ def opened(program: compat.Jaxpr) -> Graph:
                 where=compat.where(node.eqn),
                 hint="take it out of the function, or return what it is given",
             )
+    clarify(graph, lambda v: Plan(graph, {}).small_constant(v))
     return graph
 
 
@@ -218,14 +258,25 @@ class Seen(dict):
     def __init__(self, values: Mapping, asked: set):
         super().__init__(values)
         self.asked = asked
+        self.parts: dict[int, list[Box]] = {}  # the boxes that are read
 
     def __getitem__(self, v):
         self.asked.add(v)
         return super().__getitem__(v)
 
 
-def asked_for(types: Mapping[int, Any], trial: Callable) -> list[int]:
-    """Which of the values of some types trial(values) asks for; nothing is computed."""
-    asked: set = set()
-    jax.eval_shape(lambda values: trial(Seen(values, asked)), dict(types))
-    return sorted(asked)
+def asked_for(types: Mapping[int, Any], trial: Callable) -> tuple[list[int], dict]:
+    """Which of the values of some types trial(values) asks for, and the boxes that it reads.
+
+    Nothing is computed.
+    """
+    asked, reads = set(), {}
+
+    def tried(values):
+        seen = Seen(values, asked)
+        out = trial(seen)
+        reads.update(seen.parts)
+        return out
+
+    jax.eval_shape(tried, dict(types))
+    return sorted(asked), reads

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.rewriting.boxes.blocks import compute, cut, identity_of, put
-from malleable.rewriting.boxes.dependence import CUMULATIVE
-from malleable.rewriting.boxes.spans import Box, Span, sizes_of
+from malleable.rewriting.boxes.blocks import compute, cut, filled, identity_of, put, rows_at
+from malleable.rewriting.boxes.dependence import CUMULATIVE, runs_bodies
+from malleable.rewriting.boxes.spans import Box, Span, sizes_of, whole_span
 from malleable.rewriting.graph.graph import Node
-from malleable.rewriting.incremental.plan import CHEAP, Plan, execute
+from malleable.rewriting.incremental.plan import CHEAP, Plan, Seen, execute
 
 GOES_ON: dict[str, Any] = {  # from its last row
     "cumsum": jnp.add,
@@ -53,16 +54,22 @@ class Run:
         self._blocks.update(zip(node.outs, map(list, zip(*rows, strict=True)), strict=True))
 
     def _compute(self, node: Node, box: Box) -> list:
-        if compat.bodies(node.params) and box == self.plan.whole(node.outs[0]):
+        if runs_bodies(node.eqn) and box == self.plan.whole(node.outs[0]):
             return execute(node, [self.whole(v) for v in node.ins])
         ins = node.ins
         return compute(
             node.eqn,
             box,
-            lambda k, part, fill: self.read(ins[k], part, fill),
+            lambda k, part, fill: self.read(ins[k], self._narrowed(node, k, part), fill),
             self.at,
             lambda k: self.plan.small_constant(ins[k]),
         )
+
+    def _narrowed(self, node: Node, k: int, part: Box) -> Box:
+        if (window := self.plan.narrowed.get((node.outs[0], k))) is None:
+            return part
+        dim, span = window
+        return (*part[:dim], span, *part[dim + 1 :])
 
     def _running(self, node: Node, box: Box) -> list:
         """A cumulative operation goes on from its own last row."""
@@ -70,7 +77,7 @@ class Run:
         start = box[axis].start.moved(1, -1)
         last = tuple(Span(start, 1) if d == axis else span for d, span in enumerate(box))
         unit = identity_of(node.name, self.plan.graph.avals[out].dtype)
-        before = cut(self.kept[out], last, unit, self.at, self.plan.limits)
+        before = self._old(out, last, unit)
         with compat.source(node.eqn):
             (rows,) = compat.bind(node.eqn, [self.read(node.ins[0], box)])
             return [GOES_ON[node.name](before, rows).astype(rows.dtype)]
@@ -90,6 +97,75 @@ class Run:
         """A value as it is now: what is kept of it, with its new blocks."""
         if v not in self.plan.boxes:
             return self.clean(v)
+        self._note(v, self.plan.whole(v))
+        return self._put(v)
+
+    def before(self, v: int) -> Any:
+        """A value as it was."""
+        self._note(v, self.plan.whole(v))
+        return self.kept[v]
+
+    def carried(self, v: int) -> Any:
+        """What is kept of a value from now on."""
+        if (size := self.plan.rings.get(v)) is None:
+            return self.whole(v)
+        if v not in self._new:
+            self._new[v] = self._ring(v, size)
+        return self._new[v]
+
+    def _ring(self, v: int, size: int) -> Any:
+        plan = self.plan
+        dim, block, kept = plan.rows[v][0], self.block(v), self.kept[v]
+        start, n = plan.boxes[v][0][dim]
+        latest = min(n, size)
+        block = lax.slice_in_dim(block, n - latest, n, axis=dim)
+        first = start.value(self.at) + (n - latest)
+        if latest == 1 == size:
+            return block
+        if latest == 1:
+            return lax.dynamic_update_slice_in_dim(kept, block, first % size, dim)
+        slots = (first + jnp.arange(latest)) % size
+        return kept.at[(slice(None),) * dim + (slots,)].set(block, unique_indices=True)
+
+    def _note(self, v: int, box: Box) -> None:
+        if isinstance(self.kept, Seen):
+            self.kept.parts.setdefault(v, []).append(box)
+
+    def _old(self, v: int, box: Box, fill: Any) -> Any:
+        """The block of a value as it was."""
+        self._note(v, box)
+        if v in self.plan.rings:
+            return self._turned(v, box, fill, None)
+        return cut(self.kept[v], box, fill, self.at, self.plan.limits)
+
+    def _turned(self, v: int, box: Box, fill: Any, block: Any) -> Any:
+        """The block of a value of which the latest rows are kept, and `block` is new."""
+        plan, size, kept = self.plan, self.plan.rings[v], self.kept[v]
+        (dim, _), span = plan.rows[v], box[plan.rows[v][0]]
+        place = span.start.value(self.at) + jnp.arange(span.size)
+        first, width = plan.boxes[v][0][dim]
+        behind = first.offset - span.start.offset
+        if block is not None and width == 1 < size:
+            x = rows_at(self.carried(v), place % size, dim)
+        elif block is None or (
+            first[:2] == span.start[:2] and behind >= 0 and span.size <= behind + width
+        ):  # so many rows of before, and then new ones
+            old = place[: span.size if block is None else behind]
+            x = [kept if size == 1 == len(old) else rows_at(kept, old % size, dim)]
+            if block is not None and len(old) < span.size:
+                x.append(lax.slice_in_dim(block, 0, span.size - len(old), axis=dim))
+            x = lax.concatenate(x, dim) if len(old) else x[-1]
+        else:
+            x, since = rows_at(kept, place % size, dim), place - first.value(self.at)
+            if width > 1:
+                block = rows_at(block, jnp.clip(since, 0, width - 1), dim)
+            along = [-1 if d == dim else 1 for d in range(x.ndim)]
+            x = jnp.where((since >= 0).reshape(along), block, x)
+        x = filled(x, dim, place, plan.shape(v)[dim], span.start.bounds(plan.limits), fill)
+        rest = tuple(whole_span(s.size) if d == dim else s for d, s in enumerate(box))
+        return cut(x, rest, fill, self.at, plan.limits)
+
+    def _put(self, v: int) -> Any:
         if v not in self._new:
             boxes = self.plan.boxes[v]
             if boxes[0] == self.plan.whole(v):
@@ -114,7 +190,10 @@ class Run:
             return cut(self.clean(v), box, fill, self.at, plan.limits)
         if box in plan.boxes[v]:
             return self.block(v, plan.boxes[v].index(box))
-        return cut(self.whole(v), box, fill, self.at, plan.limits)
+        self._note(v, box)
+        if v in plan.rings:
+            return self._turned(v, box, fill, self.block(v))
+        return cut(self._put(v), box, fill, self.at, plan.limits)
 
 
 def zeros(plan: Plan, v: int) -> list:
