@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from malleable.execution.common import anf, code_objects, work
+from malleable.execution.common import anf, code_objects
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.options import Options
 from malleable.execution.common.sizes import trace_symbolic
@@ -43,6 +43,7 @@ from malleable.execution.regions.signatures import compiling, flatten, is_away, 
 from malleable.execution.regions.tracing import UNSET, Failed
 from malleable.frontend.syntax.rewrite import NoSource, mangle
 from malleable.notes import note
+from malleable.programs.cost import equations
 from malleable.programs.equations import mentions
 from malleable.python_source import nodes, scopes, source
 from malleable.rewriting.passes.passes import pipeline
@@ -433,9 +434,9 @@ class Partition:
 
     def pays(self, state: State, found) -> bool:
         """Whether a program is worth the look at its arguments that finds it, at each call."""
-        equations = work.equations(found.program)
+        count = equations(found.program)
         fixed = found.dynamic.count(False)  # parts of the key: each item of a list of text
-        return fixed <= LEAVES * equations and not (state.by_value and equations <= FEW)
+        return fixed <= LEAVES * count and not (state.by_value and count <= FEW)
 
     def act(self, region: Region, state: State, found: "list | Found") -> None:
         """Cut the region as was decided."""
