@@ -34,12 +34,15 @@ ROWS = {
     "rewriting": [
         {"machine"},
         {"graph"},
+        {"boxes"},
+        {"sharding"},
         {"passes"},
-        {"axis", "rules", "boxes"},
+        {"axis", "rules"},
         {"streaming", "incremental"},
         {"check"},
     ],
     "rewriting/boxes": [{"spans"}, {"dependence"}, {"blocks"}],
+    "rewriting/sharding": [{"placement"}, {"parts"}, {"local"}, {"steps"}],
     "rewriting/incremental": [{"forms"}, {"plan"}, {"run"}, {"."}],
     "rewriting/streaming": [{"strategy"}, {"region"}, {"schedule"}, {"emit"}, {"."}],
     "execution": [
@@ -78,17 +81,17 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(77650, 58000),
-    "compat": Budget(2740, 2300),
+    "all": Budget(83120, 58000),
+    "compat": Budget(2900, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1870, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(14215, 12500),
+    "rewriting": Budget(16550, 12500),
     "python_source": Budget(1400, 1400),
     "arrays": Budget(3450, 3100),
-    "frontend": Budget(13350, 9300),
-    "execution": Budget(13080, 10300),
-    "inspection": Budget(22460, 16000),
+    "frontend": Budget(13390, 9300),
+    "execution": Budget(13100, 10300),
+    "inspection": Budget(23050, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(700, 700),
 }
@@ -368,7 +371,7 @@ def test_the_foundation_is_read_in_one_sitting():
     assert sum(sizes.values()) <= 2580, sizes
 
 
-@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 450)])
+@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 540)])
 def test_the_rest_of_the_door_is_small(which, most):
     """What JAX has no public way for, and what only those who look into programs need of it.
 

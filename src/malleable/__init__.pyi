@@ -62,6 +62,7 @@ from malleable.frontend.common.hints import skip as skip
 from malleable.frontend.convert import autograph as autograph
 from malleable.inspection import export as export
 from malleable.inspection.calls import trace_calls as trace_calls
+from malleable.inspection.costs.communication import communication as communication
 from malleable.inspection.costs.cost import cost as cost
 from malleable.inspection.debugging.debugger import step as step
 from malleable.inspection.debugging.nonfinite import first_nonfinite as first_nonfinite
@@ -82,6 +83,12 @@ from malleable.rewriting.check import check_rule as check_rule
 from malleable.rewriting.incremental.as_scan import as_scan as as_scan
 from malleable.rewriting.incremental.incremental import incremental as incremental
 from malleable.rewriting.passes.buffers import unbuffer as unbuffer
+from malleable.rewriting.passes.collectives import (
+    defer_collectives as defer_collectives,
+)
+from malleable.rewriting.passes.collectives import (
+    microbatch as microbatch,
+)
 from malleable.rewriting.passes.dims import merge_dims as merge_dims
 from malleable.rewriting.passes.fold import fold as fold
 from malleable.rewriting.passes.hoist import hoist as hoist
@@ -92,6 +99,7 @@ from malleable.rewriting.passes.passes import dce as dce
 from malleable.rewriting.passes.passes import optimize as optimize
 from malleable.rewriting.passes.passes import pipeline as pipeline
 from malleable.rewriting.passes.products import matmul_order as matmul_order
+from malleable.rewriting.passes.remat import remat as remat
 from malleable.rewriting.passes.reroll import reroll as reroll
 from malleable.rewriting.rules.library import LIBRARY as LIBRARY
 from malleable.rewriting.rules.misses import Miss as Miss

@@ -23,5 +23,6 @@ from malleable.compat.linear import *
 from malleable.compat.looking import *
 from malleable.compat.markers import *
 from malleable.compat.programs import *
+from malleable.compat.shardings import *
 from malleable.compat.tracers import *
 from malleable.compat.views import *

@@ -165,6 +165,14 @@ def stamped(eqn: Eqn, name: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def on_line(eqn: Eqn) -> Iterator[None]:
+    """As `source`, on the mesh that is set now, not on that of the equation."""
+    info = eqn.source_info
+    with source_info_util.user_context(info.traceback, name_stack=info.name_stack):
+        yield
+
+
 def moved(jaxpr: Jaxpr, eqn: Eqn, name: str) -> Jaxpr:
     """A program as if it had been traced at the line of `eqn`, under the name of who rewrites."""
     info = eqn.source_info

@@ -68,6 +68,8 @@ CALL = "__call__"  # of an object: a custom_vjp, a function that vjp has made
 TRANSFORMATIONS = {*TREE_MAP, *FUNCTIONAL, *VMAP, *GRADS[:2], *MAP, *ASSOCIATIVE}
 TRANSFORMATIONS |= {*JVP[1:], *VJP, *_of("api", "grad_f")}
 _of("interpreters.partial_eval", "trace_to_jaxpr_dynamic trace_to_subjaxpr_nounits")
+TRACE = ("trace_to_jaxpr", "trace_to_jaxpr_nocache")  # of a jit; the second from JAX 0.11 on
+TRACE_JIT = _of("pjit", "_trace_for_jit")
 TRACING = ("trace_to_jaxpr", "trace_to_subjaxpr")  # what they begin with
 
 
@@ -102,6 +104,9 @@ class Held:
     args = Local((*GRAD, *JACOBIAN, *VMAP, *JIT, *RERAISE, *NAN_CHECK, *MAPPED, *METHODS))
     kwargs = Local((*VMAP, *JIT, *RERAISE, *NAN_CHECK))
     jit_info = Local(JIT[:1], "ji")
+    dynamic = Local(JIT[:1], "dynargs")  # of a jit: its flat arguments, without static ones
+    in_shardings = Local(TRACE_JIT, "in_shardings_flat")
+    in_tracers = Local((), "in_tracers")  # of TRACE
     x = Local((*OUTPUT_CHECK, *OUTPUTS, *JIT_INPUT[:1]))
     option = Local(OPTION_CHECK[:2], "argnames_name", "argnums_name")
     unknown = Local(OPTION_CHECK[:1], "invalid_argnames", "invalid_kwargs")

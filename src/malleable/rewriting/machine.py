@@ -111,6 +111,7 @@ class Machine:
     term_equations: Equations = 256  # that they may take: more take XLA seconds to compile
     tail_equations: Equations = 32  # that follow a block and are taken into it
     slow_places: Elements = 8  # from here on `argmax` is slower than a `max` and a search
+    shares_caches: Fact = True  # the devices of a mesh do, as those of one CPU
     repeats_cotangents: Fact = True  # XLA works out what one is made of for each of its uses
 
     engines: Engines = Engines()
@@ -120,6 +121,23 @@ class Machine:
         """The machine to decide for: the one asked for, else that of JAX's default backend."""
         asked = _asked.get()
         return BACKENDS.get(jax.default_backend(), GPU) if asked is None else asked
+
+    def shared_by(self, devices: int) -> "Machine":
+        """What one of several devices of a mesh has of it: of the caches, and of two cores.
+
+        >>> Machine().shared_by(8).block
+        524288
+        """
+        if not self.shares_caches or devices < 2:
+            return self
+        cache = max(self.core_cache, self.shared_cache // devices)
+        return replace(
+            self,
+            shared_cache=cache,
+            block=min(self.block, cache // 4),  # a gradient has two or three at a time
+            moments=self.moments // devices,
+            product_rows=self.product_rows // 2,
+        )
 
     def table(self) -> list[str]:
         """Each number in a line: its value, its unit, the benchmark, and when that ran."""
@@ -133,7 +151,13 @@ class Machine:
 
 CPU = Machine()
 # What is known of XLA:CPU only; no other number was measured there: they are those of the CPU.
-GPU = TPU = replace(CPU, slow_places=math.inf, summed_columns=math.inf, repeats_cotangents=False)
+GPU = TPU = replace(
+    CPU,
+    slow_places=math.inf,
+    summed_columns=math.inf,
+    repeats_cotangents=False,
+    shares_caches=False,
+)
 BACKENDS = {"cpu": CPU, "gpu": GPU, "tpu": TPU}
 
 _asked: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("machine", default=None)

@@ -356,8 +356,20 @@ def _used(found: blame.Origin) -> str:
     return f", used at {where}," if where and found.argument is None else ""
 
 
+def _values(x) -> np.ndarray:
+    """The numbers of an array, which have to be here."""
+    if compat.is_elsewhere(x):
+        raise MalleableError(
+            "a value that is not finite has parts on devices of other processes: no process can "
+            "say which element",
+            hint="gather the arguments first (multihost_utils.process_allgather(x, tiled=True)), "
+            "or look in each process at what x.addressable_shards holds",
+        )
+    return np.asarray(x)
+
+
 def _bad_kind(x) -> str:
-    x = np.asarray(x)
+    x = _values(x)
     if x.dtype.kind not in "fc":  # bfloat16 and narrower
         x = x.astype(np.float32)
     return "nan" if np.isnan(x).any() else "inf" if np.isinf(x).any() else "large"
@@ -365,7 +377,7 @@ def _bad_kind(x) -> str:
 
 def _first(x, kind, large) -> tuple[int, ...]:
     """The index of the first bad element, () for a scalar."""
-    x = np.asarray(x)
+    x = _values(x)
     if x.dtype.kind not in "fc":
         x = x.astype(np.float32)
     bad = {"nan": np.isnan, "inf": np.isinf, "large": lambda x: np.abs(x) > large}[kind](x)
@@ -382,7 +394,7 @@ def _named_values(atoms, values, names) -> dict[str, Any]:
 
 def _shown_value(name, x, element, output) -> str:
     """`p = -0.3`, or one element of what is as large as the output."""
-    x = np.asarray(x)
+    x = _values(x)
     if x.dtype.kind not in "fciub":
         x = x.astype(np.float32) if x.dtype.kind == "V" else x
     if element and x.shape == np.shape(output):

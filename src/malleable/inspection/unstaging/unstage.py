@@ -64,6 +64,12 @@ def unstage(fun: Callable[P, R]) -> Callable[P, R]:
                 "unstage runs a function on its values, and these are being traced",
                 hint="put unstage around what traces: unstage(jax.jit(f)), not jax.jit(unstage(f))",
             )
+        if any(map(compat.is_elsewhere, jax.tree.leaves((args, kwargs)))):
+            raise MalleableError(
+                "unstage runs on values, and an argument has parts on devices of other processes",
+                hint="gather it first: jax.experimental.multihost_utils.process_allgather(x, "
+                "tiled=True), or run one process",
+            )
         token = _said.set(set())
         try:
             with compat.detoured(_CONSTRUCTS), lanes.unguarded():

@@ -14,6 +14,7 @@ from malleable.programs.evaluate import evaluate
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.graph.slices import rebind
 from malleable.rewriting.passes.passes import configurable, in_bodies
+from malleable.rewriting.sharding.local import on_parts
 
 
 @configurable
@@ -24,8 +25,8 @@ def merge_dims(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     then contracts one dim; as JAX writes it, it contracts two, and XLA first copies an operand,
     transposed: gradients of dense layers over sequences take half the time on a CPU. It works on
     a function before or after `grad`. Bit by bit the same but for the order of sums in a dot.
-    Products that carry an explicit sharding stay; where XLA is to shard dims by itself, merge
-    none of those. Source: the DotDecomposer of XLA, whose transposes these are.
+    On a mesh the dims of what each device has are merged, where the program runs on such parts;
+    elsewhere nothing is. Source: the DotDecomposer of XLA, whose transposes these are.
 
     >>> import jax.numpy as jnp
     >>> from malleable import stage
@@ -33,7 +34,7 @@ def merge_dims(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     >>> [eqn.outvars[0].aval.shape for eqn in merge_dims(program).eqns]
     [(40, 3), (40, 2), (8, 5, 2)]
     """
-    return in_bodies(_merge_all)(jaxpr)
+    return on_parts(in_bodies(_merge_all), jaxpr)
 
 
 def _merge_all(jaxpr):
@@ -54,7 +55,8 @@ def merging(fun: Callable) -> Callable:
     """fun of arrays, run with the dims of its products merged."""
 
     def run(*arrays):
-        return evaluate(merge_dims(compat.trace(fun, *map(jax.typeof, arrays))), arrays)
+        program = compat.trace(fun, *map(jax.typeof, arrays))
+        return evaluate(in_bodies(_merge_all)(program), arrays)
 
     return run
 

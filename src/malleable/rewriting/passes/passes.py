@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.core.stage import stage
+from malleable.core.stage import stage, staged_arguments
 from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.types import short_type
 from malleable.python_source.changes import line_of_function, links, relinked
 from malleable.rewriting.graph.graph import Graph, fingerprint
+from malleable.rewriting.sharding.placement import placed_as, where_they_are
 from malleable.signatures import P, R
 
 Pass = Callable[[compat.Jaxpr], compat.Jaxpr]
@@ -29,13 +30,17 @@ Q = ParamSpec("Q")  # the options of a pass
 LEVELS = ("exact", "reassoc", "fast")  # bit by bit; but for rounding; but for accuracy
 
 
-def optimize(fun: Callable[P, R], *passes: Pass) -> Callable[P, R]:
+def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Callable[P, R]:
     """Return a function of the same arguments, whose program went through `passes` first.
 
     Without passes: `dce` and `cse`. As with `jit`, the function is traced once per signature:
     shapes and dtypes of the arrays and numbers, and the values of all other leaves. jit, grad,
     vmap, checkpoint and shard_map take the result, and may be inside `fun`.
-    Raises TypeError for what is no pass, RuleError for a pass that breaks the program.
+    shardings: where the positional arguments are on a mesh, a NamedSharding, PartitionSpec or None
+    for each, or for a tree of them; by default as they are there, or as those of a `jit` around.
+    Passes that cut or merge axes then do so within the parts of a device.
+    Raises TypeError for what is no pass, RuleError for a pass that breaks the program,
+    TransformError for shardings that do not fit the arguments.
 
     >>> import jax.numpy as jnp
     >>> f = optimize(lambda x: {"y": jnp.sin(x) * jnp.sin(x)})
@@ -46,7 +51,7 @@ def optimize(fun: Callable[P, R], *passes: Pass) -> Callable[P, R]:
         raise TypeError(f"optimize takes a function, then passes, not {fun!r}")
     run = pipeline(*(passes or (dce, cse)))
 
-    def body(args, kwargs, twice):
+    def body(args, kwargs, twice, placed):
         args, kwargs = relinked(_shown((args, kwargs)), twice.it)
         staged = stage(fun)(*args, **kwargs)
         changes = staged.changes
@@ -57,14 +62,17 @@ def optimize(fun: Callable[P, R], *passes: Pass) -> Callable[P, R]:
                 line_of_function(fun),
                 f"{name} changes while it is traced",
             )
-        outs = evaluate(run(staged.jaxpr), list(map(compat.as_array, staged.args)))
+        with placed_as(placed.it and placed.it.among(staged_arguments(fun, args, kwargs)[2])):
+            program = run(staged.jaxpr)
+        outs = evaluate(program, list(map(compat.as_array, staged.args)))
         return _hidden(staged.rebuild(outs)), Plain(changes), staged.changed(outs)
 
     traced_once = inlined(body)
 
     @functools.wraps(fun)
     def optimized(*args: P.args, **kwargs: P.kwargs) -> R:
-        hidden = *_hidden((args, kwargs)), Plain(links((args, kwargs)))
+        placed = where_they_are(shardings, args, kwargs)
+        hidden = *_hidden((args, kwargs)), Plain(links((args, kwargs))), Plain(placed)
         if _is_hashable(hidden):
             return finish(args, kwargs, traced_once(*hidden))
         leaves, tree = jax.tree.flatten(hidden, is_leaf=_is_plain)  # nothing to remember it by
@@ -339,7 +347,7 @@ def _check(name, before, after):
             what = f"pass {name!r} changed the number of {kind}s from {len(was)} to {len(now)}"
             raise RuleError(what, where=_line(before), hint=keep)
         for i, (old, new) in enumerate(zip(was, now, strict=True)):
-            if old != new:
+            if not compat.is_same_type(old, new):
                 what = f"pass {name!r} changed the type of {kind} {i}, "
                 what += "from {} to {}".format(*_types(old, new))
                 raise RuleError(what, where=_line(before), hint=keep)

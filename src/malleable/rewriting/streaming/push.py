@@ -32,6 +32,7 @@ from malleable.rewriting.passes.passes import (
     settled,
 )
 from malleable.rewriting.rules.traced import below
+from malleable.rewriting.sharding.local import on_parts
 from malleable.rewriting.streaming.cost import (
     chunk_of,
     free_slice,
@@ -121,13 +122,16 @@ def push_up_reductions(
                 changed |= _push_one(graph, node, by_name, allow, options)
         return graph.jaxpr() if changed else body
 
-    with decided_for(machine):
+    def rounds(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         for _ in range(ROUNDS):
             pushed = settled(jaxpr, each_body(push)(unbuffer(jaxpr)))
             if pushed is jaxpr:
                 break
             jaxpr = dce(pushed)
-    return jaxpr
+        return jaxpr
+
+    with decided_for(machine):
+        return on_parts(rounds, jaxpr)
 
 
 def chosen(sinks, level):

@@ -19,10 +19,12 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
+from malleable.programs.equations import every
 from malleable.rewriting.axis.axes import Ax, restack, unstack
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.machine import Machine, decided_for
 from malleable.rewriting.passes.passes import configurable, in_bodies, is_sized, settled
+from malleable.rewriting.sharding.local import on_parts
 from malleable.rewriting.streaming.comparisons import Compared, compared, torn
 from malleable.rewriting.streaming.cost import (
     even,
@@ -119,7 +121,15 @@ def stream(
         return body
 
     with decided_for(machine):
-        return settled(jaxpr, in_bodies(pass_over)(jaxpr))
+        return on_parts(lambda p: settled(p, in_bodies(pass_over)(p)), jaxpr, _has_more_loops)
+
+
+def _has_more_loops(before: compat.Jaxpr, after: compat.Jaxpr) -> bool:
+    """Whether anything is streamed: what only came apart into terms may fuse worse."""
+    scans = [
+        sum(eqn.primitive.name == "scan" for eqn in every(p.jaxpr.eqns)) for p in (before, after)
+    ]
+    return scans[1] > scans[0]
 
 
 def _next(graph: Graph, tried: set, least: int) -> Node | None:

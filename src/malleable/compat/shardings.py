@@ -1,0 +1,103 @@
+"""Shardings of values that are being traced: what their types say, or the arguments of the jit."""
+
+import contextlib
+import sys
+from collections.abc import Iterable
+
+import jax
+from jax._src import mesh as meshes
+from jax._src.interpreters import ad
+from jax.sharding import NamedSharding, Sharding
+
+from malleable.compat import frames
+from malleable.compat.programs import Eqn, Tracer, varying
+
+
+def current_mesh():
+    """The mesh that `jax.set_mesh` has set, also while a program is traced; it may be empty."""
+    return meshes.get_concrete_mesh()
+
+
+def explicit_sharding(x) -> NamedSharding | None:
+    """The sharding that the type of a value says, on the mesh that is set; None for no part."""
+    found = getattr(jax.typeof(x), "sharding", None)
+    if found is None or not any(entry is not None for entry in found.spec):
+        return None
+    mesh = current_mesh()
+    same = not mesh.empty and mesh.abstract_mesh.shape == found.mesh.shape
+    return NamedSharding(mesh, found.spec) if same else None
+
+
+def on_mesh_of(eqn: Eqn) -> contextlib.AbstractContextManager:
+    """Where an equation may be traced again: under the mesh that its types are written for."""
+    given = (getattr(v.aval, "sharding", None) for v in (*eqn.invars, *eqn.outvars))
+    found = [sharding.mesh for sharding in given if sharding is not None]
+    full = next((mesh for mesh in found if not mesh.empty), None)
+    return jax.sharding.use_abstract_mesh(full) if full is not None else contextlib.nullcontext()
+
+
+def is_same_type(one, other) -> bool:
+    """Whether two types are equal; a mesh that they say nothing about makes no difference."""
+    if one == other:
+        return True
+    facts = ("shape", "dtype", "weak_type")
+    if not all(hasattr(a, name) for a in (one, other) for name in (*facts, "sharding")):
+        return False
+    same = all(getattr(one, name) == getattr(other, name) for name in facts)
+    free = all(not any(a.sharding.spec) and not varying(a) for a in (one, other))
+    return same and free
+
+
+def is_elsewhere(x) -> bool:
+    """Whether parts of an array are on devices of other processes, so that its values are not here.
+
+    What each process has as a whole is here.
+    """
+    here = isinstance(x, Tracer) or not isinstance(x, jax.Array)
+    return not here and not (x.is_fully_addressable or x.is_fully_replicated)
+
+
+def outer_sharding(x) -> Sharding | None:
+    """Where the argument of a `jit` around lies, of a value that is that argument; else None.
+
+    The types of traced values do not say it on meshes with axes of type Auto.
+    """
+    x = _primal(x)
+    frame = sys._getframe(1)
+    place = None
+    while frame is not None and isinstance(x, Tracer):
+        name = frame.f_code.co_name
+        if name in (*frames.TRACE, *frames.TRACE_JIT, *frames.JIT[:1]):
+            held = frames.Held(frame.f_locals)
+            if name in frames.TRACE:
+                place = _place_of(x, held.in_tracers)
+            elif place is not None and name in frames.TRACE_JIT:
+                given = list(held.in_shardings or ())
+                if place < len(given) and isinstance(given[place], Sharding):
+                    return given[place]
+            elif place is not None:
+                flat = list(held.dynamic or ())
+                if place >= len(flat):
+                    return None
+                x, place = _primal(flat[place]), None
+        frame = frame.f_back
+    if isinstance(x, Tracer):
+        return None
+    whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # of a number, say
+    return getattr(x, "sharding", None) or whole
+
+
+def _primal(x):
+    """The value behind one that is being differentiated."""
+    while isinstance(x, ad.JVPTracer | ad.LinearizeTracer):
+        x = x.primal
+    return x
+
+
+def _place_of(x: Tracer, tracers: Iterable | None) -> int | None:
+    """Which of the arguments of what is being traced a value is."""
+    mine = getattr(x, "val", None)
+    for i, tracer in enumerate(tracers or ()):
+        if tracer is x or (mine is not None and getattr(tracer, "val", None) is mine):
+            return i
+    return None

@@ -1,0 +1,262 @@
+"""Collectives of a compiled program, read from its text: what is sent, how often, by which line."""
+
+import collections
+import functools
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from malleable.compat import Place
+
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
+WIDTHS = {"pred": 1, "bf16": 2, "c64": 8, "c128": 16}  # bytes; of others the digits say it, in bits
+DEPTH = 6  # users that are looked through for one with a line
+
+
+class Sent(NamedTuple):
+    """A collective: its kind, how often it runs, bytes of its result on a device each time.
+
+    groups: numbers of the devices that take part together; places: the frames of Python behind it,
+    innermost first; operation: what JAX calls the equation.
+    """
+
+    kind: str
+    times: float
+    bytes: int
+    groups: frozenset[frozenset[int]]
+    places: tuple[Place, ...]
+    operation: str
+
+
+class _Line(NamedTuple):
+    name: str
+    type: str
+    operation: str
+    operands: tuple[str, ...]
+    text: str
+
+
+def collectives(text: str) -> list[Sent]:
+    """The collectives of a module of HLO, in its order; those in loops with their trips.
+
+    A `while` whose trips are not known counts once.
+    """
+    bodies, entry = _computations(text)
+    frames = _frames(text)
+    found: list[Sent] = []
+
+    def visit(name: str, times: float) -> None:
+        lines = bodies.get(name, {})
+        users = functools.cache(lambda: _users(lines))
+        for line in lines.values():
+            kind = line.operation.removesuffix("-start")
+            if kind in KINDS:
+                found.extend(_sent(line, kind, times, lines, users(), frames))
+                continue
+            trips = 1.0
+            if line.operation == "while":
+                known = re.search(r"known_trip_count[^\d]*(\d+)", line.text)
+                trips = float(known[1]) if known else 1.0
+            for called in _computations_of(line.text):
+                visit(called, times * trips)
+
+    visit(entry, 1.0)
+    return found
+
+
+def bytes_of_type(spelled: str) -> int:
+    """The bytes of a type as HLO spells it, all elements of a tuple together.
+
+    >>> bytes_of_type("(f32[64,2]{1,0}, pred[], bf16[4])")
+    521
+    """
+    total = 0
+    for kind, dims in re.findall(r"\b([a-z]+\d*)\w*\[([\d,]*)\]", spelled):
+        bits = re.search(r"\d+$", kind)
+        width = WIDTHS.get(kind, int(bits[0]) / 8 if bits else 0)
+        total += int(width * math.prod(int(d) for d in dims.split(",") if d))
+    return total
+
+
+def axis_of(groups: frozenset[frozenset[int]], shape: dict[str, int]) -> str:
+    """The axes of a mesh along which groups of devices are, or "" for others.
+
+    >>> axis_of(frozenset([frozenset([0, 2]), frozenset([1, 3])]), {"data": 2, "model": 2})
+    'data'
+    """
+    numbers = np.arange(math.prod(shape.values())).reshape(tuple(shape.values()))
+    names = list(shape)
+    for count in range(1, len(names) + 1):
+        for some in itertools.combinations(range(len(names)), count):
+            if groups == _groups_along(numbers, some):
+                return ", ".join(names[i] for i in some)
+    return ""
+
+
+def _groups_along(numbers, axes: Sequence[int]) -> frozenset[frozenset[int]]:
+    moved = np.moveaxis(numbers, axes, range(-len(axes), 0))
+    rows = moved.reshape(-1, math.prod(numbers.shape[a] for a in axes))
+    return frozenset(frozenset(map(int, row)) for row in rows)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _computations(text: str) -> tuple[dict[str, dict[str, _Line]], str]:
+    bodies: dict[str, dict[str, _Line]] = collections.defaultdict(dict)
+    name, entry = "", ""
+    for line in text.splitlines():
+        head = re.match(r"^(ENTRY )?%?([\w.\-]+) \(.*->.*\{\s*$", line)
+        if head:
+            name = head[2]
+            entry = name if head[1] else entry
+        elif line.startswith("}"):
+            name = ""
+        elif name and (found := _instruction(line)):
+            bodies[name][found.name] = found
+    return bodies, entry
+
+
+def _instruction(text: str) -> _Line | None:
+    found = re.match(r"\s*(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*)", text)
+    if not found:
+        return None
+    rest = found[4]
+    inside = rest.partition("), ")[0]
+    operands = tuple(re.findall(r"%([\w.\-]+)", inside))
+    return _Line(found[1], found[2], found[3], operands, text)
+
+
+def _computations_of(text: str) -> Iterator[str]:
+    yield from re.findall(r"(?:body|condition|to_apply|calls)=%?([\w.\-]+)", text)
+    for group in re.findall(r"branch_computations=\{([^}]*)\}", text):
+        yield from (c.strip().lstrip("%") for c in group.split(","))
+    yield from re.findall(r"(?:true_computation|false_computation)=%?([\w.\-]+)", text)
+
+
+def _users(lines: dict[str, _Line]) -> dict[str, list[_Line]]:
+    users: dict[str, list[_Line]] = collections.defaultdict(list)
+    for line in lines.values():
+        for operand in line.operands:
+            users[operand].append(line)
+    return users
+
+
+def _sent(line: _Line, kind, times, lines, users, frames) -> Iterator[Sent]:
+    """What one collective sends; of several arrays at once, each by the line that made it."""
+    groups = _device_groups(line.text)
+    parts = re.findall(r"[a-z]+\d*\w*\[[\d,]*\]", line.type)
+    if line.operation.endswith("-start") and len(parts) > 1 and kind == "all-gather":
+        parts = parts[len(parts) // 2 :]  # its operands stand beside its results
+    if len(parts) > 1 and len(parts) == len(line.operands):
+        makers = [lines.get(name) for name in line.operands]
+    else:
+        parts, makers = [" ".join(parts)], [None]
+    for part, maker in zip(parts, makers, strict=True):
+        told = next((x for x in (maker, line) if x is not None and _frames_of(x, frames)), None)
+        told = told or _first_user(line, users, frames) or _first_maker(line, lines, frames) or line
+        name = re.search(r'op_name="([^"]*)"', told.text)
+        places = tuple(_frames_of(told, frames))
+        yield Sent(kind, times, bytes_of_type(part), groups, places, name[1] if name else "")
+
+
+def _first_user(line: _Line, users, frames, depth: int = DEPTH) -> _Line | None:
+    """The next instruction that uses a result and has a line: an argument's gather has none."""
+    for user in users.get(line.name, ()):
+        if _frames_of(user, frames):
+            return user
+    for user in users.get(line.name, ()) if depth else ():
+        found = _first_user(user, users, frames, depth - 1)
+        if found:
+            return found
+    return None
+
+
+def _first_maker(line: _Line, lines, frames, depth: int = DEPTH) -> _Line | None:
+    makers = [lines[name] for name in line.operands if name in lines]
+    for maker in makers:
+        if _frames_of(maker, frames):
+            return maker
+    for maker in makers if depth else ():
+        found = _first_maker(maker, lines, frames, depth - 1)
+        if found:
+            return found
+    return None
+
+
+def _device_groups(text: str) -> frozenset[frozenset[int]]:
+    """The groups of devices of a collective, in any of the ways that XLA spells them."""
+    if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", text):
+        return _connected([tuple(map(int, p)) for p in re.findall(r"(\d+),\s*(\d+)", pairs[1])])
+    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] *\{([^}]*)\}", text):
+        shape = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
+        axes = re.findall(r"'([^']+)'", mesh[2])
+        if ":" in mesh[2] or not all(a in shape for a in axes):
+            return frozenset()
+        numbers = np.arange(math.prod(shape.values())).reshape(tuple(shape.values()))
+        return _groups_along(numbers, [list(shape).index(a) for a in axes])
+    if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
+        shape, source = ([int(n) for n in iota[i].split(",")] for i in (1, 2))
+        numbers = np.arange(math.prod(source)).reshape(source)
+        if iota[3]:
+            numbers = numbers.transpose([int(n) for n in iota[3].split(",")])
+        rows = numbers.reshape(shape)
+        return frozenset(frozenset(map(int, row)) for row in rows.reshape(-1, shape[-1]))
+    if listed := re.search(r"replica_groups=\{(.*?)\}\}", text):
+        rows = re.findall(r"\{([\d,\s]*)", listed[1])
+        return frozenset(frozenset(int(n) for n in row.split(",") if n) for row in rows if row)
+    return frozenset()
+
+
+def _connected(pairs: Sequence[tuple[int, ...]]) -> frozenset[frozenset[int]]:
+    """The groups in which devices send to each other."""
+    groups: dict[int, set[int]] = {}
+    for a, b in pairs:
+        both = groups.get(a, {a}) | groups.get(b, {b})
+        groups |= dict.fromkeys(both, both)
+    return frozenset(map(frozenset, groups.values()))
+
+
+def _frames(text: str) -> dict[int, tuple[Place, ...]]:
+    """The frames of Python of each number that an instruction may give, innermost first."""
+    tables = {}
+    for head in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+        block = re.search(rf"^{head}\n(.*?)(?:\n\n|\n[%A-Z]|\Z)", text, re.S | re.M)
+        tables[head] = dict(re.findall(r"^(\d+) (.*)$", block[1], re.M)) if block else {}
+
+    def place(number: str) -> Place:
+        fields = dict(re.findall(r"(\w+)=(\d+)", tables["FileLocations"].get(number, "")))
+        file = tables["FileNames"].get(fields.get("file_name_id"), '""').strip('"')
+        function = tables["FunctionNames"].get(fields.get("function_name_id"), '""').strip('"')
+        line, column = int(fields.get("line", 0)), int(fields.get("column", 0))
+        end, last = int(fields.get("end_line", line)), int(fields.get("end_column", 0))
+        return Place(file, line, function, column, end, last)
+
+    parents = {}
+    for number, entry in tables["StackFrames"].items():
+        fields = dict(re.findall(r"(\w+)=(\d+)", entry))
+        parents[number] = fields.get("file_location_id", ""), fields.get("parent_frame_id", "")
+
+    def chain(number: str) -> tuple[Place, ...]:
+        found: list[Place] = []
+        while number in parents and len(found) < len(parents):
+            location, above = parents[number]
+            found.append(place(location))
+            if above == number:
+                break
+            number = above
+        return tuple(found)
+
+    return {int(number): chain(number) for number in parents}
+
+
+def _frames_of(line: _Line, frames: dict[int, tuple[Place, ...]]) -> Sequence[Place]:
+    if found := re.search(r"stack_frame_id=(\d+)", line.text):
+        return frames.get(int(found[1]), ())
+    if found := re.search(r'source_file="([^"]+)" source_line=(\d+)', line.text):
+        return (Place(found[1], int(found[2]), "", 0, int(found[2]), 0),)
+    return ()

@@ -1,0 +1,141 @@
+"""Collectives moved out of loops, and batches split into steps: gradients are summed once."""
+
+from collections.abc import Sequence
+
+from malleable import compat
+from malleable.errors import TransformError
+from malleable.notes import note
+from malleable.rewriting.passes.passes import Pass, configurable
+from malleable.rewriting.sharding.local import localized
+from malleable.rewriting.sharding.parts import WHOLE, Apart, State
+from malleable.rewriting.sharding.placement import Placement
+from malleable.rewriting.sharding.steps import in_steps
+
+STAYS = "a collective stays where it is"
+
+
+@configurable
+def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+    """Sum over the devices behind a loop what its steps only add up: one all-reduce, not n.
+
+    Gradients that are accumulated over microbatches, or over the steps of a scan, are summed over
+    the devices in each step as XLA partitions them. Here each device adds up its own parts, and
+    what is left is summed once, where something that is not linear uses it or it is returned.
+    Where the arguments are is taken from `optimize(..., shardings=...)`, or from themselves.
+    What cannot be moved leaves a note at its line. The order of sums changes, nothing else.
+    Source: Rajbhandari et al., "ZeRO", SC 2020; XLA's WhileLoopAllReduceCodeMotion.
+    """
+    placed = Placement.current()
+    if any(eqn.primitive.name == "shard_map" for eqn in jaxpr.eqns):
+        return jaxpr
+    if placed is None or len(placed.specs) != len(jaxpr.in_avals):
+        why = "it is not known where the arguments are: see `shardings` of `optimize`"
+        note(STAYS, compat.where(*jaxpr.eqns[:1]) if jaxpr.eqns else "", why)
+        return jaxpr
+    return localized(jaxpr, placed, fewer=True) or jaxpr
+
+
+def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = None) -> Pass:
+    """The pass that takes a batch in n steps: a gradient holds 1/n of its activations.
+
+        step = optimize(jax.value_and_grad(loss), microbatch(8))
+
+    What is proved to be a sum or a mean over the batch is added up in a loop, what keeps the batch
+    axis comes out in order, and what is whole is made once. On a mesh each device takes its own
+    part in steps, and sums over the devices once, behind the loop.
+    n: steps, which divide the batch; axis: the dimension of the batch; argnums: which arrays, of
+    the flat arguments, carry it; by default those whose `axis` is as long as that of the last.
+    Raises TransformError, at the line, where a result is no sum over the batch.
+    Source: Huang et al., "GPipe", NeurIPS 2019.
+
+    >>> microbatch(4).__name__
+    'microbatch'
+    """
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise TransformError(f"microbatch takes a number of steps, not {n!r}", hint=COUNT)
+    if not isinstance(axis, int) or isinstance(axis, bool):
+        raise TransformError(f"axis is a number, not {axis!r}", hint="axis=0 is the first")
+
+    def run(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+        return jaxpr if n == 1 else _in_steps(jaxpr, n, axis, argnums)
+
+    run.__name__ = "microbatch"
+    return configurable(run)
+
+
+COUNT = "microbatch(4): four steps, each of a quarter of the batch"
+
+
+def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
+    chosen = _batches(jaxpr, axis, argnums)
+    placed = Placement.current()
+    known = placed is not None and len(placed.specs) == len(jaxpr.in_avals)
+    local = localized(jaxpr, placed) if placed is not None and known else None
+    try:
+        if local is not None:
+            return _cost_inside(local, chosen, n)
+        return in_steps(jaxpr, _states(jaxpr, chosen, n), n, known)
+    except Apart as why:
+        eqns = [why.eqn] if why.eqn is not None else jaxpr.eqns[:1]
+        raise TransformError(
+            f"the batch cannot be taken in {n} steps: {why.why}",
+            where=compat.where(*eqns),
+            hint="results have to be sums or means over the batch, or keep its axis; argnums says "
+            "which arguments carry it",
+        ) from None
+
+
+def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> dict[int, int]:
+    """{argument: the dimension of the batch in it}."""
+    shapes = [tuple(a.shape) for a in jaxpr.in_avals]
+    if argnums is None:
+        last = next((s for s in reversed(shapes) if len(s) > max(axis, -axis - 1)), None)
+        if last is None:
+            raise TransformError(f"no argument has an axis {axis}", hint=COUNT)
+        with_axis = [i for i, s in enumerate(shapes) if len(s) > max(axis, -axis - 1)]
+        first = next(i for i in reversed(range(len(shapes))) if shapes[i] == last)
+        found = [i for i in with_axis if shapes[i][axis] == last[axis] and i >= first] or [first]
+        back = first - 1
+        while back in with_axis and shapes[back][axis] == last[axis]:
+            found.insert(0, back)
+            back -= 1
+    else:
+        found = [argnums] if isinstance(argnums, int) else list(argnums)
+        for i in found:
+            if not -len(shapes) <= i < len(shapes) or len(shapes[i]) <= max(axis, -axis - 1):
+                told = f"argument {i} has no axis {axis}: there are {len(shapes)} arrays"
+                raise TransformError(told, hint="argnums counts arrays, pytrees flattened")
+    return {i % len(shapes): axis % len(shapes[i]) for i in found}
+
+
+def _states(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> list[State]:
+    for i, dim in chosen.items():
+        size = jaxpr.in_avals[i].shape[dim]
+        if size % n:
+            told = f"a batch of {size} does not divide into {n} steps"
+            raise TransformError(
+                told, where=_first_place(jaxpr), hint="n divides the batch of a device"
+            )
+    return [chosen.get(i, WHOLE) for i in range(len(jaxpr.in_avals))]
+
+
+def _cost_inside(local: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
+    """The program of a device in steps."""
+    (at,) = [i for i, eqn in enumerate(local.eqns) if eqn.primitive.name == "shard_map"]
+    eqn, inputs = local.eqns[at], list(local.jaxpr.invars)
+    (body,) = compat.bodies(eqn.params)
+    places = {v: i for i, v in enumerate(inputs)}
+    mine = {
+        k: chosen[places[v]]
+        for k, v in enumerate(eqn.invars)
+        if not isinstance(v, compat.Literal) and places.get(v, -1) in chosen
+    }
+    with compat.inside(eqn):
+        made = in_steps(body, _states(body, mine, n), n, False)
+    eqns = [*local.eqns[:at], compat.with_bodies(eqn, [made]), *local.eqns[at + 1 :]]
+    consts = dict(zip(local.jaxpr.constvars, local.consts, strict=True))
+    return compat.program(local, eqns, local.jaxpr.outvars, consts)
+
+
+def _first_place(jaxpr: compat.Jaxpr) -> str:
+    return compat.where(*jaxpr.eqns[:1]) if jaxpr.eqns else ""

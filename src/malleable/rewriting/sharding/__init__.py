@@ -1,0 +1,1 @@
+"""Where the parts of arrays are on a mesh, and programs as each device runs them."""

@@ -1,0 +1,596 @@
+"""A program as each device runs it on its own parts: a `shard_map` with few collectives.
+
+    localized(program, placement)     # {inputs in parts} -> shard_map -> {results in parts, sums}
+
+What is said of parts is `parts.py`; here the program is written. A value that all devices have is
+made one that varies over them outside of loops, so that its gradient is summed once, behind them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec
+
+from malleable import compat
+from malleable.notes import note
+from malleable.programs.types import bytes_of
+from malleable.rewriting.graph.slices import rebind, typed
+from malleable.rewriting.machine import Machine, decided_for
+from malleable.rewriting.sharding.parts import (
+    CALLS,
+    PLACED,
+    SUM,
+    WHOLE,
+    Apart,
+    Cost,
+    PartsPlan,
+    Sent,
+    State,
+    cost,
+    is_part,
+    local_shape,
+    planned,
+    with_bodies_planned,
+)
+from malleable.rewriting.sharding.placement import Placement, placed_as
+
+NAME = "on_devices"
+OPENED = CALLS | {"scan", "while", "cond"}  # also where all in them is whole
+WHY = "a program is left to XLA to partition"
+
+
+class Axis(NamedTuple):
+    """An axis of the mesh, and how the program runs on parts along it."""
+
+    name: str
+    count: int
+    plan: PartsPlan
+    cost: Cost
+
+
+def localized(
+    jaxpr: compat.Jaxpr, placed: Placement, *, fewer: bool = False
+) -> compat.Jaxpr | None:
+    """The program as each device runs it on its parts, or None with a note that says why not.
+
+    It sends no more than XLA would by the same rules; fewer: it has to send less often.
+    """
+    names = [name for name in placed.mesh.axis_names if _is_used(placed, name)]
+    axes = [axis for name in names if (axis := _axis(jaxpr, placed, name)) is not None]
+    if not axes or len(axes) < len(names):
+        return None
+    if fewer and not _is_deferred(axes):
+        return None
+    try:
+        return _mapped_program(jaxpr, placed, axes)
+    except Apart as why:
+        _note(jaxpr, why)
+        return None
+
+
+def on_parts(
+    p: Callable, jaxpr: compat.Jaxpr, worth: Callable[..., bool] = lambda before, after: True
+) -> compat.Jaxpr:
+    """A pass on the program that each device runs, where arguments are in parts.
+
+    As it is on a program of which that is not known, or that is mapped over devices already. Where
+    it cannot be run on parts, nothing is done: what is cut or merged might have to be sent.
+    worth(before, after) says whether what the pass made of the parts is to be kept.
+    """
+    placed = Placement.current()
+    mapped = any(eqn.primitive.name == "shard_map" for eqn in jaxpr.eqns)
+    if placed is None or len(placed.specs) != len(jaxpr.in_avals) or mapped:
+        return p(jaxpr)
+    local = localized(jaxpr, placed)
+    if local is None:
+        return jaxpr
+    with decided_for(Machine.current().shared_by(placed.mesh.size)), placed_as(None):
+        after = p(local)
+    return after if after is not local and worth(local, after) else jaxpr
+
+
+def _note(jaxpr, why: Apart) -> None:
+    note(WHY, compat.where(*([why.eqn] if why.eqn is not None else jaxpr.eqns[:1])), why.why)
+
+
+def _is_deferred(axes: Sequence["Axis"]) -> bool:
+    """Whether sums over the devices are made less often; a note for each that stays in a loop."""
+    late = [row for axis in axes for row in axis.cost.late]
+    for row in late:
+        if row.times > 1 and row.eqn is not None:
+            why = f"its sum is used in each step, by {row.eqn.primitive}"
+            note("a collective stays in a loop", compat.where(row.eqn), why)
+    return _times(late) < _times(row for axis in axes for row in axis.cost.early)
+
+
+def _times(rows: Iterable[Sent]) -> float:
+    return sum(row.times for row in rows)
+
+
+def _bytes(rows: Iterable[Sent]) -> float:
+    return sum(row.times * row.bytes for row in rows)
+
+
+def _axis(jaxpr, placed: Placement, name: str) -> Axis | None:
+    """How the program runs on parts along an axis of the mesh; None, with a note, if not at all."""
+    k = placed.mesh.shape[name]
+    try:
+        ins = [_state_on(spec, name, placed.mesh) for spec in placed.specs]
+        consts = [_of_constant(c, name, placed.mesh) for c in jaxpr.consts]
+        plan = planned(jaxpr, ins, k, consts)
+        sent = cost(jaxpr, plan)
+        variables = [v for v in jaxpr.jaxpr.outvars if not isinstance(v, compat.Literal)]
+        for v in dict.fromkeys(variables):
+            if plan.states[v] == SUM:
+                sent.late.append(Sent(1, bytes_of(v.aval), None))
+        more = _times(sent.late) > _times(sent.early) or _bytes(sent.late) > _bytes(sent.early)
+        if more:
+            raise Apart(f"its sums over {name!r}, made late, would send more than made at once")
+    except Apart as why:
+        _note(jaxpr, why)
+        return None
+    return Axis(name, k, plan, sent)
+
+
+def _is_used(placed: Placement, name: str) -> bool:
+    """Whether an argument is in parts along an axis of the mesh."""
+    return any(name in names_of(e) for spec in placed.specs if spec is not None for e in spec)
+
+
+def names_of(entry) -> tuple:
+    """The mesh axes of an entry of a PartitionSpec."""
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+
+def _state_on(spec, name, mesh) -> State:
+    """Which dimension of an argument is in parts along an axis of the mesh."""
+    if spec is None:
+        raise Apart("it is not known where an argument is")
+    for dim, entry in enumerate(spec):
+        names = names_of(entry)
+        if list(names) != [a for a in mesh.axis_names if a in names]:
+            raise Apart("an argument is on several axes of the mesh, in another order")
+        if name in names:
+            return dim
+    return WHOLE
+
+
+def _of_constant(c, name, mesh) -> State:
+    """As `_state_on`, of an array that a function closes over."""
+    if isinstance(c, compat.Tracer):
+        raise Apart("it is not known where an array is that the function closes over")
+    sharding = getattr(c, "sharding", None)
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        if sharding.mesh != mesh:
+            raise Apart("an array that the function closes over is on another mesh")
+        return _state_on(sharding.spec, name, mesh)
+    return WHOLE
+
+
+# ---------------------------------------------------------------- writing it
+
+
+def _mapped_program(jaxpr: compat.Jaxpr, placed: Placement, axes: Sequence[Axis]) -> compat.Jaxpr:
+    raw = jaxpr.jaxpr
+    names = [a.name for a in axes]
+    counts = [a.count for a in axes]
+    rows = lambda variables: [tuple(_at(a.plan, v) for a in axes) for v in variables]  # noqa: E731
+    ends = rows(raw.outvars)
+    inputs = (*raw.invars, *raw.constvars)
+    given = rows(inputs)
+    for v, states in zip((*inputs, *raw.outvars), (*given, *ends), strict=True):
+        local_shape(v.aval.shape, states, counts)
+    writer = Writer(axes)
+
+    def local(*args):
+        values = [Local(x, s) for x, s in zip(args, given, strict=True)]
+        n = len(raw.invars)
+        outs = writer.run(jaxpr, [a.plan for a in axes], values[:n], values[n:])
+        return [writer.whole(v).x for v in outs]
+
+    specs = [_spec(len(v.aval.shape), s, names) for v, s in zip(inputs, given, strict=True)]
+    whole = [tuple(WHOLE if s == SUM else s for s in states) for states in ends]
+    out_specs = [
+        _spec(len(v.aval.shape), s, names) for v, s in zip(raw.outvars, whole, strict=True)
+    ]
+    mapped = jax.shard_map(
+        compat.made_by(NAME, local),
+        mesh=placed.mesh,
+        in_specs=tuple(specs),
+        out_specs=out_specs,
+        axis_names=set(names),
+        check_vma=True,
+    )
+    first = next((eqn for eqn in jaxpr.eqns), None)
+
+    def whole_program(*args):
+        outs = mapped(*args, *jaxpr.consts)
+        return typed(outs, raw.outvars)
+
+    if first is None:
+        raise Apart("it has no equations")
+    with compat.on_line(first):
+        return compat.trace(whole_program, *jaxpr.in_avals)
+
+
+def _unplaced(eqn) -> dict[str, None]:
+    """Parameters that say where a result is on a mesh: inside, that is said of parts."""
+    said = PLACED if eqn.primitive.name != "sharding_constraint" else ()
+    return {name: None for name in said if eqn.params.get(name) is not None}
+
+
+def _at(plan: PartsPlan, atom) -> State:
+    return WHOLE if isinstance(atom, compat.Literal) else plan.states[atom]
+
+
+def _spec(rank: int, states: Sequence[State], names: Sequence[str]) -> PartitionSpec:
+    entries: list = [()] * rank
+    for s, name in zip(states, names, strict=True):
+        if is_part(s):
+            entries[int(s)] = (*entries[int(s)], name)
+    return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
+
+
+class Local:
+    """What a device has of a value: an array, and its state along each axis of the mesh."""
+
+    __slots__ = ("maker", "states", "varied", "x")
+
+    def __init__(self, x, states: tuple[State, ...], maker=None, varied=None):
+        self.x, self.states = x, states
+        self.maker = maker  # (equation, operands) that made it, where it may be made in parts too
+        self.varied = varied  # x, as a value that varies over all axes; made outside of loops
+
+
+class Writer:
+    """Writes what each device does, along some axes of a mesh."""
+
+    def __init__(self, axes: Sequence[Axis]):
+        self.names = [a.name for a in axes]
+        self.counts = [a.count for a in axes]
+
+    def run(self, program, plans: Sequence[PartsPlan], values, consts) -> list[Local]:
+        """The results of a program on what a device has."""
+        raw = program.jaxpr
+        env: dict[Any, Local] = dict(zip(raw.invars, values, strict=True))
+        env.update(zip(raw.constvars, consts, strict=True))
+
+        def read(atom) -> Local:
+            if isinstance(atom, compat.Literal):
+                x = atom.val
+                return Local(x, tuple([WHOLE] * len(self.names)))
+            return env[atom]
+
+        for i, eqn in enumerate(raw.eqns):
+            steps = [plan.steps[i] for plan in plans]
+            wants = list(zip(*(step.wants for step in steps), strict=True))
+            outs = list(zip(*(step.outs for step in steps), strict=True))
+            operands = []
+            for atom, want in zip(eqn.invars, wants, strict=True):
+                value = read(atom)
+                made = self.as_(value, want)
+                parted = any(map(is_part, made.states))
+                summed = SUM in value.states and SUM not in made.states
+                if summed and not parted and not isinstance(atom, compat.Literal):
+                    env[atom] = made  # once for all its users
+                operands.append(made)
+            with compat.on_line(eqn):
+                results = self.step(eqn, steps, operands, outs)
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(v) for v in raw.outvars]
+
+    # ------------------------------------------------------------ states
+
+    def whole(self, value: Local) -> Local:
+        """The value with its sums over the devices made."""
+        return self.as_(value, tuple(WHOLE if s == SUM else s for s in value.states))
+
+    def as_(self, value: Local, want: Sequence[State]) -> Local:
+        """The value in another state: summed over the devices, or a part cut from what is whole."""
+        sums = [
+            name
+            for name, s, w in zip(self.names, value.states, want, strict=True)
+            if s == SUM and w != SUM
+        ]
+        if sums:
+            states = tuple(
+                WHOLE if s == SUM and w != SUM else s
+                for s, w in zip(value.states, want, strict=True)
+            )
+            value = Local(self.summed(value.x, sums), states)
+        cuts = [
+            (i, int(w))
+            for i, (s, w) in enumerate(zip(value.states, want, strict=True))
+            if is_part(w) and not is_part(s)
+        ]
+        if not cuts:
+            return value
+        states = list(value.states)
+        for i, dim in cuts:
+            states[i] = dim
+        return Local(self.cut(value, cuts), tuple(states))
+
+    def summed(self, x, names):
+        """The sum over the devices along some axes; the same on all of them."""
+        x = jnp.asarray(x)
+        missing = tuple(n for n in names if n not in compat.varying(x))
+        x = lax.pcast(x, missing, to="varying") if missing else x
+        return lax.psum(x, tuple(names))
+
+    def cut(self, value: Local, cuts) -> Any:
+        """The part of a device: made there, if it is spread out or counted, else cut from all."""
+        if value.maker is not None:
+            made = self.made_there(value, cuts)
+            if made is not None:
+                return made
+        x = self.vary(value, [self.names[i] for i, _ in cuts])
+        for i, dim in cuts:
+            size = x.shape[dim] // self.counts[i]
+            at = lax.axis_index(self.names[i]) * size
+            x = lax.dynamic_slice_in_dim(x, at, size, dim)
+        return x
+
+    def made_there(self, value: Local, cuts):
+        eqn, operands = value.maker
+        if any(is_part(s) for s in value.states):
+            return None
+        states = list(value.states)
+        for i, dim in cuts:
+            states[i] = dim
+        shape = local_shape(eqn.outvars[0].aval.shape, states, self.counts)
+        dims = {dim for _, dim in cuts}
+        if eqn.primitive.name == "broadcast_in_dim":
+            to = list(map(int, eqn.params["broadcast_dimensions"]))
+            before = jnp.shape(operands[0].x)
+            if any(dim in to and before[to.index(dim)] != 1 for dim in dims):
+                return None
+            x = operands[0].x
+            return rebind(eqn, [x], shape=shape, sharding=None)[0]
+        if eqn.primitive.name == "iota" and len(cuts) == 1:
+            ((i, dim),) = cuts
+            dtype, along = eqn.params["dtype"], eqn.params["dimension"]
+            rows = lax.broadcasted_iota(dtype, shape, along)
+            if along != dim:
+                return rows
+            at = lax.axis_index(self.names[i]) * shape[dim]
+            return rows + at.astype(dtype)
+        return None
+
+    def vary(self, value: Local, names: Sequence[str] | None = None):
+        """The array, as one that varies over some axes of the mesh, or all of ours."""
+        x = value.x
+        names = self.names if names is None else names
+        missing = frozenset(names) - compat.varying(jnp.asarray(x))
+        if not missing:
+            return x
+        if value.varied is not None and missing == frozenset(self.names) - compat.varying(
+            jnp.asarray(x)
+        ):
+            return value.varied
+        return lax.pcast(jnp.asarray(x), tuple(sorted(missing)), to="varying")
+
+    def varying_axes(self, states: Sequence[Sequence[State]]) -> list[str]:
+        """The axes along which one of some values differs between the devices."""
+        return [
+            name
+            for i, name in enumerate(self.names)
+            if any(is_part(s[i]) or s[i] == SUM for s in states)
+        ]
+
+    # ------------------------------------------------------------ equations
+
+    def step(self, eqn, steps, operands: list[Local], outs) -> list[Local]:
+        """The results of one equation."""
+        if any(step.inside for step in steps) or eqn.primitive.name in OPENED:
+            steps = [
+                with_bodies_planned(eqn, s, k) for s, k in zip(steps, self.counts, strict=True)
+            ]
+            return self.entered(eqn, steps, operands, outs)
+        names = self.varying_axes([v.states for v in operands])
+        if not names:
+            results = rebind(eqn, [v.x for v in operands], **_unplaced(eqn))
+        else:
+            args = [self.vary(v, names) for v in operands]
+            results = self.rebound(eqn, args, operands, outs)
+        results = typed(results, eqn.outvars)
+        maker = None
+        if eqn.primitive.name in ("broadcast_in_dim", "iota") and not names:
+            maker = (eqn, operands)
+        return [Local(x, s, maker) for x, s in zip(results, outs, strict=True)]
+
+    def rebound(self, eqn, args, operands, outs) -> list:
+        """An equation on parts: the sizes in its parameters are those of the parts."""
+        name, p = eqn.primitive.name, eqn.params
+        shape = local_shape(eqn.outvars[0].aval.shape, outs[0], self.counts)
+        plain = _unplaced(eqn)
+        match name:
+            case "sharding_constraint":
+                return [self.constrained(eqn, args[0], outs[0])]
+            case "broadcast_in_dim":
+                return rebind(eqn, args, **plain, shape=shape)
+            case "reshape":
+                return rebind(eqn, args, **plain, new_sizes=shape)
+            case "slice":
+                before = eqn.invars[0].aval.shape
+                rows = zip(p["limit_indices"], before, args[0].shape, strict=True)
+                limits = tuple(m if m != n else limit for limit, n, m in rows)
+                return rebind(eqn, args, limit_indices=limits)
+            case "dynamic_slice":
+                return rebind(eqn, args, slice_sizes=shape)
+            case "gather":
+                before = eqn.invars[0].aval.shape
+                rows = zip(p["slice_sizes"], before, args[0].shape, strict=True)
+                sizes = tuple(m if m != n and k == n else k for k, n, m in rows)
+                return rebind(eqn, args, slice_sizes=sizes)
+        return rebind(eqn, args, **plain)
+
+    def constrained(self, eqn, x, states):
+        """A constraint on where a value is: along our axes it has to say what is so anyway."""
+        sharding = eqn.params["sharding"]
+        spec = getattr(sharding, "spec", None)
+        if spec is None:
+            raise Apart("a constraint that is no NamedSharding", eqn)
+        entries = [names_of(e) for e in spec] + [()] * (x.ndim - len(spec))
+        for name, s in zip(self.names, states, strict=True):
+            said = next((d for d, names in enumerate(entries) if name in names), None)
+            if (int(s) if is_part(s) else None) != said or s == SUM:
+                raise Apart("a constraint moves a value to other devices", eqn)
+        rest = [tuple(n for n in names if n not in self.names) for names in entries]
+        if not any(rest):
+            return x
+        kept = PartitionSpec(*(names or None for names in rest))
+        mesh = jax.sharding.get_abstract_mesh()
+        return lax.with_sharding_constraint(x, jax.sharding.NamedSharding(mesh, kept))
+
+    # ------------------------------------------------------------ bodies
+
+    def pack(self, values: Sequence[Local]) -> list:
+        """Values for a body: what all devices have goes in twice, also as what varies."""
+        return [
+            (v.x, self.vary(v)) if not self.varying_axes([v.states]) else (v.x,) for v in values
+        ]
+
+    def unpack(self, packed, states) -> list[Local]:
+        found = []
+        for arrays, s in zip(packed, states, strict=True):
+            found.append(Local(arrays[0], tuple(s), None, arrays[1] if len(arrays) > 1 else None))
+        return found
+
+    def due(self, values: Sequence[Local], wants) -> list[Local]:
+        """Results of a body in the states in which they go on, typed as varying where they vary."""
+        found = []
+        for v, want in zip(values, wants, strict=True):
+            made = self.as_(v, want)
+            x = self.vary(made, self.varying_axes([tuple(want)]))
+            found.append(Local(x, tuple(want)))
+        return found
+
+    def entered(self, eqn, steps, operands: list[Local], outs) -> list[Local]:
+        view = compat.view(eqn)
+        states = [v.states for v in operands]
+        match view:
+            case compat.Scan():
+                return self.scan(eqn, view, steps, operands, outs)
+            case compat.While():
+                return self.loop(view, steps, operands, outs)
+            case compat.Branch(branches):
+                packed = self.pack(operands[1:])
+
+                def branch(i):
+                    def run(packed):
+                        values = self.unpack(packed, states[1:])
+                        plans = [step.inside[i] for step in steps]
+                        found = self.run(branches[i], plans, values, self.constants(branches[i]))
+                        return [v.x for v in self.due(found, outs)]
+
+                    return run
+
+                found = lax.switch(operands[0].x, [branch(i) for i in range(len(branches))], packed)
+                return [Local(x, s) for x, s in zip(found, outs, strict=True)]
+            case compat.CustomJvp():
+                return self.custom_jvp(eqn, view, steps, operands, outs)
+        plans = [step.inside[0] for step in steps]
+        if eqn.primitive.name not in ("remat", "remat2", "checkpoint"):
+            found = self.run(view.body, plans, operands, self.constants(view.body))
+            return found
+
+        def kept(state, packed):
+            values = self.unpack(packed, states)
+            found = self.run(view.body, plans, values, self.constants(view.body))
+            return tuple(v.x for v in self.due(found, outs)), state
+
+        found, _ = view.wrap(kept)((), self.pack(operands))
+        return [Local(x, s) for x, s in zip(found, outs, strict=True)]
+
+    def constants(self, body) -> list[Local]:
+        return [Local(c, tuple([WHOLE] * len(self.names))) for c in body.consts]
+
+    def scan(self, eqn, view, steps, operands, outs) -> list[Local]:
+        consts, carry, xs = view.split(operands)
+        n = len(carry)
+        plans = [step.inside[0] for step in steps]
+        ins = list(zip(*(plan.ins for plan in plans), strict=True))
+        start = self.due(carry, outs[:n])
+        packed, rows = self.pack(consts), self.pack(xs)
+        ends = [
+            *outs[:n],
+            *(tuple(int(s) - 1 if is_part(s) else s for s in states) for states in outs[n:]),
+        ]
+
+        def step(carry, rows):
+            values = [
+                *self.unpack(packed, ins[: len(consts)]),
+                *(Local(x, tuple(s)) for x, s in zip(carry, outs[:n], strict=True)),
+                *self.unpack(rows, ins[len(consts) + n :]),
+            ]
+            found = self.run(view.body, plans, values, self.constants(view.body))
+            made = [v.x for v in self.due(found, ends)]
+            return made[:n], made[n:]
+
+        options = {"length": view.length, "reverse": view.reverse, "unroll": view.unroll}
+        last, ys = lax.scan(step, [v.x for v in start], rows, **options)
+        return [Local(x, tuple(s)) for x, s in zip((*last, *ys), outs, strict=True)]
+
+    def loop(self, view, steps, operands, outs) -> list[Local]:
+        tests, consts, carry = view.split(operands)
+        start = [v.x for v in self.due(carry, outs)]
+        packed = self.pack(tests), self.pack(consts)
+
+        def parts(which, carry, given, packed):
+            values = [
+                *self.unpack(packed, [v.states for v in given]),
+                *(Local(x, tuple(s)) for x, s in zip(carry, outs, strict=True)),
+            ]
+            body = (view.cond, view.body)[which]
+            plans = [step.inside[which] for step in steps]
+            return self.run(body, plans, values, self.constants(body))
+
+        def test(carry):
+            (going,) = parts(0, carry, tests, packed[0])
+            return self.whole(going).x
+
+        def step(carry):
+            return [v.x for v in self.due(parts(1, carry, consts, packed[1]), outs)]
+
+        found = lax.while_loop(test, step, start)
+        return [Local(x, tuple(s)) for x, s in zip(found, outs, strict=True)]
+
+    def custom_jvp(self, eqn, view, steps, operands, outs) -> list[Local]:
+        states = [v.states for v in operands]
+        program, smooth, results = next(step.rule for step in steps if step.rule is not None)
+        count = len(eqn.outvars)
+        names = self.varying_axes(states)
+
+        @jax.custom_jvp
+        def one(*xs):
+            values = [Local(x, s) for x, s in zip(xs, states, strict=True)]
+            plans = [step.inside[0] for step in steps]
+            found = self.run(view.body, plans, values, self.constants(view.body))
+            return tuple(v.x for v in self.due(found, outs))
+
+        @one.defjvp
+        def _(primals, dots):
+            plans = [self.rule_plan(program, smooth, states, i) for i in range(len(steps))]
+            picked = [(t, s) for t, s, f in zip(dots, states, smooth, strict=True) if f]
+            values = [Local(x, s) for x, s in zip(primals, states, strict=True)]
+            values += [Local(t, s) for t, s in picked]
+            moved = [s for s, f in zip(outs, results, strict=True) if f]
+            found = self.due(
+                self.run(program, plans, values, self.constants(program)), [*outs, *moved]
+            )
+            made = [v.x for v in found]
+            rest = iter(made[count:])
+            zeros = map(compat.zero_tangent, made[:count])
+            dots_out = [next(rest) if f else z for f, z in zip(results, zeros, strict=True)]
+            return tuple(made[:count]), tuple(dots_out)
+
+        found = one(*(self.vary(v, names) for v in operands))
+        return [Local(x, s) for x, s in zip(found, outs, strict=True)]
+
+    def rule_plan(self, program, smooth, states, i) -> PartsPlan:
+        mine = [s[i] for s in states]
+        due = [*mine, *(s for s, f in zip(mine, smooth, strict=True) if f)]
+        return planned(program, due, self.counts[i], [WHOLE] * len(program.consts))

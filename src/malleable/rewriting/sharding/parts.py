@@ -1,0 +1,554 @@
+"""How the parts of arrays along one axis of a mesh go through a program, equation by equation.
+
+    3        each device has a part of dimension 3
+    WHOLE    each has all of it, the same
+    ZERO     so it has, and all of it is 0
+    SUM      each has an array of the whole shape, whose sum over the devices is the value
+
+A product that contracts a dimension of which each device has a part gives SUM; what is linear takes
+a SUM to a SUM, so that the sum over the devices, an all-reduce, comes as late as it can.
+Source: Xu et al., "GSPMD", 2021; the placements of PyTorch's DTensor; ZeRO.
+"""
+
+import contextvars
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from malleable import compat
+from malleable.programs.equations import every
+from malleable.programs.primitives import has, kind
+from malleable.programs.types import bytes_of
+from malleable.rewriting.boxes.dependence import Along, Group, Place, rel
+from malleable.rewriting.graph.slices import shapes
+
+WHOLE, ZERO, SUM = "whole", "zero", "sum"
+State = int | str
+
+LINEAR = has("linear")
+SENT = kind("collective")  # rather after all is summed
+ADDED = frozenset({"add", "sub", "add_any"})  # linear in both operands taken together
+FIRST = frozenset({"dynamic_slice", "gather"})  # linear in the first operand, by places
+CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
+STAYS_ZERO = kind("dims") | {"convert_element_type", "neg", "copy", "slice", "reduce_sum", "mul"}
+RULED = frozenset({"custom_jvp_call", "custom_vjp_call"})
+PLACED = ("sharding", "out_sharding")  # parameters that say where a result is on a mesh
+SCATTERS = frozenset({"scatter-add"})
+
+
+class Apart(Exception):
+    """A program cannot run on the parts of the devices: why, and the equation."""
+
+    def __init__(self, why: str, eqn: compat.Eqn | None = None):
+        super().__init__(why)
+        self.why, self.eqn = why, eqn
+
+
+@dataclass
+class PartsStep:
+    """One equation: what its operands have to be, what its results are, and its bodies, entered."""
+
+    wants: tuple[State, ...]
+    outs: tuple[State, ...]
+    inside: tuple["PartsPlan", ...] = ()
+    rule: "Rule | None" = None
+
+
+class Rule(NamedTuple):
+    """The derivative rule of a function as a program of primals and the tangents of floats.
+
+    smooth, results: which operands and results are floats.
+    """
+
+    program: compat.Jaxpr
+    smooth: list[bool]
+    results: list[bool]
+
+
+@dataclass
+class PartsPlan:
+    """A program, run by each device on its parts along one axis of the mesh, of k devices."""
+
+    ins: tuple[State, ...]
+    outs: tuple[State, ...] = ()
+    steps: list[PartsStep] = field(default_factory=list)
+    states: dict[Any, State] = field(default_factory=dict)
+
+
+class Sent(NamedTuple):
+    """A sum over the devices: how often it is made, its bytes, and which equation asks for it."""
+
+    times: float
+    bytes: int
+    eqn: compat.Eqn | None
+
+
+@dataclass
+class Cost:
+    """What is sent: each sum over the devices.
+
+    `late`: as the plan has it; `early`: each as soon as there is one, as XLA does.
+    """
+
+    late: list[Sent] = field(default_factory=list)
+    early: list[Sent] = field(default_factory=list)
+
+
+def planned(
+    program: compat.Jaxpr, ins: Sequence[State], k: int, consts: Sequence[State]
+) -> PartsPlan:
+    """How each of k devices runs a program on its parts. Raises Apart where it cannot.
+
+    >>> import jax.numpy as jnp
+    >>> x, w = jnp.ones((8, 5)), jnp.ones((5, 3))
+    >>> planned(compat.trace(lambda x, w: jnp.tanh(x @ w), x, w), [0, WHOLE], 4, []).outs
+    (0,)
+    >>> planned(compat.trace(lambda x: x.sum(), x), [0], 4, []).outs
+    ('sum',)
+    """
+    plan = PartsPlan(tuple(ins))
+    states = plan.states
+    raw = program.jaxpr
+    for v, s in zip((*raw.constvars, *raw.invars), (*consts, *ins), strict=True):
+        states[v] = s
+    for eqn in raw.eqns:
+        try:
+            step = _step_on_parts(eqn, [_state(v, states) for v in eqn.invars], k)
+        except Apart as why:
+            if why.eqn is None or not compat.where(why.eqn):  # what JAX has in a call of its own
+                why.eqn = eqn
+            raise
+        plan.steps.append(step)
+        states.update(zip(eqn.outvars, step.outs, strict=True))
+    plan.outs = tuple(_state(v, states) for v in raw.outvars)
+    return plan
+
+
+def _state(atom, states) -> State:
+    if isinstance(atom, compat.Literal):
+        return ZERO if np.shape(atom.val) == () and atom.val == 0 else WHOLE
+    return states[atom]
+
+
+def _is_number(atom) -> bool:
+    """Whether an operand is a number that is written there: finite, and not 0."""
+    if not isinstance(atom, compat.Literal) or np.shape(atom.val) != ():
+        return False
+    return bool(np.isfinite(atom.val)) and atom.val != 0
+
+
+def is_placed(eqn: compat.Eqn) -> bool:
+    """Whether an equation says where its results are on a mesh."""
+    return any(eqn.params.get(name) is not None for name in PLACED)
+
+
+def is_undivided(state: State) -> bool:
+    return state in (WHOLE, ZERO)
+
+
+def is_part(state: State) -> bool:
+    return not isinstance(state, str)
+
+
+def _step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
+    """How one equation runs, given the states of its operands."""
+    name = eqn.primitive.name
+    if all(map(is_undivided, ins)):
+        view = compat.view(eqn) if name in RULED else None
+        if isinstance(view, compat.CustomJvp):
+            return _ruled_on_parts(eqn, view, ins, k)
+        if view is not None and any(map(is_placed, every(compat.bodies(eqn.params)[0].eqns))):
+            raise Apart("a function with a reverse rule says where its values are", eqn)
+        return PartsStep(tuple(ins), tuple(_of_wholes(eqn, ins)))
+    if eqn.effects and (any(map(is_part, ins)) or name not in SENT):
+        raise Apart(f"{name} has a side effect", eqn)
+    if compat.bodies(eqn.params) and name not in SCATTERS and not name.startswith("scatter"):
+        return _entered(eqn, ins, k)
+    if SUM in ins and (step := _linear(eqn, ins)):
+        return step
+    settled = [WHOLE if s == SUM else s for s in ins]
+    if all(map(is_undivided, settled)):
+        return PartsStep(tuple(settled), (WHOLE,) * len(eqn.outvars))
+    wants, outs = _through(eqn, settled, k)
+    return PartsStep(tuple(wants), tuple(outs))
+
+
+def _of_wholes(eqn, ins) -> list[State]:
+    """Results of whole operands: whole, and 0 where that is plain to see."""
+    name = eqn.primitive.name
+    zero = bool(ins) and name in STAYS_ZERO and (ins[0] == ZERO or (name == "mul" and ZERO in ins))
+    if name == "mul" and ZERO in ins:
+        zero = all(s == ZERO for s in ins)  # 0 times infinity is none
+    return [ZERO if zero else WHOLE] * len(eqn.outvars)
+
+
+# ---------------------------------------------------------------- sums that are still to be made
+
+
+def _linear(eqn: compat.Eqn, ins: list[State]) -> PartsStep | None:
+    """The equation as a function of SUMs that gives SUMs, or None where it is not linear."""
+    name, count = eqn.primitive.name, len(eqn.outvars)
+    if any(map(is_part, ins)) or _grows(eqn, ins):
+        return None
+    sums = (SUM,) * count
+    if name in ADDED:
+        return PartsStep(tuple(ins), sums) if WHOLE not in ins else None
+    if name == "mul":  # by what is not finite, a part of 0 would not stay 0
+        return PartsStep(tuple(ins), sums) if any(map(_is_number, eqn.invars)) else None
+    if name == "div":
+        exact = compat.differentiable(eqn.outvars[0].aval) and _is_number(eqn.invars[1])
+        return PartsStep(tuple(ins), sums) if exact else None
+    if name == "select_n":
+        good = ins[0] != SUM and WHOLE not in ins[1:]
+        return PartsStep(tuple(ins), sums) if good else None
+    if name == "convert_element_type":
+        return PartsStep(tuple(ins), sums) if _is_exact_cast(eqn) else None
+    if name in FIRST:
+        good = SUM not in ins[1:] and compat.differentiable(eqn.outvars[0].aval)
+        good = good and eqn.params.get("fill_value") is None
+        return PartsStep(tuple(ins), sums) if good else None
+    if name == "dynamic_update_slice":
+        good = WHOLE not in ins[:2] and SUM not in ins[2:]
+        return PartsStep(tuple(ins), sums) if good else None
+    if name in SCATTERS:
+        good = ins[0] != WHOLE and ins[1] != SUM and ins[2] != WHOLE
+        return PartsStep(tuple(ins), sums) if good else None
+    if name in ("pad", "concatenate"):
+        return PartsStep(tuple(ins), sums) if WHOLE not in ins else None
+    if name in LINEAR and name not in SENT and len(ins) == 1:
+        return PartsStep(tuple(ins), sums)
+    return None
+
+
+def _grows(eqn, ins) -> bool:
+    """Whether a SUM would become larger before it is summed: more to send than now."""
+    before = max(bytes_of(v.aval) for v, s in zip(eqn.invars, ins, strict=True) if s == SUM)
+    return sum(bytes_of(v.aval) for v in eqn.outvars) > before
+
+
+def _is_exact_cast(eqn) -> bool:
+    """Whether a conversion keeps floats as precise as they are."""
+    (old,), (new,) = ([v.aval.dtype for v in side] for side in (eqn.invars, eqn.outvars))
+    return old.kind in "fV" and new.kind in "fV" and new.itemsize >= old.itemsize
+
+
+# ---------------------------------------------------------------- parts of a dimension
+
+
+def _through(eqn: compat.Eqn, ins: list[State], k: int) -> tuple[list[State], list[State]]:
+    """What operands must be and results are, where some operands are there in parts."""
+    name, p = eqn.primitive.name, eqn.params
+    sizes = shapes(eqn.invars)
+    if name in ("optimization_barrier", "pvary", "pcast"):
+        return ins, ins
+    if name == "sharding_constraint":
+        return ins, ins  # taken apart by axes where it is run
+    if name in SCATTERS:
+        return _scatter_on_parts(eqn, ins, k)
+    tables = rel(eqn)
+    out = shapes(eqn.outvars)[0]
+    at: int | None = None
+    ended = []
+    for i, (s, entries) in enumerate(zip(ins, tables, strict=True)):
+        if not is_part(s):
+            continue
+        match entries[s]:
+            case Along(dim, 1, 0, 0) if out[dim] == sizes[i][s]:
+                found = dim
+            case Place(dim, _):
+                found = dim
+            case Group(dim, _) if out[dim] % k == 0:
+                found = dim
+            case None:
+                ended.append(i)
+                continue
+            case _:
+                raise Apart(f"{name} needs parts of other devices", eqn)
+        if at is not None and at != found:
+            raise Apart(f"the operands of {name} are in parts of different dimensions", eqn)
+        at = found
+    wants = list(ins)
+    if ended:
+        if at is not None:
+            raise Apart(f"{name} joins parts of different dimensions", eqn)
+        return _summed(eqn, wants, ended)
+    assert at is not None
+    for i, entries in enumerate(tables):
+        for d, entry in enumerate(entries):
+            if getattr(entry, "dim", None) != at:
+                continue
+            exact = isinstance(entry, Place | Group) or (
+                entry == Along(at, 1, 0, 0) and sizes[i][d] == out[at]
+            )
+            if not exact or wants[i] not in (WHOLE, ZERO, d):
+                raise Apart(f"{name} needs parts of other devices", eqn)
+            wants[i] = d
+    if name == "reshape" and p.get("dimensions") is not None:
+        raise Apart("a reshape that also transposes", eqn)
+    return wants, [at] * len(eqn.outvars)
+
+
+def _summed(eqn, wants, ended) -> tuple[list[State], list[State]]:
+    """A dimension in parts ends here: by a sum, or not at all."""
+    name, p = eqn.primitive.name, eqn.params
+    if name == "reduce_sum" and wants[0] in p["axes"]:
+        return wants, [SUM]
+    if name == "dot_general":
+        contract = p["dimension_numbers"][0]
+        side = ended[0]
+        mine = list(map(int, contract[side]))
+        if wants[side] in mine:
+            partner = int(contract[1 - side][mine.index(wants[side])])
+            if wants[1 - side] == partner:
+                return wants, [SUM]
+            if is_undivided(wants[1 - side]):  # XLA cuts it, or makes the other whole: who knows
+                raise Apart("a product contracts what is in parts with what is whole", eqn)
+    raise Apart(f"{name} needs the parts of all devices", eqn)
+
+
+def _scatter_on_parts(eqn, ins, k) -> tuple[list[State], list[State]]:
+    """Added at places, each device for its indices: a SUM, if what is added to is 0."""
+    numbers = eqn.params["dimension_numbers"]
+    operand, places, updates = ins
+    rank = len(shapes(eqn.invars)[2])
+    windows = numbers.update_window_dims
+    scattered = [d for d in range(rank) if d not in windows]
+    at = places if is_part(places) else None
+    if at is None and is_part(updates) and updates in scattered:
+        at = scattered.index(updates)
+    if operand != ZERO or at is None or at >= len(scattered):
+        raise Apart("scatter-add into what is in parts", eqn)
+    if at in numbers.scatter_indices_batching_dims:
+        raise Apart("scatter-add along a batch in parts", eqn)
+    due = scattered[at]
+    if (is_part(updates) and updates != due) or (is_part(places) and places != at):
+        raise Apart("the operands of scatter-add are in parts of different dimensions", eqn)
+    return [ZERO, at, due], [SUM]
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def joined_state(one: State, other: State, eqn=None) -> State:
+    """What holds of a value that is one or the other, each made into it."""
+    if one == other:
+        return one
+    for a, b in ((one, other), (other, one)):
+        if a == ZERO:
+            return b
+        if a == WHOLE:
+            return WHOLE if b == SUM else b
+    if SUM in (one, other):
+        raise Apart("a value is a sum here, and in parts there", eqn)
+    raise Apart("a value is in parts of different dimensions", eqn)
+
+
+def _entered(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
+    """An equation with bodies: they run on parts, too."""
+    name = eqn.primitive.name
+    match compat.view(eqn):
+        case compat.Call(body, _, lost) if name in CALLS and not lost:
+            if name in ("jit", "pjit") and not compat.is_transparent(eqn):
+                raise Apart("a jit says where its operands are", eqn)
+            plan = planned(body, ins, k, [WHOLE] * len(body.consts))
+            return PartsStep(tuple(ins), plan.outs, (plan,))
+        case compat.CustomJvp() as view:
+            return _ruled_on_parts(eqn, view, ins, k)
+        case compat.Branch(branches):
+            return _cond_on_parts(eqn, branches, ins, k)
+        case compat.Scan() as loop:
+            return _scan_on_parts(eqn, loop, ins, k)
+        case compat.While() as loop:
+            return _while_on_parts(eqn, loop, ins, k)
+    raise Apart(f"nothing is known of parts in {name}", eqn)
+
+
+def _ruled_on_parts(eqn, view, ins, k) -> PartsStep:
+    """A function with a derivative rule, which runs on parts as the function does."""
+    settled = [WHOLE if s == SUM else s for s in ins]
+    plan = planned(view.body, settled, k, [WHOLE] * len(view.body.consts))
+    if SUM in plan.outs:
+        raise Apart("a function with a derivative rule of its own sums parts", eqn)
+    key = str(view.body), tuple(settled)
+    if key in _inside_rules.get():  # met in its own rule
+        return PartsStep(tuple(settled), plan.outs, (plan,), derivative(eqn, view))
+    token = _inside_rules.set(_inside_rules.get() | {key})
+    try:
+        made = derivative(eqn, view)
+        program, smooth, results = made
+        due = [*settled, *(s for s, f in zip(settled, smooth, strict=True) if f)]
+        rule = planned(program, due, k, [WHOLE] * len(program.consts))
+    finally:
+        _inside_rules.reset(token)
+    moved = [s for s, f in zip(plan.outs, results, strict=True) if f]
+    if [is_undivided(s) or s for s in rule.outs] != [
+        is_undivided(s) or s for s in (*plan.outs, *moved)
+    ]:
+        raise Apart("a derivative rule has its results elsewhere than the function", eqn)
+    return PartsStep(tuple(settled), plan.outs, (plan,), made)
+
+
+_inside_rules: contextvars.ContextVar[frozenset] = contextvars.ContextVar(
+    "_inside_rules", default=frozenset()
+)
+
+
+def derivative(eqn, view) -> Rule:
+    """The rule of a custom_jvp as a program."""
+    avals = [v.aval for v in eqn.invars]
+    smooth = [compat.differentiable(a) for a in avals]
+    results = [compat.differentiable(v.aval) for v in eqn.outvars]
+
+    def rule(*args):
+        rest = iter(args[len(avals) :])
+        dots = [
+            next(rest) if f else compat.zero_tangent(a) for f, a in zip(smooth, avals, strict=True)
+        ]
+        made, moved = view.jvp(list(args[: len(avals)]), dots)
+        return [*made, *(t for t, f in zip(moved, results, strict=True) if f)]
+
+    tangents = [a for a, f in zip(avals, smooth, strict=True) if f]
+    with compat.on_mesh_of(eqn):  # a rule may be asked for on the devices, too
+        return Rule(compat.trace(rule, *avals, *tangents), smooth, results)
+
+
+def with_bodies_planned(eqn: compat.Eqn, step: PartsStep, k: int) -> PartsStep:
+    """The step of an equation whose operands are whole, with plans for its bodies."""
+    return step if step.inside else _entered(eqn, list(step.wants), k)
+
+
+def _cond_on_parts(eqn, branches, ins, k) -> PartsStep:
+    if is_part(ins[0]):
+        raise Apart("each device would take a branch of its own", eqn)
+    wants = (WHOLE if ins[0] == SUM else ins[0], *ins[1:])
+    plans = [planned(b, ins[1:], k, [WHOLE] * len(b.consts)) for b in branches]
+    columns = zip(*(plan.outs for plan in plans), strict=True)
+    outs = []
+    for column in columns:
+        state = column[0]
+        for other in column[1:]:
+            state = joined_state(state, other, eqn)
+        outs.append(state)
+    return PartsStep(wants, tuple(outs), tuple(plans))
+
+
+def _scan_on_parts(eqn, loop, ins, k) -> PartsStep:
+    consts, carry, xs = loop.split(list(ins))
+    if any(s == 0 for s in xs):
+        raise Apart("the steps of a loop are those of different devices", eqn)
+    rows = [s - 1 if is_part(s) else s for s in xs]
+    n = len(carry)
+
+    def body(carry):
+        known = [WHOLE] * len(loop.body.consts)
+        return planned(loop.body, (*consts, *carry, *rows), k, known)
+
+    plan, state = _settled(eqn, body, carry, n)
+    ys = [s + 1 if is_part(s) else (WHOLE if s == ZERO else s) for s in plan.outs[n:]]
+    wants = _merged(eqn, loop, consts, state, xs)
+    return PartsStep(wants, (*state, *ys), (plan,))
+
+
+def _settled(eqn, body: Callable, carry, n) -> tuple[PartsPlan, list[State]]:
+    """The plan of a loop whose carry has the same state before a step and after it."""
+    state = list(carry)
+    while True:
+        plan = body(state)
+        new = [joined_state(a, b, eqn) for a, b in zip(state, plan.outs[:n], strict=True)]
+        if new == state:
+            return plan, state
+        state = new
+
+
+def _merged(eqn, loop, *parts) -> tuple[State, ...]:
+    """The states of operands, as `split` takes them apart, in the order they came."""
+    places = loop.split(list(range(len(eqn.invars))))
+    found: dict[int, State] = {}
+    for at, states in zip(places, parts, strict=True):
+        found |= dict(zip(at, states, strict=True))
+    return tuple(found[i] for i in range(len(eqn.invars)))
+
+
+def _while_on_parts(eqn, loop, ins, k) -> PartsStep:
+    tests, consts, carry = loop.split(list(ins))
+
+    def body(carry):
+        return planned(loop.body, (*consts, *carry), k, [WHOLE] * len(loop.body.consts))
+
+    plan, state = _settled(eqn, body, carry, len(carry))
+    test = planned(loop.cond, (*tests, *state), k, [WHOLE] * len(loop.cond.consts))
+    if is_part(test.outs[0]):
+        raise Apart("how often a loop runs differs between the devices", eqn)
+    return PartsStep(_merged(eqn, loop, tests, consts, state), tuple(state), (test, plan))
+
+
+# ---------------------------------------------------------------- what is sent
+
+
+def cost(
+    program: compat.Jaxpr, plan: PartsPlan, times: float = 1, into: Cost | None = None
+) -> Cost:
+    """The sums over the devices that a plan makes, and those that XLA makes of the program."""
+    into = Cost() if into is None else into
+    for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True):
+        for v in _asked(eqn.invars, step.wants, plan.states):
+            into.late.append(Sent(times, bytes_of(v.aval), eqn))
+        inner = compat.bodies(eqn.params) if step.inside else []
+        if not inner and SUM in step.outs and SUM not in step.wants:
+            into.early += [Sent(times, bytes_of(v.aval), eqn) for v in eqn.outvars]
+        if inner:
+            _cost_inside(eqn, step, times, into)
+    return into
+
+
+def _asked(atoms, wants, states):
+    """The operands that are SUMs and have to be whole; each once."""
+    seen = set()
+    for v, want in zip(atoms, wants, strict=True):
+        if isinstance(v, compat.Literal) or v in seen:
+            continue
+        if states.get(v) == SUM and want != SUM:
+            seen.add(v)
+            yield v
+
+
+def _cost_inside(eqn, step, times, into) -> None:
+    match compat.view(eqn):
+        case compat.Scan() as loop:
+            (plan,) = step.inside
+            n = len(loop.split(list(eqn.invars))[1])
+            due = (*step.outs[:n], *plan.outs[n:])
+            _body(loop.body, plan, due, times * loop.length, into)
+        case compat.While() as loop:
+            test, plan = step.inside
+            _body(loop.cond, test, (WHOLE,), times, into)
+            _body(loop.body, plan, step.outs, times, into)
+        case compat.Branch(branches):
+            for branch, plan in zip(branches, step.inside, strict=True):
+                _body(branch, plan, step.outs, times, into)
+        case view:
+            _body(view.body, step.inside[0], step.outs, times, into)
+
+
+def _body(program, plan, due, times, into) -> None:
+    cost(program, plan, times, into)
+    for v in _asked(program.jaxpr.outvars, due, plan.states):
+        into.late.append(Sent(times, bytes_of(v.aval), None))
+
+
+def local_shape(shape: Sequence[int], states: Sequence[State], counts: Sequence[int]) -> tuple:
+    """The shape of what a device has; one state for each axis of the mesh.
+
+    >>> local_shape((8, 6), [0, WHOLE], [4, 2]), local_shape((8, 6), [0, 0], [4, 2])
+    ((2, 6), (1, 6))
+    """
+    found = list(shape)
+    for s, k in zip(states, counts, strict=True):
+        if is_part(s):
+            if found[int(s)] % k:
+                raise Apart(f"a dimension of {math.prod(shape)} elements does not divide by {k}")
+            found[int(s)] //= k
+    return tuple(found)

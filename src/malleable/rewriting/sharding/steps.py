@@ -1,0 +1,209 @@
+"""A program whose batch comes in n steps: what is a sum over the batch is added up in a loop.
+
+As `local.py`, with the steps of a loop in the place of devices. A sum over the batch is whole when
+the loop has ended: what uses it comes behind, and nothing in a step may.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.errors import TransformError
+from malleable.rewriting.graph.slices import rebind, typed
+from malleable.rewriting.sharding.local import Axis, Local, Writer
+from malleable.rewriting.sharding.parts import (
+    SUM,
+    WHOLE,
+    Apart,
+    Cost,
+    PartsPlan,
+    State,
+    is_part,
+    local_shape,
+    planned,
+)
+
+
+def in_steps(program: compat.Jaxpr, ins: Sequence[State], n: int, spread: bool) -> compat.Jaxpr:
+    """The program, with the dimensions that `ins` say in n steps. Raises Apart where it cannot.
+
+    spread: each step takes every n-th element, so that a dimension over devices stays there; else
+    those that lie side by side.
+    """
+    plan = planned(program, ins, n, [WHOLE] * len(program.consts))
+    for v, s in plan.states.items():
+        if is_part(s):
+            local_shape(v.aval.shape, (s,), (n,))
+    before, inner, after = _phases(program, plan)
+    if not inner:
+        raise Apart("no result depends on the batch")
+    raw = program.jaxpr
+
+    def whole(*args):
+        env: dict[Any, Any] = dict(zip(raw.constvars, program.consts, strict=True))
+        env |= dict(zip(raw.invars, args, strict=True))
+        _run_equations(before, env)
+        env |= _batch_loop(program, plan, inner, after, env, n, spread)
+        _run_equations(after, env)
+        return [v.val if isinstance(v, compat.Literal) else env[v] for v in raw.outvars]
+
+    return compat.trace(whole, *program.in_avals)
+
+
+def _phases(program, plan: PartsPlan) -> tuple[list, list, list]:
+    """The equations before the loop, those in it with their places, and those behind it."""
+    before, inner, after = [], [], []
+    late: set = set()
+    for i, (eqn, step) in enumerate(zip(program.eqns, plan.steps, strict=True)):
+        variables = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
+        states = [plan.states[v] for v in variables]
+        if any(is_part(s) or s == SUM for s in step.outs):
+            wanted = zip(eqn.invars, step.wants, strict=True)
+            ended = [
+                v
+                for v, w in wanted
+                if not isinstance(v, compat.Literal) and plan.states[v] == SUM and w != SUM
+            ]
+            if ended or any(v in late for v in variables):
+                raise Apart("a sum over the batch is used in each of its steps", eqn)
+            inner.append((i, eqn))
+        elif SUM in states or any(v in late for v in variables):
+            late.update(eqn.outvars)
+            after.append(eqn)
+        else:
+            before.append(eqn)
+    return before, inner, after
+
+
+def _run_equations(eqns, env) -> None:
+    for eqn in eqns:
+        args = [v.val if isinstance(v, compat.Literal) else env[v] for v in eqn.invars]
+        env.update(zip(eqn.outvars, compat.copy(eqn, args), strict=True))
+
+
+def _batch_loop(program, plan: PartsPlan, inner, after, env, n: int, spread: bool) -> dict:
+    """What the steps make that is used behind them, or is a result: {variable: value}."""
+    raw = program.jaxpr
+    made = {v for _, eqn in inner for v in eqn.outvars}
+    used = [v for eqn in after for v in eqn.invars] + list(raw.outvars)
+    used = [v for v in used if not isinstance(v, compat.Literal)]
+    wanted = [v for v in dict.fromkeys(used) if v in made]
+    sums = [v for v in wanted if plan.states[v] == SUM]
+    rows = [v for v in wanted if is_part(plan.states[v])]
+    cut = [v for v in raw.invars if is_part(plan.states[v])]
+    given = [
+        v
+        for v in dict.fromkeys(
+            a for _, e in inner for a in e.invars if not isinstance(a, compat.Literal)
+        )
+        if v not in made and v not in cut
+    ]
+
+    def body(t, wholes, parts):
+        writer = StepWriter(n, plan, t, spread)
+        local = {v: Local(x, (plan.states[v],)) for v, x in zip(given, wholes, strict=True)}
+        local |= {v: Local(x, (plan.states[v],)) for v, x in zip(cut, parts, strict=True)}
+        writer.some(inner, local)
+        return [local[v].x for v in sums], [local[v].x for v in rows]
+
+    once = jax.checkpoint(body, prevent_cse=False)
+
+    def step(totals, x):
+        t, parts = x
+        added, stacked = once(t, [env[v] for v in given], parts)
+        return [
+            typed([a + b], [v])[0] for a, b, v in zip(totals, added, sums, strict=True)
+        ], stacked
+
+    zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in sums]
+    xs = [_parts_stacked(env[v], int(plan.states[v]), n, spread) for v in cut]
+    zeros = [compat.match_devices(z, v.aval) for z, v in zip(zeros, sums, strict=True)]
+    totals, stacked = lax.scan(step, zeros, (lax.iota(jnp.int32, n), xs))
+    found = dict(zip(sums, typed(totals, sums), strict=True))
+    for v, x in zip(rows, stacked, strict=True):
+        found[v] = _parts_unstacked(x, int(plan.states[v]), v.aval.shape, spread)
+    return found
+
+
+def _parts_stacked(x, dim: int, n: int, spread: bool):
+    """The parts of a dimension, stacked in front: (n, ..., size / n, ...)."""
+    size = x.shape[dim] // n
+    split = (size, n) if spread else (n, size)
+    x = x.reshape(*x.shape[:dim], *split, *x.shape[dim + 1 :])
+    return jnp.moveaxis(x, dim + 1 if spread else dim, 0)
+
+
+def _parts_unstacked(x, dim: int, shape, spread: bool):
+    return jnp.moveaxis(x, 0, dim + 1 if spread else dim).reshape(shape)
+
+
+class StepWriter(Writer):
+    """Writes what one step of the batch does; t: which step it is."""
+
+    def __init__(self, n: int, plan: PartsPlan, t, spread: bool):
+        super().__init__([Axis("steps", n, plan, Cost())])
+        self.plan, self.t, self.spread = plan, t, spread
+
+    def some(self, eqns, env: dict) -> None:
+        """Run some equations of the program, at their places in the plan."""
+        for i, eqn in eqns:
+            step = self.plan.steps[i]
+            operands = []
+            for atom, want in zip(eqn.invars, step.wants, strict=True):
+                literal = isinstance(atom, compat.Literal)
+                value = Local(atom.val, (WHOLE,)) if literal else env[atom]
+                operands.append(self.as_(value, (want,)))
+            with compat.on_line(eqn):
+                results = self.step(eqn, [step], operands, [(s,) for s in step.outs])
+            env.update(zip(eqn.outvars, results, strict=True))
+
+    def summed(self, x, names):
+        raise Apart("a sum over the batch is used in each of its steps")
+
+    def custom_jvp(self, eqn, view, steps, operands, outs) -> list[Local]:
+        """As on devices; a rule outlives the step, so it does not know which step it is."""
+        timeless = StepWriter(self.counts[0], self.plan, None, self.spread)
+        return Writer.custom_jvp(timeless, eqn, view, steps, operands, outs)
+
+    def vary(self, value: Local, names=None):
+        return value.x
+
+    def cut(self, value: Local, cuts):
+        ((_, dim),) = cuts
+        if value.maker is not None and (made := self.made_there(value, cuts)) is not None:
+            return made
+        if self.t is None:
+            raise TransformError(
+                "a derivative rule needs a part of the batch that only the step knows",
+                hint="put microbatch behind the gradient: optimize(jax.grad(loss), microbatch(n))",
+            )
+        x = jnp.asarray(value.x)
+        if self.spread and x.shape[dim] != self.extent():
+            raise Apart("a batch over devices is merged with another dimension")
+        parts = _parts_stacked(x, dim, self.counts[0], self.spread)
+        return lax.dynamic_index_in_dim(parts, self.t, keepdims=False)
+
+    def made_there(self, value: Local, cuts):
+        eqn, operands = value.maker
+        ((_, dim),) = cuts
+        shape = local_shape(eqn.outvars[0].aval.shape, (dim,), self.counts)
+        if eqn.primitive.name != "broadcast_in_dim":
+            return None
+        to = list(map(int, eqn.params["broadcast_dimensions"]))
+        before = jnp.shape(operands[0].x)
+        if dim in to and before[to.index(dim)] != 1:
+            return None
+        return rebind(eqn, [operands[0].x], shape=shape, sharding=None)[0]
+
+    def extent(self) -> int:
+        """How long the batch is."""
+        states = self.plan.states
+        sizes = [v.aval.shape[s] for v, s in states.items() if is_part(s)]
+        return sizes[0]
+
+    def constrained(self, eqn, x, states):
+        return rebind(eqn, [x])[0]

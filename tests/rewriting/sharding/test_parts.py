@@ -1,0 +1,139 @@
+"""Programs on the parts of devices: the same numbers and shardings, and fewer collectives."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import malleable as mal
+
+MESH = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+def put(x, *spec):
+    return jax.device_put(np.asarray(x, np.float32), NamedSharding(MESH, PartitionSpec(*spec)))
+
+
+def rand(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def check(plain, ours, *args):
+    """The same numbers and shardings."""
+    a, b = jax.jit(plain)(*args), jax.jit(ours)(*args)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+        assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+
+
+def kernel_sum(x, y, b):
+    return jnp.exp(-((x[:, None] - y[None]) ** 2).sum(-1)) @ b
+
+
+def rnn(w, xs):
+    states = lax.scan(lambda h, x: (jnp.tanh(h @ w + x),) * 2, jnp.zeros(xs.shape[1:]), xs)[1]
+    return jnp.mean(states**2)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [("data", None), (None, "data"), ("model", None)])
+def test_stream_walks_the_own_part_of_each_device(rows, columns):
+    args = put(rand(0, 64, 3), rows), put(rand(1, 64, 3), columns), put(rand(2, 64, 2), columns)
+    ours = mal.optimize(kernel_sum, mal.stream(threshold=64, block=4))
+    check(kernel_sum, ours, *args)
+    assert mal.communication(ours)(*args).bytes <= mal.communication(kernel_sum)(*args).bytes
+
+
+def test_the_gradient_of_a_loop_is_summed_once():
+    args = put(rand(0, 16, 16) / 4), put(rand(1, 12, 8, 16), None, "data")
+    plain = jax.grad(rnn)
+    ours = mal.optimize(plain, mal.defer_collectives)
+    check(plain, ours, *args)
+    assert mal.communication(plain)(*args).times == 12
+    assert mal.communication(ours)(*args).times == 1
+
+
+def test_without_shardings_deferring_leaves_a_note():
+    with mal.listen() as notes:
+        mal.optimize(rnn, mal.defer_collectives)(jnp.ones((4, 4)), jnp.ones((3, 2, 4)))
+    assert any("collective" in note.what for note in notes)
+
+
+def test_what_cannot_run_on_parts_is_declined_with_its_line():
+    x = put(rand(0, 64, 4), "data")
+    with mal.listen() as notes:
+        check(*[f := lambda x: jnp.cumsum(x, 0).sum()], mal.optimize(f, mal.stream), x)
+    assert any("cumsum" in note.why and "test_parts.py" in note.where for note in notes)
+
+
+def test_a_rule_of_a_derivative_is_kept_on_parts():
+    def loss(w, x):
+        return jnp.mean(jax.nn.relu(x @ w) ** 2)
+
+    args = put(rand(0, 8, 8)), put(rand(1, 16, 8), "data")
+    check(jax.grad(loss), mal.optimize(jax.grad(loss), mal.microbatch(2)), *args)
+
+
+def test_shardings_of_another_tree_are_refused():
+    sharding = NamedSharding(MESH, PartitionSpec("data"))
+    with pytest.raises(mal.TransformError, match="no tree of the arguments"):
+        mal.optimize(rnn, mal.stream, shardings=(sharding,))(jnp.ones((4, 4)), jnp.ones((3, 2, 4)))
+    with pytest.raises(mal.TransformError, match="no sharding"):
+        mal.optimize(rnn, mal.stream, shardings=("data", 1))(jnp.ones((4, 4)), jnp.ones((3, 2, 4)))
+
+
+def test_a_sharding_that_does_not_fit_the_shape_is_refused():
+    sharding = NamedSharding(MESH, PartitionSpec("model"))
+    with pytest.raises(mal.TransformError, match="does not fit"):
+        mal.optimize(jnp.sin, mal.stream, shardings=(sharding,))(jnp.ones(6))
+
+
+def test_a_batch_in_steps_gives_the_same_gradient():
+    def loss(w, x):
+        return jnp.mean(jax.nn.logsumexp(jnp.tanh(x @ w), -1) ** 2)
+
+    args = put(rand(0, 8, 8)), put(rand(1, 32, 8), "data")
+    plain = jax.value_and_grad(loss)
+    ours = mal.optimize(plain, mal.microbatch(4))
+    check(plain, ours, *args)
+    assert mal.communication(ours)(*args).times <= mal.communication(plain)(*args).times
+
+
+@pytest.mark.parametrize(
+    ("fun", "why"),
+    [
+        (lambda x: x / x.sum(0), "used in each of its steps"),
+        (lambda x: x.max(0), "needs the parts"),
+        (lambda x: x[::2], "needs parts"),
+    ],
+)
+def test_a_result_that_is_no_sum_over_the_batch_is_refused(fun, why):
+    with pytest.raises(mal.TransformError, match=why):
+        mal.optimize(fun, mal.microbatch(4))(jnp.ones((16, 4)))
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(mal.TransformError, match="does not divide"):
+        mal.optimize(lambda x: x.sum(0), mal.microbatch(3))(jnp.ones((16, 4)))
+    with pytest.raises(mal.TransformError, match="number of steps"):
+        mal.microbatch(0)
+
+
+def test_a_budget_that_cannot_be_met_names_the_least():
+    def loss(w, x):
+        return jnp.sum(jnp.sin(jnp.sin(jnp.sin(x @ w) @ w) @ w))
+
+    with pytest.raises(mal.TransformError, match=r"the least is \d+ bytes"):
+        mal.optimize(loss, mal.remat(budget=1))(jnp.ones((64, 64)), jnp.ones((256, 64)))
+    with pytest.raises(mal.TransformError, match="number of bytes"):
+        mal.remat(budget=-1)
+
+
+def test_communication_names_the_line_the_kind_and_the_axis():
+    args = put(rand(0, 16, 8), "data"), put(rand(1, 8, 8))
+    told = mal.communication(lambda x, w: (x @ w).sum())(*args)
+    (row,) = told.rows
+    assert (row.kind, row.axis, row.bytes) == ("all-reduce", "data", 4)
+    assert "test_parts.py" in row.line
+    assert "all-reduce" in str(told)
