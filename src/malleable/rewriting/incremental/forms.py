@@ -26,7 +26,7 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
     for node in graph.order():
         if node.name in WRITES:
             _join(graph, node, known)
-    _part(graph)
+    _of_form(graph)
 
 
 def _join(graph: Graph, node: Node, known: Callable) -> None:
@@ -87,7 +87,7 @@ def _block_and_place(
 # ---------------------------------------------------------------- merged dimensions
 
 
-def _part(graph: Graph) -> None:
+def _of_form(graph: Graph) -> None:
     parted: dict[int, tuple[int, tuple[int, ...], int]] = {}  # (dim, its sizes, the value)
     for node in graph.order():
         if node.name == "reshape" and node.params.get("dimensions") is None:

@@ -272,19 +272,19 @@ def _in_parts(jaxpr: compat.Jaxpr, cut: Cut) -> compat.Jaxpr:
             ins = [v for eqn in eqns for v in _without_numbers(eqn.invars) if v not in made]
             ins = list(dict.fromkeys(ins))
             outs = [v for eqn in eqns for v in eqn.outvars if users.get(v, -1) >= b]
-            run = functools.partial(_part, eqns, ins, outs)
+            run = functools.partial(_fragment, eqns, ins, outs)
             loops = any(eqn.primitive.name == "scan" for eqn in eqns)
             if k < cut.count and not loops:
                 run = jax.checkpoint(run)
             elif k < cut.count:
-                run = functools.partial(_part, eqns, ins, outs, again=True)
+                run = functools.partial(_fragment, eqns, ins, outs, again=True)
             env.update(zip(outs, run(*(env[v] for v in ins)), strict=True))
         return [v.val if isinstance(v, compat.Literal) else env[v] for v in raw.outvars]
 
     return compat.trace(whole, *jaxpr.in_avals)
 
 
-def _part(eqns, ins, outs, *args, again: bool = False) -> list:
+def _fragment(eqns, ins, outs, *args, again: bool = False) -> list:
     """The results of some equations; again: of a scan among them each step is a part by itself."""
     env = dict(zip(ins, args, strict=True))
     for eqn in eqns:
