@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import note
+from malleable.programs.cost import flop_of
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
@@ -181,26 +182,6 @@ def _all_kept(jaxpr: compat.Jaxpr) -> float:
     return float(sum(map(_kept_of, jaxpr.eqns)))
 
 
-def _work_of(eqn: compat.Eqn) -> float:
-    """Operations of an equation, about: those of products, and one for each number otherwise."""
-    name = eqn.primitive.name
-    made = sum(v.aval.size for v in eqn.outvars if hasattr(v.aval, "size"))
-    if name == "dot_general":
-        contract, _ = eqn.params["dimension_numbers"]
-        shape = eqn.invars[0].aval.shape  # type: ignore[attr-defined]
-        inner = 1
-        for d in contract[0]:
-            inner *= shape[d]
-        return 2.0 * made * inner
-    view: Any = compat.view(eqn) if compat.bodies(eqn.params) else None
-    match view:
-        case compat.Scan(body=body, length=length):
-            return length * sum(map(_work_of, body.eqns))
-        case compat.Call(body=body):
-            return sum(map(_work_of, body.eqns))
-    return float(made)
-
-
 def _crossing(jaxpr: compat.Jaxpr) -> list[float]:
     """Bytes that are made before each equation and used at it or behind; arguments are not."""
     eqns, raw = jaxpr.eqns, jaxpr.jaxpr
@@ -227,11 +208,8 @@ def _without_numbers(atoms) -> list:
 def _cuts(jaxpr: compat.Jaxpr) -> list[Cut]:
     """Ways to cut a program, from few parts to many; the first of them are worked out again."""
     crossing, n = _crossing(jaxpr), len(jaxpr.eqns)
-    kept = [0.0, *map(_kept_of, jaxpr.eqns)]
-    work = [0.0, *map(_work_of, jaxpr.eqns)]
-    for row in (kept, work):
-        for i in range(1, n + 1):
-            row[i] += row[i - 1]
+    kept = [0.0, *itertools.accumulate(map(_kept_of, jaxpr.eqns))]
+    work = [0, *itertools.accumulate(map(flop_of, jaxpr.eqns))]
     found = []
     for count in range(1, min(MOST, n) + 1):
         starts = [0]
@@ -315,7 +293,7 @@ def _tell(jaxpr: compat.Jaxpr, cut: Cut) -> None:
     crossing = _crossing(jaxpr)
     for a, b in list(zip(cut.starts, ends, strict=True))[: cut.count]:
         eqns = jaxpr.eqns[a:b]
-        again, saved = sum(map(_work_of, eqns)), sum(map(_kept_of, eqns))
+        again, saved = sum(map(flop_of, eqns)), sum(map(_kept_of, eqns))
         lines = compat.where(*eqns)
         why = (
             f"{saved:.3g} bytes are not kept, {crossing[b]:.3g} are; {again:.3g} flop are repeated"

@@ -334,6 +334,7 @@ class Writer:
         return x
 
     def made_there(self, value: Local, cuts):
+        assert value.maker is not None
         eqn, operands = value.maker
         if any(is_part(s) for s in value.states):
             return None
@@ -469,7 +470,7 @@ class Writer:
         return found
 
     def entered(self, eqn, steps, operands: list[Local], outs) -> list[Local]:
-        view = compat.view(eqn)
+        view: Any = compat.view(eqn)
         states = [v.states for v in operands]
         match view:
             case compat.Scan():

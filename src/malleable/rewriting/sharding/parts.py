@@ -14,7 +14,7 @@ import contextvars
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -149,7 +149,7 @@ def is_undivided(state: State) -> bool:
     return state in (WHOLE, ZERO)
 
 
-def is_part(state: State) -> bool:
+def is_part(state: State) -> TypeGuard[int]:
     return not isinstance(state, str)
 
 
@@ -529,8 +529,8 @@ def _cost_inside(eqn, step, times, into) -> None:
         case compat.Branch(branches):
             for branch, plan in zip(branches, step.inside, strict=True):
                 _body(branch, plan, step.outs, times, into)
-        case view:
-            _body(view.body, step.inside[0], step.outs, times, into)
+        case compat.Call(body=body) | compat.CustomJvp(body=body) | compat.Map(body=body):
+            _body(body, step.inside[0], step.outs, times, into)
 
 
 def _body(program, plan, due, times, into) -> None:

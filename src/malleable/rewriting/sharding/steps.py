@@ -188,6 +188,7 @@ class StepWriter(Writer):
         return lax.dynamic_index_in_dim(parts, self.t, keepdims=False)
 
     def made_there(self, value: Local, cuts):
+        assert value.maker is not None
         eqn, operands = value.maker
         ((_, dim),) = cuts
         shape = local_shape(eqn.outvars[0].aval.shape, (dim,), self.counts)
