@@ -90,6 +90,18 @@ def test_two_traces_do_not_mix():
     assert {name for p in again.apart for name in p} <= {"n", "k", "1", "0"}
 
 
+def test_a_size_of_another_trace_is_not_part_of_this_one():
+    older = []
+    trace_symbolic(lambda x: older.append(x.shape[0]) or x, VECTOR, N)
+
+    def meets(x):  # as caches of JAX do
+        return x if older[0] != 7 else x + 1
+
+    made = trace_symbolic(meets, VECTOR, {(0, 0): "n0"})
+    assert not any("n" in pair for pair in made.apart)
+    assert made.sizes([np.zeros(7, np.float32)]) == {"n0": 7}
+
+
 def test_a_size_beyond_32_bits_is_refused():
     symbolic = trace_symbolic(lambda x: x / x.shape[0] ** 4, VECTOR, N)
     assert symbolic.flat_sizes({"n": 100})

@@ -7,7 +7,7 @@ class of ours would not do: JAX makes sizes out of sizes of its own class, in it
 import contextlib
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,25 +34,27 @@ def symbols(names: Sequence[str], least: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def told_apart() -> Iterator[set]:
+def told_apart(sizes: Iterable) -> Iterator[set]:
     """Pairs of sizes, as text, that JAX or the user took as different while tracing inside.
 
+    sizes: the symbols of this trace; those of others are met in JAX's caches only.
     A symbolic size is never equal to a number for JAX: whoever runs the program has to look.
     """
-    with _HOOK.held(pairs := set()):
+    scopes = [size.scope for size in sizes]
+    with _HOOK.held((scopes, pairs := set())):
         yield pairs
 
 
 def _watch_equality(equal, self, other):
     same = equal(self, other)
-    if same is False and _comparable(self, other):
+    scopes, pairs = _HOOK.opened()[-1]
+    if same is False and self.scope in scopes and _comparable(self, other):
         cached = "_create" in caller().f_code.co_names  # a cache of types looks around
-        _HOOK.opened()[-1].update(() if cached else [(str(self), str(other))])
+        pairs.update(() if cached else [(str(self), str(other))])
     return same
 
 
 def _comparable(size, other) -> bool:
-    """Sizes of another trace are met in JAX's caches only."""
     if isinstance(other, SymbolicSize):
         return size.scope is other.scope
     return isinstance(other, int | float | np.number)

@@ -87,7 +87,7 @@ def trace_symbolic(
         weak = getattr(aval, "weak_type", False)
         specs.append(jax.ShapeDtypeStruct(tuple(shape), aval.dtype, weak_type=weak))
     try:
-        with compat.told_apart() as apart, jax.disable_jit(False):
+        with compat.told_apart(symbols.values()) as apart, jax.disable_jit(False):
             jaxpr, out = jax.make_jaxpr(fun, return_shape=True)(*specs)
     except Exception as error:  # whatever the user's code makes of a symbol: it ran with a number
         first = next(iter(str(error).splitlines()), "")
