@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import TransformError, as_scan, incremental
+from malleable import TransformError, as_scan, incremental, listen
 
 T, D = 8, 4
 TRIL = np.tril(np.ones((T, T), bool))
@@ -101,6 +101,72 @@ def test_an_axis_is_counted_from_the_end():
     x = draw(2, T)
     carry, step = as_scan(lambda x: jnp.cumsum(x, -1), x, axis=-1)
     np.testing.assert_allclose(lax.scan(step, carry, x.T)[1].T, jnp.cumsum(x, -1), 1e-5)
+
+
+# ---------------------------------------------------------------- inf and NaN
+
+
+BAND = np.tril(np.ones((32, 32), bool)) & ~np.tril(np.ones((32, 32), bool), -4)
+
+
+def attend(scores, values):
+    return jax.nn.softmax(jnp.where(BAND, scores, -jnp.inf)) @ values
+
+
+def stepped(f, x):
+    carry, step = as_scan(f, x)
+    return lax.scan(step, carry, x)[1]
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: attend(x @ x.T, x),
+        lambda x: (BAND * (x @ x.T)).sum(1),
+        lambda x: jax.nn.softmax(x @ x.T + np.where(BAND, 0, -np.inf)).max(1),
+        lambda x: np.tril(np.ones((32, 32))) @ x,
+        lambda x: lax.scan(lambda h, w: (attend(h @ h.T, h) * w, None), x, np.ones(2))[0],
+    ],
+)
+def test_that_what_a_product_or_a_sum_masks_is_finite_is_said_at_its_line(f):
+    with listen() as heard:
+        as_scan(f, draw(32, D))
+    lines = [n.where for n in heard if "taken to be finite" in n.what]
+    assert lines
+    assert all("test_wrong_numbers.py" in line for line in lines)
+    assert len(lines) == len(set(lines))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: jnp.where(BAND, x @ x.T, 0).sum(1),
+        lambda x: jnp.cumsum(x, 0),
+        lambda x: x + jnp.pad(x, ((1, 0), (0, 0)))[:-1],
+    ],
+)
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+@pytest.mark.parametrize("row", [0, 13, 31])
+def test_without_that_a_step_has_the_inf_and_nan_of_the_function(f, number, row):
+    with listen() as heard:
+        as_scan(f, draw(32, D))
+    assert not heard
+    x = draw(32, D).at[row].set(number)
+    np.testing.assert_allclose(stepped(f, x), f(x), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("row", [0, 13, 31])
+def test_a_step_has_a_number_where_a_row_out_of_reach_has_none(row):
+    def clean(x):
+        values = jnp.where(jnp.isfinite(x), x, 0)
+        return attend(x @ x.T, values)
+
+    x, reach = draw(32, D).at[row].set(jnp.inf), slice(row, row + 4)
+    np.testing.assert_allclose(stepped(clean, x), clean(x), 1e-5, 1e-5)
+    ys = stepped(lambda x: attend(x @ x.T, x), x)
+    assert jnp.isnan(attend(x @ x.T, x)).all()
+    assert jnp.isnan(ys[reach]).all()
+    assert jnp.isfinite(jnp.delete(ys, np.r_[reach], 0, assume_unique_indices=True)).all()
 
 
 # ---------------------------------------------------------------- derivatives

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.core.stage import stage
 from malleable.errors import TransformError
+from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.incremental.causal import NotCausal, Rows, prove, refuse
@@ -29,6 +30,11 @@ from malleable.rewriting.incremental.plan import (
 from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
 from malleable.rewriting.incremental.windows import narrow
+
+NO_NUMBER = (
+    "inf or NaN behind a 0 or a -inf makes all of a row NaN in the function, but not in a step, "
+    "which reads rows in reach only; replace it by `where` before the product or the sum"
+)
 
 
 def as_scan(
@@ -47,7 +53,8 @@ def as_scan(
     fixed shapes; of a window that slides, the rows within it. `step.kept` says what, and why.
     That a row needs no later ones is proved, from masks, pads and triangles; a function for which
     it is not is a TransformError at the line in the way. Assumed is that scores are finite and
-    above -1e9, and that each row has one that is not masked.
+    above -1e9, and that each row has one that is not masked; and that what is masked by a product
+    or a sum is finite, with a note at its line.
     Source: fastar (Hoyer and Johnson), jax#1663; Silvestre and Pietzuch, "Tempo", 2025.
 
     >>> from jax import lax
@@ -79,6 +86,8 @@ class Steps:
         graph = opened(self.staged.jaxpr)
         self.plan, found = self._proved(graph)
         self.rows = [self._rows(v, found) for v in graph.outputs]
+        for line in self.plan.finite:
+            note("what a mask leaves out is taken to be finite", line, NO_NUMBER)
         self.outs = [
             tuple(
                 Span(Start(TIME, 1), width) if d == rows.dim else whole_span(n)

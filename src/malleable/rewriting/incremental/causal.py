@@ -28,6 +28,7 @@ from malleable.rewriting.incremental.masks import (
     is_taken_away,
     is_zero,
     masked,
+    needs_finite,
     sort_of,
     sort_of_negative,
 )
@@ -148,7 +149,7 @@ def _through(plan: Plan, node: Node, found: dict, first: bool) -> Rows:
         lag = min(lag, max(0, min(columns)))  # a row is made when the columns up to it are known
     loose = [part for p in loose if (part := _seen_from(node, p, rows[p.operand], dim, lag))]
     if kept:
-        _check_gone(node, [p for p in (*rows.values(), *loose) if p.dim is None], set(rows))
+        _check_gone(plan, node, [p for p in (*rows.values(), *loose) if p.dim is None])
     loose += [p for p in kept if p.dim != dim]
     if any(p.dim == dim for p in loose):
         raise refuse(node, "its rows depend on later ones")
@@ -192,7 +193,7 @@ def _seen_from(node: Node, part: Part, rows: Part, dim: int, lag: int) -> Part |
     return part._replace(lag=low)
 
 
-def _check_gone(node: Node, gone: Sequence[Part], moving: set[int]) -> None:
+def _check_gone(plan: Plan, node: Node, gone: Sequence[Part]) -> None:
     """Dimensions in time that a node adds up: what is beyond must not count."""
     pairs = {}
     if node.name == "dot_general":
@@ -214,6 +215,8 @@ def _check_gone(node: Node, gone: Sequence[Part], moving: set[int]) -> None:
             or (small.lag < large.lag and small.beyond not in SURE)
         ):
             raise refuse(node, "what is not known yet has weights that are not known to be 0")
+        if needs_finite([part.beyond, partner.beyond], node.name):
+            plan.assume_finite(node)
 
 
 def _triangle(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
@@ -226,6 +229,7 @@ def _triangle(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
         if matrix is not None and matrix.ndim == 2 and isinstance(entry := entries[1 - d], Along):
             matrix = np.broadcast_to(matrix, plan.shape(node.ins[1 - k]))
             i, j = np.nonzero(matrix if d == 1 else matrix.T)
+            plan.assume_finite(node)
             return entry.dim, part.lag + (int((i - j).min()) if len(i) else 0)
     raise refuse(node, f"`{node.name}` needs all rows")
 
@@ -277,7 +281,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) 
         raise refuse(node, "the state of a loop reaches further back in each turn")
     narrow(inner, inside, width)
     plan.loops[node.outs[0]] = Layers(node, view, inner)
-    plan.odd = plan.odd or inner.odd
+    plan.odd, plan.finite = plan.odd or inner.odd, plan.finite | inner.finite
     ys = [inside.get(b, ()) for b in graph.outputs[len(h) :]]
     return [*(state.get(a, ()) for a in h), *(_shifted(r, 1) if r else r for r in ys)]
 
@@ -312,7 +316,10 @@ def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim:
         return parts[k].beyond if parts[k].lag == lag else None
 
     kinds = [of(k) for k in range(len(node.ins))]
-    made = masked(node, kinds, as_if(plan, node))
+    name = as_if(plan, node)
+    made = masked(node, kinds, name)
+    if made is not None and needs_finite(kinds, name):
+        plan.assume_finite(node)
     if made == Beyond.ODD and Beyond.ODD not in kinds:
         plan.odd = plan.odd or node.eqn
     if made in (Beyond.NEGATIVE, Beyond.LOW):

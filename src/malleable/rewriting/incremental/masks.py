@@ -129,6 +129,18 @@ def masked(node: Node, kinds: Sequence[Beyond | None], name: str) -> Beyond | No
     return sure
 
 
+def needs_finite(kinds: Sequence[Beyond | None], name: str) -> bool:
+    """Whether a mask undoes only finite numbers: 0 * inf and inf - inf are NaN, where(...) is none.
+
+    >>> needs_finite([None, Beyond.ZERO], "mul"), needs_finite([Beyond.ONE, None], "select_n")
+    (True, False)
+    """
+    if Beyond.ZERO in kinds and name in ("mul", "dot_general"):
+        return not SURE.issuperset(kinds)
+    masks = bool(NEGATIVES.intersection(kinds)) and name in ("add", "add_any", "sub")
+    return masks and not {*NEGATIVES, *SURE}.issuperset(kinds)
+
+
 def _holds_floats(node: Node) -> bool:
     return np.dtype(node.eqn.outvars[0].aval.dtype).kind in "fV"
 

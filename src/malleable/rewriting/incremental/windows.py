@@ -19,6 +19,7 @@ from malleable.rewriting.incremental.masks import (
     is_one,
     is_zero,
     masked,
+    needs_finite,
     sort_of,
     sort_of_negative,
 )
@@ -138,6 +139,7 @@ def _reach(is_masked: np.ndarray) -> int:
 def _is_masked(plan: Plan, found, dims: Mapping[int, int], w: int, ends: list) -> bool:
     """Whether what is further behind than w is nothing, wherever it is added up."""
     kinds: dict[int, Beyond | None] = {}
+    assumed = [node for _, node, _ in ends if node.name == "dot_general"]
     for node in plan.nodes:
         out = node.outs[0]
         if out not in dims:
@@ -157,9 +159,15 @@ def _is_masked(plan: Plan, found, dims: Mapping[int, int], w: int, ends: list) -
             else:
                 goes = any(isinstance(e, Along) and e.dim == j for e in tables[k])
                 of.append(None if goes and v in found else Beyond.KNOWN)
+        name = as_if(plan, node)
+        assumed += [node] * needs_finite(of, name)
         for u in node.outs:
-            kinds[u] = masked(node, of, as_if(plan, node))
-    return all(kinds.get(v) in CLOSES[node.name] for (v, _), node, _ in ends)
+            kinds[u] = masked(node, of, name)
+    if not all(kinds.get(v) in CLOSES[node.name] for (v, _), node, _ in ends):
+        return False
+    for node in assumed:
+        plan.assume_finite(node)
+    return True
 
 
 def _behind(c: np.ndarray, w: int, ask) -> Beyond:
