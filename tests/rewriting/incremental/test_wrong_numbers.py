@@ -103,6 +103,43 @@ def test_an_axis_is_counted_from_the_end():
     np.testing.assert_allclose(lax.scan(step, carry, x.T)[1].T, jnp.cumsum(x, -1), 1e-5)
 
 
+# ---------------------------------------------------------------- rows of which all is masked
+
+STRICT = np.tril(TRIL, -1)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda x: STRICT & (x @ x.T > 0),
+        lambda x: (x @ x.T > 0) & (STRICT & (x @ x.T < 1)),
+        lambda x: ~(~STRICT | (x @ x.T > 0)),
+    ],
+)
+def test_a_row_that_a_constant_masks_by_a_number_is_refused_whatever_else_masks(mask):
+    with pytest.raises(TransformError, match="not causal"):
+        as_scan(lambda x: jax.nn.softmax(jnp.where(mask(x), x @ x.T, -1e30)) @ x, X)
+    assert_right(lambda x: jax.nn.softmax(jnp.where(mask(x), x @ x.T, -jnp.inf)) @ x, X)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda x: jnp.where(TRIL & (x @ x.T > 0), x @ x.T, -1e30),
+        lambda x: x @ x.T + -1e30 * (1 - TRIL * (x @ x.T > 0)),
+    ],
+)
+def test_that_data_leave_a_score_of_each_row_is_said_at_the_line(scores):
+    with listen() as heard:
+        as_scan(lambda x: jax.nn.softmax(scores(x)) @ x, X)
+    lines = [n.where for n in heard if "that is not masked" in n.what]
+    assert lines
+    assert all("test_wrong_numbers.py" in line for line in lines)
+    with listen() as heard:
+        as_scan(lambda x: jax.nn.softmax(masked(x)) @ x, X)
+    assert not any("that is not masked" in n.what for n in heard)
+
+
 # ---------------------------------------------------------------- inf and NaN
 
 

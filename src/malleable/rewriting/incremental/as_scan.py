@@ -31,11 +31,6 @@ from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
 from malleable.rewriting.incremental.windows import narrow
 
-NO_NUMBER = (
-    "inf or NaN behind a 0 or a -inf makes all of a row NaN in the function, but not in a step, "
-    "which reads rows in reach only; replace it by `where` before the product or the sum"
-)
-
 
 def as_scan(
     fun: Callable[..., Any], xs: Any, *, axis: int = 0, width: int = 1
@@ -54,7 +49,7 @@ def as_scan(
     That a row needs no later ones is proved, from masks, pads and triangles; a function for which
     it is not is a TransformError at the line in the way. Assumed is that scores are finite and
     above -1e9, and that each row has one that is not masked; and that what is masked by a product
-    or a sum is finite, with a note at its line.
+    or a sum is finite. A note names each line that relies on one of the last two.
     Source: fastar (Hoyer and Johnson), jax#1663; Silvestre and Pietzuch, "Tempo", 2025.
 
     >>> from jax import lax
@@ -86,8 +81,8 @@ class Steps:
         graph = opened(self.staged.jaxpr)
         self.plan, found = self._proved(graph)
         self.rows = [self._rows(v, found) for v in graph.outputs]
-        for line in self.plan.finite:
-            note("what a mask leaves out is taken to be finite", line, NO_NUMBER)
+        for assumed in self.plan.assumed:
+            note(*assumed)
         self.outs = [
             tuple(
                 Span(Start(TIME, 1), width) if d == rows.dim else whole_span(n)

@@ -6,7 +6,7 @@ attention scores do. What lies in these beyond the present is not known yet; wha
 is known where a mask says so, and only then may a reduction take it in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,11 @@ from malleable.rewriting.boxes.spans import Span, Start
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.loops import ROUNDS, TIME, Layers, Recurrence
 from malleable.rewriting.incremental.masks import (
+    ALL_MASKED,
+    FINITE,
+    NEGATIVES,
+    NO_NUMBER,
+    OPEN,
     SURE,
     Beyond,
     as_if,
@@ -216,7 +221,7 @@ def _check_gone(plan: Plan, node: Node, gone: Sequence[Part]) -> None:
         ):
             raise refuse(node, "what is not known yet has weights that are not known to be 0")
         if needs_finite([part.beyond, partner.beyond], node.name):
-            plan.assume_finite(node)
+            plan.assume(FINITE, node, NO_NUMBER)
 
 
 def _triangle(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
@@ -229,7 +234,7 @@ def _triangle(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
         if matrix is not None and matrix.ndim == 2 and isinstance(entry := entries[1 - d], Along):
             matrix = np.broadcast_to(matrix, plan.shape(node.ins[1 - k]))
             i, j = np.nonzero(matrix if d == 1 else matrix.T)
-            plan.assume_finite(node)
+            plan.assume(FINITE, node, NO_NUMBER)
             return entry.dim, part.lag + (int((i - j).min()) if len(i) else 0)
     raise refuse(node, f"`{node.name}` needs all rows")
 
@@ -281,7 +286,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) 
         raise refuse(node, "the state of a loop reaches further back in each turn")
     narrow(inner, inside, width)
     plan.loops[node.outs[0]] = Layers(node, view, inner)
-    plan.odd, plan.finite = plan.odd or inner.odd, plan.finite | inner.finite
+    plan.odd, plan.assumed = plan.odd or inner.odd, plan.assumed | inner.assumed
     ys = [inside.get(b, ()) for b in graph.outputs[len(h) :]]
     return [*(state.get(a, ()) for a in h), *(_shifted(r, 1) if r else r for r in ys)]
 
@@ -319,22 +324,41 @@ def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim:
     name = as_if(plan, node)
     made = masked(node, kinds, name)
     if made is not None and needs_finite(kinds, name):
-        plan.assume_finite(node)
+        plan.assume(FINITE, node, NO_NUMBER)
     if made == Beyond.ODD and Beyond.ODD not in kinds:
         plan.odd = plan.odd or node.eqn
     if made in (Beyond.NEGATIVE, Beyond.LOW):
         # A row of which all is masked, by finite numbers, weighs what is masked.
-        for k, v in enumerate(node.ins):
-            is_mask = k == 0 if node.name == "select_n" else kinds[k] == Beyond.NEGATIVE
-            if is_mask and plan.is_constant(v) and plan.shape(v):
-                masks = is_low
-                if node.name == "select_n":
-                    masks = is_one if kinds[k] == Beyond.ONE else is_zero
-                elif is_taken_away(plan, node, k):
-                    masks = is_high
-                if not _of_constant(plan, node, k, out, dim, lag, masks, known=True):
-                    return Beyond.KNOWN if made == Beyond.NEGATIVE else None
+        checked = any(p.beyond in NEGATIVES for p in mine)
+        for at, k, masks in _masks(plan, node, kinds):
+            if not plan.is_constant(at.ins[k]):
+                continue
+            checked = checked or at is node
+            if not _of_constant(plan, at, k, out, dim, lag, masks, known=True):
+                return Beyond.KNOWN if made == Beyond.NEGATIVE else None
+        if not checked:
+            plan.assume(OPEN, node, ALL_MASKED)
     return made
+
+
+def _masks(plan: Plan, node: Node, kinds: Sequence) -> Iterator[tuple[Node, int, Callable]]:
+    """What of a node's operands masks: (node, operand, where it does), those of `and` each."""
+    if node.name == "select_n":
+        waiting = [(node, 0, is_one if kinds[0] == Beyond.ONE else is_zero)]
+    else:
+        low = [k for k, v in enumerate(node.ins) if kinds[k] == Beyond.NEGATIVE and plan.shape(v)]
+        waiting = [(node, k, is_high if is_taken_away(plan, node, k) else is_low) for k in low]
+    while waiting:
+        at, k, masks = waiting.pop()
+        inner = plan.graph.maker[at.ins[k]]
+        if plan.is_constant(at.ins[k]) or inner is None:
+            yield at, k, masks
+        elif inner.name == "not":
+            waiting.append((inner, 0, is_zero if masks is is_one else is_one))
+        elif inner.name == {is_zero: "and", is_one: "or"}.get(masks):
+            waiting += [(inner, i, masks) for i in range(len(inner.ins))]
+        else:
+            yield at, k, masks
 
 
 def _of_constant(plan: Plan, node: Node, k: int, out: Rows, dim: int, lag: int, ask, known=False):

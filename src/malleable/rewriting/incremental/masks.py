@@ -29,6 +29,16 @@ class Beyond(enum.Enum):
 SURE = {*Beyond} - {Beyond.ODD, Beyond.LOW}
 NEGATIVES = {Beyond.LOW, Beyond.NEGATIVE, Beyond.INFINITE}
 MASKED = -1e9  # added to a score, or in its place: its weight is exp(this - the largest) = 0
+FINITE = "what a mask leaves out is taken to be finite"
+NO_NUMBER = (
+    "inf or NaN behind a 0 or a -inf makes all of a row NaN in the function, but not in a step, "
+    "which reads rows in reach only; replace it by `where` before the product or the sum"
+)
+OPEN = "each row is taken to have a score that is not masked"
+ALL_MASKED = (
+    "a row of which all is masked by a finite number weighs later rows too in the function, but "
+    "not in a step; mask by -inf, or leave the row's own place unmasked"
+)
 
 
 def sort_of(c: np.ndarray) -> Beyond:

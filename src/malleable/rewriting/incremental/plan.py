@@ -28,8 +28,8 @@ class Plan:
     known of the inputs; rows: the dimension that runs in time of a value, and how many rows of it
     are known before the first; rings: how many of the latest rows are kept, where not all are;
     narrowed: by (result, operand), the span of a dimension that is read of it; odd: what may be no
-    number, or have no derivative, where rows are not known yet; finite: the lines at which masks
-    are right for finite numbers only.
+    number, or have no derivative, where rows are not known yet; assumed: (what, line, why) of what
+    a step relies on and cannot be proved.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Plan:
         self.rings: dict[int, int] = {}
         self.narrowed: dict[tuple[int, int], tuple[int, Span]] = {}
         self.odd: compat.Eqn | None = None
-        self.finite: dict[str, None] = {}
+        self.assumed: dict[tuple[str, str, str], None] = {}
         self.memo: dict[Any, Any] = {}  # what was found out about constants
         self._folded: dict[int, Any] = dict(constants or {})
         self._constant: set[int] = {v for v in range(len(graph.avals)) if self._is_literal(v)}
@@ -58,9 +58,8 @@ class Plan:
         value = self.graph.value(v)
         return value is not None and not isinstance(value, compat.Tracer)
 
-    def assume_finite(self, node: Node) -> None:
-        """Note that what a node masks, by a product or a sum, is taken to be finite."""
-        self.finite[compat.where(node.eqn)] = None
+    def assume(self, what: str, node: Node, why: str) -> None:
+        self.assumed[what, compat.where(node.eqn), why] = None
 
     def shape(self, v: int) -> tuple[int, ...]:
         return tuple(self.graph.avals[v].shape)

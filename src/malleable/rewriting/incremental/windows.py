@@ -11,7 +11,9 @@ from malleable.rewriting.boxes.spans import Span, Start
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import (
+    FINITE,
     NEGATIVES,
+    NO_NUMBER,
     Beyond,
     as_if,
     is_high,
@@ -166,7 +168,7 @@ def _is_masked(plan: Plan, found, dims: Mapping[int, int], w: int, ends: list) -
     if not all(kinds.get(v) in CLOSES[node.name] for (v, _), node, _ in ends):
         return False
     for node in assumed:
-        plan.assume_finite(node)
+        plan.assume(FINITE, node, NO_NUMBER)
     return True
 
 
