@@ -75,6 +75,37 @@ def test_a_rule_of_a_derivative_is_kept_on_parts():
     check(jax.grad(loss), mal.optimize(jax.grad(loss), mal.microbatch(2)), *args)
 
 
+@pytest.mark.parametrize("spec", [(), ("data",)])
+def test_a_rule_of_a_derivative_is_taken_in_steps_before_the_gradient(spec):
+    def loss(w, x):
+        return jnp.mean(jax.nn.relu(x @ w) ** 2)
+
+    args = put(rand(0, 8, 8), *spec), put(rand(1, 16, 8), "data")
+    ours = jax.grad(mal.optimize(loss, mal.microbatch(2)))
+    for x, y in zip(jax.grad(loss)(*args), ours(*args), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+def test_a_product_with_a_constant_is_taken_in_steps():
+    def loss(w, x):
+        return jnp.mean(jnp.tanh(x @ w) @ jnp.ones((8, 2)))
+
+    args = jnp.asarray(rand(0, 8, 8), "float32"), jnp.asarray(rand(1, 16, 8), "float32")
+    ours = mal.optimize(jax.grad(loss), mal.microbatch(4))
+    np.testing.assert_allclose(jax.grad(loss)(*args), ours(*args), rtol=1e-4, atol=1e-6)
+
+
+def test_steps_that_may_each_sum_over_the_devices_leave_a_note():
+    def loss(w, x):
+        return jnp.mean(jnp.tanh(x @ w["a"]) @ w["b"])
+
+    w = {"a": put(rand(0, 8, 8), "data"), "b": put(rand(1, 8, 8), "data")}
+    with mal.listen() as notes:
+        mal.optimize(jax.grad(loss), mal.microbatch(2))(w, put(rand(2, 16, 8), "data"))
+    (found,) = [note for note in notes if "each step may sum" in note.what]
+    assert "2 times as much" in found.why and "test_parts.py" in found.where
+
+
 def test_shardings_of_another_tree_are_refused():
     sharding = NamedSharding(MESH, PartitionSpec("data"))
     with pytest.raises(mal.TransformError, match="no tree of the arguments"):

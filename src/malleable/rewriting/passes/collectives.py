@@ -42,7 +42,8 @@ def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = N
 
     What is proved to be a sum or a mean over the batch is added up in a loop, what keeps the batch
     axis comes out in order, and what is whole is made once. On a mesh each device takes its own
-    part in steps, and sums over the devices once, behind the loop.
+    part in steps, and sums over the devices once, behind the loop; where the program cannot run on
+    the parts of the devices (FSDP), XLA may sum in each step, and a note says so.
     n: steps, which divide the batch; axis: the dimension of the batch; argnums: which arrays, of
     the flat arguments, carry it; by default those whose `axis` is as long as that of the last.
     Raises TransformError, at the line, where a result is no sum over the batch.
@@ -74,7 +75,7 @@ def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
     try:
         if local is not None:
             return _cost_inside(local, chosen, n)
-        return in_steps(jaxpr, _states(jaxpr, chosen, n), n, known)
+        made = in_steps(jaxpr, _states(jaxpr, chosen, n), n, known)
     except Apart as why:
         eqns = [why.eqn] if why.eqn is not None else jaxpr.eqns[:1]
         raise TransformError(
@@ -83,6 +84,10 @@ def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
             hint="results have to be sums or means over the batch, or keep its axis; argnums says "
             "which arguments carry it",
         ) from None
+    if known:
+        why = f"XLA partitions the loop: up to {n} times as much is sent, see `communication`"
+        note("each step may sum over the devices", _first_place(jaxpr), why)
+    return made
 
 
 def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> dict[int, int]:

@@ -23,6 +23,7 @@ from malleable.rewriting.sharding.parts import (
     CALLS,
     PLACED,
     SUM,
+    VARIED,
     WHOLE,
     Apart,
     Cost,
@@ -38,6 +39,7 @@ from malleable.rewriting.sharding.parts import (
 from malleable.rewriting.sharding.placement import Placement, placed_as
 
 NAME = "on_devices"
+MADE_THERE = {"broadcast_in_dim", "iota"} | VARIED
 OPENED = CALLS | {"scan", "while", "cond"}  # also where all in them is whole
 WHY = "a program is left to XLA to partition"
 
@@ -398,7 +400,7 @@ class Writer:
             results = self.rebound(eqn, args, operands, outs)
         results = typed(results, eqn.outvars)
         maker = None
-        if eqn.primitive.name in ("broadcast_in_dim", "iota") and not names:
+        if eqn.primitive.name in MADE_THERE and not names:
             maker = (eqn, operands)
         return [Local(x, s, maker) for x, s in zip(results, outs, strict=True)]
 

@@ -10,9 +10,10 @@ a SUM to a SUM, so that the sum over the devices, an all-reduce, comes as late a
 Source: Xu et al., "GSPMD", 2021; the placements of PyTorch's DTensor; ZeRO.
 """
 
+import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeGuard
 
@@ -37,6 +38,7 @@ STAYS_ZERO = kind("dims") | {"convert_element_type", "neg", "copy", "slice", "re
 RULED = frozenset({"custom_jvp_call", "custom_vjp_call"})
 PLACED = ("sharding", "out_sharding")  # parameters that say where a result is on a mesh
 SCATTERS = frozenset({"scatter-add"})
+VARIED = frozenset({"pvary", "pcast"})  # the value as it is; its type says more
 
 
 class Apart(Exception):
@@ -242,7 +244,7 @@ def _through(eqn: compat.Eqn, ins: list[State], k: int) -> tuple[list[State], li
     """What operands must be and results are, where some operands are there in parts."""
     name, p = eqn.primitive.name, eqn.params
     sizes = shapes(eqn.invars)
-    if name in ("optimization_barrier", "pvary", "pcast"):
+    if name == "optimization_barrier" or name in VARIED:
         return ins, ins
     if name == "sharding_constraint":
         return ins, ins  # taken apart by axes where it is run
@@ -304,9 +306,26 @@ def _summed(eqn, wants, ended) -> tuple[list[State], list[State]]:
             partner = int(contract[1 - side][mine.index(wants[side])])
             if wants[1 - side] == partner:
                 return wants, [SUM]
-            if is_undivided(wants[1 - side]):  # XLA cuts it, or makes the other whole: who knows
+            if is_undivided(wants[1 - side]):
+                if _cuts_wholes.get():
+                    wants[1 - side] = partner
+                    return wants, [SUM]
+                # on devices XLA cuts it, or makes the other whole: who knows
                 raise Apart("a product contracts what is in parts with what is whole", eqn)
     raise Apart(f"{name} needs the parts of all devices", eqn)
+
+
+_cuts_wholes: contextvars.ContextVar[bool] = contextvars.ContextVar("_cuts_wholes", default=False)
+
+
+@contextlib.contextmanager
+def wholes_cut() -> Iterator[None]:
+    """Plan for steps of a loop, where a part of what is whole is at hand and sends nothing."""
+    token = _cuts_wholes.set(True)
+    try:
+        yield
+    finally:
+        _cuts_wholes.reset(token)
 
 
 def _scatter_on_parts(eqn, ins, k) -> tuple[list[State], list[State]]:

@@ -17,6 +17,7 @@ from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.sharding.local import Axis, Local, Writer
 from malleable.rewriting.sharding.parts import (
     SUM,
+    VARIED,
     WHOLE,
     Apart,
     Cost,
@@ -25,6 +26,7 @@ from malleable.rewriting.sharding.parts import (
     is_part,
     local_shape,
     planned,
+    wholes_cut,
 )
 
 
@@ -34,7 +36,8 @@ def in_steps(program: compat.Jaxpr, ins: Sequence[State], n: int, spread: bool) 
     spread: each step takes every n-th element, so that a dimension over devices stays there; else
     those that lie side by side.
     """
-    plan = planned(program, ins, n, [WHOLE] * len(program.consts))
+    with wholes_cut():
+        plan = planned(program, ins, n, [WHOLE] * len(program.consts))
     for v, s in plan.states.items():
         if is_part(s):
             local_shape(v.aval.shape, (s,), (n,))
@@ -147,6 +150,7 @@ class StepWriter(Writer):
     def __init__(self, n: int, plan: PartsPlan, t, spread: bool):
         super().__init__([Axis("steps", n, plan, Cost())])
         self.plan, self.t, self.spread = plan, t, spread
+        self.where = ""  # the line of a function whose derivative rule is written
 
     def some(self, eqns, env: dict) -> None:
         """Run some equations of the program, at their places in the plan."""
@@ -167,6 +171,7 @@ class StepWriter(Writer):
     def custom_jvp(self, eqn, view, steps, operands, outs) -> list[Local]:
         """As on devices; a rule outlives the step, so it does not know which step it is."""
         timeless = StepWriter(self.counts[0], self.plan, None, self.spread)
+        timeless.where = compat.where(eqn)
         return Writer.custom_jvp(timeless, eqn, view, steps, operands, outs)
 
     def vary(self, value: Local, names=None):
@@ -179,6 +184,7 @@ class StepWriter(Writer):
         if self.t is None:
             raise TransformError(
                 "a derivative rule needs a part of the batch that only the step knows",
+                where=self.where,
                 hint="put microbatch behind the gradient: optimize(jax.grad(loss), microbatch(n))",
             )
         x = jnp.asarray(value.x)
@@ -191,6 +197,10 @@ class StepWriter(Writer):
         assert value.maker is not None
         eqn, operands = value.maker
         ((_, dim),) = cuts
+        if eqn.primitive.name in VARIED:
+            inner = operands[0]
+            known = None if inner.maker is None else self.made_there(inner, cuts)
+            return None if known is None else rebind(eqn, [known])[0]
         shape = local_shape(eqn.outvars[0].aval.shape, (dim,), self.counts)
         if eqn.primitive.name != "broadcast_in_dim":
             return None
