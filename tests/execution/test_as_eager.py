@@ -251,3 +251,39 @@ def test_dicts_keep_their_order_whatever_the_order_of_those_before():
     made = mal.jit(lambda x: {"z": x, "a": {"n": x, "b": x * 2}})
     for _ in range(4):
         assert [*made(X)] == ["z", "a"] and [*made(X)["a"]] == ["n", "b"]
+
+
+HELD = [0.1, 1, True, np.float32(0.1), np.full((), 0.1, np.float32), jnp.float32(0.1)]
+
+
+def scaled(x, k):
+    return x * k + k, k * k
+
+
+def scaled_in_list(x, ks):
+    return x * ks[0] + ks[0], ks[0] * ks[0]
+
+
+def scaled_in_dict(x, ks):
+    return x * ks["p"] + ks["p"], ks["p"] * ks["p"]
+
+
+@pytest.mark.parametrize(
+    ("fun", "hold"),
+    [
+        (scaled, lambda v: v),
+        (scaled_in_list, lambda v: [v]),
+        (scaled_in_list, lambda v: (v,)),
+        (scaled_in_dict, lambda v: {"p": v}),
+    ],
+)
+def test_a_number_runs_after_arrays_as_it_does_alone(fun, hold):
+    after = mal.jit(fun)
+    for _ in range(4):
+        after(X, hold(HELD[-1]))
+    for value in HELD:
+        alone, given = mal.jit(fun)(X, hold(value)), after(X, hold(value))
+        for _ in range(4):
+            after(X, hold(HELD[-1]))
+        assert type(given[1]) is type(alone[1])
+        assert np.asarray(given[0]).tobytes() == np.asarray(alone[0]).tobytes()

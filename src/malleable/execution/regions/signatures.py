@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.execution.common.host_values import own
@@ -15,6 +16,7 @@ NUMBERS = frozenset([int, float, complex])
 FIXED = frozenset([bool, str, type(None), types.ModuleType])  # part of the key as they are
 HOLDS = frozenset([dict, list, tuple])  # where dicts may be
 PLAIN = NUMBERS | FIXED  # without a dtype and dimensions
+TOLD = PLAIN | {np.ndarray, *np.sctypeDict.values(), jnp.bfloat16.dtype.type}  # not of JAX
 CONCRETE = frozenset([ARRAY, np.ndarray, int, float, complex])
 
 
@@ -106,11 +108,19 @@ def shapes_of(args, kwargs) -> tuple:
 
 
 def plain_kinds(args, kwargs) -> list:
-    """What JAX does not tell apart: True and 1, None and no argument, dicts in another order."""
-    every = (*args, *kwargs.values())
-    found: list = [k if k in NUMBERS or k in FIXED else None for k in map(type, every)]
-    held = [x for x in every if type(x) in HOLDS]
-    return [*found, orders(held)] if held else found
+    """What JAX does not tell apart: numbers and arrays of no dimensions, True and 1, orders."""
+    found: list = []
+    for value in (*args, *kwargs.values()):
+        kind = type(value)
+        if kind in TOLD:
+            found.append(kind)
+        elif kind is ARRAY or isinstance(value, jax.Array):
+            found.append(None)
+        else:
+            types_ = tuple(map(type, flatten(value)[0]))
+            told = not TOLD.isdisjoint(types_)
+            found += (orders(value), [k if k in TOLD else None for k in types_] if told else None)
+    return found
 
 
 def without_sizes(key: tuple) -> tuple:
