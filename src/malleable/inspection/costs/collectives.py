@@ -192,12 +192,15 @@ def _device_groups(text: str) -> frozenset[frozenset[int]]:
     """The groups of devices of a collective, in any of the ways that XLA spells them."""
     if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", text):
         return _connected([tuple(map(int, p)) for p in re.findall(r"(\d+),\s*(\d+)", pairs[1])])
-    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] *\{([^}]*)\}", text):
+    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\]([^{]*)\{([^}]*)\}", text):
         shape = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
-        axes = re.findall(r"'([^']+)'", mesh[2])
-        if ":" in mesh[2] or not all(a in shape for a in axes):
+        axes = re.findall(r"'([^']+)'", mesh[3])
+        if ":" in mesh[3] or not all(a in shape for a in axes):
             return frozenset()
-        numbers = np.arange(math.prod(shape.values())).reshape(tuple(shape.values()))
+        numbers = _numbers_in_order(mesh[2], math.prod(shape.values()))
+        if numbers is None:
+            return frozenset()
+        numbers = numbers.reshape(tuple(shape.values()))
         return _groups_along(numbers, [list(shape).index(a) for a in axes])
     if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
         shape, source = ([int(n) for n in iota[i].split(",")] for i in (1, 2))
@@ -210,6 +213,23 @@ def _device_groups(text: str) -> frozenset[frozenset[int]]:
         rows = re.findall(r"\{([\d,\s]*)", listed[1])
         return frozenset(frozenset(int(n) for n in row.split(",") if n) for row in rows if row)
     return frozenset()
+
+
+def _numbers_in_order(text: str, count: int):
+    """The numbers of devices of a mesh in its order: `device_ids=([2,4]T(1,0))` or `(0,2,1,3)`.
+
+    >>> _numbers_in_order(", device_ids=([2,2]T(1,0)) ", 4).tolist()
+    [0, 2, 1, 3]
+    """
+    if "device_ids" not in text:
+        return np.arange(count)
+    if iota := re.search(r"\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)", text):
+        numbers = np.arange(count).reshape([int(n) for n in iota[1].split(",")])
+        order = [int(n) for n in iota[2].split(",")] if iota[2] else None
+        return numbers.transpose(order).ravel() if order else numbers.ravel()
+    listed = re.search(r"device_ids=\(([\d,\s]+)\)", text)
+    found = np.array([int(n) for n in listed[1].split(",")]) if listed else np.arange(0)
+    return found if found.size == count else None
 
 
 def _connected(pairs: Sequence[tuple[int, ...]]) -> frozenset[frozenset[int]]:

@@ -27,8 +27,12 @@ from malleable.inspection.debugging.stepping import undonated
 from malleable.inspection.show.rows.outline import Body, Row, outline
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate
+from malleable.programs.primitives import kind
+from malleable.programs.types import bytes_of
 from malleable.rewriting.passes.passes import in_bodies
+from malleable.rewriting.sharding.placement import Placement
 
+SENT = kind("collective") - {"axis_index"}
 Steps = int | str | None
 _UNITS = ("", "k", "M", "G", "T", "P")
 
@@ -50,7 +54,9 @@ class Cost:
     """flops: operations; bytes: memory traffic without fusion; peak: bytes alive at once.
 
     peak_at: the line where that is; lines: the dearest first; stacks: {frames from the outermost
-    in: cost}; loops: {line of a `while`: (steps per entry, how that is known)}.
+    in: cost}; loops: {line of a `while`: (steps per entry, how that is known)}; sent: {collective
+    of the program, psum say: bytes of its results on a device}; partitioned: whether arguments are
+    in parts on a mesh, so that XLA adds collectives of its own, which `communication` counts.
     """
 
     name: str
@@ -61,6 +67,8 @@ class Cost:
     lines: list[LineCost]
     stacks: dict[tuple[str, ...], Count]
     loops: dict[str, tuple[float, str]] = field(default_factory=dict)
+    sent: dict[str, float] = field(default_factory=dict)
+    partitioned: bool = False
 
     def __str__(self):
         told = [
@@ -75,6 +83,10 @@ class Cost:
             )
         for where, (steps, known) in self.loops.items():
             told.append(f"while at {where}: {steps:g} steps, {known}")
+        for name, size in self.sent.items():
+            told.append(f"collective {name}: {scaled(size)}B on a device")
+        if self.partitioned:
+            told.append(f"collectives that XLA adds: communication({self.name})(...) counts them")
         return "\n".join(told)
 
     def _repr_html_(self) -> str:
@@ -145,7 +157,11 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
         body = outline(program)
         lines: dict[str, list] = {}
         stacks: dict[tuple[str, ...], Count] = {}
-        for row, times in _leaves(body, 1.0, trips):
+        sent: dict[str, float] = {}
+        for row, times, devices in _leaves(body, 1.0, trips):
+            if row.primitive in SENT:
+                size = sum(bytes_of(v.aval) for v in row.eqn.outvars)
+                sent[row.primitive] = sent.get(row.primitive, 0.0) + size * times / devices
             c = counting.count(row.eqn, trips).times(times)
             where = places.spell(row.place) or "no line known"
             entry = lines.setdefault(where, [places.line_of(row.place), Count(), 0])
@@ -161,24 +177,26 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
         found.sort(key=lambda line: (-line.flops, -line.bytes))
         total = Count(sum(x.flops for x in found), sum(x.bytes for x in found))
         name = getattr(fun, "__name__", type(fun).__name__)
-        return Cost(name, *total, peak.bytes, peak.where, found, stacks, loops)
+        partitioned = Placement.of(jax.tree.leaves((args, kwargs))) is not None
+        return Cost(name, *total, peak.bytes, peak.where, found, stacks, loops, sent, partitioned)
 
     return counted
 
 
-def _leaves(body: Body, times: float, trips):
-    """(row, how often it runs) for each row that counts as a whole."""
+def _leaves(body: Body, times: float, trips, devices: float = 1):
+    """(row, how often it runs, on how many devices together) for each row that is a whole."""
     for row in body.rows:
         inner = counting.bodies_of(row.eqn)
         if not inner:
-            yield row, times
+            yield row, times, devices
             continue
         if row.primitive == "cond":  # its dearest branch
             inner = [
                 max(inner, key=lambda part: counting.total(row.bodies[part[0]].program, trips))
             ]
         for i, n in inner:
-            yield from _leaves(row.bodies[i], times * n(trips), trips)
+            mapped = n(trips) if row.primitive == "shard_map" else 1
+            yield from _leaves(row.bodies[i], times * n(trips), trips, devices * mapped)
 
 
 def _loop(eqn) -> int:

@@ -1,0 +1,102 @@
+"""What devices send to each other: by `communication` as XLA made it, by `cost` as it is asked for."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import malleable as mal
+
+MESH = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+def put(shape, *spec):
+    return jax.device_put(np.ones(shape, np.float32), NamedSharding(MESH, PartitionSpec(*spec)))
+
+
+def summed(x):
+    return jax.shard_map(
+        lambda part: lax.psum(part, "data"),
+        mesh=MESH,
+        in_specs=PartitionSpec("data"),
+        out_specs=PartitionSpec(),
+    )(x)
+
+
+def loop(x):
+    return lax.scan(lambda c, _: (c + summed(x).sum(), None), jnp.zeros(()), None, length=5)[0]
+
+
+def test_a_program_of_one_device_sends_nothing():
+    told = mal.communication(lambda x: x @ x)(jnp.ones((4, 4)))
+    assert (told.rows, told.bytes, told.times, told.saved) == ([], 0, 0, 0)
+
+
+def test_a_collective_in_a_loop_counts_its_steps():
+    def step(x):
+        add = lambda c, _: (jnp.sin(c + (x * c).sum()), None)
+        return lax.scan(add, jnp.ones(()), None, length=7)[0]
+
+    told = mal.communication(step)(put((8,), "data"))
+    assert [(row.kind, row.times, row.bytes) for row in told.rows] == [("all-reduce", 7, 28)]
+
+
+def test_a_value_used_whole_is_gathered_along_its_axis():
+    whole = NamedSharding(MESH, PartitionSpec())
+    told = mal.communication(lambda x: lax.with_sharding_constraint(x * 2, whole))(
+        put((8, 4), None, "model")
+    )
+    (row,) = told.rows
+    assert (row.kind, row.axis, row.bytes) == ("all-gather", "model", 128)
+    assert "used whole" in row.why and "test_communication.py" in row.line
+
+
+def test_a_derivative_is_marked_as_backward():
+    told = mal.communication(jax.grad(lambda w, x: jnp.sum(jnp.sin(x @ w))))(
+        put((4, 4)), put((8, 4), "data")
+    )
+    assert [row.backward for row in told.rows] == [True]
+    assert "(backward)" in str(told)
+
+
+def test_a_pass_shows_what_it_saves():
+    def loss(w, xs):
+        return lax.scan(lambda h, x: (jnp.tanh(h @ w + x), None), xs[0], xs)[0].sum()
+
+    args = put((4, 4)), put((6, 8, 4), None, "data")
+    told = mal.communication(jax.grad(loss), passes=[mal.defer_collectives])(*args)
+    assert told.before is not None and told.before.times > told.times
+    assert told.saved == told.before.bytes - told.bytes > 0
+    assert "before the passes" in str(told)
+
+
+@pytest.mark.parametrize("passes", [mal.cse, "cse", 3])
+def test_passes_that_are_no_list_are_refused(passes):
+    with pytest.raises(mal.MalleableError, match="passes is a list of passes"):
+        mal.communication(jnp.sin, passes=passes)
+
+
+def test_cost_counts_the_bytes_of_collectives_on_a_device():
+    assert mal.cost(summed)(jnp.ones((8, 4))).sent == {name(): 4 * 4 * 4}
+    assert mal.cost(loop)(jnp.ones((8, 4))).sent == {name(): 5 * 4 * 4 * 4}
+    assert f"collective {name()}: 64 B on a device" in str(mal.cost(summed)(jnp.ones((8, 4))))
+
+
+def name():
+    """What JAX calls a sum over the devices here."""
+    jaxpr = jax.make_jaxpr(summed)(jnp.ones((8, 4))).jaxpr
+    (body,) = (e.params["jaxpr"] for e in jaxpr.eqns if e.primitive.name == "shard_map")
+    return next(e.primitive.name for e in body.eqns if e.primitive.name.startswith("psum"))
+
+
+def test_cost_says_where_the_collectives_of_xla_are():
+    told = mal.cost(lambda x: x.sum())(put((8,), "data"))
+    assert told.sent == {} and told.partitioned
+    assert "communication(" in str(told)
+
+
+def test_cost_of_whole_arrays_says_nothing_of_collectives():
+    told = mal.cost(lambda x: x.sum())(jnp.ones(8))
+    assert not told.partitioned and "collective" not in str(told)

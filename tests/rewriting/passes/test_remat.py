@@ -1,0 +1,82 @@
+"""Budgets of memory: the gradient is the same, holds less, and works parts out again."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import malleable as mal
+
+
+def scan_loss(w, x):
+    def step(h, _):
+        return jnp.sin(jnp.sin(jnp.sin(h @ w))), None
+
+    return jnp.sum(lax.scan(step, x, None, length=32)[0] ** 2)
+
+
+ARGS = jnp.full((16, 16), 0.1), jnp.ones((256, 16))
+
+
+def update(loss):
+    def run(w, x):
+        value, (a, b) = jax.value_and_grad(loss, (0, 1))(w, x)
+        return value, w - a, x - b
+
+    return jax.jit(run)
+
+
+def temp(loss):
+    return update(loss).lower(*ARGS).compile().memory_analysis().temp_size_in_bytes
+
+
+def test_a_scan_keeps_its_carries_only():
+    budget = int(0.6 * temp(scan_loss))
+    with mal.listen() as notes:
+        ours = mal.optimize(scan_loss, mal.remat(budget=budget))
+        held = temp(ours)
+    assert held <= budget
+    assert any("worked out again" in n.what and "test_remat.py" in n.where for n in notes)
+    for a, b in zip(update(scan_loss)(*ARGS), update(ours)(*ARGS), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_budget_that_is_met_changes_nothing():
+    ours = mal.optimize(scan_loss, mal.remat(budget=1 << 40))
+    assert "checkpoint" not in str(jax.make_jaxpr(ours)(*ARGS))
+
+
+def test_plans_are_the_same_each_time():
+    budget = int(0.6 * temp(scan_loss))
+    one, two = (
+        str(jax.make_jaxpr(mal.optimize(scan_loss, mal.remat(budget=budget)))(*ARGS))
+        for _ in range(2)
+    )
+    assert one == two
+
+
+def test_a_program_without_a_gradient_leaves_a_note():
+    with mal.listen() as notes:
+        mal.optimize(lambda n: n * 2, mal.remat(budget=1))(jnp.arange(4))
+    assert any("no gradient" in note.why for note in notes)
+
+
+@pytest.mark.parametrize("budget", [0, -1, True, "8 GiB", None])
+def test_a_budget_is_a_number_of_bytes(budget):
+    with pytest.raises(mal.TransformError, match=r"number of bytes[^$]*8 << 30"):
+        mal.remat(budget=budget)
+
+
+def test_shardings_of_another_tree_are_refused():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    one = (NamedSharding(mesh, PartitionSpec("data")),)
+    with pytest.raises(mal.TransformError, match="1 leaves, and the program 2 arguments"):
+        mal.optimize(scan_loss, mal.remat(budget=1 << 20, shardings=one))(*ARGS)
+
+
+def test_a_budget_too_small_names_the_least_and_the_line():
+    with pytest.raises(mal.TransformError, match=r"the least is \d+ bytes") as error:
+        mal.optimize(scan_loss, mal.remat(budget=1))(*ARGS)
+    assert "test_remat.py" in str(error.value) and "remat(budget=" in str(error.value)
