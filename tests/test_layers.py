@@ -91,7 +91,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "arrays": Budget(3450, 3100),
     "frontend": Budget(13390, 9300),
     "execution": Budget(13110, 10300),
-    "inspection": Budget(23050, 16000),
+    "inspection": Budget(23080, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(700, 700),
 }

@@ -1,4 +1,4 @@
-"""What devices send to each other: by `communication` as XLA made it, by `cost` as it is asked for."""
+"""What devices send to each other: as XLA made it, and as the program asks for it."""
 
 import jax
 import numpy as np
