@@ -157,6 +157,27 @@ def test_of_a_window_that_slides_the_rows_within_it_are_kept():
     assert [text for text, _, _ in total.kept.values()] == ["float32[1,4]"]
 
 
+FLAGS = jnp.array([True, False])
+
+
+@pytest.mark.parametrize("which", [-1, 0, 1, 7])
+def test_a_branch_that_a_constant_chooses_is_gone_through(which):
+    def inner(v):
+        return lax.cond(FLAGS[0], lambda v: jax.nn.relu(jnp.cumsum(v, 0)), lambda v: v[::-1], v)
+
+    def f(v):
+        return lax.switch(which, [jnp.sin, inner], v)
+
+    np.testing.assert_allclose(run(f, x(T, D)), f(x(T, D)), 1e-6, 1e-6)
+    with pytest.raises(TransformError, match=r"later|another order"):
+        as_scan(lambda v: lax.cond(FLAGS[1], jnp.sin, lambda v: v[::-1], v), x(T, D))
+
+
+def test_a_branch_that_a_row_chooses_is_refused():
+    with pytest.raises(TransformError, match=r"not causal(.|\n)*test_as_scan\.py"):
+        as_scan(lambda v: lax.cond(v[0, 0] > 0, jnp.sin, jnp.cos, v), x(T, D))
+
+
 @pytest.mark.parametrize("name", ["window", "two lags", "windows of layers", "convolutions"])
 def test_a_prompt_in_chunks_and_rows_one_by_one_share_a_carry(name):
     n = 32

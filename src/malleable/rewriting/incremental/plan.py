@@ -201,6 +201,8 @@ def opened(program: compat.Jaxpr) -> Graph:
         return bool(compat.bodies(eqn.params)) and isinstance(compat.view(eqn), calls)
 
     graph = Graph.of(program, inline)
+    while any(_decide(graph, node) for node in graph.order() if node.name == "cond"):
+        pass  # in a branch there may be more of them
     for node in graph.nodes:
         if node.eqn.effects:
             raise TransformError(
@@ -210,6 +212,18 @@ def opened(program: compat.Jaxpr) -> Graph:
             )
     clarify(graph, lambda v: Plan(graph, {}).small_constant(v))
     return graph
+
+
+def _decide(graph: Graph, node: Node) -> bool:
+    """Put the branch of a `cond` whose index is known in its place; whether it is."""
+    index = Plan(graph, {}).small_constant(node.ins[0])
+    if index is None:
+        return False
+    view: Any = compat.view(node.eqn)
+    branches = view.branches
+    branch = branches[min(max(int(index), 0), len(branches) - 1)]
+    graph.replace(dict(zip(node.outs, graph.splice(branch, node.ins[1:]), strict=True)))
+    return True
 
 
 # those whose own derivative is that of their bodies, only better rounded
