@@ -11,7 +11,7 @@ from tests.laws.window_laws import REFUSED, RIGHT, WIDTHS, try_all
 
 PROGRAMS = int(os.environ.get("MALLEABLE_WINDOW_PROGRAMS", "100"))
 FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
-QUICK = 8
+QUICK = 4
 BATCH = 4
 
 # Leak checks would trace everything anew; tracing and compiling is what takes the time already.
