@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,6 +101,19 @@ _DERIVATIVES = (ad.JVPTrace, ad_internal.LinearizeTrace, pe.JaxprTrace)
 def is_batched() -> bool:
     """Whether what is done here is done for all examples of a vmap at once."""
     return isinstance(core.trace_ctx.trace, batching_internal.BatchTrace)
+
+
+def read_by_lane(fun, stack, axes: int) -> list[bool]:
+    """Whether `fun` reads each leaf; ValueError unless it does to a stack what it does to rows."""
+    each = fun
+    for _ in range(axes):
+        each = jax.vmap(each)
+    whole, rows = jax.make_jaxpr(fun)(stack), jax.make_jaxpr(each)(stack)
+    texts = [re.sub(r"np\.int64\((-?\d+)\)", r"\1", str(p.jaxpr)) for p in (whole, rows)]
+    if texts[0] != texts[1] or [*map(id, whole.consts)] != [*map(id, rows.consts)]:
+        raise ValueError("a stack is not taken row by row")
+    used = {id(v) for e in whole.eqns for v in e.invars} | {*map(id, whole.jaxpr.outvars)}
+    return [id(v) in used for v in whole.jaxpr.invars]
 
 
 def lanes_here() -> "Iterator[Lane]":

@@ -33,7 +33,7 @@ from malleable import compat
 from malleable.core import frame as frames
 from malleable.core import values
 from malleable.core.frame import FOLDED, Frame, Misfit, Write, fold, quoted, select, spread, zeros
-from malleable.core.values import has_values, is_value, materialised, retype
+from malleable.core.values import has_values, is_value, materialised, retype, unstacked
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.analyze import analyze
@@ -181,9 +181,10 @@ def _changed(run, frame, args) -> bool:
     kinds = {type(x).__name__: None for x in args if is_value(x)}
     changed = ", ".join(kinds) or jax.eval_shape(run, frame.enter(), args)[1].changed
     if changed:
-        why = f"the rule is about a value that a transformation changed at {changed}"
-        why = f"the rule is about arrays, and is given {changed}" if kinds else why
-        note(f"entered `{frame.eqn.primitive}` without its derivative rule", frame.where, why)
+        why = f"a value that a transformation changed at {changed}"
+        why = f"arrays, and is given {changed}: derivatives are of the body" if kinds else why
+        what = f"entered `{frame.eqn.primitive}` without its derivative rule"
+        note(what, frame.where, f"the rule is about {why}")
     return bool(changed)
 
 
@@ -403,18 +404,16 @@ def _settle(frame, loop: str, step, carry: list, *args):
 
 def _by_rows(frame, x, length: int):
     """What a scan cuts into rows; of a value that field by field has none, the array."""
-    if not is_value(x) or values.has_rows(x, (length,)):
-        return x
-    return materialised(frame, x, "a scan over its rows")
+    cut = not is_value(x) or values.has_rows(x, (length,))
+    return x if cut else unstacked(frame, x, "a loop over the rows")
 
 
 def _stackable(frame, tree):
     """What the steps of a scan give; of a value that field by field is not stacked, the array."""
 
     def one(x):
-        if not is_value(x) or values.stacks(x):
-            return x
-        return materialised(frame, x, "a scan that stacks its steps")
+        fits = not is_value(x) or values.stacks(x)
+        return x if fits else unstacked(frame, x, "a stack of the results")
 
     leaves, whole = values.flatten(tree)
     return whole.unflatten(map(one, leaves)) if has_values(leaves) else tree
@@ -427,7 +426,7 @@ def _working(frame, go, new, old):
         both = values.join(frame, "a value differs between steps of a while loop", new, old)
         new, old = retype(frame, new, both), retype(frame, old, both)
         if is_value(new) and not values.has_rows(new, go.shape):
-            new, old = (materialised(frame, x, "a while loop under vmap") for x in (new, old))
+            new, old = (unstacked(frame, x, "a choice of lanes") for x in (new, old))
         return select(go, new, old)
 
     (xs, whole), ys = values.flatten(new), values.flatten(old)[0]
@@ -448,7 +447,10 @@ def _slices(feeds, length, why):
         if isinstance(value, Misfit):
             misfits[name] = value
         elif sizes <= {(length,)}:
+            own = list(filter(is_value, values.flatten(value)[0]))
             fits[name] = value
+            if not all(values.has_rows(x, (length,)) for x in own):
+                misfits[name] = Misfit(f"{type(own[0]).__name__} has unknown axes", "feed arrays")
         else:
             given = ", ".join(str(s[0]) if s else "no leading axis" for s in sorted(sizes))
             misfits[name] = Misfit(f"{why}, the feed has {given}", hint)
@@ -572,7 +574,7 @@ def _by_device(frame, x, axes):
         return x
     whole = {jnp.shape(leaf) for leaf in jax.tree.leaves(x)}
     same = whole == {tuple(values.typeof(x).shape)}
-    return x if same else materialised(frame, x, "a shard_map that cuts it into parts")
+    return x if same else unstacked(frame, x, "a cut into parts")
 
 
 def _drawing(view: compat.Map, book, frame) -> list:

@@ -31,8 +31,7 @@ def value(cls=None, /, *, static: str | Iterable[str] = ()) -> Any:
     `materialise(self) -> array`, where no rule is; `lift(cls, array, like) -> object`, where an
     array and an object like `like` meet in a loop or a branch (TypeError: it cannot be).
 
-    A loop stacks and slices its objects field by field: an axis that the array does not have
-    goes behind those that it has, or the field is static.
+    A loop stacks fields of the shape of the array, others if `materialise` or `lift` show how.
 
     Raises TypeError for a class that is no pytree and has no fields, or that has no `aval`.
 
@@ -142,6 +141,15 @@ def is_typed(x) -> bool:
 # ---------------------------------------------------------------- as another type
 
 
+def unstacked(frame, x, what: str):
+    """As `materialised`, of a value that does not show how its fields are cut or stacked."""
+    if hasattr(x, "materialise"):
+        return materialised(frame, x, what)
+    told = f"{what} of `{frame.eqn.primitive}` meets {text_of(x)} for {text_of(typeof(x))}"
+    hint = "put axes of their own behind those of the array, and show it by `lift` or `materialise`"
+    raise frame.error(f"{told}: it is unknown which axes of its fields are the array's", hint)
+
+
 def materialised(frame, x, what: str):
     """The array that a value stands for; `what` meets it, and is named if it is none."""
     if not is_value(x):
@@ -248,24 +256,23 @@ def vary_as(x, like):
 def stacks(row, axes: int = 1) -> bool:
     """Whether values of the type of `row`, stacked field by field, stand for a stack of arrays.
 
-    Seen at a length that no other axis has: a field without the axes of the array may fit by
-    chance at another. What only `materialise` would tell is asked of it.
+    Shown at a length no other axis has, by the type, `materialise`, and else shapes or `lift`.
     """
     leaves, tree = jax.tree.flatten(row)
     odd = (2 * max((n for x in leaves for n in jnp.shape(x)), default=1) + 3,) * axes
     new = [jax.ShapeDtypeStruct((*odd, *jnp.shape(x)), typeof(x).dtype) for x in leaves]
-    found, told = [], typeof_abstract(row)
-
-    def look(x):
-        found.extend(shapes([x]))
-        if hasattr(x, "materialise"):
-            found.extend(shapes([x.materialise()]))
-
+    stack, told = tree.unflatten(new), typeof_abstract(row)
+    whole, read = jax.ShapeDtypeStruct((*odd, *told.shape), told.dtype), [False] * len(leaves)
     try:
-        jax.eval_shape(look, tree.unflatten(new))
-    except (TypeError, ValueError):  # shapes that do not go together
-        return False
-    return set(found) == {((*odd, *told.shape), told.dtype)}
+        if shapes([typeof_abstract(stack)]) != shapes([whole]):
+            return False
+        if hasattr(row, "materialise"):
+            read = compat.read_by_lane(lambda x: x.materialise(), stack, axes)
+        if all(seen or jnp.shape(x) == told.shape for x, seen in zip(leaves, read, strict=True)):
+            return True
+        return _same_shapes(jax.eval_shape(lambda x, row: row.lift(x, row), whole, row), stack)
+    except (AttributeError, TypeError, ValueError, NotImplementedError):
+        return False  # shapes that do not go together, or no way to show how they do
 
 
 def typeof_abstract(x):

@@ -1,0 +1,64 @@
+"""Which values a loop stacks and cuts field by field, and which it refuses or makes arrays of."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import malleable as mal
+from malleable.errors import TransformError
+from tests.core.values.value_classes import dense as dense_of
+from tests.core.values.value_classes import typed
+
+FIRST = lambda cls, x, like: cls(x, jnp.zeros((like.g.shape[0], *x.shape)))
+LAST = lambda cls, x, like: cls(x, jnp.zeros((*x.shape, like.g.shape[-1])))
+
+
+def affine(lift=None, materialise=None):
+    """A class of a centre and of generators, which have an axis of their own."""
+    shown = {"lift": lift and classmethod(lift), "materialise": materialise}
+    fields = {"__annotations__": {"c": Any, "g": Any}, "aval": property(lambda self: typed(self.c))}
+    return mal.value(type("Affine", (), fields | {k: v for k, v in shown.items() if v}))
+
+
+def rows(cls, c, g):
+    negative = lambda frame, x, **_: cls(frame.bind(x.c), -x.g)
+    f = lambda x: lax.scan(lambda h, _: (-h, h), x, None, length=4)[1]
+    return mal.interpret(f, {lax.neg_p: negative})(cls(c, g))[0]
+
+
+@pytest.mark.parametrize("shape", [(3,), (2,), ()])
+@pytest.mark.parametrize("lift", [None, FIRST])
+def test_fields_of_unknown_axes_are_not_stacked(shape, lift):
+    with pytest.raises(TransformError, match=r"`scan` meets Affine.* unknown which axes") as caught:
+        rows(affine(lift), jnp.ones(shape), jnp.ones((2, *shape)))
+    assert "test_stacked_values.py" in caught.value.where and "lift" in caught.value.hint
+
+
+@pytest.mark.parametrize("shape", [(3,), ()])
+@pytest.mark.parametrize("shown", [{"lift": LAST}, {"materialise": lambda s: s.c + s.g.sum(-1)}])
+def test_axes_behind_those_of_the_array_are_stacked_where_the_class_shows_it(shape, shown):
+    out = rows(affine(**shown), jnp.ones(shape), jnp.ones((*shape, 2)))
+    assert out.c.shape == (4, *shape) and out.g.shape == (4, *shape, 2)
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [lambda s: s.c + s.g.sum(0), lambda s: s.c - s.c.max() + s.g[0], lambda s: s.c * s.g.max()],
+)
+def test_what_materialise_makes_of_a_stack_is_what_it_makes_of_the_rows(dense):
+    c, g = jnp.arange(3.0), jnp.arange(3.0)[None]
+    out = rows(affine(materialise=dense), c, g)
+    want = [dense(type("Row", (), {"c": s * c, "g": s * g})) for s in (1, -1, 1, -1)]
+    np.testing.assert_allclose(dense_of(out), jnp.stack(want), rtol=1e-6)
+
+
+def test_a_feed_whose_axes_are_unknown_is_not_cut():
+    cls = affine()
+    rules = {lax.neg_p: lambda frame, x, **_: frame.read("row").c}
+    f = lambda x: lax.fori_loop(0, 2, lambda i, x: -x, x)
+    with pytest.raises(TransformError, match="Affine has unknown axes"):
+        feed = cls(jnp.ones((2, 3)), jnp.ones((2, 2, 3)))
+        mal.interpret(f, rules, feeds={"row": feed})(jnp.ones(3))
