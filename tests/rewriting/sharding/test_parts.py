@@ -75,6 +75,8 @@ def test_a_rule_of_a_derivative_is_kept_on_parts():
     check(jax.grad(loss), mal.optimize(jax.grad(loss), mal.microbatch(2)), *args)
 
 
+# JAX 0.12's leak check takes plain JAX's own gradient of a relu in a shard_map for a leak.
+@pytest.mark.caches
 @pytest.mark.parametrize("spec", [(), ("data",)])
 def test_a_rule_of_a_derivative_is_taken_in_steps_before_the_gradient(spec):
     def loss(w, x):
