@@ -81,12 +81,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(83120, 58000),
-    "compat": Budget(2900, 2300),
+    "all": Budget(83500, 58000),
+    "compat": Budget(2910, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1870, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(16550, 12500),
+    "rewriting": Budget(16560, 12500),
     "python_source": Budget(1400, 1400),
     "arrays": Budget(3450, 3100),
     "frontend": Budget(13390, 9300),
