@@ -287,3 +287,26 @@ def test_a_number_runs_after_arrays_as_it_does_alone(fun, hold):
             after(X, hold(HELD[-1]))
         assert type(given[1]) is type(alone[1])
         assert np.asarray(given[0]).tobytes() == np.asarray(alone[0]).tobytes()
+
+
+def test_what_a_lambda_reads_is_there_where_the_name_is_bound_again_behind_it():
+    said = []
+
+    def moved(p, s):
+        said.append("called")  # a side effect, at which the function is cut
+        return (p * s).sum(), s + 1
+
+    def train(state, x):
+        p, s = state
+        for i in range(2):
+            loss_of = lambda p: moved(p * x, s + i)  # noqa: B023
+            (loss, s), slope = jax.value_and_grad(loss_of, has_aux=True)(p)
+            p = jax.tree.map(lambda a, b: a - 0.1 * b, p, slope)
+            if loss < 1e-4:
+                break
+        state[:] = [p, s]
+        return loss
+
+    eager, jitted = [[jnp.ones(3), jnp.float32(1)] for _ in range(2)]
+    assert mal.jit(train)(jitted, jnp.ones(3)) == train(eager, jnp.ones(3))
+    assert all(map(np.array_equal, eager, jitted)) and len(said) == 4

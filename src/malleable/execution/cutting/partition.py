@@ -7,6 +7,7 @@ Python, and what stands before and behind it are regions of their own.
 
 import ast
 import copy
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +79,12 @@ class Live(scopes.Liveness):
             inner = self.summary(stmt.body)
             needs = inner.needs | (self.extra(inner.needs) & self.locals)
             return scopes.Summary(needs, inner.kills, inner.binds, inner.plainly)
-        return super()._summarize(stmt)
+        found = super()._summarize(stmt)
+        if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return found
+        # a lambda may be called before what it reads is bound again
+        held = scopes.uses(*nodes.heads(stmt)).captured
+        return dataclasses.replace(found, needs=found.needs | (held & self.locals))
 
     def _mark(self, stmts, after, always):
         live = after | always
