@@ -368,7 +368,7 @@ def test_a_name_in_four_files_is_seen():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 2600, sizes
+    assert sum(sizes.values()) <= 2620, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 540)])

@@ -108,11 +108,11 @@ _WHY = {
     "how NumPy and Python spell them": "UFUNCS SPECIAL WINDOWS REDUCTIONS RUNNING "
     "OPERATORS FUNCTIONS _REDUCTIONS _SPELLED _OPERATORS _JNP _OTHERWISE",
     "functions and methods of the same names": "_IN_PLACE _ARRAY_METHODS _ASKS _METHODS _BUILTINS "
-    "_COLLECTIVES _MATH",
+    "_COLLECTIVES _MATH _STEPS",
     "what ONNX and jax2onnx have": "ALONE KEPT NATIVE FOREIGN ORDERED MOVES UNUSED _name",
     "params of JAX": "CALLS _SILENT",
     "texts for users": "_DOMAIN REFUSED",
-    "code, by name": "RULES SAFE",
+    "code, by name": "RULES SAFE TABLE",
 }
 KEPT = {name for names in _WHY.values() for name in names.split()}
 

@@ -19,7 +19,12 @@ from malleable.programs.analyze import propagate
 from malleable.programs.primitives import kind
 
 
-def inverse(fun: Callable, example: Any, *, rules: Mapping[Any, Callable] | None = None):
+def inverse(
+    fun: Callable[..., Any],
+    example: Any,
+    *,
+    rules: Mapping[Any, Callable[..., Any]] | None = None,
+) -> Callable[..., tuple[Any, Any]]:
     """Return a function that takes y = fun(x) to (x, log|det dx/dy|).
 
     `fun` may apply invertible operations one after the other, to parts of x with what is known

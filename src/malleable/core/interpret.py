@@ -32,12 +32,15 @@ class Rulebook:
     """
 
     def __init__(self, rules: Rules, default: Rule | None = None):
-        self.default, self.markers = default, frozenset(p for p in rules if isinstance(p, Marker))
+        self.default: Rule | None = default
+        self.markers: frozenset[Marker] = frozenset(p for p in rules if isinstance(p, Marker))
         if any(p.placed for p in self.markers):
             rules = {**rules, place: at_place}
             self.markers |= {place}
-        self.rules: dict[Any, Callable] = {}  # by primitive: the rule for operands of any type
-        self.every: dict[Any, list] = {}  # by primitive or class: (rule, operands that it fits)
+        self.rules: dict[Any, Rule] = {}  # by primitive: the rule for operands of any type
+        self.every: dict[
+            Any, list[tuple[Rule, Any]]
+        ] = {}  # by primitive or class: (rule, operands that it fits)
         for key, given in rules.items():
             if not isinstance(key, compat.Primitive) and key not in VALUES:
                 raise TypeError(f"rules are given by primitive, such as lax.sin_p, not by {key!r}")
@@ -55,7 +58,7 @@ class Rulebook:
             self._memo[key] = make()
         return self._memo[key]
 
-    def choices(self, eqn: compat.Eqn, args: list) -> list[Callable]:
+    def choices(self, eqn: compat.Eqn, args: list[Any]) -> list[Rule]:
         """The rules for operands among which are values, the first to be asked first."""
         keys: list = [eqn.primitive]
         if not has_way_in(eqn):
@@ -65,13 +68,13 @@ class Rulebook:
             fit.append(self.default)
         return fit
 
-    def meet(self, frame: Frame, args: list) -> list:
+    def meet(self, frame: Frame, args: list[Any]) -> list[Any]:
         """The equation at hand, values among its operands: by a rule, entered, or on arrays."""
         args = list(map(as_operand, args))
         rules = self.choices(frame.eqn, args)
         return self._on_arrays(frame, args) if not rules else self._ask(ask, rules[0], frame, args)
 
-    def again(self, frame: Frame, args: list, own: bool) -> list:
+    def again(self, frame: Frame, args: list[Any], own: bool) -> list[Any]:
         """As `meet`, for a rule that binds values; own: those it got, for the rules behind it."""
         args = list(map(as_operand, args))
         rules = self.choices(frame.eqn, args)
@@ -103,7 +106,7 @@ class Rulebook:
         arrays = [materialised(frame, x, f"`{eqn.primitive}`") for x in args]
         return compat.copy(eqn, arrays, inside=True)
 
-    def enters(self, eqn: compat.Eqn, args: list) -> bool:
+    def enters(self, eqn: compat.Eqn, args: list[Any]) -> bool:
         """Whether rules apply to something inside an equation, or `args` are of other types."""
         inside = compat.bodies(eqn.params)
         if not inside:  # an effect of ours and no body in sight: something hides it

@@ -22,7 +22,7 @@ from malleable.programs.types import type_text
 VALUES: set[type] = set()  # the classes; empty where nobody has values
 
 
-def value(cls=None, /, *, static: str | Iterable[str] = ()) -> Any:
+def value(cls: Any = None, /, *, static: str | Iterable[str] = ()) -> Any:
     """A class whose objects stand for arrays where `interpret` or `live` runs a function.
 
     It needs a property `aval`, the type of the array that an object stands for (as `jax.typeof`

@@ -116,13 +116,13 @@ def analyze(
 
 def propagate(
     jaxpr: compat.Jaxpr,
-    ins: Sequence,
-    outs: Sequence,
-    transfer: Callable[[compat.Eqn, list, list], tuple[Sequence, Sequence]],
+    ins: Sequence[Any],
+    outs: Sequence[Any],
+    transfer: Callable[[compat.Eqn, list[Any], list[Any]], tuple[Sequence[Any], Sequence[Any]]],
     join: Callable[[Any, Any], Any],
     constant: Callable[[Any], Any],
     bottom: Callable[[Any], Any],
-) -> tuple[list, list]:
+) -> tuple[list[Any], list[Any]]:
     """Dataflow both ways at once, to a fixpoint: what is known of the inputs, and of the outputs.
 
     ins, outs: what is known at first. transfer(eqn, facts of operands, facts of results) gives

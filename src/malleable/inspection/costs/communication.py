@@ -86,7 +86,7 @@ class Communication:
 
 
 def communication(
-    fun: Callable, *, passes: Sequence[Callable] = (), shardings: Any = None
+    fun: Callable[..., Any], *, passes: Sequence[Callable[..., Any]] = (), shardings: Any = None
 ) -> Callable[..., Communication]:
     """Return a function that tells what `fun` sends between devices on its arguments, by line.
 

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 
 from malleable import compat
 from malleable.notes import note
+from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.machine import Machine, decided_for
@@ -40,7 +41,7 @@ from malleable.rewriting.sharding.placement import Placement, placed_as
 
 NAME = "on_devices"
 MADE_THERE = {"broadcast_in_dim", "iota"} | VARIED
-OPENED = CALLS | {"scan", "while", "cond"}  # also where all in them is whole
+OPENED = CALLS | kind("control")  # also where all in them is whole
 WHY = "a program is left to XLA to partition"
 
 

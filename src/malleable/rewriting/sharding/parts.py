@@ -31,10 +31,10 @@ State = int | str
 
 LINEAR = has("linear")
 SENT = kind("collective")  # rather after all is summed
-ADDED = frozenset({"add", "sub", "add_any"})  # linear in both operands taken together
+ADDED = has("sum") & kind("elementwise")  # linear in both operands taken together
 FIRST = frozenset({"dynamic_slice", "gather"})  # linear in the first operand, by places
-CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
-STAYS_ZERO = kind("dims") | {"convert_element_type", "neg", "copy", "slice", "reduce_sum", "mul"}
+CALLS = frozenset({"jit", "remat2"})
+STAYS_ZERO = kind("dims") | (has("linear") & kind("cast", "same", "reduce")) | {"neg", "mul"}
 RULED = frozenset({"custom_jvp_call", "custom_vjp_call"})
 PLACED = ("sharding", "out_sharding")  # parameters that say where a result is on a mesh
 SCATTERS = frozenset({"scatter-add"})
