@@ -58,7 +58,7 @@ def as_scan(
     >>> bool(jnp.allclose(lax.scan(step, carry, xs)[1], jnp.cumsum(jnp.sin(xs))))
     True
     >>> [text for text, _, _ in step.kept.values()]
-    ['float32[5]']
+    ['float32[1]']
     """
     steps = Steps(fun, xs, axis, width)
     return steps.carry(), steps.step()
