@@ -497,7 +497,7 @@ class Writer:
             case compat.CustomJvp():
                 return self.custom_jvp(eqn, view, steps, operands, outs)
         plans = [step.inside[0] for step in steps]
-        if eqn.primitive.name not in ("remat", "remat2", "checkpoint"):
+        if eqn.primitive.name != "remat2":
             found = self.run(view.body, plans, operands, self.constants(view.body))
             return found
 

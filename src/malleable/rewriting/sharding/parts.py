@@ -181,9 +181,8 @@ def _step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
 def _of_wholes(eqn, ins) -> list[State]:
     """Results of whole operands: whole, and 0 where that is plain to see."""
     name = eqn.primitive.name
-    zero = bool(ins) and name in STAYS_ZERO and (ins[0] == ZERO or (name == "mul" and ZERO in ins))
-    if name == "mul" and ZERO in ins:
-        zero = all(s == ZERO for s in ins)  # 0 times infinity is none
+    needed = ins if name == "mul" else ins[:1]  # 0 times infinity is none
+    zero = name in STAYS_ZERO and bool(ins) and all(s == ZERO for s in needed)
     return [ZERO if zero else WHOLE] * len(eqn.outvars)
 
 
@@ -370,7 +369,7 @@ def _entered(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
     name = eqn.primitive.name
     match compat.view(eqn):
         case compat.Call(body, _, lost) if name in CALLS and not lost:
-            if name in ("jit", "pjit") and not compat.is_transparent(eqn):
+            if name == "jit" and not compat.is_transparent(eqn):
                 raise Apart("a jit says where its operands are", eqn)
             plan = planned(body, ins, k, [WHOLE] * len(body.consts))
             return PartsStep(tuple(ins), plan.outs, (plan,))
