@@ -6,30 +6,36 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from malleable import (
     TransformError,
     apply,
+    communication,
     compat,
     cost,
     cotangents,
     diff,
+    explain,
     first_nonfinite,
     harvest,
     init,
     interpret,
+    jit,
     live,
     mutable,
     optimize,
     plant,
     reap,
+    rule,
     save,
     seed,
     show,
     stage,
     tag,
     trace_calls,
+    why_not,
 )
 from malleable.notes import listen
 from malleable.python_source.changes import MOST, links, relinked
@@ -258,6 +264,79 @@ def test_who_only_looks_changes_nothing(make, name):
     before = told(state)
     LOOKS[name](f)(*args, 2.0)
     assert told(state) == before
+
+
+class Tally:
+    """Numbers, containers and arrays of Python, into which JAX does not look."""
+
+    def __init__(self):
+        self.n, self.seen, self.past = 0, {1}, [1.0]
+        self.grid, self.rng = np.zeros(2), np.random.default_rng(0)
+
+
+def tallies():
+    given = {
+        "one": Tally(),
+        "flags": {2},
+        "queue": collections.deque([1.0]),
+        "raw": bytearray(b"a"),
+    }
+    total = []
+
+    def f(state, x):
+        one = state["one"]
+        one.n += 1
+        one.seen.add(2)
+        one.past.append(2.0)
+        one.grid[0] += 1
+        one.rng.normal()
+        state["flags"].clear()
+        state["queue"].append(2.0)
+        state["raw"][0] = 98
+        state["new"] = 1
+        total.append(x.ndim)
+        return x * 2
+
+    def held():
+        one = given["one"]
+        plain = one.n, one.seen, one.past, one.grid.tolist(), one.rng.bit_generator.state
+        return repr((plain, {**given, "one": 0}, total))
+
+    return f, given, held
+
+
+DOUBLED = rule(lambda x: jnp.sin(x) * 2, lambda x: x, name="doubled")
+ALL_LOOKS = {
+    **{name: look for name, look in LOOKS.items() if name not in ("init", "stage")},
+    "explain": explain,
+    "explain of what is compiled": lambda f: explain(jit(f)),
+    "why_not": lambda f: functools.partial(why_not(DOUBLED, f)),
+    "show of what is compiled": lambda f: show(jit(f), quiet=True),
+}
+
+
+@pytest.mark.parametrize("name", ALL_LOOKS)
+def test_who_looks_leaves_the_objects_of_the_caller_alone(name):
+    f, given, held = tallies()
+    before = held()
+    ALL_LOOKS[name](f)(given, jnp.ones(2))
+    assert held() == before
+
+
+def test_communication_leaves_the_objects_of_the_caller_alone():
+    past: list = []
+    communication(lambda x: (past.append(1), x.sum())[1])(jnp.ones(2))
+    assert past == []
+
+
+def test_explain_runs_again_on_the_arrays_as_they_were():
+    x = np.ones(3)
+
+    def f(x):
+        x += 1
+        return x
+
+    assert (explain(f)(x).out.tolist(), x.tolist()) == ([2, 2, 2], [1, 1, 1])
 
 
 def test_a_function_that_raises_leaves_everything_as_it_was():

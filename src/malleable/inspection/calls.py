@@ -22,6 +22,7 @@ from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.show.rows.outline import Body, outline
 from malleable.notes import as_page
+from malleable.python_source.changes import unchanged
 
 _WORDS = "jit vmap pmap value_and_grad grad vjp jvp scan remat checkpoint while cond shard_map"
 _LIBRARY = re.compile("|".join(_WORDS.split()))
@@ -112,7 +113,7 @@ def trace_calls(fun: Callable[..., Any]) -> Callable[..., Called]:
     def traced(*args, **kwargs) -> Called:
         name, defined = _described(fun)
         root = Called("program", {}, name, defined, None, call=(fun, args, kwargs))
-        with compat.apart(), _listening(root):
+        with unchanged(fun, (args, kwargs)), compat.apart(), _listening(root):
             stage(fun)(*args, **kwargs)
         _merge(root)
         return root

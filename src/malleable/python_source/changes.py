@@ -10,6 +10,7 @@ import collections
 import enum
 import functools
 import inspect
+import random
 import types
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
@@ -253,6 +255,54 @@ def watching(fun: Callable, given: tuple, copies: tuple) -> Generator[Watch, Non
     finally:
         watch.undo()
         watch.before.clear()  # copies may not outlive the trace
+
+
+@contextmanager
+def unchanged(fun: Callable, given: tuple, runs: bool = False) -> Generator[None, None, None]:
+    """What `fun` changes in the block, of `given`, (args, kwargs), or elsewhere, is put back.
+
+    runs: it gets arrays of NumPy themselves, not tracers for them.
+    """
+    arrays = [] if runs else jax.tree.leaves(given)
+    spared = {id(x) for x in arrays if isinstance(x, np.ndarray)}
+    todo = collections.deque([*given[0], *given[1].values()])
+    outside = collections.deque(x for x, _ in _reached(fun))
+    kept: dict[int, Any] = {}  # an object, and what makes it again what it was
+    while todo or (outside and len(kept) < MOST):
+        it = (todo or outside).popleft()
+        if id(it) not in kept and id(it) not in spared:
+            below, put_back = _as_it_was(it)
+            kept[id(it)] = it, put_back
+            (outside if _is_function(it) else todo if todo else outside).extend(below)
+    try:
+        yield
+    finally:
+        for _, put_back in kept.values():
+            put_back()
+
+
+def _as_it_was(it) -> tuple[list, Callable[[], Any]]:
+    """(what an object holds, what makes it again what it is now)."""
+    if _is_function(it):
+        return [x for x, _ in _reached(it)], bool
+    if kind := _kind(type(it)):
+        held = contents(it)
+        return list(held.values()), bool if kind == "tuple" else functools.partial(fill, it, held)
+    match it:
+        case set():
+            old = it.copy()
+            return [], lambda: (set.clear(it), set.update(it, old)) if set(it) != old else None
+        case bytearray():
+            return [], functools.partial(it.__setitem__, slice(None), bytes(it))
+        case np.ndarray() if it.flags.writeable:
+            return [], functools.partial(np.copyto, it, it.copy())
+        case random.Random():
+            return [], functools.partial(it.setstate, it.getstate())
+        case np.random.Generator():
+            bits = it.bit_generator
+            return [], functools.partial(setattr, bits, "state", bits.state)
+        case _:
+            return [], bool
 
 
 def _is_ours(x) -> bool:

@@ -34,7 +34,7 @@ from malleable.execution.regions import families
 from malleable.notes import Note, first_line, listen
 from malleable.programs import cost
 from malleable.python_source import nodes, scopes
-from malleable.python_source.changes import line_of_function
+from malleable.python_source.changes import line_of_function, unchanged
 from malleable.signatures import P
 
 RUNS = 4  # until nothing is cut any more
@@ -43,9 +43,10 @@ RUNS = 4  # until nothing is cut any more
 def explain(f: Callable[P, Any]) -> Callable[P, Report]:
     """Return a function that calls `f` a few times on its arguments, and says how it ran.
 
-    f: a function under `jit`, or one that is put under it. It is called twice at least, with its
-    side effects; each suggestion is tried on the values that were there. `report.out` is what the
-    last call gave. An exception of f goes through.
+    f: a function under `jit`, or one that is put under it. It is called twice at least, and
+    what it changes in its arguments and elsewhere is put back after each call; printing and files
+    are as they are. Each suggestion is tried on these values. `report.out` is what the last call
+    gave. An exception of f goes through.
 
     >>> import jax.numpy as jnp
     >>> f = jit(lambda x: x[x > 0].sum(), control_flow="host")
@@ -56,19 +57,25 @@ def explain(f: Callable[P, Any]) -> Callable[P, Report]:
 
     @functools.wraps(f, assigned=("__name__", "__qualname__", "__doc__"), updated=())
     def explained(*args, **kwargs) -> Report:
-        own = f
-        if isinstance(own, types.MethodType) and isinstance(own.__func__, Selective):
-            own, args = own.__func__, (own.__self__, *args)
-        selective: Any = own if isinstance(own, Selective) else jit(own)
-        if selective.plain is None or scan.is_pure(selective.fun):
-            return _report_on_whole(selective, selective.fun, args, kwargs)
-        fun, before, named = selective.plain
-        part = selective.engine_for(args, kwargs).partition(fun)
-        if part is None:
-            return _report_on_whole(selective, selective.fun, args, kwargs)
-        return _cut(part, fun, (*before, *args), {**named, **kwargs})
+        with unchanged(getattr(f, "fun", f), (args, kwargs), runs=True):
+            return _explained(f, args, kwargs)
 
     return explained
+
+
+def _explained(f, args, kwargs) -> Report:
+    """The report on one call."""
+    own = f
+    if isinstance(own, types.MethodType) and isinstance(own.__func__, Selective):
+        own, args = own.__func__, (own.__self__, *args)
+    selective: Any = own if isinstance(own, Selective) else jit(own)
+    if selective.plain is None or scan.is_pure(selective.fun):
+        return _report_on_whole(selective, selective.fun, args, kwargs)
+    fun, before, named = selective.plain
+    part = selective.engine_for(args, kwargs).partition(fun)
+    if part is None:
+        return _report_on_whole(selective, selective.fun, args, kwargs)
+    return _cut(part, fun, (*before, *args), {**named, **kwargs})
 
 
 def _cut(part, fun, args, kwargs) -> Report:
@@ -79,16 +86,19 @@ def _cut(part, fun, args, kwargs) -> Report:
     with listen() as heard:
         for _ in range(RUNS):
             meter = Meter()
-            start = time.perf_counter()
             padded = part.options.dynamic_sizes == "bucket"
             outer = part.engine.sizes.begin((*args, *kwargs.values()), padded)
-            try:
-                with meter.hearing():
-                    report.out = jax.block_until_ready(meter.program(part, fun)(*args, **kwargs))
-            except Exception as error:
-                failed = error
+            with unchanged(fun, (args, kwargs), runs=True):
+                start = time.perf_counter()
+                try:
+                    with meter.hearing():
+                        out = jax.block_until_ready(meter.program(part, fun)(*args, **kwargs))
+                except Exception as error:
+                    failed = error
+                else:
+                    report.out = _apart(out)
+                times.append(time.perf_counter() - start)
             part.engine.sizes.end(outer)
-            times.append(time.perf_counter() - start)
             compile_seconds += meter.compile
             if failed or (meter.settled and len(times) > 1):
                 break
@@ -108,6 +118,11 @@ def _cut(part, fun, args, kwargs) -> Report:
     report.static = _statics(root, fun, args, kwargs)
     report.breaks = _with_options(report, root, fun, args, kwargs)
     return report
+
+
+def _apart(out):
+    """A result that stays as it is when the caller's own containers and arrays are put back."""
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, out)
 
 
 def _report_on_whole(selective, fun, args, kwargs) -> Report:

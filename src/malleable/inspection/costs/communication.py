@@ -18,6 +18,7 @@ from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.costs.collectives import Sent, axis_of, collectives
 from malleable.programs.equations import every
+from malleable.python_source.changes import unchanged
 from malleable.rewriting.passes.passes import optimize
 from malleable.rewriting.sharding.placement import sharding_of
 
@@ -104,6 +105,10 @@ def communication(
         raise MalleableError(told, hint="communication(fun, passes=[push_up_reductions])")
 
     def counted(*args, **kwargs) -> Communication:
+        with unchanged(fun, (args, kwargs)):
+            return _both(args, kwargs)
+
+    def _both(args, kwargs) -> Communication:
         plain = _read(fun, args, kwargs)
         if not passes:
             return plain

@@ -29,6 +29,7 @@ from malleable.notes import note
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
+from malleable.python_source.changes import unchanged
 from malleable.rewriting.passes.passes import in_bodies
 from malleable.rewriting.sharding.placement import Placement
 
@@ -139,7 +140,8 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
         )
 
     def counted(*args, **kwargs) -> Cost:
-        staged = stage(fun)(*args, **kwargs)
+        with unchanged(fun, (args, kwargs)):
+            staged = stage(fun)(*args, **kwargs)
         program = in_bodies(undonated)(compat.dce(staged.jaxpr))
         loops: dict[str, tuple[float, str]] = {}
         measured = _measure(program, staged.args) if steps == "measured" else None

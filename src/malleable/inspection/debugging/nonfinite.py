@@ -26,7 +26,7 @@ from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
 from malleable.notes import as_page, note
 from malleable.programs.evaluate import evaluate
-from malleable.python_source.changes import links
+from malleable.python_source.changes import links, unchanged
 from malleable.signatures import P
 
 _FEW = 4  # operands that are worth reading
@@ -148,13 +148,15 @@ def first_nonfinite(
         key = _program_key((tree, links((args, kwargs))), leaves, traced)
         if key is None or key not in checks:
             checks.clear()  # one signature at a time is what a training loop has
-            checks[key] = _check(fun, args, kwargs, large, hidden)
+            with unchanged(fun, (args, kwargs)):
+                checks[key] = _check(fun, args, kwargs, large, hidden)
         suspected, certain = checks[key]([x for x, t in zip(leaves, traced, strict=True) if t])
         if not suspected:
             return None
         names = variables.argument_names(fun, args, kwargs)
         for apart in (True, False):  # examples of a vmap one by one; then together, as they ran
-            with compat.staged_vmap() if apart else contextlib.nullcontext(), compat.apart():
+            together = compat.staged_vmap() if apart else contextlib.nullcontext()
+            with unchanged(fun, (args, kwargs)), together, compat.apart():
                 staged = stage(fun)(*args, **kwargs)
             search = _Search(staged.jaxpr, staged.args, names, large)
             if (found := search.result()) is not None:

@@ -15,6 +15,7 @@ from malleable.inspection.show.shown import Difference, Totals
 from malleable.inspection.show.stages import pass_name
 from malleable.inspection.show.text import console_for, printed
 from malleable.notes import listen
+from malleable.python_source.changes import unchanged
 from malleable.rewriting.passes.passes import Pass, checked
 
 
@@ -57,8 +58,11 @@ def diff(
 
     def differ(*args, **kwargs) -> Difference:
         with listen() as heard, compat.apart():
-            old = stage(f)(*args, **kwargs).jaxpr
-            new = old if passes else stage(g)(*args, **kwargs).jaxpr  # type: ignore[arg-type]
+            with unchanged(f, (args, kwargs)):
+                new = old = stage(f)(*args, **kwargs).jaxpr
+            if callable(g):
+                with unchanged(g, (args, kwargs)):
+                    new = stage(g)(*args, **kwargs).jaxpr
             for p in passes:
                 new = checked(p, new)
         names = heading_of(f), ", ".join(map(pass_name, passes)) if passes else heading_of(g)  # type: ignore[arg-type]

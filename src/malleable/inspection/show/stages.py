@@ -17,6 +17,7 @@ from malleable.inspection.show.rows.renamed import known
 from malleable.inspection.show.shown import Cost, Shown, Stage
 from malleable.notes import first_line, listen, note
 from malleable.programs.evaluate import evaluate
+from malleable.python_source.changes import unchanged
 from malleable.python_source.source import NoSource
 from malleable.rewriting.passes.passes import Pass, checked
 
@@ -41,7 +42,7 @@ def gather_stages(
     """
     wanted = _checked(passes, hlo)
     found: list[Stage] = []
-    with listen() as heard, compat.apart():
+    with unchanged(fun, (args, kwargs)), listen() as heard, compat.apart():
         layers = list(unwrapped(fun))
         found += _source(layers[-1])
         found += _converted(layers)

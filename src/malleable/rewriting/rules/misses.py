@@ -7,6 +7,7 @@ from typing import Any
 from malleable import compat
 from malleable.core.stage import stage
 from malleable.notes import as_page
+from malleable.python_source.changes import unchanged
 from malleable.rewriting.graph.graph import COMMUTATIVE, Graph, Node
 from malleable.rewriting.passes.passes import dce
 from malleable.rewriting.rules import patterns
@@ -70,7 +71,8 @@ def why_not(rule: Rule, fun: Callable[P, Any]) -> Callable[P, Miss]:
         raise TypeError(f"why_not takes a rule, then a function, not {rule!r}")
 
     def found(*args: P.args, **kwargs: P.kwargs) -> Miss:
-        program = dce(stage(fun)(*args, **kwargs).jaxpr)
+        with unchanged(fun, (args, kwargs)):
+            program = dce(stage(fun)(*args, **kwargs).jaxpr)
         misses = list(_misses(rule, program))
         names = " or ".join(f"`{name}`" for name in sorted(rule.plan().starts))
         none = Miss(rule.name, reason=f"the program has no {names}, with which its pattern ends")
