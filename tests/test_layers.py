@@ -84,10 +84,10 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "all": Budget(83500, 58000),
     "compat": Budget(2910, 2300),
     "programs": Budget(900, 900),
-    "core": Budget(1870, 1450),
+    "core": Budget(1897, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(16560, 12500),
-    "python_source": Budget(1440, 1400),
+    "rewriting": Budget(16580, 12500),
+    "python_source": Budget(1540, 1400),
     "arrays": Budget(3450, 3100),
     "frontend": Budget(13390, 9300),
     "execution": Budget(13140, 10300),
@@ -368,7 +368,7 @@ def test_a_name_in_four_files_is_seen():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 2620, sizes
+    assert sum(sizes.values()) <= 2646, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 540)])

@@ -182,7 +182,7 @@ def update(
 
 
 def _run(model, book, values, args, kwargs, key=None) -> tuple[Any, Frame]:
-    staged = stage(model, book.markers)(*args, **kwargs)
+    staged = stage(model, book.markers, raises=False)(*args, **kwargs)
     given = unnest(values, _sites(staged.jaxpr), "site").items()
     frame = Frame(key=key)
     frame.feeds = {q: x if isinstance(x, Masked) else jnp.asarray(x) for q, x in given}

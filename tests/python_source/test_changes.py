@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import traceback
 
 import jax
 import jax.numpy as jnp
@@ -339,18 +340,57 @@ def test_explain_runs_again_on_the_arrays_as_they_were():
     assert (explain(f)(x).out.tolist(), x.tolist()) == ([2, 2, 2], [1, 1, 1])
 
 
-def test_a_function_that_raises_leaves_everything_as_it_was():
-    given, kept = {"w": jnp.ones(2)}, []
-
+def interrupted(given, kept):
     def f(state, x):
         state["w"] = state["w"] * x
         kept.append(x)
+        state["past"].append(x + 1)
         raise KeyError("no")
 
-    for run in (*RUNS.values(), optimize):
-        with pytest.raises(KeyError):
+    return f
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_changed_before_an_error_is_put_back(name):
+    given, kept = {"w": jnp.ones(2), "past": []}, []
+    with pytest.raises(KeyError, match="no") as caught:
+        RUNS[name](interrupted(given, kept))(given, 2.0)
+    assert "test_changes.py" in "".join(traceback.format_exception(caught.value))
+    assert [float(x) for x in kept] == [2.0] and [float(x) for x in given["past"]] == [3.0]
+    assert given["w"].tolist() == [2, 2]
+
+
+def test_optimize_puts_back_what_changed_in_arguments_before_an_error():
+    def f(state, x):
+        state["w"] = state["w"] * x
+        if state["w"].ndim:
+            raise KeyError("no")
+
+    given, run = {"w": jnp.ones(2)}, optimize(f)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="no"):
+            run(given, 2.0)
+    assert given["w"].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_who_looks_at_a_function_that_raises_changes_nothing(name):
+    given, kept = {"w": jnp.ones(2), "past": []}, []
+    with pytest.raises(KeyError, match="no"):
+        LOOKS[name](interrupted(given, kept))(given, 2.0)
+    assert kept == given["past"] == [] and given["w"].tolist() == [1, 1]
+
+
+def test_an_error_of_tracing_puts_nothing_back():
+    def f(state, x):
+        state["w"] = x
+        return 1 if x > 0 else 2
+
+    for run in (RUNS["interpret"], RUNS["seed"], optimize):
+        given = {"w": 1.0}
+        with pytest.raises(jax.errors.TracerBoolConversionError):
             run(f)(given, 2.0)
-    assert kept == [] and given["w"].tolist() == [1, 1]
+        assert given == {"w": 1.0}
 
 
 def test_optimize_finds_the_arguments_of_each_call():

@@ -187,7 +187,7 @@ def interpret(
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
 
     def interpreted(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:
-        staged = stage_values(fun, book.markers)(*args, **kwargs)
+        staged = stage_values(fun, book.markers, raises=False)(*args, **kwargs)
         frame = start(carry, feeds, shared, key)
         out = run_staged(staged, book, frame)
         return out, frame.carry, results(frame)

@@ -69,12 +69,20 @@ def live(
                 compat.handling(book.markers),
                 watching(fun, (args, kwargs), copies) as watch,
             ):
-                out = jax.tree.map(trace.lower, body_of(*copies[0], **copies[1]))
-                changes, new = watch.found()
-                return out, changes, list(map(trace.lower, new))
+                try:
+                    out = jax.tree.map(trace.lower, body_of(*copies[0], **copies[1]))
+                    changes, new = watch.found()
+                    raised = None
+                except Exception as error:
+                    changes, new = watch.found_until(error)
+                    out: Any = None
+                    raised = error
+                return out, changes, list(map(trace.lower, new)), raised
 
-        out, changes, new = compat.run_live(body, process, watches, tracer, abstract)
+        out, changes, new, raised = compat.run_live(body, process, watches, tracer, abstract)
         changes.put_back((args, kwargs), new)
+        if raised is not None:
+            raise raised
         return out, frame.carry, results(frame)
 
     return lived

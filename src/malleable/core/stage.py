@@ -12,6 +12,7 @@ from malleable.core.marker import Marker
 from malleable.core.values import abstract, flatten, has_values
 from malleable.errors import TransformError
 from malleable.python_source.changes import Changes, links, relinked, watching
+from malleable.python_source.writes import look_for_writes
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Staged:
     """A traced function: its program, its flat arguments, and how to rebuild the output.
 
     changes: what the function changed in place; its arrays are the last results of the program.
-    given: (args, kwargs), as the caller has them.
+    given: (args, kwargs), as the caller has them. raised: the error that ends the function.
     """
 
     jaxpr: compat.Jaxpr
@@ -27,10 +28,13 @@ class Staged:
     rebuild: Callable[[Sequence[Any]], Any]
     changes: Changes
     given: tuple[Any, ...]
+    raised: Exception | None = None
 
     def finish(self, outs: Sequence[Any]) -> Any:
         """The output, when the program has given `outs` and its changes have been put back."""
         self.changes.put_back(self.given, self.changed(outs))
+        if self.raised is not None:
+            raise self.raised
         return self.rebuild(outs)
 
     def changed(self, outs: Sequence[Any]) -> list[Any]:
@@ -50,13 +54,17 @@ class Staged:
             )
 
 
-def stage(fun: Callable[..., Any], markers: Iterable[Marker] = ()) -> Callable[..., Staged]:
+def stage(
+    fun: Callable[..., Any], markers: Iterable[Marker] = (), *, raises: bool = True
+) -> Callable[..., Staged]:
     """Return a function that traces `fun` on its arguments instead of running it.
 
     Arrays and numbers are traced, and what only says its type (jax.ShapeDtypeStruct). Other leaves
     (strings, functions, None), and static arguments of a jitted function, stay as they are, in the
     arguments and in the output. `markers` are those some rule is waiting for. What `fun` writes to
     its arguments, or leaves in closures, globals and `self`, is a result of the program.
+    raises: its errors go through; else the program of one that changed something ends where it
+    raised, and `finish` puts that back and raises.
 
     >>> import jax.numpy as jnp
     >>> staged = stage(lambda x, how: {"y": jnp.sin(x), "how": how})(1.0, "fast")
@@ -67,6 +75,7 @@ def stage(fun: Callable[..., Any], markers: Iterable[Marker] = ()) -> Callable[.
     """
 
     def staged(*args: Any, **kwargs: Any) -> Staged:
+        look_for_writes(fun, args, kwargs)
         leaves, tree, traced = staged_arguments(fun, args, kwargs)
         twice, made = links((args, kwargs)), {}
 
@@ -77,8 +86,14 @@ def stage(fun: Callable[..., Any], markers: Iterable[Marker] = ()) -> Callable[.
             copies = relinked(jax.tree.unflatten(tree, filled), twice)
             with watching(fun, (args, kwargs), copies) as watch:
                 a, k = copies
-                outs, made["tree"] = jax.tree.flatten(fun(*a, **k))
-                made["changes"], changed = watch.found()
+                try:
+                    outs, made["tree"] = jax.tree.flatten(fun(*a, **k))
+                    made["changes"], changed = watch.found()
+                except Exception as error:
+                    if raises:
+                        raise
+                    made["changes"], changed = watch.found_until(error)
+                    made["raised"], outs = error, []
             made["plain"] = [None if compat.is_array(x) else (x,) for x in outs]
             outs = [x for x, plain in zip(outs, made["plain"], strict=True) if plain is None]
             return [*outs, *changed]
@@ -91,12 +106,15 @@ def stage(fun: Callable[..., Any], markers: Iterable[Marker] = ()) -> Callable[.
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
         with compat.handling(markers):
             program = compat.trace(flat, *given)
-        return Staged(program, given, rebuild, made["changes"], (args, kwargs))
+        whole, raised = (args, kwargs), made.get("raised")
+        return Staged(program, given, rebuild, made["changes"], whole, raised)
 
     return staged
 
 
-def stage_values(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[..., Staged]:
+def stage_values(
+    fun: Callable, markers: Iterable[Marker] = (), *, raises: bool = True
+) -> Callable[..., Staged]:
     """As `stage`, and values of the user's (`value`) stand for arrays: of their type in the
     program, themselves among its arguments.
     """
@@ -104,11 +122,12 @@ def stage_values(fun: Callable, markers: Iterable[Marker] = ()) -> Callable[...,
     def staged(*args, **kwargs) -> Staged:
         leaves, tree = flatten((args, kwargs))
         if not has_values(leaves):
-            return stage(fun, markers)(*args, **kwargs)
+            return stage(fun, markers, raises=raises)(*args, **kwargs)
         a, k = jax.tree.unflatten(tree, list(map(abstract, leaves)))
         traced = staged_arguments(fun, a, k)[2]
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
-        return replace(stage(fun, markers)(*a, **k), args=given, given=(args, kwargs))
+        found = stage(fun, markers, raises=raises)(*a, **k)
+        return replace(found, args=given, given=(args, kwargs))
 
     return staged
 

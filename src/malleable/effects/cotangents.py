@@ -28,7 +28,9 @@ def cotangents(fun: Callable[P, R], *, kind: str = "tag") -> Callable[P, tuple[R
     nudge = rules(kind, frozenset(), plants=True, put=_add)
 
     def differentiated(*args: P.args, **kwargs: P.kwargs) -> tuple[R, dict[str, Any]]:
-        staged = stage(fun, reap.markers)(*args, **kwargs)
+        staged = stage(fun, reap.markers, raises=False)(*args, **kwargs)
+        if staged.raised is not None:
+            staged.finish(harvested(staged, kind, reap, {})[0])
 
         def smooth():
             _, writes = harvested(staged, kind, reap, {})

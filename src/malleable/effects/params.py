@@ -95,7 +95,7 @@ def apply(fun: Callable[P, R]) -> Callable[Concatenate[Mapping[str, Any], P], R]
     """
 
     def applied(params: Mapping[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
-        staged = stage(fun, _BOOK.markers)(*args, **kwargs)
+        staged = stage(fun, _BOOK.markers, raises=False)(*args, **kwargs)
         known = {e.params["path"] for e in sites(staged.jaxpr, [param_p])}
         given = unnest(params, known)
         return run_staged(staged, _BOOK, Frame(shared=given))

@@ -58,7 +58,7 @@ def seed(fun: Callable[P, R]) -> Callable[Concatenate[Any, P], R]:
     def seeded(key: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         key = typed(key)
         with jax.default_prng_impl(str(jax.random.key_impl(key))):
-            staged = stage(fun, _BOOK.markers)(*args, **kwargs)
+            staged = stage(fun, _BOOK.markers, raises=False)(*args, **kwargs)
         return run_staged(staged, _BOOK, Frame(key=key))
 
     return seeded

@@ -83,7 +83,7 @@ def harvest(
 
 def _harvesting(fun, kind, book):
     def both(values, *args, **kwargs):
-        staged = stage(fun, book.markers)(*args, **kwargs)
+        staged = stage(fun, book.markers, raises=False)(*args, **kwargs)
         outs, writes = harvested(staged, kind, book, values)
         tags = nest({q: (w.result(), w.where) for q, w in writes.items()})
         return staged.finish(outs), tags

@@ -21,12 +21,14 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.errors import TransformError
+from malleable.errors import MalleableError, TransformError
+from malleable.python_source.writes import refuse_write
 
 ELSEWHERE = (
     "give the model to the function as an argument, or split it with nnx.split outside, "
     "give it the state, and make the model inside with nnx.merge"
 )
+_TRACE_LEVEL = "different trace level"  # flax.nnx: a model that is no argument
 MOST = 300  # what is looked at outside of the arguments, the nearest first
 
 
@@ -190,6 +192,23 @@ class Watch:
                 todo += contents(x).values()
         return False
 
+    def found_until(self, error: Exception) -> tuple[Changes, list]:
+        """As `found`, of what `fun` changed before it raised an error that Python raises too.
+
+        Raises this error where nothing changed, or tracing is what it is about.
+        """
+        about = jax.errors.JAXTypeError, jax.errors.JAXIndexError, MalleableError
+        if isinstance(error, about) or any(x in str(error) for x in (_TRACE_LEVEL, "immutable")):
+            raise error
+        try:
+            changes, arrays = self.found()
+        except TransformError as other:
+            raise error from other
+        if not changes:
+            raise error
+        _let_go(error)
+        return changes, arrays
+
     def found(self) -> tuple[Changes, list]:
         """(what changed, its arrays).
 
@@ -232,6 +251,15 @@ class Watch:
         return changes, arrays
 
 
+def _let_go(error: BaseException | None) -> None:
+    """An error says the lines it came through, and holds no frame of theirs, nor its tracers."""
+    while error is not None:
+        lines = [f"{p.file}:{p.line} in {p.function}" for p in compat.frames_of(error)]
+        error.add_note("malleable: raised at " + ", called at ".join(lines or ["no line of yours"]))
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def line_of_function(fun: Callable) -> str:
     """Where a function begins."""
     code = getattr(inspect.unwrap(fun), "__code__", None)
@@ -249,8 +277,9 @@ def watching(fun: Callable, given: tuple, copies: tuple) -> Generator[Watch, Non
     try:
         yield watch
     except Exception as error:
-        if "different trace level" in str(error):  # flax.nnx: a model that is no argument
+        if _TRACE_LEVEL in str(error):
             error.add_note(f"malleable: {ELSEWHERE}")
+        refuse_write(error, given)
         raise
     finally:
         watch.undo()

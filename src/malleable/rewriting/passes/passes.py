@@ -4,6 +4,7 @@ A pass keeps the types of arguments and results. It gives back the program it wa
 object, where it finds nothing to do.
 """
 
+import contextlib
 import functools
 import inspect
 import operator
@@ -20,7 +21,14 @@ from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.types import short_type
-from malleable.python_source.changes import line_of_function, links, relinked
+from malleable.python_source.changes import (
+    contents,
+    line_of_function,
+    links,
+    relinked,
+    unchanged,
+)
+from malleable.python_source.writes import look_for_writes, refuse_write
 from malleable.rewriting.graph.graph import Graph, fingerprint
 from malleable.rewriting.sharding.placement import placed_as, where_they_are
 from malleable.signatures import P, R
@@ -71,6 +79,23 @@ def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Calla
 
     @functools.wraps(fun)
     def optimized(*args: P.args, **kwargs: P.kwargs) -> R:
+        look_for_writes(fun, args, kwargs)
+        try:
+            return called(*args, **kwargs)
+        except Exception as error:
+            refuse_write(error, (args, kwargs))
+            held = any(map(contents, (*args, *kwargs.values())))
+            if held and not isinstance(error, MalleableError):
+                with contextlib.suppress(type(error)):  # it is raised below
+                    until_it_raises(*args, **kwargs)
+            raise
+
+    def until_it_raises(*args, **kwargs):
+        with unchanged(fun, ((), {})):
+            staged = stage(fun, raises=False)(*args, **kwargs)
+        staged.finish(evaluate(staged.jaxpr, list(map(compat.as_array, staged.args))))
+
+    def called(*args, **kwargs):
         placed = where_they_are(shardings, args, kwargs)
         hidden = *_hidden((args, kwargs)), Plain(links((args, kwargs))), Plain(placed)
         if _is_hashable(hidden):
