@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from malleable import autograph
+from malleable import autograph, listen
 from tests.frontend.behaviour.behaviour import (
     XS,
     assert_same,
@@ -406,3 +406,35 @@ def test_the_else_of_a_while_may_leave_the_loop_around_it(x):
         return total, i, k
 
     assert autograph(f)(x) == f(x) == tuple(map(float, jax.jit(autograph(f))(x)))
+
+
+def test_a_variable_that_a_loop_may_not_reach_leaves_a_note_where_it_is_read_later():
+    def last(n):
+        for i in range(n):
+            y = i * 2.0
+        return y
+
+    def within(n):
+        total = 0.0
+        for i in range(n):
+            y = i * 2.0
+            total += y
+        return total
+
+    def caught(n):
+        try:
+            for i in range(n):
+                y = i * 2.0
+            return y
+        except NameError:
+            return -1.0
+
+    with listen() as heard:
+        assert (float(jax.jit(autograph(last))(0)), float(jax.jit(autograph(last))(3))) == (0, 4)
+    assert {n.what for n in heard} == {"`y` may be undefined"}
+    assert {n.why for n in heard} == {"it is set in a loop that may not run, and is zero then"}
+    assert all("test_behaviour_loops.py" in n.where for n in heard)
+    with listen() as heard:
+        assert float(jax.jit(autograph(within))(3)) == 6
+        assert float(jax.jit(autograph(caught))(0)) == -1
+    assert heard == []

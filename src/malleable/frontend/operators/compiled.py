@@ -33,9 +33,19 @@ from malleable.frontend.values.conditions import if_, only, places_of, truth
 from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
-from malleable.frontend.values.trees import MISSING, UNSET, Static, avals, bare, count_leaves, spell
+from malleable.frontend.values.trees import (
+    MISSING,
+    UNSET,
+    Static,
+    avals,
+    bare,
+    count_leaves,
+    keeps_absent,
+    spell,
+)
 from malleable.frontend.values.unwinding import any_of, freeze_if, rewind, undo_to
 from malleable.frontend.values.values import CannotStage, inject, rebuild
+from malleable.notes import note
 
 GIVE_ONE_TYPE = (
     "give each variable one type and shape before the loop: a buffer of its largest size"
@@ -76,7 +86,7 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
 def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
-    absent = [c.place.name for c in carried.values() if is_absent(c.tree)]
+    absent = {c.place.name: c.tree for c in carried.values() if is_absent(c.tree)}
     index = counter_type() if steps is not None else None
     runs = steps is not None and type(steps.length) is int and steps.length > 0
     for k in range(ROUNDS):
@@ -102,10 +112,17 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     for name in block.unread - {c.place.name for c in carried.values()}:
         text = f"cannot access local variable {name!r} where it is not associated with a value"
         raise UnboundLocalError(text, name=name)
-    if session().options.exact and (steps is None or type(steps.length) is not int):
+    if steps is None or type(steps.length) is not int:
         needed = [name for name in absent if loop.live is None or name in loop.live]
-        if needed:
+        if needed and session().options.exact:
             raise CannotStage(f"`{needed[0]}` has no value if it never runs")
+        for name in () if keeps_absent() else needed:
+            if absent[name] == MISSING:  # and no variable of ours
+                note(
+                    f"`{name}` may be undefined",
+                    loop.where,
+                    "it is set in a loop that may not run, and is zero then",
+                )
     run_loop(loop, steps, bound, carried, block, index)
 
 
