@@ -9,7 +9,7 @@ are repeated. Source: Chen et al., "Training deep nets with sublinear memory cos
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.passes.passes import configurable
+from malleable.rewriting.passes.reroll import reroll
 from malleable.rewriting.sharding.placement import HINT, Placement, is_sharding
 
 MOST = 10  # parts of a program: more of them keep more than they save
@@ -85,24 +86,43 @@ def _remat(budget: float, shardings, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     plain = memory(jaxpr)
     if plain <= budget:
         return jaxpr
-    plans = _cuts(flat)
-    least, scale = plain, plain / max(1.0, _all_kept(flat))
-    likely = [cut for cut in plans if cut.kept * scale <= budget]
-    order = sorted(likely, key=lambda cut: (cut.again, cut.kept))
-    order += sorted((cut for cut in plans if cut not in likely), key=lambda cut: cut.kept)
-    tried = [*order[: TRIED - 2], *sorted(plans, key=lambda cut: cut.kept)[:2]]
-    for cut in dict.fromkeys(tried):
-        made = _in_parts(flat, cut)
-        held = memory(made)
-        least = min(least, held)
-        if held <= budget:
-            _tell(flat, cut)
-            return made
+    least = plain
+    for program in _forms(jaxpr, flat):
+        for cut in _likely_cuts(program, budget, plain):
+            made = _in_parts(program, cut)
+            held = memory(made)
+            least = min(least, held)
+            if held <= budget:
+                _tell(program, cut)
+                return made
     raise TransformError(
         f"a budget of {budget:.0f} bytes cannot be met: the least is {least} bytes, of {plain}",
         where=_first_place(jaxpr),
         hint=f"remat(budget={least}), a smaller batch or microbatch(n), or more devices",
     )
+
+
+def _forms(jaxpr: compat.Jaxpr, flat: compat.Jaxpr) -> Iterator[compat.Jaxpr]:
+    """The program in line; then with layers that repeat as steps of a loop.
+
+    A compiler may work out early what is to be worked out again late, and so keep it: XLA on the
+    CPU does that with JAX 0.10. A loop it runs step by step.
+    """
+    yield flat
+    rolled = reroll(jaxpr)
+    if rolled is not jaxpr:
+        yield Graph.of(rolled).jaxpr()
+
+
+def _likely_cuts(program: compat.Jaxpr, budget: float, plain: int) -> list[Cut]:
+    """The cuts that are compiled: those that fit by the estimate, the cheapest first."""
+    plans = _cuts(program)
+    scale = plain / max(1.0, _all_kept(program))
+    likely = [cut for cut in plans if cut.kept * scale <= budget]
+    order = sorted(likely, key=lambda cut: (cut.again, cut.kept))
+    order += sorted((cut for cut in plans if cut not in likely), key=lambda cut: cut.kept)
+    tried = [*order[: TRIED - 2], *sorted(plans, key=lambda cut: cut.kept)[:2]]
+    return list(dict.fromkeys(tried))
 
 
 def _first_place(jaxpr: compat.Jaxpr) -> str:
