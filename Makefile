@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check lint test fast golden soak bench bench-gpu docs format
+.PHONY: check lint test fast golden soak bench bench-gpu ecosystem docs format
 
 check: lint test                ## everything a change must pass
 
@@ -32,6 +32,9 @@ bench:
 
 bench-gpu:                      ## pushing up and streaming on a GPU; DOCS=--docs writes the table
 	$(PYTHON) -m benchmarks.gpu $(DOCS)
+
+ecosystem:                      ## 40 functions of other libraries under everything; DOCS=--docs writes the table
+	$(PYTHON) -m benchmarks.ecosystem $(DOCS)
 
 docs:
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict

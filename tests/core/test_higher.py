@@ -211,3 +211,11 @@ def test_a_default_rule_does_not_enter_what_would_lose_something():
     fun.def_vmap(lambda size, mapped, x: (jnp.sin(x), mapped[0]))
     program = lambda x: interpret(lambda x: fun(x), {}, default=again)(x)[0]
     assert prims(stage(program)(0.5).jaxpr) == ["custom_vmap_call"]
+
+
+def test_a_branch_may_give_a_number_of_python_where_another_gives_an_array():
+    def fun(x):
+        return lax.cond(x[0] > 1, lambda: (3, x), lambda: (jnp.argmax(x), x))
+
+    for x in (jnp.arange(3.0), jnp.arange(3.0) + 2):
+        assert_same(interpret(fun, {}, default=again)(x)[0], fun(x))

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import traceback
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -554,3 +555,8 @@ def test_the_keys_of_a_dict_keep_their_order(of):
         interpret(f, {})(run, 3.0)
         assert [*run] == [*plain]
         assert told(run) == told(plain)
+
+
+def test_objects_whose_type_keeps_its_names_in_c_are_read_by():
+    kept = typing.ParamSpec("kept")
+    assert interpret(lambda x: x + len(str(kept)), {})(1.0)[0] == 1 + len(str(kept))

@@ -198,7 +198,7 @@ def retype(frame, x, to):
         return x
     if not is_value(x) and not is_value(to):
         weak = jax.typeof(x).weak_type and not typeof(to).weak_type
-        return vary_as(x.astype(to.dtype) if weak else x, to)
+        return vary_as(compat.as_array(x).astype(to.dtype) if weak else x, to)
     if is_value(x) and not _same_shapes(x, to):
         x = materialised(frame, x, "a loop or a branch")
     if is_value(to) and not is_value(x):

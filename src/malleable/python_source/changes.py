@@ -410,7 +410,8 @@ def contents(it) -> dict:
         case "class":
             return {k: x for k, x in vars(it).items() if not k.startswith("__")}
         case "object":
-            held = object.__getattribute__(it, "__dict__") if type(it).__dictoffset__ else {}
+            held = _held(it, _own_names) if type(it).__dictoffset__ else {}
+            held = {} if held is _EMPTY else held  # some types of C keep theirs to themselves
             slots = {k: _held(it, member.__get__) for k, member in _slots(type(it)).items()}
             return held | {k: x for k, x in slots.items() if x is not _EMPTY}
         case _:
@@ -422,6 +423,10 @@ def _held(it, get=lambda cell: cell.cell_contents):
         return get(it)
     except (AttributeError, ValueError):  # nothing in it so far
         return _EMPTY
+
+
+def _own_names(it) -> dict:
+    return object.__getattribute__(it, "__dict__")
 
 
 _EMPTY: Any = object()

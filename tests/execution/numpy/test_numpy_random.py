@@ -4,6 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from malleable.execution.common.breaks import Unsupported
+from malleable.execution.numpy.code import numpy_function
 from tests.execution.numpy.numpy_against_xla import assert_same
 
 RANDOM = {
@@ -18,3 +20,10 @@ RANDOM = {
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_numbers_are_the_same(name):
     assert_same(RANDOM[name], np.array([3, 4], "u4"))
+
+
+def test_a_key_that_the_program_brings_along_has_no_numpy_code():
+    key = jax.random.key(3)
+    program = jax.make_jaxpr(lambda x: x + jax.random.normal(key, (3,)))(1.0)
+    with pytest.raises(Unsupported, match="random key"):
+        numpy_function(program)

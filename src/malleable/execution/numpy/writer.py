@@ -176,6 +176,8 @@ class Writer:
 
     def constant(self, value, aval) -> Value:
         """An array that the program brings along."""
+        if is_key(aval):
+            raise Unsupported("a random key that the program brings along")
         dtype = dtype_of(aval)
         array = np.asarray(value)
         if not array.shape and dtype.kind in "biuf":

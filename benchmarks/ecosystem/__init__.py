@@ -1,0 +1,1 @@
+"""What works with the libraries that people use: `python -m benchmarks.ecosystem`."""
