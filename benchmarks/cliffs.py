@@ -30,6 +30,7 @@ LEAST = 0.9  # of the speed of eager
 ROUNDS, CALLS = size(41, 1), size(12, 2)  # of one round
 LONG = 1.5  # seconds for the rounds of one function, but three rounds at least
 WARM = size(30, 2)  # calls before: more than there are programs for sizes or values
+AGAIN = size(12, 2)  # of which so many also where they take longer than LONG
 
 X, Y = jnp.linspace(-1.0, 2.0, 256), jnp.linspace(0.5, 3.0, 256)
 A = jnp.eye(32) + 0.01 * jnp.arange(1024.0).reshape(32, 32) / 1024
@@ -273,12 +274,15 @@ class Row(NamedTuple):
 
 def measured(plain: Callable, ours: Callable, arguments: Callable) -> tuple[float, float, list]:
     """(seconds of a call, ours, ours / plain of each round), in turn, by the processor's clock."""
-    for k in range(WARM):
+    number, rounds, begun = itertools.count(), [], time.perf_counter()
+    for k in itertools.islice(number, WARM):
         agree(plain(*arguments(k)), ours(*arguments(k)))
-    number, rounds = itertools.count(WARM), []
+        if k + 1 >= AGAIN and time.perf_counter() > begun + LONG:
+            break
+    calls = CALLS if k + 1 == WARM else 4  # eager Python compiles for every new size
     begun = time.perf_counter()
     while len(rounds) < ROUNDS and not (len(rounds) >= 3 and time.perf_counter() > begun + LONG):
-        which = [next(number) for _ in range(CALLS)]
+        which = [next(number) for _ in range(calls)]
         rounds.append([spent(f, [arguments(k) for k in which]) for f in (plain, ours)])
     first, second = zip(*rounds, strict=True)
     ratios = [b / a for a, b in rounds]
@@ -317,6 +321,12 @@ def against_eager(name: str, fun: Callable, arguments: Callable) -> Row:
     return Row(name, plain, ours, ratio, ratio >= LEAST)
 
 
+def told(row: Row) -> Row:
+    """The row, said where one waits for the tables."""
+    print(f"{row.name}: {row.ratio:.2f}{'' if row.good else ' (!)'}", file=sys.stderr)
+    return row
+
+
 def table(rows: list[Row], other: str, what: str) -> list[str]:
     lines = ["", f"| {what} | {other} | ours | |", "|---|---|---|---|"]
     for row in rows:
@@ -351,8 +361,8 @@ def main():
     parser.add_argument("--only", default="", help="functions whose name has this in it")
     add_argument(parser)
     options = parser.parse_args()
-    whole = [against_jit(n, *parts) for n, parts in WHOLE.items() if options.only in n]
-    broken = [against_eager(n, *parts) for n, parts in BROKEN.items() if options.only in n]
+    whole = [told(against_jit(n, *p)) for n, p in WHOLE.items() if options.only in n]
+    broken = [told(against_eager(n, *p)) for n, p in BROKEN.items() if options.only in n]
     where = f"JAX {jax.__version__}, CPU. Processor time of a call; (!) misses its gate. "
     where += "Made by `python -m benchmarks.cliffs --docs`."
     lines = [where, "", summary(whole, broken)]

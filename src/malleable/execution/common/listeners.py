@@ -9,5 +9,9 @@ _STACKS = (("numpyro.primitives", "_PYRO_STACK"), ("haiku._src.base", "frame_sta
 
 def is_heard() -> bool:
     """Whether such a handler is entered now: a region then runs in Python."""
-    found = ((sys.modules.get(module), name) for module, name in _STACKS)
-    return any(getattr(module, name, ()) for module, name in found)
+    get = sys.modules.get
+    for module, name in _STACKS:  # asked at every call of a region
+        found = get(module)
+        if found is not None and getattr(found, name, ()):
+            return True
+    return False
