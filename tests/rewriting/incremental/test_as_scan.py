@@ -49,6 +49,10 @@ def two_lags(v):
     return attend(jnp.where(CAUSAL, behind @ v.T + v @ v.T, -jnp.inf), v)
 
 
+def halved(state):
+    return state[0] / 2, state[1] + 1
+
+
 PROGRAMS = {
     "attention": lambda v: attend(jnp.where(CAUSAL, v @ v.T, -jnp.inf), v),
     "a bias for a mask": lambda v: attend(v @ v.T + np.where(CAUSAL, 0, -1e30), v),
@@ -70,6 +74,28 @@ PROGRAMS = {
     "rows written behind": lambda v: jnp.zeros_like(v).at[1:].set(v[:-1]) + v,
     "a block written behind": lambda v: lax.dynamic_update_slice(v * 0, v[:-2], (2, 0)) * v,
     "a column written": lambda v: jnp.asarray(v).at[:, 0].add(v.sum(1)).at[:, 2].set(1.0),
+    "the first row set": lambda v: jnp.cumsum(jnp.asarray(v).at[0].set(0.0), 0),
+    "rows added to those behind": lambda v: jnp.asarray(v).at[1:].add(v[:-1]).at[0].multiply(2.0),
+    "rolled, and the first row set": lambda v: jnp.roll(v, 1, 0).at[0].set(0.0) + v,
+    "rolled, and the first rows chosen": lambda v: (
+        jnp.where(np.arange(T)[:, None] < 2, 1.0, jnp.roll(v, 2, 0)) * v
+    ),
+    "a kernel that is masked": lambda v: jnp.convolve(
+        v.sum(1), np.float32([0, 0, 1, 2, 3]) * x(5), "same"
+    ),
+    "a loop over queries": lambda v: lax.map(
+        lambda row: attend(jnp.where(np.arange(T) <= row[1], v @ row[0], -jnp.inf), v),
+        (v, np.arange(T)),
+    ),
+    "a loop in which each row decides for itself": lambda v: jax.vmap(
+        lambda r: lax.while_loop(lambda c: (c[0] ** 2).sum() > c[1], halved, (r * 9, 0.5))[0]
+    )(v),
+    "turns that are counted for each row": lambda v: jax.vmap(
+        lambda r: lax.while_loop(lambda c: c[1] < 3, halved, (r, 0))[0]
+    )(v),
+    "turns that never end for rows of zeros": lambda v: jnp.cumsum(
+        jax.vmap(lambda r: lax.while_loop(lambda c: (c**2).sum() < 5, lambda c: c * 2, r))(v), 0
+    ),
     "strictly causal": lambda v: jnp.cumsum(jnp.concatenate([jnp.ones((1, D)), v[:-1]]), 0),
 }
 
@@ -126,6 +152,55 @@ def test_one_element_of_a_mask_decides(flip):
     mask[flip] = True
     with pytest.raises(TransformError, match="not causal"):
         as_scan(lambda v: attend(jnp.where(mask, v @ v.T, -jnp.inf), v), x(T, D))
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_a_branch_that_is_chosen_when_steps_run_keeps_what_it_needs(way):
+    def f(v, way):
+        masked = lambda v: jnp.where(CAUSAL, v @ v.T, -jnp.inf)
+        return v + lax.cond(way > 0, lambda v: attend(masked(v), v), lambda v: jnp.sin(v), v)
+
+    @jax.jit
+    def stepped(v, way):
+        carry, step = as_scan(lambda v: f(v, way), v)
+        return lax.scan(step, carry, v)[1]
+
+    @jax.jit
+    def counted(v, n):
+        def g(v):
+            return lax.fori_loop(0, n, lambda _, v: jnp.tanh(v * 2), v)
+
+        carry, step = as_scan(g, v)
+        return lax.scan(step, carry, v)[1] - g(v)
+
+    v = x(T, D)
+    np.testing.assert_allclose(stepped(v, way), f(v, way), 1e-5, 1e-6)
+    np.testing.assert_allclose(counted(v, way + 1), 0 * v, atol=1e-6)
+
+
+UNDECIDED = {
+    "all rows decide": lambda v: lax.while_loop(lambda v: jnp.abs(v).sum() > 1, lambda v: v / 2, v),
+    "a turn reads rows of before": lambda v: lax.while_loop(
+        lambda c: c[0] < FEW[0],
+        lambda c: (c[0] + 1, c[1] + jnp.pad(c[1], ((1, 0), (0, 0)))[:-1]),
+        (0, v),
+    )[1],
+    "a turn reads later rows": lambda v: lax.fori_loop(0, 2, lambda _, v: v[::-1] * 2, v),
+    "one branch is not causal": lambda v: lax.cond(FEW[1] > 1, jnp.sin, lambda v: v[::-1] * 1, v),
+}
+FEW = jnp.arange(2)
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_loops_and_branches_that_are_not_causal_are_refused_at_their_line(name):
+    def late(v, few):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(globals(), "FEW", few)
+            as_scan(UNDECIDED[name], v)
+        return v
+
+    with pytest.raises(TransformError, match=r"not causal(.|\n)*test_as_scan\.py"):
+        jax.eval_shape(late, x(T, D), FEW)
 
 
 def test_keys_and_values_are_kept_and_nothing_else():

@@ -8,8 +8,10 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.rewriting.boxes.dependence import WINDOWS, Entry, Known, Place, needs, rel
-from malleable.rewriting.boxes.spans import Box, sizes_of, whole_span
+from malleable.rewriting.boxes.spans import Box, Span, sizes_of, whole_span
 from malleable.rewriting.graph.slices import shapes
+
+MOST_TAPS = 8  # of a dilated convolution, that are read one by one
 
 # read(operand, box, fill): the block of an operand; fill stands for what is beyond its edges
 Read = Callable[[int, Box, Any], Any]
@@ -49,6 +51,12 @@ def compute(
             return [_reshape(operands()[0], eqn, tables[0], boxes[0], box, at)]
         case "conv_general_dilated":
             spatial = list(p["dimension_numbers"].out_spec[2:])
+            if (taps := _taps(p, boxes, sizes, part)) is not None:
+                d, places = taps
+                x = lax.concatenate([read(0, one, 0) for one in places], d)
+                rows = [(0, 0)] * len(spatial)
+                y = _at_a_place(p | {"rhs_dilation": (1,)}, x, read(1, boxes[1], 0), rows, sizes)
+                return [y]
             x, w = operands()
             padding = _padding(spatial, part, p["padding"])
             if (y := _at_a_place(p, x, w, padding, sizes)) is not None:
@@ -104,6 +112,23 @@ def identity_of(name: str, dtype) -> Any:
 def _padding(dims, part, padding):
     """What is read over the edge is not padded again."""
     return tuple((0, 0) if d in part else pads for d, pads in zip(dims, padding, strict=True))
+
+
+def _taps(
+    p, boxes: Sequence[Box], sizes: Sequence[int], part: Sequence[int]
+) -> tuple[int, list[Box]] | None:
+    """Of a dilated convolution along one dimension, at a place: the places that it reads."""
+    numbers, box = p["dimension_numbers"], boxes[0]
+    (step, *others), (_, _, *dims) = p["rhs_dilation"], numbers.lhs_spec
+    if others or step == 1 or sizes[numbers.out_spec[2]] > 1 or numbers.out_spec[2] not in part:
+        return None
+    n, plain = boxes[1][numbers.rhs_spec[2]].size, p["feature_group_count"] == 1
+    plain = plain and p["lhs_dilation"] == (1,) and boxes[1][numbers.rhs_spec[1]].size > 0
+    (d,), taps = dims, range(0, n * step, step)
+    start, size = box[d]
+    if not plain or p["batch_group_count"] > 1 or n > MOST_TAPS or size != taps[-1] + 1:
+        return None
+    return d, [(*box[:d], Span(start.moved(1, at), 1), *box[d + 1 :]) for at in taps]
 
 
 def _at_a_place(p, x, w, padding, sizes: Sequence[int]) -> Any:

@@ -17,7 +17,9 @@ from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.incremental.causal import NotCausal, Rows, prove, refuse
+from malleable.rewriting.incremental.forms import map_at_once, trim_kernels
 from malleable.rewriting.incremental.loops import TIME
+from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
 from malleable.rewriting.incremental.plan import (
     ODD,
     OWN,
@@ -79,8 +81,12 @@ class Steps:
         self.staged.refuse(self.staged.changes.names, "which a step could not repeat")
         self.own = own_derivative(self.staged.jaxpr)
         graph = opened(self.staged.jaxpr)
+        map_at_once(graph, self.length)
+        trimmed = trim_kernels(graph, lambda v: Plan(graph, {}).small_constant(v))
         self.plan, found = self._proved(graph)
         self.rows = [self._rows(v, found) for v in graph.outputs]
+        for node in trimmed:
+            self.plan.assume(FINITE, node, NO_NUMBER)
         for assumed in self.plan.assumed:
             note(*assumed)
         self.outs = [

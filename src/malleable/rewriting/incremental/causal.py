@@ -17,7 +17,7 @@ from malleable.errors import TransformError
 from malleable.rewriting.boxes.dependence import Along, Before, rel, runs_bodies
 from malleable.rewriting.boxes.spans import Span, Start
 from malleable.rewriting.graph.graph import Node
-from malleable.rewriting.incremental.loops import ROUNDS, TIME, Layers, Recurrence
+from malleable.rewriting.incremental.loops import ROUNDS, TIME, Choice, Layers, Recurrence, Turns
 from malleable.rewriting.incremental.masks import (
     ALL_MASKED,
     FINITE,
@@ -89,6 +89,10 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, first: bool) -> dict[i
             raise refuse(node, "the last state of a loop over all rows is used")
         if node.name == "scan":
             made = _loop_in_time(plan, node, found, width, first)
+        elif node.name == "cond":
+            made = _choice(plan, node, found, width, first)
+        elif node.name == "while":
+            made = _turns(plan, node, found, width, first)
         elif runs_bodies(node.eqn):
             raise refuse(node, f"what `{node.name}` decides or carries may change with any row")
         else:
@@ -270,9 +274,23 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) 
                 raise refuse(node, "a loop takes rows of several times at once")
             given[a] = _shifted(found[v], -1)
     state = {a: found[v] for a, v in zip(h, carry, strict=True) if v in found}
-    for _ in range(ROUNDS):
+
+    def turn(state: dict) -> tuple[Plan, dict]:
         inner = inside_of(plan, graph, consts, c)
-        inside = prove(inner, given | state, width, first)
+        return inner, prove(inner, given | state, width, first)
+
+    inner, inside, state = _at_rest(node, graph, h, state, turn)
+    narrow(inner, inside, width)
+    plan.loops[node.outs[0]] = Layers(node, view, inner)
+    plan.odd, plan.assumed = plan.odd or inner.odd, plan.assumed | inner.assumed
+    ys = [inside.get(b, ()) for b in graph.outputs[len(h) :]]
+    return [*(state.get(a, ()) for a in h), *(_shifted(r, 1) if r else r for r in ys)]
+
+
+def _at_rest(node: Node, graph: Any, h: Sequence[int], state: dict, turn: Callable) -> tuple:
+    """(plan, what was found, state): how the state of a loop runs in time, before and after."""
+    for _ in range(ROUNDS):
+        inner, inside = turn(state)
         new = dict(state)
         for a, b in zip(h, graph.outputs, strict=False):
             if b in inside:
@@ -280,15 +298,76 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) 
                     raise refuse(node, "the last state of a loop over all rows is used")
                 new[a] = _either(node, state.get(a, inside[b]), inside[b])
         if new == state:
-            break
+            return inner, inside, state
         state = new
-    else:
-        raise refuse(node, "the state of a loop reaches further back in each turn")
-    narrow(inner, inside, width)
-    plan.loops[node.outs[0]] = Layers(node, view, inner)
-    plan.odd, plan.assumed = plan.odd or inner.odd, plan.assumed | inner.assumed
-    ys = [inside.get(b, ()) for b in graph.outputs[len(h) :]]
-    return [*(state.get(a, ()) for a in h), *(_shifted(r, 1) if r else r for r in ys)]
+    raise refuse(node, "the state of a loop reaches further back in each turn")
+
+
+def _choice(plan: Plan, node: Node, found: dict, width: int, first: bool) -> list:
+    """How the results of a `cond` run in time, whichever branch is taken."""
+    which, *ins = node.ins
+    if which in found:
+        raise refuse(node, "what `cond` decides may change with any row")
+    inners: list[Plan] = []
+    made: list[Any] = [()] * len(node.outs)
+    view: Any = compat.view(node.eqn)
+    for branch in view.branches:
+        graph = opened(branch)
+        inner = inside_of(plan, graph, ins, graph.inputs)
+        given = {a: found[v] for v, a in zip(ins, graph.inputs, strict=True) if v in found}
+        inside = prove(inner, given, width, first)
+        narrow(inner, inside, width)
+        for k, v in enumerate(graph.outputs):
+            if v not in inside:
+                continue
+            if (rows := inside[v]) is None or rows.loose:
+                raise refuse(node, "a branch gives more than rows")
+            made[k] = _either(node, made[k] or rows, rows)
+        inners.append(inner)
+        plan.odd, plan.assumed = plan.odd or inner.odd, plan.assumed | inner.assumed
+    plan.loops[node.outs[0]] = Choice(plan, node, inners)
+    return made
+
+
+def _turns(plan: Plan, node: Node, found: dict, width: int, first: bool) -> list:
+    """How the results of a `while` run in time, if each turn goes row by row.
+
+    What decides is the same for all rows, or each row decides for itself.
+    """
+    view: Any = compat.view(node.eqn)
+    consts, fixed, carry = view.split(node.ins)
+    graph, deciding = opened(view.body), opened(view.cond)
+    h, asked = graph.inputs[len(fixed) :], deciding.inputs[len(consts) :]
+    given = {a: found[v] for v, a in zip(fixed, graph.inputs, strict=False) if v in found}
+    state = {a: found[v] for v, a in zip(carry, h, strict=True) if v in found}
+
+    def turn(state: dict) -> tuple[Plan, dict]:
+        inner = inside_of(plan, graph, fixed, graph.inputs[: len(fixed)])
+        return inner, prove(inner, given | state, width, first)
+
+    for _ in range(2):
+        inner, _, state = _at_rest(node, graph, h, state, turn)
+        test = inside_of(plan, deciding, consts, deciding.inputs[: len(consts)])
+        rows = {a: found[v] for v, a in zip(consts, deciding.inputs, strict=False) if v in found}
+        rows |= {b: state[a] for a, b in zip(h, asked, strict=True) if a in state}
+        decides: Any = prove(test, rows, width, first).get(deciding.outputs[0], ())
+        if decides == () or len(state) == len(h):
+            break
+        if decides is None:
+            raise refuse(node, "what `while` decides may change with any row")
+        state = {a: state.get(a, Rows(decides.dim, decides.lag, {})) for a in h}
+    same = {(rows.dim, rows.lag) for rows in [*state.values(), *([decides] if decides else [])]}
+    if any(rows.loose for rows in state.values()) or (
+        decides != () and (len(same) > 1 or decides.loose or decides.lag < 0)
+    ):
+        raise refuse(node, "what `while` decides may change with any row")
+    loop = Turns(node, view, inner, test, decides != ())
+    if loop.needs_more():
+        raise refuse(node, "each turn of a `while` needs rows of before, and how many is not known")
+    for part in (inner, test):
+        plan.odd, plan.assumed = plan.odd or part.odd, plan.assumed | part.assumed
+    plan.loops[node.outs[0]] = loop
+    return [state.get(a, ()) for a in h]
 
 
 def _shifted(rows: Any, by: int) -> Any:

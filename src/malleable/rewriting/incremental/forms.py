@@ -1,59 +1,207 @@
 """Programs in forms whose dependence can be seen: writes as joins, merged dimensions apart."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
+from malleable import compat
+from malleable.programs.evaluate import evaluate
 from malleable.rewriting.boxes.blocks import compute
 from malleable.rewriting.boxes.dependence import Along, groups, rel, runs_bodies
 from malleable.rewriting.boxes.spans import whole, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
 
-WRITES = {"dynamic_update_slice", "scatter"}
+WRITES: dict[str, Callable] = {  # what is written, of what was there and the block
+    "dynamic_update_slice": lambda old, new: new,
+    "scatter": lambda old, new: new,
+    "scatter-add": lax.add,
+    "scatter-mul": lax.mul,
+    "scatter-min": lax.min,
+    "scatter-max": lax.max,
+}
+MOST = 5  # ends of runs of rows that a constant chooses
 
 
 def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
     """Rewrite, in place, what hides which rows of a value depend on which others.
 
-    A write of a block at a constant place is a `concatenate`; row by row operations on
-    (B * T, ...) between a reshape that merges (B, T) and one that parts it again are operations
-    on (B, T, ...). known(value): the constant that a value is, or None.
+    A write of a block at a constant place is a `concatenate`, and so is a choice by a constant
+    between rows that were joined; a slice of what was joined is one of its parts. Row by row
+    operations on (B * T, ...) between a reshape that merges (B, T) and one that parts it again are
+    operations on (B, T, ...). known(value): the constant that a value is, or None.
     """
     for node in graph.order():
         if node.name in WRITES:
             _join(graph, node, known)
+        elif node.name == "select_n":
+            _choose(graph, node, known)
+    for node in graph.order():
+        if node.name == "slice":
+            _slice_of_joined(graph, node)
     _of_form(graph)
+
+
+def map_at_once(graph: Graph, length: int) -> None:
+    """Write, in place, loops over all rows that have no state as maps over them, as vmap does.
+
+    So a row that looks at all rows, as a query at its keys, is seen to be a row of scores.
+    """
+    moving = graph.reach(graph.inputs, forward=True)
+    for node in graph.order():
+        if node.name != "scan":
+            continue
+        view: Any = compat.view(node.eqn)
+        consts, carry, xs = view.split(node.ins)
+        if carry or view.length != length or moving.isdisjoint(consts) or moving.isdisjoint(xs):
+            continue
+        axes = [None] * len(consts) + [0] * len(xs)
+        body = jax.vmap(functools.partial(_run_body, view.body), axes, axis_size=length)
+        graph.replace(dict(zip(node.outs, graph.trace(body, node.ins, node), strict=True)))
+
+
+def _run_body(body: compat.Jaxpr, *args) -> list:
+    return evaluate(body, args)
+
+
+def trim_kernels(graph: Graph, known: Callable[[int], Any]) -> list[Node]:
+    """Leave out, in place, the ends of kernels that are 0; the convolutions that had some.
+
+    So a kernel that is masked reaches no further than its mask lets it.
+    """
+    found = []
+    for node in graph.order():
+        if node.name == "conv_general_dilated" and _trim(graph, node, known):
+            found.append(node)
+    return found
+
+
+def _trim(graph: Graph, node: Node, known: Callable) -> bool:
+    numbers, kernel = node.params["dimension_numbers"], node.ins[1]
+    zero = _is_zero(graph, kernel, known)
+    if zero is None:
+        return False
+    spatial, cuts = numbers.rhs_spec[2:], []
+    for d in spatial:
+        taps = np.flatnonzero(~zero.all(axis=tuple(a for a in range(zero.ndim) if a != d)))
+        cuts.append((int(taps[0]), int(taps[-1]) + 1) if len(taps) else (0, zero.shape[d]))
+    if all(cut == (0, zero.shape[d]) for cut, d in zip(cuts, spatial, strict=True)):
+        return False
+    padding = [
+        (lo - step * a, hi - step * (zero.shape[d] - b))
+        for (lo, hi), step, d, (a, b) in zip(
+            node.params["padding"], node.params["rhs_dilation"], spatial, cuts, strict=True
+        )
+    ]
+    eqn = node.eqn.replace(params={**node.params, "padding": tuple(padding)})
+
+    def trimmed(x, w):
+        for d, (a, b) in zip(spatial, cuts, strict=True):
+            w = lax.slice_in_dim(w, a, b, axis=d)
+        return compat.bind(eqn, [x, w])
+
+    graph.replace(dict(zip(node.outs, graph.trace(trimmed, node.ins, node), strict=True)))
+    return True
+
+
+def _is_zero(graph: Graph, v: int, known: Callable) -> np.ndarray | None:
+    """Where a value is 0 whatever else it is made of; None where nothing is known."""
+    shape, node = graph.avals[v].shape, graph.maker[v]
+    if (c := known(v)) is not None:
+        return np.broadcast_to(c == 0, shape)
+    if node is None or node.name not in ("mul", "convert_element_type"):
+        return None
+    found = [zero for u in node.ins if (zero := _is_zero(graph, u, known)) is not None]
+    return functools.reduce(np.logical_or, found) if found else None
 
 
 def _join(graph: Graph, node: Node, known: Callable) -> None:
     x, block, starts = _block_and_place(graph, node, known)
-    shape = tuple(graph.avals[x].shape)
+    shape, write = tuple(graph.avals[x].shape), WRITES[node.name]
     if starts is None or block is None:
         return
-    sizes = tuple(graph.avals[block].shape)
+    sizes = list(graph.avals[block].shape)
+    if node.name.startswith("scatter"):
+        for d in node.params["dimension_numbers"].inserted_window_dims:
+            sizes.insert(d, 1)
     starts = [min(max(s, 0), n - k) for s, n, k in zip(starts, shape, sizes, strict=True)]
     dims = [d for d, (k, n) in enumerate(zip(sizes, shape, strict=True)) if k < n]
     if len(dims) > 1 or 0 in shape or 0 in sizes:
         return
 
     def joined(x, y):
-        y = y.astype(x.dtype)
+        y = lax.reshape(y.astype(x.dtype), sizes)
         if not dims:
-            return y
+            return write(x, y)
         (d,) = dims
+        old = lax.slice_in_dim(x, starts[d], starts[d] + sizes[d], axis=d)
         parts = [
             lax.slice_in_dim(x, 0, starts[d], axis=d),
-            y,
+            write(old, y),
             lax.slice_in_dim(x, starts[d] + sizes[d], shape[d], axis=d),
         ]
         return lax.concatenate([p for p in parts if p.shape[d]], d)
 
     (new,) = graph.trace(joined, [x, block], node)
     graph.replace({node.outs[0]: new})
+
+
+def _choose(graph: Graph, node: Node, known: Callable) -> None:
+    """A choice by a constant that goes along one dimension, of rows that were joined along it."""
+    which, *cases = node.ins
+    joins = [graph.maker[v] for v in cases]
+    dims = {n.params["dimension"] for n in joins if n is not None and n.name == "concatenate"}
+    if not dims or (c := known(which)) is None or c.ndim != len(graph.avals[cases[0]].shape):
+        return
+    (d, *others), n = sorted(dims), graph.avals[cases[0]].shape[min(dims)]
+    c = c.astype(int)
+    if others or any(k > 1 for a, k in enumerate(c.shape) if a != d) or c.shape[d] != n:
+        return
+    c = c.reshape(n)
+    ends = [0, *(np.flatnonzero(np.diff(c)) + 1).tolist(), n]
+    if len(ends) > MOST:
+        return
+
+    def joined(*xs):
+        runs = itertools.pairwise(ends)
+        return lax.concatenate([lax.slice_in_dim(xs[c[a]], a, b, axis=d) for a, b in runs], d)
+
+    graph.replace({node.outs[0]: graph.trace(joined, cases, node)[0]})
+
+
+def _slice_of_joined(graph: Graph, node: Node) -> None:
+    join = graph.maker[node.ins[0]]
+    if join is None or join.name != "concatenate" or {*(node.params["strides"] or ())} - {1}:
+        return
+    d, at, parts = join.params["dimension"], 0, []
+    first, last = node.params["start_indices"][d], node.params["limit_indices"][d]
+    for v in join.ins:
+        n = graph.avals[v].shape[d]
+        if first < at + n and at < last:
+            parts.append((v, max(first - at, 0), min(last - at, n)))
+        at += n
+    if len(parts) == len(join.ins) or not parts:
+        return
+    eqn, p = node.eqn, node.params
+
+    def sliced(*xs):
+        cut = [
+            compat.bind(eqn.replace(params={**p, "start_indices": lo, "limit_indices": hi}), [x])[0]
+            for x, (_, a, b) in zip(xs, parts, strict=True)
+            for lo, hi in [(_with(p["start_indices"], d, a), _with(p["limit_indices"], d, b))]
+        ]
+        return lax.concatenate(cut, d) if len(cut) > 1 else cut[0]
+
+    graph.replace({node.outs[0]: graph.trace(sliced, [v for v, *_ in parts], node)[0]})
+
+
+def _with(places: Sequence[int], d: int, at: int) -> tuple[int, ...]:
+    return (*places[:d], at, *places[d + 1 :])
 
 
 def _block_and_place(
@@ -73,12 +221,15 @@ def _block_and_place(
     n = len(graph.avals[x].shape)
     if place is None or place.ndim != 1:
         return x, None, None
-    if numbers.inserted_window_dims or numbers.operand_batching_dims:
+    if numbers.operand_batching_dims:
         return x, None, None
     starts = [0] * n
     for s, d in zip(place, numbers.scatter_dims_to_operand_dims, strict=True):
         starts[d] = int(s)
-    ends = zip(starts, graph.avals[block].shape, graph.avals[x].shape, strict=True)
+    sizes = list(graph.avals[block].shape)
+    for d in sorted(numbers.inserted_window_dims):
+        sizes.insert(d, 1)
+    ends = zip(starts, sizes, graph.avals[x].shape, strict=True)
     if any(s < 0 or s + k > m for s, k, m in ends):
         return x, None, None
     return x, block, starts

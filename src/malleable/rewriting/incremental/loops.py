@@ -1,8 +1,10 @@
 """Scans in an update: over rows of which some change, or over layers, whose values are stacked."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax import lax
 from jax import numpy as jnp
 
@@ -10,7 +12,7 @@ from malleable.programs.evaluate import evaluate
 from malleable.rewriting.boxes.blocks import cut
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Node
-from malleable.rewriting.incremental.plan import Plan, asked_for, opened
+from malleable.rewriting.incremental.plan import Plan, asked_for, execute, opened
 from malleable.rewriting.incremental.run import Run, zeros
 
 TIME = "t"  # the symbol of the row that is new
@@ -84,6 +86,41 @@ def forgets(view: Any, changed: Sequence[bool]) -> int | None:
     return None
 
 
+def read_from_before(inner: Plan, results: Callable[[Run], Any]) -> list[int]:
+    """The values of a body that results(an update of it) reads from before."""
+    every = {v: inner.type_of(v) for v in inner.boxes}
+    ins = inner.graph.inputs
+    types = {v: inner.type_of(v) for v in ins}
+
+    def trial(kept):
+        given = {v: jnp.zeros(t.shape, t.dtype) for v, t in types.items()}
+        loops = inner.values([given[v] for v in ins])[1]
+        fresh = {v: zeros(inner, v) for v in ins if v in inner.boxes}
+        at = dict.fromkeys(inner.limits, jnp.int32(0))
+        clean = {v: given[v] for v in ins if v not in inner.boxes}
+        return results(Run(inner, kept, loops, at, fresh, clean))
+
+    keep, reads = asked_for(every, trial)
+    if TIME in inner.limits:
+        inner.keep_rings(reads, TIME)
+    return keep
+
+
+def operand(run: Run, inner: Plan, v: int, a: int, lead: int | None = None) -> Any:
+    """What a body gets for its input a: the blocks of v that change, or v as it is."""
+    if a not in inner.boxes:
+        return run.whole(v)
+    front = () if lead is None else (whole_span(lead),)
+    return [run.read(v, (*front, *box)) for box in inner.boxes[a]]
+
+
+def run_inside(inner: Plan, kept: Any, loops: Any, at: Any, operands: dict[int, Any]) -> Run:
+    """An update of a body, whose inputs are blocks or, where they do not change, whole."""
+    fresh = {v: blocks for v, blocks in operands.items() if v in inner.boxes}
+    clean = {v: value for v, value in operands.items() if v not in inner.boxes}
+    return Run(inner, kept, loops, at, fresh, clean)
+
+
 class Layers:
     """A scan whose state changes in boxes that stay where they are: what it keeps is stacked.
 
@@ -99,22 +136,9 @@ class Layers:
     def keep(self) -> list[int]:
         """The values of the body that an update reads from before."""
         if self._keep is None:
-            inner = self.inner
-            every = {v: inner.type_of(v) for v in inner.boxes}
-            types = {v: inner.type_of(v) for v in self.ins}
-
-            def trial(kept):
-                given = {v: jnp.zeros(t.shape, t.dtype) for v, t in types.items()}
-                loops = inner.values([given[v] for v in self.ins])[1]
-                fresh = {v: zeros(inner, v) for v in self.ins if v in inner.boxes}
-                at = dict.fromkeys(inner.limits, jnp.int32(0))
-                clean = {v: given[v] for v in self.ins if v not in inner.boxes}
-                run = Run(inner, kept, loops, at, fresh, clean)
-                return [self._result(run, v, k) for k, v in enumerate(self.outs)]
-
-            self._keep, reads = asked_for(every, trial)
-            if TIME in inner.limits:
-                inner.keep_rings(reads, TIME)
+            self._keep = read_from_before(
+                self.inner, lambda run: [self._result(run, v, k) for k, v in enumerate(self.outs)]
+            )
         return self._keep
 
     def start(self, xs: Sequence) -> tuple[list, Any]:
@@ -137,23 +161,14 @@ class Layers:
         kept, loops = state
         inner, (consts, carry, xs) = self.inner, self.view.split(node.ins)
         c, h, x = self.view.split(self.ins)
-
-        def operand(v: int, a: int, lead: int | None = None) -> Any:
-            if a not in inner.boxes:
-                return run.whole(v)
-            front = () if lead is None else (whole_span(lead),)
-            return [run.read(v, (*front, *box)) for box in inner.boxes[a]]
-
-        fixed = {a: operand(v, a) for v, a in zip(consts, c, strict=True)}
-        begin = [operand(v, a) for v, a in zip(carry, h, strict=True)]
-        rows = [operand(v, a, run.plan.shape(v)[0]) for v, a in zip(xs, x, strict=True)]
+        fixed = {a: operand(run, inner, v, a) for v, a in zip(consts, c, strict=True)}
+        begin = [operand(run, inner, v, a) for v, a in zip(carry, h, strict=True)]
+        rows = [operand(run, inner, v, a, run.plan.shape(v)[0]) for v, a in zip(xs, x, strict=True)]
 
         def body(carried, row):
             row, before, inside = row
             operands = fixed | dict(zip([*h, *x], [*carried, *row], strict=True))
-            fresh = {v: blocks for v, blocks in operands.items() if v in inner.boxes}
-            clean = {v: value for v, value in operands.items() if v not in inner.boxes}
-            one = Run(inner, before, inside, run.at, fresh, clean)
+            one = run_inside(inner, before, inside, run.at, operands)
             outs = [self._result(one, v, k) for k, v in enumerate(self.outs)]
             n = len(h)
             return outs[:n], (outs[n:], {v: one.carried(v) for v in before}, inside | one.new_loops)
@@ -167,6 +182,140 @@ class Layers:
         h = self.view.split(self.ins)[1]
         boxes = self.inner.boxes.get(h[k]) if k < len(h) else self.inner.boxes.get(v)
         return run.whole(v) if boxes is None else [run.read(v, box) for box in boxes]
+
+
+class Choice:
+    """A `cond` that new rows do not decide: each branch keeps what it needs, one of them runs.
+
+    inners: the plans of the branches, whose inputs that change have boxes; plan: that around.
+    """
+
+    def __init__(self, plan: Plan, node: Node, inners: Sequence[Plan]):
+        self.plan, self.node, self.inners = plan, node, inners
+        self._keep: list[list[int]] | None = None
+
+    def keep(self) -> list[list[int]]:
+        if self._keep is None:
+            self._keep = [
+                read_from_before(inner, functools.partial(self._results, inner))
+                for inner in self.inners
+            ]
+        return self._keep
+
+    def _results(self, inner: Plan, run: Run) -> list[list]:
+        boxes = [self.plan.boxes.get(v, (self.plan.whole(v),)) for v in self.node.outs]
+        outs = zip(inner.graph.outputs, boxes, strict=True)
+        return [[run.read(v, box) for box in mine] for v, mine in outs]
+
+    def start(self, xs: Sequence) -> tuple[list, Any]:
+        """The results on whole operands, and what each branch keeps: of others, zeros."""
+        which, *operands = xs
+
+        def begin(inner: Plan, keep: Sequence[int], *operands) -> tuple:
+            values, loops = inner.values(operands)
+            outs = [values[v] for v in inner.graph.outputs]
+            return outs, ({v: inner.begun(v, values[v]) for v in keep}, loops)
+
+        begins = [
+            functools.partial(begin, *pair) for pair in zip(self.inners, self.keep(), strict=True)
+        ]
+        types = [jax.eval_shape(f, *operands)[1] for f in begins]
+        none = [jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), t) for t in types]
+
+        def branch(k: int, *operands):
+            outs, state = begins[k](*operands)
+            return outs, [*none[:k], state, *none[k + 1 :]]
+
+        branches = [functools.partial(branch, k) for k in range(len(begins))]
+        return lax.switch(which.astype(jnp.int32), branches, *operands)
+
+    def step(self, run: Run, node: Node, states: Any) -> tuple[list, Any]:
+        which, *ins = node.ins
+
+        def branch(k: int):
+            inner, (kept, loops) = self.inners[k], states[k]
+            pairs = zip(ins, inner.graph.inputs, strict=True)
+            operands = {a: operand(run, inner, v, a) for v, a in pairs}
+
+            def taken():
+                one = run_inside(inner, kept, loops, run.at, operands)
+                state = {v: one.carried(v) for v in kept}, loops | one.new_loops
+                return self._results(inner, one), [*states[:k], state, *states[k + 1 :]]
+
+            return taken
+
+        index = run.whole(which).astype(jnp.int32)
+        outs, states = lax.switch(index, [branch(k) for k in range(len(self.inners))])
+        return outs, states
+
+
+class Turns:
+    """A `while` whose turns go row by row: new rows take their own turns, and nothing is kept.
+
+    inner, test: the plans of the body and of what decides; lanes: whether each row decides for
+    itself, as a loop under vmap does.
+    """
+
+    def __init__(self, node: Node, view: Any, inner: Plan, test: Plan, lanes: bool):
+        self.node, self.view, self.lanes = node, view, lanes
+        self.inner, self.test = inner, test
+        self.state = inner.graph.inputs[len(inner.graph.inputs) - len(inner.graph.outputs) :]
+
+    def needs_more(self) -> bool:
+        """Whether a turn reads more than the rows that are new."""
+        for plan in (self.inner, self.test):
+            if any(not isinstance(loop, Turns) for loop in plan.loops.values()):
+                return True
+        rows = read_from_before(self.inner, self._turn)
+        return bool(rows or read_from_before(self.test, lambda run: self._read(run, self.test)))
+
+    def _turn(self, run: Run) -> list:
+        boxes = [self.inner.boxes.get(a) for a in self.state]
+        outs = zip(self.inner.graph.outputs, boxes, strict=True)
+        return [run.whole(v) if of is None else run.read(v, of[0]) for v, of in outs]
+
+    def _read(self, run: Run, plan: Plan) -> Any:
+        (v,) = plan.graph.outputs
+        return run.read(v, plan.boxes[v][0]) if v in plan.boxes else run.whole(v)
+
+    def start(self, xs: Sequence) -> tuple[list, Any]:
+        return execute(self.node, xs), ()
+
+    def step(self, run: Run, node: Node, state: Any) -> tuple[list, Any]:
+        consts, fixed, carry = self.view.split(node.ins)
+        inner, test = self.inner, self.test
+
+        def given(plan: Plan, ins: Sequence[int]) -> dict[int, Any]:
+            pairs = zip(ins, plan.graph.inputs, strict=False)
+            return {a: operand(run, plan, v, a) for v, a in pairs}
+
+        of_test, of_body = given(test, consts), given(inner, fixed)
+        none = [dict.fromkeys(plan.loops, ()) for plan in (test, inner)]
+
+        def together(plan: Plan, fixed: dict, loops: dict, carried: Sequence) -> Run:
+            mine = plan.graph.inputs[len(plan.graph.inputs) - len(carried) :]
+            blocks = {a: [x] if a in plan.boxes else x for a, x in zip(mine, carried, strict=True)}
+            return run_inside(plan, {}, loops, run.at, fixed | blocks)
+
+        def goes_on(carried) -> Any:
+            return self._read(together(test, of_test, none[0], carried), test)
+
+        def turn(carried) -> list:
+            new = self._turn(together(inner, of_body, none[1], carried))
+            if not self.lanes:
+                return new
+            goes = goes_on(carried)
+            return [
+                jnp.where(goes.reshape(*goes.shape, *[1] * (x.ndim - goes.ndim)), y, x)
+                for x, y in zip(carried, new, strict=True)
+            ]
+
+        begin = []
+        for v, a in zip(carry, self.state, strict=True):
+            x = operand(run, inner, v, a)
+            begin.append(x[0] if a in inner.boxes else x)
+        last = lax.while_loop(lambda c: jnp.any(goes_on(c)), turn, begin)
+        return [[x] for x in last], ()
 
 
 class Recurrence:

@@ -126,6 +126,9 @@ class Plan:
         if v not in self.rows:
             return x
         dim, known = self.rows[v]
+        if known <= 0:  # whatever is there is not read: a loop need not end on zeros
+            t = self.kept_type(v)
+            return jnp.zeros(t.shape, t.dtype)
         if jnp.issubdtype(x.dtype, jnp.inexact):
             place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
             x = jnp.where((place < known) | jnp.isfinite(x), x, jnp.zeros((), x.dtype))
