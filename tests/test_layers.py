@@ -81,12 +81,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(83500, 58000),
+    "all": Budget(83620, 58000),
     "compat": Budget(2910, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1897, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(17080, 12500),
+    "rewriting": Budget(17140, 12500),
     "python_source": Budget(1540, 1400),
     "arrays": Budget(3450, 3100),
     "frontend": Budget(13396, 9300),

@@ -1,6 +1,7 @@
 """Causal programs, step by step: what is kept is found, what is not causal is refused."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from jax import lax
 
+import malleable as mal
 from malleable import TransformError, as_scan
+from malleable.rewriting.incremental import causal
 
 T, D = 12, 4
 CAUSAL = np.tril(np.ones((T, T), bool))
@@ -22,8 +25,8 @@ def attend(scores, v):
     return jax.nn.softmax(scores, -1) @ v
 
 
-def run(f, xs, width=1, axis=0):
-    carry, step = as_scan(f, xs, width=width, axis=axis)
+def run(f, xs, width=1, axis=0, **options):
+    carry, step = as_scan(f, xs, width=width, axis=axis, **options)
     rows = jnp.moveaxis(xs, axis, 0)
     if width > 1:
         rows = rows.reshape(-1, width, *rows.shape[1:])
@@ -105,6 +108,57 @@ PROGRAMS = {
 def test_steps_give_the_rows_of_the_function(name, width):
     f, xs = PROGRAMS[name], x(T, D)
     np.testing.assert_allclose(run(f, xs, width), f(xs), 1e-4, 1e-5)
+    np.testing.assert_allclose(run(f, xs, width, poison=True), f(xs), 1e-4, 1e-5)
+
+
+def test_poison_shows_a_row_that_is_read_too_early(monkeypatch):
+    monkeypatch.setattr(causal, "_check_gone", lambda *_: None)  # as if the proof had a hole
+    wrong = lambda v: attend(jnp.where(np.tri(T, k=1, dtype=bool), v @ v.T, -jnp.inf), v)
+    assert np.isfinite(run(wrong, x(T, D))).all()
+    assert np.isnan(run(wrong, x(T, D), poison=True)[:-1]).all()
+
+
+def test_what_is_kept_is_shown_with_the_program_of_a_step():
+    f, v = PROGRAMS["attention"], x(T, D)
+    carry, step = as_scan(f, v)
+    text = str(mal.show(step)(carry, v[0]))
+    assert "float32[12,4] is kept from step to step" in text and "192 bytes" in text
+
+
+def test_a_carry_is_donated():
+    f, v = PROGRAMS["attention"], jnp.asarray(x(T, D))
+    carry, step = as_scan(f, v)
+    compiled = jax.jit(step, donate_argnums=0)
+    first = carry
+    for row, wanted in zip(v, f(v), strict=True):
+        carry, y = compiled(carry, row)
+        np.testing.assert_allclose(y, wanted, 1e-5, 1e-6)
+    assert all(x.is_deleted() for x in jax.tree.leaves(first) if x.ndim)
+
+
+@pytest.mark.parametrize("cut", ["sequences", "heads"])
+def test_a_cache_that_is_cut_over_devices_stays_so_without_a_collective(cut):
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh, (q, k, u) = jax.make_mesh((8,), ("devices",), axis_types=auto), x(3, 8, D, D)
+    place = lambda *spec: jax.sharding.NamedSharding(mesh, jax.P(*spec))
+
+    def f(v):  # (sequences, rows, heads, D): each head has products of its own
+        queries, keys, values = (jnp.einsum("bthd,hde->bhte", v, w) for w in (q, k, u))
+        scores = jnp.where(CAUSAL, queries @ keys.swapaxes(-1, -2), -jnp.inf)
+        return jnp.swapaxes(attend(scores, values), 1, 2)
+
+    v = jnp.asarray(x(8, T, 8, D))
+    carry, step = as_scan(f, v, axis=1)
+    at = 0 if cut == "sequences" else 1
+    of_cache = lambda c: place(*["devices" if d == at else None for d in range(c.ndim)])
+    carry = jax.tree.map(lambda c: jax.device_put(c, of_cache(c) if c.ndim else place()), carry)
+    rows = jax.device_put(v, place("devices") if at == 0 else place(None, None, "devices"))
+    compiled = jax.jit(step).lower(carry, rows[:, 0]).compile()
+    assert not re.search("all-|collective-|reduce-scatter", compiled.as_text())
+    after, y = compiled(carry, rows[:, 0])
+    for old, new in zip(jax.tree.leaves(carry), jax.tree.leaves(after), strict=True):
+        assert new.sharding.is_equivalent_to(old.sharding, new.ndim)
+    np.testing.assert_allclose(y, f(v)[:, 0], 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("width", [1, 4])

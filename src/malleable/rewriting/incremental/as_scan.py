@@ -35,19 +35,21 @@ from malleable.rewriting.incremental.windows import narrow
 
 
 def as_scan(
-    fun: Callable[..., Any], xs: Any, *, axis: int = 0, width: int = 1
+    fun: Callable[..., Any], xs: Any, *, axis: int = 0, width: int = 1, poison: bool = False
 ) -> tuple[Any, Callable[[Any, Any], tuple[Any, Any]]]:
     """`fun`, causal along an axis, as (carry, step): each step takes the next rows.
 
     xs: an example of what `fun` takes, of which only the types are used, arrays or
-    `jax.ShapeDtypeStruct`s with `axis` of one length; width: how many rows a step takes.
+    `jax.ShapeDtypeStruct`s with `axis` of one length; width: how many rows a step takes; poison: to
+    debug, put NaN in the carry where rows are not known yet: a step that read one would show it.
 
     step(carry, rows) gives (carry, the rows of fun(xs) at the same places); rows are without the
     axis for a width of 1, and with it otherwise. step(carry) gives (the same carry, the rows of
     fun(xs)) where they do not depend on those of the input that come at the same time.
     Only what is new is computed: what of the rows before is still needed (keys and values of
     attention, the inputs of convolutions, states) is kept in the carry, a pytree of arrays of
-    fixed shapes; of a window that slides, the rows within it. `step.kept` says what, and why.
+    fixed shapes; of a window that slides, the rows within it. `step.kept` says what, and why,
+    {name: (type, bytes, your line)}, and `mal.show(step)(carry, rows)` prints it.
     That a row needs no later ones is proved, from masks, pads and triangles; a function for which
     it is not is a TransformError at the line in the way. Assumed is that scores are finite and
     above -1e9, and that each row has one that is not masked; and that what is masked by a product
@@ -62,7 +64,7 @@ def as_scan(
     >>> [text for text, _, _ in step.kept.values()]
     ['float32[1]']
     """
-    steps = Steps(fun, xs, axis, width)
+    steps = Steps(fun, xs, axis, width, poison)
     return steps.carry(), steps.step()
 
 
@@ -73,7 +75,8 @@ def is_sequence(x: Any) -> bool:
 class Steps:
     """A program that was proved to be causal, and the plan of its step."""
 
-    def __init__(self, fun: Callable, xs: Any, axis: int, width: int):
+    def __init__(self, fun: Callable, xs: Any, axis: int, width: int, poison: bool):
+        self.poison = poison
         self.axis, self.width = axis, width
         self.length = self._length([jax.typeof(x) for x in jax.tree.leaves(xs) if is_sequence(x)])
         with row_by_row(self.length):
@@ -121,7 +124,7 @@ class Steps:
         """The plan; where two dimensions run in time, by the first of them or by the last."""
         error: NotCausal | None = None
         for first in (True, False):
-            plan = Plan(graph, {TIME: (0, self.length - self.width)})
+            plan = Plan(graph, {TIME: (0, self.length - self.width)}, poison=self.poison)
             try:
                 given = {v: Rows(self.axis % len(plan.shape(v)), 0, {}) for v in graph.inputs}
                 found = prove(plan, given, self.width, first)
@@ -189,6 +192,8 @@ class Steps:
         def step(carry, rows=None):
             """The next rows: (carry, rows of the result); without rows, what they do not change."""
             t, kept, loops = carry
+            for text, size, where in step.kept.values():
+                note(f"{text} is kept from step to step", where, f"{size} bytes, of rows before")
             if rows is None:
                 self._check_ahead()
                 blocks = [zeros(self.plan, v)[0] for v in graph.inputs]

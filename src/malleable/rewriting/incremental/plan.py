@@ -37,6 +37,7 @@ class Plan:
         graph: Graph,
         limits: Mapping[str, tuple[int, int]],
         constants: Mapping[int, Any] | None = None,
+        poison: bool = False,
     ):
         self.graph, self.limits, self.nodes = graph, limits, graph.order()
         self.boxes: dict[int, tuple[Box, ...]] = {}
@@ -44,6 +45,7 @@ class Plan:
         self.rows: dict[int, tuple[int, int]] = {}
         self.rings: dict[int, int] = {}
         self.narrowed: dict[tuple[int, int], tuple[int, Span]] = {}
+        self.poison, self.masking = poison, set()
         self.odd: compat.Eqn | None = None
         self.assumed: dict[tuple[str, str, str], None] = {}
         self.memo: dict[Any, Any] = {}  # what was found out about constants
@@ -60,6 +62,7 @@ class Plan:
 
     def assume(self, what: str, node: Node, why: str) -> None:
         self.assumed[what, compat.where(node.eqn), why] = None
+        self.masking.add(node.outs[0])
 
     def shape(self, v: int) -> tuple[int, ...]:
         return tuple(self.graph.avals[v].shape)
@@ -128,15 +131,20 @@ class Plan:
         dim, known = self.rows[v]
         if known <= 0:  # whatever is there is not read: a loop need not end on zeros
             t = self.kept_type(v)
-            return jnp.zeros(t.shape, t.dtype)
+            return jnp.full(t.shape, self._unknown(t.dtype), t.dtype)
         if jnp.issubdtype(x.dtype, jnp.inexact):
             place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
-            x = jnp.where((place < known) | jnp.isfinite(x), x, jnp.zeros((), x.dtype))
+            is_kept = (place < known) | (jnp.isfinite(x) & (not self.poison))
+            x = jnp.where(is_kept, x, jnp.asarray(self._unknown(x.dtype), x.dtype))
         if (size := self.rings.get(v)) is not None:
             slots = np.arange(size)
             rounds = np.maximum((known - 1 - slots) // size, 0)
             x = jnp.take(x, slots + size * rounds, axis=dim)
         return x
+
+    def _unknown(self, dtype) -> float:
+        """What stands where rows are not known yet."""
+        return float("nan") if self.poison and jnp.issubdtype(dtype, jnp.inexact) else 0
 
     def kept_type(self, v: int) -> jax.ShapeDtypeStruct:
         """The type of what is kept of a value."""
@@ -184,7 +192,8 @@ class Plan:
 def inside_of(plan: Plan, graph: Graph, outer: Sequence[int], inner: Sequence[int]) -> Plan:
     """The plan of a body, some of whose inputs are values of the plan around it."""
     pairs = [(a, v) for a, v in zip(inner, outer, strict=True) if plan.is_constant(v)]
-    return Plan(graph, plan.limits, {a: plan.constant(v) for a, v in pairs})
+    constants = {a: plan.constant(v) for a, v in pairs}
+    return Plan(graph, plan.limits, constants, plan.poison)
 
 
 def execute(node: Node, xs: Sequence) -> list:

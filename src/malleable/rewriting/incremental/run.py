@@ -60,10 +60,17 @@ class Run:
         return compute(
             node.eqn,
             box,
-            lambda k, part, fill: self.read(ins[k], self._narrowed(node, k, part), fill),
+            lambda k, part, fill: self._operand(node, k, self._narrowed(node, k, part), fill),
             self.at,
             lambda k: self.plan.small_constant(ins[k]),
         )
+
+    def _operand(self, node: Node, k: int, box: Box, fill: Any) -> Any:
+        x = self.read(node.ins[k], box, fill)
+        poisoned = self.plan.poison and node.outs[0] in self.plan.masking
+        if poisoned and node.name != "select_n" and jnp.issubdtype(x.dtype, jnp.inexact):
+            return jnp.where(jnp.isnan(x), jnp.zeros((), x.dtype), x)
+        return x
 
     def _narrowed(self, node: Node, k: int, part: Box) -> Box:
         if (window := self.plan.narrowed.get((node.outs[0], k))) is None:
