@@ -3,19 +3,19 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from operator import itemgetter, or_
+from operator import itemgetter
 from typing import Any, Concatenate
 
 import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.frame import Frame, Masked, Path, quoted, spell_type
+from malleable.core.frame import Frame, Masked, quoted, spell_type
 from malleable.core.interpret import Rulebook, run_staged
 from malleable.core.marker import Marker, marker
 from malleable.core.stage import stage
 from malleable.effects.harvest import fit
-from malleable.effects.names import full_path, nest, unnest
+from malleable.effects.names import full_path, named_sites, nest, unnest
 from malleable.effects.rng import typed
 from malleable.errors import TransformError, UnhandledError
 from malleable.rewriting.incremental.incremental import incremental
@@ -68,7 +68,7 @@ def sample(name: str, dist: Any, obs: Any = None) -> jax.Array:
 
 
 def _seen(path, obs, like):
-    """What was seen, in the shape it has in common with a draw, and in its dtype if that fits."""
+    """What was seen, in the shape in common with a draw, and in its dtype if that fits."""
     try:
         shape = jnp.broadcast_shapes(obs.shape, like.shape)
     except ValueError:
@@ -97,8 +97,8 @@ def trace(
 
     def traced(key: jax.Array, *args: P.args, **kwargs: P.kwargs):
         out, frame = _run(model, _SCORE, {}, args, kwargs, typed(key))
-        drawn = {q: w for q, w in frame.writes.items() if len(w.value) == 2}
-        flat = {q: (replace(w, value=w.value[1]).result(), w.where) for q, w in drawn.items()}
+        drawn = ((q, w) for q, w in frame.writes.items() if len(w.value) == 2)
+        flat = {q: (replace(w, value=w.value[1]).result(), w.where) for q, w in drawn}
         return out, nest(flat), _density(frame)
 
     return traced
@@ -148,10 +148,7 @@ def intervene(model: Callable[P, R], values: Mapping[str, Any]) -> Callable[P, R
 
 
 def update(
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    values: Mapping[str, Any],
-    change: Mapping[str, Any],
+    model: Callable[..., Any], args: tuple, values: Mapping[str, Any], change: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(init, step): the log density at `values`, and what it becomes when some of them change.
 
@@ -183,33 +180,10 @@ def update(
 
 def _run(model, book, values, args, kwargs, key=None) -> tuple[Any, Frame]:
     staged = stage(model, book.markers, raises=False)(*args, **kwargs)
-    given = unnest(values, _sites(staged.jaxpr), "site").items()
+    given = unnest(values, named_sites(_site_p, staged.jaxpr), "site").items()
     frame = Frame(key=key)
     frame.feeds = {q: x if isinstance(x, Masked) else jnp.asarray(x) for q, x in given}
     return run_staged(staged, book, frame), frame
-
-
-def _sites(program: compat.Jaxpr, around: tuple = ()) -> dict[Path, str]:
-    """The line of every site; raises for two of one name, and for one in a while loop."""
-    found: dict[Path, str] = {}
-    for eqn in program.jaxpr.eqns:
-        inside = [_sites(body, (eqn, *around)) for body in compat.bodies(eqn.params)]
-        view = compat.view(eqn) if any(inside) else None
-        if eqn.primitive is _site_p:
-            inside = [{eqn.params["path"]: compat.where(eqn, *around)}]
-        if isinstance(view, compat.Branch):  # one of them is taken
-            inside = [functools.reduce(or_, inside)]
-        for path, where in (site for body in inside for site in body.items()):
-            if isinstance(view, compat.While):
-                what = f"the site {quoted(path)} is in a while loop, of an unknown number of steps"
-                hint = "make it a scan of as many steps as there may be, and select by jnp.where"
-                raise TransformError(what, where=where, hint=hint)
-            if path in found:
-                what = f"the name {quoted(path)} is used twice, at {found[path]} and at {where}"
-                hint = "give each site its own name, or put one inside a `scope`"
-                raise TransformError(what, where=where, hint=hint)
-            found[path] = where
-    return found
 
 
 def _density(frame: Frame) -> jax.Array:

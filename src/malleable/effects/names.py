@@ -1,10 +1,13 @@
 """Names in scopes: nested dicts outside, paths inside."""
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Mapping
+from operator import or_
+from typing import Any
 
 from malleable import compat
-from malleable.core.frame import path_of, quoted
+from malleable.core.frame import Path, path_of, quoted
 from malleable.errors import TransformError
 
 _scopes = compat.user_context(())  # those around us; part of the key of every trace cache
@@ -74,3 +77,27 @@ def unnest(values: Mapping, known: Iterable, what: str = "") -> dict:
 def no_such_name(path, known: Iterable, what: str) -> TransformError:
     names = ", ".join(sorted(map(quoted, known))) or "none"
     return TransformError(f"there is no {what} named {quoted(path)}", hint=f"known names: {names}")
+
+
+def named_sites(marker: Any, program: compat.Jaxpr, around: tuple = ()) -> dict[Path, str]:
+    """{path: line} of a marker in a program; raises for a name used twice, or in a while loop."""
+    found: dict[Path, str] = {}
+    for eqn in program.jaxpr.eqns:
+        inside = [named_sites(marker, body, (eqn, *around)) for body in compat.bodies(eqn.params)]
+        view = compat.view(eqn) if any(inside) else None
+        if eqn.primitive is marker:
+            inside = [{eqn.params["path"]: compat.where(eqn, *around)}]
+        if isinstance(view, compat.Branch):  # one of them is taken
+            inside = [functools.reduce(or_, inside)]
+        for path, where in (site for body in inside for site in body.items()):
+            what = hint = ""
+            if isinstance(view, compat.While):
+                what = f"the site {quoted(path)} is in a while loop, of an unknown number of steps"
+                hint = "make it a scan of as many steps as there may be, and select by jnp.where"
+            elif path in found:
+                what = f"the name {quoted(path)} is used twice, at {found[path]} and at {where}"
+                hint = "give each site its own name, or put one inside a `scope`"
+            if what:
+                raise TransformError(what, where=where, hint=hint)
+            found[path] = where
+    return found
