@@ -16,9 +16,12 @@ from examples import (
     count_flops,
     explained,
     intermediate_gradients,
+    metropolis,
     own_rewrite,
     probabilistic,
     pushed_loss,
+    sampling,
+    spreadsheet,
     sudoku,
     units,
 )
@@ -81,6 +84,24 @@ def test_flop_of_a_vmap_are_those_of_all_lanes():
         count_flops.count_flops(dot)(jnp.ones((5, 2, 3)), jnp.ones((5, 3, 4)))[1]
         == 5 * 2 * 2 * 3 * 4
     )
+
+
+# ------------------------------------------------------------ only what is new
+
+
+def test_letters_are_sampled_as_the_whole_model_draws_them(printed):
+    letters, same = printed(sampling).splitlines()
+    assert len(letters) == len("letters: ") + sampling.LENGTH
+    assert same == "as the whole model draws them: True"
+
+
+def test_one_cell_of_a_sheet_changes_its_totals_at_little_work(printed):
+    assert re.findall(": (.*)", printed(spreadsheet)) == ["True", "True"]
+
+
+def test_metropolis_ends_where_the_posterior_is(printed):
+    same, spread = re.findall(": (.*)", printed(metropolis))
+    assert same == "True" and float(spread) == 0.5
 
 
 # ------------------------------------------------------------ units

@@ -81,7 +81,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(83620, 58000),
+    "all": Budget(83800, 58000),
     "compat": Budget(2910, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1897, 1450),
@@ -93,7 +93,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "execution": Budget(13145, 10300),
     "inspection": Budget(23100, 16000),
     "integrations": Budget(4100, 4000),
-    "tour": Budget(700, 700),
+    "tour": Budget(843, 700),
 }
 MOST = 15  # files of a folder, but for `__init__`
 CROWDED = {"benchmarks": 37, "tests": 30}  # as many as there are today; to be 15

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from malleable import __main__ as command
 from malleable import tour
+from malleable.tour import sampling
 
 WRONG = tour.Row("the answer", "41", "42", False)
 
@@ -57,6 +58,14 @@ def test_slower_than_scipy_is_noticed():
 def test_little_slower_than_plain_is_noise():
     assert tour.faster("", 1.1, 1.0, "plain", most=1.5).ok
     assert not tour.faster("", 1.6, 1.0, "plain", most=1.5).ok
+
+
+def test_letters_that_steps_draw_are_those_that_the_whole_model_draws(monkeypatch):
+    for name, small in {"LENGTH": 12, "WIDTH": 8, "BATCH": 2}.items():
+        monkeypatch.setattr(sampling, name, small)
+    rows = {row.what: row.ok for row in sampling.sampled(2, Console(quiet=True))}
+    del rows["nats a letter, trained"], rows["their time"]  # of so few steps they say nothing
+    assert len(rows) == 3 and all(rows.values())
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,11 @@ from sklearn.datasets import load_digits
 import malleable as mal
 from malleable.tour.insight import nothing_hidden
 from malleable.tour.loops import plain_loops
-from malleable.tour.rows import Row, close, equal, faster, report
+from malleable.tour.rows import Row, close, equal, faster, report, seconds
+from malleable.tour.sampling import sampled
+from malleable.tour.training import adam
 
-HIDDEN, KEEP, BATCH, RATE = 64, 0.9, 128, 3e-3
+HIDDEN, KEEP, BATCH = 64, 0.9, 128
 STARTS = 1000
 STEPS, FLOATS = 1000, 10_000  # of the example of jax#4968
 LENGTH, LANES, WIDTH = 256, 16, 128  # of the language model
@@ -155,17 +157,6 @@ def train(images, labels, steps, console):
     return params
 
 
-def adam(params, grads, mean, square, t):
-    """One step. Source: Kingma and Ba, "Adam", ICLR 2015, algorithm 1."""
-    mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mean, grads)
-    square = jax.tree.map(lambda s, g: 0.999 * s + 0.001 * g**2, square, grads)
-
-    def moved(p, m, s):
-        return p - RATE * m / (1 - 0.9**t) / (jnp.sqrt(s / (1 - 0.999**t)) + 1e-8)
-
-    return jax.tree.map(moved, params, mean, square), mean, square
-
-
 # ------------------------------------------- routines of SciPy, as they are installed
 
 
@@ -275,12 +266,6 @@ def versus(name, ours, plain, args, rounds):
     best = np.min(times, axis=0)
     speed = faster("its time", *best, whose="plain", most=1.5)  # noise is no slowness
     return [memory, speed, close("its result", *results)]
-
-
-def seconds(run, *args):
-    began = time.perf_counter()
-    jax.block_until_ready(run(*args))
-    return time.perf_counter() - began
 
 
 def curves(ways, cases):
@@ -396,7 +381,7 @@ def versus_scipy(fun, args):
     return (got, expected), between - began, time.perf_counter() - between
 
 
-CHAPTERS = [digits, routines, reductions, plain_loops, nothing_hidden]
+CHAPTERS = [digits, routines, reductions, plain_loops, nothing_hidden, sampled]
 
 
 def tour(steps=300):

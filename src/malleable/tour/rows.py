@@ -1,5 +1,6 @@
 """The rows of a chapter's report: what came out, what should have, and whether they agree."""
 
+import time
 from typing import NamedTuple
 
 import jax
@@ -33,6 +34,12 @@ def close(what, got, expected, most=1e-4):
 def equal(what, got, expected):
     """A row about two arrays that should be equal; it shows their sums."""
     return Row(what, f"{np.sum(got):,}", f"{np.sum(expected):,}", np.array_equal(got, expected))
+
+
+def seconds(run, *args):
+    began = time.perf_counter()
+    jax.block_until_ready(run(*args))
+    return time.perf_counter() - began
 
 
 def report(title, rows):
