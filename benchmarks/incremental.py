@@ -19,10 +19,14 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax import lax
+from numpyro.distributions import Normal
+from numpyro.infer.util import log_density
 
 import malleable as mal
 from benchmarks.page import put_table
@@ -136,10 +140,39 @@ def associative(length, width=64):
     return whole, width, jnp.zeros(width), step
 
 
+def of_flax(length, width=64, layers=2):
+    """A transformer of flax; by hand: its own cache, `decode=True`, of a second model."""
+
+    class Model(nn.Module):
+        decode: bool = False
+
+        @nn.compact
+        def __call__(self, x):
+            mask = None if self.decode else nn.make_causal_mask(jnp.ones(x.shape[:-1]))
+            for _ in range(layers):
+                h = nn.LayerNorm()(x)
+                attention = nn.MultiHeadDotProductAttention(HEADS, decode=self.decode)
+                x = x + attention(h, mask=mask)
+                x = x + nn.Dense(width)(nn.gelu(nn.Dense(4 * width)(nn.LayerNorm()(x))))
+            return x
+
+    model, cached, xs = Model(), Model(decode=True), jnp.zeros((length, width))
+    params = jax.jit(model.init)(jax.random.key(0), xs)["params"]
+    begin = jax.jit(cached.init)(jax.random.key(0), xs)["cache"]
+
+    def step(cache, x):
+        variables = {"params": params, "cache": cache}
+        y, new = cached.apply(variables, x[None], mutable=["cache"])
+        return new["cache"], y[0]
+
+    return lambda x: model.apply({"params": params}, x), width, begin, step
+
+
 STEPS: dict[str, Callable] = {
     "transformer, 2 layers": functools.partial(transformer, 2),
     "transformer, 12 layers": functools.partial(transformer, 12),
     "6 dilated convolutions": convolutions,
+    "flax, 2 layers; by hand: its `decode=True`": of_flax,
     "RNN and cumsum": recurrent,
     "associative scan": associative,
 }
@@ -266,6 +299,49 @@ def of_update(name: str) -> Row:
     return Row(name, work, medians, None, built, error)
 
 
+def of_density(name: str, n: int) -> Row:
+    """One latent of a model moves: scored again as a whole by numpyro, or by `prob.update`."""
+    seen = jnp.sin(jnp.arange(float(n)))
+
+    def model():
+        def one(y):
+            z = mal.prob.sample("z", Normal(0.0, 1.0))
+            mal.prob.sample("y", Normal(z, 0.5), obs=y)
+
+        jax.vmap(one)(seen)
+
+    def of_numpyro():
+        with numpyro.plate("all", n):
+            z = numpyro.sample("z", Normal(0.0, 1.0))
+            numpyro.sample("y", Normal(z, 0.5), obs=seen)
+
+    whole = jax.jit(lambda z: log_density(of_numpyro, (), {}, {"z": z})[0])
+    start = time.perf_counter()
+    z, block = jnp.zeros(n), jnp.ones(1)
+    init, update = mal.prob.update(model, (), {"z": z}, {"z": (1,)})
+    state = init()[1]
+    built = time.perf_counter() - start
+    wanted = whole(z.at[7].set(1.0))
+    error = float(jnp.abs(update(state, {"z": (block, (7,))})[0] - wanted) / jnp.abs(wanted))
+    assert error < 1e-4, "WRONG"
+    turns = size(100, 2)
+
+    def move(i, state):
+        return update(state, {"z": (block * i, (7 + i,))})[1]
+
+    loop = jax.jit(lambda s: lax.fori_loop(0, turns, move, s), donate_argnums=0)
+    held = [jax.tree.map(jnp.copy, state)]
+
+    def again():
+        held[0] = loop(held[0])
+        return held[0]
+
+    times = timed({"whole": lambda: whole(z), "ours": again}, size(9, 1))
+    medians = {k: statistics.median(t) / (turns if k == "ours" else 1) for k, t in times.items()}
+    work = {"whole": flop(whole, z), "ours": flop(lambda s: update(s, {"z": (block, (7,))}), state)}
+    return Row(name, work, medians, None, built, error)
+
+
 def table(rows: list[Row]) -> str:
     where = f"Python {platform.python_version()}, {jax.devices()[0].device_kind}"
     lines = [
@@ -302,6 +378,10 @@ def main():
     for name in UPDATES:
         if options.only in name:
             rows.append(of_update(name))
+            print(rows[-1], flush=True)
+    for n in size((1000, 100_000), (200,)):
+        if options.only in (name := f"one latent of {n:.0e}; whole: numpyro".replace("e+0", "e")):
+            rows.append(of_density(name, n))
             print(rows[-1], flush=True)
     print(table(rows))
     steps = [row.ratio for row in rows if row.ratio is not None]
