@@ -228,3 +228,40 @@ def test_the_chosen_part_of_a_list_can_be_reversed_in_place():
 
     out = jax.jit(autograph(flipped))(np.arange(6.0), 4)
     np.testing.assert_array_equal(out, flipped(np.arange(6.0), 4))
+
+
+def projections(a, x, t):
+    s, u = np.linalg.eigh(a)
+    v = u[:, s > t]
+    w = v * s[s > t]
+    return (
+        (np.linalg.norm(x @ v, axis=-1), np.linalg.norm(x[0] @ v), (v.T @ x[0]).sum()),
+        ((2 * v + 1).sum(axis=0).max(), v.sum(axis=1), np.abs(w).sum(), np.max(v, axis=-1)),
+        ((v**2).sum(axis=-1), (w.T @ u).sum(), v @ (v.T @ x[0]), v @ s[s > t], v @ v.T),
+    )
+
+
+@pytest.mark.parametrize("t", [0.0, 1.0])
+def test_selected_columns(t):
+    a = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
+    same_everywhere(projections, a, np.arange(6.0).reshape(2, 3), t)
+
+
+@pytest.mark.parametrize("use", [lambda v: v.T @ v, lambda v: v + np.ones((3, 3)), np.linalg.svd])
+def test_what_needs_the_number_of_selected_columns_says_so(use):
+    program = autograph(lambda a: use(a[:, a[0] > 0]))
+    with pytest.raises(TransformError, match=r"size that is known only at run time(.|\n)*hint: "):
+        jax.jit(program)(np.eye(3))
+
+
+def one_way(x):
+    kept = x
+    if x[0] > 0:
+        kept = x[x > 0]
+    return kept.sum()
+
+
+@pytest.mark.caches  # the error holds the selection, and so the tracers of its branch
+def test_a_selection_that_only_one_branch_leaves_is_refused():
+    with pytest.raises(TransformError, match=r"only one way through(.|\n)*in one_way"):
+        jax.jit(autograph(one_way))(np.array([1.0, -2.0]))

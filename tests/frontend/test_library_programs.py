@@ -1,5 +1,7 @@
 """What libraries do with NumPy: each program gives under `jit` what it gives on NumPy."""
 
+import collections
+import colorsys
 import functools
 import heapq
 import math
@@ -255,3 +257,108 @@ def test_functions_without_source_call_converted_ones():
 
     run = autograph(lambda x: space["outer"](Holder(x)))
     assert float(jax.jit(run)(-3.0)) == 3.0
+
+
+class Stopped(Exception):
+    def __init__(self, message, steps):
+        super().__init__(message)
+        self.steps = steps
+
+
+def root(x):
+    for _ in range(30):
+        new = x - (math.exp(-x) - 0.7 * x) / (-math.exp(-x) - 0.7)
+        if abs(new - x) < 1e-6:
+            return new
+        x = new
+    raise Stopped(f"no root near {x}", 30)
+
+
+def test_an_exception_of_the_users_keeps_text_with_a_placeholder():
+    agree(jax.jit(autograph(root))(1.0), root(1.0))
+
+
+class Model:
+    def __init__(self, x):
+        self.x, self.kept = x, 0
+
+
+def descend(x):
+    model, k = Model(x * 1.0), 0
+    x = model.x
+    while k < 5:
+        model.kept = model.kept + 1
+        new = x - 0.4 * model.x
+        other = Model(new)
+        if (x * x).sum() - (new * new).sum() > 0.5:
+            x = new
+            model = other
+        k += 1
+    return x, model.kept, model.x
+
+
+def test_an_object_that_a_loop_replaces_is_written_to():
+    x = np.array([1.0, 2.0])
+    agree(jax.jit(autograph(descend))(x), descend(x))
+
+
+def strict(x):
+    found = 0.0
+    if x[0] > 0:
+        try:
+            with np.errstate(over="raise"):
+                if x[1] > 5:
+                    raise OverflowError
+                found = x[0] * 2
+        except OverflowError:
+            found = -1.0
+    return found
+
+
+@pytest.mark.parametrize("last", [3.0, 7.0])
+def test_an_error_state_is_left_once(last):
+    before = np.geterr()
+    agree(jax.jit(autograph(strict))(np.array([1.0, last])), strict(np.array([1.0, last])))
+    assert np.geterr() == before
+
+
+class Recent(collections.OrderedDict):
+    def update(self, other):
+        raise NotImplementedError
+
+    def clear(self):
+        raise NotImplementedError
+
+
+def recent(x):
+    held = Recent()
+    held["a"] = x
+    if x > 0:
+        held["b"] = 2 * x
+        held.pop("a")
+    else:
+        held["b"] = x
+        held["a"] = 7 * x
+    return held["b"] + len(held)
+
+
+@pytest.mark.parametrize("x", [1.5, -1.5])
+def test_a_dict_of_the_users_is_put_back_without_its_methods(x):
+    try:
+        got = jax.jit(autograph(recent))(x)
+    except Exception as error:  # how many items it has depends on x
+        assert "NotImplementedError" not in str(error)
+    else:
+        agree(got, recent(x))
+
+
+@pytest.mark.parametrize("mode", list(np._CopyMode))
+def test_the_copy_modes_of_array_libraries(mode):
+    run = lambda x: np.array(x, copy=mode) + np.asarray(x, copy=None)
+    agree(jax.jit(autograph(run))(X), 2 * X)
+
+
+@pytest.mark.parametrize("name", ["rgb_to_hsv", "rgb_to_hls", "hls_to_rgb"])
+def test_colours(name):
+    convert = getattr(colorsys, name)
+    agree(jax.jit(autograph(convert))(0.3, 0.6, 0.2), convert(0.3, 0.6, 0.2))

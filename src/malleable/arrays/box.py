@@ -23,11 +23,11 @@ from malleable.arrays.content import (
     wrap,
 )
 from malleable.arrays.items import get_item, set_item
-from malleable.arrays.masked import Masked
+from malleable.arrays.masked import UNSIZED, Masked
 from malleable.arrays.places import belongs_to_jax, is_jax, own
 from malleable.arrays.protocols import put_out, run_function, run_ufunc
 
-__all__ = ["Box", "Masked", "any_jax", "any_traced", "frozen"]
+__all__ = ["UNSIZED", "Box", "Masked", "any_jax", "any_traced", "frozen"]
 __all__ += ["held", "is_traced", "rebox", "unbox", "wrap"]
 
 _empty = object.__new__
@@ -35,7 +35,7 @@ _empty = object.__new__
 
 def _operand(x):
     """The other side of an operator as a plain value, or NotImplemented."""
-    if isinstance(x, np.ndarray | np.generic) and type(x) is not Masked:
+    if isinstance(x, np.ndarray | np.generic) and type(x) not in UNSIZED:
         return x
     if isinstance(x, list | tuple):
         return functions.nested_array(unbox(x))
@@ -83,7 +83,7 @@ def _in_place(fun, ufunc):
         if self.scalar:
             return NotImplemented
         kind = type(other)
-        if kind is Masked:
+        if kind in UNSIZED:
             return NotImplemented
         a = self.value
         b = other.value if issubclass(kind, Box) else other

@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal, places
-from malleable.arrays.masked import Masked
+from malleable.arrays.masked import UNSIZED
 from malleable.arrays.methods import Methods
 from malleable.arrays.places import belongs_to_jax, is_jax, traces
 from malleable.arrays.text import Text
@@ -324,7 +324,7 @@ def unbox(tree):
         return tree if _same_slice(new, tree) else new
     if issubclass(kind, Box):
         return tree.value
-    if kind is Masked or not _is_node(kind, tree):
+    if kind in UNSIZED or not _is_node(kind, tree):
         return tree
     leaves, form = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
     new = [unbox(x) for x in leaves]

@@ -5,7 +5,7 @@ from jax import numpy as jnp
 
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, unbox, wrap
-from malleable.arrays.masked import Masked, guarded, unknown_size
+from malleable.arrays.masked import Columns, Masked, guarded, unknown_size
 from malleable.arrays.places import is_jax, traces
 
 
@@ -24,7 +24,9 @@ def get_item(self, index):
     if part is not None:
         sub, mask, axis, key = part
         if axis:
-            raise unknown_size("x[:, mask]")
+            if np.ndim(sub.value) != 2 or mask.ndim != 1:
+                raise unknown_size("x[:, mask]")
+            return Columns(Masked(guarded(places.to_jax(sub.value).T, mask), mask, Box, key))
         return Masked(guarded(places.to_jax(sub.value), mask), mask, Box, key)
     if places.is_basic(index):
         ndim = np.ndim(value)

@@ -230,11 +230,13 @@ def _write_global(variables, name, new):
 
 
 def _refill(obj, name, new):
+    # past any method of a user's subclass, and any __getattr__: this is not their statement
+    kinds = (c for c in type(obj).__mro__ if c.__module__ in ("builtins", "collections"))
+    kind = next((c for c in kinds if hasattr(c, "clear")), type(obj))
     if isinstance(obj, array.array):
         del obj[:]
     else:
-        obj.clear()
-    kind = type(obj)  # not the object: its class may say in __getattr__ which attributes it has
+        kind.clear(obj)
     (kind.extend if hasattr(kind, "extend") else kind.update)(obj, new)
 
 

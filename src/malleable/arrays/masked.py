@@ -92,7 +92,8 @@ class Masked:
 
     dtype = property(lambda self: np.dtype(self.whole.dtype))
     ndim = property(lambda self: 1 + self.whole.ndim - self.mask.ndim)
-    T = property(lambda self: self if self.ndim == 1 else self._refuse("the transpose"))
+    T = property(lambda self: self if self.ndim == 1 else self.turned())
+    device = "cpu"  # as NumPy says of its arrays
     real = property(lambda self: self._like(self.whole.real))
     imag = property(lambda self: self._like(self.whole.imag))
     flat = property(lambda self: self.ravel())
@@ -135,8 +136,10 @@ class Masked:
             return guarded(jnp.broadcast_to(x, jnp.broadcast_shapes(x.shape, mask.shape)), mask)
         return x
 
-    def _map(self, fun, *args, **kwargs):
-        return self._like(fun(*map(self._operand, args), **kwargs))
+    def map(self, fun, *args, **kwargs):
+        """What an elementwise function makes of what is selected; of several results, a tuple."""
+        result = fun(*map(self._operand, args), **kwargs)
+        return tuple(map(self._like, result)) if type(result) is tuple else self._like(result)
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, where=True, **kwargs):
         if method == "reduce":
@@ -149,9 +152,7 @@ class Masked:
         if out is not None and type(out[0]) is Masked:
             out[0].whole = result
             return out[0]
-        if isinstance(result, tuple):
-            return tuple(map(first._like, result))
-        return first._like(result)
+        return tuple(map(first._like, result)) if type(result) is tuple else first._like(result)
 
     def _reduce(self, ufunc, axis=0, **kwargs):
         name = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
@@ -166,7 +167,7 @@ class Masked:
             return (args[0] * args[1]).sum()
         if args and args[0] is self:
             if name in _PLAIN:
-                return self._map(getattr(jnp, name), *args, **kwargs)
+                return self.map(getattr(jnp, name), *args, **kwargs)
             if name in ("amax", "amin"):
                 name = name[1:]
             if name in ("size", "shape", "ndim"):
@@ -175,9 +176,13 @@ class Masked:
                 return getattr(self, name)(*args[1:], **kwargs)
         if name in ("result_type", "can_cast", "common_type", "iscomplexobj", "isrealobj"):
             return func(*(np.empty(0, x.dtype) if isinstance(x, np.ndarray) else x for x in args))
+        if name == "broadcast_arrays":
+            first = next(x for x in args if type(x) is Masked)
+            shape = first.whole.shape
+            return tuple(first.map(lambda a: jnp.broadcast_to(a, shape), x) for x in args)
         if name == "where" and len(args) == 3:
             first = next(x for x in args if type(x) is Masked)
-            return first._map(jnp.where, *args)
+            return first.map(jnp.where, *args)
         return self._refuse(f"np.{name}")
 
     def _over(self, fun, neutral, axis=None, keepdims=False, dtype=None, out=None, **kwargs):
@@ -284,7 +289,12 @@ class Masked:
         return ((size**ord).sum()) ** (1 / ord)
 
     def dot(self, other):
-        return (self * other).sum() if self.ndim == 1 else self._refuse("the product")
+        if self.ndim == 1 and np.ndim(other) < 2:
+            return (self * other).sum()
+        if self.ndim == 1 or self.ndim > 2 or type(other) in UNSIZED or not np.ndim(other):
+            self._refuse("the product")
+        other = other.value if isinstance(other, self._box) else jnp.asarray(other)
+        return self._like(self.whole @ other)
 
     __matmul__ = dot
 
@@ -306,6 +316,11 @@ class Masked:
         return self._like(self.whole.conj())
 
     conjugate = conj
+
+    def turned(self):
+        if self.ndim > 2 or self.mask.ndim > 1:
+            self._refuse("the transpose")
+        return Columns(self)
 
     def compact(self, fill=0):
         """The selected elements first, then `fill`: an array as long as the mask."""
@@ -377,6 +392,109 @@ class Masked:
             raise AttributeError(name)
         return self._refuse(f".{name}")
 
+
+class Columns(np.lib.mixins.NDArrayOperatorsMixin):
+    """`x[:, mask]`: the columns of a matrix that a mask selects, as the rows of its transpose."""
+
+    __slots__ = ("rows",)
+    traced, ndim = True, 2
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, rows: Masked):
+        self.rows = rows
+
+    dtype = property(lambda self: self.rows.dtype)
+    T = property(lambda self: self.rows)
+    shape = property(lambda self: self.rows.shape[::-1])
+    size = property(lambda self: self.rows.size)
+
+    @property
+    def __class__(self):
+        return np.ndarray
+
+    def _side(self, x):
+        """The other side of an elementwise operation, turned as the rows are."""
+        if isinstance(x, self.rows._box):
+            x = x.value
+        if type(x) is Masked and x.ndim == 1:
+            return self.rows._like(self.rows._operand(x)[:, None])
+        if type(x) is Columns or np.ndim(x) < 1:
+            return x.rows if type(x) is Columns else x
+        x = jnp.asarray(x)
+        if x.shape[-1] != 1:
+            raise unknown_size("x[:, mask], met by an array,")
+        return x[..., 0]
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        if method == "__call__" and ufunc is np.matmul and not kwargs:
+            return self._times(*inputs)
+        if method == "reduce":
+            return self._reduce(ufunc, **kwargs)
+        if method != "__call__" or kwargs:
+            raise unknown_size(f"{ufunc.__name__} of x[:, mask]")
+        return Columns(ufunc(*map(self._side, inputs)))
+
+    def _times(self, a, b):
+        """a @ b, where one of them is self: the columns of a product are products of columns."""
+        if a is self and type(b) is Masked and b.mask.ndim == 1:
+            mask = self.rows.mask
+            rows, parts = self.rows.whole, aligned(b.whole, b.mask, mask, b.key, self.rows.key)
+            wanted = mask.reshape(-1, *[1] * (parts.ndim - 1))
+            return self.rows._box(jnp.where(mask, rows.T, 0) @ jnp.where(wanted, parts, 0))
+        if a is self or type(a) in UNSIZED or np.ndim(a) > 2:
+            raise unknown_size("this product with x[:, mask]")
+        whole = a.value if isinstance(a, self.rows._box) else jnp.asarray(a)
+        rows = self.rows._like(self.rows.whole @ whole.T)
+        return Columns(rows) if whole.ndim == 2 else rows
+
+    def _reduce(self, ufunc, axis=0, **kwargs):
+        """Over the columns, as over the rows of the transpose; down each column, plainly."""
+        if axis in (None, 1, -1):
+            return self.rows._reduce(ufunc, None if axis is None else 0, **kwargs)
+        if axis not in (0, -2) or any(v not in (None, False) for v in kwargs.values()):
+            raise unknown_size(f"{ufunc.__name__}.reduce of x[:, mask]")
+        return self.rows.map(lambda x: jax_ufunc(ufunc).reduce(x, axis=1), self.rows)
+
+    def __array_function__(self, func, types, args, kwargs):
+        name = func.__name__
+        if name == "dot" and len(args) == 2:
+            return self._times(*args)
+        if name == "norm" and args[0] is self and set(kwargs) <= {"axis"}:
+            squares = abs(self) * abs(self)
+            return np.sqrt(squares._reduce(np.add, kwargs.get("axis")))
+        if name in ("sum", "max", "min", "prod", "any", "all") and args[0] is self:
+            return getattr(self, name)(*args[1:], **kwargs)
+        if name in ("shape", "ndim", "size") and args[0] is self:
+            return getattr(self, name)
+        if name in ("conjugate", "transpose", "result_type", "iscomplexobj", "isrealobj"):
+            return self.rows.conj() if name == "conjugate" else func(self.rows)
+        raise unknown_size(f"np.{name} of x[:, mask]")
+
+    def _reducer(ufunc):
+        return lambda self, axis=None, **kwargs: self._reduce(ufunc, axis, **kwargs)
+
+    sum, prod = _reducer(np.add), _reducer(np.multiply)
+    max, min = _reducer(np.maximum), _reducer(np.minimum)
+    any, all = _reducer(np.logical_or), _reducer(np.logical_and)
+
+    def conj(self):
+        return Columns(self.rows.conj())
+
+    conjugate = conj
+
+    def astype(self, dtype, **kwargs):
+        return Columns(self.rows.astype(dtype))
+
+    def copy(self, order="C"):
+        return Columns(self.rows.copy())
+
+    def __getattr__(self, name):
+        if name.startswith("__") or not hasattr(np.ndarray, name):
+            raise AttributeError(name)
+        raise unknown_size(f".{name} of x[:, mask]")
+
+
+UNSIZED = (Masked, Columns)
 
 _PLAIN = {"round", "around", "real", "imag", "clip", "nan_to_num", "angle", "sinc", "i0", "isclose"}
 _PLAIN |= {"zeros_like", "ones_like", "full_like", "iscomplex", "isreal", "interp", "polyval"}

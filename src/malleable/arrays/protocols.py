@@ -10,7 +10,7 @@ from malleable import compat
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, without_boxes
-from malleable.arrays.masked import Masked, guarded, unknown_size
+from malleable.arrays.masked import UNSIZED, guarded, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import DEFAULT, SPECIAL
@@ -24,7 +24,7 @@ ARRAYS = {np.where, np.select, np.tensordot, np.broadcast_to, *LIKE}
 def run_ufunc(ufunc, method, inputs, kwargs):
     """A ufunc on boxes and others: by NumPy where nothing is of JAX, else by JAX."""
     for x in inputs:
-        if type(x) is Masked:
+        if type(x) in UNSIZED:
             return x.__array_ufunc__(ufunc, method, *inputs, **kwargs)
     if method == "at":
         return _ufunc_at(ufunc, *inputs)
@@ -129,7 +129,7 @@ def _ufunc_at(ufunc, box, index, *values):
 def run_function(func, args, kwargs):
     """A NumPy function on boxes and others: by NumPy where nothing is of JAX, else by JAX."""
     for x in args:
-        if type(x) is Masked and func is not np.place:
+        if type(x) in UNSIZED and func is not np.place:
             return x.__array_function__(func, (), args, kwargs)
     args = gathered(args)
     special = SPECIAL.get(func)

@@ -81,6 +81,16 @@ def trim_zeros(filt, trim="fb", axis=None):
     return filt if isinstance(filt, Box) else Box(functions.nested_array(unbox(filt)), False)
 
 
+def polydiv(u, v):
+    """As trim_zeros: the remainder keeps the zeros that lead it."""
+    if not any_traced((u, v)):
+        return DEFAULT
+    why = "which are zero is not known yet"
+    note("np.polydiv keeps the leading zeros of the remainder", compat.where(), why)
+    divided = jnp.polydiv(*(functions.nested_array(unbox(p)) for p in (u, v)))
+    return tuple(Box(part, False) for part in divided)
+
+
 def _unsized(func):
     def refuse(*args, **kwargs):
         if any_jax(unbox(args)) and any_traced((args, kwargs)):
@@ -467,6 +477,7 @@ SPECIAL: dict[Any, Any] = {
     np.iscomplexobj: _scalar_kind(np.iscomplexobj),
     np.isrealobj: _scalar_kind(np.isrealobj),
     np.trim_zeros: trim_zeros,
+    np.polydiv: polydiv,
     np.piecewise: piecewise,
     np.apply_along_axis: apply_along_axis,
     np.clip: clip,

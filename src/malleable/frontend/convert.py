@@ -16,6 +16,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.journal import ABSENT
+from malleable.arrays.masked import Columns, unknown_size
 from malleable.arrays.numbers import python_bool
 from malleable.errors import TransformError
 from malleable.frontend.common.frames import named_frame, without_ours
@@ -270,6 +271,8 @@ def finish_leaf(failed, seen: dict, x) -> Any:
             return jax.tree.map(finished, x, is_leaf=is_whole)
     if bounded(x) is not None:
         return as_jax_list(x[0])
+    if type(x) is Columns:
+        raise unknown_size("a result, x[:, mask],")
     if type(x) is Masked:
         return BoundedList(x.compact(), x.count.value)
     value = x.value if isinstance(x, Box) else x

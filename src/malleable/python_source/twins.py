@@ -1,10 +1,11 @@
-"""The Python source of functions of the standard library that run as C: heapq, bisect, iterators.
+"""The Python source of functions of the standard library: heapq, bisect, iterators, colorsys.
 
 Given traced values, `heapq.heappush` is converted from the text that stands in `heapq.py`.
 """
 
 import ast
 import bisect
+import colorsys
 import functools
 import heapq
 import itertools
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from malleable.python_source import iterators
 
 _MODULES = {"_heapq": heapq, "_bisect": bisect}
-FILES = frozenset(str(module.__file__) for module in (*_MODULES.values(), iterators))
+FILES = frozenset(str(module.__file__) for module in (*_MODULES.values(), iterators, colorsys))
 ITERATORS: dict[type, Callable] = {
     filter: iterators.filter_items,
     itertools.filterfalse: iterators.filterfalse,

@@ -1,4 +1,4 @@
-"""One of several processes: `python process_worker.py ID COUNT PORT before|after` tells what it got.
+"""One of several processes: `python process_worker.py ID COUNT PORT before|after` says what it got.
 
 before, after: whether `malleable` is imported before the processes know each other.
 """

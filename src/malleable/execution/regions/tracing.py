@@ -14,7 +14,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, Masked
+from malleable.arrays.box import UNSIZED, Box
 from malleable.arrays.masked import compacted, selections
 from malleable.execution.common import code_objects
 from malleable.execution.host.host import is_raw
@@ -336,7 +336,7 @@ def reordered(x, order):
 
 def _is_open(x) -> bool:
     """Whether the front end left something whose size only a run knows."""
-    return type(x) is Masked or isinstance(x, BoundedList)
+    return type(x) in UNSIZED or isinstance(x, BoundedList)
 
 
 def _are_numbers(kinds, out, count: int) -> tuple[bool, ...]:

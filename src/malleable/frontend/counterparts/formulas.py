@@ -4,6 +4,7 @@ OWN[package][name] takes the arguments of SciPy's function that it knows of; IN_
 what a compiled function would write into its last argument.
 """
 
+import functools
 import itertools
 import operator
 
@@ -284,6 +285,39 @@ def cdist(XA, XB, metric="euclidean"):
 
 def pdist(X, metric="euclidean"):
     return cdist(X, X, metric)[np.triu_indices(len(X), 1)]
+
+
+def ranked(x, method, return_sorted=False, return_ties=False, xp=None):
+    """scipy.stats' _rankdata: (ranks along the last axis, sorted x, how often each occurs)."""
+    rows = jnp.asarray(x).reshape(-1, x.shape[-1])
+    order = jnp.argsort(rows, axis=-1, stable=True)
+    ascending = jnp.take_along_axis(rows, order, -1)
+    new = jnp.concatenate(
+        [jnp.ones_like(ascending[:, :1], bool), ascending[:, 1:] != ascending[:, :-1]], -1
+    )
+    start, stop = (
+        jax.vmap(functools.partial(jnp.searchsorted, side=side))(ascending, rows)
+        for side in ("left", "right")
+    )
+    dense = jnp.cumsum(new, -1)
+    ranks = {
+        "ordinal": lambda: jnp.argsort(order, axis=-1) + 1,
+        "min": lambda: start + 1,
+        "max": lambda: stop,
+        "average": lambda: (start + 1 + stop) / 2,
+        "dense": lambda: jnp.take_along_axis(dense, start, -1),
+    }[method]().reshape(x.shape)
+    if not (return_ties or return_sorted):
+        return ranks, None, None
+    lengths = jax.vmap(lambda k: jnp.bincount(k - 1, length=k.size))(dense)
+    ties = jnp.where(new, jnp.take_along_axis(lengths, dense - 1, -1), 0)
+    return ranks, ascending.reshape(x.shape), ties.astype(float).reshape(x.shape)
+
+
+def ranked_before(x, method, return_ties=False, xp=None):
+    """The same before SciPy 1.18: the ranks, with how often each occurs if that is asked for."""
+    ranks, _, ties = ranked(x, method, return_ties=return_ties)
+    return (ranks, ties) if return_ties else ranks
 
 
 IN_PLACE = {"evaluate": evaluate_pieces, "evaluate_bernstein": evaluate_bernstein}

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import functions
 from malleable.arrays.box import Box, any_jax, any_traced, held, rebox, unbox, wrap
-from malleable.arrays.masked import Masked
+from malleable.arrays.masked import UNSIZED, Masked
 from malleable.arrays.places import has_tracer
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
@@ -212,8 +212,15 @@ _ABSTRACT |= {np.void, np.str_, np.bytes_, np.object_, np.datetime64, np.timedel
 # ---------------------------------------------------------------- arrays made
 
 
+def _copies(mode) -> bool | None:
+    """`copy=` as a bool, or None for where it is needed: np._CopyMode of array-API libraries."""
+    name = getattr(mode, "name", None)
+    return mode if name is None else {"ALWAYS": True, "NEVER": False}.get(name)
+
+
 def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, like=None):
     """np.array: a copy, of a nested sequence with boxes in it, too."""
+    copy = _copies(copy)
     if not copy:
         found = asarray(object, dtype, copy=copy)
         return (
@@ -222,7 +229,7 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
             else found.reshape((1,) * (ndmin - found.ndim) + found.shape)
         )
     (object,) = gathered((object,))
-    if type(object) is Masked:
+    if type(object) in UNSIZED:
         return object.copy() if dtype is None else object.astype(dtype)
     if bounded(object) is not None:
         found = masked(object[0])
@@ -246,9 +253,10 @@ def _typed(value, dtype):
 
 def asarray(a, dtype=None, order=None, *, copy=None, **kwargs):
     """np.asarray: the same box wherever the type fits."""
+    copy = _copies(copy)
     if copy:
         return array(a, dtype)
-    if type(a) is Masked:
+    if type(a) in UNSIZED:
         return a if dtype is None else a.astype(dtype)
     if isinstance(a, Box) and not a.scalar:
         same = (

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 from jax.scipy import special
+from jax.scipy.stats import rankdata as rank
 
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
@@ -233,7 +234,67 @@ def _median(low: int, high: int) -> Callable:
     return median
 
 
+def _harmonic_mean(data, weights=None):
+    weights = [1] * len(data) if weights is None else weights
+    shares = (content(w) / jnp.asarray(content(x)) for x, w in zip(data, weights, strict=True))
+    return python_scalar(sum(map(content, weights)) / sum(shares), float)
+
+
+def _geometric_mean(data):
+    return python_scalar(jnp.exp(sum(jnp.log(to_float(x)) for x in data) / len(data)), float)
+
+
+def _quantiles(data, *, n=4, method="exclusive"):
+    column, size = jnp.sort(jnp.stack([jnp.asarray(content(x)) for x in data])), len(data)
+    inside = method == "inclusive"
+    found = []
+    for i in range(1, n):
+        j, rest = divmod(i * (size - 1 if inside else size + 1), n)
+        if not inside:
+            j = min(max(j, 1), size - 1)
+            j, rest = j - 1, i * (size + 1) - j * n
+        found.append(Box((column[j] * (n - rest) + column[j + 1] * rest) / n, True))
+    return found
+
+
+def _products(x, y):
+    """The sums of (x - mean x)(y - mean y), (x - mean x)^2 and (y - mean y)^2, and the means."""
+    xs, ys = (jnp.stack([jnp.asarray(to_float(v)) for v in data]) for data in (x, y))
+    if len(xs) != len(ys) or len(xs) < 2:
+        raise statistics.StatisticsError("two samples of one size, of at least two points, please")
+    dx, dy = xs - jnp.mean(xs), ys - jnp.mean(ys)
+    return (dx * dy).sum(), (dx * dx).sum(), (dy * dy).sum(), jnp.mean(xs), jnp.mean(ys)
+
+
+def _covariance(x, y, /):
+    return python_scalar(_products(x, y)[0] / (len(x) - 1), float)
+
+
+def _correlation(x, y, /, *, method="linear"):
+    if method == "ranked":
+        x, y = (list(rank(jnp.stack([jnp.asarray(content(v)) for v in z]))) for z in (x, y))
+    xy, xx, yy, *_ = _products(x, y)
+    return python_scalar(xy / jnp.sqrt(xx * yy), float)
+
+
+def _linear_regression(x, y, /, *, proportional=False):
+    if proportional:
+        pairs = [(to_float(a), to_float(b)) for a, b in zip(x, y, strict=True)]
+        slope = sum(a * b for a, b in pairs) / sum(a * a for a, _ in pairs)
+        return statistics.LinearRegression(python_scalar(slope, float), 0.0)
+    xy, xx, _, mean_x, mean_y = _products(x, y)
+    slope = xy / xx
+    parts = slope, mean_y - slope * mean_x
+    return statistics.LinearRegression(*(python_scalar(part, float) for part in parts))
+
+
 _STATISTICS = {
+    "geometric_mean": _geometric_mean,
+    "harmonic_mean": _harmonic_mean,
+    "quantiles": _quantiles,
+    "covariance": _covariance,
+    "correlation": _correlation,
+    "linear_regression": _linear_regression,
     "mean": _mean,
     "fmean": _mean,
     "variance": _spread(True, False),

@@ -25,7 +25,8 @@ import numpy as np
 
 from malleable import compat
 from malleable.arrays import functions
-from malleable.arrays.box import is_traced, rebox, unbox
+from malleable.arrays.box import Box, is_traced, rebox, unbox
+from malleable.arrays.masked import Masked, unknown_size
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import formulas, jacobians, lapack, numpy, special
 
@@ -102,6 +103,11 @@ def lifted(original, substitute):
         return into_output(original, substitute)
 
     def run(*args, out: Any = None, **kwargs) -> Any:
+        selected = next((x for x in args if type(x) is Masked), None)
+        if selected is not None:
+            if not isinstance(original, np.ufunc):
+                raise unknown_size(f"{original.__name__} of x[mask]")
+            return selected.map(substitute, *args, **kwargs)
         places: Any = out if isinstance(out, tuple) else (out,)
         values: Any = unbox(args)
         named: Any = unbox(kwargs)
@@ -300,11 +306,28 @@ def cut_short(fun) -> Any:
         return lambda names, arrays=(), **kwargs: fun(names, *empty_alike(arrays, kwargs))
     if name == "num_jac":
         return CallsBack(fun, jacobians.num_jac)
+    if name == "argsreduce":
+        return CallsBack(fun, selected_arguments)
+    if name == "_rankdata":
+        newer = "return_sorted" in parameters_of(fun)
+        return lifted(fun, formulas.ranked if newer else formulas.ranked_before)
     if name == "_trim_zeros":
         return Instead(np.trim_zeros)
     if not module.startswith(("scipy._lib", "scipy._external", "scipy.linalg._misc")):
         return as_it_is(fun) if name in AS_IT_IS else None
     return as_it_is(fun) if name in AS_IT_IS else SHORT_CUTS.get(name)
+
+
+def _box(x):
+    return x if isinstance(x, Box) else Box(x, False)
+
+
+def selected_arguments(cond, *args):
+    """scipy.stats' argsreduce, without its other shapes for where all is selected."""
+    return [
+        arg if arg.size == 1 else _box(np.broadcast_to(arg, cond.shape))[_box(cond) != 0]
+        for arg in (np.atleast_1d(arg) for arg in args)
+    ]
 
 
 def as_it_is(fun):
@@ -318,7 +341,7 @@ AS_IT_IS = {
     *("is_torch_array", "is_jax_array", "is_cupy_array", "is_dask_array", "is_array_api_strict"),
     *("is_array_api_strict_namespace", "is_dask_namespace", "is_pydata_sparse_array"),
     *("issparse", "isspmatrix", "is_pydata_spmatrix", "check_random_state", "xp_default_dtype"),
-    *("normalize_axis_index", "float_factorial", "scipy_namespace_for", "xp_result_device"),
+    *("normalize_axis_index", "scipy_namespace_for", "xp_result_device"),
 }
 
 

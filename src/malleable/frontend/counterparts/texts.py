@@ -61,7 +61,8 @@ class Texts:
 def refuse_text(f, owner, args) -> None:
     """Refuse to hand text with placeholders to compiled code that reads its characters."""
     found = next((x for x in args if type(x) is Text), None)
-    if found is None or isinstance(owner, _KEEPERS):
+    owner = getattr(f, "__self__", None) if owner is None else owner  # of super().__init__
+    if found is None or isinstance(owner, (*_KEEPERS, BaseException)):
         return
     name = getattr(f, "__name__", type(f).__name__)
     if isinstance(f, type) and f not in _DIGITS:

@@ -28,7 +28,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal, subclasses
-from malleable.arrays.box import Box, Masked, any_traced, is_traced, rebox, unbox
+from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
 from malleable.arrays.text import as_text
 from malleable.frontend.counterparts import builtins, iterators, numpy, scalars, scipy, texts
@@ -363,7 +363,7 @@ class Caller(Classes):
             compared = f in (min, max) and len(args) > 1
             args = args if compared or f is iter else [*map(walked, args)]
         name = _DUNDERS.get(f)
-        if name and args and not isinstance(args[0], Box | Masked | iterators.Walker):
+        if name and args and not isinstance(args[0], (Box, *UNSIZED, iterators.Walker)):
             method = getattr(type(args[0]), name, None)
             if type(method) is _Function:
                 return self.call(method, *args, **kwargs)

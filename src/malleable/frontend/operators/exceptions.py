@@ -206,7 +206,9 @@ def with_(call: Callable, manager, state) -> Any:
         return Context(call, manager, state, kinds) if kinds else manager
     methods = getattr(kind, "__enter__", None), getattr(kind, "__exit__", None)
     plain = all(isinstance(m, types.FunctionType) for m in methods)
-    if not (plain and any(map(callables.convertible, methods))):
+    # errstate and printoptions set what holds while tracing: they are left once, on every path
+    numpys = kind.__module__.partition(".")[0] == "numpy"
+    if numpys or not (plain and any(map(callables.convertible, methods))):
         return manager
     return Context(call, manager, state, asked_of(methods[1]))
 

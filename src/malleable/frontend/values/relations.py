@@ -42,17 +42,12 @@ class Relation:
     def disown(self, value, tree: Tree, over: bool = False) -> None:
         """Make a write to what is a copy in a value an error; of a row, a note once it is over."""
         for path, why in self.copies:
-            part, known = value, tree
-            for step in path:
-                inside = items_of(part)
-                if inside is None or step not in inside:
-                    break
-                part, known = inside[step], child(known, step)
             part_of_one = over and why in (OF_AN_ARRAY, A_ROW)
-            if part_of_one or type(part) is Row:
-                keep([Copied(part, why, part_of_one)])
-            else:
-                disown(flatten(part, [], deep=True), why, known)
+            for part, known in reached(value, tree, path):
+                if part_of_one or type(part) is Row:
+                    keep([Copied(part, why, part_of_one)])
+                else:
+                    disown(flatten(part, [], deep=True), why, known)
 
 
 ALONE = Relation()
@@ -69,6 +64,24 @@ class Use(NamedTuple):
     @property
     def whole(self) -> bool:
         return not self.path and self.certain and self.c.place.kind in ("cell", "attr")
+
+
+def reached(part, known: Tree | None, path: tuple) -> Iterator[tuple[Any, Tree | None]]:
+    """What is at the end of the way, in each of several things where one of them is there.
+
+    Where the way is not known, what it is known to be in. With each, its tree, if it is known.
+    """
+    if path and type(part) is Choice and part.number is None:
+        trees = inner(known)
+        same = len(trees) == len(part.options)
+        for k, option in enumerate(part.options):
+            yield from reached(option, trees[k] if same else None, path)
+        return
+    inside = items_of(part) if path else None
+    if inside is not None and path[0] in inside:
+        yield from reached(inside[path[0]], child(known, path[0]), path[1:])
+    elif not (part is None and path):
+        yield part, known
 
 
 def items_of(value) -> dict | None:

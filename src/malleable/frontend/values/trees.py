@@ -12,6 +12,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
+from malleable.arrays.masked import UNSIZED, unknown_size
 from malleable.frontend.common.session import session
 
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()  # of ours, never read
@@ -177,6 +178,8 @@ def number_leaf(value) -> Leaf | None:
         if isinstance(value, np.generic) and value.dtype.kind not in "biufc":
             return None
         return leaf_of(value, True)
+    if type(value) in UNSIZED:
+        raise unknown_size("x[mask], which only one way through an `if` or loop leaves,")
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         return leaf_of(value, False)
     return None
