@@ -227,9 +227,17 @@ class Graph:
         """Put a program on values of the graph, under the line of `like`; its results."""
         return self._splice(jaxpr if like is None else compat.moved(jaxpr, like.eqn, rule), ins)
 
-    def find(self, jaxpr: compat.Jaxpr, ins: Sequence[int]) -> list[int] | None:
-        """The results of a program on values, if the graph computes it already; adds nothing."""
-        return self._splice(jaxpr, ins, create=False)
+    def find(
+        self, jaxpr: compat.Jaxpr, ins: Sequence[int], other: Callable | None = None
+    ) -> list[int] | None:
+        """The results of a program on values, if the graph computes it already; adds nothing.
+
+        other: (graph, equation, operands) -> the results of an equation that says the same in
+        other words, or None: asked where there is none that says it in the same. What it gives
+        that is no value of the graph it gets again, as an operand.
+        """
+        found = self._splice(jaxpr, ins, create=False, other=other)
+        return found if found is None or all(isinstance(v, int) for v in found) else None
 
     def replace(self, new: dict[int, int], keep: Sequence[Node] = ()) -> list[Node]:
         """Users of each old value use the new one; the nodes that changed.
@@ -312,6 +320,8 @@ class Graph:
         """
         if eqn.primitive.name != "convert_element_type" or eqn.params.get("sharding"):
             return None
+        if not isinstance(ins[0], int):  # a value that is not there: see `find`
+            return None
         value, aval = self._known.get(self.resolve(ins[0])), eqn.outvars[0].aval
         old, new = self.avals[ins[0]].dtype, aval.dtype
         if not _is_plain(value) or aval.shape or not _is_ordinary(old) or not _is_ordinary(new):
@@ -322,7 +332,16 @@ class Graph:
             same = made.astype(old) == number
         return self.constant(made[()], aval) if same else None
 
-    def _splice(self, jaxpr, ins, *, create=True, call=None) -> Any:
+    def _found(self, eqn, values, other) -> Any:
+        """The results of an equation that the graph has, in these words or in others."""
+        if all(isinstance(v, int) for v in values):
+            values = tuple(map(self.resolve, values))
+            node = self.intern.get(self._key(eqn, values))
+            if node is not None:
+                return node.outs
+        return other and other(self, eqn, values)
+
+    def _splice(self, jaxpr, ins, *, create=True, call=None, other=None) -> Any:
         """The equations of a program, one by one, on values; None where one is missing."""
 
         def constant(v, c):
@@ -336,16 +355,15 @@ class Graph:
             if self._inline(eqn):
                 whole = eqn if call is None else compat.within(eqn, call)
                 body = compat.bodies(eqn.params)[0]
-                outs = self._splice(body, values, create=create, call=whole)
+                outs = self._splice(body, values, create=create, call=whole, other=other)
             elif (branch := _usual(eqn)) is not None and self._inline is not never:
-                outs = self._splice(branch, values[1:], create=create, call=call)
+                outs = self._splice(branch, values[1:], create=create, call=call, other=other)
             elif (number := self._number(eqn, values)) is not None:
                 outs = [number]
             elif create:
                 outs = self.add(eqn if call is None else compat.within(eqn, call), values)
             else:
-                node = self.intern.get(self._key(eqn, tuple(map(self.resolve, values))))
-                outs = None if node is None else node.outs
+                outs = self._found(eqn, values, other)
             if outs is None:
                 raise _Missing
             return outs

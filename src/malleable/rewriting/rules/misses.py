@@ -57,13 +57,14 @@ def why_not(rule: Rule, fun: Callable[P, Any]) -> Callable[P, Miss]:
     """Return a function that says where `rule` comes nearest to fire in `fun`, and what differs.
 
     The program is looked through as `rewrite` does: broadcasts, reshapes, casts and transposes
-    between operations are passed over, operands of what commutes are tried in both orders.
+    between operations are passed over, operands of what commutes are tried in both orders, and
+    `x**2`, `x * x` and `square(x)` are one.
     Nothing is run or rewritten.
 
     >>> from jax import numpy as jnp
     >>> from malleable import rule
     >>> squares = rule(lambda x: jnp.log(x**2), lambda x: 2 * jnp.log(jnp.abs(x)), name="squares")
-    >>> miss = why_not(squares, lambda x: jnp.log(x * x))(1.0)
+    >>> miss = why_not(squares, lambda x: jnp.log(x * 3))(1.0)
     >>> miss.matched, miss.size, miss.wanted, miss.found
     (1, 2, '`integer_pow`', '`mul`')
     """
@@ -93,7 +94,7 @@ def _misses(rule: Rule, program: compat.Jaxpr) -> Iterator[Miss]:
             elif isinstance(told, NoMatch):
                 yield Miss(rule.name, False, where, 1, 1, reason=f"it declined: {told}")
             else:
-                alike = [form for form in shapes if form.roots[0].name == node.name]
+                alike = [form for form in shapes if node.name in form.roots[0].names]
                 yield from (_nearest(rule, graph, form, node) for form in alike)
         for body in compat.bodies(node.params):
             yield from _misses(rule, body)
@@ -132,20 +133,22 @@ def _walk(graph: Graph, form: patterns.Form, place, value: int, holes: dict) -> 
     if isinstance(place, patterns.Constant):
         known = node is None and graph.value(links[-1]) is not None
         return 0, None if known else ("a constant", there, at)
-    if node is None or node.name != place.name or len(node.ins) != len(place.ins):
+    both = None if node is None else place.operands(node)
+    if both is None:
         return 0, (f"`{place.name}`", there, at)
-    orders = [place.ins]
-    if place.name in COMMUTATIVE and len(place.ins) == 2:
-        orders.append(place.ins[::-1])
-    ways = [_agreement(graph, form, order, node, dict(holes)) for order in orders]
+    places, values = both
+    orders = [places]
+    if place.name in COMMUTATIVE and len(places) == 2:
+        orders.append(places[::-1])
+    ways = [_agreement(graph, form, order, values, dict(holes)) for order in orders]
     matched, difference, known = max(ways, key=lambda way: (way[1] is None, way[0]))
     holes.update(known)
     return matched, difference
 
 
-def _agreement(graph, form, places, node, holes) -> tuple[int, Any, dict]:
+def _agreement(graph, form, places, values, holes) -> tuple[int, Any, dict]:
     matched, first = 1, None
-    for place, value in zip(places, node.ins, strict=True):
+    for place, value in zip(places, values, strict=True):
         count, difference = _walk(graph, form, place, value, holes)
         matched, first = matched + count, first or difference
     return matched, first, holes

@@ -12,6 +12,7 @@ import numpy as np
 from malleable import compat
 from malleable.programs.primitives import kind
 from malleable.rewriting.graph.graph import COMMUTATIVE, Graph, Node
+from malleable.rewriting.graph.spellings import SQUARES, squared
 
 PLUMBING = kind("dims", "cast", "same") - {"bitcast_convert_type"} | {"pvary"}
 LONGEST = 6  # of the chains of plumbing we look through
@@ -40,6 +41,23 @@ class Op(NamedTuple):
     @property
     def height(self) -> int:
         return 1 + max((p.height for p in self.ins if isinstance(p, Op)), default=0)
+
+    @property
+    def squares(self) -> bool:
+        """Whether it may be `x**2` (the proof will tell), which has other words."""
+        return self.name in SQUARES and (self.name != "mul" or self.ins[0] == self.ins[1])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What an equation in this place may be called."""
+        return SQUARES if self.squares else frozenset([self.name])
+
+    def operands(self, node: Node) -> tuple | None:
+        """(places, values) that have to agree if the node stands here; None if it cannot."""
+        if node.name == self.name and len(node.ins) == len(self.ins):
+            return self.ins, node.ins
+        square = squared(node.name, node.ins, node.params) if self.squares else None
+        return None if square is None else (self.ins[:1], (square,))
 
 
 class Form(NamedTuple):
@@ -88,7 +106,7 @@ def form(graph: Graph, names: list[str], literals: dict[str, Any], funs: list[st
         if home is None:
             return f"{f!r} is not the body of a loop or a branch in its pattern"
         homes[f] = home
-    heads = frozenset(p.name for p in roots[0].ins if isinstance(p, Op))
+    heads = frozenset(p.name for p in roots[0].ins if isinstance(p, Op) and not p.squares)
     return Form(tuple(roots), plumbing, homes, max(root.height for root in roots), heads, {})
 
 
@@ -218,13 +236,15 @@ def _agree(graph, form, goals, found, steps):
                 yield from _agree(graph, form, rest, more, steps)
         case Op(key, name, out, ins):
             node = graph.maker[links[-1]]
-            if node is None or node.name != name or node.outs.index(links[-1]) != out:
+            if node is None or node.outs.index(links[-1]) != out:
                 return
-            operands = node.ins
-            if key in {body[0] for body in form.bodies.values()}:
-                operands = _own_operands(node, len(ins))
-            if len(operands) != len(ins):
+            if node.name == name and key in {body[0] for body in form.bodies.values()}:
+                both = ins, _own_operands(node, len(ins))
+            else:
+                both = place.operands(node)
+            if both is None or len(both[0]) != len(both[1]):
                 return
+            ins, operands = both
             if key in found.nodes:
                 if found.nodes[key] is node:
                     yield from _agree(graph, form, rest, found, steps)

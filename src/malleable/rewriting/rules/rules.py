@@ -25,6 +25,7 @@ from malleable import compat, notes
 from malleable.errors import RuleError
 from malleable.programs.evaluate import evaluate
 from malleable.rewriting.graph.graph import Graph, Node, fingerprint
+from malleable.rewriting.graph.spellings import respelled
 from malleable.rewriting.passes.passes import LEVELS, Pass, in_bodies
 from malleable.rewriting.rules import patterns
 from malleable.rewriting.rules.traced import (
@@ -153,7 +154,7 @@ def rule(
     @functools.cache
     def plan():
         known = forms(sides)
-        starts = frozenset(form.roots[0].name for form in known)
+        starts = frozenset().union(*(form.roots[0].names for form in known))
         find = functools.partial(_find, sides, known, where or (lambda match: True))
         return Plan(starts, max(form.height for form in known), find)
 
@@ -389,7 +390,7 @@ class _Body:
 def _find(sides, forms, guard, graph: Graph, node: Node) -> Match | NoMatch | None:
     """The rule at this node, proved; NoMatch where it declines what might have been its pattern."""
     reason = None
-    for form in (form for form in forms if form.roots[0].name == node.name):
+    for form in (form for form in forms if node.name in form.roots[0].names):
         for found in patterns.search(graph, form, node):
             for values, closed, behind in _readings(sides, form, graph, found):
                 ins = (*(values[n] for n in sides.arrays), *behind)
@@ -400,7 +401,7 @@ def _find(sides, forms, guard, graph: Graph, node: Node) -> Match | NoMatch | No
                     reason = reason or traced
                 if not isinstance(traced, Traced):
                     continue
-                roots = graph.find(traced.pattern, ins)
+                roots = graph.find(traced.pattern, ins, respelled)
                 if roots is not None and traced.same:
                     reason = reason or NoMatch(SAME)
                 if roots is None or not _is_new(graph, roots, ins, traced.replacement):
