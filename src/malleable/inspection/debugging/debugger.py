@@ -26,6 +26,7 @@ from malleable.inspection.debugging.callers import Frame
 from malleable.inspection.debugging.commands import Commands
 from malleable.inspection.debugging.stepping import Step
 from malleable.inspection.debugging.timeline import Timeline
+from malleable.inspection.show.arguments import argument_names
 from malleable.inspection.show.rows.outline import outline
 from malleable.signatures import P
 
@@ -55,7 +56,7 @@ def step(
 
     def session(*args, **kwargs) -> Session:
         ready = stepping.prepare(fun)(*args, **kwargs)
-        names = variables.argument_names(fun, args, kwargs)
+        names = argument_names(fun, args, kwargs)
         return Session(fun, ready, names, focus, history)
 
     return session

@@ -24,6 +24,7 @@ from malleable.inspection.debugging import blame, remedies, variables
 from malleable.inspection.debugging.hidden import count, first_made
 from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
+from malleable.inspection.show.arguments import argument_names
 from malleable.notes import as_page, note
 from malleable.programs.evaluate import evaluate
 from malleable.python_source.changes import links, unchanged
@@ -153,7 +154,7 @@ def first_nonfinite(
         suspected, certain = checks[key]([x for x, t in zip(leaves, traced, strict=True) if t])
         if not suspected:
             return None
-        names = variables.argument_names(fun, args, kwargs)
+        names = argument_names(fun, args, kwargs)
         for apart in (True, False):  # examples of a vmap one by one; then together, as they ran
             together = compat.staged_vmap() if apart else contextlib.nullcontext()
             with unchanged(fun, (args, kwargs)), together, compat.apart():

@@ -31,9 +31,18 @@ def of_shown(shown: Any, limit: int | None, *, brief: bool = False) -> Iterator[
                 yield _bar("the program after all passes")
                 yield from lines.of_body(stage.body, stage.costs, limit)
         elif not passes or stage.before is None or stage.changes:
+            yield from _inputs(stage)
             yield from lines.of_body(stage.body, stage.costs, limit)
     if shown.notes:
         yield from _notes(shown.notes)
+
+
+def _inputs(stage) -> Iterator[Line]:
+    """Which input is which, where they come in trees: `a = params['w']`."""
+    names = [x.name for x in stage.body.ins] if stage.arguments else []
+    if not all(map(str.isidentifier, stage.arguments)):
+        for name, path in zip(names, stage.arguments, strict=True):
+            yield Line("", "", [(f"{name} = ", "dim"), (path, "cyan")])
 
 
 def _bar(text) -> Line:

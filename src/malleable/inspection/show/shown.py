@@ -35,6 +35,7 @@ class Stage:
     name: "source", "converted", "jaxpr", "pass cse", "stablehlo" or "optimised hlo".
     kind: "code" (Python text), "program" (has a body) or "hlo" (text).
     text: of code and hlo; file, line: where code begins, "" and 0 for code that is in no file.
+    arguments: where the inputs of the first program come from, as `params['w']`, in their order.
     body: the outline of a program; costs: {row.number: Cost} of its rows, at any depth.
     before: how many equations there were before a pass, None for what is no pass; changes: what
     the pass did, equation by equation; () for what is no pass, and where it did nothing.
@@ -46,6 +47,7 @@ class Stage:
     file: str = ""
     line: int = 0
     body: Body | None = None
+    arguments: tuple[str, ...] = ()
     costs: dict[int, Cost] = field(default_factory=dict, repr=False)
     before: int | None = None
     changes: tuple[Change, ...] = field(default=(), repr=False)

@@ -10,6 +10,7 @@ from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.execution.jit import Selective
 from malleable.inspection import counting
+from malleable.inspection.show.arguments import argument_names
 from malleable.inspection.show.origins import heading_of, sources, unwrapped
 from malleable.inspection.show.rows.aligned import align
 from malleable.inspection.show.rows.outline import Body, outline
@@ -53,7 +54,8 @@ def gather_stages(
                 raise
             note("it is not one program", e.where, f"{e.what}; malleable.explain says more")
             return Shown(heading_of(fun), tuple(found), {}, tuple(heard), limit)
-        found.append(program_stage("jaxpr", outline(staged.jaxpr)))
+        names = tuple(argument_names(fun, args, kwargs))
+        found.append(program_stage("jaxpr", outline(staged.jaxpr), names))
         last = _run_passes(staged.jaxpr, passes, found)
         if wanted:
             found += _hlo(fun, args, kwargs, last, staged, wanted, bool(passes))
@@ -92,9 +94,10 @@ def pass_name(p: Pass) -> str:
     return getattr(p, "__name__", type(p).__name__)
 
 
-def program_stage(name: str, body: Body) -> Stage:
-    """A program, with the cost of each equation."""
-    return Stage(name, "program", body=body, costs=costs(body))
+def program_stage(name: str, body: Body, arguments: tuple[str, ...] = ()) -> Stage:
+    """A program, with the cost of each equation, and its arguments if each is an input."""
+    named = arguments if len(arguments) == len(body.ins) else ()
+    return Stage(name, "program", body=body, arguments=named, costs=costs(body))
 
 
 def costs(body: Body) -> dict[int, Cost]:
