@@ -81,17 +81,17 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(84270, 58000),
+    "all": Budget(84430, 58000),
     "compat": Budget(2910, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1897, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(17140, 12500),
+    "rewriting": Budget(17180, 12500),
     "python_source": Budget(1545, 1400),
     "arrays": Budget(3580, 3100),
     "frontend": Budget(13560, 9300),
     "execution": Budget(13155, 10300),
-    "inspection": Budget(23110, 16000),
+    "inspection": Budget(23120, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),
 }
