@@ -1,4 +1,4 @@
-"""One of two processes on loopback: `python process_worker.py ID PORT` prints what it decided."""
+"""One of two processes on loopback: `python -m MODULE ID PORT` prints what it decided."""
 
 import os
 import sys
@@ -7,25 +7,10 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import xla_bridge  # noqa: TID251  (gloo has no public setting of its address)
 from jax.sharding import NamedSharding, PartitionSpec
 
 import malleable as mal
-
-made = xla_bridge._jax
-
-
-class Loopback:
-    """gloo asks for the address of the host's name, which may have none."""
-
-    def __getattr__(self, name):
-        return getattr(made, name)
-
-    @staticmethod
-    def make_gloo_tcp_collectives(distributed_client, **kwargs):
-        return made.make_gloo_tcp_collectives(
-            distributed_client=distributed_client, hostname="127.0.0.1", interface="lo"
-        )
+from tests.compat.loopback import connect
 
 
 @mal.jit
@@ -35,10 +20,7 @@ def schedule(v):
 
 
 def main(number, port):
-    xla_bridge._jax = Loopback()
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    at = f"127.0.0.1:{port}"
-    jax.distributed.initialize(at, 2, number, coordinator_bind_address=at)
+    connect(number, 2, port)
     mesh = jax.make_mesh((jax.device_count(),), ("d",))
     sharding = NamedSharding(mesh, PartitionSpec("d"))
     ones = np.ones(jax.device_count(), "f")

@@ -1,4 +1,4 @@
-"""One of several processes: `python process_worker.py ID COUNT PORT before|after` says what it got.
+"""One of several processes: `python -m MODULE ID PORT COUNT before|after` says what it got.
 
 before, after: whether `malleable` is imported before the processes know each other.
 """
@@ -11,7 +11,7 @@ import pathlib
 import sys
 import tempfile
 
-COUNT = int(sys.argv[2])
+COUNT = int(sys.argv[3])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={4 // COUNT}"
 
@@ -19,32 +19,9 @@ import jax  # noqa: E402  (it reads the environment)
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax import lax  # noqa: E402
-from jax._src import xla_bridge  # noqa: E402, TID251  (gloo has no public setting of its address)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
 
-made = xla_bridge._jax
-
-
-class Loopback:
-    """gloo asks for the address of the host's name, which may have none."""
-
-    def __getattr__(self, name):
-        return getattr(made, name)
-
-    @staticmethod
-    def make_gloo_tcp_collectives(distributed_client, **kwargs):
-        return made.make_gloo_tcp_collectives(
-            distributed_client=distributed_client, hostname="127.0.0.1", interface="lo"
-        )
-
-
-def connect(number, port):
-    if COUNT == 1:
-        return
-    xla_bridge._jax = Loopback()
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    at = f"127.0.0.1:{port}"
-    jax.distributed.initialize(at, COUNT, number, coordinator_bind_address=at)
+from tests.compat.loopback import connect  # noqa: E402
 
 
 def rnn(w, xs):
@@ -126,15 +103,15 @@ def told(mal):
 
 
 def main(number, port, order):
-    if order == "after":
-        connect(number, port)
+    if order == "after" and COUNT > 1:
+        connect(number, COUNT, port)
     mal = importlib.import_module("malleable")
-    if order == "before":
-        connect(number, port)
+    if order == "before" and COUNT > 1:
+        connect(number, COUNT, port)
     print("TOLD " + json.dumps(told(mal)), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[3], sys.argv[4])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[4])
     sys.stdout.flush()
     os._exit(0)  # whoever ends first does not wait for the other
