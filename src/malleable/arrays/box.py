@@ -15,6 +15,7 @@ from malleable.arrays.content import (
     Box,
     any_jax,
     any_traced,
+    as_box,
     frozen,
     held,
     is_traced,
@@ -27,7 +28,7 @@ from malleable.arrays.masked import UNSIZED, Masked
 from malleable.arrays.places import belongs_to_jax, is_jax, own
 from malleable.arrays.protocols import put_out, run_function, run_ufunc
 
-__all__ = ["UNSIZED", "Box", "Masked", "any_jax", "any_traced", "frozen"]
+__all__ = ["UNSIZED", "Box", "Masked", "any_jax", "any_traced", "as_box", "frozen"]
 __all__ += ["held", "is_traced", "rebox", "unbox", "wrap"]
 
 _empty = object.__new__

@@ -14,7 +14,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays import journal, places
+from malleable.arrays import functions, journal, places
 from malleable.arrays.masked import UNSIZED
 from malleable.arrays.methods import Methods
 from malleable.arrays.places import belongs_to_jax, is_jax, traces
@@ -293,6 +293,11 @@ def wrap(value):
 def held(value: np.ndarray):
     """An array of NumPy in a box, unless it is of objects or records, which are never traced."""
     return value if value.dtype.kind == "O" or value.dtype.names else Box(value, False)
+
+
+def as_box(x) -> Box:
+    """A box as it is; an array, or nested sequences of numbers, as an array in a box."""
+    return x if isinstance(x, Box) else Box(functions.nested_array(unbox(x)), False)
 
 
 def rebox(tree):

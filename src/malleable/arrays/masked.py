@@ -92,7 +92,6 @@ class Masked:
 
     dtype = property(lambda self: np.dtype(self.whole.dtype))
     ndim = property(lambda self: 1 + self.whole.ndim - self.mask.ndim)
-    T = property(lambda self: self if self.ndim == 1 else self.turned())
     device = "cpu"  # as NumPy says of its arrays
     real = property(lambda self: self._like(self.whole.real))
     imag = property(lambda self: self._like(self.whole.imag))
@@ -101,6 +100,14 @@ class Masked:
     @property
     def __class__(self):
         return np.ndarray
+
+    @property
+    def T(self):
+        if self.ndim == 1:
+            return self
+        if self.ndim > 2 or self.mask.ndim > 1:
+            self._refuse("the transpose")
+        return Columns(self)
 
     @property
     def count(self):
@@ -148,11 +155,10 @@ class Masked:
         if method != "__call__" or fun is None or where is not True:
             self._refuse(f"{ufunc.__name__}.{method}")
         first = next(x for x in inputs if type(x) is Masked)
-        result = fun(*map(first._operand, inputs))
         if out is not None and type(out[0]) is Masked:
-            out[0].whole = result
+            out[0].whole = fun(*map(first._operand, inputs))
             return out[0]
-        return tuple(map(first._like, result)) if type(result) is tuple else first._like(result)
+        return first.map(fun, *inputs)
 
     def _reduce(self, ufunc, axis=0, **kwargs):
         name = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
@@ -174,8 +180,8 @@ class Masked:
                 return getattr(self, name)
             if hasattr(Masked, name) and not name.startswith("_"):
                 return getattr(self, name)(*args[1:], **kwargs)
-        if name in ("result_type", "can_cast", "common_type", "iscomplexobj", "isrealobj"):
-            return func(*(np.empty(0, x.dtype) if isinstance(x, np.ndarray) else x for x in args))
+        if name in _OF_TYPES:
+            return _of_types(func, args)
         if name == "broadcast_arrays":
             first = next(x for x in args if type(x) is Masked)
             shape = first.whole.shape
@@ -317,11 +323,6 @@ class Masked:
 
     conjugate = conj
 
-    def turned(self):
-        if self.ndim > 2 or self.mask.ndim > 1:
-            self._refuse("the transpose")
-        return Columns(self)
-
     def compact(self, fill=0):
         """The selected elements first, then `fill`: an array as long as the mask."""
         n = self.mask.size
@@ -391,6 +392,10 @@ class Masked:
         if name.startswith("__") or not hasattr(np.ndarray, name):
             raise AttributeError(name)
         return self._refuse(f".{name}")
+
+
+def _reducer(ufunc):
+    return lambda self, axis=None, **kwargs: self._reduce(ufunc, axis, **kwargs)
 
 
 class Columns(np.lib.mixins.NDArrayOperatorsMixin):
@@ -466,12 +471,9 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
             return getattr(self, name)(*args[1:], **kwargs)
         if name in ("shape", "ndim", "size") and args[0] is self:
             return getattr(self, name)
-        if name in ("conjugate", "transpose", "result_type", "iscomplexobj", "isrealobj"):
-            return self.rows.conj() if name == "conjugate" else func(self.rows)
+        if name in _OF_TYPES:
+            return _of_types(func, args)
         raise unknown_size(f"np.{name} of x[:, mask]")
-
-    def _reducer(ufunc):
-        return lambda self, axis=None, **kwargs: self._reduce(ufunc, axis, **kwargs)
 
     sum, prod = _reducer(np.add), _reducer(np.multiply)
     max, min = _reducer(np.maximum), _reducer(np.minimum)
@@ -495,6 +497,13 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 UNSIZED = (Masked, Columns)
+_OF_TYPES = ("result_type", "can_cast", "common_type", "iscomplexobj", "isrealobj")
+
+
+def _of_types(func, args):
+    """What a function says that looks at the types of its arguments alone."""
+    return func(*(np.empty(0, x.dtype) if isinstance(x, np.ndarray) else x for x in args))
+
 
 _PLAIN = {"round", "around", "real", "imag", "clip", "nan_to_num", "angle", "sinc", "i0", "isclose"}
 _PLAIN |= {"zeros_like", "ones_like", "full_like", "iscomplex", "isreal", "interp", "polyval"}

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import functions, places
-from malleable.arrays.content import Box, any_jax, any_traced, held, rebox, unbox, wrap
+from malleable.arrays.content import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.notes import note
@@ -65,9 +65,8 @@ def extract(condition, arr):
 def compress(condition, a, axis=None, out=None):
     if not any_traced(condition) or out is not None:
         return DEFAULT
-    box = a if isinstance(a, Box) else Box(functions.nested_array(unbox(a)), False)
-    mask = Box(functions.nested_array(unbox(condition)), False) != 0
-    box = box.ravel() if axis is None else box
+    box = as_box(a).ravel() if axis is None else as_box(a)
+    mask = as_box(condition) != 0
     if axis not in (None, 0):
         raise unknown_size("np.compress along this axis")
     return box[: mask.size][mask]
@@ -78,7 +77,7 @@ def trim_zeros(filt, trim="fb", axis=None):
     if not any_traced(filt):
         return DEFAULT
     note("np.trim_zeros keeps all elements", compat.where(), "which are zero is not known yet")
-    return filt if isinstance(filt, Box) else Box(functions.nested_array(unbox(filt)), False)
+    return as_box(filt)
 
 
 def polydiv(u, v):

@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import functions
-from malleable.arrays.box import Box, any_jax, any_traced, held, rebox, unbox, wrap
+from malleable.arrays.box import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
 from malleable.arrays.masked import UNSIZED, Masked
 from malleable.arrays.places import has_tracer
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
@@ -440,7 +440,7 @@ def _on_shape(name):
 def argwhere(a):
     if not any_traced(a) or not np.ndim(a):
         return run_function(np.argwhere, (a,), {})
-    along = np.nonzero(a if isinstance(a, Box) else Box(functions.nested_array(unbox(a)), False))
+    along = np.nonzero(as_box(a))
     return Masked(jnp.stack([p.whole for p in along], -1), along[0].mask, Box)
 
 

@@ -17,13 +17,8 @@ from numpy.polynomial import (
     polyutils,
 )
 
-from malleable.arrays import functions
-from malleable.arrays.box import Box, any_traced, unbox
+from malleable.arrays.box import any_traced, as_box, unbox
 from malleable.arrays.protocols import rebox_numpy
-
-
-def _array(c) -> Box:
-    return c if isinstance(c, Box) else Box(functions.nested_array(unbox(c)), False)
 
 
 def _trimmed(plain: Callable) -> Callable:
@@ -31,7 +26,7 @@ def _trimmed(plain: Callable) -> Callable:
 
     def trim(c, tol=0):
         if any_traced(c):
-            return np.trim_zeros(_array(c), "b")
+            return np.trim_zeros(as_box(c), "b")
         return rebox_numpy(plain(unbox(c)) if plain is polyutils.trimseq else plain(unbox(c), tol))
 
     return trim
@@ -48,7 +43,7 @@ def _times_x(plain: Callable) -> Callable:
     def times_x(c):
         if not any_traced(c):
             return rebox_numpy(plain(unbox(c)))
-        c = np.atleast_1d(_array(c))
+        c = np.atleast_1d(as_box(c))
         n = len(c)
         unit = (np.concatenate([np.zeros(k), [1.0]]) for k in range(n))
         return _columns(plain, *((u,) for u in unit)) @ c

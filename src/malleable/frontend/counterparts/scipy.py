@@ -25,7 +25,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.arrays import functions
-from malleable.arrays.box import Box, is_traced, rebox, unbox
+from malleable.arrays.box import as_box, is_traced, rebox, unbox
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import formulas, jacobians, lapack, numpy, special
@@ -318,14 +318,10 @@ def cut_short(fun) -> Any:
     return as_it_is(fun) if name in AS_IT_IS else SHORT_CUTS.get(name)
 
 
-def _box(x):
-    return x if isinstance(x, Box) else Box(x, False)
-
-
 def selected_arguments(cond, *args):
     """scipy.stats' argsreduce, without its other shapes for where all is selected."""
     return [
-        arg if arg.size == 1 else _box(np.broadcast_to(arg, cond.shape))[_box(cond) != 0]
+        arg if arg.size == 1 else as_box(np.broadcast_to(arg, cond.shape))[as_box(cond) != 0]
         for arg in (np.atleast_1d(arg) for arg in args)
     ]
 
