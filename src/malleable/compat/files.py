@@ -134,6 +134,11 @@ def frames_of(error: BaseException) -> tuple[Place, ...]:
     return tuple(reversed(found))
 
 
+def lines_of(error: BaseException) -> list[str]:
+    """These frames, each as `file:line in function`."""
+    return [f"{place.file}:{place.line} in {place.function}" for place in frames_of(error)]
+
+
 def limited(exported, refuse: Callable):
     """An exported function that calls refuse() where a gradient is asked for that it has not."""
     known = exported._get_vjp

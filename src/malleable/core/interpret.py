@@ -38,9 +38,7 @@ class Rulebook:
             rules = {**rules, place: at_place}
             self.markers |= {place}
         self.rules: dict[Any, Rule] = {}  # by primitive: the rule for operands of any type
-        self.every: dict[
-            Any, list[tuple[Rule, Any]]
-        ] = {}  # by primitive or class: (rule, operands that it fits)
+        self.every: dict[Any, list[tuple[Rule, Any]]] = {}  # by primitive or class, and operands
         for key, given in rules.items():
             if not isinstance(key, compat.Primitive) and key not in VALUES:
                 raise TypeError(f"rules are given by primitive, such as lax.sin_p, not by {key!r}")

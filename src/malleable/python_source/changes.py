@@ -254,7 +254,7 @@ class Watch:
 def _let_go(error: BaseException | None) -> None:
     """An error says the lines it came through, and holds no frame of theirs, nor its tracers."""
     while error is not None:
-        lines = [f"{p.file}:{p.line} in {p.function}" for p in compat.frames_of(error)]
+        lines = compat.lines_of(error)
         error.add_note("malleable: raised at " + ", called at ".join(lines or ["no line of yours"]))
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

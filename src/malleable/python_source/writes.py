@@ -67,7 +67,6 @@ def refuse_write(error: BaseException, given: tuple) -> None:
     if "immutable" not in str(error) or not isinstance(error, TypeError):
         return
     if any(isinstance(x, np.ndarray) for x in jax.tree.leaves(given)):
-        places = compat.frames_of(error)
-        where = f"{places[0].file}:{places[0].line} in {places[0].function}" if places else ""
+        where = next(iter(compat.lines_of(error)), "")
         what = "an array is written to in place, and is traced here"
         raise TransformError(what, where=where, hint=_WAY_OUT) from error

@@ -282,7 +282,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) 
     inner, inside, state = _at_rest(node, graph, h, state, turn)
     narrow(inner, inside, width)
     plan.loops[node.outs[0]] = Layers(node, view, inner)
-    plan.odd, plan.assumed = plan.odd or inner.odd, plan.assumed | inner.assumed
+    plan.rely_on(inner)
     ys = [inside.get(b, ()) for b in graph.outputs[len(h) :]]
     return [*(state.get(a, ()) for a in h), *(_shifted(r, 1) if r else r for r in ys)]
 
@@ -324,7 +324,7 @@ def _choice(plan: Plan, node: Node, found: dict, width: int, first: bool) -> lis
                 raise refuse(node, "a branch gives more than rows")
             made[k] = _either(node, made[k] or rows, rows)
         inners.append(inner)
-        plan.odd, plan.assumed = plan.odd or inner.odd, plan.assumed | inner.assumed
+        plan.rely_on(inner)
     plan.loops[node.outs[0]] = Choice(plan, node, inners)
     return made
 
@@ -365,7 +365,7 @@ def _turns(plan: Plan, node: Node, found: dict, width: int, first: bool) -> list
     if loop.needs_more():
         raise refuse(node, "each turn of a `while` needs rows of before, and how many is not known")
     for part in (inner, test):
-        plan.odd, plan.assumed = plan.odd or part.odd, plan.assumed | part.assumed
+        plan.rely_on(part)
     plan.loops[node.outs[0]] = loop
     return [state.get(a, ()) for a in h]
 

@@ -61,12 +61,9 @@ def map_at_once(graph: Graph, length: int) -> None:
         if carry or view.length != length or moving.isdisjoint(consts) or moving.isdisjoint(xs):
             continue
         axes = [None] * len(consts) + [0] * len(xs)
-        body = jax.vmap(functools.partial(_run_body, view.body), axes, axis_size=length)
+        run = lambda *xs, body=view.body: evaluate(body, xs)  # noqa: E731
+        body = jax.vmap(run, axes, axis_size=length)
         graph.replace(dict(zip(node.outs, graph.trace(body, node.ins, node), strict=True)))
-
-
-def _run_body(body: compat.Jaxpr, *args) -> list:
-    return evaluate(body, args)
 
 
 def trim_kernels(graph: Graph, known: Callable[[int], Any]) -> list[Node]:
@@ -125,10 +122,7 @@ def _join(graph: Graph, node: Node, known: Callable) -> None:
     shape, write = tuple(graph.avals[x].shape), WRITES[node.name]
     if starts is None or block is None:
         return
-    sizes = list(graph.avals[block].shape)
-    if node.name.startswith("scatter"):
-        for d in node.params["dimension_numbers"].inserted_window_dims:
-            sizes.insert(d, 1)
+    sizes = _block_sizes(graph, node, block)
     starts = [min(max(s, 0), n - k) for s, n, k in zip(starts, shape, sizes, strict=True)]
     dims = [d for d, (k, n) in enumerate(zip(sizes, shape, strict=True)) if k < n]
     if len(dims) > 1 or 0 in shape or 0 in sizes:
@@ -204,6 +198,15 @@ def _with(places: Sequence[int], d: int, at: int) -> tuple[int, ...]:
     return (*places[:d], at, *places[d + 1 :])
 
 
+def _block_sizes(graph: Graph, node: Node, block: int) -> list[int]:
+    """The sizes of the block that is written, in all dimensions of the array."""
+    sizes = list(graph.avals[block].shape)
+    if node.name.startswith("scatter"):
+        for d in sorted(node.params["dimension_numbers"].inserted_window_dims):
+            sizes.insert(d, 1)
+    return sizes
+
+
 def _block_and_place(
     graph: Graph, node: Node, known: Callable
 ) -> tuple[int, int | None, list[int] | None]:
@@ -218,17 +221,12 @@ def _block_and_place(
         return x, block, [min(max(s, 0), n) for s, n in zip(places, shape, strict=True)]
     x, indices, block = node.ins
     numbers, place = node.params["dimension_numbers"], known(indices)
-    n = len(graph.avals[x].shape)
-    if place is None or place.ndim != 1:
+    if place is None or place.ndim != 1 or numbers.operand_batching_dims:
         return x, None, None
-    if numbers.operand_batching_dims:
-        return x, None, None
-    starts = [0] * n
+    starts = [0] * len(graph.avals[x].shape)
     for s, d in zip(place, numbers.scatter_dims_to_operand_dims, strict=True):
         starts[d] = int(s)
-    sizes = list(graph.avals[block].shape)
-    for d in sorted(numbers.inserted_window_dims):
-        sizes.insert(d, 1)
+    sizes = _block_sizes(graph, node, block)
     ends = zip(starts, sizes, graph.avals[x].shape, strict=True)
     if any(s < 0 or s + k > m for s, k, m in ends):
         return x, None, None

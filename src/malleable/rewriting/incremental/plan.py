@@ -64,6 +64,10 @@ class Plan:
         self.assumed[what, compat.where(node.eqn), why] = None
         self.masking.add(node.outs[0])
 
+    def rely_on(self, inner: "Plan") -> None:
+        """What is odd or assumed inside of a loop or a branch is so around it."""
+        self.odd, self.assumed = self.odd or inner.odd, self.assumed | inner.assumed
+
     def shape(self, v: int) -> tuple[int, ...]:
         return tuple(self.graph.avals[v].shape)
 
