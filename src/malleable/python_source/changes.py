@@ -410,8 +410,7 @@ def contents(it) -> dict:
         case "class":
             return {k: x for k, x in vars(it).items() if not k.startswith("__")}
         case "object":
-            held = _held(it, _own_names) if type(it).__dictoffset__ else {}
-            held = {} if held is _EMPTY else held  # some types of C keep theirs to themselves
+            held = _attributes(it)
             slots = {k: _held(it, member.__get__) for k, member in _slots(type(it)).items()}
             return held | {k: x for k, x in slots.items() if x is not _EMPTY}
         case _:
@@ -425,8 +424,11 @@ def _held(it, get=lambda cell: cell.cell_contents):
         return _EMPTY
 
 
-def _own_names(it) -> dict:
-    return object.__getattribute__(it, "__dict__")
+def _attributes(it) -> dict:
+    """The `__dict__` of an object; some types of C keep theirs to themselves."""
+    own = functools.partial(object.__getattribute__, it)
+    held = _held("__dict__", own) if type(it).__dictoffset__ else _EMPTY
+    return {} if held is _EMPTY else held
 
 
 _EMPTY: Any = object()
@@ -445,7 +447,7 @@ def fill(it, new: dict) -> None:
                 setattr(it, name, x)
         case "object":
             slots = _slots(type(it))
-            held = object.__getattribute__(it, "__dict__") if type(it).__dictoffset__ else {}
+            held = _attributes(it)
             for name in gone:
                 slots[name].__delete__(it) if name in slots else held.pop(name)
             for name, x in fresh.items():
