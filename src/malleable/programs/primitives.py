@@ -55,6 +55,7 @@ FACTS = {
     "levels": "of a number far below 0 it is of ordinary size",
     "local": "nothing is sent: how a value is thought of, or the end of what a `_start` began",
     "strong": "the type of its result is not weak, whatever its operand is",
+    "squares": "it may multiply an operand by itself",
     "draws": "it makes random numbers, as many as the result has",
     # of cost
     "free": "no operation on a number, at most a copy",
@@ -83,11 +84,12 @@ elementwise
   add_any: linear sum associative commutative
   sub: linear sum tame fuses
   neg: linear exact tame fuses
-  mul: associative commutative tame fuses
+  mul: associative commutative tame fuses squares
   max min: associative commutative exact extremum tame fuses
   abs: exact tame fuses
-  square: tame fuses
-  div integer_pow rsqrt sqrt: partial fuses
+  square: tame fuses squares
+  div rsqrt sqrt: partial fuses
+  integer_pow: partial fuses squares
   sign: tame levels fuses
   clamp: exact apart fuses
   select_n: linear exact tame fuses

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from malleable import compat
+from malleable.programs.primitives import has, kind
 
-SQUARES = frozenset(["integer_pow", "square", "mul"])
-UNIT_AXES = frozenset(["broadcast_in_dim", "reshape", "squeeze"])
+SQUARES = has("squares")
+UNIT_AXES = kind("dims") - {"transpose"}
 
 
 class Transposed(NamedTuple):
