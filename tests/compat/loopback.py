@@ -34,18 +34,21 @@ def connect(number, count, port):
     jax.distributed.initialize(at, count, number, coordinator_bind_address=at)
 
 
-def told_by(module, count, *arguments, mark):
+def told_by(module, count, *arguments, mark, devices=None):
     """What each of `count` processes, `python -m module ID PORT *arguments`, prints after a mark.
 
-    Each has another seed of hashes.
+    Each has another seed of hashes. devices: how many each has on its CPU; as many as there are
+    here if it is not given.
     """
+    flag = f"--xla_force_host_platform_device_count={devices}"
+    flags = {} if devices is None else {"XLA_FLAGS": flag}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     started = [
         subprocess.Popen(
             [sys.executable, "-m", module, str(i), port, *arguments],
-            env={**os.environ, "PYTHONHASHSEED": str(17 * i + 1)},
+            env={**os.environ, **flags, "PYTHONHASHSEED": str(17 * i + 1)},
             cwd=ROOT,
             stdout=-1,
             stderr=-1,

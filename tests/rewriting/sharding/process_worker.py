@@ -11,17 +11,13 @@ import pathlib
 import sys
 import tempfile
 
-COUNT = int(sys.argv[3])
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={4 // COUNT}"
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-import jax  # noqa: E402  (it reads the environment)
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
-from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
-
-from tests.compat.loopback import connect  # noqa: E402
+from tests.compat.loopback import connect
 
 
 def rnn(w, xs):
@@ -102,16 +98,16 @@ def told(mal):
     return found
 
 
-def main(number, port, order):
-    if order == "after" and COUNT > 1:
-        connect(number, COUNT, port)
+def main(number, port, count, order):
+    if order == "after" and count > 1:
+        connect(number, count, port)
     mal = importlib.import_module("malleable")
-    if order == "before" and COUNT > 1:
-        connect(number, COUNT, port)
+    if order == "before" and count > 1:
+        connect(number, count, port)
     print("TOLD " + json.dumps(told(mal)), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[4])
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])
     sys.stdout.flush()
     os._exit(0)  # whoever ends first does not wait for the other

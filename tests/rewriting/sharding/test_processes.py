@@ -12,7 +12,7 @@ WORKER = "tests.rewriting.sharding.process_worker"
 
 def found(count, order):
     """What each of some processes finds, that share four devices."""
-    lines = told_by(WORKER, count, str(count), order, mark="TOLD ")
+    lines = told_by(WORKER, count, str(count), order, mark="TOLD ", devices=4 // count)
     return list(map(json.loads, lines))
 
 
