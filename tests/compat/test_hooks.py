@@ -1,6 +1,7 @@
 """Hooks into JAX: installed while a feature needs them, for it alone, and gone afterwards."""
 
 import asyncio
+import contextvars
 import functools
 import sys
 import threading
@@ -202,8 +203,12 @@ def add(carry, x):
     return carry + x, x
 
 
+PROBE = contextvars.ContextVar("PROBE")  # where no tool looks, that puts back what it changed
+
+
 def by_example(probe):
-    found = mal.first_nonfinite(jax.vmap(lambda x: (probe(), jnp.log(x))[1]))(X)
+    PROBE.set(probe)
+    found = mal.first_nonfinite(jax.vmap(lambda x: (PROBE.get()(), jnp.log(x))[1]))(X)
     assert "log" in str(found)
 
 

@@ -247,5 +247,5 @@ def test_explain_leaves_nothing_of_its_own_in_a_variable_of_outside():
         return n * 2
 
     report = mal.explain(f)(jnp.ones(3))
-    assert (float(report.out), float(n)) == (6.0, 3.0)
-    assert float(mal.jit(f)(jnp.ones(3))) == 12.0
+    assert (float(report.out), float(n)) == (6.0, 0.0)  # what it changes is put back
+    assert float(mal.jit(f)(jnp.ones(3))) == 6.0
