@@ -81,7 +81,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(84440, 58000),
+    "all": Budget(84600, 58000),
     "compat": Budget(2910, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1897, 1450),
@@ -89,7 +89,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "rewriting": Budget(17180, 12500),
     "python_source": Budget(1545, 1400),
     "arrays": Budget(3590, 3100),
-    "frontend": Budget(13560, 9300),
+    "frontend": Budget(13640, 9300),
     "execution": Budget(13155, 10300),
     "inspection": Budget(23120, 16000),
     "integrations": Budget(4100, 4000),
@@ -383,7 +383,7 @@ def test_the_rest_of_the_door_is_small(which, most):
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 2850, sizes
+    assert sum(sizes.values()) <= 2870, sizes
 
 
 @pytest.mark.parametrize(

@@ -377,3 +377,19 @@ def new_object_or_another_attribute(x, n):
 )
 def test_one_path_replaces_what_the_other_writes_to(f, n):
     assert_same(f, 1.0, n)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_a_list_put_under_a_traced_index_after_another_new_list(n):
+    def f(x, n, v):
+        nest = [[x, 1.0], [0.5, 2.0]]
+        if n <= 5:
+            nest[0] = [x, v[0]]
+            nest[n] = [x * 2, 8.0]
+        return nest
+
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        jax.jit(autograph(f))(-1.75, n, np.array([-0.25, 0.5], np.float32)),
+        f(-1.75, n, np.array([-0.25, 0.5], np.float32)),
+    )

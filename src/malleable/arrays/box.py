@@ -49,12 +49,13 @@ def _binary(fun, swapped=False):
         if a is None:
             a = self.value
         kind = type(other)
-        scalar = self.scalar
+        scalar, immutable = self.scalar, self.immutable
         if issubclass(kind, Box):
             b = other._value
             if b is None:
                 b = other.value
             scalar = scalar and other.scalar
+            immutable = immutable is True or other.immutable is True
         elif kind in NUMBERS or belongs_to_jax(kind):
             b = other
             scalar = scalar and kind in NUMBERS
@@ -73,6 +74,7 @@ def _binary(fun, swapped=False):
             new._value = out
             new._base = new._index = None
             new.scalar = scalar or out.ndim == 0
+            new.immutable = immutable is True
             return new
         return Box(out, False) if type(out) is np.ndarray else out
 
@@ -104,7 +106,7 @@ def _in_place(fun, ufunc):
 
 def _unary(fun):
     def method(self):
-        return wrap(fun(self.value))
+        return wrap(fun(self.value), self.immutable is True)
 
     return method
 

@@ -33,6 +33,9 @@ PYTHON_TYPES = {"f": float, "i": int, "b": bool, "c": complex}
 class Box(Methods):
     """An array that can be written to, or a NumPy scalar (`scalar`), whose value may be traced.
 
+    immutable: whether `x += 1` makes a new array, as for arrays of JAX; a traced condition, where
+    it does on some paths only.
+
     >>> a = Box(np.zeros((2, 2)))
     >>> row = a[1]
     >>> row[0] = 7.0
@@ -40,11 +43,11 @@ class Box(Methods):
     [[0.0, 0.0], [7.0, 0.0]]
     """
 
-    __slots__ = ("__weakref__", "_base", "_index", "_value", "scalar")
+    __slots__ = ("__weakref__", "_base", "_index", "_value", "immutable", "scalar")
     __array_priority__ = 1000.0
 
     def __init__(self, value, scalar=None):
-        self._value, self._base, self._index = value, None, None
+        self._value, self._base, self._index, self.immutable = value, None, None, False
         self.scalar = np.ndim(value) == 0 if scalar is None else scalar
 
     # ---- the content
@@ -103,6 +106,7 @@ class Box(Methods):
     def _view(self, step) -> "Box":
         new = _empty(Box)
         new._value, new._base, new._index, new.scalar = None, self, step, False
+        new.immutable = self.immutable
         return new
 
     def _model(self, dtype=np.int8) -> np.ndarray:
@@ -113,10 +117,12 @@ class Box(Methods):
         return value if type(value) is np.ndarray else np.empty(np.shape(value), dtype)
 
     def _new(self, value, scalar) -> "Box":
-        return Box(value, scalar)
+        new = Box(value, scalar)
+        new.immutable = self.immutable
+        return new
 
     def _done(self, value):
-        return wrap(value)
+        return wrap(value, self.immutable)
 
     def _index_of(self, x):
         return x.__index__() if isinstance(x, Box) else operator.index(x)
@@ -281,11 +287,12 @@ def refused_key() -> TransformError:
 _empty = object.__new__
 
 
-def wrap(value):
+def wrap(value, immutable=False):
     """A result: in a box if it is an array; a number of NumPy as it is."""
     if belongs_to_jax(type(value)):
         new = _empty(Box)
         new._value, new._base, new._index, new.scalar = value, None, None, value.ndim == 0
+        new.immutable = immutable
         return new
     return held(value) if type(value) is np.ndarray else value
 
@@ -300,13 +307,13 @@ def as_box(x) -> Box:
     return x if isinstance(x, Box) else Box(functions.nested_array(unbox(x)), False)
 
 
-def rebox(tree):
-    """The tree with every array in a Box."""
+def rebox(tree, immutable=False):
+    """The tree with every array in a Box; immutable: those of JAX are the user's own."""
     if tree is None or type(tree) in NUMBERS:
         return tree
     if belongs_to_jax(type(tree)) or type(tree) is np.ndarray:
-        return wrap(tree)
-    return jax.tree.map(wrap, tree, is_leaf=lambda x: x is None)
+        return wrap(tree, immutable)
+    return jax.tree.map(lambda x: wrap(x, immutable), tree, is_leaf=lambda x: x is None)
 
 
 def unbox(tree):
@@ -411,7 +418,7 @@ def _any_of(wanted, tree) -> bool:
 def _boxed_call(fun):
     @functools.wraps(fun, updated=())
     def call(*args, **kwargs):
-        return rebox(fun(*unbox(args), **unbox(kwargs)))
+        return rebox(fun(*unbox(args), **unbox(kwargs)), True)
 
     return call
 

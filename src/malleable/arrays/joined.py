@@ -126,12 +126,44 @@ class Follower:
 
 
 def linked(box: Box, others: list) -> Box:
-    """`box`, which may be each of the others: (array, condition, whether it is to hold)."""
-    links = [(reference(x), condition, holds) for x, condition, holds in others if not x.scalar]
-    return Joined(box._value, links) if links else box
+    """`box`, which may be each of the others: (array, condition, whether it is to hold).
+
+    What these may be in their turn is linked to as well, for they go when nobody else knows them.
+    """
+    found: dict = {}
+    for other, condition, holds in others:
+        if other.scalar:
+            continue
+        test = condition if holds else jnp.logical_not(condition)
+        more = other.conditions() if isinstance(other, Joined) else []
+        for x, inner in [(other, None), *more]:
+            here = test if inner is None else jnp.logical_and(test, inner)
+            found[id(x)] = x, jnp.logical_or(found[id(x)][1], here) if id(x) in found else here
+    if not found:
+        return box
+    joined = Joined(box._value, [(reference(x), test, True) for x, test in found.values()])
+    joined.immutable = box.immutable
+    return joined
+
+
+def added_to(box: Box, value, changed: Box, alone: bool) -> Box:
+    """What `x += value` leaves where x is a number or an array of JAX on some paths.
+
+    changed: what it leaves where x is an array of NumPy, which then is x itself. A number and an
+    array give an array. alone: x has no other name, so that nobody sees what becomes of it.
+    """
+    new = Box(changed.value, False)
+    array = isinstance(value, Box) and not value.scalar
+    new.immutable = value.immutable if array else box.immutable
+    old = to_jax(box.value)
+    box.write(jnp.where(box.immutable, old, to_jax(new.value)))
+    if not alone:
+        return linked(new, [(box, box.immutable, False)])
+    others = box.conditions() if hasattr(type(box), "links") else []
+    return linked(new, [(x, test, True) for x, test in others])
 
 
 def reference(box: Box):
     """As long as somebody else knows the box; what shows another array stands for that."""
-    shows = box._base is not None or isinstance(box, Joined) or hasattr(type(box), "items")
+    shows = box._base is not None or hasattr(type(box), "items")
     return (lambda: box) if shows else weakref.ref(box)

@@ -57,6 +57,8 @@ class Journal:
         self.new: set[int] = set()  # the ids of objects that were made here
 
     def record(self, place: Place) -> None:
+        if place.kind == "box" and self.base and not self.tried:
+            return  # nobody asks, and an array that no name has any more may go
         if place.key not in self.places:
             self.places[place.key] = place
             self.before[place.key] = place.read()
@@ -89,6 +91,16 @@ def current() -> Journal | None:
 
 def all_open() -> tuple[Journal, ...]:
     return _open.get()
+
+
+def references(thing) -> int:
+    """How many references to a thing the open journals hold."""
+    held = (x for book in all_open() for x in (*book.before.values(), *_owners(book)))
+    return sum(x is thing for x in held)
+
+
+def _owners(book: Journal) -> Iterator:
+    return (place.owner for place in book.places.values())
 
 
 def push(journal: Journal) -> None:

@@ -14,7 +14,7 @@ class Row(Box):
     def __init__(self, stack, at: int, scalar: bool):
         self._stack, self._at, self._own = stack, at, None
         self._base = self._index = None
-        self.scalar = scalar
+        self.scalar, self.immutable = scalar, False
 
     @property
     def _value(self):  # anew each time: a cache would keep values of a branch being traced

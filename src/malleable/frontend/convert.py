@@ -231,8 +231,10 @@ def any_traced(x, fun=None, depth: int = 4) -> bool:
     return found or (fun is not None and any_traced(fun, None, depth))
 
 
-def box_all(x):
+def box_all(x, immutable=False):
     """Arrays become boxes, in lists, tuples and dicts too, which are new; objects stay.
+
+    immutable: what is traced is an array of JAX to who wrote the function; else it may be NumPy's.
 
     A single boolean counts as one of Python's: JAX does not tell it from one of NumPy's.
     The arrays in the attributes of an object become boxes when they are read.
@@ -241,14 +243,16 @@ def box_all(x):
     if issubclass(kind, Box):
         return x
     if isinstance(x, jax.Array):
-        return Box(x) if x.shape or x.dtype != bool else Box(python_bool(x), True)
+        new = Box(x) if x.shape or x.dtype != bool else Box(python_bool(x), True)
+        new.immutable = immutable or not isinstance(x, compat.Tracer)
+        return new
     if isinstance(x, np.ndarray):
         return x if x.dtype.names else Box(x)
     if kind in (list, tuple):
-        return kind(map(box_all, x))
+        return kind(box_all(v, immutable) for v in x)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return kind(*map(box_all, x))
-    return {k: box_all(v) for k, v in x.items()} if kind is dict else x
+        return kind(*(box_all(v, immutable) for v in x))
+    return {k: box_all(v, immutable) for k, v in x.items()} if kind is dict else x
 
 
 def finish_result(out) -> Any:
@@ -338,7 +342,7 @@ def enter_callback(fun: Callable) -> Callable:
     @functools.wraps(fun)
     def called_back(*args, **kwargs):
         with journal.opened() as book:
-            args, kwargs = box_all((args, kwargs))
+            args, kwargs = box_all((args, kwargs), immutable=True)
             out = unbox(OPERATORS.call(fun, *args, **kwargs))
             changed = [p for p in book.places.values() if holds_new(p.read(), {})]
             leaked = [p for p in changed if sys.getrefcount(p.owner) > 3]

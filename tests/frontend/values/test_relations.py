@@ -318,8 +318,8 @@ def test_arrays_that_change_their_names_in_turn(f, n):
 def test_a_write_to_one_of_very_many_arrays_is_refused():
     def f(v, n):
         a, b, c, d = v.copy(), v * 0, v * 1, v * 2
-        for i in range(n):
-            a, b = (b, a) if v[i % 3] > 1 else (c, d)
+        for i in range(4):
+            a, b = (b, a) if v[i % 3] > n else (c, d)
             c, d = (d, a) if v[i % 3] > 2 else (b, c)
             a, c = (c, a) if v[i % 3] > 0 else (d, b)
             a[0] += 1

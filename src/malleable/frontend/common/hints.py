@@ -89,5 +89,5 @@ def inline_stack(ys: list[Any]) -> Any:
     """
     traced = any(isinstance(unbox(y), compat.Tracer) for y in ys)
     if any(isinstance(y, Box) for y in ys):
-        return rebox(jnp.stack([jnp.asarray(unbox(y)) for y in ys]))
+        return rebox(jnp.stack([jnp.asarray(unbox(y)) for y in ys]), True)
     return jnp.stack(ys) if traced else np.stack(ys)

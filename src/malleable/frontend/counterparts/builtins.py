@@ -29,7 +29,6 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, any_traced, is_traced, unbox
 from malleable.arrays.content import PYTHON_TYPES
-from malleable.arrays.joined import linked
 from malleable.arrays.numbers import as_integer, rounded
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
@@ -37,6 +36,7 @@ from malleable.frontend.common.session import active, session
 from malleable.frontend.counterparts import bounded, scalars, sequences
 from malleable.frontend.counterparts.scalars import content, python_scalar, truth, when_traced
 from malleable.frontend.values import values
+from malleable.frontend.values.picked import one_of
 from malleable.frontend.values.raises import operands, whole_number
 from malleable.frontend.values.trees import Leaf
 from malleable.notes import note
@@ -200,7 +200,7 @@ def pick(xs, i):
     if _alike(xs) and not places and not any(type(x) is values.Choice for x in xs):
         rows = jnp.stack([jnp.asarray(unbox(x)) for x in xs])
         row = lax.dynamic_index_in_dim(rows, at, keepdims=False, allow_negative_indices=False)
-        return Box(row, all(not isinstance(x, np.ndarray) for x in xs) and rows.ndim == 1)
+        return one_of(row, list(xs), lambda k: at == k)
     return values.select(at, list(xs), compat.where())
 
 
@@ -211,10 +211,8 @@ def if_else(pred, yes, no):
         one, other = unbox(yes), unbox(no)
         arrays = isinstance(one, jax.Array) and isinstance(other, jax.Array)
         alike = arrays and jax.typeof(one) == jax.typeof(other)
-        new = Box((lax.select if alike else jnp.where)(pred, one, other), np.ndim(one) == 0)
-        if not np.shape(one) == np.shape(other) != ():
-            return new
-        return linked(new, [(yes, pred, True), (no, pred, False)])
+        new = (lax.select if alike else jnp.where)(pred, one, other)
+        return one_of(new, [no, yes], lambda k: pred if k else jnp.logical_not(pred))
     return values.select(pred.astype(np.int32), [no, yes], compat.where())
 
 

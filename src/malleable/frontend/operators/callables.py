@@ -435,8 +435,8 @@ class Caller(Classes):
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
         if type(owner) is dict and name == "get" and not items.has_traced(args[0]):
-            if items.presence(owner, args[0]) is not True:
-                return items.get(owner, *args)
+            if lookups.presence(owner, args[0]) is not True:
+                return lookups.get_uncertain(owner, *args)
         elif isinstance(owner, dict) and name in DICT_ASKS:
             refuse_uncertain(owner, name in ("keys", "values", "items", "popitem"))
         for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
@@ -556,7 +556,7 @@ def _as_array(box, dtype=None, copy=None):
 def _boxed(out):
     """The arrays in a result boxed; an object that holds arrays stays the very object."""
     if isinstance(out, jax.Array) or type(out) is np.ndarray:
-        return rebox(out)
+        return rebox(out, True)
     if isinstance(out, tuple | list):
         new = map(_boxed, out)
         return type(out)(*new) if hasattr(out, "_fields") else type(out)(new)

@@ -42,6 +42,7 @@ from malleable.frontend.values.staging import (
 )
 from malleable.frontend.values.trees import (
     CONTENT,
+    IMMUTABLE,
     UNSET,
     Both,
     Either,
@@ -59,7 +60,7 @@ from malleable.frontend.values.trees import (
     number_leaf,
     spell,
 )
-from malleable.frontend.values.unwinding import flags
+from malleable.frontend.values.unwinding import flags, open_here
 from malleable.frontend.values.values import STALE, CannotStage, flatten, inject, rebuild
 
 MOST_DEPTH = 2  # choices within one another; in a tree of objects that grows they are many
@@ -217,7 +218,7 @@ def widened(tree: Tree, before: Tree | None, ties: Iterable = ()) -> Tree:
         links += [link for link in map(Static, ties) if link not in links]
         for link in (*tree.links, *map(Static, origins)):
             named = isinstance(link.value, Carried | Box) and not is_view(link.value)
-            if named and link not in links:
+            if (named or link.value is IMMUTABLE) and link not in links:
                 links.append(link)
         return replace(free(tree), links=tuple(links))
     if isinstance(tree, Node):
@@ -284,7 +285,7 @@ def tied(carried: dict) -> list[Box]:
 def note_kept(item, source: Box) -> None:
     """Say of an array, rows of which a step keeps in a list, that they are copies."""
     rows = item if isinstance(item, tuple | list) else [item]
-    kept = [p.read() for p in journal.current().places.values() if p.kind == "list"]
+    kept = [p.read() for book in open_here() for p in book.places.values() if p.kind == "list"]
     if any(x is row for xs in kept for x in xs for row in rows if isinstance(row, Box)):
         keep([Copied(source, "a list holds rows of this array", True)])
     keep(Copied(row, A_ROW) for row in rows if isinstance(row, Box) and not row.scalar)

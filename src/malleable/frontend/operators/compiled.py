@@ -43,7 +43,7 @@ from malleable.frontend.values.trees import (
     keeps_absent,
     spell,
 )
-from malleable.frontend.values.unwinding import any_of, freeze_if, rewind, undo_to
+from malleable.frontend.values.unwinding import any_of, freeze_if, open_here, rewind, undo_to
 from malleable.frontend.values.values import CannotStage, inject, rebuild
 from malleable.notes import note
 
@@ -62,11 +62,11 @@ class Slices(Steps):
     """Steps of which make(i, slices) gives the item from the slices of the arrays."""
 
     make: Callable | None = None
-    source: Box | None = None  # of which get(i) gives a view, to be written to
+    source: Box | list | None = None  # an array, of which get(i) gives a view; a list of the items
 
 
 class WritesItem(Exception):
-    """A loop body writes to its item in place, or to the array that it goes over."""
+    """A loop body writes to its item in place, or to the array or list that it goes over."""
 
 
 def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
@@ -78,8 +78,8 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         try:
             return stage_once(loop, steps, bound)
         except WritesItem:  # a row of an array is a view of it; another item is a thing of its own
-            if steps.source is None:
-                raise CannotStage("an item is written in place") from None
+            if not isinstance(steps.source, Box):
+                raise CannotStage("an item, or the list of them, is written in place") from None
             steps = Steps(steps.length, steps.get)
     stage_once(loop, steps, bound)
 
@@ -139,7 +139,11 @@ def writes(item) -> bool:
     """Whether the block being traced has written to an array among the items."""
     if isinstance(item, tuple | list):
         return any(map(writes, item))
-    return isinstance(item, Box) and ("box", id(item), "") in journal.current().places
+    return isinstance(item, Box) and is_written(item, "box")
+
+
+def is_written(thing, kind: str) -> bool:
+    return any((kind, id(thing), "") in book.places for book in open_here())
 
 
 def arrays_of(steps: Steps | None) -> list:
@@ -164,11 +168,12 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
         if steps is None:
             loop.body()
         elif isinstance(steps, Slices):
-            item = steps.make(i, parts)
+            item, over = steps.make(i, parts), steps.source
             loop.body(item)
-            over = steps.source
-            written = writes(item) or (over is not None and writes(over.root))
-            if over is not None and not written:
+            array = isinstance(over, Box)
+            whole = (over.root, "box") if array else (over, "list")
+            written = writes(item) or is_written(*whole)
+            if array and not written:
                 note_kept(item, over.root)
         else:
             loop.body(steps.get(i))

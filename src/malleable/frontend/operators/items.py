@@ -22,7 +22,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
-from malleable.arrays.journal import ABSENT
+from malleable.arrays.joined import added_to
 from malleable.arrays.numbers import is_python_int
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
@@ -48,6 +48,7 @@ from malleable.frontend.operators.lookups import (
     contains,
     look_up,
     pick_index,
+    presence,
     put_there,
     raise_here,
     refused_key,
@@ -63,6 +64,7 @@ from malleable.frontend.values.raises import (
     operands,
     within,
 )
+from malleable.frontend.values.references import with_one_name
 from malleable.frontend.values.staging import refuse_default
 from malleable.frontend.values.values import Choice, bounded, is_number, is_thing
 from malleable.python_source import kinds
@@ -97,21 +99,6 @@ def has_traced(index) -> bool:
     if isinstance(index, slice):
         return has_traced((index.start, index.stop, index.step))
     return is_traced(index) or (isinstance(index, list) and any(map(has_traced, index)))
-
-
-def presence(fields, key):
-    """Whether a key is there that was set on one path only: True, or traced."""
-    value = fields.get(key) if type(fields) is dict else None
-    if not values.lacks(value):
-        return True
-    hits = [x is not ABSENT for x in value.options]
-    return python_scalar(values.entry(hits, value.index), bool)
-
-
-def get(fields: dict, key, default=None):
-    """fields.get(key, default) of a key that is there on one path only."""
-    there = presence(fields, key)
-    return ifexp(there, lambda: only(fields[key]), lambda: default, fields[key].where)
 
 
 def _lacks(x, name: str) -> bool:
@@ -337,7 +324,9 @@ class Items:
             fields = journal.fields(o)
             if type(fields) is dict and fields.get(name) is value and journal.current() is not None:
                 journal.touch_attr(o, name)
-                fields[name] = value = Box(value)
+                new = Box(value)
+                new.immutable = not numbers and not isinstance(value, compat.Tracer)
+                fields[name] = value = new
         return value
 
     def _computed(self, o, name, get, *args):
@@ -452,7 +441,7 @@ class Items:
         elif isinstance(x, type):
             return x[i]
         elif _of_jax(x):
-            return rebox(x[unbox(i)])
+            return rebox(x[unbox(i)], True)
         elif kind is collections.deque and is_traced(i):
             within(x, i)
             return pick(list(x), i)
@@ -538,11 +527,15 @@ class Items:
 
     # ------------------------------------------------------------ augmented assignment
 
-    def aug(self, op: str, x, value):
+    def aug(self, op: str, x, value, held: int = 0):
+        """held: how many references the caller has, besides a name of the user's."""
         if is_place(x):
             return self._aug_place(op, x, value)
-        if isinstance(x, Box) and session().options.exact:
+        if isinstance(x, Box) and (session().options.exact or x.immutable is True):
             return BINARY[op[:-1]][1](x, value)
+        if isinstance(x, Box) and x.immutable is not False and not x.scalar:
+            alone = sys.getrefcount(x) - journal.references(x) <= held + with_one_name()
+            return added_to(x, value, _IN_PLACE[op](x.copy(), value), alone)
         if _is_raw(x):
             _check_array(x, value, False)
             value = unbox(value)
@@ -558,7 +551,7 @@ class Items:
             if bounded(x) is not None and op == "+=":
                 return method(x, "__iadd__", (value,))
         elif isinstance(x, jax.Array):
-            return rebox(_IN_PLACE[op](x, unbox(value)))
+            return rebox(_IN_PLACE[op](x, unbox(value)), True)
         if op == "+=" and isinstance(x, list) and bounded(value) is not None:
             x[:] = joined(x, value)
             return x
@@ -593,7 +586,7 @@ class Items:
         if is_thing(i) and not _has_all(x, i):
             return by_case(i, lambda key: self.aug_item(op, x, key, value))
         old = self.getitem(x, i)
-        new = self.aug(op, old, value())
+        new = self.aug(op, old, value(), 1)
         if new is old and issubclass(type(old), Box):
             if isinstance(old, Choice | Picked) and (is_place(x) or type(x) in (list, dict)):
                 return  # in place: what was written to it is in x
@@ -605,7 +598,7 @@ class Items:
         if type(o) is Choice and not all(chosen.is_plain_attribute(x, name) for x in o.options):
             return by_case(o, lambda x: self.aug_attr(op, x, name, value))
         old = self.attr(o, name)
-        new = self.aug(op, old, value())
+        new = self.aug(op, old, value(), 1)
         if new is old and type(o) is Choice and isinstance(old, Choice | Picked):
             return
         self.setattr_(new, o, name)

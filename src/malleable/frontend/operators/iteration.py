@@ -109,7 +109,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
     if steps is not None:
         return stage_or_unroll(loop, steps, steps.most or most)
     if roll:
-        items = items if isinstance(items, range) else list(items)
+        items = items if isinstance(items, range | list) else list(items)
         if rolled(loop, items, roll):
             return
     if isinstance(items, dict):
@@ -152,11 +152,12 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
     if isinstance(items, range):
         left: Iterable = items[taken:]
         return stage_or_unroll(loop, range_steps(left), None, left)
-    left = list(rest)
-    steps = stacked_items(left)
+    steps = None  # a step may change what comes after it in a list or dict: that is asked late
+    if type(items) in (list, tuple):
+        steps = stacked_items(list(items[taken:]), items if type(items) is list else None)
     if steps is None:
-        return unroll(loop, left)
-    stage_or_unroll(loop, steps, None, left)
+        return unroll(loop, rest)
+    stage_or_unroll(loop, steps, None, rest)
 
 
 def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = None) -> None:
@@ -197,7 +198,7 @@ def rolled(loop: Loop, items, roll) -> bool:
     """Make one compiled loop of the items of a Python loop, if they are alike; whether it was."""
     if len(items) < (MANY if roll == "auto" else 2):
         return False
-    steps = range_steps(items) if isinstance(items, range) else stacked_items(items)
+    steps = range_steps(items) if isinstance(items, range) else stacked_items(items, items)
     if steps is None:
         note("the loop is not rolled", loop.where, "its items differ in type or shape")
         return False
@@ -264,8 +265,11 @@ def range_steps(items: range) -> Steps:
     return Steps(len(items), get)
 
 
-def stacked_items(items: list) -> Steps | None:
-    """Items of one type, as slices of arrays; None if they differ, or are too few to matter."""
+def stacked_items(items: list, source: list | None = None) -> Steps | None:
+    """Items of one type, as slices of arrays; None if they differ, or are too few to matter.
+
+    source: the list that they are in, and which must not change.
+    """
     if len(items) < 4:
         return None
     parts = []
@@ -281,4 +285,4 @@ def stacked_items(items: list) -> Steps | None:
     columns = [inject(t, iter(leaves), tree) for t, leaves in parts]
     arrays = tuple(map(stacking.stack, zip(*columns, strict=True)))
     make = lambda i, slices: rebuild(tree, iter(slices), "")  # noqa: E731
-    return Slices(len(items), lambda i: items[i], arrays, make)
+    return Slices(len(items), lambda i: items[i], arrays, make, source=source)

@@ -9,10 +9,27 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.content import refused_key
+from malleable.arrays.journal import ABSENT
 from malleable.frontend.counterparts.builtins import if_else, pick
-from malleable.frontend.values.conditions import if_
+from malleable.frontend.counterparts.scalars import python_scalar
+from malleable.frontend.values.conditions import if_, ifexp, only
 from malleable.frontend.values.raises import fail_where
-from malleable.frontend.values.values import Choice, entry, is_number
+from malleable.frontend.values.values import Choice, entry, is_number, lacks
+
+
+def presence(fields, key):
+    """Whether a key is there that was set on one path only: True, or traced."""
+    value = fields.get(key) if type(fields) is dict else None
+    if not lacks(value):
+        return True
+    hits = [x is not ABSENT for x in value.options]
+    return python_scalar(entry(hits, value.index), bool)
+
+
+def get_uncertain(fields: dict, key, default=None):
+    """fields.get(key, default) of a key that is there on one path only."""
+    there = presence(fields, key)
+    return ifexp(there, lambda: only(fields[key]), lambda: default, fields[key].where)
 
 
 def hits(table, key) -> list:

@@ -1,10 +1,14 @@
 """An array that a traced index picks among several: writes to it are writes to that one."""
 
+import functools
+from collections.abc import Callable
+
 from jax import numpy as jnp
 
 from malleable.arrays.content import Box
-from malleable.arrays.joined import Joined
+from malleable.arrays.joined import Joined, linked
 from malleable.arrays.places import cast, to_jax
+from malleable.frontend.values.trees import is_immutable, number_leaf
 
 
 class Picked(Box):
@@ -16,6 +20,10 @@ class Picked(Box):
         self.index, self.items = index, items
         self._base = self._index = None
         self.scalar = False
+        kept = [k for k, x in enumerate(items) if x.immutable is True]
+        self.immutable = len(kept) == len(items)
+        if kept and not self.immutable:
+            self.immutable = jnp.isin(index, jnp.asarray(kept))
 
     @property
     def _value(self):  # anew each time: the arrays may have changed
@@ -42,3 +50,18 @@ class Picked(Box):
         for k, item in enumerate(self.items):
             old = to_jax(item.value)
             item.write(jnp.where(self.index == k, cast(to_jax(new), old.dtype), old))
+
+
+def one_of(content, values: list, test: Callable) -> Box:
+    """The one of several numbers and arrays of a shape for whose index test(k) holds: `content`.
+
+    It is linked to each array.
+    """
+    leaves = [leaf for leaf in map(number_leaf, values) if leaf is not None]
+    new = Box(content, all(leaf.scalar for leaf in leaves))
+    apart = [k for k, leaf in enumerate(leaves) if is_immutable(leaf)]
+    if len(apart) == len(values):
+        new.immutable = not new.scalar
+        return new
+    new.immutable = functools.reduce(jnp.logical_or, map(test, apart), False)
+    return linked(new, [(x, test(k), True) for k, x in enumerate(values) if isinstance(x, Box)])

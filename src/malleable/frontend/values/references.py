@@ -1,5 +1,6 @@
 """Which things in a tree others know: they are joined by name, the others by what they hold."""
 
+import functools
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -168,3 +169,17 @@ def is_thing(tree: Tree) -> bool:
     if isinstance(tree, Leaf):
         return not tree.scalar and isinstance(tree.origin, Box)
     return not (isinstance(tree, Node) and issubclass(tree.cls, tuple))
+
+
+@functools.cache
+def with_one_name() -> int:
+    """How many references the operator of `x += 1` finds to what x alone has."""
+    box = Box(0.0)
+    return _Operators().aug("", box, None)
+
+
+class _Operators:
+    """Called as the operators are."""
+
+    def aug(self, op: str, x, value) -> int:
+        return sys.getrefcount(x)

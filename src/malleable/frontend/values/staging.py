@@ -452,7 +452,8 @@ def write_place(place: Place, target: Tree, leaves, where: str, pred=None, made=
     if now is not None:
         now.record(place)
     if place.kind == "box":
-        place.write(next(leaves) if isinstance(target, Leaf) else target.value)  # type: ignore
+        content = [next(leaves) for _ in range(count_leaves(target))]
+        place.write(content[0] if content else target.value)  # type: ignore
     else:
         value = rebuild(target, leaves, where, pred, made)
         if isinstance(value, Choice):
@@ -515,6 +516,8 @@ def note_missing(thing, trees: list, where: str) -> None:
 
 def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:
     """Two types became one: a note, or with strict=True an error."""
+    if not isinstance(one, Static) and spell(one) == spell(other):
+        return
     if session().options.strict:
         raise TransformError(
             f"{name} is {spell(one)} on one path and {spell(other)} on the other",

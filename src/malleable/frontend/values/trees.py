@@ -15,6 +15,7 @@ from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.masked import UNSIZED, unknown_size
 from malleable.frontend.common.session import session
 
+IMMUTABLE: Any = type("Immutable", (), {"__repr__": lambda self: "IMMUTABLE"})()  # see `Leaf.links`
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()  # of ours, never read
 
 CONTENT = ("list", "dict", "set", "object", "ndarray")  # places whose value is what they hold
@@ -25,8 +26,9 @@ PLAIN = (int, float, complex, str, bytes, type(None), type(Ellipsis))
 class Leaf:
     """An array; scalar: NumPy would have a scalar there. `origin` is the very box.
 
-    known: others know the box, so that another name for it is one. links: the other arrays that
-    it may be, each a Static; whether it is comes as a leaf for each, after its own.
+    known: others know the box, so that another name for it is one. immutable: it is never changed
+    in place, as arrays of JAX. links: the other arrays that it may be, each a Static, or IMMUTABLE,
+    if it may be immutable; whether it is comes as a leaf for each, after its own.
     """
 
     shape: tuple
@@ -36,6 +38,7 @@ class Leaf:
     origin: Any = field(default=None, compare=False)
     known: bool = field(default=False, compare=False)
     links: tuple = ()
+    immutable: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,8 @@ def number_leaf(value) -> Leaf | None:
     if isinstance(value, Box):
         if hasattr(value, "options"):
             return None
-        return leaf_of(raw(value), value.scalar, None if value.scalar else value)
+        leaf = leaf_of(raw(value), value.scalar, None if value.scalar else value)
+        return replace(leaf, immutable=value.immutable is True)
     if isinstance(value, bool | int | float | complex | np.generic):
         if isinstance(value, np.generic) and value.dtype.kind not in "biufc":
             return None
@@ -290,7 +294,7 @@ def both_of(one: Tree, other: Tree) -> Both | None:
 def free(tree: Tree) -> Tree:
     """The tree as that of a new value: no longer this very list or box."""
     if isinstance(tree, Leaf):
-        return Leaf(tree.shape, tree.dtype, tree.weak, tree.scalar)
+        return Leaf(tree.shape, tree.dtype, tree.weak, tree.scalar, immutable=tree.immutable)
     if isinstance(tree, Node):
         return Node(tree.cls, tree.keys, tuple(map(free, tree.children)))
     if isinstance(tree, Either):
@@ -406,7 +410,17 @@ def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
     else:
         kind = compat.promote(a.dtype, a.weak, b.dtype, b.weak)
     links = (*a.links, *(link for link in b.links if link not in a.links))
-    return Leaf(shape, *kind, a.scalar and b.scalar, both_of(a, b), links=links)
+    immutable = is_immutable(a) and is_immutable(b)
+    if not immutable and (is_immutable(a) or is_immutable(b)) and Static(IMMUTABLE) not in links:
+        links = (*links, Static(IMMUTABLE))
+    return Leaf(
+        shape, *kind, a.scalar and b.scalar, both_of(a, b), links=links, immutable=immutable
+    )
+
+
+def is_immutable(leaf: Leaf) -> bool:
+    """Whether `x += 1` binds x anew: x is a number, or an array of JAX."""
+    return leaf.scalar or leaf.immutable
 
 
 def add_option(options: list, new: Tree, shared: int) -> None:

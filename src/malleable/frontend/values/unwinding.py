@@ -177,6 +177,12 @@ def level() -> Journal | None:
     return now.level if isinstance(now, Moment) else now
 
 
+def open_here() -> list[Journal]:
+    """The journals of the block being traced: its own, and what came after each raise in it."""
+    here = level()
+    return [book for book in journal.all_open() if getattr(book, "level", book) is here]
+
+
 def freeze() -> None:
     """From now on, what changes is for the paths that have not raised."""
     around = level()

@@ -26,9 +26,10 @@ from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.values.copies import A_PART, IN_A_LIST, Copied, disown, keep
-from malleable.frontend.values.picked import Picked
+from malleable.frontend.values.picked import Picked, one_of
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import (
+    IMMUTABLE,
     MISSING,
     PLAIN,
     UNSET,
@@ -43,9 +44,11 @@ from malleable.frontend.values.trees import (
     count_leaves,
     fill,
     free,
+    is_immutable,
     join,
     join_alike,
     leaf_of,
+    number_leaf,
     raw,
     same,
     spell,
@@ -73,6 +76,7 @@ class Choice(Box):
     def __init__(self, index, options: list, where: str):
         self.index, self.options, self.where, self.name = index, options, where, ""
         self._base = self._index = None
+        self.immutable = False
         numbers = [i for i, x in enumerate(options) if is_number(x)]
         rest = [x for x in options if x is not None and x is not ABSENT and not is_number(x)]
         self.number = numbers[0] if len(numbers) == 1 and not rest else None
@@ -81,7 +85,8 @@ class Choice(Box):
             one = options[self.number]
             self.scalar = one.scalar if isinstance(one, Box) else np.ndim(one) == 0
             if not (self.scalar or isinstance(one, Box)):
-                options[self.number] = Box(one)
+                one = options[self.number] = Box(one)
+            self.immutable = isinstance(one, Box) and one.immutable
 
     @property
     def _value(self):
@@ -216,7 +221,7 @@ class Bounded(Box):
     def __init__(self, tree: Ragged, length, arrays: list):
         self.tree, self.length, self.arrays = tree, length, arrays
         self._base = self._index = None
-        self.scalar = False
+        self.scalar = self.immutable = False
 
     traced = True
 
@@ -292,15 +297,15 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     if issubclass(kind, Box):
         content = raw(value)
         leaves.append(content)
-        tree = leaf_of(content, value.scalar, value)
-        if kind is not Joined and kind is not Picked:
-            return tree
-        boxes = value.conditions()
-        leaves += [condition for _, condition in boxes]
-        return replace(tree, links=tuple(Static(box) for box, _ in boxes))
+        tree = replace(leaf_of(content, value.scalar, value), immutable=value.immutable is True)
+        links = value.conditions() if kind is Joined or kind is Picked else []
+        links += [] if isinstance(value.immutable, bool) else [(IMMUTABLE, value.immutable)]
+        leaves += [condition for _, condition in links]
+        return replace(tree, links=tuple(Static(thing) for thing, _ in links)) if links else tree
     if isinstance(value, jax.Array):
         leaves.append(value)
-        return leaf_of(value, value.ndim == 0, value)
+        known = not isinstance(value, compat.Tracer)  # a tracer is what a box holds
+        return replace(leaf_of(value, value.ndim == 0, value), immutable=known)
     if isinstance(value, type) or id(value) in seen:
         return Static(value)
     if bounded(value) is not None:
@@ -354,6 +359,8 @@ def holds_new(value, seen: dict) -> bool:
     if kind is Picked:
         return compat.is_inner(value.index) or any(holds_new(x, seen) for x in value.items)
     if issubclass(kind, Box):
+        if compat.is_inner(value.immutable):
+            return True
         while value._base is not None:
             if any(map(compat.is_inner, value._index.traced)):
                 return True
@@ -432,10 +439,12 @@ def inject_leaf(tree: Leaf | Static, leaves: Iterator, target: Leaf) -> list:
     """A number or array as one of the target's type, and whether it is each of its `links`."""
     flags: dict = {}
     if isinstance(tree, Leaf):
-        x, thing = next(leaves), tree.origin
+        x, thing = next(leaves), IMMUTABLE if is_immutable(tree) else tree.origin
         flags = {id(link.value): next(leaves) for link in tree.links}
     else:
-        x = thing = tree.value
+        x = tree.value
+        leaf = number_leaf(x)
+        thing = IMMUTABLE if leaf is not None and is_immutable(leaf) else x
     tests = (link.value is thing or flags.get(id(link.value), False) for link in target.links)
     return [fit(x, target), *tests]
 
@@ -469,7 +478,9 @@ def leaves_of(tree: Tree) -> list:
 
 
 def option_of(tree: Tree, target: Either) -> int:
-    for i, option in enumerate(target.options):
+    """Which option a value is: the one that it was joined into, else the first that it fits."""
+    options = sorted(enumerate(target.options), key=lambda o: not is_joined_from(o[1], tree))
+    for i, option in options:
         both = join_alike(option, tree)
         if both is not None and free(both) == free(option):
             return i
@@ -480,6 +491,12 @@ def option_of(tree: Tree, target: Either) -> int:
         where=compat.where(),
         hint="keep what the objects hold in arrays, and the number of one in its place",
     )
+
+
+def is_joined_from(option: Tree, tree: Tree) -> bool:
+    """Whether an option stands for the very thing that a tree is of, on one path."""
+    thing, origin = (getattr(t, "origin", None) for t in (tree, option))
+    return thing is not None and isinstance(origin, Both) and any(x is thing for x in origin)
 
 
 def drop(tree: Tree, leaves: Iterator) -> None:
@@ -518,6 +535,9 @@ def rebuild(tree: Tree, leaves: Iterator, where: str, pred=None, made: dict | No
         new = Box(next(leaves), tree.scalar)
         mine = [(link.value, next(leaves), True) for link in tree.links]
         mine = [link for link in mine if link[1] is not False]
+        new.immutable = tree.immutable or next(
+            (test for x, test, _ in mine if x is IMMUTABLE), False
+        )
         if tree.scalar:
             return new
         if key is not None and pred is not None:
@@ -634,6 +654,8 @@ def select(index, values: list, where: str) -> Any:
     if isinstance(target, Either):
         rest = iter(outs[1:])
         return Choice(outs[0], [rebuild(o, rest, where) for o in target.options], where)
+    if isinstance(target, Leaf) and not (target.scalar or target.immutable):
+        return one_of(outs[0], values, lambda k: jnp.asarray(index) == k)
     return rebuild(target, iter(outs), where)
 
 
