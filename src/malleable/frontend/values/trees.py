@@ -2,6 +2,7 @@
 
 import functools
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from malleable import compat
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.masked import UNSIZED, unknown_size
+from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 
 IMMUTABLE: Any = type("Immutable", (), {"__repr__": lambda self: "IMMUTABLE"})()  # see `Leaf.links`
@@ -431,3 +433,41 @@ def add_option(options: list, new: Tree, shared: int) -> None:
             options[i] = both if i < shared else free(both)
             return
     options.append(new)
+
+
+# ---------------------------------------------------------------- a tree as one of a wider one
+
+
+def leaves_of(tree: Tree) -> list:
+    """The leaves of a tree of leaves and nodes, as types."""
+    if isinstance(tree, Node):
+        return [leaf for child in tree.children for leaf in leaves_of(child)]
+    return [tree] if isinstance(tree, Leaf) else []
+
+
+def option_of(tree: Tree, target: Either) -> int:
+    """Which option a value is: the one that it was joined into, else the first that it fits."""
+    options = sorted(enumerate(target.options), key=lambda o: not is_joined_from(o[1], tree))
+    for i, option in options:
+        both = join_alike(option, tree)
+        if both is not None and free(both) == free(option):
+            return i
+    if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
+        return 0
+    raise TransformError(  # each step of a loop makes another
+        "a variable is another object in every step",
+        where=compat.where(),
+        hint="keep what the objects hold in arrays, and the number of one in its place",
+    )
+
+
+def is_joined_from(option: Tree, tree: Tree) -> bool:
+    """Whether an option stands for the very thing that a tree is of, on one path."""
+    thing, origin = (getattr(t, "origin", None) for t in (tree, option))
+    return thing is not None and isinstance(origin, Both) and any(x is thing for x in origin)
+
+
+def drop(tree: Tree, leaves: Iterator) -> None:
+    """Skip the leaves of a tree."""
+    for _ in range(count_leaves(tree)):
+        next(leaves)

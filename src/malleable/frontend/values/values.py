@@ -42,13 +42,15 @@ from malleable.frontend.values.trees import (
     Static,
     Tree,
     count_leaves,
+    drop,
     fill,
     free,
     is_immutable,
     join,
-    join_alike,
     leaf_of,
+    leaves_of,
     number_leaf,
+    option_of,
     raw,
     same,
     spell,
@@ -468,41 +470,6 @@ def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
         x = jnp.concatenate([x, jnp.zeros((more, *x.shape[1:]), x.dtype)]) if more else x
         out.append(compat.convert(x, goal.dtype, goal.weak))
     return out
-
-
-def leaves_of(tree: Tree) -> list:
-    """The leaves of a tree of leaves and nodes, as types."""
-    if isinstance(tree, Node):
-        return [leaf for child in tree.children for leaf in leaves_of(child)]
-    return [tree] if isinstance(tree, Leaf) else []
-
-
-def option_of(tree: Tree, target: Either) -> int:
-    """Which option a value is: the one that it was joined into, else the first that it fits."""
-    options = sorted(enumerate(target.options), key=lambda o: not is_joined_from(o[1], tree))
-    for i, option in options:
-        both = join_alike(option, tree)
-        if both is not None and free(both) == free(option):
-            return i
-    if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
-        return 0
-    raise TransformError(  # each step of a loop makes another
-        "a variable is another object in every step",
-        where=compat.where(),
-        hint="keep what the objects hold in arrays, and the number of one in its place",
-    )
-
-
-def is_joined_from(option: Tree, tree: Tree) -> bool:
-    """Whether an option stands for the very thing that a tree is of, on one path."""
-    thing, origin = (getattr(t, "origin", None) for t in (tree, option))
-    return thing is not None and isinstance(origin, Both) and any(x is thing for x in origin)
-
-
-def drop(tree: Tree, leaves: Iterator) -> None:
-    """Skip the leaves of a tree."""
-    for _ in range(count_leaves(tree)):
-        next(leaves)
 
 
 def fit(x, target: Leaf):
