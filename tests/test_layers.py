@@ -81,7 +81,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(84680, 58000),
+    "all": Budget(84700, 58000),
     "compat": Budget(2910, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1897, 1450),
@@ -89,8 +89,8 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "rewriting": Budget(17180, 12500),
     "python_source": Budget(1545, 1400),
     "arrays": Budget(3650, 3100),
-    "frontend": Budget(13660, 9300),
-    "execution": Budget(13155, 10300),
+    "frontend": Budget(13670, 9300),
+    "execution": Budget(13220, 10300),
     "inspection": Budget(23120, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),

@@ -522,6 +522,7 @@ class Partition:
         scope = Scope(kinds, lookup, scan.statement, defs, region.tail)
         scope.values, scope.mutable = known, mutable
         scope.numpy_inside = np.ndarray in map(type, inside)
+        scope.numpy_given = scope.numpy_inside or np.ndarray in map(type, known.values())
         scope.lenient = self.options.control_flow == "lift"
         return scan.scan_statements(region.body, scope, region.guarded)
 

@@ -255,7 +255,7 @@ def call(node, scope):
     function = node.func
     if isinstance(function, ast.Name) and isinstance(scope.kinds.get(function.id), ast.AST):
         local = scope.kinds[function.id]
-        define(local, args, scope)
+        define(local, args, scope, gives_theirs(node, scope))
         return UNKNOWN
     if isinstance(function, ast.Lambda):
         lambda_(function, scope)
@@ -307,6 +307,7 @@ def method(node, function, args, scope):
         raise Stays("numpy", "NumPy computes this")
     if base == MADE:
         _refuse_scalars(args)
+        keep(of, gives_theirs(node, scope), scope)
         return UNKNOWN
     if base in (NUMBER, SCALAR, SIZE):
         if attr in ("append", "extend", "pop", "update", "insert", "remove", "clear", "setdefault"):
@@ -352,7 +353,7 @@ def result(f, args, node, scope):
     if why:
         raise Stays("call", why)
     scope.writes |= writes(f) and scope.callee
-    if writes(f) and scope.numpy_inside and not scope.callee:
+    if writes(f) and gives_theirs(node, scope) and not scope.callee:
         raise Stays("call", f"`{ast.unparse(node.func)}` may write to an array of NumPy")
     if f is type and args:
         raise Stays("object", "it asks for the type of a value")
@@ -411,8 +412,48 @@ def lambda_(node, scope):
     scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
 
 
-def define(node: ast.FunctionDef | ast.Lambda, args, scope):
-    """Look into a function that is defined here."""
+def may_be_theirs(node, scope) -> bool:
+    """Whether an expression may give an array of NumPy that came in, or what holds one."""
+    if not (scope.numpy_given or scope.numpy_inside):
+        return False
+    match node:
+        case ast.Name(id=name):
+            array = scope.kinds.get(name) == NUMPY and not isinstance(
+                scope.values.get(name), np.generic
+            )
+            return array or name in scope.mutable
+        case ast.Attribute() | ast.Subscript():
+            return scope.numpy_inside or may_be_theirs(node.value, scope)
+        case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.Constant() | ast.JoinedStr():
+            return False
+        case ast.Call(func=function):
+            found = resolve_path(function, scope)
+            return not (found is not None and is_jax(found.value)) and gives_theirs(node, scope)
+        case ast.comprehension():
+            return may_be_theirs(node.iter, scope)
+    inside = ast.iter_child_nodes(node)
+    return any(
+        may_be_theirs(x, scope) for x in inside if isinstance(x, ast.expr | ast.comprehension)
+    )
+
+
+def gives_theirs(node: ast.Call, scope) -> bool:
+    """Whether a call may be given such a thing."""
+    given = [*node.args, *(k.value for k in node.keywords)]
+    given += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    return any(may_be_theirs(x, scope) for x in given)
+
+
+def keep(target, theirs: bool, scope) -> None:
+    """A container made here may hold such an array from now on."""
+    while isinstance(target, ast.Subscript | ast.Attribute):
+        target = target.value
+    if theirs and isinstance(target, ast.Name):
+        scope.mutable.add(target.id)
+
+
+def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
+    """Look into a function that is defined here. given: an array of NumPy may be its argument."""
     if isinstance(node, ast.Lambda) or id(node) in scope.active:
         return
     uses = scopes.uses(*node.body)
@@ -427,10 +468,14 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope):
         isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node)
     ):
         raise Stays("python", f"`{node.name}` is a generator")
+    inner.mutable, inner.numpy_inside, inner.callee = set(parameter_kinds(node)), True, True
     names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
     inner.kinds |= {n: k for n, k in zip(names, args, strict=False) if k == NUMBER}
     for stmt in node.body:
         scope.statement(stmt, inner)
+    scope.writes |= inner.writes and scope.callee
+    if inner.writes and given and (scope.numpy_given or scope.numpy_inside) and not scope.callee:
+        raise Stays("call", f"`{node.name}` may write to an array of NumPy")
     if NUMBER in args and NUMBER in jax.tree.leaves(inner.given):
         if scope.decided:
             raise Stays("number", f"`{node.name}` gives a Python number that would lose digits")

@@ -61,6 +61,7 @@ class Scope:
     values: dict = field(default_factory=dict)
     mutable: set = field(default_factory=set)  # names of lists, dicts and sets from outside
     numpy_inside: bool = False  # whether arrays of NumPy are in containers that come in
+    numpy_given: bool = False  # whether arrays of NumPy come in, which a call may hand out
     callee: bool = False  # whether this is a function that may be called with anything
     writes: bool = False  # whether it writes in place to what it is called with
     decided: int = 0

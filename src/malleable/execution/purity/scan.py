@@ -13,7 +13,13 @@ import jax
 from malleable.execution.common.anf import is_atom
 from malleable.execution.purity import callees
 from malleable.execution.purity.digits import keeps_digits, may_fail
-from malleable.execution.purity.expressions import bind, expression, resolve_path
+from malleable.execution.purity.expressions import (
+    bind,
+    expression,
+    keep,
+    may_be_theirs,
+    resolve_path,
+)
 from malleable.execution.purity.facts import (
     ARRAY,
     MADE,
@@ -144,10 +150,12 @@ def store(target, kind, value, scope):
     refuse_numpy(kind)
     if isinstance(target, ast.Name):
         mine = isinstance(value, ast.Name) and value.id in scope.mutable
-        mine |= isinstance(value, ast.Attribute | ast.Subscript) and scope.numpy_inside
+        mine |= may_be_theirs(value, scope)
         (scope.mutable.add if mine else scope.mutable.discard)(target.id)
         keep_digits(target.id, kind, value, scope)
         scope.values.pop(target.id, None)
+    else:
+        keep(target, may_be_theirs(value, scope), scope)
     bind(target, kind, scope)
 
 
@@ -165,7 +173,7 @@ def _augment(stmt, scope):
     value = expression(stmt.value, scope)
     if not isinstance(stmt.target, ast.Name):
         bind(stmt.target, value, scope)
-        written_to(scope, scope.numpy_inside)
+        written_to(scope, scope.numpy_inside or may_be_theirs(stmt.target.value, scope))
         return False
     kind = expression(ast.Name(id=stmt.target.id, ctx=ast.Load()), scope)
     written = value == MADE and kind != MADE
@@ -238,7 +246,7 @@ def _loop(stmt, scope):
             if isinstance(items, Known) and hasattr(items.value, "__next__"):
                 raise Stays("object", "it goes on with an iterator")
             bind(stmt.target, items if items in (ARRAY, NUMBER, SCALAR, SIZE) else UNKNOWN, scope)
-            if scope.numpy_inside and items in (ARRAY, UNKNOWN):  # they may be what is written to
+            if may_be_theirs(stmt.iter, scope) and items != NUMBER:  # it may be written to
                 scope.mutable |= {n.id for n in ast.walk(stmt.target) if isinstance(n, ast.Name)}
         else:
             items = expression(stmt.test, scope)

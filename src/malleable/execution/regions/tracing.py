@@ -23,6 +23,7 @@ from malleable.execution.regions.signatures import flatten
 from malleable.frontend.common.session import Options, Session, run_in_session
 from malleable.frontend.convert import OPERATORS, box_all, finish_result
 from malleable.frontend.counterparts.bounded import BoundedList
+from malleable.frontend.values.staging import candidates
 from malleable.frontend.values.trees import UNSET
 from malleable.programs.primitives import has
 from malleable.python_source.changes import watching
@@ -220,8 +221,7 @@ def attempt(
             fixed = is_number(leaf) and (leaf_static(i) or leaf is not value)
             leaves.append((leaf, is_dynamic(leaf) and not fixed))
     dynamic = tuple(d for _, d in leaves)
-    arrays = {id(x) for x in values} | {id(leaf) for leaf, _ in leaves if is_raw(leaf)}
-    nested = {id(x) for x, _ in leaves if type(x) is np.ndarray and id(x) not in arrays}
+    theirs_of_numpy = {id(x) for x, _ in leaves if type(x) is np.ndarray and not is_raw(x)}
     made: dict[str, Any] = {}
 
     def flat(*xs):
@@ -237,7 +237,11 @@ def attempt(
         given = [reordered(x, skeleton(value)) for x, value in zip(given, values, strict=True)]
         given = [x for x in given if x is not UNSET]
         theirs = [x for x in values if x is not UNSET]
-        views = [x for x, (leaf, d) in zip(filled, leaves, strict=True) if d and id(leaf) in nested]
+        views = [
+            x
+            for x, (leaf, d) in zip(filled, leaves, strict=True)
+            if d and id(leaf) in theirs_of_numpy
+        ]
         around = functools.partial(watched_run, body, tuple(theirs), views)
         if lifted:
             out, tests = lift(body.fun, given, lifted, around)
@@ -299,7 +303,7 @@ def attempt(
 def watched_run(body: Body, theirs: tuple, views: list, run: Callable, *given):
     """Run a region on copies of the caller's values. Raises Stays where a copy will not do.
 
-    views: the arrays that stand for those of NumPy in containers of the caller's.
+    views: the arrays that stand for those of NumPy of the caller's.
     """
     with watching(body.fun, (theirs,), (given,)) as watch:
         out = run(*given)
@@ -307,12 +311,19 @@ def watched_run(body: Body, theirs: tuple, views: list, run: Callable, *given):
             raise Written(name)
         same = {id(x) for x in views}
         parts = out if type(out) is tuple else (out,)
-        is_view = lambda x: id(x.value if isinstance(x, Box) else x) in same  # noqa: E731
+        is_view = lambda x: may_be_one(x, same)  # noqa: E731
         seen = [bool(same) and any(map(is_view, jax.tree.leaves(x))) for x in parts]
         outs = [i for i, x in enumerate(parts) if seen[i] or watch.hands_out(x)]
         if outs and not body.copies:
             raise Shared(outs)
     return out
+
+
+def may_be_one(x, same: set) -> bool:
+    """Whether an output is an array with one of these ids, or a box that may be such a one."""
+    if not isinstance(x, Box):
+        return id(x) in same
+    return any(id(box._value) in same for box in (x, *candidates(x)))
 
 
 def skeleton(x):

@@ -62,7 +62,7 @@ class Slices(Steps):
     """Steps of which make(i, slices) gives the item from the slices of the arrays."""
 
     make: Callable | None = None
-    source: Box | list | None = None  # an array, of which get(i) gives a view; a list of the items
+    sources: tuple = ()  # the array, of which get(i) gives a view; lists and dicts of the items
 
 
 class WritesItem(Exception):
@@ -78,7 +78,7 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         try:
             return stage_once(loop, steps, bound)
         except WritesItem:  # a row of an array is a view of it; another item is a thing of its own
-            if not isinstance(steps.source, Box):
+            if not any(isinstance(x, Box) for x in steps.sources):
                 raise CannotStage("an item, or the list of them, is written in place") from None
             steps = Steps(steps.length, steps.get)
     stage_once(loop, steps, bound)
@@ -139,10 +139,16 @@ def writes(item) -> bool:
     """Whether the block being traced has written to an array among the items."""
     if isinstance(item, tuple | list):
         return any(map(writes, item))
-    return isinstance(item, Box) and is_written(item, "box")
+    return isinstance(item, Box) and _is_written("box", item)
 
 
-def is_written(thing, kind: str) -> bool:
+def is_written(source) -> bool:
+    """The same of an array, list or dict that the loop goes over."""
+    box = isinstance(source, Box)
+    return _is_written("box", source.root) if box else _is_written(type(source).__name__, source)
+
+
+def _is_written(kind: str, thing) -> bool:
     return any((kind, id(thing), "") in book.places for book in open_here())
 
 
@@ -168,13 +174,11 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
         if steps is None:
             loop.body()
         elif isinstance(steps, Slices):
-            item, over = steps.make(i, parts), steps.source
+            item, over = steps.make(i, parts), steps.sources
             loop.body(item)
-            array = isinstance(over, Box)
-            whole = (over.root, "box") if array else (over, "list")
-            written = writes(item) or is_written(*whole)
-            if array and not written:
-                note_kept(item, over.root)
+            written = writes(item) or any(map(is_written, over))
+            if over and isinstance(over[0], Box) and not written:
+                note_kept(item, over[0].root)
         else:
             loop.body(steps.get(i))
         return tied(carried)

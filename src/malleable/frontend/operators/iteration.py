@@ -1,6 +1,7 @@
 """What `while` and `for` do: Python, until a test, an exit or the items are traced."""
 
 import functools
+import gc
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
@@ -41,6 +42,9 @@ from malleable.frontend.values.values import (
 from malleable.notes import first_line, note
 
 MANY = 8  # items from which roll="auto" makes one loop of them
+WALKS = {enumerate, zip, map, filter, reversed, type(iter([])), type(reversed([]))}
+_VIEWS = ({}.keys(), {}.values(), {}.items())  # which Python goes over, as iterators or views
+WALKS |= {type(x) for view in _VIEWS for x in (view, iter(view))}
 SHORT = 64  # steps up to which a loop is unrolled whose body asks for what no compiled loop has
 LONG = 500  # steps from which unrolling leaves a note
 
@@ -109,9 +113,14 @@ def for_(items, body, state, live, rebound, exits) -> None:
     if steps is not None:
         return stage_or_unroll(loop, steps, steps.most or most)
     if roll:
-        items = items if isinstance(items, range | list) else list(items)
-        if rolled(loop, items, roll):
-            return
+        sources, once = sources_of(items), hasattr(items, "__next__")
+        if not (once and sources and roll == "auto"):
+            known = items if isinstance(items, range) else list(items)
+            if rolled(loop, known, roll, sources):
+                return
+            items = known if once else items
+            if once and sources:
+                note("the items of this loop are all read before it begins", loop.where)
     if isinstance(items, dict):
         refuse_uncertain(items)
     rest, taken = iter(items), 0
@@ -154,7 +163,7 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
         return stage_or_unroll(loop, range_steps(left), None, left)
     steps = None  # a step may change what comes after it in a list or dict: that is asked late
     if type(items) in (list, tuple):
-        steps = stacked_items(list(items[taken:]), items if type(items) is list else None)
+        steps = stacked_items(list(items[taken:]), sources_of(items))
     if steps is None:
         return unroll(loop, rest)
     stage_or_unroll(loop, steps, None, rest)
@@ -194,11 +203,20 @@ def unroll(loop: Loop, items: Iterable) -> None:
             if_(Box(~done, True), lambda item=item: loop.body(item), None, loop.state, loop.live)
 
 
-def rolled(loop: Loop, items, roll) -> bool:
+def sources_of(items, depth: int = 4) -> tuple:
+    """The lists and dicts that Python goes over in `items`, or in what that goes over."""
+    if type(items) in (list, dict):
+        return (items,)
+    if depth == 0 or type(items) not in WALKS:
+        return ()
+    return tuple(x for inner in gc.get_referents(items) for x in sources_of(inner, depth - 1))
+
+
+def rolled(loop: Loop, items, roll, sources: tuple) -> bool:
     """Make one compiled loop of the items of a Python loop, if they are alike; whether it was."""
     if len(items) < (MANY if roll == "auto" else 2):
         return False
-    steps = range_steps(items) if isinstance(items, range) else stacked_items(items, items)
+    steps = range_steps(items) if isinstance(items, range) else stacked_items(items, sources)
     if steps is None:
         note("the loop is not rolled", loop.where, "its items differ in type or shape")
         return False
@@ -250,7 +268,7 @@ def over_masked(loop: Loop, items: Masked) -> tuple[Loop, Steps]:
 def array_steps(box: Box) -> Steps:
     array = box.value
     make = lambda i, parts: Box(parts[0])  # noqa: E731
-    return Slices(array.shape[0], box.__getitem__, (array,), make, source=box)
+    return Slices(array.shape[0], box.__getitem__, (array,), make, (box,))
 
 
 def range_steps(items: range) -> Steps:
@@ -265,10 +283,10 @@ def range_steps(items: range) -> Steps:
     return Steps(len(items), get)
 
 
-def stacked_items(items: list, source: list | None = None) -> Steps | None:
+def stacked_items(items: list, sources: tuple) -> Steps | None:
     """Items of one type, as slices of arrays; None if they differ, or are too few to matter.
 
-    source: the list that they are in, and which must not change.
+    sources: the lists and dicts that they are in, and which must not change.
     """
     if len(items) < 4:
         return None
@@ -285,4 +303,4 @@ def stacked_items(items: list, source: list | None = None) -> Steps | None:
     columns = [inject(t, iter(leaves), tree) for t, leaves in parts]
     arrays = tuple(map(stacking.stack, zip(*columns, strict=True)))
     make = lambda i, slices: rebuild(tree, iter(slices), "")  # noqa: E731
-    return Slices(len(items), lambda i: items[i], arrays, make, source=source)
+    return Slices(len(items), lambda i: items[i], arrays, make, sources)
