@@ -54,7 +54,7 @@ ROWS = {
         {"explain"},
     ],
     "inspection": [
-        {"places", "counting"},
+        {"places", "counting", "modules"},
         {"show"},
         {"debugging", "files", "calls"},
         {"costs", "source", "unstaging", "advice"},
@@ -82,7 +82,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
     "all": Budget(84700, 58000),
-    "compat": Budget(2910, 2300),
+    "compat": Budget(2935, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1897, 1450),
     "effects": Budget(1000, 1000),
@@ -91,7 +91,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "arrays": Budget(3650, 3100),
     "frontend": Budget(13670, 9300),
     "execution": Budget(13220, 10300),
-    "inspection": Budget(23120, 16000),
+    "inspection": Budget(23330, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),
 }

@@ -6,7 +6,7 @@ import itertools
 from collections import namedtuple
 from collections.abc import Iterator
 
-from jax._src import traceback_util, tree_util
+from jax._src import source_info_util, traceback_util, tree_util
 
 from malleable.compat.contexts import user_context
 from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
@@ -14,6 +14,7 @@ from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
 Place = namedtuple("Place", "file line function column end_line end_column")
 _session = user_context(0)
 _sessions = itertools.count(1)
+LANES = "lanes:"  # begins the name scope of a scan over the examples of a vmap
 
 
 def is_pytree_class(cls: type) -> bool:
@@ -47,6 +48,13 @@ def apart() -> Iterator[None]:
     """Nothing traced inside is taken from JAX's caches, or later from what they keep of it."""
     with _session(next(_sessions)):
         yield
+
+
+def name_scopes(eqn: Eqn) -> list[str]:
+    """The name scopes of an equation, outermost first, without those of `lanes_of`."""
+    stack = getattr(eqn.source_info.name_stack, "stack", ())
+    names = [s.name for s in stack if type(s) is source_info_util.Scope]
+    return [name for name in names if not name.startswith(LANES)]
 
 
 def argument_names(jaxpr: Jaxpr) -> tuple[str, ...]:

@@ -142,8 +142,8 @@ def staged_arguments(fun: Callable, args: tuple, kwargs: dict) -> tuple[list, An
     fixed, n = compat.static_arguments(fun), len(args)
     fixed |= {k + n for k in fixed if isinstance(k, int) and k < 0}
     traced = [
-        key not in fixed and (compat.is_array(x) or isinstance(x, compat.TYPES))
+        key not in fixed and not plain and (compat.is_array(x) or isinstance(x, compat.TYPES))
         for key, part in (*enumerate(args), *sorted(kwargs.items()))
-        for x in jax.tree.leaves(part)
+        for x, plain in zip(jax.tree.leaves(part), compat.static_numbers(fun, part), strict=True)
     ]
     return leaves, tree, traced

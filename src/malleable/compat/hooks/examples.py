@@ -16,17 +16,16 @@ from jax._src.interpreters import batching as batching_internal
 
 from malleable.compat.contexts import user_context
 from malleable.compat.hooks import Hook
+from malleable.compat.looking import LANES
 from malleable.compat.programs import Eqn, is_array
-
-_LANES = "lanes:"
 
 
 def lanes_of(eqn: Eqn) -> str | None:
     """The name of the mapped function, if this scan goes through the examples of a vmap."""
     stack = getattr(eqn.source_info.name_stack, "stack", ())
     last = next((s.name for s in reversed(stack) if type(s) is source_info_util.Scope), "")
-    named = eqn.primitive.name == "scan" and last.startswith(_LANES)
-    return last.removeprefix(_LANES) if named else None
+    named = eqn.primitive.name == "scan" and last.startswith(LANES)
+    return last.removeprefix(LANES) if named else None
 
 
 @contextlib.contextmanager
@@ -81,7 +80,7 @@ class _Lanes:
                 return None, list(fun.call_wrapped(*one))
 
         try:
-            with source_info_util.extend_name_stack(_LANES + fun.__name__):
+            with source_info_util.extend_name_stack(LANES + fun.__name__):
                 _, outs = lax.scan(body, None, xs, length=axis.size)
         except _HasRule:
             self._forget()

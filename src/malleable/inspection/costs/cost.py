@@ -24,6 +24,7 @@ from malleable.inspection import counting, places
 from malleable.inspection.costs import flame, liveness, profiles
 from malleable.inspection.counting import Count
 from malleable.inspection.debugging.stepping import undonated
+from malleable.inspection.modules import module_scopes
 from malleable.inspection.show.rows.outline import Body, Row, outline
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate
@@ -35,6 +36,7 @@ from malleable.rewriting.sharding.placement import Placement
 
 SENT = kind("collective") - {"axis_index"}
 Steps = int | str | None
+_MODULES = 8  # of which the cost is printed
 _UNITS = ("", "k", "M", "G", "T", "P")
 
 
@@ -57,7 +59,9 @@ class Cost:
     peak_at: the line where that is; lines: the dearest first; stacks: {frames from the outermost
     in: cost}; loops: {line of a `while`: (steps per entry, how that is known)}; sent: {collective
     of the program, psum say: bytes of its results on a device}; partitioned: whether arguments are
-    in parts on a mesh, so that XLA adds collectives of its own, which `communication` counts.
+    in parts on a mesh, so that XLA adds collectives of its own, which `communication` counts;
+    modules: {path of a module, such as Model.blocks[0].norm: cost}, the dearest first, of what a
+    library computes for a line of the user's.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Cost:
     loops: dict[str, tuple[float, str]] = field(default_factory=dict)
     sent: dict[str, float] = field(default_factory=dict)
     partitioned: bool = False
+    modules: dict[str, Count] = field(default_factory=dict)
 
     def __str__(self):
         told = [
@@ -82,6 +87,11 @@ class Cost:
                 f"{share:6.1%} {'█' * round(20 * share):20} {scaled(line.flops):>7}flop "
                 f"{scaled(line.bytes):>7}B {scaled(line.live):>7}B live  {line.where}  {line.text}"
             )
+        for module, c in list(self.modules.items())[:_MODULES]:
+            share = c.flops / self.flops if self.flops else 0.0
+            told.append(f"{share:6.1%} in {module}: {scaled(c.flops)}flop, {scaled(c.bytes)}B")
+        if len(self.modules) > _MODULES:
+            told.append(f"       in {len(self.modules) - _MODULES} more: `.modules` has all")
         for where, (steps, known) in self.loops.items():
             told.append(f"while at {where}: {steps:g} steps, {known}")
         for name, size in self.sent.items():
@@ -140,7 +150,7 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
         )
 
     def counted(*args, **kwargs) -> Cost:
-        with unchanged(fun, (args, kwargs)):
+        with unchanged(fun, (args, kwargs)), module_scopes():
             staged = stage(fun)(*args, **kwargs)
         program = in_bodies(undonated)(compat.dce(staged.jaxpr))
         loops: dict[str, tuple[float, str]] = {}
@@ -160,6 +170,7 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
         lines: dict[str, list] = {}
         stacks: dict[tuple[str, ...], Count] = {}
         sent: dict[str, float] = {}
+        modules: dict[str, Count] = {}
         for row, times, devices in _leaves(body, 1.0, trips):
             if row.primitive in SENT:
                 size = sum(bytes_of(v.aval) for v in row.eqn.outvars)
@@ -168,6 +179,8 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
             where = places.spell(row.place) or "no line known"
             entry = lines.setdefault(where, [places.line_of(row.place), Count(), 0])
             entry[1], entry[2] = entry[1].plus(c), entry[2] + 1
+            if row.module:
+                modules[row.module] = modules.get(row.module, Count()).plus(c)
             stack = _stack(row)
             stacks[stack] = stacks.get(stack, Count()).plus(c)
         peak = liveness.peak(program)
@@ -179,8 +192,10 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
         found.sort(key=lambda line: (-line.flops, -line.bytes))
         total = Count(sum(x.flops for x in found), sum(x.bytes for x in found))
         name = getattr(fun, "__name__", type(fun).__name__)
+        modules = dict(sorted(modules.items(), key=lambda x: (-x[1].flops, -x[1].bytes)))
         partitioned = Placement.of(jax.tree.leaves((args, kwargs))) is not None
-        return Cost(name, *total, peak.bytes, peak.where, found, stacks, loops, sent, partitioned)
+        made = found, stacks, loops, sent, partitioned, modules
+        return Cost(name, total.flops, total.bytes, peak.bytes, peak.where, *made)
 
     return counted
 

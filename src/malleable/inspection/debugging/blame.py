@@ -17,6 +17,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.inspection.debugging.stepping import Level, Step, walk
+from malleable.inspection.modules import module_of
 from malleable.programs.evaluate import evaluate
 
 Test = Callable[[Any], Any]  # whether an array has a bad element: as a boolean of JAX
@@ -119,9 +120,18 @@ class Origin:
     @property
     def transformed(self) -> str:
         """What JAX says was done to the code: `transpose(jvp())` in a gradient."""
-        inner = [self.step.eqn] if self.step else [self.eqn] if self.eqn else []
-        stacks = [str(e.source_info.name_stack) for e in (*inner, *self.body.outer)]
+        stacks = [str(e.source_info.name_stack) for e in self._around]
         return "/".join(reversed([s for s in stacks if s]))
+
+    @property
+    def module(self) -> str:
+        """The modules of a library, and the name scopes, that it was made in."""
+        return module_of(*self._around)
+
+    @property
+    def _around(self) -> list[compat.Eqn]:
+        inner = [self.step.eqn] if self.step else [self.eqn] if self.eqn else []
+        return [*inner, *self.body.outer]
 
 
 def origin(body: Body, atoms: Sequence, test: Test, *, made: bool = False) -> Origin:
@@ -134,7 +144,11 @@ def origin(body: Body, atoms: Sequence, test: Test, *, made: bool = False) -> Or
     if known:
         return Origin(body, constant=known[0].val)
     body = body.toward([a for a in atoms if not isinstance(a, compat.Literal)])
-    raw, bad = body.program.jaxpr, body.marks(test)
+    raw = body.program.jaxpr
+    if len(raw.eqns) == 1 and _is_call(raw.eqns[0]) and set(raw.outvars) <= {*raw.eqns[0].outvars}:
+        outs = [raw.eqns[0].outvars.index(v) for v in raw.outvars]
+        return _inside(body, raw.eqns[0], outs, test, made)  # the same again, a level deeper
+    bad = body.marks(test)
     maker = {v: i for i, eqn in enumerate(raw.eqns) for v in eqn.outvars}
     reach: set = set()
     todo = [a for a in raw.outvars if bad.get(a)]
@@ -379,6 +393,11 @@ def enters(eqn: compat.Eqn) -> bool:
     return not isinstance(compat.view(eqn), compat.Opaque)
 
 
+def _is_call(eqn: compat.Eqn) -> bool:
+    """Whether an equation only calls a program: the results of that are its own."""
+    return enters(eqn) and isinstance(compat.view(eqn), compat.Call)
+
+
 def checkable(aval) -> bool:
     """Whether values of a type can be bad; a reference is none, what is read from it is."""
     return not compat.is_ref(aval) and jnp.issubdtype(getattr(aval, "dtype", bool), jnp.inexact)
@@ -402,6 +421,11 @@ def call_level(eqn: compat.Eqn, body: compat.Jaxpr) -> Level:
     return Level(kind or eqn.primitive.name.removesuffix("_call"), name, None, None)
 
 
-def compiled(fun: Callable) -> Any:
+def compiled(fun: Callable, *, once: bool = True) -> Any:
+    """A function under jit; one that runs once is compiled in haste on a CPU, where XLA is slow."""
+    hasty = once and jax.default_backend() == "cpu"
     with jax.disable_jit(False):
-        return jax.jit(fun)
+        return jax.jit(fun, compiler_options=_HASTY if hasty else None)
+
+
+_HASTY = {"xla_backend_optimization_level": 0}  # a third of the time to compile: nonfinite.py

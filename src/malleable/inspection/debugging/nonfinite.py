@@ -24,6 +24,7 @@ from malleable.inspection.debugging import blame, remedies, variables
 from malleable.inspection.debugging.hidden import count, first_made
 from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
+from malleable.inspection.modules import module_scopes
 from malleable.inspection.show.arguments import argument_names
 from malleable.notes import as_page, note
 from malleable.programs.evaluate import evaluate
@@ -41,7 +42,8 @@ class Finding:
     path: the bodies around it, outermost first; inputs: the operands, by the user's names where
     they are known; element: the index of the first bad element of the output; in_gradient:
     whether the line's derivative made it; reaches_result: whether a result of the function shows
-    it; becomes: where an inf turns into a nan; hint: a way out.
+    it; becomes: where an inf turns into a nan; comes_from: the argument that held it as an inf;
+    module: the modules and name scopes around it, such as Model/blocks[1]/norm; hint: a way out.
     """
 
     kind: str
@@ -57,6 +59,8 @@ class Finding:
     reaches_result: bool = True
     argument: str = ""
     becomes: "Finding | None" = None
+    comes_from: str = ""
+    module: str = ""
 
     @property
     def line(self) -> int | None:
@@ -89,6 +93,8 @@ class Finding:
             lines.append("in the gradient of that line")
         elif self.differentiated:
             lines.append("in what differentiation makes of that line")
+        if self.module:
+            lines.append(f"of {self.module}")
         if self.path:
             lines.append(f"in {spell_path(self.path)}")
         if self.inputs:
@@ -97,6 +103,8 @@ class Finding:
             lines.append(f"inputs: {', '.join(shown)}" + ", ..." * (len(given) > _FEW))
         if self.element:
             lines.append(f"at {list(self.element)} of {_type(self.output)}")
+        if self.comes_from:
+            lines.append(f"{self.comes_from} is inf to begin with")
         if self.becomes:
             b = self.becomes
             lines.append(
@@ -157,7 +165,7 @@ def first_nonfinite(
         names = argument_names(fun, args, kwargs)
         for apart in (True, False):  # examples of a vmap one by one; then together, as they ran
             together = compat.staged_vmap() if apart else contextlib.nullcontext()
-            with unchanged(fun, (args, kwargs)), together, compat.apart():
+            with unchanged(fun, (args, kwargs)), together, compat.apart(), module_scopes():
                 staged = stage(fun)(*args, **kwargs)
             search = _Search(staged.jaxpr, staged.args, names, large)
             if (found := search.result()) is not None:
@@ -203,7 +211,7 @@ def _check(fun, args, kwargs, large, inside) -> Callable[[list], tuple[bool, boo
             bad = jnp.array([*map(shown, outs), found]).any()
             return bad, jnp.array([*map(_nan, outs), False]).any()
 
-        return blame.compiled(check)
+        return blame.compiled(check, once=False)  # in a training loop it runs again and again
 
     chosen = check(everything if inside else results)
     try:
@@ -296,7 +304,10 @@ class _Search:
             earlier = blame.origin(found.body, bad, _nonfinite, made=True)
         except blame.Lost:
             return here
-        return replace(self.told(earlier, _nonfinite), becomes=here) if earlier.is_made else here
+        made = self.told(earlier, _nonfinite)
+        if earlier.is_made:
+            return replace(made, becomes=here)
+        return here if earlier.argument is None else replace(here, comes_from=made.argument)
 
     def hidden(self) -> Finding | None:
         test = _nan if self.large is None else _over(self.large)
@@ -331,6 +342,7 @@ class _Search:
             ),
             in_gradient=transposed,
             differentiated=differentiated,
+            module=found.module,
         )
 
     def given(self, found: blame.Origin, test) -> Finding:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 
-from malleable import compat
+from malleable.core.stage import staged_arguments
 
 
 def argument_names(fun: Callable, args: tuple, kwargs: dict) -> list[str]:
@@ -31,10 +31,11 @@ def argument_names(fun: Callable, args: tuple, kwargs: dict) -> list[str]:
             elif i < len(args) and kind is not inspect.Parameter.VAR_KEYWORD:
                 names[i] = name
                 i += 1
-    found = []
-    for part, tree in zip((*names, *kwargs), (*args, *kwargs.values()), strict=True):
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-            if compat.is_array(leaf):
-                found.append((part, part + jax.tree_util.keystr(path)))
-    order = {key: i for i, key in enumerate([*names, *sorted(kwargs)])}  # as JAX flattens a dict
-    return [full for _, full in sorted(found, key=lambda one: order[one[0]])]
+    trees = (*zip(names, args, strict=True), *sorted(kwargs.items()))
+    full = [
+        part + jax.tree_util.keystr(path)
+        for part, tree in trees
+        for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]
+    ]
+    traced = staged_arguments(fun, args, kwargs)[2]
+    return [name for name, is_traced in zip(full, traced, strict=True) if is_traced]

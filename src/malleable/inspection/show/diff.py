@@ -7,6 +7,7 @@ from typing import Any
 from malleable import compat
 from malleable.core.stage import stage
 from malleable.inspection import counting
+from malleable.inspection.modules import module_scopes
 from malleable.inspection.show import listing
 from malleable.inspection.show.origins import heading_of, sources
 from malleable.inspection.show.rows.aligned import align
@@ -57,7 +58,7 @@ def diff(
     console = None if quiet else console_for("diff", file, width)
 
     def differ(*args, **kwargs) -> Difference:
-        with listen() as heard, compat.apart():
+        with listen() as heard, compat.apart(), module_scopes():
             with unchanged(f, (args, kwargs)):
                 new = old = stage(f)(*args, **kwargs).jaxpr
             if callable(g):

@@ -135,7 +135,7 @@ def _changed(changes, last) -> list[Node]:
         if kept and len(run) > _SHORT_RUN:
             items.append((None, functools.partial(_folded, len(run))))
         else:
-            items += [(c.row and c.row.place, functools.partial(_change, c)) for c in run]
+            items += [(lines.at(c.row), functools.partial(_change, c)) for c in run]
     return lines.under_lines(items, last)
 
 

@@ -10,6 +10,7 @@ from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.execution.jit import Selective
 from malleable.inspection import counting
+from malleable.inspection.modules import module_scopes
 from malleable.inspection.show.arguments import argument_names
 from malleable.inspection.show.origins import heading_of, sources, unwrapped
 from malleable.inspection.show.rows.aligned import align
@@ -43,7 +44,7 @@ def gather_stages(
     """
     wanted = _checked(passes, hlo)
     found: list[Stage] = []
-    with unchanged(fun, (args, kwargs)), listen() as heard, compat.apart():
+    with unchanged(fun, (args, kwargs)), listen() as heard, compat.apart(), module_scopes():
         layers = list(unwrapped(fun))
         found += _source(layers[-1])
         found += _converted(layers)

@@ -7,7 +7,7 @@ function test(word) {
   const low = word.toLowerCase();
   const has = (text) => text.toLowerCase().includes(low);
   if (/[[=]/.test(word)) return (row) => row.outs.some(([, type]) => type.includes(word)) || has(row.params ?? "") || has(row.was ?? "") || has(row.now ?? "");
-  return (row) => has(row.prim) || (row.name && has(row.name)) || row.ins.includes(word) || row.outs.some(([name]) => name === word)
+  return (row) => has(row.prim) || (row.name && has(row.name)) || (row.module && has(row.module)) || row.ins.includes(word) || row.outs.some(([name]) => name === word)
     || row.mark === low || names(row.was).includes(word) || names(row.now).includes(word);
 }
 

@@ -77,7 +77,7 @@ function detail(focus, there) {
     else code.append(...row.outs.flatMap(([n, t]) => [variable(n, t), " "]), row.outs.length ? "= " : "", el("b", "prim", row.prim), row.params ? el("span", "params", ` [${row.params}]`) : "", ...row.ins.flatMap((name) => [" ", variable(name)]));
     const said = [row.size && `result ${short(row.size, "B")}`, row.flops && short(row.flops, "flop"), row.bytes && `${short(row.bytes, "B")} moved`, row.share && `${percent(row.share)} of the program`];
     const trail = frames(row.link).map((p) => spell(p));
-    return box.replaceChildren(code, el("p", "trail", trail.join(" \u2190 ") || "no line known"), el("p", "facts", said.filter(Boolean).join(" \u00b7 ")));
+    return box.replaceChildren(code, el("p", "trail", [...(row.module ? [row.module] : []), ...trail].join(" \u2190 ") || "no line known"), el("p", "facts", said.filter(Boolean).join(" \u00b7 ")));
   }
   const { own, near } = main.at(there);
   const file = files[Math.floor(there / 0x100000)][0];

@@ -37,10 +37,10 @@ class Outline {
       row.end = this.rows.length;
       return row;
     }
-    const [prim, place = 0, link = 0, size = 0, a, b, c, d, bytes = 0, share = 0, name = 0, steps = 0, bodies = []] = packed;
+    const [prim, place = 0, link = 0, size = 0, a, b, c, d, bytes = 0, share = 0, name = 0, steps = 0, bodies = [], module = 0] = packed;
     row.prim = words[prim];
     row.place = place < 0 ? null : places[place];
-    Object.assign(row, { link, size, name: words[name], steps });
+    Object.assign(row, { link, size, name: words[name], steps, module: words[module] });
     if (this.changes) {
       Object.assign(row, { mark: a, run: a === "run", was: b || "", now: c || "", why: d || "", outs: [], ins: [], params: "", flops: 0, bytes: 0, share: 0 });
     } else {
@@ -176,7 +176,7 @@ class Outline {
     const before = this.rows[row.index - 1];
     const again = before?.owner === row.owner && before.place?.line === row.place?.line && before.place?.file === row.place?.file;
     if (again) made.classList.add("again");
-    if (row.place) made.title = `${spell(row.place)}: click to keep it lit`;
+    if (row.place) made.title = `${spell(row.place)}${row.module ? `, ${row.module}` : ""}: click to keep it lit`;
     return made;
   }
 

@@ -62,7 +62,7 @@ class Packer:
 
     def row(self, row: Row, costs: Costs) -> list:
         """[primitive, place, chain, size, results, operands, parameters, flops, bytes, share,
-        name, steps, bodies]"""
+        name, steps, bodies, module]"""
         cost = costs.get(row.number)
         return _trimmed(
             [
@@ -73,6 +73,7 @@ class Packer:
                 *(map(_short, (cost.flops, cost.bytes, cost.share)) if cost else (0, 0, 0)),
                 *self._tail(row),
                 [self.body(body, costs) for body in row.bodies],
+                self.word(row.module),
             ]
         )
 
@@ -105,7 +106,8 @@ class Packer:
             inner = [self._alike(body, change.mark, whole) for body in row.bodies]
         what = [change.mark, change.was, change.now, change.why]
         head, tail = (self._head(row), self._tail(row)) if row else ([0, -1, -1, 0], [0, 0])
-        return _trimmed([*head, *what, 0, 0, *tail, inner])
+        module = self.word(row.module) if row else 0
+        return _trimmed([*head, *what, 0, 0, *tail, inner, module])
 
     def _alike(self, body: Body, mark: str, whole: bool) -> list:
         """A body all of whose equations have the same mark; their number, without `whole`."""

@@ -95,7 +95,7 @@ def _opened(body: Body, limit: int | None) -> dict[int, int]:
 
 def _grow(body, costs, opened, last) -> list[Node]:
     shown = opened.get(id(body), 0)
-    items = [(row.place, _leaf(row, costs, opened)) for row in body.rows[:shown]]
+    items = [(at(row), _leaf(row, costs, opened)) for row in body.rows[:shown]]
     nodes = under_lines(items, last)
     left = len(body.rows) - shown
     if left:
@@ -116,14 +116,19 @@ def _leaf(row: Row, costs, opened):
     return made
 
 
+def at(row: Row | None) -> tuple[str, int, str] | None:
+    """(file, line, module) of an equation, None without a place."""
+    return (*row.place[:2], row.module) if row and row.place else None
+
+
 def under_lines(items, last) -> list[Node]:
-    """Nodes under the source lines of their places, as far as these are new."""
+    """Nodes under their source lines, and there under their modules, as far as these are new."""
     nodes: list[Node] = []
     branch = nodes
     for place, made in items:
-        if place and place[:2] != last:
-            last = place[:2]
-            nodes.append(Node(_source_line(*last)))
+        if place and place != last:
+            nodes.append(Node(_source_line(place, last)))
+            last = place
             branch = nodes[-1].children
         branch.append(made(last))
     return nodes
@@ -146,9 +151,11 @@ def drawn(*roots: Node, signed: bool = False) -> Iterator[Line]:
         yield from draw(root, "", "")
 
 
-def _source_line(file, line) -> list[list[Span]]:
-    code = linecache.getline(file, line).strip()
-    head = [(spell_at(file, line), "cyan")]
+def _source_line(place, last) -> list[list[Span]]:
+    file, line, module = place
+    again = last and (file, line) == last[:2]
+    code = "" if again else linecache.getline(file, line).strip()
+    head = [(spell_at(file, line), "cyan"), (f"  of {module}" * bool(module), "bold dim")]
     return [head, [(f"│ {code}", "dim")]] if code else [head]
 
 

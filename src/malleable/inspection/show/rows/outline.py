@@ -11,6 +11,7 @@ import numpy as np
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import counting, places
+from malleable.inspection.modules import module_of
 from malleable.programs.types import bytes_of, short_type
 
 _ROLES = {"cond": ("if false", "if true"), "while": ("test", "body")}
@@ -49,7 +50,8 @@ class Body:
 class Row:
     """An equation. number: in program order, from 1; ins: as written, numbers spelled out.
 
-    place: the user's own line; chain: the frames of this equation, then those around it.
+    place: the user's own line; chain: the frames of this equation, then those around it; module:
+    for what a library computes, its modules and name scopes.
     """
 
     number: int
@@ -61,6 +63,7 @@ class Row:
     chain: tuple[Place, ...]
     bodies: tuple[Body, ...]
     eqn: compat.Eqn
+    module: str = ""
 
     @functools.cached_property
     def count(self) -> counting.Count:
@@ -89,7 +92,7 @@ def outline(program: compat.Jaxpr) -> Body:
     """
     names, numbers = name_variables(program), itertools.count(1)
 
-    def grow(role, jaxpr, outer, start) -> Body:
+    def grow(role, jaxpr, outer, start, around=()) -> Body:
         rows, start = [], compat.defined(jaxpr) or start
         for eqn in jaxpr.jaxpr.eqns:
             number = next(numbers)
@@ -97,7 +100,7 @@ def outline(program: compat.Jaxpr) -> Body:
             lines = chain or tuple(filter(None, [start]))
             inside = compat.bodies(eqn.params)
             bodies = tuple(
-                grow(role, body, chain, start)
+                grow(role, body, chain, start, (eqn, *around))
                 for role, body in zip(roles(eqn.primitive.name, len(inside)), inside, strict=True)
             )
             rows.append(
@@ -111,12 +114,18 @@ def outline(program: compat.Jaxpr) -> Body:
                     chain=lines,
                     bodies=bodies,
                     eqn=eqn,
+                    module="" if _is_own_line(lines) else module_of(eqn, *around),
                 )
             )
         raw = jaxpr.jaxpr
         return Body(role, named(raw.invars, names), named(raw.outvars, names), tuple(rows), jaxpr)
 
     return grow("program", program, (), None)
+
+
+def _is_own_line(lines: tuple[Place, ...]) -> bool:
+    """Whether an equation is written in a line of the user's own."""
+    return bool(lines) and places.is_own(lines[0].file)
 
 
 def roles(primitive: str, count: int) -> tuple[str, ...]:
