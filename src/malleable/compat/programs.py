@@ -2,8 +2,11 @@
 
 import contextlib
 import functools
+import os
 import pathlib
+import site
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -278,6 +281,23 @@ def is_users(file: str) -> bool:
     return source_info_util.is_user_filename(file) and not file.startswith(_NUMPY)
 
 
+@functools.cache
+def is_own(file: str) -> bool:
+    """Whether a file is the user's own: not of an installed package, nor of the standard library.
+
+    >>> is_own("model.py"), is_own(functools.__file__)
+    (True, False)
+    """
+    return not file.startswith(_INSTALLED)
+
+
+_FOLDERS = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
+_INSTALLED = (
+    *(f"{folder}{os.sep}" for folder in _FOLDERS if "packages" in folder or "python" in folder),
+    "<frozen ",
+)
+
+
 def user_frames(traceback) -> Iterator:
     """The user's frames of a traceback that JAX keeps, innermost first."""
     return (f for f in source_info_util.user_frames(traceback) if is_users(f.file_name))
@@ -293,9 +313,13 @@ def source(eqn: Eqn) -> Iterator[None]:
 
 
 def place(*eqns: Eqn) -> tuple[str, int, str] | None:
-    """(file, line, function) of the first equation with a line of the user's; of now, for none."""
+    """(file, line, function) of the first equation with a line of the user's; of now, for none.
+
+    A line of the user's own is told rather than one of an installed library that it calls.
+    """
     infos = [eqn.source_info for eqn in eqns] or [source_info_util.current()]
-    frame = next((f for info in infos for f in user_frames(info.traceback)), None)
+    frames = [f for info in infos for f in user_frames(info.traceback)]
+    frame = next((f for f in frames if is_own(f.file_name)), next(iter(frames), None))
     if frame is None:
         return None if eqns else _calling()
     return frame.file_name, frame.start_line, frame.function_name

@@ -1,33 +1,13 @@
 """Lines of the user's own: which frame of an equation to name, and how."""
 
-import functools
 import linecache
 import os
-import site
 import sys
-import sysconfig
 from typing import Any
 
 from malleable import compat
-from malleable.compat import Place
+from malleable.compat import Place, is_own
 from malleable.execution.regions import tracing
-
-
-@functools.cache
-def is_own(file: str) -> bool:
-    """Whether a file is the user's own: not of an installed package, nor of the standard library.
-
-    >>> is_own("model.py"), is_own(os.__file__)
-    (True, False)
-    """
-    return not file.startswith(_INSTALLED)
-
-
-_FOLDERS = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
-_INSTALLED = (
-    *(f"{folder}{os.sep}" for folder in _FOLDERS if "packages" in folder or "python" in folder),
-    "<frozen ",
-)
 
 
 def own(places: list[Place]) -> Place | None:

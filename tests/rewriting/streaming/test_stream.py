@@ -289,7 +289,16 @@ def test_what_products_make_is_streamed_if_it_is_very_large(rows, width, streams
     x, w = jnp.ones((1024 * rows, width)), jnp.ones((width, 256))
     assert len(loops(program(fun, x, w, threshold=None))) == streams
     if not streams:
-        assert "its products take longer" in reasons(fun, x, w, threshold=None)[0]
+        (why,) = reasons(fun, x, w, threshold=None)
+        assert "its products take longer" in why
+        advised = int(why.rpartition("threshold=")[2].rstrip(")"))
+        assert loops(program(fun, x, w, threshold=advised))
+
+
+def test_a_number_all_over_leaves_no_note():
+    fun = lambda x: jnp.where(x[:, None] > x, -jnp.inf, jnp.full((4096, 4096), 2.0))
+    assert all("where" in why or "whole" in why for why in reasons(fun, jnp.ones(4096)))
+    assert reasons(lambda x: x + jnp.full((4096, 4096), -jnp.inf), jnp.ones((4096, 4096))) == []
 
 
 def test_a_convolution_is_left_whole():

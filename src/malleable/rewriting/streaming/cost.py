@@ -89,7 +89,9 @@ def takes_longer(region: Region) -> str:
     work = machine.product_flop * math.prod(graph.avals[largest].shape)
     small = size(graph, largest) < machine.shared_cache
     if small and sum(map(multiplications, products)) > work:
-        return f"its products take longer than to keep {size(graph, largest)} bytes"
+        kept = size(graph, largest)
+        more = f"; for less memory all the same: stream(threshold={kept // 16})"
+        return f"its products take longer than to keep {kept} bytes{more}"
     return ""
 
 

@@ -156,13 +156,24 @@ def _stream_one(graph: Graph, node: Node, sinks, allow, comparisons, options: Op
     region, how = choose(node, regions, small, comparisons, options)
     how = decided(how)
     if region is None:
-        note("a large value is made as a whole", compat.where(node.eqn), how.why)
+        if not _is_fill(graph, node):
+            note("a large value is made as a whole", compat.where(node.eqn), how.why)
         return False
     if how.as_written:
         why = "XLA works its value out in one kernel, without what is large"
         note("only what is differentiated is streamed", compat.where(node.eqn), why)
     graph.replace(emit(graph, node, Plan(region), how))
     return True
+
+
+def _is_fill(graph: Graph, node: Node) -> bool:
+    """Whether a value is one number all over, which XLA never makes."""
+    while node.name in ("broadcast_in_dim", "reshape"):
+        maker = graph.maker[node.ins[0]]
+        if not graph.avals[node.ins[0]].shape or maker is None:
+            return not graph.avals[node.ins[0]].shape
+        node = maker
+    return False
 
 
 def enter(graph: Graph, value: int, dim: int, n: int, sinks, allow, small: int) -> Region | str:
