@@ -1,6 +1,7 @@
 """`malleable show|cost|explain|step|calls|source|save file.py:function --args ...`."""
 
 import io
+import subprocess
 
 import jax.numpy as jnp
 import pytest
@@ -176,3 +177,21 @@ def test_the_version_is_printed(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out == f"malleable {mal.__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command(shell, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("show", "cost", "explain", "transformable"))
+
+
+def test_bash_completes_commands_and_options(capsys):
+    main(["completion", "bash"])
+    script = capsys.readouterr().out
+    ask = 'COMP_WORDS=({}); COMP_CWORD={}; _malleable; echo "${{COMPREPLY[@]}}"'
+    run = lambda words, at: subprocess.run(
+        ["bash", "-c", f"{script}\n{ask.format(words, at)}"], capture_output=True, text=True
+    ).stdout.split()
+    assert run("malleable so", 1) == ["source"]
+    assert run("malleable show f.py:f --pa", 3) == ["--passes"]

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import pathlib
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -44,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     if given.command == "tour":
         return _tour(given)
+    if given.command == "completion":
+        print(completion(parser, given.shell))
+        return 0
     try:
         fun, known = find_function(given.function)
         args = [argument(text, known) for text in given.args]
@@ -129,9 +133,46 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--transformable", action="store_true", help="to be differentiated later")
     made = add("onnx", _onnx, "write the program as ONNX, checked against onnxruntime")
     made.add_argument("path")
+    made = commands.add_parser("completion", help="a script for a shell to complete these commands")
+    made.add_argument("shell", choices=("bash", "zsh", "fish"))
     guided = commands.add_parser("tour", help="a guided run on real data, checked as it goes")
     guided.add_argument("--steps", type=int, default=300, help="of training (default: 300)")
     return parser
+
+
+def completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """What a shell runs to complete commands and options: `eval "$(malleable completion bash)"`."""
+    made = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    told = {a.dest: a.help or "" for a in made._choices_actions}
+    options = {
+        name: [o for a in command._actions for o in a.option_strings if o.startswith("--")]
+        for name, command in made.choices.items()
+    }
+    if shell == "fish":
+        lines = [
+            f"complete -c malleable -n __fish_use_subcommand -a {name} -d {shlex.quote(text)}"
+            for name, text in told.items()
+        ]
+        lines += [
+            f"complete -c malleable -n '__fish_seen_subcommand_from {name}' -l {option[2:]}"
+            for name, known in options.items()
+            for option in known
+        ]
+        return "\n".join(lines)
+    cases = [f"    *,{name}) words={shlex.quote(' '.join(o))} ;;" for name, o in options.items()]
+    head = ["autoload -U +X bashcompinit && bashcompinit"] * (shell == "zsh")
+    return "\n".join([*head, _BASH.format(commands=" ".join(told), cases="\n".join(cases))])
+
+
+_BASH = """_malleable() {{
+  local cur=${{COMP_WORDS[COMP_CWORD]}} words=""
+  case "$COMP_CWORD,${{COMP_WORDS[1]}}" in
+    1,*) words="{commands}" ;;
+{cases}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+}}
+complete -o default -F _malleable malleable"""
 
 
 # ---------------------------------------------------------------- what is named
