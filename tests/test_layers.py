@@ -18,7 +18,7 @@ FILES = sorted(SRC.rglob("*.py"))
 ROWS = {
     "": [
         {"signatures"},
-        {"errors", "notes"},
+        {"errors", "notes", "progress"},
         {"compat"},
         {"programs", "python_source"},
         {"core", "arrays"},
@@ -81,12 +81,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(84700, 58000),
-    "compat": Budget(2935, 2300),
+    "all": Budget(84790, 58000),
+    "compat": Budget(2960, 2300),
     "programs": Budget(900, 900),
     "core": Budget(1897, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(17180, 12500),
+    "rewriting": Budget(17205, 12500),
     "python_source": Budget(1545, 1400),
     "arrays": Budget(3650, 3100),
     "frontend": Budget(13670, 9300),
@@ -96,7 +96,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "tour": Budget(843, 700),
 }
 MOST = 15  # files of a folder, but for `__init__`
-CROWDED = {"benchmarks": 37, "tests": 30}  # as many as there are today; to be 15
+CROWDED = {"benchmarks": 37, "tests": 31}  # as many as there are today; to be 15
 FOUNDATION = {"errors", "notes", "core"}  # what every reader reads; and of the door to JAX:
 DOOR = {"__init__", "programs", "building", "contexts", "views", "markers", "tracers", "linear"}
 INTERNALS = ("jax._src", "jax.core", "jax.extend", "jax.interpreters", "jaxlib")

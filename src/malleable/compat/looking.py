@@ -3,9 +3,13 @@
 import contextlib
 import functools
 import itertools
+import sys
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import jax
+import numpy as np
 from jax._src import source_info_util, traceback_util, tree_util
 
 from malleable.compat.contexts import user_context
@@ -55,6 +59,21 @@ def name_scopes(eqn: Eqn) -> list[str]:
     stack = getattr(eqn.source_info.name_stack, "stack", ())
     names = [s.name for s in stack if type(s) is source_info_util.Scope]
     return [name for name in names if not name.startswith(LANES)]
+
+
+def static_numbers(fun: Callable, tree: Any) -> list[bool]:
+    """Which leaves are Python numbers in a module of Equinox, or for its filter_jit: static."""
+    equinox: Any = sys.modules.get("equinox")
+    if equinox is None:
+        return [False] * len(jax.tree.leaves(tree))
+    everywhere, found = type(fun).__module__ == "equinox._jit", []
+    for part in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, equinox.Module)):
+        fixed = everywhere or isinstance(part, equinox.Module)
+        found += [
+            fixed and isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic)
+            for x in jax.tree.leaves(part)
+        ]
+    return found
 
 
 def argument_names(jaxpr: Jaxpr) -> tuple[str, ...]:

@@ -48,21 +48,6 @@ def static_arguments(fun: Callable) -> frozenset:
     return frozenset((*info.static_argnums, *info.static_argnames)) if info else frozenset()
 
 
-def static_numbers(fun: Callable, tree: Any) -> list[bool]:
-    """Which leaves are Python numbers in a module of Equinox, or for its filter_jit: static."""
-    equinox: Any = sys.modules.get("equinox")
-    if equinox is None:
-        return [False] * len(jax.tree.leaves(tree))
-    everywhere, found = type(fun).__module__ == "equinox._jit", []
-    for part in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, equinox.Module)):
-        fixed = everywhere or isinstance(part, equinox.Module)
-        found += [
-            fixed and isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic)
-            for x in jax.tree.leaves(part)
-        ]
-    return found
-
-
 def close(jaxpr) -> Jaxpr:
     """A jaxpr found in some params, as a closed one."""
     if isinstance(jaxpr, Jaxpr):

@@ -6,6 +6,7 @@ from typing import Any
 
 from malleable.errors import MalleableError
 from malleable.inspection.source.write import source as source
+from malleable.progress import working
 
 
 def onnx(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -22,4 +23,5 @@ def onnx(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             f"export.onnx needs {err.name}, which is not installed",
             hint="pip install 'malleable[onnx]'",
         ) from err
-    return integration.export_onnx(fun, *args, **kwargs)
+    with working(f"export {getattr(fun, '__name__', 'it')} to ONNX"):
+        return integration.export_onnx(fun, *args, **kwargs)

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.errors import RuleError
 from malleable.programs.evaluate import evaluate
+from malleable.progress import working
 from malleable.rewriting.axis.axes import Ax, Sunk, flow
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.graph.slices import lowest
@@ -66,6 +67,18 @@ def check_rule(
         raise TypeError(f"check_rule takes a rule with a pattern, or a Sink, not {rule!r}")
     if rule.level == "fast":
         dtypes = [d for d in dtypes if jnp.dtype(d).itemsize >= 4]
+    with working(f"check rule {rule.name}"):
+        drawn = _compared(rule, n, dtypes, rng, grad, vmap)
+    if not drawn:
+        raise RuleError(
+            f"no input was found for rule {rule.name!r}",
+            where=rule.where,
+            hint="say with Arr['n d'] and Arr[dtype] which arrays it takes",
+        )
+
+
+def _compared(rule, n, dtypes, rng, grad, vmap) -> int:
+    """Compare both sides of a rule on random signatures; how many it takes."""
     drawn = 0
     for i in range(n):
         turned = dtypes[i % len(dtypes) :] + dtypes[: i % len(dtypes)]
@@ -78,12 +91,7 @@ def check_rule(
         if case is not None:
             drawn += 1
             _compare(rule, *case, rng, False, False, long=True)
-    if not drawn:
-        raise RuleError(
-            f"no input was found for rule {rule.name!r}",
-            where=rule.where,
-            hint="say with Arr['n d'] and Arr[dtype] which arrays it takes",
-        )
+    return drawn
 
 
 # ---------------------------------------------------------------- input

@@ -33,6 +33,7 @@ from malleable.execution.purity import scan
 from malleable.execution.regions import families
 from malleable.notes import Note, first_line, listen
 from malleable.programs import cost
+from malleable.progress import working
 from malleable.python_source import nodes, scopes
 from malleable.python_source.changes import line_of_function, unchanged
 from malleable.signatures import P
@@ -57,7 +58,8 @@ def explain(f: Callable[P, Any]) -> Callable[P, Report]:
 
     @functools.wraps(f, assigned=("__name__", "__qualname__", "__doc__"), updated=())
     def explained(*args, **kwargs) -> Report:
-        with unchanged(getattr(f, "fun", f), (args, kwargs), runs=True):
+        name = f"explain {getattr(f, '__name__', 'it')}"
+        with working(name), unchanged(getattr(f, "fun", f), (args, kwargs), runs=True):
             return _explained(f, args, kwargs)
 
     return explained

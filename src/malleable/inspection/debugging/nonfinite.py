@@ -28,6 +28,7 @@ from malleable.inspection.modules import module_scopes
 from malleable.inspection.show.arguments import argument_names
 from malleable.notes import as_page, note
 from malleable.programs.evaluate import evaluate
+from malleable.progress import working
 from malleable.python_source.changes import links, unchanged
 from malleable.signatures import P
 
@@ -148,6 +149,10 @@ def first_nonfinite(
     checks: dict = {}
 
     def find(*args, **kwargs) -> Finding | None:
+        with working(f"looking for nan in {getattr(fun, '__name__', 'it')}"):
+            return searched(args, kwargs)
+
+    def searched(args, kwargs) -> Finding | None:
         leaves, tree, traced = staged_arguments(fun, args, kwargs)
         if any(isinstance(x, compat.Tracer) for x in leaves):
             raise MalleableError(
