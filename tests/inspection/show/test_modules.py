@@ -99,3 +99,8 @@ def test_what_a_library_computes_stands_under_its_module():
 def test_what_is_written_in_a_line_stands_under_no_module():
     text = mal.show(lambda x: jnp.sin(x), quiet=True)(jnp.ones(4)).text()
     assert "  of " not in text
+
+
+def test_a_number_of_numpy_in_a_parameter_is_a_number():
+    text = mal.show(jnp.linalg.norm, quiet=True)(jnp.ones((2, 3))).text()
+    assert "np.int64" not in mal.show(Block(nnx.Rngs(0)), quiet=True)(jnp.ones(4)).text() + text

@@ -6,7 +6,7 @@ function test(word) {
   if (line) return (row) => row.place?.line === Number(line[2]) && files[row.place.file][0].endsWith(line[1] ?? "");
   const low = word.toLowerCase();
   const has = (text) => text.toLowerCase().includes(low);
-  if (/[[=]/.test(word)) return (row) => row.outs.some(([, type]) => type.includes(word)) || has(row.params ?? "") || has(row.was ?? "") || has(row.now ?? "");
+  if (/[[=]/.test(word)) return (row) => row.outs.some(([, type]) => type.includes(word)) || has(row.params ?? "") || has(row.module ?? "") || has(row.was ?? "") || has(row.now ?? "");
   return (row) => has(row.prim) || (row.name && has(row.name)) || (row.module && has(row.module)) || row.ins.includes(word) || row.outs.some(([name]) => name === word)
     || row.mark === low || names(row.was).includes(word) || names(row.now).includes(word);
 }

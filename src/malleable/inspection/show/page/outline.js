@@ -171,6 +171,13 @@ class Outline {
     return row.box;
   }
 
+  /** The row that stands before one in the same body. */
+  before(row) {
+    let before = this.rows[row.index - 1];
+    while (before && before.owner !== row.owner && before.depth > row.depth) before = before.owner.owner;
+    return before?.owner === row.owner ? before : undefined;
+  }
+
   lineNumber(row) {
     const made = el("span", "at", row.place ? String(row.place.line) : "");
     const before = this.rows[row.index - 1];
@@ -185,6 +192,7 @@ class Outline {
     if (row.name && row.name !== row.prim) head.append(el("span", "name", ` ${row.name}`));
     if (row.steps) head.append(el("span", "steps", ` \u00d7${row.steps.toLocaleString("en")}`));
     head.append(...operands(row.ins), inside(row));
+    if (row.module && this.before(row)?.module !== row.module) head.append(el("span", "module", row.module));
     return el("span", "text", head, el("span", "params", row.params));
   }
 

@@ -159,8 +159,15 @@ def params_of(eqn: compat.Eqn) -> tuple[tuple[str, str], ...]:
     """What an equation was told, as far as it is short and says something."""
     known = {"length"} if eqn.primitive.name == "scan" else set()  # `steps` has it
     plain = ((k, v) for k, v in eqn.params.items() if not compat.bodies({k: v}))
-    said = ((k, str(v)) for k, v in plain if k not in _COUNTS | known and not _is_dull(v))
+    said = ((k, _param_text(v)) for k, v in plain if k not in _COUNTS | known and not _is_dull(v))
     return tuple((k, v) for k, v in said if len(v) <= _LONG)
+
+
+def _param_text(value) -> str:
+    """A parameter as text; a number of NumPy is a number."""
+    if type(value) is tuple:
+        return f"({', '.join(map(_param_text, value))}{',' * (len(value) == 1)})"
+    return str(value.item() if isinstance(value, np.generic) else value)
 
 
 def _is_dull(value) -> bool:
