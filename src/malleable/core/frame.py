@@ -1,6 +1,7 @@
 """What a rule may see and change while one body runs, and how values written twice combine."""
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -9,7 +10,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.values import has_values
+from malleable.core import values
+from malleable.core.values import has_values, is_value
 from malleable.errors import TransformError
 
 MODES = ("stack", "unique", "masked", "last", "sum")
@@ -78,6 +80,7 @@ class Frame:
     book: Any = None  # the rules of this run; the one that is asked; those asked about values,
     rule: Any = None  # and about which
     asking: tuple[Any, ...] = ()
+    silent: bool = False  # values are added up: what their rules write is not asked for
 
     # ------------------------------------------------------------ for rules
 
@@ -97,12 +100,16 @@ class Frame:
         """Hand `value` out under `name`.
 
         mode: "stack" once per body, stacked by scans; "unique" once, never in a loop; "masked"
-        as "stack" but on some paths only; "last" and "sum" combine all that is written.
+        as "stack" but on some paths only; "last" and "sum" combine all that is written. A sum of
+        values is what the rules for `add` make of it; of arrays, where that is no such value.
         """
         q = path_of(name)
+        if self.silent:
+            return
         if mode not in MODES:
             what = f"{quoted(q)} is written with the unknown mode {mode!r}"
             raise self.error(what, f"the modes are {', '.join(MODES)}")
+        value = values.each(self._summand, value) if mode == "sum" else value
         self.put(q, Write(jax.tree.map(jnp.asarray, value), None, mode, self.where))
 
     def next_key(self, *, shared: bool = False) -> Any:
@@ -167,10 +174,22 @@ class Frame:
         if old is new:
             self.writes[name] = new
         elif new.mode in FOLDED:
-            self.writes[name] = fold(old, new)
+            self.writes[name] = fold(old, new, self.added)
         else:
             hint = 'give each its own name or `scope`, or combine them: mode="last" or "sum"'
             raise clash(name, old, new, "twice", hint)
+
+    def _summand(self, x):
+        """A value, if sums of its like are its like, too; else the array."""
+        if not is_value(x) or values.same_types(jax.eval_shape(self.added, x, x), x):
+            return x
+        return values.materialised(self, x, "a sum of what is written")
+
+    def added(self, x, y):
+        """The sum of two arrays, or values, by the rules; what these write is lost."""
+        if not is_value(x):
+            return jnp.add(x, y)
+        return self.book.added(replace(self, writes={}, asking=(), silent=True), x, y)
 
     def _check_carry(self) -> None:
         for leaf in jax.tree.leaves(self.carry):
@@ -188,14 +207,22 @@ jax.tree_util.register_dataclass(
     Frame,
     ["carry", "feeds", "shared", "key", "writes"],
     ["draws", "devices", "changed"],
-    ["eqn", "args", "outer", "place", "bound", "book", "rule", "asking"],
+    ["eqn", "args", "outer", "place", "bound", "book", "rule", "asking", "silent"],
 )
 
 
-def fold(old: Write, new: Write) -> Write:
+def fold(old: Write, new: Write, add: Callable = jnp.add) -> Write:
     """What is left of two writes of one name and mode, the second after the first."""
+
+    def added(x, y):
+        total = add(x, y)
+        if is_value(x):  # whose fields, where nothing is written, need not stand for zero
+            total = total if new.written is None else select(new.written, total, x)
+            total = total if old.written is None else select(old.written, total, y)
+        return total
+
     if new.mode == "sum":
-        value = jax.tree.map(jnp.add, old.value, new.value)
+        value = values.each(added, old.value, new.value)
     else:
         value = new.value if new.written is None else select(new.written, new.value, old.value)
     if old.written is None or new.written is None:
@@ -235,7 +262,12 @@ def check_same(path: Path, old: Write, new: Write) -> None:
         raise clash(path, old, new, f"with mode {old.mode!r} and with {new.mode!r}", "use one mode")
     if signature(old.value) != signature(new.value):
         how = f"as {spell_type(old.value)} and as {spell_type(new.value)}"
-        raise clash(path, old, new, how, "write the same shapes and dtypes, or use two names")
+        hint = "write the same shapes and dtypes, or use two names"
+        own = [x for w in (old, new) for x in values.flatten(w.value)[0] if is_value(x)]
+        if own:
+            name = type(own[0]).__name__
+            hint = f"write values of one type, such as `{name}.lift` makes of arrays, or two names"
+        raise clash(path, old, new, how, hint)
 
 
 def clash(path: Path, old: Write, new: Write, how: str, hint: str) -> TransformError:

@@ -53,7 +53,7 @@ def cross(book, frame: Frame, args: list) -> list:
             return _call(view, book, frame)
 
         def crossing(inner, args):
-            inner.eqn, inner.outer = eqn, outer
+            inner.eqn, inner.outer, inner.book = eqn, outer, book
             return _CROSSINGS[type(view)](view, book, inner, args), inner.leave()
 
         # the rules of a custom derivative may close over values of the trace around
@@ -309,7 +309,7 @@ def _scan(view: compat.Scan, book, frame, args):
         i, feeds, xs = x
         carry, ys, end = one(mine, i, feeds, carry, xs)
         carry, mine = _retyped(frame, (carry, end.carry), types)
-        folded = {q: _fold_in(w, end.writes[q]) for q, w in folded.items()}
+        folded = {q: _fold_in(frame, w, end.writes[q]) for q, w in folded.items()}
         return (carry, mine, folded), (ys, {q: end.writes[q] for q in stacked})
 
     folded = {q: _unwritten(w) for q, w in end.writes.items() if q not in stacked}
@@ -366,7 +366,7 @@ def _while(view: compat.While, book, frame, args):
         go, i, mine, folded, carry = state
         carry, go, end = one(mine, i, carry, go)
         carry, mine = _retyped(frame, (carry, end.carry), types)
-        folded = {q: _fold_in(w, end.writes[q]) for q, w in folded.items()}
+        folded = {q: _fold_in(frame, w, end.writes[q]) for q, w in folded.items()}
         return go, i + 1, mine, folded, carry
 
     folded = {q: _unwritten(w) for q, w in end.writes.items()}
@@ -501,9 +501,9 @@ def _unwritten(write: Write) -> Write:
     return replace(write, value=zeros(write.value), written=flag)
 
 
-def _fold_in(old: Write, new: Write) -> Write:
+def _fold_in(frame, old: Write, new: Write) -> Write:
     """fold, for the state of a loop: the flag stays an array, the line the first one's."""
-    new = fold(old, new)
+    new = fold(old, new, frame.added)
     flag = compat.match_devices(spread(new.written, old.written.shape), old.written)
     return replace(new, written=flag, where=old.where)
 
@@ -536,7 +536,7 @@ def _map(view: compat.Map, book, frame, args):
     args = [_by_device(frame, x, said) for x, said in zip(args, view.in_axes, strict=True)]
 
     def one(frame, feeds, *args):
-        frame.eqn, frame.outer = eqn, outer
+        frame.eqn, frame.outer, frame.book = eqn, outer, book
         inner = frame.enter()
         inner.feeds = {
             q: x if split[q] == same else jax.tree.map(lambda x: x[0], x) for q, x in feeds.items()

@@ -7,6 +7,9 @@ import operator
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from typing import Any
 
+import jax
+from jax import lax
+
 from malleable import compat
 from malleable.core import values
 from malleable.core.frame import Frame, path_of, signature, spell_type
@@ -96,6 +99,12 @@ class Rulebook:
         outs = how(rule, frame, args)
         frame.asking = around
         return outs
+
+    def added(self, frame: Frame, x: Any, y: Any) -> Any:
+        """The sum of two values, as the rules have it."""
+        program = compat.trace(lax.add, values.typeof(x), values.typeof(y))
+        frame.outer = (frame.eqn, *frame.outer)
+        return run(program, [x, y], self, frame)[0]
 
     def _on_arrays(self, frame: Frame, args: list) -> list:
         eqn = frame.eqn

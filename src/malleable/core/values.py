@@ -19,6 +19,7 @@ from malleable import compat
 from malleable.errors import RuleError, UnhandledError
 from malleable.programs.types import type_text
 
+_UNTOLD = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)  # of a class
 VALUES: set[type] = set()  # the classes; empty where nobody has values
 
 
@@ -89,6 +90,12 @@ def has_values(xs: Iterable) -> bool:
 def flatten(tree) -> tuple[list, Any]:
     """The leaves of a pytree, values among them, and its structure."""
     return jax.tree.flatten(tree, is_leaf=is_value if VALUES else None)
+
+
+def each(one: Callable, tree, *others):
+    """one(x, ...) of all arrays and values of pytrees."""
+    leaves, whole = flatten(tree)
+    return whole.unflatten(map(one, leaves, *(flatten(t)[0] for t in others)))
 
 
 def typeof(x) -> Any:
@@ -172,8 +179,8 @@ def join(frame, what: str, a, b):
 
     what: what has these two types, for the error.
     """
-    found = b if _same_shapes(a, b) else _common(frame, what, a, b)
-    return vary_as(a, found) if _same_shapes(a, found) else found
+    found = b if same_types(a, b) else _common(frame, what, a, b)
+    return vary_as(a, found) if same_types(a, found) else found
 
 
 def _common(frame, what: str, a, b):
@@ -185,7 +192,7 @@ def _common(frame, what: str, a, b):
         own, array = (a, b) if is_value(a) else (b, a)
         lifted = _type_of_lifted(frame, array, own)
         if lifted is not None:
-            return vary_as(lifted, own) if _same_shapes(own, lifted) else lifted
+            return vary_as(lifted, own) if same_types(own, lifted) else lifted
         if hasattr(own, "materialise"):
             return join(frame, what, _type_of_array(frame, own, what), array)
     hint = "give the class `lift` or `materialise`, or make both values of one type"
@@ -199,7 +206,7 @@ def retype(frame, x, to):
     if not is_value(x) and not is_value(to):
         weak = jax.typeof(x).weak_type and not typeof(to).weak_type
         return vary_as(compat.as_array(x).astype(to.dtype) if weak else x, to)
-    if is_value(x) and not _same_shapes(x, to):
+    if is_value(x) and not same_types(x, to):
         x = materialised(frame, x, "a loop or a branch")
     if is_value(to) and not is_value(x):
         x = _lifted(frame, x, to)
@@ -221,7 +228,7 @@ def _type_of_lifted(frame, array, like):
         return None
     try:
         return jax.eval_shape(lambda x: _lifted(frame, x, like), array)
-    except (TypeError, ValueError, NotImplementedError):  # it says so that it cannot be
+    except _UNTOLD:  # it says so that it cannot be
         return None
 
 
@@ -229,7 +236,7 @@ def _type_of_array(frame, x, what):
     return jax.eval_shape(lambda x: materialised(frame, x, what), x)
 
 
-def _same_shapes(a, b) -> bool:
+def same_types(a, b) -> bool:
     """Whether two types are one but for the mesh axes they vary over."""
     (xs, tree), (ys, other) = jax.tree.flatten(a), jax.tree.flatten(b)
     pairs = zip(xs, ys, strict=tree == other) if tree == other else ()
@@ -270,8 +277,8 @@ def stacks(row, axes: int = 1) -> bool:
             read = compat.read_by_lane(lambda x: x.materialise(), stack, axes)
         if all(seen or jnp.shape(x) == told.shape for x, seen in zip(leaves, read, strict=True)):
             return True
-        return _same_shapes(jax.eval_shape(lambda x, row: row.lift(x, row), whole, row), stack)
-    except (AttributeError, TypeError, ValueError, NotImplementedError):
+        return same_types(jax.eval_shape(lambda x, row: row.lift(x, row), whole, row), stack)
+    except _UNTOLD:
         return False  # shapes that do not go together, or no way to show how they do
 
 

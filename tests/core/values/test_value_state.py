@@ -1,0 +1,78 @@
+"""Values in the state of a frame: written, fed, summed and chosen by lanes, on devices too."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import malleable as mal
+from malleable.errors import UnhandledError
+from tests.core.values.value_classes import (
+    INTERVALS,
+    UNITS,
+    Interval,
+    LoRA,
+    Quantity,
+    close,
+    dense,
+)
+
+N = 3
+MESH = Mesh(np.array(jax.devices()[:N]), ("i",))
+LOW = LoRA(*jax.random.normal(jax.random.key(0), (3, N, N)))
+ROOM = Interval(jnp.float32(1.0), jnp.float32(2.0))
+
+
+def by_device(f, **specs):
+    return jax.shard_map(f, mesh=MESH, **{"in_specs": P("i"), "out_specs": P("i")} | specs)
+
+
+def told(mode="stack", what=lambda x: x):
+    def rule(frame, x, *_, **params):
+        frame.write("x", what(x), mode=mode)
+        return x
+
+    return rule
+
+
+def written(f, rules, *args, **state):
+    return mal.interpret(f, rules, **state)(*args)[2]["x"]
+
+
+# ---------------------------------------------------------------- sums
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_sum_of_values_is_that_of_the_arrays_they_stand_for(turns):
+    f = lambda x: lax.fori_loop(0, turns, lambda i, x: x * 1.0, x)
+    close(dense(written(f, {lax.mul_p: told("sum")}, LOW)), turns * dense(LOW))
+
+
+def test_a_sum_is_a_value_where_the_rules_add_values_of_its_type():
+    f = lambda x: lax.fori_loop(0, 3, lambda i, x: -x, x)
+    total = written(f, INTERVALS | {lax.neg_p: told("sum")}, ROOM)
+    assert (float(total.lo), float(total.hi)) == (3, 6)
+    total = written(f, UNITS | {lax.neg_p: told("sum")}, Quantity(jnp.float32(2), "m"))
+    assert (float(total.x), total.unit) == (6, "m")
+
+
+def test_a_sum_that_is_written_on_some_paths_has_what_was_written():
+    f = lambda x: lax.fori_loop(0, 3, lambda i, x: lax.cond(i > 1, jnp.negative, lambda x: x, x), x)
+    total = written(f, INTERVALS | {lax.neg_p: told("sum")}, ROOM)
+    assert (float(total.value.hi), bool(total.written)) == (2, True)
+
+
+def test_a_rule_for_add_may_sum_its_operands():
+    def add(frame, x: Interval, y: Interval, **_):
+        frame.write("x", x, mode="sum")
+        return Interval(frame.bind(x.lo, y.lo), frame.bind(x.hi, y.hi))
+
+    assert float(written(lambda x: x + x + x, {lax.add_p: add}, ROOM).hi) == 2 + 4
+
+
+def test_a_sum_without_a_rule_for_add_is_refused():
+    with pytest.raises(UnhandledError, match="`add` meets an Interval"):
+        written(jnp.negative, {lax.neg_p: told("sum")}, ROOM)
