@@ -200,9 +200,14 @@ def _branch(view: compat.Branch, book, frame, args):
     for outs, end in zip(results[1:], ends[1:], strict=True):
         types = _common_types(frame, types, outs, "the branches of a cond differ in result {}")
         mine = _common_carry(frame, mine, end.carry, "differs between the branches of a cond")
-    union = _union([end.writes for end in ends])
+    union = _union(frame, [end.writes for end in ends])
 
     carries = [end.carry for end in ends if not has_values(values.flatten(mine)[0])]
+    likes = {
+        q: [e.writes[q].value for e in ends if q in e.writes]
+        for q, w in union.items()
+        if not has_values(values.flatten(w.value)[0])
+    }
 
     def vary(tree, *likes):  # on devices that part ways, values differ
         return jax.tree.map(lambda x, *ls: compat.match_devices(x, index, *ls), tree, *likes)
@@ -214,7 +219,8 @@ def _branch(view: compat.Branch, book, frame, args):
             blank = {q: replace(w, value=zeros(w.value), written=False) for q, w in union.items()}
             writes = {}
             for q, w in (blank | inner.writes).items():
-                value = vary(w.value, *(e.writes[q].value for e in ends if q in e.writes))
+                value = _retyped(frame, w.value, union[q].value)
+                value = vary(value, *likes.get(q, ()))
                 certain = union[q].written is None
                 writes[q] = value, None if certain else vary(spread(w.written, union[q].written))
             carry = _retyped(frame, inner.carry, mine)
@@ -231,12 +237,12 @@ def _branch(view: compat.Branch, book, frame, args):
     return outs
 
 
-def _union(branches: list) -> dict:
+def _union(frame, branches: list) -> dict:
     """The writes of all branches, as types; `written` is the shape of the flag, None if certain."""
     union: dict = {}
     for writes in branches:
         for q, w in writes.items():
-            frames.check_same(q, union.setdefault(q, w), w)
+            union[q] = _common_write(frame, q, union.setdefault(q, w), w)
     for q, w in union.items():
         flags: list = [writes[q].written if q in writes else False for writes in branches]
         if all(flag is None for flag in flags):
@@ -248,6 +254,16 @@ def _union(branches: list) -> dict:
         shapes = [f.shape for f in flags if hasattr(f, "shape")]
         union[q] = replace(w, written=max(shapes, default=(), key=len))
     return union
+
+
+def _common_write(frame, q, old: Write, new: Write) -> Write:
+    """A write of the type that those of two branches can be turned into."""
+    (xs, tree), (ys, other) = values.flatten(old.value), values.flatten(new.value)
+    if tree != other or old.mode != new.mode or not has_values([*xs, *ys]):
+        frames.check_same(q, old, new)
+        return old
+    both = _common_types(frame, xs, ys, f"the branches of a cond differ in what {quoted(q)} is")
+    return old if both is xs else replace(old, value=tree.unflatten(both))
 
 
 def _common_types(frame, old: list, new: list, what: str) -> list:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import malleable as mal
-from malleable.errors import UnhandledError
+from malleable.errors import TransformError, UnhandledError
 from tests.core.values.value_classes import (
     INTERVALS,
     UNITS,
@@ -76,3 +76,29 @@ def test_a_rule_for_add_may_sum_its_operands():
 def test_a_sum_without_a_rule_for_add_is_refused():
     with pytest.raises(UnhandledError, match="`add` meets an Interval"):
         written(jnp.negative, {lax.neg_p: told("sum")}, ROOM)
+
+
+# ---------------------------------------------------------------- branches
+
+
+def test_branches_that_write_array_and_value_write_a_value():
+    f = lambda p, x: lax.cond(p, lambda x: -x, lambda x: x * 2.0, x)
+    rules = {lax.neg_p: told(), lax.mul_p: told(what=lambda x: x.lo * 3)}
+    for p, ends in ((True, [1, 2]), (False, [3, 3])):
+        out = written(f, rules, p, ROOM)
+        assert [float(out.lo), float(out.hi)] == ends
+
+
+def test_branches_that_cannot_write_one_type_name_the_way_out():
+    f = lambda p, x: lax.cond(p, lambda x: -x, lambda x: x * 2.0, x)
+    rules = {lax.neg_p: told(), lax.mul_p: told(what=lambda x: x.x)}
+    with pytest.raises(TransformError, match="branches of a cond differ in what 'x' is") as caught:
+        written(f, rules, True, Quantity(jnp.float32(2), "m"))
+    assert "lift" in caught.value.hint and "test_value_state.py" in caught.value.where
+
+
+def test_array_and_value_under_one_name_name_the_way_out():
+    rules = {lax.neg_p: told("last"), lax.mul_p: told("last", lambda x: x.lo)}
+    with pytest.raises(TransformError, match="is written as") as caught:
+        written(lambda x: -x * 2.0, rules, ROOM)
+    assert "Interval.lift" in caught.value.hint
