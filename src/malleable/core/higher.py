@@ -459,18 +459,32 @@ def _slices(feeds, length, why):
         hint = 'hand it in as `shared`; to plant into every pass, tag it with mode="last"'
     for name, value in feeds.items():
         value = _by_row(value)
-        sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(value)}
+        sizes = _lengths(value)
+        value = _cut(value) if sizes <= {(length,)} else value
         if isinstance(value, Misfit):
             misfits[name] = value
         elif sizes <= {(length,)}:
-            own = list(filter(is_value, values.flatten(value)[0]))
             fits[name] = value
-            if not all(values.has_rows(x, (length,)) for x in own):
-                misfits[name] = Misfit(f"{type(own[0]).__name__} has unknown axes", "feed arrays")
         else:
             given = ", ".join(str(s[0]) if s else "no leading axis" for s in sorted(sizes))
             misfits[name] = Misfit(f"{why}, the feed has {given}", hint)
     return fits, misfits
+
+
+def _lengths(feed) -> set:
+    """The shapes of the leading axes of what is fed, of one axis or none."""
+    return {tuple(values.typeof(x).shape[:1]) for x in values.flatten(feed)[0]}
+
+
+def _cut(feed):
+    """A feed that is cut along its leading axis; as arrays, of values whose fields are not."""
+    leaves, whole = values.flatten(feed)
+    for i, x in enumerate(leaves):
+        if is_value(x) and not values.has_rows(x, tuple(values.typeof(x).shape[:1])):
+            if not hasattr(x, "materialise"):
+                return Misfit(f"{type(x).__name__} has unknown axes", "feed arrays")
+            leaves[i] = x.materialise()
+    return whole.unflatten(leaves)
 
 
 def _by_row(feed):
@@ -547,7 +561,7 @@ def _map(view: compat.Map, book, frame, args):
     eqn, outer = frame.eqn, frame.outer
     feeds = {q: _by_row(value) for q, value in frame.feeds.items()}
     split = {q: _spec_of(value, view.axes) for q, value in feeds.items()}
-    feeds |= {q: frame.feeds[q] for q in feeds if split[q] == same}
+    feeds = {q: frame.feeds[q] if split[q] == same else _cut(x) for q, x in feeds.items()}
     seen: dict = {}
     args = [_by_device(frame, x, said) for x, said in zip(args, view.in_axes, strict=True)]
 
@@ -563,6 +577,7 @@ def _map(view: compat.Map, book, frame, args):
         if any(new is not old and view.lanes(new) for new, old in carries):
             what = "the carry differs between the devices of a shard_map"
             raise inner.error(what, "lax.psum what goes into it, or write it instead")
+        end.writes = values.each(lambda x: _differing(inner, x, view), end.writes)
         seen["changed"] = end.changed
         seen["specs"] = jax.tree.map(
             lambda x: PartitionSpec(view.lanes(x)) if view.lanes(x) else same, end.writes
@@ -588,9 +603,17 @@ def _by_device(frame, x, axes):
     """What a shard_map cuts along axes, field by field; the array, of a value of other shapes."""
     if not is_value(x) or not axes:
         return x
-    whole = {jnp.shape(leaf) for leaf in jax.tree.leaves(x)}
-    same = whole == {tuple(values.typeof(x).shape)}
+    same = values.has_rows(x, tuple(values.typeof(x).shape))
     return x if same else unstacked(frame, x, "a cut into parts")
+
+
+def _differing(frame, x, view):
+    """What a device wrote, to be stacked; all fields of a value, if any differ."""
+    if not is_value(x) or not any(map(view.lanes, jax.tree.leaves(x))):
+        return x
+    (x,) = _stackable(frame, [x])
+    leaves = jax.tree.leaves(x)
+    return jax.tree.map(lambda leaf: compat.match_devices(leaf, *leaves), x)
 
 
 def _drawing(view: compat.Map, book, frame) -> list:
@@ -620,7 +643,7 @@ def _drawing(view: compat.Map, book, frame) -> list:
 
 def _spec_of(value, axes: dict) -> PartitionSpec:
     """How a feed is cut: along the mesh axes that have the size of its leading axis, if any."""
-    sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(value)}
+    sizes = _lengths(value)
     choices = [tuple(axes), *((axis,) for axis in axes)]
     for choice in choices:
         if sizes == {(math.prod(axes[a] for a in choice),)}:

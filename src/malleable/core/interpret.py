@@ -21,8 +21,10 @@ from malleable.errors import RuleError
 from malleable.notes import note
 from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate, inlined
+from malleable.programs.primitives import kind
 from malleable.signatures import P, R
 
+_SAME = kind("same") | {"pvary", "name", "optimization_barrier"}  # done to each field of a value
 Rule = Callable[..., Any]
 Rules = Mapping[Any, Any]  # by primitive, or by class of values: a rule, or several
 
@@ -110,6 +112,11 @@ class Rulebook:
         eqn = frame.eqn
         if has_way_in(eqn) or any(map(self.mentions, compat.bodies(eqn.params))):
             return cross(self, frame, args)
+        if eqn.primitive.name in _SAME:
+            fields, whole = jax.tree.flatten(args)
+            if eqn.primitive.multiple_results:
+                return whole.unflatten(compat.copy(eqn, fields, inside=True))
+            return whole.unflatten([compat.copy(eqn, [x], inside=True)[0] for x in fields])
         arrays = [materialised(frame, x, f"`{eqn.primitive}`") for x in args]
         return compat.copy(eqn, arrays, inside=True)
 

@@ -12,7 +12,9 @@ import malleable as mal
 from malleable.errors import TransformError, UnhandledError
 from tests.core.values.value_classes import (
     INTERVALS,
+    LORAS,
     UNITS,
+    Diagonal,
     Interval,
     LoRA,
     Quantity,
@@ -102,3 +104,43 @@ def test_array_and_value_under_one_name_name_the_way_out():
     with pytest.raises(TransformError, match="is written as") as caught:
         written(lambda x: -x * 2.0, rules, ROOM)
     assert "Interval.lift" in caught.value.hint
+
+
+# ---------------------------------------------------------------- devices
+
+
+def test_devices_stack_values_field_by_field_if_that_is_a_stack():
+    f = by_device(lambda x: x * 2.0)
+    wide = Interval(jnp.arange(6.0), jnp.arange(6.0) + 1)
+    assert written(f, INTERVALS | {lax.mul_p: told()}, wide).lo.shape == (N, 2)
+    out = written(f, {lax.mul_p: told(what=lambda x: Diagonal(jnp.full(2, x[0])))}, jnp.arange(3.0))
+    close(out, jnp.arange(3.0)[:, None, None] * jnp.eye(2))
+
+
+def test_a_value_that_devices_share_stays_one():
+    seen = []
+
+    def dot(frame, x, y: LoRA, **_):
+        seen.append(type(y))
+        return frame.bind(x, y.w) + frame.bind(frame.bind(x, y.a), y.b)
+
+    f = by_device(lambda x, w: x @ w, in_specs=(P("i"), P()))
+    x = jnp.ones((N, N))
+    close(mal.interpret(f, {lax.dot_general_p: dot})(x, LOW)[0], x @ dense(LOW))
+    assert seen == [LoRA]
+
+
+def test_a_square_pair_of_factors_is_not_cut_as_the_matrix_is():
+    f = by_device(lambda x, w: lax.psum(x @ w, "i"), in_specs=(P(None, "i"), P("i")), out_specs=P())
+    x = jnp.ones((2, N))
+    close(mal.interpret(f, LORAS)(x, LOW)[0], x @ dense(LOW))
+
+
+def test_a_feed_is_cut_as_the_array_it_stands_for():
+    rules = {lax.mul_p: lambda frame, x, y, **_: x + frame.read("d").sum()}
+    feeds = {"d": Diagonal(jnp.arange(3.0))}
+    close(
+        mal.interpret(by_device(lambda x: x * 2.0), rules, feeds=feeds)(jnp.ones(3))[0], [1, 2, 3]
+    )
+    loop = lambda x: lax.fori_loop(0, 3, lambda i, x: x * 2.0, x)
+    close(mal.interpret(loop, rules, feeds=feeds)(jnp.float32(1))[0], 4)
