@@ -363,7 +363,7 @@ def _while(view: compat.While, book, frame, args):
         if jnp.ndim(go):  # one lane per example: those that are done keep what they have
             again = jnp.logical_and(go, again)
             outs, end.carry = _working(frame, go, (outs, end.carry), (carry, mine))
-            end.writes = {q: _masked(w, go) for q, w in end.writes.items()}
+            end.writes = {q: _masked(frame, w, go) for q, w in end.writes.items()}
         return outs, again, end
 
     # the test runs once before the loop, then at the end of each step: so it may have state too
@@ -441,6 +441,8 @@ def _working(frame, go, new, old):
     def one(new, old):
         both = values.join(frame, "a value differs between steps of a while loop", new, old)
         new, old = retype(frame, new, both), retype(frame, old, both)
+        if is_value(new) and not _has_lanes(new, go):
+            return select(jnp.any(go), new, old)
         if is_value(new) and not values.has_rows(new, go.shape):
             new, old = (unstacked(frame, x, "a choice of lanes") for x in (new, old))
         return select(go, new, old)
@@ -449,6 +451,10 @@ def _working(frame, go, new, old):
     if not has_values([*xs, *ys]):
         return select(go, new, old)
     return whole.unflatten(map(one, xs, ys))
+
+
+def _has_lanes(x, go) -> bool:
+    return tuple(values.typeof(x).shape[: go.ndim]) == go.shape
 
 
 def _slices(feeds, length, why):
@@ -538,15 +544,18 @@ def _fold_in(frame, old: Write, new: Write) -> Write:
     return replace(new, written=flag, where=old.where)
 
 
-def _masked(write: Write, go) -> Write:
+def _masked(frame, write: Write, go) -> Write:
     """A write of one step, where only some lanes are still at work."""
 
     def wide(x):
-        shape = jnp.shape(x)
-        return x if shape[: go.ndim] == go.shape else jnp.broadcast_to(x, go.shape + shape)
+        lanes, many = _has_lanes(x, go), is_value(x)
+        if many and not (values.has_rows(x, go.shape) if lanes else values.stacks(x, go.ndim)):
+            x, many = unstacked(frame, x, "a choice of lanes"), False
+        if not lanes:
+            x = jax.tree.map(lambda x: jnp.broadcast_to(x, go.shape + jnp.shape(x)), x)
+        return x if many or write.mode != "sum" else select(go, x, zeros(x))
 
-    value = jax.tree.map(wide, write.value)
-    value = select(go, value, zeros(value)) if write.mode == "sum" else value
+    value = values.each(wide, write.value)
     shape = max(go.shape, jnp.shape(write.written) if write.written is not None else (), key=len)
     return replace(write, value=value, written=spread(go, shape) & spread(write.written, shape))
 

@@ -144,3 +144,36 @@ def test_a_feed_is_cut_as_the_array_it_stands_for():
     )
     loop = lambda x: lax.fori_loop(0, 3, lambda i, x: x * 2.0, x)
     close(mal.interpret(loop, rules, feeds=feeds)(jnp.float32(1))[0], 4)
+
+
+# ---------------------------------------------------------------- lanes
+
+
+def turns(ns, x):
+    """As many steps as each example of a vmap says."""
+
+    def each(n):
+        return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 2.0), (0, x))[1]
+
+    return jax.vmap(each)(ns)
+
+
+def test_a_carry_that_lanes_share_changes_while_any_is_at_work():
+    def more(frame, x, y, **_):
+        frame.carry = LoRA(frame.carry.w, frame.carry.a * 2, frame.carry.b)
+        return frame.bind(x, y)
+
+    low = LoRA(*jax.random.normal(jax.random.key(1), (3, 4, 4)))
+    _, out, _ = mal.interpret(turns, {lax.mul_p: more}, carry=low)(jnp.arange(3), 1.0)
+    close(dense(out), low.w + 4 * low.a @ low.b)
+
+
+def test_what_lanes_write_is_chosen_lane_by_lane():
+    rules = INTERVALS | {lax.mul_p: [told("last", lambda x: x), INTERVALS[lax.mul_p]]}
+
+    def double(frame, x, y, **_):
+        frame.write("x", x, mode="last")
+        return INTERVALS[lax.mul_p](frame, x, y)
+
+    out = written(turns, rules | {lax.mul_p: double}, jnp.arange(1, 4), ROOM)
+    close(out.value.lo, [1, 2, 4])
