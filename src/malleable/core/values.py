@@ -17,6 +17,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import RuleError, UnhandledError
+from malleable.notes import note
 from malleable.programs.types import type_text
 
 _UNTOLD = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)  # of a class
@@ -66,9 +67,11 @@ def value(cls: Any = None, /, *, static: str | Iterable[str] = ()) -> Any:
             what = "is a pytree already: say which of its fields are static where it is made one"
             raise TypeError(f"{cls.__name__} {what}")
     else:
-        if "__dataclass_fields__" not in vars(cls):
+        if "__dataclass_fields__" not in vars(cls) and any(
+            map(inspect.get_annotations, cls.__mro__)
+        ):
             cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
-        names = [f.name for f in dataclasses.fields(cls) if f.init]
+        names = [f.name for f in getattr(cls, "__dataclass_fields__", {}).values() if f.init]
         if not names or not {*static} <= {*names}:
             what = "is no pytree: annotate its fields, or register it with jax.tree_util"
             what = f"has no field {sorted({*static} - {*names})[0]!r}" if names else what
@@ -265,10 +268,8 @@ def stacks(row, axes: int = 1) -> bool:
 
     Shown at a length no other axis has, by the type, `materialise`, and else shapes or `lift`.
     """
-    leaves, tree = jax.tree.flatten(row)
-    odd = (2 * max((n for x in leaves for n in jnp.shape(x)), default=1) + 3,) * axes
-    new = [jax.ShapeDtypeStruct((*odd, *jnp.shape(x)), typeof(x).dtype) for x in leaves]
-    stack, told = tree.unflatten(new), typeof_abstract(row)
+    leaves, stack, told = jax.tree.leaves(row), _stack_of(row, axes), typeof_abstract(row)
+    odd = jnp.shape(jax.tree.leaves(stack)[0])[:axes] if leaves else (3,) * axes
     whole, read = jax.ShapeDtypeStruct((*odd, *told.shape), told.dtype), [False] * len(leaves)
     try:
         if shapes([typeof_abstract(stack)]) != shapes([whole]):
@@ -299,12 +300,51 @@ def row_of(x, sizes: tuple):
 
 
 def has_rows(x, sizes: tuple) -> bool:
-    """Whether a value can be cut field by field, along leading axes of these sizes."""
+    """Whether a value can be cut field by field, along leading axes of these sizes.
+
+    It can if it is taken row by row, or if `materialise` makes an array of a row and none of it:
+    then a `vmap` stacked it. Where it makes one of both, by the sizes at hand, a note says so.
+    """
     row, whole = row_of(x, sizes), typeof(x)
-    if row is None or not stacks(row, len(sizes)):
+    told = None if row is None else _told(row)
+    if told is None or ((*sizes, *told.shape), told.dtype) != (tuple(whole.shape), whole.dtype):
         return False
-    told = typeof_abstract(row)
-    return ((*sizes, *told.shape), told.dtype) == (tuple(whole.shape), whole.dtype)
+    if stacks(row, len(sizes)):
+        return True
+    if not _is_made(row) or _is_made(_stack_of(row, len(sizes))):
+        return False
+    if _is_made(x):
+        why = (
+            "a stack that a `vmap` made of it looks the same; `materialise` by last axes says which"
+        )
+        note(f"took {text_of(x)} for one array", compat.where(), why)
+        return False
+    return True
+
+
+def _told(row):
+    """The type that a value stands for, whose leaves may be types; None where it does not say."""
+    try:
+        return typeof_abstract(row)
+    except _UNTOLD:
+        return None
+
+
+def _is_made(x) -> bool:
+    """Whether `materialise` makes the array that a value stands for, by the types."""
+    try:
+        made = jax.eval_shape(lambda x: x.materialise(), x)
+        return shapes([made]) == shapes([typeof_abstract(x)])
+    except _UNTOLD:
+        return False
+
+
+def _stack_of(row, axes: int):
+    """The type of a stack of rows, of a length that no axis has."""
+    leaves, tree = jax.tree.flatten(row)
+    odd = (2 * max((n for x in leaves for n in jnp.shape(x)), default=1) + 3,) * axes
+    new = [jax.ShapeDtypeStruct((*odd, *jnp.shape(x)), typeof(x).dtype) for x in leaves]
+    return tree.unflatten(new)
 
 
 # ---------------------------------------------------------------- the operands of a rule

@@ -1,5 +1,7 @@
 """Values in the state of a frame: written, fed, summed and chosen by lanes, on devices too."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -177,3 +179,46 @@ def test_what_lanes_write_is_chosen_lane_by_lane():
 
     out = written(turns, rules | {lax.mul_p: double}, jnp.arange(1, 4), ROOM)
     close(out.value.lo, [1, 2, 4])
+
+
+# ---------------------------------------------------------------- stacks that a vmap made
+
+
+@mal.value
+class Scaled:
+    q: Any
+    by: Any  # one number for each column
+    aval = property(lambda self: jax.ShapeDtypeStruct(self.q.shape, self.by.dtype))
+    materialise = lambda self: self.q * self.by
+
+
+def over(ws):
+    return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), jnp.ones((2, 3)), ws)[0]
+
+
+def test_weights_stacked_by_vmap_are_cut_layer_by_layer():
+    ws = Scaled(
+        *(jax.random.normal(jax.random.key(k), (4, *s)) for k, s in ((0, (3, 3)), (1, (3,))))
+    )
+    want = over(jax.vmap(lambda w: w.materialise())(ws))
+    close(mal.interpret(over, {})(ws)[0], want)
+
+
+def test_a_square_value_is_one_array_and_a_note_says_that_a_stack_looks_the_same():
+    w = Scaled(jax.random.normal(jax.random.key(0), (3, 3)), jnp.arange(1.0, 4))
+    with mal.listen() as notes:
+        out = mal.interpret(lambda w: lax.scan(lambda c, r: (c, r * 1.0), 0.0, w)[1], {})(w)[0]
+    close(out, w.materialise())
+    assert any("took Scaled" in n.what and "test_value_state.py" in n.where for n in notes)
+
+
+def test_a_class_refused_stays_as_it_was():
+    class Plain:
+        aval = property(lambda self: jax.typeof(self.x))
+
+        def __init__(self, x):
+            self.x = x
+
+    with pytest.raises(TypeError, match="is no pytree"):
+        mal.value(Plain)
+    assert Plain(1).x == 1
