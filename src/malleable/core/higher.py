@@ -13,8 +13,9 @@
 and how values of the user's cross it, instead of arrays:
 
   Call        as pytrees        Branch  results of one type: `values.join` of those of the branches
-  Custom*     the body alone    Scan    the carry of a type that steps keep; xs, ys leaf by leaf
-  Map         leaf by leaf      While   as Scan; the test is an array
+  Custom*     as arrays; else   Scan    the carry of a type that steps keep; xs, ys leaf by leaf
+              not derived by    While   as Scan; the test is an array
+  Map         leaf by leaf
 
 Control flow is rebuilt with the public functions of JAX, never by filling in the params of its
 primitives: the functions keep their signature when the params change.
@@ -23,6 +24,7 @@ primitives: the functions keep their signature when the params change.
 import math
 import operator
 from dataclasses import replace
+from typing import Any
 
 import jax
 from jax import lax
@@ -82,52 +84,54 @@ def _call(view: compat.Call, book, frame):
 
 
 def _custom_jvp(view: compat.CustomJvp, book, frame, args):
-    run = book.body(view.body, frame)
-    if _changed(run, frame, args):
-        return thread(run, frame, args)
-    call = jax.custom_jvp(lambda frame, args: run(frame, args))
+    run, types, body = _by_arrays(view, book, frame, args)
+    args = _parted(frame, args)
+    if body is not None:
+        return thread(body, frame, args)
+    call = jax.custom_jvp(lambda frame, args: run(frame, _whole(args)))
 
     @call.defjvp
     def rule(primals, tangents):  # the rule is about the arguments; the state, as it is computed
-        (frame, args), (dframe, dargs) = primals, tangents
-        outs, douts = book.under(view.jvp)(frame, args, dargs)
-        left, dleft = jax.jvp(lambda frame, args: run(frame, args)[1], primals, tangents)
+        (frame, args), (dframe, (_, dargs)) = primals, tangents
+        outs, douts = _arrays(frame, book.under(view.jvp)(frame, _whole(args), dargs))
+        left, dleft = jax.jvp(lambda *x: run(x[0], _whole(x[1]))[1], primals, tangents)
         if _is_smooth(frame):
-            _, more = jax.jvp(lambda frame: run(frame, args)[0], (frame,), (dframe,))
+            _, more = jax.jvp(lambda frame: run(frame, _whole(args))[0], (frame,), (dframe,))
             douts = list(map(compat.add_tangents, douts, more))
         return (outs, left), (douts, dleft)
 
-    return thread(call, frame, args)
+    return list(map(values.wrapped, types, thread(call, frame, args)))
 
 
 def _custom_vjp(view: compat.CustomVjp, book, frame, args):
-    run = book.body(view.body, frame)
-    if _changed(run, frame, args):
-        return thread(_undifferentiated(run, frame) if view.symbolic else run, frame, args)
-    call = jax.custom_vjp(lambda frame, args: run(frame, args))
-    state = lambda frame, args: run(frame, args)[1]  # noqa: E731
+    run, types, body = _by_arrays(view, book, frame, args)
+    args = _parted(frame, args)
+    if body is not None:
+        return thread(body, frame, args)
+    call = jax.custom_vjp(lambda frame, args: run(frame, _whole(args)))
+    state = lambda frame, args: run(frame, _whole(args))[1]  # noqa: E731
 
     def fwd(frame, args):
         (frame, args), flags = compat.unsymbolic((frame, args))
-        perturbed = flags[len(flags) - len(args) :] if view.symbolic else None
+        perturbed = flags[len(flags) - len(args[1]) :] if view.symbolic else None
 
         def forward(*xs):
             outs, res = view.fwd(*xs, perturbed=perturbed)
-            return outs, [_Number(x) if isinstance(x, bool | int | float) else x for x in res]
+            return outs, _held(res)
 
-        outs, res = book.under(forward)(frame, *args)
-        res = [x.it if isinstance(x, _Number) else x for x in res]
+        outs, res = book.under(forward)(frame, *_whole(args))
+        outs, res = _arrays(frame, outs), _loose(res)
         if view.symbolic:  # the state may have no derivative, as that of a while: nobody asks yet
             left, pull = state(frame, args), (frame, args)
         else:
             left, pull = jax.vjp(state, frame, args)
         through = None
         if _is_smooth(frame):
-            _, through = jax.vjp(lambda frame: run(frame, args)[0], frame)
-        return (outs, left), (res, pull, through)
+            _, through = jax.vjp(lambda frame: run(frame, _whole(args))[0], frame)
+        return (outs, left), (res, pull, through, frame if has_values(res) else None)
 
     def bwd(kept, cts):
-        (res, pull, through), (couts, cleft) = kept, compat.unsymbolic(cts)[0]
+        (res, pull, through, frame), (couts, cleft) = kept, compat.unsymbolic(cts)[0]
         if view.symbolic and all(map(compat.is_symbolic_zero, jax.tree.leaves(cts[1]))):
             cframe, cargs = jax.tree.map(lambda x: compat.zero_tangent(jax.typeof(x)), pull)
         else:
@@ -135,33 +139,97 @@ def _custom_vjp(view: compat.CustomVjp, book, frame, args):
             cframe, cargs = pull(cleft)
         if through is not None:
             cframe = jax.tree.map(compat.add_tangents, cframe, *through(couts))
-        return cframe, list(map(compat.add_tangents, view.bwd(res, couts), cargs))
+        if frame is None:
+            found = view.bwd(res, couts)
+        else:
+            found = book.under(lambda *x: view.bwd(_loose(x[0]), x[1]))(frame, _held(res), couts)
+            found = _arrays(frame, found)
+        return cframe, (cargs[0], list(map(compat.add_tangents, found, cargs[1])))
 
     call.defvjp(fwd, bwd, symbolic_zeros=view.symbolic)
-    return thread(call, frame, args)
+    return list(map(values.wrapped, types, thread(call, frame, args)))
 
 
-def _undifferentiated(run, frame):
-    """`run`; an error where somebody wants the derivative by what is fed in: the rules around a
-    loop of equinox would say that it is zero, for they look at the arguments alone.
+def _arrays(frame, tree):
+    """What a derivative rule makes, which runs under the rules of values, as arrays."""
+    return values.each(lambda x: materialised(frame, x, "a derivative rule"), tree)
+
+
+def _parted(frame, args: list) -> Any:
+    """The values, and for a derivative rule what it is about: arrays, by which it derives.
+
+    What no array is made of cannot be derived by.
     """
-    error = frame.error(
+    held, arrays = [x if is_value(x) else None for x in args], list(args)
+    for k, x in enumerate(args):
+        if hasattr(x, "materialise") and is_value(x):
+            arrays[k] = materialised(frame, x, "a derivative rule")
+        elif is_value(x):
+            held[k], arrays[k] = _underived(x, _no_rule(frame, x)), zeros(values.typeof(x))
+    return held, arrays
+
+
+def _whole(args) -> list:
+    return [a if x is None else x for x, a in zip(*args, strict=True)]
+
+
+def _by_arrays(view, book, frame, args):
+    """The body, giving arrays; its results as types; what to run instead, on `_parted` operands,
+    where the derivative rule is not about it: a value is changed inside, or is no array's wrapper.
+    """
+    run, symbolic = book.body(view.body, frame), getattr(view, "symbolic", False)
+    outs, end = jax.eval_shape(run, frame.enter(), args)
+    own = [x for x in outs if is_value(x) and not values.is_wrapper(x)]
+    if not own and not end.changed:
+
+        def arrays(inner, args):  # of the frame around, JAX would keep the tracers
+            outs, end = run(inner, args)
+            return _arrays(inner, outs), end
+
+        return arrays, outs, None
+    given = type(own[0]).__name__ if own else ""
+    why = f"a value that a transformation changed at {end.changed}"
+    what = f"entered `{frame.eqn.primitive}` without its derivative rule"
+    note(what, frame.where, f"the rule is about {f'arrays, not {given}' if own else why}")
+    fed = frame.error(
         f"the derivative by a value inside of `{frame.eqn.primitive}` is asked for, whose own rule "
         "knows only derivatives by its arguments",
         "tag a value before it or after it, or use a loop of jax.lax",
     )
 
-    @jax.custom_jvp
-    def fed(feeds):
-        return feeds
+    def body(inner, args):
+        args = _whole(args)
+        if own:
+            args = _underived(args, _no_rule(frame, own[0]))
+        elif symbolic:  # the rules around a loop of equinox look at the arguments alone
+            feeds, shared = _underived((inner.feeds, inner.shared), fed)
+            inner = replace(inner, feeds=feeds, shared=shared)
+        return run(inner, args)
 
-    @fed.defjvp
+    return run, outs, body
+
+
+def _no_rule(frame, x):
+    name, given = frame.eqn.primitive, type(x).__name__
+    what = (
+        f"a derivative through `{name}` is asked for, whose own rule is about arrays, not {given}"
+    )
+    hint = f"give jax.extend.core.primitives.{name}_p a rule for {given}, which binds arrays"
+    return frame.error(what, hint)
+
+
+def _underived(tree, error):
+    """The same; an error where somebody wants a derivative by it, instead of another's."""
+
+    @jax.custom_jvp
+    def same(tree):
+        return tree
+
+    @same.defjvp
     def refuse(primals, tangents):
         raise error
 
-    return lambda inner, args: run(
-        replace(inner, feeds=fed(inner.feeds), shared=fed(inner.shared)), args
-    )
+    return same(tree)
 
 
 class _Number:
@@ -171,21 +239,17 @@ class _Number:
         self.it = it
 
 
+def _held(residuals: list) -> list:
+    return [_Number(x) if isinstance(x, bool | int | float) else x for x in residuals]
+
+
+def _loose(residuals: list) -> list:
+    return [x.it if isinstance(x, _Number) else x for x in residuals]
+
+
 def _is_smooth(frame) -> bool:
     """Whether anything that enters with a frame can have a derivative."""
     return any(map(compat.differentiable, jax.tree.leaves(frame)))
-
-
-def _changed(run, frame, args) -> bool:
-    """Whether a rule changes a value inside, so that the derivative rule no longer applies."""
-    kinds = {type(x).__name__: None for x in args if is_value(x)}
-    changed = ", ".join(kinds) or jax.eval_shape(run, frame.enter(), args)[1].changed
-    if changed:
-        why = f"a value that a transformation changed at {changed}"
-        why = f"arrays, and is given {changed}: derivatives are of the body" if kinds else why
-        what = f"entered `{frame.eqn.primitive}` without its derivative rule"
-        note(what, frame.where, f"the rule is about {why}")
-    return bool(changed)
 
 
 # ---------------------------------------------------------------- branches

@@ -272,7 +272,7 @@ def ask(rule: Callable, frame: Frame, args: list) -> list:
             where=frame.where,
             hint="return what the equation returns: `frame.bind(*args)` gives it",
         )
-    if not frame.changed and not keeps_value(frame, outs):
+    if not frame.changed and not has_values(args) and not keeps_value(frame, outs):
         frame.changed = frame.where or str(eqn.primitive)
     return [
         x if is_value(x) else compat.match_devices(compat.as_array(x), a)

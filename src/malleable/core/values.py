@@ -177,6 +177,19 @@ def materialised(frame, x, what: str):
     return compat.as_array(array)
 
 
+def is_wrapper(x) -> bool:
+    """Whether a value, or its type, is one field, and that the array, as `materialise` says."""
+    if len(jax.tree.leaves(x)) != 1 or not hasattr(x, "materialise"):
+        return False
+    program = jax.make_jaxpr(lambda x: x.materialise())(x).jaxpr
+    return not program.eqns and program.outvars == program.invars
+
+
+def wrapped(like, array):
+    """An array as a value like one that is a wrapper; of an array's type, the array."""
+    return jax.tree.unflatten(jax.tree.structure(like), [array]) if is_value(like) else array
+
+
 def join(frame, what: str, a, b):
     """The type that values of two types can both be turned into: `a` itself, if it will do.
 
