@@ -228,7 +228,7 @@ def run_staged(staged: Staged, book: Rulebook, frame: Frame):
 def run_flat(staged: Staged, book: Rulebook, frame: Frame) -> list:
     """As `run_staged`, to all results: what the function changed in place is not put back."""
     args = list(map(as_operand, staged.args))
-    return list(map(as_operand, run(staged.jaxpr, args, book, frame)))
+    return values.to_vmap(frame, list(map(as_operand, run(staged.jaxpr, args, book, frame))))
 
 
 def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:

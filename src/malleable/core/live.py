@@ -13,7 +13,7 @@ import jax
 from malleable import compat
 from malleable.core.interpret import Rule, Rulebook, Rules, results, run, start
 from malleable.core.marker import Marker
-from malleable.core.values import abstract, flatten, has_values, is_value
+from malleable.core.values import abstract, flatten, has_values, is_value, to_vmap
 from malleable.python_source.changes import links, relinked, watching
 from malleable.signatures import P, R
 
@@ -83,6 +83,6 @@ def live(
         changes.put_back((args, kwargs), new)
         if raised is not None:
             raise raised
-        return out, frame.carry, results(frame)
+        return to_vmap(frame, out), frame.carry, results(frame)
 
     return lived

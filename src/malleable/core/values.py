@@ -303,6 +303,27 @@ def typeof_abstract(x):
     return found[0]
 
 
+def to_vmap(frame, tree):
+    """What a `vmap` around, if there is one, stacks field by field; where that is no stack by its
+    `aval`: of a value whose shape no field changes, the array, and a note of others.
+    """
+
+    def one(x):
+        if not is_value(x) or stacks(x):
+            return x
+        try:
+            static = typeof_abstract(_stack_of(x, 1)).shape == typeof(x).shape
+        except _UNTOLD:
+            static = False
+        if static:
+            return unstacked(frame, x, "a `vmap` around")
+        why = "the stack is none by its `aval`: let only a `vmap` take it, or return an array"
+        note(f"returned {text_of(x)} to a `vmap` around", frame.where, why)
+        return x
+
+    return each(one, tree) if VALUES and compat.is_batched() else tree
+
+
 def row_of(x, sizes: tuple):
     """The type of a row of a value, cut field by field; None where a field has no such axes."""
     leaves, tree = jax.tree.flatten(x)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from jax import lax
 
 import malleable as mal
 from malleable.errors import TransformError
+from tests.core.values.value_classes import KINDS, Diagonal, typed
 from tests.core.values.value_classes import dense as dense_of
-from tests.core.values.value_classes import typed
 
 FIRST = lambda cls, x, like: cls(x, jnp.zeros((like.g.shape[0], *x.shape)))
+AVAL = property(lambda self: jax.ShapeDtypeStruct((self.n,), jnp.float32))
 LAST = lambda cls, x, like: cls(x, jnp.zeros((*x.shape, like.g.shape[-1])))
 
 
@@ -62,3 +64,27 @@ def test_a_feed_whose_axes_are_unknown_is_not_cut():
     with pytest.raises(TransformError, match="Affine has unknown axes"):
         feed = cls(jnp.ones((2, 3)), jnp.ones((2, 2, 3)))
         mal.interpret(f, rules, feeds={"row": feed})(jnp.ones(3))
+
+
+@pytest.mark.parametrize("run", [mal.interpret, mal.live])
+def test_a_vmap_around_returns_a_static_shape_as_an_array(run):
+    rules, make, *_ = KINDS["zero"]
+    f = lambda x, z: run(lambda z: z * 2.0, rules)(z)[0]
+    out = jax.vmap(f, in_axes=(0, None))(jnp.ones(4), make(jnp.ones(3)))
+    assert out.shape == (4, 3) and not out.any()
+
+
+def test_a_static_shape_without_an_array_is_refused_by_a_vmap_around():
+    cls = mal.value(type("Empty", (), {"__annotations__": {"n": int}, "aval": AVAL}), static="n")
+    f = lambda x, z: mal.interpret(lambda z: z * 2.0, {lax.mul_p: lambda _, z, y, **__: z})(z)[0]
+    with pytest.raises(TransformError, match="a `vmap` around of `mul` meets Empty"):
+        jax.vmap(f, in_axes=(0, None))(jnp.ones(4), cls(3))
+
+
+def test_a_vmap_around_notes_what_is_no_stack_by_its_type():
+    f = lambda d: mal.interpret(lambda d: d @ d, KINDS["diagonal"][0])(Diagonal(d))[0]
+    d = jnp.arange(6.0).reshape(2, 3)
+    with mal.listen() as notes:
+        out = jax.vmap(f)(d)
+    assert any("Diagonal" in n.what and "vmap" in n.what for n in notes)
+    np.testing.assert_array_equal(jax.vmap(dense_of)(out), jax.vmap(lambda d: jnp.diag(d * d))(d))
