@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 
 from malleable import Masked, interpret, marker
+from malleable.errors import TransformError
 from tests.rules import assert_same, count, hand_out, twice
 
 SIN = lax.sin_p
@@ -248,3 +249,45 @@ def test_lanes_in_a_scan_and_scans_of_lanes_write_the_same():
     reap = interpret(program, {SIN: hand_out("last")})
     got = interpret(jax.vmap(program), {SIN: hand_out("last")})(BOUNDS)
     assert_same(got[2], jax.vmap(reap)(BOUNDS)[2])
+
+
+def double(x):
+    """Doubles x as often as each of the lanes says."""
+    each = lambda n, x: lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 2.0), (0, x))
+    return jax.vmap(each)(BOUNDS, x)[1]
+
+
+def carrying(step):
+    def rule(frame, x, y, **_):
+        frame.carry = step(frame.carry, x)
+        return frame.bind(x, y)
+
+    return lambda carry: interpret(double, {lax.mul_p: rule}, carry=carry)(jnp.ones(3))[1]
+
+
+def test_a_carry_made_of_what_each_lane_has_is_kept_by_lane():
+    assert_same(carrying(lambda c, x: c + x)(jnp.zeros(3)), jnp.array([0.0, 1.0, 7.0]))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda c, x: c + jnp.arange(3.0),
+        lambda c, x: c + x.sum(),
+        lambda c, x: c.at[x.astype(int)].add(1.0),
+    ],
+)
+def test_a_carry_as_long_as_the_lanes_that_may_be_shared_is_refused(step):
+    with pytest.raises(TransformError, match="may have a row for each example") as caught:
+        carrying(step)(jnp.zeros(3))
+    assert "x[None]" in caught.value.hint and "test_higher_loops.py" in caught.value.where
+
+
+def test_an_axis_in_front_says_that_lanes_share_a_carry():
+    assert_same(
+        carrying(lambda c, x: c + jnp.arange(3.0))(jnp.zeros((1, 3))), 3 * jnp.arange(3.0)[None]
+    )
+
+
+def test_a_carry_as_long_as_the_lanes_that_stays_is_no_matter():
+    assert_same(carrying(lambda c, x: c)(jnp.arange(3.0)), jnp.arange(3.0))

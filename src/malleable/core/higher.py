@@ -40,6 +40,7 @@ from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.analyze import analyze
 from malleable.programs.evaluate import inlined
+from malleable.programs.primitives import kind
 
 
 def cross(book, frame: Frame, args: list) -> list:
@@ -414,17 +415,23 @@ def _while(view: compat.While, book, frame, args):
     root = None if frame.key is None else frame.next_key(shared=True)
     _, frame.feeds = _slices(frame.feeds, None, "a while loop has no known length")
 
-    def one(mine, i, carry, go):
+    def turn(mine, i, carry, consts, tests):
         key = _fold_key(root, i)
         inner = Frame(mine, frame.feeds, frame.shared, key, devices=frame.devices)
         outs = thread(run_body, inner, [*consts, *carry])
         (again,) = thread(run_test, inner, [*tests, *outs])
+        return outs, again, inner.leave()
+
+    def one(mine, i, carry, go):
+        outs, again, end = turn(mine, i, carry, consts, tests)
         again = materialised(frame, again, "the test of a while loop")
-        end = inner.leave()
         end.carry, end.writes = jax.tree.map(  # devices that part ways end with other values
             lambda x: compat.match_devices(x, go), (end.carry, end.writes)
         )
         if jnp.ndim(go):  # one lane per example: those that are done keep what they have
+            if jax.tree.leaves((end.carry, end.writes)):
+                ends = lambda mine, *xs: turn(mine, i, *xs)[-1]  # noqa: E731
+                _check_lanes(frame, jnp.shape(go), ends, mine, carry, consts, tests)
             again = jnp.logical_and(go, again)
             outs, end.carry = _working(frame, go, (outs, end.carry), (carry, mine))
             end.writes = {q: _masked(frame, w, go) for q, w in end.writes.items()}
@@ -515,6 +522,43 @@ def _working(frame, go, new, old):
     if not has_values([*xs, *ys]):
         return select(go, new, old)
     return whole.unflatten(map(one, xs, ys))
+
+
+def _check_lanes(frame, lanes: tuple, step, mine, *args) -> None:
+    """Raise where the frame's state may have a row for each lane or rows that lanes share: of as
+    many rows as lanes, and made of nothing that is known to have one for each.
+    """
+    fits = lambda x: tuple(jnp.shape(x)[: len(lanes)]) == lanes  # noqa: E731
+
+    if jax.tree.structure(jax.eval_shape(step, mine, *args).carry) != jax.tree.structure(mine):
+        return  # until it has settled
+
+    def flat(mine, *args):
+        end = step(mine, *args)
+        return jax.tree.leaves((end.carry, [w.value for w in end.writes.values()]))
+
+    def by_lane(eqn, facts):
+        known = facts[:1] if eqn.primitive.name in kind("write") else facts
+        return [any(known) and fits(v.aval) for v in eqn.outvars]
+
+    program, kept = compat.trace(flat, mine, *args), [False] * len(jax.tree.leaves(mine))
+    ends, rest = program.jaxpr, list(map(fits, jax.tree.leaves(args)))
+    while True:
+        outs = analyze(program, [*kept, *rest], by_lane, operator.or_, False)[0]
+        wide = [a or b for a, b in zip(kept, outs[: len(kept)], strict=True)]
+        if wide == kept:
+            break
+        kept = wide
+    for k, (var, known) in enumerate(zip(ends.outvars, outs, strict=True)):
+        same = k < len(kept) and (var is ends.invars[k] or math.prod(lanes) == 1)
+        if fits(var.aval) and not known and not same:
+            what = "the carry" if k < len(kept) else "what is written"
+            raise frame.error(
+                f"{what}, {values.text_of(var.aval)}, in a while loop under `vmap` may have a row "
+                "for each example, or rows that all examples share",
+                "add an axis in front of what is shared, `x[None]`; make what each example has of "
+                "an operand",
+            )
 
 
 def _has_lanes(x, go) -> bool:
