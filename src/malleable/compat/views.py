@@ -101,17 +101,37 @@ def _remat(eqn):
         if not p["differentiated"]:
             return jax.checkpoint(fun, **again)
 
-        def kept(*args):  # inside a gradient a flag keeps XLA from undoing the recomputation
-            program, out = jax.make_jaxpr(jax.checkpoint(fun, **again), return_shape=True)(*args)
-            (eqn,) = program.jaxpr.eqns
-            eqn = eqn.replace(params=eqn.params | {"differentiated": True})
-            jaxpr = program.jaxpr.replace(eqns=[eqn])
-            outs = jax.core.eval_jaxpr(jaxpr, program.consts, *jax.tree.leaves(args))
-            return jax.tree.unflatten(jax.tree.structure(out), outs)
+        def flagged(program):  # inside a gradient a flag keeps XLA from undoing the recomputation
+            (eqn,) = program.eqns
+            return [eqn.replace(params=eqn.params | {"differentiated": True})]
+
+        def kept(*args):
+            return _edited(flagged, jax.checkpoint(fun, **again), *args)
 
         return kept
 
     return Call(close(p["jaxpr"]), wrap)
+
+
+def switch(index, branches, *operands):
+    """As jax.lax.switch, of an index known to be in range: it is not clamped again."""
+
+    def unclamped(program):
+        eqns = [e for e in program.eqns if e.primitive.name != "clamp"]
+        at = [e.primitive.name for e in eqns].index("cond")
+        eqns[at] = eqns[at].replace(invars=[program.invars[0], *eqns[at].invars[1:]])
+        return eqns
+
+    fun = lambda index, *operands: jax.lax.switch(index, branches, *operands)  # noqa: E731
+    return _edited(unclamped, fun, index, *operands) if len(branches) > 1 else fun(0, *operands)
+
+
+def _edited(eqns_of, fun, *args):
+    """fun(*args), by a program whose equations are eqns_of(program)."""
+    program, out = jax.make_jaxpr(fun, return_shape=True)(*args)
+    jaxpr = program.jaxpr.replace(eqns=eqns_of(program.jaxpr))
+    outs = jax.core.eval_jaxpr(jaxpr, program.consts, *jax.tree.leaves(args))
+    return jax.tree.unflatten(jax.tree.structure(out), outs)
 
 
 def _subfuns(eqn):

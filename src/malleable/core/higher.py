@@ -293,7 +293,8 @@ def _branch(view: compat.Branch, book, frame, args):
 
         return branch
 
-    outs, carry, writes = lax.switch(index, list(map(aligned, runs)), frame.enter(), args)
+    paths = list(map(aligned, runs))
+    outs, carry, writes = compat.switch(index, paths, frame.enter(), args)
     changed = next(filter(None, (end.changed for end in ends)), "")
     end = Frame(carry, draws=max(end.draws for end in ends), changed=changed)
     for q, (value, written) in writes.items():
@@ -380,7 +381,9 @@ def _scan(view: compat.Scan, book, frame, args):
 
     feed, x = jax.tree.map(compat.slice_type, (feeds, xs))
     turned = lambda c, mine, i, feeds, x: one(mine, i, feeds, c, x)  # noqa: E731
-    carry, mine, (*_, end) = _settle(frame, "a scan", turned, carry, jnp.int32(0), feed, x)
+    steps = None if root is None else jnp.arange(view.length)
+    first = jax.tree.map(compat.slice_type, steps)
+    carry, mine, (*_, end) = _settle(frame, "a scan", turned, carry, first, feed, x)
     types = carry, mine
     _check_modes(end.writes, ["unique"], "a scan", "stack")
     stacked = [q for q, w in end.writes.items() if w.mode not in FOLDED]
@@ -397,7 +400,7 @@ def _scan(view: compat.Scan, book, frame, args):
     (carry, frame.carry, folded), (ys, writes) = lax.scan(
         step,
         (carry, mine, folded),
-        (jnp.arange(view.length), feeds, xs),
+        (steps, feeds, xs),
         length=view.length,
         reverse=view.reverse,
         unroll=view.unroll,
@@ -419,10 +422,10 @@ def _while(view: compat.While, book, frame, args):
         key = _fold_key(root, i)
         inner = Frame(mine, frame.feeds, frame.shared, key, devices=frame.devices)
         outs = thread(run_body, inner, [*consts, *carry])
-        (again,) = thread(run_test, inner, [*tests, *outs])
+        (again,) = [None] if tests is None else thread(run_test, inner, [*tests, *outs])
         return outs, again, inner.leave()
 
-    def one(mine, i, carry, go):
+    def one(mine, i, carry, go, tests=tests):
         outs, again, end = turn(mine, i, carry, consts, tests)
         again = materialised(frame, again, "the test of a while loop")
         end.carry, end.writes = jax.tree.map(  # devices that part ways end with other values
@@ -437,29 +440,38 @@ def _while(view: compat.While, book, frame, args):
             end.writes = {q: _masked(frame, w, go) for q, w in end.writes.items()}
         return outs, again, end
 
-    # the test runs once before the loop, then at the end of each step: so it may have state too
-    before = frame.carry
-    (go,) = thread(run_test, frame, [*tests, *carry])
-    go = materialised(frame, go, "the test of a while loop")
+    def test(carry):
+        (go,) = run_test(frame.enter(), [*tests, *carry])[0]
+        return materialised(frame, go, "the test of a while loop")
+
+    # a test with state runs once before the loop, then at the end of each step
+    (go,), left = jax.eval_shape(run_test, frame.enter(), [*tests, *carry])
+    go, before = values.typeof_abstract(go), frame.carry
+    plain = root is None and not go.shape and not jax.tree.leaves((before, left.writes))
+    start = None if root is None else jnp.int32(0)
+    if not plain:
+        (go,) = thread(run_test, frame, [*tests, *carry])
+        go = materialised(frame, go, "the test of a while loop")
     _check_carry(frame, before, frame.carry, "changes its type inside a while loop")
-    turned = lambda c, mine: one(mine, jnp.int32(0), c, go)  # noqa: E731
+    turned = lambda c, mine: one(mine, start, c, go)  # noqa: E731
     carry, mine, (_, again, end) = _settle(frame, "a while loop", turned, carry)
-    go, types = compat.match_devices(go, again), (carry, mine)
+    go, types, likes = values.vary_as(go, again), (carry, mine), again
     _check_modes(
         end.writes, ["stack", "unique", "masked"], "a while loop of unknown length", "last"
     )
 
     def step(state):
         go, i, mine, folded, carry = state
-        carry, go, end = one(mine, i, carry, go)
+        carry, go, end = one(mine, i, carry, *((likes, None) if plain else (go,)))
         carry, mine = _retyped(frame, (carry, end.carry), types)
         folded = {q: _fold_in(frame, w, end.writes[q]) for q, w in folded.items()}
-        return go, i + 1, mine, folded, carry
+        return go, None if i is None else i + 1, mine, folded, carry
 
     folded = {q: _unwritten(w) for q, w in end.writes.items()}
-    state = (go, jnp.int32(0), mine, folded, carry)
-    _, _, frame.carry, folded, carry = lax.while_loop(lambda s: jnp.any(s[0]), step, state)
-    frame.changed = frame.changed or end.changed
+    state = (None if plain else go, start, mine, folded, carry)
+    goes = lambda s: test(s[-1]) if plain else jnp.any(s[0])  # noqa: E731
+    _, _, frame.carry, folded, carry = lax.while_loop(goes, step, state)
+    frame.changed = frame.changed or left.changed or end.changed
     for q, w in folded.items():
         frame.put(q, w)
     return list(carry)
