@@ -211,6 +211,13 @@ jax.tree_util.register_dataclass(
 )
 
 
+def thread(run: Callable, frame: Frame, args: list) -> list:
+    """run(frame, args), with the frame going on from what it handed back."""
+    outs, inner = run(frame.enter(), args)
+    frame.absorb(inner)
+    return outs
+
+
 def fold(old: Write, new: Write, add: Callable = jnp.add) -> Write:
     """What is left of two writes of one name and mode, the second after the first."""
 

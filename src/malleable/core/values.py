@@ -340,7 +340,7 @@ def has_rows(x, sizes: tuple) -> bool:
     then a `vmap` stacked it. Where it makes one of both, by the sizes at hand, a note says so.
     """
     row, whole = row_of(x, sizes), typeof(x)
-    told = None if row is None else _told(row)
+    told = None if row is None else _type_told(row)
     if told is None or ((*sizes, *told.shape), told.dtype) != (tuple(whole.shape), whole.dtype):
         return False
     if stacks(row, len(sizes)):
@@ -356,7 +356,7 @@ def has_rows(x, sizes: tuple) -> bool:
     return True
 
 
-def _told(row):
+def _type_told(row):
     """The type that a value stands for, whose leaves may be types; None where it does not say."""
     try:
         return typeof_abstract(row)
