@@ -213,3 +213,16 @@ def test_an_item_of_an_array_of_jax_is_written_in_place():
         return a
 
     assert f(2.0).tolist() == [2, 0, 0]
+
+
+@pytest.mark.parametrize("c", [1.0, -1.0])
+def test_a_view_of_one_of_two_still_shows_it(c):
+    def f(c):
+        n, j = np.ones(4, np.float32), jnp.ones(4)
+        a = n if c > 0 else j
+        r = a[:2]
+        r *= 2
+        a += 1
+        return r, a, n
+
+    assert_same(f, c)

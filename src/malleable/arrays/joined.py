@@ -157,7 +157,7 @@ def added_to(box: Box, value, changed: Box, alone: bool) -> Box:
     new.immutable = value.immutable if array else box.immutable
     old = to_jax(box.value)
     box.write(jnp.where(box.immutable, old, to_jax(new.value)))
-    if not alone:
+    if not alone or box._base is not None:  # a view is known to what it shows a part of
         return linked(new, [(box, box.immutable, False)])
     others = box.conditions() if hasattr(type(box), "links") else []
     return linked(new, [(x, test, True) for x, test in others])
