@@ -90,8 +90,8 @@ class Steps:
         self.rows = [self._rows(v, found) for v in graph.outputs]
         for node in trimmed:
             self.plan.assume(FINITE, node, NO_NUMBER)
-        for assumed in self.plan.assumed:
-            note(*assumed)
+        for told in self.plan.told:
+            note(*told)
         self.outs = [
             tuple(
                 Span(Start(TIME, 1), width) if d == rows.dim else whole_span(n)

@@ -1,17 +1,25 @@
 """What a change makes dirty: boxes, forwards through a program of any kind."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from malleable import compat
-from malleable.notes import note
 from malleable.rewriting.boxes.dependence import Along, dirty_box, rel, runs_bodies
 from malleable.rewriting.boxes.spans import Box, Span, merged, whole, whole_span
-from malleable.rewriting.graph.graph import Node
-from malleable.rewriting.incremental.loops import ROUNDS, Layers, Rows, forgets
+from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.incremental.loops import (
+    ROUNDS,
+    Choice,
+    Layers,
+    Redecided,
+    Rows,
+    Turns,
+    forgets,
+)
 from malleable.rewriting.incremental.plan import Plan, inside_of, opened
 
 Boxes = tuple[Box, ...]
+FEW = 32  # turns of a loop that are gone through one by one, to see how far a change spreads
 
 
 def mark_dirty(plan: Plan, inputs: Mapping[int, Boxes]) -> dict[int, Boxes]:
@@ -26,7 +34,7 @@ def mark_dirty(plan: Plan, inputs: Mapping[int, Boxes]) -> dict[int, Boxes]:
     for node in plan.nodes:
         if not any(v in nominal for v in node.ins):
             continue
-        made = _dirty_loop(plan, node, nominal) if node.name == "scan" else None
+        made = LOOPS[node.name](plan, node, nominal) if node.name in LOOPS else None
         if made is None:
             made = [_spread(plan, node, nominal, v) for v in node.outs]
             _say(plan, node, nominal, made)
@@ -66,13 +74,13 @@ def _say(plan: Plan, node: Node, nominal: Mapping[int, Boxes], made: Sequence[Bo
         tables = [] if runs_bodies(node.eqn) else rel(node.eqn)
         if not any(isinstance(entry, Along) for entries in tables for entry in entries):
             why = "each of its results may depend on the part that changes"
-            note(f"`{node.name}` is computed whole", compat.where(node.eqn), why)
+            plan.tell(f"`{node.name}` is computed whole", node, why)
 
 
 # ---------------------------------------------------------------- loops
 
 
-def _dirty_loop(plan: Plan, node: Node, nominal: dict) -> "list | None":
+def _scan(plan: Plan, node: Node, nominal: dict) -> list | None:
     """How a scan is gone through when parts of its operands change; None: it is run whole.
 
     Makes an entry in plan.loops; the boxes of the results, () for those that do not change.
@@ -94,7 +102,7 @@ def _dirty_loop(plan: Plan, node: Node, nominal: dict) -> "list | None":
     return _layers(plan, node, view, nominal)
 
 
-def _layers(plan: Plan, node: Node, view: Any, nominal: dict) -> "list | None":
+def _layers(plan: Plan, node: Node, view: Any, nominal: dict) -> list | None:
     """For a change of any kind: the boxes of the state are a fixpoint."""
     consts, carry, xs = view.split(node.ins)
     graph = opened(view.body)
@@ -104,26 +112,127 @@ def _layers(plan: Plan, node: Node, view: Any, nominal: dict) -> "list | None":
         if v in nominal:
             given[a] = merged([box[1:] for box in nominal[v]], plan.shape(v)[1:])
     state = {a: nominal[v] for a, v in zip(h, carry, strict=True) if v in nominal}
-    shapes = {a: tuple(graph.avals[a].shape) for a in h}
-    for turn in range(ROUNDS + 2):
+
+    def turn(state: dict) -> tuple[Plan, dict]:
         inner = inside_of(plan, graph, consts, c)
-        found = mark_dirty(inner, given | state)
-        new = dict(state)
-        for a, b in zip(h, graph.outputs, strict=False):
-            if b in found:
-                boxes = merged([*state.get(a, ()), *found[b]], shapes[a])
-                new[a] = (whole(shapes[a]),) if boxes != state.get(a) and turn >= ROUNDS else boxes
-        if new == state:
-            break
-        state = new
-    else:
+        return inner, mark_dirty(inner, given | state)
+
+    rest = _at_rest(graph, h, state, turn, view.length)
+    if rest is None:
         return None
+    inner, found, state = rest
     partial = [a for a, boxes in (given | state).items() if boxes != (inner.whole(a),)]
     if not partial:
         return None
     plan.loops[node.outs[0]] = Layers(node, view, inner)
+    plan.rely_on(inner)
     out = [state.get(a, ()) for a in h]
     for v, b in zip(node.outs[len(h) :], graph.outputs[len(h) :], strict=True):
         lead = whole_span(plan.shape(v)[0])
         out.append(tuple((lead, *box) for box in found.get(b, ())))
     return out
+
+
+def _at_rest(
+    graph: Graph, h: Sequence[int], state: dict, turn: Callable, length: int | None
+) -> tuple[Plan, dict, dict] | None:
+    """(plan of the body, what is dirty in it, the dirty boxes of the state) for all turns.
+
+    length: how many turns there are, None where that is not known. Of few turns as many are
+    enough; of more, the boxes of a state that does not come to rest are all of it.
+    """
+    shapes = {a: tuple(graph.avals[a].shape) for a in h}
+    is_short = length is not None and length <= FEW
+    for k in range((length or 0) + 1 if is_short else ROUNDS + 3):
+        inner, found = turn(state)
+        new = dict(state)
+        for a, b in zip(h, graph.outputs, strict=False):
+            if b in found:
+                boxes = merged([*state.get(a, ()), *found[b]], shapes[a])
+                grows = boxes != state.get(a) and k >= ROUNDS and not is_short
+                new[a] = (whole(shapes[a]),) if grows else boxes
+        if new == state or (is_short and k == length):
+            return inner, found, state
+        state = new
+    return None
+
+
+def _while(plan: Plan, node: Node, nominal: dict) -> list | None:
+    """A `while` whose turns go part by part; None where how often it turns may change.
+
+    Each lane may decide for itself, as under vmap.
+    """
+    view: Any = compat.view(node.eqn)
+    consts, fixed, carry = view.split(node.ins)
+    graph, deciding = opened(view.body), opened(view.cond)
+    h, asked = graph.inputs[len(fixed) :], deciding.inputs[len(consts) :]
+    given = {a: nominal[v] for v, a in zip(fixed, graph.inputs, strict=False) if v in nominal}
+    state = {a: nominal[v] for v, a in zip(carry, h, strict=True) if v in nominal}
+
+    def turn(state: dict) -> tuple[Plan, dict]:
+        inner = inside_of(plan, graph, fixed, graph.inputs[: len(fixed)])
+        return inner, mark_dirty(inner, given | state)
+
+    for _ in range(2):
+        if (rest := _at_rest(graph, h, state, turn, None)) is None:
+            return None
+        inner, _, state = rest
+        test = inside_of(plan, deciding, consts, deciding.inputs[: len(consts)])
+        parts = {
+            a: nominal[v] for v, a in zip(consts, deciding.inputs, strict=False) if v in nominal
+        }
+        parts |= {b: state[a] for a, b in zip(h, asked, strict=True) if a in state}
+        decides: Any = mark_dirty(test, parts).get(deciding.outputs[0], ())
+        if not decides or len(state) == len(h):
+            break
+        lanes = test.shape(deciding.outputs[0])
+        if len(decides) > 1 or any(inner.shape(a)[: len(lanes)] != lanes for a in h):
+            return None
+        state |= {a: ((*decides[0], *inner.whole(a)[len(lanes) :]),) for a in h if a not in state}
+    if any(len(boxes) > 1 for p in (inner, test) for boxes in p.boxes.values()):
+        return None
+    for lanes in decides:  # one number that changes is how often all of it turns
+        if (
+            not lanes
+            or len(state) < len(h)
+            or any(b[: len(lanes)] != lanes for (b,) in state.values())
+        ):
+            return None
+    if all(boxes == (inner.whole(a),) for a, boxes in state.items()):
+        return None
+    loop = Turns(node, view, inner, test, bool(decides))
+    if loop.needs_more():
+        return None
+    plan.loops[node.outs[0]] = loop
+    return [state.get(a, ()) for a in h]
+
+
+def _cond(plan: Plan, node: Node, nominal: dict) -> list | None:
+    """A `cond`, of which parts of the operands change; the whole of it where it decides anew."""
+    which, *ins = node.ins
+    view: Any = compat.view(node.eqn)
+    inners: list[Plan] = []
+    made: list[Boxes] = [()] * len(node.outs)
+    for branch in view.branches:
+        graph = opened(branch)
+        inner = inside_of(plan, graph, ins, graph.inputs)
+        given = {a: nominal[v] for v, a in zip(ins, graph.inputs, strict=True) if v in nominal}
+        found = mark_dirty(inner, given)
+        for k, (v, u) in enumerate(zip(graph.outputs, node.outs, strict=True)):
+            if boxes := found.get(v):
+                made[k] = merged([*made[k], *boxes], plan.shape(u))
+        inners.append(inner)
+    if which in nominal:
+        made = [(plan.whole(v),) for v in node.outs]
+        why = "only where what decides stays, parts of its branch are enough"
+        plan.tell("`cond` is computed whole where another branch is taken", node, why)
+    elif not any(made):
+        return made
+    kind = Redecided if which in nominal else Choice
+    plan.loops[node.outs[0]] = kind(plan, node, inners)
+    for inner in inners:
+        plan.rely_on(inner)
+    return made
+
+
+LOOPS = {"scan": _scan, "while": _while, "cond": _cond}

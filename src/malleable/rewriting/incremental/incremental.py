@@ -168,6 +168,8 @@ class Program:
             plan.boxes |= boxes
             self.keep = self._asked()
             note("an update computes all", "", "parts would cost more than the function does")
+        for told in plan.told:
+            note(*told)
 
     def _input(self, argument, path) -> int:
         if (argument, path) not in self.places:

@@ -12,7 +12,7 @@ from malleable.programs.evaluate import evaluate
 from malleable.rewriting.boxes.blocks import cut
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Node
-from malleable.rewriting.incremental.plan import Plan, asked_for, execute, opened
+from malleable.rewriting.incremental.plan import CHEAP, Plan, asked_for, execute, opened
 from malleable.rewriting.incremental.run import Run, zeros
 
 TIME = "t"  # the symbol of the row that is new
@@ -90,6 +90,9 @@ def read_from_before(inner: Plan, results: Callable[[Run], Any]) -> list[int]:
     """The values of a body that results(an update of it) reads from before."""
     every = {v: inner.type_of(v) for v in inner.boxes}
     ins = inner.graph.inputs
+    if TIME not in inner.limits:  # what does not change is kept as well, where it costs something
+        dear = [u for node in inner.nodes if node.name not in CHEAP for u in node.outs]
+        every |= {u: inner.type_of(u) for u in dear if not inner.is_constant(u)}
     types = {v: inner.type_of(v) for v in ins}
 
     def trial(kept):
@@ -203,7 +206,8 @@ class Choice:
         return self._keep
 
     def _results(self, inner: Plan, run: Run) -> list[list]:
-        boxes = [self.plan.boxes.get(v, (self.plan.whole(v),)) for v in self.node.outs]
+        """The blocks of the results that change; none of the others."""
+        boxes = [self.plan.boxes.get(v, ()) for v in self.node.outs]
         outs = zip(inner.graph.outputs, boxes, strict=True)
         return [[run.read(v, box) for box in mine] for v, mine in outs]
 
@@ -247,6 +251,28 @@ class Choice:
         index = run.whole(which).astype(jnp.int32)
         outs, states = lax.switch(index, [branch(k) for k in range(len(self.inners))])
         return outs, states
+
+
+class Redecided(Choice):
+    """A `cond` in an update that may decide anew: another branch starts, the same one goes on."""
+
+    def start(self, xs: Sequence) -> tuple[list, Any]:
+        outs, states = super().start(xs)
+        return outs, (xs[0], states)
+
+    def step(self, run: Run, node: Node, states: Any) -> tuple[list, Any]:
+        before, of_branches = states
+        index, *operands = map(run.whole, node.ins)
+
+        def other() -> tuple[list, Any]:
+            outs, new = super(Redecided, self).start([index, *operands])
+            return [[x] for x in outs], new
+
+        def same() -> tuple[list, Any]:
+            return super(Redecided, self).step(run, node, of_branches)
+
+        outs, new = lax.cond(index == before, same, other)
+        return outs, (index, new)
 
 
 class Turns:

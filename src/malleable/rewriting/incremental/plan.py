@@ -28,8 +28,8 @@ class Plan:
     known of the inputs; rows: the dimension that runs in time of a value, and how many rows of it
     are known before the first; rings: how many of the latest rows are kept, where not all are;
     narrowed: by (result, operand), the span of a dimension that is read of it; odd: what may be no
-    number, or have no derivative, where rows are not known yet; assumed: (what, line, why) of what
-    a step relies on and cannot be proved.
+    number, or have no derivative, where rows are not known yet; told: notes (what, line, why): on
+    what a step relies that cannot be proved, and what is computed whole.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Plan:
         self.narrowed: dict[tuple[int, int], tuple[int, Span]] = {}
         self.poison, self.masking = poison, set()
         self.odd: compat.Eqn | None = None
-        self.assumed: dict[tuple[str, str, str], None] = {}
+        self.told: dict[tuple[str, str, str], None] = {}
         self.memo: dict[Any, Any] = {}  # what was found out about constants
         self._folded: dict[int, Any] = dict(constants or {})
         self._constant: set[int] = {v for v in range(len(graph.avals)) if self._is_literal(v)}
@@ -60,13 +60,17 @@ class Plan:
         value = self.graph.value(v)
         return value is not None and not isinstance(value, compat.Tracer)
 
+    def tell(self, what: str, node: Node, why: str) -> None:
+        """Say something of a line of the program in a note, once the plan is made."""
+        self.told[what, compat.where(node.eqn), why] = None
+
     def assume(self, what: str, node: Node, why: str) -> None:
-        self.assumed[what, compat.where(node.eqn), why] = None
+        self.tell(what, node, why)
         self.masking.add(node.outs[0])
 
     def rely_on(self, inner: "Plan") -> None:
-        """What is odd or assumed inside of a loop or a branch is so around it."""
-        self.odd, self.assumed = self.odd or inner.odd, self.assumed | inner.assumed
+        """What is odd, or told, inside of a loop or a branch is so around it."""
+        self.odd, self.told = self.odd or inner.odd, self.told | inner.told
 
     def shape(self, v: int) -> tuple[int, ...]:
         return tuple(self.graph.avals[v].shape)
