@@ -61,6 +61,8 @@ class Sequences:
             "first": lambda: a + a[0],
             "scan and its state": lambda: (lambda c, y: y + c)(*self._recur(a)),
             "every other row": lambda: jnp.repeat(a[::2], 2, 0),
+            "branch": lambda: lax.cond(a[0, 0] > 0, jnp.sin, lambda a: self._behind(a, 1), a),
+            "turns": lambda: lax.while_loop(lambda c: (c**2).sum() > 1, lambda c: c / 2, a),
         }
 
     def _causal(self, a, b):
@@ -86,7 +88,16 @@ class Sequences:
             "transposed": lambda: jnp.cumsum(a.T, 1).T,
             "merged": lambda: jnp.tanh(a).reshape(LENGTH, WIDTH, 1).reshape(LENGTH, WIDTH),
             "ahead and behind": lambda: self._ahead(a),
+            "looked up": lambda: self._looked_up(a),
+            "turns of each row": lambda: jax.vmap(_halved)(a),
+            "turns": lambda: lax.fori_loop(0, jnp.int32(2), lambda i, c: jnp.sin(c) * b, a),
         }
+
+    def _looked_up(self, a):
+        places = np.arange(LENGTH) - self.rng.integers(0, 3, LENGTH)
+        if self.rng.random() < 0.2:
+            places[self.rng.integers(LENGTH)] += 1
+        return a[np.clip(places, 0, LENGTH - 1)]
 
     def _behind(self, a, k):
         return jnp.concatenate([self._array(k, WIDTH), a[:-k]])
@@ -150,7 +161,7 @@ class Sequences:
         low = float(
             self.rng.choice([-np.inf, -1e30, -1e9, -10.0, 0.0], p=[0.4, 0.2, 0.2, 0.1, 0.1])
         )
-        how = self.rng.integers(6) if strict else 6
+        how = self.rng.integers(7) if strict else 7
         if how == 0:
             s = s + np.where(mask, 0.0, low)
         elif how == 1:
@@ -158,7 +169,9 @@ class Sequences:
         elif how == 2:
             same = jnp.floor(a[:, 0])[:, None] == jnp.floor(a[:, 0])[None]
             s = jnp.where(same & mask, s, low)
-        elif how <= 5:
+        elif how == 3:  # keys that are left out
+            s = jnp.where((mask & (b[:, 0] > 0)) | np.eye(LENGTH, dtype=bool), s, low)
+        elif how <= 6:
             s = jnp.where(mask, s, low)
         if self.rng.random() < 0.2:
             s = self._behind_rows(s)
@@ -180,6 +193,10 @@ class Sequences:
     def _linear(self, a, b):
         s = self._flipped(np.tril(np.ones((LENGTH, LENGTH)))) * (a @ b.T)
         return s @ b if self.rng.random() < 0.7 else jnp.einsum("ts,ts,sd->td", s, s, a)
+
+
+def _halved(row):
+    return lax.while_loop(lambda c: (c**2).sum() > 1, lambda c: c / 2, row)
 
 
 def example(seed: int) -> np.ndarray:

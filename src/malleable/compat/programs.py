@@ -42,6 +42,17 @@ def trace(fun: Callable, *avals) -> Jaxpr:
         return jax.make_jaxpr(fun)(*avals)
 
 
+def expanded(eqn: Eqn) -> Jaxpr:
+    """The program of a `call_hi_primitive`, which hides its body in an object (from JAX 0.11)."""
+    hidden = eqn.params["_prim"]
+
+    def body(*leaves):
+        return jax.tree.leaves(hidden.expand(*jax.tree.unflatten(hidden.in_tree, leaves)))
+
+    avals: list[Any] = [v.aval for v in eqn.invars]
+    return trace(body, *(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals))
+
+
 def static_arguments(fun: Callable) -> frozenset:
     """Numbers and names of the arguments that a jitted function does not trace."""
     info = getattr(fun, "_jit_info", None)

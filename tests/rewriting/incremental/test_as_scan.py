@@ -99,6 +99,20 @@ PROGRAMS = {
     "turns that never end for rows of zeros": lambda v: jnp.cumsum(
         jax.vmap(lambda r: lax.while_loop(lambda c: (c**2).sum() < 5, lambda c: c * 2, r))(v), 0
     ),
+    "keys that are left out": lambda v: attend(
+        jnp.where(CAUSAL & (v[:, 0] > 0)[None] | np.eye(T, dtype=bool), v @ v.T, -jnp.inf), v
+    ),
+    "a bias of keys": lambda v: attend(
+        v @ v.T + jnp.where(CAUSAL & (v[:, 0] > 0)[None] | np.eye(T, dtype=bool), 0, -1e9), v
+    ),
+    "rows looked up at places before": lambda v: jnp.asarray(v)[np.arange(T) // 2 * 2] * v,
+    "rows of several places before": lambda v: jnp.take(
+        v, np.maximum(np.arange(T)[:, None] - np.arange(3), 0), axis=0
+    ).sum(1),
+    "columns convolved one by one": lambda v: jax.vmap(lambda a, w: jnp.convolve(a, w)[:T], 1, 1)(
+        v, x(5, D)
+    ),
+    "bins": lambda v: jnp.cumsum(jnp.digitize(v, np.linspace(-2, 2, 9)), 0) / 2.0,
     "strictly causal": lambda v: jnp.cumsum(jnp.concatenate([jnp.ones((1, D)), v[:-1]]), 0),
 }
 
@@ -186,6 +200,12 @@ REFUSED = {
     "every other row": lambda v: v[::2],
     "a number": lambda v: v.sum(),
     "rows that do not change": lambda v: jnp.ones((T, D)),
+    "rows looked up at places behind": lambda v: jnp.asarray(v)[
+        np.minimum(np.arange(T) + 1, T - 1)
+    ],
+    "keys that are left out, and no mask": lambda v: attend(
+        jnp.where((v[:, 0] > 0)[None] | np.eye(T, dtype=bool), v @ v.T, -jnp.inf), v
+    ),
     "a later row": lambda v: jnp.concatenate([v[1:], v[:1] * 0]),
     "pairs of rows": lambda v: v @ v.T,
 }
@@ -269,6 +289,19 @@ def test_keys_and_values_are_kept_and_nothing_else():
     assert len(kept) == 2
     assert [size for _, size, _ in kept] == [4 * T * D] * 2
     assert all("test_as_scan.py" in line for _, _, line in kept)
+
+
+def test_a_mask_of_keys_is_no_matrix_in_the_carry():
+    def f(v):
+        keys = CAUSAL & (v[:, 0] > 0)[None] | np.eye(T, dtype=bool)
+        return attend(jnp.where(keys, v @ v.T, -jnp.inf), v)
+
+    _, step = as_scan(f, x(T, D))
+    assert sorted(text for text, _, _ in step.kept.values()) == [
+        "bool[1,12]",
+        "float32[12,4]",
+        "float32[4,12]",
+    ]
 
 
 def test_of_a_window_that_slides_the_rows_within_it_are_kept():

@@ -112,13 +112,8 @@ def call_hi_primitive(w, eqn, *ins):
     hidden = eqn.params["_prim"]
     if type(hidden).__name__ == "SearchSorted" and ins[0].rank == 1:
         return searchsorted(w, eqn, ins, hidden.side)
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-
-    def expanded(*leaves):
-        return jax.tree.leaves(hidden.expand(*jax.tree.unflatten(hidden.in_tree, leaves)))
-
     with compat.source(eqn):
-        return w.inline(compat.trace(expanded, *avals), ins)
+        return w.inline(compat.expanded(eqn), ins)
 
 
 def searchsorted(w, eqn, ins, side: str) -> str:

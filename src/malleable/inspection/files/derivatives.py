@@ -89,11 +89,7 @@ def expanded(reader, eqn: compat.Eqn, name: str) -> tuple[str, dict[str, Any]]:
     """A function that hides its body: a call, or one with a custom derivative if it has any."""
     prim = eqn.params["_prim"]
     avals = [v.aval for v in eqn.invars]
-
-    def run(*args):
-        return jax.tree.leaves(prim.expand(*jax.tree.unflatten(prim.in_tree, args)))
-
-    body = compat.trace(run, *avals)
+    body = compat.expanded(eqn)
     if not tangents(eqn.outvars) or not tangents(eqn.invars):
         return "jit", {"body": reader.body(body, name.lower()), "name": name.lower()}
 

@@ -16,7 +16,7 @@ from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
-from malleable.rewriting.incremental.causal import NotCausal, Rows, prove, refuse
+from malleable.rewriting.incremental.causal import WAYS, NotCausal, Rows, prove, refuse
 from malleable.rewriting.incremental.forms import map_at_once, trim_kernels
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
@@ -121,13 +121,13 @@ class Steps:
         return n
 
     def _proved(self, graph) -> tuple[Plan, dict]:
-        """The plan; where two dimensions run in time, by the first of them or by the last."""
+        """The plan, by the first way of those that there are on which rows need no later ones."""
         error: NotCausal | None = None
-        for first in (True, False):
+        for way in WAYS:
             plan = Plan(graph, {TIME: (0, self.length - self.width)}, poison=self.poison)
             try:
                 given = {v: Rows(self.axis % len(plan.shape(v)), 0, {}) for v in graph.inputs}
-                found = prove(plan, given, self.width, first)
+                found = prove(plan, given, self.width, way)
                 narrow(plan, found, self.width)
                 return plan, found
             except NotCausal as refused:

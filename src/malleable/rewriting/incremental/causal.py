@@ -14,7 +14,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.rewriting.boxes.dependence import Along, Before, rel, runs_bodies
+from malleable.rewriting.boxes.dependence import ELEMENTWISE, Along, Before, rel, runs_bodies
 from malleable.rewriting.boxes.spans import Span, Start
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.loops import ROUNDS, TIME, Choice, Layers, Recurrence, Turns
@@ -59,6 +59,20 @@ class Rows(NamedTuple):
     loose: dict[int, Loose]
 
 
+class Way(NamedTuple):
+    """What is tried, of what may be seen in two ways.
+
+    first: where two dimensions of a value run in time, it is computed by the first of them, or by
+    the last; across: what a constant of rows and columns meets, as a mask meets keys, is columns.
+    """
+
+    first: bool
+    across: bool
+
+
+WAYS = [Way(first, across) for across in (True, False) for first in (True, False)]
+
+
 class NotCausal(TransformError):
     """A program whose rows need later ones was asked for as a scan."""
 
@@ -72,10 +86,9 @@ def refuse(node: Node | None, why: str) -> NotCausal:
     )
 
 
-def prove(plan: Plan, given: dict[int, Rows], width: int, first: bool) -> dict[int, Rows | None]:
+def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int, Rows | None]:
     """How each value runs in time; puts what `width` new rows change into plan.boxes.
 
-    first: where two dimensions of a value run in time, the first is the one it is computed by.
     None stands for the last state of a loop over time.
     """
     found: dict[int, Rows | None] = dict(given)
@@ -88,15 +101,15 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, first: bool) -> dict[i
         if any(found[v] is None for v in moving):
             raise refuse(node, "the last state of a loop over all rows is used")
         if node.name == "scan":
-            made = _loop_in_time(plan, node, found, width, first)
+            made = _loop_in_time(plan, node, found, width, way)
         elif node.name == "cond":
-            made = _choice(plan, node, found, width, first)
+            made = _choice(plan, node, found, width, way)
         elif node.name == "while":
-            made = _turns(plan, node, found, width, first)
+            made = _turns(plan, node, found, width, way)
         elif runs_bodies(node.eqn):
             raise refuse(node, f"what `{node.name}` decides or carries may change with any row")
         else:
-            made = [_through(plan, node, found, first)] * len(node.outs)
+            made = [_through(plan, node, found, way)] * len(node.outs)
         for v, rows in zip(node.outs, made, strict=True):
             if rows != ():
                 found[v] = rows
@@ -131,7 +144,7 @@ class Part(NamedTuple):
     wide: int = 0
 
 
-def _through(plan: Plan, node: Node, found: dict, first: bool) -> Rows:
+def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
     rows: dict[int, Part] = {}
     loose: list[Part] = []
@@ -149,10 +162,12 @@ def _through(plan: Plan, node: Node, found: dict, first: bool) -> Rows:
                 loose.append(_carried_to(node, k, d, entries[d], low, beyond))
     kept = [p for p in rows.values() if p.dim is not None]
     if dims := sorted({p.dim for p in kept if p.dim is not None}):
-        dim = dims[0 if first else -1]
-        lag = min(p.lag for p in kept if p.dim == dim)
+        own = dim = dims[0 if way.first else -1]
+        lag = min(p.lag for p in kept if p.dim == own)
+        if way.across and len(dims) == 1 and not loose:
+            dim = _rows_of_constant(plan, node, tables, own)
     else:
-        dim, lag = _triangle(plan, node, rows)
+        dim, lag = _mixed(plan, node, rows)
     columns = [p.lag for p in loose if p.dim is not None] + [p.lag for p in kept if p.dim != dim]
     if columns:
         lag = min(lag, max(0, min(columns)))  # a row is made when the columns up to it are known
@@ -168,6 +183,21 @@ def _through(plan: Plan, node: Node, found: dict, first: bool) -> Rows:
         low = min(p.lag for p in mine)
         out.loose[o] = Loose(low, _beyond(plan, node, found, mine, out, o, low))
     return out
+
+
+def _rows_of_constant(plan: Plan, node: Node, tables: Sequence, dim: int) -> int:
+    """The dimension along which a constant has rows, where it meets columns; else their own."""
+    shape = plan.shape(node.outs[0])
+    if node.name not in ELEMENTWISE:
+        return dim
+    for v, entries in zip(node.ins, tables, strict=True):
+        c = plan.small_constant(v)
+        if c is None or c.ndim < len(shape) or c.shape[dim] == 1:
+            continue
+        for d, n in enumerate(c.shape):
+            if d != dim and n == shape[dim] and entries[d] == Along(d):
+                return d
+    return dim
 
 
 def _carried_to(node: Node, k: int, d: int, entry: Any, lag: int, beyond: Beyond | None) -> Part:
@@ -228,9 +258,14 @@ def _check_gone(plan: Plan, node: Node, gone: Sequence[Part]) -> None:
             plan.assume(FINITE, node, NO_NUMBER)
 
 
-def _triangle(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
-    """A constant matrix that mixes rows: their dimension, and the lag by what in it is not 0."""
+def _mixed(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
+    """A constant that mixes rows: their dimension, and the lag.
+
+    A matrix, of which what is not 0 counts, or the places at which rows are looked up.
+    """
     (k, part), *others = rows.items()
+    if node.name == "gather" and not others and (found := _looked_up(plan, node, k, part)):
+        return found
     if node.name == "dot_general" and not others:
         contracted = node.params["dimension_numbers"][0]
         matrix, entries = plan.small_constant(node.ins[1 - k]), rel(node.eqn)[1 - k]
@@ -243,10 +278,29 @@ def _triangle(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
     raise refuse(node, f"`{node.name}` needs all rows")
 
 
+def _looked_up(plan: Plan, node: Node, k: int, part: Part) -> tuple[int, int] | None:
+    """Row i is row places[i] of the operand, so its lag is the least of i - places[i]."""
+    numbers, places = node.params["dimension_numbers"], plan.small_constant(node.ins[1])
+    if k > 0 or places is None or part.source not in numbers.collapsed_slice_dims:
+        return None
+    if part.source not in numbers.start_index_map:
+        return None
+    n = plan.shape(node.ins[0])[part.source]
+    places = np.broadcast_to(places, plan.shape(node.ins[1]))
+    places = np.clip(places[..., numbers.start_index_map.index(part.source)].astype(int), 0, n - 1)
+    out = [d for d in range(len(plan.shape(node.outs[0]))) if d not in numbers.offset_dims]
+    lags = [(int((at - places).min()), -k) for k, at in enumerate(np.indices(places.shape))]
+    lags = [lag for lag in lags if places.shape[-lag[1]] > 1]
+    if not lags:
+        return None
+    lag, k = max(lags)
+    return out[-k], part.lag + lag
+
+
 # ---------------------------------------------------------------- loops
 
 
-def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) -> list:
+def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> list:
     """How the results of a scan run in time; () for one that does not change.
 
     Over rows that run in time it goes on from its state; over anything else it is layers.
@@ -277,7 +331,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, first: bool) 
 
     def turn(state: dict) -> tuple[Plan, dict]:
         inner = inside_of(plan, graph, consts, c)
-        return inner, prove(inner, given | state, width, first)
+        return inner, prove(inner, given | state, width, way)
 
     inner, inside, state = _at_rest(node, graph, h, state, turn)
     narrow(inner, inside, width)
@@ -303,7 +357,7 @@ def _at_rest(node: Node, graph: Any, h: Sequence[int], state: dict, turn: Callab
     raise refuse(node, "the state of a loop reaches further back in each turn")
 
 
-def _choice(plan: Plan, node: Node, found: dict, width: int, first: bool) -> list:
+def _choice(plan: Plan, node: Node, found: dict, width: int, way: Way) -> list:
     """How the results of a `cond` run in time, whichever branch is taken."""
     which, *ins = node.ins
     if which in found:
@@ -315,7 +369,7 @@ def _choice(plan: Plan, node: Node, found: dict, width: int, first: bool) -> lis
         graph = opened(branch)
         inner = inside_of(plan, graph, ins, graph.inputs)
         given = {a: found[v] for v, a in zip(ins, graph.inputs, strict=True) if v in found}
-        inside = prove(inner, given, width, first)
+        inside = prove(inner, given, width, way)
         narrow(inner, inside, width)
         for k, v in enumerate(graph.outputs):
             if v not in inside:
@@ -329,7 +383,7 @@ def _choice(plan: Plan, node: Node, found: dict, width: int, first: bool) -> lis
     return made
 
 
-def _turns(plan: Plan, node: Node, found: dict, width: int, first: bool) -> list:
+def _turns(plan: Plan, node: Node, found: dict, width: int, way: Way) -> list:
     """How the results of a `while` run in time, if each turn goes row by row.
 
     What decides is the same for all rows, or each row decides for itself.
@@ -343,14 +397,14 @@ def _turns(plan: Plan, node: Node, found: dict, width: int, first: bool) -> list
 
     def turn(state: dict) -> tuple[Plan, dict]:
         inner = inside_of(plan, graph, fixed, graph.inputs[: len(fixed)])
-        return inner, prove(inner, given | state, width, first)
+        return inner, prove(inner, given | state, width, way)
 
     for _ in range(2):
         inner, _, state = _at_rest(node, graph, h, state, turn)
         test = inside_of(plan, deciding, consts, deciding.inputs[: len(consts)])
         rows = {a: found[v] for v, a in zip(consts, deciding.inputs, strict=False) if v in found}
         rows |= {b: state[a] for a, b in zip(h, asked, strict=True) if a in state}
-        decides: Any = prove(test, rows, width, first).get(deciding.outputs[0], ())
+        decides: Any = prove(test, rows, width, way).get(deciding.outputs[0], ())
         if decides == () or len(state) == len(h):
             break
         if decides is None:

@@ -37,6 +37,10 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
     operations on (B, T, ...). known(value): the constant that a value is, or None.
     """
     for node in graph.order():
+        if node.name == "reshape" and (order := node.params["dimensions"]) is not None:
+            new = graph.trace(functools.partial(_in_order, order, node), node.ins, node)
+            graph.replace({node.outs[0]: new[0]})
+    for node in graph.order():
         if node.name in WRITES:
             _join(graph, node, known)
         elif node.name == "select_n":
@@ -192,6 +196,11 @@ def _slice_of_joined(graph: Graph, node: Node) -> None:
         return lax.concatenate(cut, d) if len(cut) > 1 else cut[0]
 
     graph.replace({node.outs[0]: graph.trace(sliced, [v for v, *_ in parts], node)[0]})
+
+
+def _in_order(order: Sequence[int], node: Node, x: Any) -> Any:
+    """A reshape that takes the dimensions in another order, in two steps."""
+    return lax.reshape(lax.transpose(x, order), node.params["new_sizes"])
 
 
 def _with(places: Sequence[int], d: int, at: int) -> tuple[int, ...]:

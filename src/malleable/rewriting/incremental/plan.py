@@ -221,6 +221,10 @@ def opened(program: compat.Jaxpr) -> Graph:
         return bool(compat.bodies(eqn.params)) and isinstance(compat.view(eqn), calls)
 
     graph = Graph.of(program, inline)
+    while hidden := [node for node in graph.order() if node.name == HIDDEN]:
+        for node in hidden:
+            outs = graph.splice(compat.expanded(node.eqn), node.ins, node)
+            graph.replace(dict(zip(node.outs, outs, strict=True)))
     while any(_decide(graph, node) for node in graph.order() if node.name == "cond"):
         pass  # in a branch there may be more of them
     for node in graph.nodes:
@@ -248,11 +252,14 @@ def _decide(graph: Graph, node: Node) -> bool:
 
 # those whose own derivative is that of their bodies, only better rounded
 SAME_DERIVATIVE = {"_softmax", "logaddexp", "_logsumexp", "logsumexp"}
+HIDDEN = "call_hi_primitive"  # a call of a body, and of a derivative, in an object
 
 
 def own_derivative(program: compat.Jaxpr) -> compat.Eqn | None:
     """A call in a program with another derivative than that of its body, if there is one."""
     for eqn in program.eqns:
+        if eqn.primitive.name == HIDDEN and not _is_of_jax(eqn):
+            return eqn
         inside = compat.bodies(eqn.params)
         if isinstance(compat.view(eqn), compat.CustomJvp | compat.CustomVjp):
             names = {body.jaxpr.debug_info.func_name for body in inside}
@@ -262,6 +269,10 @@ def own_derivative(program: compat.Jaxpr) -> compat.Eqn | None:
             if (found := own_derivative(body)) is not None:
                 return found
     return None
+
+
+def _is_of_jax(eqn: compat.Eqn) -> bool:
+    return type(eqn.params["_prim"]).__module__.partition(".")[0] == "jax"
 
 
 def without_derivative(eqn: compat.Eqn | None, why: str, tree: Any) -> Any:
