@@ -112,6 +112,10 @@ PROGRAMS = {
     "columns convolved one by one": lambda v: jax.vmap(lambda a, w: jnp.convolve(a, w)[:T], 1, 1)(
         v, x(5, D)
     ),
+    "the first row is taken away": lambda v: jnp.tanh(v - v[0]) * jnp.linalg.norm(v[:1]),
+    "a mean that begins with the first row": lambda v: lax.scan(
+        lambda h, r: (0.9 * h + 0.1 * r,) * 2, v[0], v
+    )[1],
     "bins": lambda v: jnp.cumsum(jnp.digitize(v, np.linspace(-2, 2, 9)), 0) / 2.0,
     "strictly causal": lambda v: jnp.cumsum(jnp.concatenate([jnp.ones((1, D)), v[:-1]]), 0),
 }
@@ -206,6 +210,12 @@ REFUSED = {
     "keys that are left out, and no mask": lambda v: attend(
         jnp.where((v[:, 0] > 0)[None] | np.eye(T, dtype=bool), v @ v.T, -jnp.inf), v
     ),
+    "the second row is taken away": lambda v: v - v[1],
+    "the first row only": lambda v: jnp.broadcast_to(v[0], v.shape),
+    "the first row of those behind": lambda v: v - jnp.concatenate([v[1:], v[:1]])[0],
+    "a mean that begins with the first row, of others": lambda v: lax.scan(
+        lambda h, r: (0.9 * h + 0.1 * r,) * 2, v[0], jnp.roll(v, 1, 0).at[0].set(0.0)
+    )[1],
     "a later row": lambda v: jnp.concatenate([v[1:], v[:1] * 0]),
     "pairs of rows": lambda v: v @ v.T,
 }

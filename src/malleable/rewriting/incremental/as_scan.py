@@ -142,6 +142,8 @@ class Steps:
             raise refuse(node, "a result does not depend on the rows at all")
         if rows is None:
             raise refuse(node, "the last state of a loop over all rows is a result")
+        if rows.dim is None:
+            raise refuse(node, "a result depends on the first row only")
         if rows.lag < 0:
             raise refuse(node, f"row s of a result depends on row s + {-rows.lag}, which is later")
         if rows.loose:

@@ -52,9 +52,12 @@ class Loose(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The dimension of a value that runs in time, its lag, and the loose ones."""
+    """The dimension of a value that runs in time, its lag, and the loose ones.
 
-    dim: int
+    dim: None where all of it is known with the first row of the input, as `x[0]` is.
+    """
+
+    dim: Any  # an int, or None
     lag: int
     loose: dict[int, Loose]
 
@@ -100,6 +103,9 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int,
             continue
         if any(found[v] is None for v in moving):
             raise refuse(node, "the last state of a loop over all rows is used")
+        fixed = [v for v in moving if (rows := found[v]) and rows.dim is None]
+        if fixed and runs_bodies(node.eqn) and node.name != "scan":
+            raise refuse(node, "the first row goes into a loop or a branch")
         if node.name == "scan":
             made = _loop_in_time(plan, node, found, width, way)
         elif node.name == "cond":
@@ -120,6 +126,9 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int,
 
 def boxed(plan: Plan, v: int, rows: Rows, width: int) -> None:
     """The rows of a value that new rows of the input make known."""
+    if rows.dim is None:
+        plan.boxes[v] = (plan.whole(v),)
+        return
     plan.rows[v] = rows.dim, rows.lag
     box = list(plan.whole(v))
     box[rows.dim] = nominal(rows, width).clipped(plan.shape(v)[rows.dim], plan.limits)
@@ -148,9 +157,14 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
     rows: dict[int, Part] = {}
     loose: list[Part] = []
+    is_fixed = False
     for k, (v, entries) in enumerate(zip(node.ins, tables, strict=True)):
         if v in found:
             dim, lag, others = found[v]
+            is_known = dim is None or plan.shape(v)[dim] <= lag + 1  # all rows, with the first
+            if dim is None or (is_known and entries[dim] is None and not others):
+                is_fixed = True
+                continue
             rows[k] = _carried_to(node, k, dim, entries[dim], lag, None)
             if isinstance(entries[dim], Before) and any(
                 x.beyond not in SURE for x in others.values()
@@ -160,6 +174,8 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
                 if isinstance(entries[d], Before):
                     raise refuse(node, f"`{node.name}` runs over what is not known yet")
                 loose.append(_carried_to(node, k, d, entries[d], low, beyond))
+    if not rows:
+        return Rows(None, 0, {})
     kept = [p for p in rows.values() if p.dim is not None]
     if dims := sorted({p.dim for p in kept if p.dim is not None}):
         own = dim = dims[0 if way.first else -1]
@@ -168,6 +184,8 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
             dim = _rows_of_constant(plan, node, tables, own)
     else:
         dim, lag = _mixed(plan, node, rows)
+    if is_fixed:
+        lag = min(lag, 0)
     columns = [p.lag for p in loose if p.dim is not None] + [p.lag for p in kept if p.dim != dim]
     if columns:
         lag = min(lag, max(0, min(columns)))  # a row is made when the columns up to it are known
@@ -309,15 +327,18 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
     consts, carry, xs = view.split(node.ins)
     ahead = [found[v] for v in xs if v in found and found[v].dim == 0]
     if ahead:
-        if any(v in found for v in (*consts, *carry)) or view.reverse:
-            raise refuse(node, "a loop over the rows needs all of them")
         lags = {rows.lag for rows in ahead}
+        others = [found[v].dim is None and lags == {0} for v in (*consts, *carry) if v in found]
+        if not all(others) or view.reverse:
+            raise refuse(node, "a loop over the rows needs all of them")
         if len(lags) > 1 or any(v in found and (found[v].dim or found[v].loose) for v in xs):
             raise refuse(node, "a loop takes rows of several times at once")
         (lag,) = lags
         plan.loops[node.outs[0]] = Recurrence(plan, node, view, lag, width)
         n = len(carry)
         return [None] * n + [Rows(0, lag, {})] * (len(node.outs) - n)
+    if any(v in found and found[v].dim is None for v in node.ins):
+        raise refuse(node, "the first row goes into a loop that is not over the rows")
 
     graph = opened(view.body)
     c, h, x = view.split(graph.inputs)

@@ -372,9 +372,13 @@ class Recurrence:
         return [*last, *ys], list(carry)
 
     def step(self, run: Run, node: Node, state: Any) -> tuple[list, Any]:
-        consts, _, xs = self.view.split(node.ins)
+        consts, begin, xs = self.view.split(node.ins)
         fixed = [run.whole(v) for v in consts]
         rows = [run.read(v, (self.span, *run.plan.whole(v)[1:])) for v in xs]
+        state = [  # of a state that begins with the first row, not before it
+            jnp.where(run.at[TIME] == 0, run.whole(v), x) if v in run.plan.boxes else x
+            for v, x in zip(begin, state, strict=True)
+        ]
         if self.span == self.nominal:
             carry, ys = self._steps(fixed, state, rows, self.width)
         else:
