@@ -8,7 +8,7 @@ y, state = update(state, {0: (row, (7, 0))})      # fun(x with another row 7)
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from malleable.notes import note
 from malleable.programs.cost import flop, flop_of
 from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import identity_of
+from malleable.rewriting.boxes.dependence import Along, rel
 from malleable.rewriting.boxes.spans import Box, Span, Start, sizes_of, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.incremental.dirty import mark_dirty
@@ -37,24 +38,35 @@ from malleable.rewriting.incremental.run import Run
 from malleable.signatures import P, R
 
 LONG = 256  # from here on a sum is one of partial sums of about as many numbers as there are sums
+DRIFT = (
+    "each update leaves a rounding of the largest sum so far, and an inf or NaN of before stays; "
+    'sums="parts" leaves nothing'
+)
 PARTED = kind("reduce") - {"reduce", "reduce_xor"}  # reductions that may be made by parts
 
 
 def incremental(
-    fun: Callable[P, R], *, change: Mapping[int | str, Any]
+    fun: Callable[P, R],
+    *,
+    change: Mapping[int | str, Any],
+    sums: Literal["parts", "delta"] = "parts",
 ) -> tuple[Callable[P, tuple[R, Any]], Callable[[Any, Mapping[int | str, Any]], tuple[R, Any]]]:
     """`fun` as (init, update): an update computes again only what depends on what is new.
 
     change: for each argument that changes, by its position or name, the sizes of the block that
     is new, None for a dimension that changes as a whole; for a pytree a tree of such tuples.
+    sums: "delta" to update a sum, or a product of matrices along what they contract, by the sum of
+    new less old numbers: a cost that does not grow with their length, but not exact.
 
     init(*args) gives (fun(*args), state); update(state, {argument: (block, starts)}) gives
     (fun of the new arguments, new state), where `block` stands at the indices `starts`, which may
     be traced, and are clipped as those of `lax.dynamic_update_slice`. A state is a pytree of
     arrays of fixed shapes: updates may be compiled, mapped, differentiated and put into loops.
     What it gives is computed by the same operations as in `fun`, but that long sums are sums of
-    partial sums; nothing is ever subtracted. Where all of a value depends on what is new, all of
-    it is computed, with a note; a side effect is a TransformError.
+    partial sums; nothing is ever subtracted. With sums="delta", integers are exact; of other
+    numbers an error of about a rounding of the largest sum so far is left by each update, an inf or
+    NaN that a sum ever had stays, and a note names each line. Where all of a value depends on what
+    is new, all of it is computed, with a note; a side effect is a TransformError.
     Source: Acar, "Self-adjusting computation", 2005; fastar (Hoyer and Johnson), jax#1663.
 
     >>> def smooth(x):
@@ -65,12 +77,14 @@ def incremental(
     >>> y[498:503]
     Array([0.       , 0.7615942, 0.7615942, 0.7615942, 0.       ], dtype=float32)
     """
+    if sums not in ("parts", "delta"):
+        raise ValueError(f'sums is "parts" or "delta", not {sums!r}')
     programs: dict[Signature, Program] = {}
     name = getattr(fun, "__name__", "function")
 
     def program(of: "Signature") -> "Program":
         if of not in programs:
-            programs[of] = Program(fun, change, *of.arguments())
+            programs[of] = Program(fun, change, sums, *of.arguments())
         return programs[of]
 
     @functools.wraps(fun, assigned=("__module__", "__doc__"), updated=())
@@ -141,7 +155,7 @@ class State:
 class Program:
     """`fun` for arguments of some types, and the plan of its updates."""
 
-    def __init__(self, fun: Callable, change: Mapping, args: tuple, kwargs: dict):
+    def __init__(self, fun: Callable, change: Mapping, sums: str, args: tuple, kwargs: dict):
         staged = stage(fun)(*args, **kwargs)
         staged.refuse(staged.changes.names, "which an update could not repeat")
         self.staged, self.places = staged, paths(fun, args, kwargs)
@@ -155,7 +169,10 @@ class Program:
                 self.blocks[argument, path] = k, self._box(graph, v, k, argument, of, limits)
         nominal = {graph.inputs[k]: (box,) for k, box in self.blocks.values()}
         plan = Plan(graph, limits)
-        if split_long(graph, mark_dirty(plan, nominal)):
+        dirty = mark_dirty(plan, nominal)
+        if sums == "delta":
+            by_differences(plan)
+        elif split_long(graph, dirty):
             plan = Plan(graph, limits)
             mark_dirty(plan, nominal)
         self.plan, self.inputs = plan, list(nominal)
@@ -386,6 +403,32 @@ def split_long(graph: Graph, dirty: Mapping[int, Sequence[Box]]) -> bool:
             graph.replace({node.outs[0]: new})
             found = True
     return found
+
+
+def by_differences(plan: Plan) -> None:
+    """Put into plan.deltas the sums, and products of matrices, that follow one part of theirs.
+
+    Elsewhere they are added up again: where that is all, or two operands change.
+    """
+    for node in plan.nodes:
+        moving = [k for k, v in enumerate(node.ins) if v in plan.boxes]
+        if node.name not in ("reduce_sum", "dot_general") or len(moving) != 1:
+            continue
+        (k,), (out,) = moving, node.outs
+        boxes: Any = plan.boxes[node.ins[k]]
+        entries, types = rel(node.eqn)[k], [plan.type_of(v).dtype for v in (node.ins[k], out)]
+        if types[0] != types[1] or types[0].kind == "b":  # a difference may not fit into its type
+            continue
+        part = [d for d, e in enumerate(entries) if e is None]
+        if len(boxes) > 1 or all(boxes[0][d] == plan.whole(node.ins[k])[d] for d in part):
+            continue
+        made = list(plan.whole(out))
+        for span, entry in zip(boxes[0], entries, strict=True):
+            if isinstance(entry, Along):
+                made[entry.dim] = span
+        if plan.boxes[out] == (tuple(made),):
+            plan.deltas[out] = k
+            plan.tell(f"`{node.name}` is updated by a difference", node, DRIFT)
 
 
 def _by_parts(node: Node, long: Sequence[int], x: Any) -> Any:

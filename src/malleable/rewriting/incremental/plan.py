@@ -27,7 +27,8 @@ class Plan:
     inside of the arrays; loops: how a loop is gone through, by its first result; constants: what is
     known of the inputs; rows: the dimension that runs in time of a value, and how many rows of it
     are known before the first; rings: how many of the latest rows are kept, where not all are;
-    narrowed: by (result, operand), the span of a dimension that is read of it; odd: what may be no
+    narrowed: by (result, operand), the span of a dimension that is read of it; deltas: of sums that
+    are updated by a difference, which operand they follow; odd: what may be no
     number, or have no derivative, where rows are not known yet; told: notes (what, line, why): on
     what a step relies that cannot be proved, and what is computed whole.
     """
@@ -45,6 +46,7 @@ class Plan:
         self.rows: dict[int, tuple[int, int]] = {}
         self.rings: dict[int, int] = {}
         self.narrowed: dict[tuple[int, int], tuple[int, Span]] = {}
+        self.deltas: dict[int, int] = {}
         self.poison, self.masking = poison, set()
         self.odd: compat.Eqn | None = None
         self.told: dict[tuple[str, str, str], None] = {}

@@ -44,6 +44,9 @@ class Run:
             blocks, self.new_loops[first] = loop.step(self, node, self.loops[first])
             self._blocks.update(zip(node.outs, blocks, strict=True))
             return
+        if first in plan.deltas:
+            self._blocks[first] = [self._followed(node, plan.deltas[first])]
+            return
         rows = [
             self._running(node, box)
             if node.name in CUMULATIVE
@@ -88,6 +91,24 @@ class Run:
         with compat.source(node.eqn):
             (rows,) = compat.bind(node.eqn, [self.read(node.ins[0], box)])
             return [GOES_ON[node.name](before, rows).astype(rows.dtype)]
+
+    def _followed(self, node: Node, k: int) -> Any:
+        """A sum, and what new less old numbers of the part of operand k that changes add to it."""
+        (out,), v = node.outs, node.ins[k]
+        (part,), (box,) = self.plan.boxes[v], self.plan.boxes[out]
+        before, new = self._old(out, box, 0), self.block(v)
+
+        def operand(i: int, of: Box, fill: Any) -> Any:
+            if i == k:
+                return new - self._old(v, part, fill)
+            (c1, c2), _ = node.params["dimension_numbers"]
+            mine, theirs = (c1, c2) if i == 0 else (c2, c1)
+            at = dict(zip(mine, theirs, strict=True))
+            there = tuple(part[at[d]] if d in at else span for d, span in enumerate(of))
+            return self.read(node.ins[i], there, fill)
+
+        (more,) = compute(node.eqn, box, operand, self.at, lambda i: None)
+        return before + more
 
     def clean(self, v: int) -> Any:
         """A value that does not change, whole."""
