@@ -114,6 +114,17 @@ EQUATIONS = {
         x(4, 3, 3) + 3 * np.eye(3, dtype=np.float32),
         x(4, 3, 2, seed=1),
     ),
+    "products of reflections": (
+        lambda a, b: lax.linalg.householder_product(a, b),
+        x(4, 3, 3),
+        x(4, 3, seed=1),
+    ),
+    "block at a place": (
+        lambda a, b, i: lax.dynamic_update_slice(a, b, (i, i * 0)),
+        x(4, 3),
+        x(2, 3, seed=1),
+        np.int32(1),
+    ),
     "frequencies": (lambda a: lax.fft(a, "fft", (4,)), x(3, 5, 4) + 0j),
     "write of a column": (lambda a, b: a.at[:, 1].set(b), x(4, 3), x(4, seed=1)),
     "writes of a batch": (

@@ -126,12 +126,14 @@ def _proved(eqn, dim, carried) -> bool:
     avals = [v.aval for v in eqn.invars]
     if any(c and len(a.shape) <= dim for a, c in zip(avals, carried, strict=True)):
         return False
-    slices = [
-        a.update(shape=(*a.shape[:dim], *a.shape[dim + 1 :])) if c else a
-        for a, c in zip(avals, carried, strict=True)
-    ]
+    slices, lanes = (
+        [a.update(shape=(*a.shape[:left], *a.shape[dim + 1 :])) if c else a for a, c in pairs]
+        for left in (dim, 0)
+        for pairs in [list(zip(avals, carried, strict=True))]
+    )
     try:
-        compat.trace(lambda *xs: _bind(eqn, *xs), *slices)
+        for some in (slices, lanes):  # a rule of batches asks for no rank: half a matrix has no lu
+            compat.trace(lambda *xs: _bind(eqn, *xs), *some)
         jaxpr = compat.trace(_under_vmaps(eqn, carried, dim + 1), *avals).jaxpr
     except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError):
         return False  # the primitive refuses such operands, or has no batching rule

@@ -315,9 +315,22 @@ def _scatter(p, ins, out, known):
     return tables
 
 
+def _update_slice(p, ins, out, known):
+    """A block at a place that may be any, of dimensions that it does not fill."""
+    block = ins[1]
+    entries = [Along(d) if n == m else ALL for d, (n, m) in enumerate(zip(out, block, strict=True))]
+    return [entries, list(entries), *([] for _ in ins[2:])]
+
+
 def _of_matrices(p, ins, out, known):
     """The dimensions in front of the matrices are a batch."""
     return [[*same(range(len(shape) - 2)), ALL, ALL] for shape in ins]
+
+
+def _of_vectors(p, ins, out, known):
+    """The dimensions that all have in front of vectors, and of matrices, are a batch."""
+    n = min(map(len, ins)) - 1
+    return [[*same(range(n)), *([ALL] * (len(shape) - n))] for shape in ins]
 
 
 def _fft(p, ins, out, known):
@@ -347,6 +360,9 @@ _RELATIONS = {
     **dict.fromkeys(SCATTERS, _scatter),
     **dict.fromkeys(("cholesky", "eigh", "lu", "qr", "geqrf", "svd"), _of_matrices),
     "triangular_solve": _of_matrices,
+    "householder_product": _of_vectors,
+    "lu_pivots_to_permutation": _of_vectors,
+    "dynamic_update_slice": _update_slice,
 }
 PADDED = WINDOWS | (kind("join") - {"stack"}) | {"conv_general_dilated"}  # read over their edges
 
