@@ -125,6 +125,13 @@ EQUATIONS = {
         x(2, 3, seed=1),
         np.int32(1),
     ),
+    "rows by a table": (
+        lambda a, b: lax.dot_general(
+            a, b, (((0,), (2,)), ((1,), (0,))), preferred_element_type=float
+        ),
+        x(5, 2, 3),
+        x(2, 4, 5, seed=1),
+    ),
     "frequencies": (lambda a: lax.fft(a, "fft", (4,)), x(3, 5, 4) + 0j),
     "write of a column": (lambda a, b: a.at[:, 1].set(b), x(4, 3), x(4, seed=1)),
     "writes of a batch": (

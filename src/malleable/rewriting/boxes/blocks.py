@@ -1,5 +1,6 @@
 """One equation on a block of its result: the same primitive, with the sizes of the block."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,9 @@ def compute(
             return bind([x, *starts], slice_sizes=sizes)
         case "concatenate" if p["dimension"] in part:
             return [_concatenate(operands(), eqn, box, at)]
+        case "dot_general" if _is_a_row_by_a_table(p, sizes, boxes):
+            x, y = operands()
+            return [_row_by_table(p, x, y, sizes)]
         case "gather":
             slices = [min(n, s.size) for n, s in zip(p["slice_sizes"], boxes[0], strict=True)]
             return bind(operands(), slice_sizes=tuple(slices))
@@ -107,6 +111,25 @@ def identity_of(name: str, dtype) -> Any:
         return jnp.asarray(not least)
     limits = jnp.iinfo(dtype)
     return jnp.asarray(limits.min if least else limits.max, dtype)
+
+
+def _is_a_row_by_a_table(p, sizes: Sequence[int], boxes: Sequence[Box]) -> bool:
+    """Whether the second operand of a product is one row, and the first a table of rows of it."""
+    ((contracted, _), (batch, _)), n = p["dimension_numbers"], len(boxes[0])
+    free = len(batch) + n - len(contracted) - len(batch)
+    rows, columns = math.prod(sizes[free:]), math.prod(sizes[len(batch) : free])
+    is_placed = p.get("out_sharding") is not None
+    return rows == 1 < columns and n - 1 not in (*contracted, *batch) and not is_placed
+
+
+def _row_by_table(p, x, y, sizes: Sequence[int]) -> Any:
+    """A product with its operands in the other order: XLA:CPU would transpose the table first."""
+    ((c1, c2), (b1, b2)), precision = p["dimension_numbers"], p["precision"]
+    precision = precision[::-1] if isinstance(precision, tuple) else precision
+    made = lax.dot_general(
+        y, x, ((c2, c1), (b2, b1)), precision, preferred_element_type=p["preferred_element_type"]
+    )
+    return lax.reshape(made, sizes)  # nothing moves: of one of both there is one
 
 
 def _padding(dims, part, padding):
