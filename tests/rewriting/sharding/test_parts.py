@@ -170,3 +170,15 @@ def test_communication_names_the_line_the_kind_and_the_axis():
     assert (row.kind, row.axis, row.bytes) == ("all-reduce", "data", 4)
     assert "test_parts.py" in row.line
     assert "all-reduce" in str(told)
+
+
+def test_a_key_and_a_number_of_one_device_are_whole_on_all():
+    def noisy(w, x, key, scale):
+        step = lambda h, x: (jnp.tanh(h @ w + x * scale + jax.random.normal(key, (16,))),) * 2
+        return jnp.mean(lax.scan(step, jnp.zeros(x.shape[1:]), x)[1] ** 2)
+
+    args = put(rand(0, 16, 16) / 4), put(rand(1, 12, 8, 16), None, "data"), jax.random.key(0), 2.0
+    plain = jax.grad(noisy)
+    ours = mal.optimize(plain, mal.defer_collectives)
+    check(plain, ours, *args)
+    assert mal.communication(ours)(*args).times <= 2

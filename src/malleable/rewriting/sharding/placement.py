@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from malleable import compat
 from malleable.errors import TransformError
@@ -89,7 +89,7 @@ def _spec(x, mesh) -> PartitionSpec | None:
     sharding = sharding_of(x)
     if isinstance(sharding, NamedSharding):
         return sharding.spec if sharding.mesh == mesh else None
-    if isinstance(x, compat.Tracer):
+    if isinstance(x, compat.Tracer) and not isinstance(sharding, SingleDeviceSharding):
         return None
     return PartitionSpec()  # a number, or an array of one device: each device gets it as a whole
 
