@@ -182,3 +182,17 @@ def test_a_key_and_a_number_of_one_device_are_whole_on_all():
     ours = mal.optimize(plain, mal.defer_collectives)
     check(plain, ours, *args)
     assert mal.communication(ours)(*args).times <= 2
+
+
+def test_the_loss_of_labels_is_taken_in_steps():
+    def loss(e, labels):
+        logits = jax.nn.log_softmax(e[labels] @ e.T)
+        return -jnp.take_along_axis(logits, labels[..., None], -1).mean()
+
+    labels = jax.device_put(
+        np.arange(64).reshape(16, 4) % 8, NamedSharding(MESH, PartitionSpec("data"))
+    )
+    args = put(rand(0, 8, 8)), labels
+    ours = mal.optimize(jax.grad(loss), mal.microbatch(2))
+    check(jax.grad(loss), ours, *args)
+    assert mal.communication(ours)(*args).times <= mal.communication(jax.grad(loss))(*args).times

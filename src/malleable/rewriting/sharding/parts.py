@@ -34,11 +34,12 @@ SENT = kind("collective")  # rather after all is summed
 ADDED = has("sum") & kind("elementwise")  # linear in both operands taken together
 FIRST = frozenset({"dynamic_slice", "gather"})  # linear in the first operand, by places
 CALLS = frozenset({"jit", "remat2"})
+VARIED = frozenset({"pvary", "pcast"})  # the value as it is; its type says more
 STAYS_ZERO = kind("dims") | (has("linear") & kind("cast", "same", "reduce")) | {"neg", "mul"}
+STAYS_ZERO |= VARIED
 RULED = frozenset({"custom_jvp_call", "custom_vjp_call"})
 PLACED = ("sharding", "out_sharding")  # parameters that say where a result is on a mesh
 SCATTERS = frozenset({"scatter-add"})
-VARIED = frozenset({"pvary", "pcast"})  # the value as it is; its type says more
 
 
 class Apart(Exception):
@@ -328,22 +329,31 @@ def wholes_cut() -> Iterator[None]:
 
 
 def _scatter_on_parts(eqn, ins, k) -> tuple[list[State], list[State]]:
-    """Added at places, each device for its indices: a SUM, if what is added to is 0."""
+    """Added at places, each device for its indices: a SUM, if what is added to is 0.
+
+    Along a batch each device adds to its own part.
+    """
     numbers = eqn.params["dimension_numbers"]
     operand, places, updates = ins
     rank = len(shapes(eqn.invars)[2])
     windows = numbers.update_window_dims
     scattered = [d for d in range(rank) if d not in windows]
+    along = dict(
+        zip(numbers.scatter_indices_batching_dims, numbers.operand_batching_dims, strict=True)
+    )
     at = places if is_part(places) else None
     if at is None and is_part(updates) and updates in scattered:
         at = scattered.index(updates)
-    if operand != ZERO or at is None or at >= len(scattered):
+    if at is None:
+        at = next((i for i, d in along.items() if is_part(operand) and d == operand), None)
+    if at is None or at >= len(scattered) or (at not in along and operand != ZERO):
         raise Apart("scatter-add into what is in parts", eqn)
-    if at in numbers.scatter_indices_batching_dims:
-        raise Apart("scatter-add along a batch in parts", eqn)
     due = scattered[at]
-    if (is_part(updates) and updates != due) or (is_part(places) and places != at):
+    mixed = is_part(operand) and operand != along.get(at)
+    if mixed or (is_part(updates) and updates != due) or (is_part(places) and places != at):
         raise Apart("the operands of scatter-add are in parts of different dimensions", eqn)
+    if at in along:
+        return [along[at], at, due], [along[at]]
     return [ZERO, at, due], [SUM]
 
 
