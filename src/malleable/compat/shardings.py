@@ -10,7 +10,7 @@ from jax._src.interpreters import ad
 from jax.sharding import NamedSharding, Sharding
 
 from malleable.compat import frames
-from malleable.compat.programs import Eqn, Tracer, varying
+from malleable.compat.programs import Eqn, Tracer, match_devices, varying
 
 
 def current_mesh():
@@ -26,6 +26,21 @@ def explicit_sharding(x) -> NamedSharding | None:
     mesh = current_mesh()
     same = not mesh.empty and mesh.abstract_mesh.shape == found.mesh.shape
     return NamedSharding(mesh, found.spec) if same else None
+
+
+def is_explicit() -> bool:
+    """Whether types say, of some axes of the mesh, where values are."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and jax.sharding.AxisType.Explicit in mesh.axis_types
+
+
+def match_layout(value, aval):
+    """`value` with the devices that a type says: axes it varies over, and explicit axes."""
+    value = match_devices(value, aval)
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None or not any(sharding.spec) or jax.typeof(value).sharding == sharding:
+        return value
+    return jax.sharding.reshard(value, sharding)
 
 
 def on_mesh_of(eqn: Eqn) -> contextlib.AbstractContextManager:

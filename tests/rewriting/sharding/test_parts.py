@@ -196,3 +196,14 @@ def test_the_loss_of_labels_is_taken_in_steps():
     ours = mal.optimize(jax.grad(loss), mal.microbatch(2))
     check(jax.grad(loss), ours, *args)
     assert mal.communication(ours)(*args).times <= mal.communication(jax.grad(loss))(*args).times
+
+
+@pytest.mark.parametrize("p", [mal.push_up_reductions, mal.microbatch(2, argnums=0)])
+def test_constants_and_layouts_of_an_explicit_mesh_fit_inside(p):
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    x = jax.device_put(
+        rand(0, 8, 16, 32).astype("f"), NamedSharding(mesh, PartitionSpec(None, "data"))
+    )
+    loss = lambda x: jnp.mean((jnp.sin(x) / 3 * 2) ** 2)
+    with jax.set_mesh(mesh):
+        check(jax.grad(loss), mal.optimize(jax.grad(loss), p), x)

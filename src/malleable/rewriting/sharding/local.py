@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from malleable import compat
 from malleable.notes import note
 from malleable.programs.primitives import kind
-from malleable.programs.types import bytes_of
+from malleable.programs.types import bytes_of, is_key
 from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.machine import Machine, decided_for
 from malleable.rewriting.sharding.parts import (
@@ -166,7 +167,7 @@ def _of_constant(c, name, mesh) -> State:
     if isinstance(c, compat.Tracer):
         raise Apart("it is not known where an array is that the function closes over")
     sharding = getattr(c, "sharding", None)
-    if isinstance(sharding, jax.sharding.NamedSharding):
+    if isinstance(sharding, NamedSharding):
         if sharding.mesh != mesh:
             raise Apart("an array that the function closes over is on another mesh")
         return _state_on(sharding.spec, name, mesh)
@@ -219,10 +220,10 @@ def _mapped_program(jaxpr: compat.Jaxpr, placed: Placement, axes: Sequence[Axis]
         return compat.trace(whole_program, *jaxpr.in_avals)
 
 
-def _unplaced(eqn) -> dict[str, None]:
-    """Parameters that say where a result is on a mesh: inside, that is said of parts."""
-    said = PLACED if eqn.primitive.name != "sharding_constraint" else ()
-    return {name: None for name in said if eqn.params.get(name) is not None}
+def _left_of(spec, names: Sequence[str]) -> PartitionSpec:
+    """What a spec says of the other axes of the mesh."""
+    rest = (tuple(n for n in names_of(entry) if n not in names) for entry in spec)
+    return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in rest))
 
 
 def _at(plan: PartsPlan, atom) -> State:
@@ -235,6 +236,14 @@ def _spec(rank: int, states: Sequence[State], names: Sequence[str]) -> Partition
         if is_part(s):
             entries[int(s)] = (*entries[int(s)], name)
     return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
+
+
+def on_any_mesh(x):
+    """A constant; one that is whole on a mesh as numbers alone: inside, its axes are others."""
+    if isinstance(x, compat.Tracer) or not hasattr(x, "dtype"):
+        return x
+    whole = getattr(x, "is_fully_replicated", True) and not is_key(jax.typeof(x))
+    return np.asarray(x) if whole else x
 
 
 class Local:
@@ -263,8 +272,7 @@ class Writer:
 
         def read(atom) -> Local:
             if isinstance(atom, compat.Literal):
-                x = atom.val
-                return Local(x, tuple([WHOLE] * len(self.names)))
+                return Local(on_any_mesh(atom.val), tuple([WHOLE] * len(self.names)))
             return env[atom]
 
         for i, eqn in enumerate(raw.eqns):
@@ -352,7 +360,7 @@ class Writer:
             if any(dim in to and before[to.index(dim)] != 1 for dim in dims):
                 return None
             x = operands[0].x
-            return rebind(eqn, [x], shape=shape, sharding=None)[0]
+            return rebind(eqn, [x], **self.unplaced(eqn), shape=shape)[0]
         if eqn.primitive.name == "iota" and len(cuts) == 1:
             ((i, dim),) = cuts
             dtype, along = eqn.params["dtype"], eqn.params["dimension"]
@@ -394,8 +402,10 @@ class Writer:
             ]
             return self.entered(eqn, steps, operands, outs)
         names = self.varying_axes([v.states for v in operands])
-        if not names:
-            results = rebind(eqn, [v.x for v in operands], **_unplaced(eqn))
+        if eqn.primitive.name == "reshard":
+            results = [self.resharded(eqn, operands[0].x, outs[0])]
+        elif not names:
+            results = rebind(eqn, [v.x for v in operands], **self.unplaced(eqn))
         else:
             args = [self.vary(v, names) for v in operands]
             results = self.rebound(eqn, args, operands, outs)
@@ -409,7 +419,7 @@ class Writer:
         """An equation on parts: the sizes in its parameters are those of the parts."""
         name, p = eqn.primitive.name, eqn.params
         shape = local_shape(eqn.outvars[0].aval.shape, outs[0], self.counts)
-        plain = _unplaced(eqn)
+        plain = self.unplaced(eqn)
         match name:
             case "sharding_constraint":
                 return [self.constrained(eqn, args[0], outs[0])]
@@ -433,21 +443,40 @@ class Writer:
 
     def constrained(self, eqn, x, states):
         """A constraint on where a value is: along our axes it has to say what is so anyway."""
-        sharding = eqn.params["sharding"]
+        rest = self.said_besides(eqn, eqn.params["sharding"], x, states)
+        if not any(rest):
+            return x
+        mesh = jax.sharding.get_abstract_mesh()
+        return lax.with_sharding_constraint(x, NamedSharding(mesh, rest))
+
+    def resharded(self, eqn, x, states):
+        """As `constrained`, where types say where values are."""
+        rest = self.said_besides(eqn, eqn.params["dst_sharding"], x, states)
+        return jax.sharding.reshard(x, rest) if compat.is_explicit() else x
+
+    def said_besides(self, eqn, sharding, x, states) -> PartitionSpec:
+        """What a sharding says of other axes; of ours it says what is so, or Apart is raised."""
         spec = getattr(sharding, "spec", None)
         if spec is None:
             raise Apart("a constraint that is no NamedSharding", eqn)
-        entries = [names_of(e) for e in spec] + [()] * (x.ndim - len(spec))
+        entries = [names_of(e) for e in spec]
         for name, s in zip(self.names, states, strict=True):
             said = next((d for d, names in enumerate(entries) if name in names), None)
             if (int(s) if is_part(s) else None) != said or s == SUM:
                 raise Apart("a constraint moves a value to other devices", eqn)
-        rest = [tuple(n for n in names if n not in self.names) for names in entries]
-        if not any(rest):
-            return x
-        kept = PartitionSpec(*(names or None for names in rest))
+        return _left_of(spec, self.names)
+
+    def unplaced(self, eqn) -> dict[str, Any]:
+        """Parameters that say where a result is, without what they say of our axes."""
+        said = PLACED if eqn.primitive.name != "sharding_constraint" else ()
+        given = {name: eqn.params[name] for name in said if eqn.params.get(name) is not None}
+        if not compat.is_explicit():
+            return dict.fromkeys(given)
         mesh = jax.sharding.get_abstract_mesh()
-        return lax.with_sharding_constraint(x, jax.sharding.NamedSharding(mesh, kept))
+        return {
+            name: NamedSharding(mesh, _left_of(sharding.spec, self.names))
+            for name, sharding in given.items()
+        }
 
     # ------------------------------------------------------------ bodies
 
@@ -510,7 +539,7 @@ class Writer:
         return [Local(x, s) for x, s in zip(found, outs, strict=True)]
 
     def constants(self, body) -> list[Local]:
-        return [Local(c, tuple([WHOLE] * len(self.names))) for c in body.consts]
+        return [Local(on_any_mesh(c), tuple([WHOLE] * len(self.names))) for c in body.consts]
 
     def scan(self, eqn, view, steps, operands, outs) -> list[Local]:
         consts, carry, xs = view.split(operands)

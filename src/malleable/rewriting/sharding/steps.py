@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.errors import TransformError
 from malleable.rewriting.graph.slices import rebind, typed
-from malleable.rewriting.sharding.local import Axis, Local, Writer
+from malleable.rewriting.sharding.local import Axis, Local, Writer, on_any_mesh
 from malleable.rewriting.sharding.parts import (
     SUM,
     VARIED,
@@ -124,7 +124,7 @@ def _batch_loop(program, plan: PartsPlan, inner, after, env, n: int, spread: boo
 
     zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in sums]
     xs = [_parts_stacked(env[v], int(plan.states[v]), n, spread) for v in cut]
-    zeros = [compat.match_devices(z, v.aval) for z, v in zip(zeros, sums, strict=True)]
+    zeros = [compat.match_layout(z, v.aval) for z, v in zip(zeros, sums, strict=True)]
     totals, stacked = lax.scan(step, zeros, (lax.iota(jnp.int32, n), xs))
     found = dict(zip(sums, typed(totals, sums), strict=True))
     for v, x in zip(rows, stacked, strict=True):
@@ -159,7 +159,7 @@ class StepWriter(Writer):
             operands = []
             for atom, want in zip(eqn.invars, step.wants, strict=True):
                 literal = isinstance(atom, compat.Literal)
-                value = Local(atom.val, (WHOLE,)) if literal else env[atom]
+                value = Local(on_any_mesh(atom.val), (WHOLE,)) if literal else env[atom]
                 operands.append(self.as_(value, (want,)))
             with compat.on_line(eqn):
                 results = self.step(eqn, [step], operands, [(s,) for s in step.outs])
@@ -208,7 +208,7 @@ class StepWriter(Writer):
         before = jnp.shape(operands[0].x)
         if dim in to and before[to.index(dim)] != 1:
             return None
-        return rebind(eqn, [operands[0].x], shape=shape, sharding=None)[0]
+        return rebind(eqn, [operands[0].x], **self.unplaced(eqn), shape=shape)[0]
 
     def extent(self) -> int:
         """How long the batch is."""
@@ -218,3 +218,5 @@ class StepWriter(Writer):
 
     def constrained(self, eqn, x, states):
         return rebind(eqn, [x])[0]
+
+    resharded = constrained
