@@ -109,7 +109,7 @@ def _forms(jaxpr: compat.Jaxpr, flat: compat.Jaxpr) -> Iterator[compat.Jaxpr]:
     CPU does that with JAX 0.10. A loop it runs step by step.
     """
     yield flat
-    rolled = reroll(jaxpr)
+    rolled = reroll(jaxpr, sharded=True)
     if rolled is not jaxpr:
         yield Graph.of(rolled).jaxpr()
 

@@ -23,18 +23,23 @@ from malleable.rewriting.graph.graph import Graph, Node, never, params_key
 from malleable.rewriting.graph.slices import typed
 from malleable.rewriting.passes.passes import configurable, in_bodies
 from malleable.rewriting.passes.rows import restack, stack
+from malleable.rewriting.sharding.placement import Placement
 
 ALONE = 4  # blocks that do not depend on each other run side by side: rolling must save this more
 
 
 @configurable
-def reroll(jaxpr: compat.Jaxpr, *, repeats: int = 3, least: int = 16) -> compat.Jaxpr:
+def reroll(
+    jaxpr: compat.Jaxpr, *, repeats: int = 3, least: int = 16, sharded: bool = False
+) -> compat.Jaxpr:
     """Roll `repeats` or more equal blocks into one scan, where `least` equations are saved.
 
     Operands that differ between the blocks, numbers in the program included, are stacked; results
     that are used later are stacked by the scan. Blocks that carry nothing from one to the next
     are rolled from four times as many equations on. A note tells what was rolled, and why
     blocks that look alike were not.
+    sharded: roll also blocks that take from outside what is in parts over a mesh. The loop
+    compiles faster; devices then send more, and hold a copy of what is stacked.
 
     >>> import jax.numpy as jnp
     >>> from malleable import stage
@@ -48,13 +53,27 @@ def reroll(jaxpr: compat.Jaxpr, *, repeats: int = 3, least: int = 16) -> compat.
     """
     explain = True
     while True:  # a block may hold equal blocks
-        rolled = in_bodies(lambda body, say=explain: _reroll(body, repeats, least, say))(jaxpr)
+        divided = _divided(jaxpr)
+        rolled = in_bodies(
+            lambda body, say=explain, parts=divided: _reroll(
+                body, repeats, least, say, None if sharded else parts
+            )
+        )(jaxpr)
         if _weights(rolled.eqns)[-1] >= _weights(jaxpr.eqns)[-1]:
             return jaxpr
         jaxpr, explain = rolled, False
 
 
-def _reroll(jaxpr, repeats, least, explain):
+def _divided(jaxpr) -> frozenset:
+    """The arguments of a program that are in parts over a mesh."""
+    placed = Placement.current()
+    if placed is None or len(placed.specs) != len(jaxpr.in_avals):
+        return frozenset()
+    rows = zip(jaxpr.jaxpr.invars, placed.specs, strict=True)
+    return frozenset(v for v, spec in rows if spec is not None and any(spec))
+
+
+def _reroll(jaxpr, repeats, least, explain, divided):
     if len(jaxpr.eqns) < repeats:
         return jaxpr
     graph = Graph.of(jaxpr, never)
@@ -63,10 +82,33 @@ def _reroll(jaxpr, repeats, least, explain):
     found = _plan(graph, line, repeats, least)
     if explain:
         _explain(line, found, repeats, least)
+    inputs = zip(graph.inputs, jaxpr.jaxpr.invars, strict=True)
+    parts = {value for value, v in inputs if v in (divided or ())}
+    rolled = False
     for run in found:
-        if all(node in graph.nodes for block in run.blocks for node in block):
+        if divided is not None and _is_divided(graph, run, parts):
+            where = compat.where(*(node.eqn for node in run.blocks[0]))
+            why = "they take what is in parts over a mesh: reroll(sharded=True) rolls them"
+            note("equal blocks were not rolled", where, why)
+        elif all(node in graph.nodes for block in run.blocks for node in block):
             _roll(graph, run)
-    return graph.jaxpr() if found else jaxpr
+            rolled = True
+    return graph.jaxpr() if rolled else jaxpr
+
+
+def _is_divided(graph, run, parts) -> bool:
+    """Whether blocks take from outside what is in parts over a mesh."""
+    tables, _ = _operands(run)
+    for v in (*tables["shared"], *itertools.chain.from_iterable(tables["stacked"])):
+        sharding = getattr(graph.avals[v], "sharding", None)
+        if sharding is not None and any(sharding.spec):
+            return True
+        maker = graph.maker[v]
+        while maker is not None and len(maker.ins) == 1:  # a view, or a conversion
+            v, maker = maker.ins[0], graph.maker[maker.ins[0]]
+        if v in parts:
+            return True
+    return False
 
 
 class Line(NamedTuple):
@@ -397,7 +439,7 @@ def _roll(graph, run):
 
 def _zeros(variable):
     aval = variable.aval
-    zeros = compat.match_devices(jnp.zeros(aval.shape, aval.dtype), aval)
+    zeros = compat.match_layout(jnp.zeros(aval.shape, aval.dtype), aval)
     return typed([zeros], [variable])[0]
 
 
