@@ -1,0 +1,1 @@
+"""What every transformation keeps, on random programs."""
