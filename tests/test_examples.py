@@ -21,6 +21,7 @@ from examples import (
     probabilistic,
     pushed_loss,
     sampling,
+    sharding_pass,
     spreadsheet,
     sudoku,
     units,
@@ -309,3 +310,11 @@ def test_what_was_suggested_leaves_no_break(printed):
     assert "try jnp.mean(x, where=x > least)" in text
     assert re.search(r"breaks: [1-9]\d*, then 0\n", text)
     assert "then 100%" in text and text.endswith("same results: True\n")
+
+
+# ------------------------------------------------------------ sharding_pass
+
+
+def test_a_sharding_pass_of_ones_own_halves_what_a_device_holds(printed):
+    plain, cut = re.findall(r": ([\d.]+), (\d+) KiB", printed(sharding_pass))
+    assert plain[0] == cut[0] and int(cut[1]) < int(plain[1]) / 2

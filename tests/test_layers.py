@@ -42,7 +42,7 @@ ROWS = {
         {"check"},
     ],
     "rewriting/boxes": [{"spans"}, {"dependence"}, {"blocks"}],
-    "rewriting/sharding": [{"placement"}, {"parts"}, {"local"}, {"steps"}],
+    "rewriting/sharding": [{"placement"}, {"parts"}, {"local"}, {"steps", "layouts"}],
     "rewriting/incremental": [{"forms"}, {"plan"}, {"run"}, {"."}],
     "rewriting/streaming": [{"strategy"}, {"region"}, {"schedule"}, {"emit"}, {"."}],
     "execution": [

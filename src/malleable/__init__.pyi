@@ -112,6 +112,8 @@ from malleable.rewriting.rules.wildcards import Fun as Fun
 from malleable.rewriting.rules.wildcards import Lit as Lit
 from malleable.rewriting.rules.wildcards import Prim as Prim
 from malleable.rewriting.rules.wildcards import Static as Static
+from malleable.rewriting.sharding.layouts import Layouts as Layouts
+from malleable.rewriting.sharding.layouts import layouts as layouts
 from malleable.rewriting.streaming.push import push_up_reductions as push_up_reductions
 from malleable.rewriting.streaming.region.sinks import SINKS as SINKS
 from malleable.rewriting.streaming.region.sinks import Sink as Sink

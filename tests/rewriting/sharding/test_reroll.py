@@ -44,3 +44,12 @@ def test_blocks_in_parts_are_rolled_when_asked_for():
     ours = mal.optimize(layers, mal.reroll(sharded=True))
     assert "scan" in str(jax.make_jaxpr(ours)(*args))
     np.testing.assert_allclose(layers(*args), ours(*args), rtol=1e-5)
+
+
+def test_blocks_whose_layouts_are_unknown_are_left_with_a_note():
+    mesh = mesh_of("auto")
+    put = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
+    ws, x = [put(np.ones((8, 8), "f"))] * 6, put(np.ones((16, 8), "f"), None, "model")
+    with mal.listen() as notes:
+        assert "scan" not in str(jax.make_jaxpr(mal.optimize(layers, mal.reroll))(ws, x))
+    assert any("not known where values are" in n.why for n in notes)

@@ -9,6 +9,7 @@ arrays", STOC 1972 (names of substrings by doubling).
 """
 
 import bisect
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from malleable.rewriting.graph.graph import Graph, Node, never, params_key
 from malleable.rewriting.graph.slices import typed
 from malleable.rewriting.passes.passes import configurable, in_bodies
 from malleable.rewriting.passes.rows import restack, stack
-from malleable.rewriting.sharding.placement import Placement
+from malleable.rewriting.sharding.layouts import Layouts, layouts
 
 ALONE = 4  # blocks that do not depend on each other run side by side: rolling must save this more
 
@@ -53,27 +54,17 @@ def reroll(
     """
     explain = True
     while True:  # a block may hold equal blocks
-        divided = _divided(jaxpr)
-        rolled = in_bodies(
-            lambda body, say=explain, parts=divided: _reroll(
-                body, repeats, least, say, None if sharded else parts
-            )
-        )(jaxpr)
+        known = None if sharded else layouts(jaxpr)
+        again = functools.partial(
+            _reroll, repeats=repeats, least=least, explain=explain, known=known
+        )
+        rolled = in_bodies(again)(jaxpr)
         if _weights(rolled.eqns)[-1] >= _weights(jaxpr.eqns)[-1]:
             return jaxpr
         jaxpr, explain = rolled, False
 
 
-def _divided(jaxpr) -> frozenset:
-    """The arguments of a program that are in parts over a mesh."""
-    placed = Placement.current()
-    if placed is None or len(placed.specs) != len(jaxpr.in_avals):
-        return frozenset()
-    rows = zip(jaxpr.jaxpr.invars, placed.specs, strict=True)
-    return frozenset(v for v, spec in rows if spec is not None and any(spec))
-
-
-def _reroll(jaxpr, repeats, least, explain, divided):
+def _reroll(jaxpr, repeats, least, explain, known):
     if len(jaxpr.eqns) < repeats:
         return jaxpr
     graph = Graph.of(jaxpr, never)
@@ -82,33 +73,40 @@ def _reroll(jaxpr, repeats, least, explain, divided):
     found = _plan(graph, line, repeats, least)
     if explain:
         _explain(line, found, repeats, least)
-    inputs = zip(graph.inputs, jaxpr.jaxpr.invars, strict=True)
-    parts = {value for value, v in inputs if v in (divided or ())}
+    places = _specs(graph, jaxpr, known)
     rolled = False
     for run in found:
-        if divided is not None and _is_divided(graph, run, parts):
+        if known is not None and (why := _unfit(graph, run, places, known)):
             where = compat.where(*(node.eqn for node in run.blocks[0]))
-            why = "they take what is in parts over a mesh: reroll(sharded=True) rolls them"
-            note("equal blocks were not rolled", where, why)
+            note("equal blocks were not rolled", where, f"{why}: reroll(sharded=True) rolls them")
         elif all(node in graph.nodes for block in run.blocks for node in block):
             _roll(graph, run)
             rolled = True
     return graph.jaxpr() if rolled else jaxpr
 
 
-def _is_divided(graph, run, parts) -> bool:
-    """Whether blocks take from outside what is in parts over a mesh."""
+def _specs(graph, jaxpr, known: Layouts | None) -> dict:
+    """{input of a graph: its spec on the mesh}, of those that are in parts."""
+    if known is None or known.mesh is None:
+        return {}
+    rows = zip(graph.inputs, map(known.layout, jaxpr.jaxpr.invars), strict=True)
+    return {value: spec for value, spec in rows if spec is not None and any(spec)}
+
+
+def _unfit(graph, run, places: dict, known: Layouts) -> str:
+    """Why a loop of these blocks may send more than they do one by one; "" if it does not."""
     tables, _ = _operands(run)
     for v in (*tables["shared"], *itertools.chain.from_iterable(tables["stacked"])):
         sharding = getattr(graph.avals[v], "sharding", None)
-        if sharding is not None and any(sharding.spec):
-            return True
         maker = graph.maker[v]
         while maker is not None and len(maker.ins) == 1:  # a view, or a conversion
             v, maker = maker.ins[0], graph.maker[maker.ins[0]]
-        if v in parts:
-            return True
-    return False
+        if v in places or (sharding is not None and any(sharding.spec)):
+            return "they take what is in parts over a mesh"
+    made = [v for block in run.blocks for node in block for v in node.eqn.outvars]
+    if known.mesh is not None and any(known.layout(v) is None for v in made):
+        return "it is not known where values are that they make"
+    return ""
 
 
 class Line(NamedTuple):

@@ -35,7 +35,9 @@ from malleable.rewriting.sharding.parts import (
     cost,
     is_part,
     local_shape,
+    names_of,
     planned,
+    spec_of,
     with_bodies_planned,
 )
 from malleable.rewriting.sharding.placement import Placement, placed_as
@@ -122,8 +124,8 @@ def _axis(jaxpr, placed: Placement, name: str) -> Axis | None:
     """How the program runs on parts along an axis of the mesh; None, with a note, if not at all."""
     k = placed.mesh.shape[name]
     try:
-        ins = [_state_on(spec, name, placed.mesh) for spec in placed.specs]
-        consts = [_of_constant(c, name, placed.mesh) for c in jaxpr.consts]
+        ins = [state_on(spec, name, placed.mesh) for spec in placed.specs]
+        consts = [state_of_constant(c, name, placed.mesh) for c in jaxpr.consts]
         plan = planned(jaxpr, ins, k, consts)
         sent = cost(jaxpr, plan)
         variables = [v for v in jaxpr.jaxpr.outvars if not isinstance(v, compat.Literal)]
@@ -144,12 +146,7 @@ def _is_used(placed: Placement, name: str) -> bool:
     return any(name in names_of(e) for spec in placed.specs if spec is not None for e in spec)
 
 
-def names_of(entry) -> tuple:
-    """The mesh axes of an entry of a PartitionSpec."""
-    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-
-
-def _state_on(spec, name, mesh) -> State:
+def state_on(spec, name, mesh) -> State:
     """Which dimension of an argument is in parts along an axis of the mesh."""
     if spec is None:
         raise Apart("it is not known where an argument is")
@@ -162,15 +159,15 @@ def _state_on(spec, name, mesh) -> State:
     return WHOLE
 
 
-def _of_constant(c, name, mesh) -> State:
-    """As `_state_on`, of an array that a function closes over."""
+def state_of_constant(c, name, mesh) -> State:
+    """As `state_on`, of an array that a function closes over."""
     if isinstance(c, compat.Tracer):
         raise Apart("it is not known where an array is that the function closes over")
     sharding = getattr(c, "sharding", None)
     if isinstance(sharding, NamedSharding):
         if sharding.mesh != mesh:
             raise Apart("an array that the function closes over is on another mesh")
-        return _state_on(sharding.spec, name, mesh)
+        return state_on(sharding.spec, name, mesh)
     return WHOLE
 
 
@@ -195,10 +192,10 @@ def _mapped_program(jaxpr: compat.Jaxpr, placed: Placement, axes: Sequence[Axis]
         outs = writer.run(jaxpr, [a.plan for a in axes], values[:n], values[n:])
         return [writer.whole(v).x for v in outs]
 
-    specs = [_spec(len(v.aval.shape), s, names) for v, s in zip(inputs, given, strict=True)]
+    specs = [spec_of(len(v.aval.shape), s, names) for v, s in zip(inputs, given, strict=True)]
     whole = [tuple(WHOLE if s == SUM else s for s in states) for states in ends]
     out_specs = [
-        _spec(len(v.aval.shape), s, names) for v, s in zip(raw.outvars, whole, strict=True)
+        spec_of(len(v.aval.shape), s, names) for v, s in zip(raw.outvars, whole, strict=True)
     ]
     mapped = jax.shard_map(
         compat.made_by(NAME, local),
@@ -228,14 +225,6 @@ def _left_of(spec, names: Sequence[str]) -> PartitionSpec:
 
 def _at(plan: PartsPlan, atom) -> State:
     return WHOLE if isinstance(atom, compat.Literal) else plan.states[atom]
-
-
-def _spec(rank: int, states: Sequence[State], names: Sequence[str]) -> PartitionSpec:
-    entries: list = [()] * rank
-    for s, name in zip(states, names, strict=True):
-        if is_part(s):
-            entries[int(s)] = (*entries[int(s)], name)
-    return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
 
 
 def on_any_mesh(x):

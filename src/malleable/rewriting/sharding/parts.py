@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from malleable import compat
 from malleable.programs.equations import every
@@ -119,7 +120,7 @@ def planned(
         states[v] = s
     for eqn in raw.eqns:
         try:
-            step = _step_on_parts(eqn, [_state(v, states) for v in eqn.invars], k)
+            step = step_on_parts(eqn, [_state(v, states) for v in eqn.invars], k)
         except Apart as why:
             if why.eqn is None or not compat.where(why.eqn):  # what JAX has in a call of its own
                 why.eqn = eqn
@@ -156,7 +157,7 @@ def is_part(state: State) -> TypeGuard[int]:
     return not isinstance(state, str)
 
 
-def _step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
+def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
     """How one equation runs, given the states of its operands."""
     name = eqn.primitive.name
     if all(map(is_undivided, ins)):
@@ -580,3 +581,17 @@ def local_shape(shape: Sequence[int], states: Sequence[State], counts: Sequence[
                 raise Apart(f"a dimension of {math.prod(shape)} elements does not divide by {k}")
             found[int(s)] //= k
     return tuple(found)
+
+
+def spec_of(rank: int, states: Sequence[State], names: Sequence[str]) -> PartitionSpec:
+    """The spec of an array in such a state along each axis of a mesh."""
+    entries: list = [()] * rank
+    for s, name in zip(states, names, strict=True):
+        if is_part(s):
+            entries[int(s)] = (*entries[int(s)], name)
+    return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
+
+
+def names_of(entry) -> tuple:
+    """The mesh axes of an entry of a PartitionSpec."""
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)

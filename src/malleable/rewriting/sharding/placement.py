@@ -13,6 +13,7 @@ from malleable import compat
 from malleable.errors import TransformError
 
 HINT = "give a NamedSharding, a PartitionSpec under jax.set_mesh, or None for each argument"
+SEVERAL = "the shardings are on several meshes"
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,22 @@ class Placement:
         meshes = list(dict.fromkeys(s.mesh for s in named if isinstance(s, NamedSharding)))
         if len(meshes) != 1:
             if given is not None and len(meshes) > 1:
-                raise TransformError("the shardings are on several meshes", hint=HINT)
+                raise TransformError(SEVERAL, hint=HINT)
             return None
         (mesh,) = meshes
         specs = tuple(_spec(x, mesh) for x in told)
         sharded = any(entry is not None for spec in specs if spec is not None for entry in spec)
         return Placement(mesh, specs) if sharded else None
+
+    @staticmethod
+    def said(avals: Sequence, given: Sequence) -> "Placement | None":
+        """Where arguments of these types are, of which nothing else is known."""
+        told = [s if s is None else _fitting(a, s) for a, s in zip(avals, given, strict=True)]
+        meshes = list(dict.fromkeys(s.mesh for s in told if s is not None))
+        if len(meshes) > 1:
+            raise TransformError(SEVERAL, hint=HINT)
+        specs = tuple(s if s is None else s.spec for s in told)
+        return Placement(meshes[0], specs) if meshes else None
 
 
 _placed: contextvars.ContextVar[Placement | None] = contextvars.ContextVar("placed", default=None)
