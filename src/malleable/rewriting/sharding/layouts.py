@@ -92,7 +92,7 @@ def layouts(program: compat.Jaxpr, shardings: Sequence | None = None) -> Layouts
     >>> layouts(stage(abs)(1.0).jaxpr).mesh is None
     True
     """
-    placed = Placement.current() if shardings is None else _given(program, shardings)
+    placed = Placement.current() if shardings is None else _stated(program, shardings)
     if placed is None or len(placed.specs) != len(program.in_avals):
         return Layouts(program, None, {})
     found = {}
@@ -104,7 +104,7 @@ def layouts(program: compat.Jaxpr, shardings: Sequence | None = None) -> Layouts
     return Layouts(program, placed.mesh, found)
 
 
-def _given(program: compat.Jaxpr, shardings: Sequence) -> Placement | None:
+def _stated(program: compat.Jaxpr, shardings: Sequence) -> Placement | None:
     if len(shardings) != len(program.in_avals):
         told = f"{len(shardings)} shardings are given for {len(program.in_avals)} arguments"
         raise TransformError(told, hint="one, or None, for each of program.in_avals")
