@@ -159,8 +159,11 @@ def is_idle() -> bool:
 
 
 def is_staging() -> bool:
-    """Whether what is bound now is put into a program."""
-    return isinstance(core.trace_ctx.trace, pe.DynamicJaxprTrace)
+    """Whether what is bound now is put into a program, maybe differentiated or batched before."""
+    trace = core.trace_ctx.trace
+    while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 def is_inner(x) -> bool:

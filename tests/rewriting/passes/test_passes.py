@@ -11,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from malleable import MalleableError, RuleError, compat, stage
+from malleable.programs.equations import every
 from malleable.rewriting.graph.graph import fingerprint
 from malleable.rewriting.passes.fold import fold
 from malleable.rewriting.passes.hoist import hoist
@@ -427,3 +428,14 @@ def test_a_number_is_converted_as_jax_does(number, dtype):
     inside = jax.jit(lambda y: lax.convert_element_type(y, dtype).astype(jnp.float32))
     fun = lambda x: x + inside(number)
     assert jnp.array_equal(optimize(fun, cse)(0.0), jax.jit(fun)(0.0))
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.vmap, jax.linearize, jax.jit])
+def test_equations_keep_their_lines_where_an_optimized_function_is_transformed(transform):
+    ours = optimize(lambda x: jnp.sin(x) * jnp.cos(x))
+    once = (lambda x: jax.linearize(ours, x)[0]) if transform is jax.linearize else transform(ours)
+    program = jax.make_jaxpr(once)(X if transform is jax.vmap else 1.0)
+    eqns = every(program.eqns)
+    assert {compat.where(eqn).split(" in ")[0] for eqn in eqns if eqn.primitive.name == "mul"} == {
+        f"{__file__}:{ours.__wrapped__.__code__.co_firstlineno}"
+    }
