@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import jax
 from jax._src import mesh as meshes
 from jax._src.interpreters import ad
+from jax._src.lax import parallel
 from jax.sharding import NamedSharding, Sharding
 
 from malleable.compat import frames
@@ -26,6 +27,15 @@ def explicit_sharding(x) -> NamedSharding | None:
     mesh = current_mesh()
     same = not mesh.empty and mesh.abstract_mesh.shape == found.mesh.shape
     return NamedSharding(mesh, found.spec) if same else None
+
+
+def gather_parts(x, name: str, dim: int):
+    """The parts of all devices of an axis of the mesh, joined; typed as the same on all of them."""
+    return _gather(x, name, axis=dim, tiled=True)
+
+
+_found = vars(parallel)
+_gather = _found.get("all_gather_invariant") or _found["_all_gather_invariant"]  # from JAX 0.11 on
 
 
 def is_explicit() -> bool:

@@ -21,6 +21,8 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     Gradients that are accumulated over microbatches, or over the steps of a scan, are summed over
     the devices in each step as XLA partitions them. Here each device adds up its own parts, and
     what is left is summed once, where something that is not linear uses it or it is returned.
+    Parameters in parts along the axis of the batch are gathered once; the batch are the arguments
+    whose first axis is as long as that of the last.
     Where the arguments are is taken from `optimize(..., shardings=...)`, or from themselves.
     What cannot be moved leaves a note at its line. The order of sums changes, nothing else.
     Source: Rajbhandari et al., "ZeRO", SC 2020; XLA's WhileLoopAllReduceCodeMotion.
@@ -32,7 +34,8 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         why = "it is not known where the arguments are: see `shardings` of `optimize`"
         note(STAYS, compat.where(*jaxpr.eqns[:1]) if jaxpr.eqns else "", why)
         return jaxpr
-    return localized(jaxpr, placed, fewer=True) or jaxpr
+    batch = _batches(jaxpr, 0, None) if any(a.shape for a in jaxpr.in_avals) else None
+    return localized(jaxpr, placed, fewer=True, batch=batch) or jaxpr
 
 
 def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = None) -> Pass:
@@ -42,8 +45,9 @@ def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = N
 
     What is proved to be a sum or a mean over the batch is added up in a loop, what keeps the batch
     axis comes out in order, and what is whole is made once. On a mesh each device takes its own
-    part in steps, and sums over the devices once, behind the loop; where the program cannot run on
-    the parts of the devices (FSDP), XLA may sum in each step, and a note says so.
+    part in steps, and sums over the devices once, behind the loop. Parameters in parts along the
+    axis of the batch (FSDP) are gathered once, before it. Where the program cannot run on the
+    parts of the devices, XLA may sum in each step, and a note says so.
     n: steps, which divide the batch; axis: the dimension of the batch; argnums: which arrays, of
     the flat arguments, carry it; by default those whose `axis` is as long as that of the last.
     Raises TransformError, at the line, where a result is no sum over the batch.
@@ -71,10 +75,13 @@ def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
     chosen = _batches(jaxpr, axis, argnums)
     placed = Placement.current()
     known = placed is not None and len(placed.specs) == len(jaxpr.in_avals)
-    local = localized(jaxpr, placed) if placed is not None and known else None
+    mapped = _one_map(jaxpr, chosen)
+    local = jaxpr if mapped else None
+    if placed is not None and known and not mapped:
+        local = localized(jaxpr, placed, batch=chosen)
     try:
         if local is not None:
-            return _cost_inside(local, chosen, n)
+            return _steps_inside(local, chosen, n)
         made = in_steps(jaxpr, _states(jaxpr, chosen, n), n, known)
     except Apart as why:
         eqns = [why.eqn] if why.eqn is not None else jaxpr.eqns[:1]
@@ -124,10 +131,24 @@ def _states(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> list[State]:
     return [chosen.get(i, WHOLE) for i in range(len(jaxpr.in_avals))]
 
 
-def _cost_inside(local: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
+def _one_map(jaxpr: compat.Jaxpr, chosen: dict[int, int]) -> bool:
+    """Whether all that takes the batch is one program mapped over devices."""
+    batch = {jaxpr.jaxpr.invars[i] for i in chosen}
+    takes = [
+        eqn
+        for eqn in jaxpr.eqns
+        if any(not isinstance(v, compat.Literal) and v in batch for v in eqn.invars)
+    ]
+    return len(takes) == 1 and takes[0].primitive.name == "shard_map"
+
+
+def _steps_inside(local: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
     """The program of a device in steps."""
-    (at,) = [i for i, eqn in enumerate(local.eqns) if eqn.primitive.name == "shard_map"]
-    eqn, inputs = local.eqns[at], list(local.jaxpr.invars)
+    inputs = list(local.jaxpr.invars)
+    batch = {inputs[i] for i in chosen}
+    rows = [[v for v in eqn.invars if not isinstance(v, compat.Literal)] for eqn in local.eqns]
+    at = next(i for i, operands in enumerate(rows) if batch & set(operands))
+    eqn = local.eqns[at]
     (body,) = compat.bodies(eqn.params)
     places = {v: i for i, v in enumerate(inputs)}
     mine = {

@@ -6,7 +6,7 @@ What is said of parts is `parts.py`; here the program is written. A value that a
 made one that varies over them outside of loops, so that its gradient is summed once, behind them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +34,7 @@ from malleable.rewriting.sharding.parts import (
     State,
     cost,
     is_part,
+    is_undivided,
     local_shape,
     names_of,
     planned,
@@ -58,14 +59,20 @@ class Axis(NamedTuple):
 
 
 def localized(
-    jaxpr: compat.Jaxpr, placed: Placement, *, fewer: bool = False
+    jaxpr: compat.Jaxpr,
+    placed: Placement,
+    *,
+    fewer: bool = False,
+    batch: Collection[int] | None = None,
 ) -> compat.Jaxpr | None:
     """The program as each device runs it on its parts, or None with a note that says why not.
 
     It sends no more than XLA would by the same rules; fewer: it has to send less often.
+    batch: arguments that stay in parts; others are gathered where parts of them do not help. By
+    default none is.
     """
     names = [name for name in placed.mesh.axis_names if _is_used(placed, name)]
-    axes = [axis for name in names if (axis := _axis(jaxpr, placed, name)) is not None]
+    axes = [axis for name in names if (axis := _axis(jaxpr, placed, name, batch)) is not None]
     if not axes or len(axes) < len(names):
         return None
     if fewer and not _is_deferred(axes):
@@ -120,13 +127,15 @@ def _bytes(rows: Iterable[Sent]) -> float:
     return sum(row.times * row.bytes for row in rows)
 
 
-def _axis(jaxpr, placed: Placement, name: str) -> Axis | None:
+def _axis(jaxpr, placed: Placement, name: str, batch) -> Axis | None:
     """How the program runs on parts along an axis of the mesh; None, with a note, if not at all."""
     k = placed.mesh.shape[name]
     try:
         ins = [state_on(spec, name, placed.mesh) for spec in placed.specs]
         consts = [state_of_constant(c, name, placed.mesh) for c in jaxpr.consts]
-        plan = planned(jaxpr, ins, k, consts)
+        rows = enumerate(zip(jaxpr.jaxpr.invars, ins, strict=True))
+        rest = {v for i, (v, s) in rows if batch is not None and i not in batch and is_part(s)}
+        plan = planned(jaxpr, ins, k, consts, rest)
         sent = cost(jaxpr, plan)
         variables = [v for v in jaxpr.jaxpr.outvars if not isinstance(v, compat.Literal)]
         for v in dict.fromkeys(variables):
@@ -185,12 +194,21 @@ def _mapped_program(jaxpr: compat.Jaxpr, placed: Placement, axes: Sequence[Axis]
     for v, states in zip((*inputs, *raw.outvars), (*given, *ends), strict=True):
         local_shape(v.aval.shape, states, counts)
     writer = Writer(axes)
+    if not jaxpr.eqns:
+        raise Apart("it has no equations")
+    first = jaxpr.eqns[0]
+    makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
 
     def local(*args):
         values = [Local(x, s) for x, s in zip(args, given, strict=True)]
         n = len(raw.invars)
         outs = writer.run(jaxpr, [a.plan for a in axes], values[:n], values[n:])
-        return [writer.whole(v).x for v in outs]
+        found = []
+        for v, value in zip(raw.outvars, outs, strict=True):
+            literal = isinstance(v, compat.Literal)
+            with compat.on_line(first if literal else makers.get(v, first)):
+                found.append(writer.whole(value).x)
+        return found
 
     specs = [spec_of(len(v.aval.shape), s, names) for v, s in zip(inputs, given, strict=True)]
     whole = [tuple(WHOLE if s == SUM else s for s in states) for states in ends]
@@ -205,14 +223,11 @@ def _mapped_program(jaxpr: compat.Jaxpr, placed: Placement, axes: Sequence[Axis]
         axis_names=set(names),
         check_vma=True,
     )
-    first = next((eqn for eqn in jaxpr.eqns), None)
 
     def whole_program(*args):
         outs = mapped(*args, *jaxpr.consts)
         return typed(outs, raw.outvars)
 
-    if first is None:
-        raise Apart("it has no equations")
     with compat.on_line(first):
         return compat.trace(whole_program, *jaxpr.in_avals)
 
@@ -233,6 +248,11 @@ def on_any_mesh(x):
         return x
     whole = getattr(x, "is_fully_replicated", True) and not is_key(jax.typeof(x))
     return np.asarray(x) if whole else x
+
+
+def _once_summed(state: State, want: State) -> State:
+    """The state, summed where a user wants the whole sum."""
+    return WHOLE if state == SUM and is_undivided(want) else state
 
 
 class Local:
@@ -264,25 +284,41 @@ class Writer:
                 return Local(on_any_mesh(atom.val), tuple([WHOLE] * len(self.names)))
             return env[atom]
 
+        gathers: dict[Any, Local] = {}
         for i, eqn in enumerate(raw.eqns):
             steps = [plan.steps[i] for plan in plans]
             wants = list(zip(*(step.wants for step in steps), strict=True))
             outs = list(zip(*(step.outs for step in steps), strict=True))
-            operands = []
-            for atom, want in zip(eqn.invars, wants, strict=True):
-                value = read(atom)
-                made = self.as_(value, want)
-                parted = any(map(is_part, made.states))
-                summed = SUM in value.states and SUM not in made.states
-                if summed and not parted and not isinstance(atom, compat.Literal):
-                    env[atom] = made  # once for all its users
-                operands.append(made)
             with compat.on_line(eqn):
+                operands = []
+                for atom, want in zip(eqn.invars, wants, strict=True):
+                    value = read(atom)
+                    if not isinstance(atom, compat.Literal):
+                        value = self.gathered(gathers, atom, value, want)
+                        summed = self.as_(value, tuple(map(_once_summed, value.states, want)))
+                        if summed is not value:
+                            env[atom] = value = summed  # once for all its users
+                    operands.append(self.as_(value, want))
                 results = self.step(eqn, steps, operands, outs)
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(v) for v in raw.outvars]
 
     # ------------------------------------------------------------ states
+
+    def gathered(self, known: dict, atom, value: Local, want: Sequence[State]) -> Local:
+        """The value with the parts of all devices, along the axes where it has to be whole."""
+        rows = list(zip(self.names, value.states, want, strict=True))
+        names = [(name, int(s)) for name, s, w in rows if is_part(s) and w == WHOLE]
+        if not names:
+            return value
+        key = (atom, *names)
+        if key not in known:
+            x = value.x
+            for name, dim in reversed(names):
+                x = compat.gather_parts(x, name, dim)
+            states = tuple(WHOLE if is_part(s) and w == WHOLE else s for _, s, w in rows)
+            known[key] = Local(x, states)
+        return known[key]
 
     def whole(self, value: Local) -> Local:
         """The value with its sums over the devices made."""
@@ -290,6 +326,7 @@ class Writer:
 
     def as_(self, value: Local, want: Sequence[State]) -> Local:
         """The value in another state: summed over the devices, or a part cut from what is whole."""
+        value = self.scattered(value, want)
         sums = [
             name
             for name, s, w in zip(self.names, value.states, want, strict=True)
@@ -312,6 +349,16 @@ class Writer:
         for i, dim in cuts:
             states[i] = dim
         return Local(self.cut(value, cuts), tuple(states))
+
+    def scattered(self, value: Local, want: Sequence[State]) -> Local:
+        """The value, summed over the devices where each is to have a part of the sum."""
+        for i, (name, s, w) in enumerate(zip(self.names, value.states, want, strict=True)):
+            if s == SUM and is_part(w) and value.x.shape[int(w)] % self.counts[i] == 0:
+                x = lax.psum_scatter(
+                    self.vary(value, [name]), name, scatter_dimension=int(w), tiled=True
+                )
+                value = Local(x, (*value.states[:i], w, *value.states[i + 1 :]))
+        return value
 
     def summed(self, x, names):
         """The sum over the devices along some axes; the same on all of them."""

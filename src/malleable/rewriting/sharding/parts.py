@@ -13,7 +13,7 @@ Source: Xu et al., "GSPMD", 2021; the placements of PyTorch's DTensor; ZeRO.
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeGuard
 
@@ -102,9 +102,15 @@ class Cost:
 
 
 def planned(
-    program: compat.Jaxpr, ins: Sequence[State], k: int, consts: Sequence[State]
+    program: compat.Jaxpr,
+    ins: Sequence[State],
+    k: int,
+    consts: Sequence[State],
+    gatherable: Collection[Any] = (),
 ) -> PartsPlan:
     """How each of k devices runs a program on its parts. Raises Apart where it cannot.
+
+    gatherable: arguments that may be made whole, where an equation cannot run on their parts.
 
     >>> import jax.numpy as jnp
     >>> x, w = jnp.ones((8, 5)), jnp.ones((5, 3))
@@ -113,22 +119,68 @@ def planned(
     >>> planned(compat.trace(lambda x: x.sum(), x), [0], 4, []).outs
     ('sum',)
     """
+    early: set[Any] = set()
+    while True:
+        plan = _planned_once(program, ins, k, consts, gatherable, early)
+        asked = {
+            v
+            for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True)
+            for v in _asked(eqn.invars, step.wants, plan.states)
+        }
+        twice = {
+            v
+            for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True)
+            for v, want in zip(eqn.invars, step.wants, strict=True)
+            if want == SUM and v in asked
+        }
+        if twice <= early:
+            return plan
+        early |= twice  # summed anyway: not a second time, behind what is linear
+
+
+def _planned_once(program, ins, k, consts, gatherable, early) -> PartsPlan:
+    """The plan in which sums in `early` are made as soon as somebody uses them."""
     plan = PartsPlan(tuple(ins))
-    states = plan.states
+    states, can_be_whole = plan.states, set(gatherable)
     raw = program.jaxpr
     for v, s in zip((*raw.constvars, *raw.invars), (*consts, *ins), strict=True):
         states[v] = s
     for eqn in raw.eqns:
+        operands = [_state(v, states) for v in eqn.invars]
+        variables = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
+        if early:
+            rows = zip(eqn.invars, operands, strict=True)
+            operands = [WHOLE if s == SUM and v in early else s for v, s in rows]
         try:
-            step = step_on_parts(eqn, [_state(v, states) for v in eqn.invars], k)
+            step = _step_or_gather(eqn, operands, k, can_be_whole)
         except Apart as why:
             if why.eqn is None or not compat.where(why.eqn):  # what JAX has in a call of its own
                 why.eqn = eqn
             raise
+        if len(variables) == 1 and variables[0] in can_be_whole:
+            can_be_whole.update(eqn.outvars)  # a view, or a conversion
         plan.steps.append(step)
         states.update(zip(eqn.outvars, step.outs, strict=True))
     plan.outs = tuple(_state(v, states) for v in raw.outvars)
     return plan
+
+
+def _step_or_gather(eqn, ins, k, can_be_whole) -> PartsStep:
+    """A step on parts; where it cannot be, with as few operands made whole as will do."""
+    try:
+        return step_on_parts(eqn, ins, k)
+    except Apart as why:
+        mine = [
+            i
+            for i, (v, s) in enumerate(zip(eqn.invars, ins, strict=True))
+            if is_part(s) and not isinstance(v, compat.Literal) and v in can_be_whole
+        ]
+        mine.sort(key=lambda i: bytes_of(eqn.invars[i].aval))
+        for chosen in (*([i] for i in mine), *([mine] if len(mine) > 1 else [])):
+            whole = [WHOLE if i in chosen else s for i, s in enumerate(ins)]
+            with contextlib.suppress(Apart):
+                return step_on_parts(eqn, whole, k)
+        raise why
 
 
 def _state(atom, states) -> State:
@@ -167,6 +219,9 @@ def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
         if view is not None and any(map(is_placed, every(compat.bodies(eqn.params)[0].eqns))):
             raise Apart("a function with a reverse rule says where its values are", eqn)
         return PartsStep(tuple(ins), tuple(_of_wholes(eqn, ins)))
+    if name in SENT and _is_by_element(eqn):
+        settled = tuple(WHOLE if s == SUM else s for s in ins)
+        return PartsStep(settled, settled)
     if eqn.effects and (any(map(is_part, ins)) or name not in SENT):
         raise Apart(f"{name} has a side effect", eqn)
     if compat.bodies(eqn.params) and name not in SCATTERS and not name.startswith("scatter"):
@@ -178,6 +233,12 @@ def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
         return PartsStep(tuple(settled), (WHOLE,) * len(eqn.outvars))
     wants, outs = _through(eqn, settled, k)
     return PartsStep(tuple(wants), tuple(outs))
+
+
+def _is_by_element(eqn) -> bool:
+    """Whether a collective along another axis of the mesh leaves each element in its place."""
+    same = shapes(eqn.invars) == shapes(eqn.outvars)
+    return same and "split_axis" not in eqn.params and len(eqn.invars) == len(eqn.outvars)
 
 
 def _of_wholes(eqn, ins) -> list[State]:
@@ -522,9 +583,12 @@ def cost(
 ) -> Cost:
     """The sums over the devices that a plan makes, and those that XLA makes of the program."""
     into = Cost() if into is None else into
+    made = set()
     for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True):
         for v in _asked(eqn.invars, step.wants, plan.states):
-            into.late.append(Sent(times, bytes_of(v.aval), eqn))
+            if v not in made:  # once for all its users
+                into.late.append(Sent(times, bytes_of(v.aval), eqn))
+                made.add(v)
         inner = compat.bodies(eqn.params) if step.inside else []
         if not inner and SUM in step.outs and SUM not in step.wants:
             into.early += [Sent(times, bytes_of(v.aval), eqn) for v in eqn.outvars]

@@ -156,14 +156,17 @@ class StepWriter(Writer):
         """Run some equations of the program, at their places in the plan."""
         for i, eqn in eqns:
             step = self.plan.steps[i]
-            operands = []
-            for atom, want in zip(eqn.invars, step.wants, strict=True):
-                literal = isinstance(atom, compat.Literal)
-                value = Local(on_any_mesh(atom.val), (WHOLE,)) if literal else env[atom]
-                operands.append(self.as_(value, (want,)))
             with compat.on_line(eqn):
+                operands = []
+                for atom, want in zip(eqn.invars, step.wants, strict=True):
+                    literal = isinstance(atom, compat.Literal)
+                    value = Local(on_any_mesh(atom.val), (WHOLE,)) if literal else env[atom]
+                    operands.append(self.as_(value, (want,)))
                 results = self.step(eqn, [step], operands, [(s,) for s in step.outs])
             env.update(zip(eqn.outvars, results, strict=True))
+
+    def scattered(self, value: Local, want: Sequence[State]) -> Local:
+        return value
 
     def summed(self, x, names):
         raise Apart("a sum over the batch is used in each of its steps")

@@ -1,0 +1,91 @@
+"""Parameters in parts along the axis of the batch (FSDP): gathered once, summed once."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import malleable as mal
+
+MESH = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+
+
+def put(seed, shape, *spec):
+    x = np.random.default_rng(seed).normal(size=shape).astype("f") / 4
+    return jax.device_put(x, NamedSharding(MESH, PartitionSpec(*spec)))
+
+
+def loss(params, x):
+    a, b = params
+    return jnp.mean((jnp.tanh(x @ a) @ b) ** 2)
+
+
+def trained(params, x):
+    value, slope = jax.value_and_grad(loss)(params, x)
+    return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, slope)
+
+
+def sharded():
+    return (put(0, (16, 32), "d"), put(1, (32, 16), None, "d")), put(2, (64, 16), "d")
+
+
+def check(plain, ours, *args):
+    """The same numbers and shardings; gives what both send."""
+    a, b = jax.jit(plain)(*args), jax.jit(ours)(*args)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+        assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+    return mal.communication(plain)(*args), mal.communication(ours)(*args)
+
+
+@pytest.mark.parametrize("program", [jax.value_and_grad(loss), trained], ids=["slope", "step"])
+def test_a_batch_in_steps_gathers_parameters_once(program):
+    before, after = check(program, mal.optimize(program, mal.microbatch(4)), *sharded())
+    assert after.times <= before.times and after.bytes <= before.bytes
+
+
+def test_gradients_that_update_parameters_in_parts_are_scattered():
+    _, after = check(trained, mal.optimize(trained, mal.microbatch(4)), *sharded())
+    scattered = [row for row in after.rows if row.kind == "reduce-scatter"]
+    assert sum(row.times for row in scattered) == 2
+
+
+def test_a_deferred_program_is_taken_in_steps():
+    passes = mal.defer_collectives, mal.microbatch(4)
+    check(trained, mal.optimize(trained, *passes), *sharded())
+    inner = lambda params, x: mal.optimize(loss, mal.defer_collectives)(params, x)
+    slope = jax.value_and_grad(inner)
+    check(jax.value_and_grad(loss), mal.optimize(slope, mal.microbatch(4)), *sharded())
+
+
+def test_accumulated_gradients_of_parameters_in_parts_are_summed_once():
+    def accumulated(params, xs):
+        add = lambda total, x: (jax.tree.map(jnp.add, total, jax.grad(loss)(params, x)), None)
+        return lax.scan(add, jax.tree.map(jnp.zeros_like, params), xs)[0]
+
+    params, x = sharded()
+    xs = jax.device_put(
+        x[None] * np.ones((6, 1, 1), "f"), NamedSharding(MESH, PartitionSpec(None, "d"))
+    )
+    before, after = check(accumulated, mal.optimize(accumulated, mal.defer_collectives), params, xs)
+    sums = [sum(r.times for r in told.rows if r.kind == "all-reduce") for told in (before, after)]
+    assert sums[1] <= 2 < sums[0]
+
+
+def test_products_summed_over_the_features_are_taken_in_steps():
+    params, x = (put(0, (16, 32), None, "d"), put(1, (32, 16), "d")), put(2, (64, 16))
+    slope = jax.value_and_grad(loss)
+    before, after = check(slope, mal.optimize(slope, mal.microbatch(4)), params, x)
+    assert after.bytes <= before.bytes
+
+
+def test_a_sum_that_two_users_need_is_made_once():
+    def fun(w, x):
+        h = x @ w  # a sum over the devices
+        return jnp.tanh(h), h.T, h.sum()
+
+    args = put(0, (16, 8), "d"), put(1, (64, 16), None, "d")
+    before, after = check(fun, mal.optimize(fun, mal.stream(threshold=1, block=4)), *args)
+    assert after.times <= before.times
