@@ -89,3 +89,11 @@ def test_a_sum_that_two_users_need_is_made_once():
     args = put(0, (16, 8), "d"), put(1, (64, 16), None, "d")
     before, after = check(fun, mal.optimize(fun, mal.stream(threshold=1, block=4)), *args)
     assert after.times <= before.times
+
+
+def test_a_checkpoint_with_sums_over_other_devices_is_taken_in_steps():
+    held = jax.checkpoint(loss)
+    params, x = (put(0, (16, 32), None, "d"), put(1, (32, 16), "d")), put(2, (64, 16))
+    slope = jax.value_and_grad(lambda params, x: held(params, x) * 2)
+    passes = mal.defer_collectives, mal.microbatch(4)
+    check(slope, mal.optimize(slope, *passes), params, x)

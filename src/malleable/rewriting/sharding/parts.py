@@ -222,10 +222,10 @@ def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
     if name in SENT and _is_by_element(eqn):
         settled = tuple(WHOLE if s == SUM else s for s in ins)
         return PartsStep(settled, settled)
+    if compat.bodies(eqn.params) and name not in SCATTERS and not name.startswith("scatter"):
+        return _entered(eqn, ins, k)  # side effects are those of what is inside
     if eqn.effects and (any(map(is_part, ins)) or name not in SENT):
         raise Apart(f"{name} has a side effect", eqn)
-    if compat.bodies(eqn.params) and name not in SCATTERS and not name.startswith("scatter"):
-        return _entered(eqn, ins, k)
     if SUM in ins and (step := _linear(eqn, ins)):
         return step
     settled = [WHOLE if s == SUM else s for s in ins]
