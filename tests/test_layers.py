@@ -81,12 +81,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(84896, 58000),
+    "all": Budget(84953, 58000),
     "compat": Budget(2960, 2300),
     "programs": Budget(900, 900),
     "core": Budget(2220, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(17613, 12500),
+    "rewriting": Budget(17660, 12500),
     "python_source": Budget(1545, 1400),
     "arrays": Budget(3650, 3100),
     "frontend": Budget(13670, 9300),

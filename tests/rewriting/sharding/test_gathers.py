@@ -97,3 +97,31 @@ def test_a_checkpoint_with_sums_over_other_devices_is_taken_in_steps():
     slope = jax.value_and_grad(lambda params, x: held(params, x) * 2)
     passes = mal.defer_collectives, mal.microbatch(4)
     check(slope, mal.optimize(slope, *passes), params, x)
+
+
+def test_the_batch_is_told_from_a_parameter_of_the_same_length():
+    params, x = (put(0, (16, 64)), put(1, (64, 16))), put(2, (64, 16), "d")
+    check(trained, mal.optimize(trained, mal.microbatch(4)), params, x)
+    host = jax.tree.map(np.asarray, (params, x))
+    ours = mal.optimize(trained, mal.microbatch(4))(*host)
+    np.testing.assert_allclose(ours[0], trained(*host)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("program", [jax.value_and_grad(loss), trained], ids=["slope", "step"])
+@pytest.mark.parametrize("p", [mal.microbatch(4), mal.defer_collectives], ids=["steps", "deferred"])
+def test_results_of_explicit_meshes_keep_their_types(program, p):
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    there = NamedSharding(mesh, PartitionSpec("data"))
+    args = jax.device_put(
+        ((np.ones((16, 32), "f"), np.ones((32, 16), "f")), np.ones((64, 16), "f")), there
+    )
+    with jax.set_mesh(mesh):
+        check(program, mal.optimize(program, p), *args)
+
+
+def test_parameters_are_not_gathered_along_an_axis_without_the_batch():
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    on = lambda *spec: NamedSharding(mesh, PartitionSpec(*spec))
+    params = jax.device_put((np.ones((16, 32), "f"), np.ones((32, 16), "f")), on("model"))
+    x = jax.device_put(np.ones((64, 16), "f"), on("data"))
+    check(jax.grad(loss), mal.optimize(jax.grad(loss), mal.defer_collectives), params, x)

@@ -1,10 +1,12 @@
 """Collectives moved out of loops, and batches split into steps: gradients are summed once."""
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.notes import note
+from malleable.notes import note, unheard
 from malleable.rewriting.passes.passes import Pass, configurable
 from malleable.rewriting.sharding.local import localized
 from malleable.rewriting.sharding.parts import WHOLE, Apart, State
@@ -34,8 +36,13 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         why = "it is not known where the arguments are: see `shardings` of `optimize`"
         note(STAYS, compat.where(*jaxpr.eqns[:1]) if jaxpr.eqns else "", why)
         return jaxpr
-    batch = _batches(jaxpr, 0, None) if any(a.shape for a in jaxpr.in_avals) else None
-    return localized(jaxpr, placed, fewer=True, batch=batch) or jaxpr
+    guesses = _batches(jaxpr, 0, None) if any(a.shape for a in jaxpr.in_avals) else [{}]
+    for batch in guesses[:-1]:
+        with unheard():
+            made = localized(jaxpr, placed, fewer=True, batch=batch)
+        if made is not None:
+            return made
+    return localized(jaxpr, placed, fewer=True, batch=guesses[-1]) or jaxpr
 
 
 def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = None) -> Pass:
@@ -72,17 +79,9 @@ COUNT = "microbatch(4): four steps, each of a quarter of the batch"
 
 
 def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
-    chosen = _batches(jaxpr, axis, argnums)
-    placed = Placement.current()
-    known = placed is not None and len(placed.specs) == len(jaxpr.in_avals)
-    mapped = _one_map(jaxpr, chosen)
-    local = jaxpr if mapped else None
-    if placed is not None and known and not mapped:
-        local = localized(jaxpr, placed, batch=chosen)
+    chosen = _fitting_guess(jaxpr, _batches(jaxpr, axis, argnums), n)
     try:
-        if local is not None:
-            return _steps_inside(local, chosen, n)
-        made = in_steps(jaxpr, _states(jaxpr, chosen, n), n, known)
+        return _taken(jaxpr, chosen, n)
     except Apart as why:
         eqns = [why.eqn] if why.eqn is not None else jaxpr.eqns[:1]
         raise TransformError(
@@ -91,33 +90,65 @@ def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
             hint="results have to be sums or means over the batch, or keep its axis; argnums says "
             "which arguments carry it",
         ) from None
+
+
+def _fitting_guess(jaxpr: compat.Jaxpr, guesses: list[dict[int, int]], n: int) -> dict[int, int]:
+    """The first guess by which the batch can be taken in steps; the first, if none can."""
+    for chosen in guesses if len(guesses) > 1 else []:
+        with unheard(), contextlib.suppress(Apart, TransformError):
+            _taken(jaxpr, chosen, n)
+            return chosen
+    return guesses[0]
+
+
+def _taken(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
+    """The program with the batch of these arguments in n steps. Raises Apart where it cannot."""
+    placed = Placement.current()
+    known = placed is not None and len(placed.specs) == len(jaxpr.in_avals)
+    mapped = _one_map(jaxpr, chosen)
+    local = jaxpr if mapped else None
+    if placed is not None and known and not mapped:
+        local = localized(jaxpr, placed, batch=chosen)
+    if local is not None:
+        return _steps_inside(local, chosen, n)
+    made = in_steps(jaxpr, _states(jaxpr, chosen, n), n, known)
     if known:
         why = f"XLA partitions the loop: up to {n} times as much is sent, see `communication`"
         note("each step may sum over the devices", _first_place(jaxpr), why)
     return made
 
 
-def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> dict[int, int]:
-    """{argument: the dimension of the batch in it}."""
+def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> list[dict[int, int]]:
+    """What may carry the batch, the likeliest first: {argument: its dimension of the batch}."""
     shapes = [tuple(a.shape) for a in jaxpr.in_avals]
+    with_axis = [i for i, s in enumerate(shapes) if len(s) > max(axis, -axis - 1)]
     if argnums is None:
-        last = next((s for s in reversed(shapes) if len(s) > max(axis, -axis - 1)), None)
-        if last is None:
+        if not with_axis:
             raise TransformError(f"no argument has an axis {axis}", hint=COUNT)
-        with_axis = [i for i, s in enumerate(shapes) if len(s) > max(axis, -axis - 1)]
-        first = next(i for i in reversed(range(len(shapes))) if shapes[i] == last)
-        found = [i for i in with_axis if shapes[i][axis] == last[axis] and i >= first] or [first]
-        back = first - 1
-        while back in with_axis and shapes[back][axis] == last[axis]:
-            found.insert(0, back)
-            back -= 1
+        alike = _alike(shapes, axis, with_axis)
+        guesses = list(dict.fromkeys(tuple(alike[k:]) for k in (0, -2, -1)))
     else:
-        found = [argnums] if isinstance(argnums, int) else list(argnums)
-        for i in found:
-            if not -len(shapes) <= i < len(shapes) or len(shapes[i]) <= max(axis, -axis - 1):
+        guesses = [tuple([argnums] if isinstance(argnums, int) else argnums)]
+        for i in guesses[0]:
+            if not -len(shapes) <= i < len(shapes) or i % len(shapes) not in with_axis:
                 told = f"argument {i} has no axis {axis}: there are {len(shapes)} arrays"
                 raise TransformError(told, hint="argnums counts arrays, pytrees flattened")
-    return {i % len(shapes): axis % len(shapes[i]) for i in found}
+    return [{i % len(shapes): axis % len(shapes[i]) for i in found} for found in guesses]
+
+
+def _alike(shapes: list[tuple], axis: int, with_axis: list[int]) -> list[int]:
+    """The arguments side by side whose axis is as long as that of the last, and on its devices."""
+    placed = Placement.current()
+    specs = placed.specs if placed is not None and len(placed.specs) == len(shapes) else None
+
+    def key(i: int) -> tuple:
+        spec = specs[i] if specs is not None else None
+        at = axis % len(shapes[i])
+        return shapes[i][axis], spec[at] if spec is not None and at < len(spec) else None
+
+    *before, last = with_axis
+    same = itertools.takewhile(lambda i: key(i) == key(last), reversed(before))
+    return [*reversed(list(same)), last]
 
 
 def _states(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> list[State]:
