@@ -125,7 +125,7 @@ def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> list[dict[int, int]]:
     if argnums is None:
         if not with_axis:
             raise TransformError(f"no argument has an axis {axis}", hint=COUNT)
-        alike = _alike(shapes, axis, with_axis)
+        alike = _likely_batch(shapes, axis, with_axis)
         guesses = list(dict.fromkeys(tuple(alike[k:]) for k in (0, -2, -1)))
     else:
         guesses = [tuple([argnums] if isinstance(argnums, int) else argnums)]
@@ -136,7 +136,7 @@ def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> list[dict[int, int]]:
     return [{i % len(shapes): axis % len(shapes[i]) for i in found} for found in guesses]
 
 
-def _alike(shapes: list[tuple], axis: int, with_axis: list[int]) -> list[int]:
+def _likely_batch(shapes: list[tuple], axis: int, with_axis: list[int]) -> list[int]:
     """The arguments side by side whose axis is as long as that of the last, and on its devices."""
     placed = Placement.current()
     specs = placed.specs if placed is not None and len(placed.specs) == len(shapes) else None
