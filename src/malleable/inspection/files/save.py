@@ -151,7 +151,7 @@ def _about(made: _Made, name: str, metadata) -> dict:
     kinds = [types.unparse(a) for a in made.program.in_avals]
     return {
         "function": name,
-        "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "written": _now(),
         "by": {
             "malleable": importlib.metadata.version("malleable"),
             "jax": jax.__version__,
@@ -188,6 +188,12 @@ def _source_lines(program: compat.Jaxpr) -> list[str]:
                 yield from every(inner)
 
     return list(dict.fromkeys(every(outline.outline(program))))
+
+
+def _now() -> str:
+    """The time; of several processes only the day, so that all of them write the same file."""
+    now = datetime.datetime.now(datetime.UTC)
+    return now.isoformat(timespec="seconds") if jax.process_count() == 1 else str(now.date())
 
 
 def _export_dates(order: int, platforms) -> dict:
