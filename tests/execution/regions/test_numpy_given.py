@@ -99,7 +99,17 @@ def one_of_two(n, a, b):
     return b, f, g
 
 
+def add(a, v):
+    a += v
+    return a
+
+
+def mapped(n, a, b):
+    return list(map(lambda x: add(x, 1.0), [a])), a  # noqa: C417
+
+
 PROGRAMS = [
+    mapped,
     handed_out,
     called_to_write,
     written_by_a_local_function,

@@ -408,7 +408,9 @@ def lambda_(node, scope):
         scope.defs,
         active=scope.active,
     )
+    as_callee(node, inner)
     expression(node.body, inner)
+    refuse_writes("a lambda", inner, scope)
     scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
 
 
@@ -452,6 +454,19 @@ def keep(target, theirs: bool, scope) -> None:
         scope.mutable.add(target.id)
 
 
+def as_callee(node, inner) -> None:
+    """A function that is defined here may be called with anything."""
+    inner.mutable |= set(parameter_kinds(node))
+    inner.numpy_inside = inner.callee = True
+
+
+def refuse_writes(what: str, inner, scope, given: bool = True) -> None:
+    """Raise Stays where a function that writes in place may be given an array that came in."""
+    scope.writes |= inner.writes and scope.callee
+    if inner.writes and given and (scope.numpy_given or scope.numpy_inside) and not scope.callee:
+        raise Stays("call", f"{what} may write to an array of NumPy")
+
+
 def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
     """Look into a function that is defined here. given: an array of NumPy may be its argument."""
     if isinstance(node, ast.Lambda) or id(node) in scope.active:
@@ -468,14 +483,12 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
         isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node)
     ):
         raise Stays("python", f"`{node.name}` is a generator")
-    inner.mutable, inner.numpy_inside, inner.callee = set(parameter_kinds(node)), True, True
+    as_callee(node, inner)
     names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
     inner.kinds |= {n: k for n, k in zip(names, args, strict=False) if k == NUMBER}
     for stmt in node.body:
         scope.statement(stmt, inner)
-    scope.writes |= inner.writes and scope.callee
-    if inner.writes and given and (scope.numpy_given or scope.numpy_inside) and not scope.callee:
-        raise Stays("call", f"`{node.name}` may write to an array of NumPy")
+    refuse_writes(f"`{node.name}`", inner, scope, given)
     if NUMBER in args and NUMBER in jax.tree.leaves(inner.given):
         if scope.decided:
             raise Stays("number", f"`{node.name}` gives a Python number that would lose digits")
