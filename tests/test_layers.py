@@ -81,16 +81,16 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(86280, 58000),
+    "all": Budget(86320, 58000),
     "compat": Budget(3020, 2300),
-    "programs": Budget(900, 900),
-    "core": Budget(2220, 1450),
+    "programs": Budget(905, 900),
+    "core": Budget(2225, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(18035, 12500),
     "python_source": Budget(1545, 1400),
     "arrays": Budget(3650, 3100),
     "frontend": Budget(13670, 9300),
-    "execution": Budget(13220, 10300),
+    "execution": Budget(13230, 10300),
     "inspection": Budget(23330, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),

@@ -148,7 +148,10 @@ def intervene(model: Callable[P, R], values: Mapping[str, Any]) -> Callable[P, R
 
 
 def update(
-    model: Callable[..., Any], args: tuple, values: Mapping[str, Any], change: Mapping[str, Any]
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    values: Mapping[str, Any],
+    change: Mapping[str, Any],
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(init, step): the log density at `values`, and what it becomes when some of them change.
 

@@ -185,7 +185,7 @@ class Frame:
             return x
         return values.materialised(self, x, "a sum of what is written")
 
-    def added(self, x, y):
+    def added(self, x: Any, y: Any) -> Any:
         """The sum of two arrays, or values, by the rules; what these write is lost."""
         if not is_value(x):
             return jnp.add(x, y)

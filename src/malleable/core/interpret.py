@@ -21,10 +21,10 @@ from malleable.errors import RuleError
 from malleable.notes import note
 from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate, inlined
-from malleable.programs.primitives import kind
+from malleable.programs.primitives import has, kind
 from malleable.signatures import P, R
 
-_SAME = kind("same") | {"pvary", "name", "optimization_barrier"}  # done to each field of a value
+_SAME = kind("same") | has("fieldwise")  # done to each field of a value
 Rule = Callable[..., Any]
 Rules = Mapping[Any, Any]  # by primitive, or by class of values: a rule, or several
 

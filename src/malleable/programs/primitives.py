@@ -53,6 +53,7 @@ FACTS = {
     "tame": "finite at 0 with its derivatives, and of what is finite and small",
     "partial": "of some finite numbers it is not finite, those that are far from 0 aside",
     "levels": "of a number far below 0 it is of ordinary size",
+    "fieldwise": "of a value that is more than an array it is the same of each field",
     "local": "nothing is sent: how a value is thought of, or the end of what a `_start` began",
     "strong": "the type of its result is not weak, whatever its operand is",
     "squares": "it may multiply an operand by itself",
@@ -129,9 +130,10 @@ same
   stop_gradient: exact free view cheap tame fuses
 place
   device_put: free view
-  pvary: cheap local
+  pvary: cheap local fieldwise
   preduced: local
-  name optimization_barrier sharding_constraint layout_constraint reshard
+  name optimization_barrier: fieldwise
+  sharding_constraint layout_constraint reshard
   with_memory_space_constraint tie pin unpin
   reduced_vary_cast vary_unreduced_cast: local new
   reduced_vary_cast_p vary_unreduced_cast_p: local gone

@@ -38,10 +38,11 @@ class Layouts:
     mesh: the mesh of its arguments, or None where no argument is on one.
     """
 
-    def __init__(self, program: compat.Jaxpr, mesh, states: dict[str, dict[Any, State]]):
-        self.mesh, self._program, self._states = mesh, program, states
+    def __init__(self, program: compat.Jaxpr, mesh: Any, states: dict[str, dict[Any, State]]):
+        self.mesh: Any = mesh
+        self._program, self._states = program, states
 
-    def layout(self, var) -> PartitionSpec | None:
+    def layout(self, var: Any) -> PartitionSpec | None:
         """The spec of a variable, also of one in the body of a loop; None if it is not known.
 
         A sum over parts has the spec that it has once the devices have added it up.
@@ -81,7 +82,7 @@ class Layouts:
         return pinned(self._program)
 
 
-def layouts(program: compat.Jaxpr, shardings: Sequence | None = None) -> Layouts:
+def layouts(program: compat.Jaxpr, shardings: Sequence[Any] | None = None) -> Layouts:
     """Where the values of a program are on a mesh; in a pass, where `optimize` puts its arguments.
 
     shardings: outside of a pass, a NamedSharding, or a PartitionSpec under `jax.set_mesh`, or None
