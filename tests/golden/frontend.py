@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import io
 
 import jax
@@ -53,6 +54,15 @@ def laws():
 
 
 def made(fun, args, how=outline):
+    """What comes of a function; nothing is collected meanwhile, for that has no fixed time."""
+    gc.disable()
+    try:
+        return noted_program(fun, args, how)
+    finally:
+        gc.enable()
+
+
+def noted_program(fun, args, how):
     """The program of a function under `autograph`, with what was said of it."""
     traced = [i for i, x in enumerate(args) if is_traced(x)]
 
