@@ -54,15 +54,6 @@ def laws():
 
 
 def made(fun, args, how=outline):
-    """What comes of a function; nothing is collected meanwhile, for that has no fixed time."""
-    gc.disable()
-    try:
-        return noted_program(fun, args, how)
-    finally:
-        gc.enable()
-
-
-def noted_program(fun, args, how):
     """The program of a function under `autograph`, with what was said of it."""
     traced = [i for i, x in enumerate(args) if is_traced(x)]
 
@@ -73,12 +64,23 @@ def noted_program(fun, args, how):
         out = mal.autograph(fun)(*mine)
         return [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array)]
 
-    with jax.enable_x64(True), listen() as notes, contextlib.redirect_stdout(io.StringIO()):
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with uncollected(), jax.enable_x64(True), listen() as notes, quiet:
         try:
             text = how(jax.make_jaxpr(run)(*(args[i] for i in traced)))
         except Exception as error:  # of ours, of JAX or of the program
             text = refused(error)
     return [*noted(notes), text]
+
+
+@contextlib.contextmanager
+def uncollected():
+    """Nothing is collected meanwhile, for that has no fixed time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def is_traced(x):

@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import weakref
+from collections.abc import Iterable, Iterator
 
 from jax import numpy as jnp
 
@@ -36,11 +37,11 @@ class Joined(Box):
         super().__init__(value, False)
         self.links, self.telling, self.shared = links, False, []
         me = Follower(self)
-        for ref, _, _ in links:
+        for ref, _ in links:
             box = ref()
             for other in journal.followers_of(box):
                 found = other.joined() if isinstance(other, Follower) else None
-                if found is not None and any(ref() is box for ref, _, _ in found.links):
+                if found is not None and any(ref() is box for ref, _ in found.links):
                     self.shared, found.shared = [*self.shared, box], [*found.shared, box]
             for root in roots(box):
                 journal.follow(root, me)
@@ -49,14 +50,13 @@ class Joined(Box):
         """An array that this may be, or a part of which, has another content."""
         if self.telling:
             return
-        for ref, condition, holds in self.links:
+        for ref, condition in self.links:
             box = ref()
             if box is not None and any(root is changed for root in roots(box)):
                 with counting_selects():
                     count_select()
                     now = jnp.asarray(to_jax(box.value), self._value.dtype)
-                    yes, no = (now, self._value) if holds else (self._value, now)
-                    Box.write(self, jnp.where(condition, yes, no))
+                    Box.write(self, jnp.where(condition, now, self._value))
 
     def write(self, new):
         with counting_selects():
@@ -68,25 +68,34 @@ class Joined(Box):
                 self.telling = False
 
     def hand_on(self) -> None:
-        for ref, condition, holds in self.links:
+        for ref, condition in self.links:
             box = ref()
             if box is not None:
                 count_select()
                 old = to_jax(box.value)
-                now = jnp.asarray(self._value, old.dtype)
-                yes, no = (now, old) if holds else (old, now)
-                box.write(jnp.where(condition, yes, no))
+                box.write(jnp.where(condition, jnp.asarray(self._value, old.dtype), old))
 
     def conditions(self) -> list:
         """(box, condition) for each box that it may be, as far as somebody knows that."""
-        found: dict = {}
-        for ref, condition, holds in self.links:
-            test, box = condition if holds else jnp.logical_not(condition), ref()
-            more = box.conditions() if hasattr(type(box), "links") else []
-            for x, inner in [(box, None), *more] if box is not None else []:
-                here = test if inner is None else jnp.logical_and(test, inner)
-                found[id(x)] = x, jnp.logical_or(found[id(x)][1], here) if id(x) in found else here
-        return [*found.values()]
+        known = ((ref(), test) for ref, test in self.links)
+        return each_once(x for box, test in known if box is not None for x in reached(box, test))
+
+
+def reached(box: Box, test) -> Iterator:
+    """(box, test), and the same of each that it may be in its turn."""
+    further = box.conditions() if hasattr(type(box), "links") else ()
+    yield box, test
+    for x, inner in further:
+        yield x, jnp.logical_and(test, inner)
+
+
+def each_once(tests: Iterable) -> list:
+    """(box, condition) for each box, where any of its tests holds."""
+    found: dict = {}
+    for box, test in tests:
+        before = found.get(id(box))
+        found[id(box)] = box, test if before is None else jnp.logical_or(before[1], test)
+    return [*found.values()]
 
 
 @contextlib.contextmanager
@@ -130,18 +139,15 @@ def linked(box: Box, others: list) -> Box:
 
     What these may be in their turn is linked to as well, for they go when nobody else knows them.
     """
-    found: dict = {}
-    for other, condition, holds in others:
-        if other.scalar:
-            continue
-        test = condition if holds else jnp.logical_not(condition)
-        more = other.conditions() if isinstance(other, Joined) else []
-        for x, inner in [(other, None), *more]:
-            here = test if inner is None else jnp.logical_and(test, inner)
-            found[id(x)] = x, jnp.logical_or(found[id(x)][1], here) if id(x) in found else here
+    tests = [(x, c if holds else jnp.logical_not(c)) for x, c, holds in others if not x.scalar]
+    found = each_once(
+        pair
+        for x, test in tests
+        for pair in (reached(x, test) if isinstance(x, Joined) else [(x, test)])
+    )
     if not found:
         return box
-    joined = Joined(box._value, [(reference(x), test, True) for x, test in found.values()])
+    joined = Joined(box._value, [(reference(x), test) for x, test in found])
     joined.immutable = box.immutable
     return joined
 

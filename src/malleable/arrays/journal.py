@@ -95,12 +95,9 @@ def all_open() -> tuple[Journal, ...]:
 
 def references(thing) -> int:
     """How many references to a thing the open journals hold."""
-    held = (x for book in all_open() for x in (*book.before.values(), *_owners(book)))
-    return sum(x is thing for x in held)
-
-
-def _owners(book: Journal) -> Iterator:
-    return (place.owner for place in book.places.values())
+    books = all_open()
+    before = sum(x is thing for book in books for x in book.before.values())
+    return before + sum(place.owner is thing for book in books for place in book.places.values())
 
 
 def push(journal: Journal) -> None:

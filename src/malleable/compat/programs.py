@@ -287,14 +287,14 @@ def is_own(file: str) -> bool:
     >>> is_own("model.py"), is_own(functools.__file__)
     (True, False)
     """
-    return not file.startswith(_INSTALLED)
+    return not file.startswith(_installed())
 
 
-_FOLDERS = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
-_INSTALLED = (
-    *(f"{folder}{os.sep}" for folder in _FOLDERS if "packages" in folder or "python" in folder),
-    "<frozen ",
-)
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """How the names of such files begin."""
+    folders = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
+    return (*(f"{x}{os.sep}" for x in folders if "packages" in x or "python" in x), "<frozen ")
 
 
 def user_frames(traceback) -> Iterator:

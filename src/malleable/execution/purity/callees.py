@@ -228,7 +228,7 @@ def _looked_at(f, node, text, scope: Scope) -> tuple[str, bool, str]:
         return value
 
     inner = Scope(parameter_kinds(node), lookup, scope.statement, returns=True)
-    inner.mutable, inner.numpy_inside, inner.callee = set(inner.kinds), True, True
+    inner.be_callee(inner.kinds)
     uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
     if uses.declared_global or uses.declared_nonlocal:
         return f"{text} writes a variable outside of it", True, ""

@@ -408,7 +408,7 @@ def lambda_(node, scope):
         scope.defs,
         active=scope.active,
     )
-    as_callee(node, inner)
+    inner.be_callee(parameter_kinds(node))
     expression(node.body, inner)
     refuse_writes("a lambda", inner, scope)
     scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
@@ -416,7 +416,7 @@ def lambda_(node, scope):
 
 def may_be_theirs(node, scope) -> bool:
     """Whether an expression may give an array of NumPy that came in, or what holds one."""
-    if not (scope.numpy_given or scope.numpy_inside):
+    if not scope.numpy_given:
         return False
     match node:
         case ast.Name(id=name):
@@ -454,16 +454,10 @@ def keep(target, theirs: bool, scope) -> None:
         scope.mutable.add(target.id)
 
 
-def as_callee(node, inner) -> None:
-    """A function that is defined here may be called with anything."""
-    inner.mutable |= set(parameter_kinds(node))
-    inner.numpy_inside = inner.callee = True
-
-
 def refuse_writes(what: str, inner, scope, given: bool = True) -> None:
     """Raise Stays where a function that writes in place may be given an array that came in."""
     scope.writes |= inner.writes and scope.callee
-    if inner.writes and given and (scope.numpy_given or scope.numpy_inside) and not scope.callee:
+    if inner.writes and given and scope.numpy_given and not scope.callee:
         raise Stays("call", f"{what} may write to an array of NumPy")
 
 
@@ -483,7 +477,7 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
         isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node)
     ):
         raise Stays("python", f"`{node.name}` is a generator")
-    as_callee(node, inner)
+    inner.be_callee(parameter_kinds(node))
     names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
     inner.kinds |= {n: k for n, k in zip(names, args, strict=False) if k == NUMBER}
     for stmt in node.body:

@@ -72,6 +72,11 @@ class Scope:
     active: tuple = ()
     given: list = field(default_factory=list)  # what each `return` gives, as a tree of kinds
 
+    def be_callee(self, parameters) -> None:
+        """The scope of a function that may be called with anything."""
+        self.mutable |= set(parameters)
+        self.numpy_given = self.numpy_inside = self.callee = True
+
 
 STATEFUL = ("flax.nnx", "haiku", "keras", "torch", "tensorflow")  # whose modules have a state
 

@@ -139,16 +139,12 @@ def writes(item) -> bool:
     """Whether the block being traced has written to an array among the items."""
     if isinstance(item, tuple | list):
         return any(map(writes, item))
-    return isinstance(item, Box) and _is_written("box", item)
+    return isinstance(item, Box) and is_written(item)
 
 
-def is_written(source) -> bool:
-    """The same of an array, list or dict that the loop goes over."""
-    box = isinstance(source, Box)
-    return _is_written("box", source.root) if box else _is_written(type(source).__name__, source)
-
-
-def _is_written(kind: str, thing) -> bool:
+def is_written(thing) -> bool:
+    """The same of an array, or of a list or dict."""
+    kind, thing = ("box", thing.root) if isinstance(thing, Box) else (type(thing).__name__, thing)
     return any((kind, id(thing), "") in book.places for book in open_here())
 
 

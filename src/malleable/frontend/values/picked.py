@@ -42,7 +42,7 @@ class Picked(Box):
     @property
     def links(self) -> list:
         """As those of a `Joined`."""
-        return [(lambda x=x: x, self.index == k, True) for k, x in enumerate(self.items)]
+        return [(lambda x=x: x, self.index == k) for k, x in enumerate(self.items)]
 
     conditions = Joined.conditions
 

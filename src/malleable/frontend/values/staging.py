@@ -192,7 +192,7 @@ def stand_in(thing, made: dict) -> Made:
 
 def candidates(box: Box | None) -> list[Box]:
     """Each other array that one may be, as far as somebody knows that."""
-    boxes = [ref() for ref, _, _ in box.links] if isinstance(box, Joined) else []
+    boxes = [ref() for ref, _ in box.links] if isinstance(box, Joined) else []
     boxes = box.items if isinstance(box, Picked) else boxes
     return [x for found in boxes if found is not None for x in (found, *candidates(found))]
 

@@ -168,9 +168,10 @@ def same_function(a, b) -> bool:
     return all(x is y or same(*(Place("cell", c).read() for c in (x, y))) for x, y in cells)
 
 
-def leaf_of(x, scalar: bool, origin=None) -> Leaf:
+def leaf_of(x, scalar: bool, origin=None, immutable=False) -> Leaf:
     aval = jax.typeof(jnp.asarray(x)) if not isinstance(x, jax.Array) else jax.typeof(x)
-    return Leaf(aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False)), scalar, origin)
+    weak = bool(getattr(aval, "weak_type", False))
+    return Leaf(aval.shape, aval.dtype, weak, scalar, origin, immutable=immutable is True)
 
 
 def number_leaf(value) -> Leaf | None:
@@ -178,8 +179,8 @@ def number_leaf(value) -> Leaf | None:
     if isinstance(value, Box):
         if hasattr(value, "options"):
             return None
-        leaf = leaf_of(raw(value), value.scalar, None if value.scalar else value)
-        return replace(leaf, immutable=value.immutable is True)
+        origin = None if value.scalar else value
+        return leaf_of(raw(value), value.scalar, origin, value.immutable)
     if isinstance(value, bool | int | float | complex | np.generic):
         if isinstance(value, np.generic) and value.dtype.kind not in "biufc":
             return None

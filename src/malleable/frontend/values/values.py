@@ -299,7 +299,7 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     if issubclass(kind, Box):
         content = raw(value)
         leaves.append(content)
-        tree = replace(leaf_of(content, value.scalar, value), immutable=value.immutable is True)
+        tree = leaf_of(content, value.scalar, value, value.immutable)
         links = value.conditions() if kind is Joined or kind is Picked else []
         links += [] if isinstance(value.immutable, bool) else [(IMMUTABLE, value.immutable)]
         leaves += [condition for _, condition in links]
@@ -307,7 +307,7 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     if isinstance(value, jax.Array):
         leaves.append(value)
         known = not isinstance(value, compat.Tracer)  # a tracer is what a box holds
-        return replace(leaf_of(value, value.ndim == 0, value), immutable=known)
+        return leaf_of(value, value.ndim == 0, value, known)
     if isinstance(value, type) or id(value) in seen:
         return Static(value)
     if bounded(value) is not None:
@@ -369,7 +369,7 @@ def holds_new(value, seen: dict) -> bool:
             value = value._base
         if type(value) is Picked:
             return holds_new(value, seen)
-        if type(value) is Joined and any(compat.is_inner(test) for _, test, _ in value.links):
+        if type(value) is Joined and any(compat.is_inner(test) for _, test in value.links):
             return True
         return type(value) is not Stale and compat.is_inner(value._value)
     if isinstance(value, jax.Array):

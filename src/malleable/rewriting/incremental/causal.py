@@ -6,6 +6,7 @@ attention scores do. What lies in these beyond the present is not known yet; wha
 is known where a mask says so, and only then may a reduction take it in.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from malleable.rewriting.incremental.masks import (
     sort_of,
     sort_of_negative,
 )
-from malleable.rewriting.incremental.plan import Plan, inside_of, opened
+from malleable.rewriting.incremental.plan import OpenedWhile, Plan, inside_of, opened
 from malleable.rewriting.incremental.windows import narrow
 
 
@@ -409,23 +410,12 @@ def _turns(plan: Plan, node: Node, found: dict, width: int, way: Way) -> list:
 
     What decides is the same for all rows, or each row decides for itself.
     """
-    view: Any = compat.view(node.eqn)
-    consts, fixed, carry = view.split(node.ins)
-    graph, deciding = opened(view.body), opened(view.cond)
-    h, asked = graph.inputs[len(fixed) :], deciding.inputs[len(consts) :]
-    given = {a: found[v] for v, a in zip(fixed, graph.inputs, strict=False) if v in found}
-    state = {a: found[v] for v, a in zip(carry, h, strict=True) if v in found}
-
-    def turn(state: dict) -> tuple[Plan, dict]:
-        inner = inside_of(plan, graph, fixed, graph.inputs[: len(fixed)])
-        return inner, prove(inner, given | state, width, way)
-
+    find = functools.partial(prove, width=width, way=way)
+    loop = OpenedWhile(plan, node, found, find)
+    h, state = loop.h, loop.state
     for _ in range(2):
-        inner, _, state = _at_rest(node, graph, h, state, turn)
-        test = inside_of(plan, deciding, consts, deciding.inputs[: len(consts)])
-        rows = {a: found[v] for v, a in zip(consts, deciding.inputs, strict=False) if v in found}
-        rows |= {b: state[a] for a, b in zip(h, asked, strict=True) if a in state}
-        decides: Any = prove(test, rows, width, way).get(deciding.outputs[0], ())
+        inner, _, state = _at_rest(node, loop.body, h, state, loop.turn)
+        test, decides = loop.test(state)
         if decides == () or len(state) == len(h):
             break
         if decides is None:
@@ -436,12 +426,12 @@ def _turns(plan: Plan, node: Node, found: dict, width: int, way: Way) -> list:
         decides != () and (len(same) > 1 or decides.loose or decides.lag < 0)
     ):
         raise refuse(node, "what `while` decides may change with any row")
-    loop = Turns(node, view, inner, test, decides != ())
-    if loop.needs_more():
+    turns = Turns(node, loop.view, inner, test, decides != ())
+    if turns.needs_more():
         raise refuse(node, "each turn of a `while` needs rows of before, and how many is not known")
     for part in (inner, test):
         plan.rely_on(part)
-    plan.loops[node.outs[0]] = loop
+    plan.loops[node.outs[0]] = turns
     return [state.get(a, ()) for a in h]
 
 

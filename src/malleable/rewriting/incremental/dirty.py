@@ -16,7 +16,7 @@ from malleable.rewriting.incremental.loops import (
     Turns,
     forgets,
 )
-from malleable.rewriting.incremental.plan import Plan, inside_of, opened
+from malleable.rewriting.incremental.plan import OpenedWhile, Plan, inside_of, opened
 
 Boxes = tuple[Box, ...]
 FEW = 32  # turns of a loop that are gone through one by one, to see how far a change spreads
@@ -162,48 +162,31 @@ def _while(plan: Plan, node: Node, nominal: dict) -> list | None:
 
     Each lane may decide for itself, as under vmap.
     """
-    view: Any = compat.view(node.eqn)
-    consts, fixed, carry = view.split(node.ins)
-    graph, deciding = opened(view.body), opened(view.cond)
-    h, asked = graph.inputs[len(fixed) :], deciding.inputs[len(consts) :]
-    given = {a: nominal[v] for v, a in zip(fixed, graph.inputs, strict=False) if v in nominal}
-    state = {a: nominal[v] for v, a in zip(carry, h, strict=True) if v in nominal}
-
-    def turn(state: dict) -> tuple[Plan, dict]:
-        inner = inside_of(plan, graph, fixed, graph.inputs[: len(fixed)])
-        return inner, mark_dirty(inner, given | state)
-
+    loop = OpenedWhile(plan, node, nominal, mark_dirty)
+    h, state = loop.h, loop.state
     for _ in range(2):
-        if (rest := _at_rest(graph, h, state, turn, None)) is None:
+        if (rest := _at_rest(loop.body, h, state, loop.turn, None)) is None:
             return None
         inner, _, state = rest
-        test = inside_of(plan, deciding, consts, deciding.inputs[: len(consts)])
-        parts = {
-            a: nominal[v] for v, a in zip(consts, deciding.inputs, strict=False) if v in nominal
-        }
-        parts |= {b: state[a] for a, b in zip(h, asked, strict=True) if a in state}
-        decides: Any = mark_dirty(test, parts).get(deciding.outputs[0], ())
+        test, decides = loop.test(state)
         if not decides or len(state) == len(h):
             break
-        lanes = test.shape(deciding.outputs[0])
+        lanes = test.shape(loop.cond.outputs[0])
         if len(decides) > 1 or any(inner.shape(a)[: len(lanes)] != lanes for a in h):
             return None
         state |= {a: ((*decides[0], *inner.whole(a)[len(lanes) :]),) for a in h if a not in state}
     if any(len(boxes) > 1 for p in (inner, test) for boxes in p.boxes.values()):
         return None
     for lanes in decides:  # one number that changes is how often all of it turns
-        if (
-            not lanes
-            or len(state) < len(h)
-            or any(b[: len(lanes)] != lanes for (b,) in state.values())
-        ):
+        alike = all(b[: len(lanes)] == lanes for (b,) in state.values())
+        if not lanes or len(state) < len(h) or not alike:
             return None
     if all(boxes == (inner.whole(a),) for a, boxes in state.items()):
         return None
-    loop = Turns(node, view, inner, test, bool(decides))
-    if loop.needs_more():
+    turns = Turns(node, loop.view, inner, test, bool(decides))
+    if turns.needs_more():
         return None
-    plan.loops[node.outs[0]] = loop
+    plan.loops[node.outs[0]] = turns
     return [state.get(a, ()) for a in h]
 
 

@@ -206,6 +206,38 @@ def inside_of(plan: Plan, graph: Graph, outer: Sequence[int], inner: Sequence[in
     return Plan(graph, plan.limits, constants, plan.poison)
 
 
+class OpenedWhile:
+    """The graphs of a `while`; of what is known outside, what holds inside.
+
+    find(plan, known): what is known of all values of a body, given that of its inputs.
+    h, state: what goes around, and what is known of it at first.
+    """
+
+    def __init__(self, plan: Plan, node: Node, known: Mapping[int, Any], find: Callable):
+        view: Any = compat.view(node.eqn)
+        self.plan, self.view, self.known, self.find = plan, view, known, find
+        self.consts, self.fixed, carry = view.split(node.ins)
+        self.body, self.cond = opened(view.body), opened(view.cond)
+        self.h = self.body.inputs[len(self.fixed) :]
+        self.state = _handed_on(known, carry, self.h)
+
+    def turn(self, state: dict[int, Any]) -> tuple[Plan, dict]:
+        """A plan of the body, and what is known of its values."""
+        inner = inside_of(self.plan, self.body, self.fixed, self.body.inputs[: len(self.fixed)])
+        return inner, self.find(inner, _handed_on(self.known, self.fixed, self.body.inputs) | state)
+
+    def test(self, state: Mapping[int, Any]) -> tuple[Plan, Any]:
+        """A plan of what decides, and what is known of that; () for nothing."""
+        inputs, n = self.cond.inputs, len(self.consts)
+        plan = inside_of(self.plan, self.cond, self.consts, inputs[:n])
+        given = _handed_on(self.known, self.consts, inputs) | _handed_on(state, self.h, inputs[n:])
+        return plan, self.find(plan, given).get(self.cond.outputs[0], ())
+
+
+def _handed_on(known: Mapping, outer: Sequence[int], inner: Sequence[int]) -> dict[int, Any]:
+    return {a: known[v] for v, a in zip(outer, inner, strict=False) if v in known}
+
+
 def execute(node: Node, xs: Sequence) -> list:
     """The results of a node as it is."""
     with compat.source(node.eqn):

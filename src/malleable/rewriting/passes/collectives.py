@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.notes import note, unheard
+from malleable.notes import listen, note, unheard
 from malleable.rewriting.passes.passes import Pass, configurable
 from malleable.rewriting.sharding.local import localized
 from malleable.rewriting.sharding.parts import WHOLE, Apart, State
@@ -79,9 +79,16 @@ COUNT = "microbatch(4): four steps, each of a quarter of the batch"
 
 
 def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
-    chosen = _fitting_guess(jaxpr, _batches(jaxpr, axis, argnums), n)
+    guesses = _batches(jaxpr, axis, argnums)
+    for chosen in guesses if len(guesses) > 1 else ():
+        with contextlib.suppress(Apart, TransformError):
+            with unheard(), listen() as heard:  # of a guess that does not fit nothing is said
+                made = _taken(jaxpr, chosen, n)
+            for told in heard:
+                note(told.what, told.where, told.why)
+            return made
     try:
-        return _taken(jaxpr, chosen, n)
+        return _taken(jaxpr, guesses[0], n)
     except Apart as why:
         eqns = [why.eqn] if why.eqn is not None else jaxpr.eqns[:1]
         raise TransformError(
@@ -90,15 +97,6 @@ def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
             hint="results have to be sums or means over the batch, or keep its axis; argnums says "
             "which arguments carry it",
         ) from None
-
-
-def _fitting_guess(jaxpr: compat.Jaxpr, guesses: list[dict[int, int]], n: int) -> dict[int, int]:
-    """The first guess by which the batch can be taken in steps; the first, if none can."""
-    for chosen in guesses if len(guesses) > 1 else []:
-        with unheard(), contextlib.suppress(Apart, TransformError):
-            _taken(jaxpr, chosen, n)
-            return chosen
-    return guesses[0]
 
 
 def _taken(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
@@ -164,21 +162,21 @@ def _states(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> list[State]:
 
 def _one_map(jaxpr: compat.Jaxpr, chosen: dict[int, int]) -> bool:
     """Whether all that takes the batch is one program mapped over devices."""
+    takers = _takers(jaxpr, chosen)
+    return len(takers) == 1 and jaxpr.eqns[takers[0]].primitive.name == "shard_map"
+
+
+def _takers(jaxpr: compat.Jaxpr, chosen: dict[int, int]) -> list[int]:
+    """Which equations take the batch."""
     batch = {jaxpr.jaxpr.invars[i] for i in chosen}
-    takes = [
-        eqn
-        for eqn in jaxpr.eqns
-        if any(not isinstance(v, compat.Literal) and v in batch for v in eqn.invars)
-    ]
-    return len(takes) == 1 and takes[0].primitive.name == "shard_map"
+    rows = [[v for v in eqn.invars if not isinstance(v, compat.Literal)] for eqn in jaxpr.eqns]
+    return [i for i, operands in enumerate(rows) if not batch.isdisjoint(operands)]
 
 
 def _steps_inside(local: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
     """The program of a device in steps."""
     inputs = list(local.jaxpr.invars)
-    batch = {inputs[i] for i in chosen}
-    rows = [[v for v in eqn.invars if not isinstance(v, compat.Literal)] for eqn in local.eqns]
-    at = next(i for i, operands in enumerate(rows) if batch & set(operands))
+    at = _takers(local, chosen)[0]
     eqn = local.eqns[at]
     (body,) = compat.bodies(eqn.params)
     places = {v: i for i, v in enumerate(inputs)}
