@@ -1,6 +1,5 @@
 """One of two processes on loopback: `python -m MODULE ID PORT` prints what it decided."""
 
-import os
 import sys
 import time
 
@@ -10,7 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 import malleable as mal
-from tests.compat.loopback import connect
+from tests.compat.loopback import connect, leave
 
 
 @mal.jit
@@ -44,4 +43,4 @@ def main(number, port):
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])
-    os._exit(0)  # whoever ends first does not wait for the other
+    leave()
