@@ -23,7 +23,7 @@ ROWS = {
         {"programs", "python_source"},
         {"core", "arrays"},
         {"frontend", "effects", "rewriting"},
-        {"execution", "prob", "inverse"},
+        {"execution", "prob", "inverses"},
         {"inspection"},  # sees everything, and is seen by nobody
         {"__init__"},
         {"tour", "integrations"},

@@ -73,7 +73,7 @@ from malleable.inspection.notebook import unload_ipython_extension as unload_ipy
 from malleable.inspection.show.diff import diff as diff
 from malleable.inspection.show.text import show as show
 from malleable.inspection.unstaging.unstage import unstage as unstage
-from malleable.inverse import inverse as inverse
+from malleable.inverses import inverse as inverse
 from malleable.notes import Note as Note
 from malleable.notes import listen as listen
 from malleable.notes import note as note
