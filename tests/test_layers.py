@@ -81,15 +81,15 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(86320, 58000),
-    "compat": Budget(3020, 2300),
+    "all": Budget(86400, 58000),
+    "compat": Budget(3030, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2225, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(18035, 12500),
     "python_source": Budget(1545, 1400),
-    "arrays": Budget(3650, 3100),
-    "frontend": Budget(13670, 9300),
+    "arrays": Budget(3670, 3100),
+    "frontend": Budget(13690, 9300),
     "execution": Budget(13230, 10300),
     "inspection": Budget(23330, 16000),
     "integrations": Budget(4100, 4000),
@@ -369,7 +369,7 @@ def test_a_name_in_four_files_is_seen():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 2940, sizes
+    assert sum(sizes.values()) <= 2950, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 546)])
@@ -384,7 +384,7 @@ def test_the_rest_of_the_door_is_small(which, most):
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 2870, sizes
+    assert sum(sizes.values()) <= 2885, sizes
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,36 @@
 
 from collections.abc import Sequence
 
+from malleable import compat
 from malleable.arrays.content import Box
 from malleable.arrays.places import is_tracer
 
 
 class Row(Box):
-    """stack[at] as a value of its own. Nothing is computed before it is used."""
+    """stack[at] as a value of its own. Nothing is computed before it is used.
 
-    __slots__ = ("_at", "_own", "_stack")
+    Then it is computed where the stack was: whatever is being traced inside knows it as older.
+    """
+
+    __slots__ = ("_at", "_own", "_row", "_stack")
 
     def __init__(self, stack, at: int, scalar: bool):
-        self._stack, self._at, self._own = stack, at, None
+        self._stack, self._at, self._row, self._own = stack, at, None, None
         self._base = self._index = None
         self.scalar, self.immutable = scalar, False
 
     @property
-    def _value(self):  # anew each time: a cache would keep values of a branch being traced
-        return self._stack[self._at] if self._own is None else self._own
+    def _value(self):
+        if self._own is not None:
+            return self._own
+        if self._row is None:
+            with compat.where_made(self._stack):
+                self._row = self._stack[self._at]
+        return self._row
 
     @_value.setter
     def _value(self, new):
-        self._own = new
+        self._own = None if new is self._row else new
 
     @property
     def shape(self):

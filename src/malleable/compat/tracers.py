@@ -149,6 +149,11 @@ under_trace, current_trace = core.set_current_trace, core.take_current_trace
 trace_context = config.trace_context
 
 
+def where_made(x):
+    """For a `with`: what is computed joins the program that made x, and not one inside of it."""
+    return core.set_current_trace(x._trace if isinstance(x, Tracer) else core.eval_trace)
+
+
 def concrete(x):
     """The value behind a tracer, None where there is none; anything else as it is."""
     return x.to_concrete_value() if isinstance(x, Tracer) else x

@@ -511,3 +511,36 @@ def test_what_the_test_of_a_loop_may_raise_is_raised_once_for_each_operand(at):
         return k, y, xs
 
     assert_same(f, 2.0, 2, [1.0, 2.5], np.array([3.0, 1.0]), *at)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7])
+@pytest.mark.parametrize("x", [1.5, -0.5])
+def test_an_else_clause_that_no_path_comes_to(x, n):
+    def f(x, n):
+        found, items, total = {"p": x}, [x, 0.5, 0.0], 0
+        for _ in range(n):
+            try:
+                items[n] = 0.0
+                last = found["nowhere"]
+                k = 0
+            except LookupError:
+                total += 1
+            else:
+                total += k % 3 + last
+            try:
+                items[n] = x
+                if x > 0:
+                    raise KeyError
+                raise FirstError
+                j = 1
+            except LookupError:
+                total += 10
+            except FirstError:
+                total += 100
+            else:
+                total += j % 3
+            finally:
+                total += 1000
+        return total, items
+
+    assert_same(f, x, n)

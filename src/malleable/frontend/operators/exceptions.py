@@ -24,7 +24,7 @@ from malleable.frontend.values.conditions import (
     places_of,
     step,
 )
-from malleable.frontend.values.staging import merge, trace_block
+from malleable.frontend.values.staging import has_raised, merge, trace_block
 from malleable.frontend.values.unwinding import Attempt, Leaving, attempting, failed, freeze, rewind
 
 
@@ -100,6 +100,8 @@ def unless(stopped, body: Callable, statements: tuple, state) -> None:
     places = places_of(state)
     yes, no = trace_block(going, places), trace_block(nothing, places)
     merge(jnp.logical_not(stopped), yes, no, line_of(statements[0]))
+    if has_raised(yes):  # and the others before
+        raise Leaving
 
 
 def finish(taken: list, orelse: Callable, state, live) -> None:

@@ -206,6 +206,11 @@ def changes(block: Block) -> bool:
     return not all(is_dead(place, [block], held) for place in block.places.values())
 
 
+def has_raised(block: Block) -> bool:
+    """Whether it always ends in an exception."""
+    return block.left or (block.error is not None and is_raised(block.error))
+
+
 # ---------------------------------------------------------------- two paths become one
 
 
@@ -307,7 +312,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
         write_place(place, target, rest, where, pred, made)
         thing = place.owner if place.kind == "dict" else place.read()
         note_missing(thing, [tree_of(b, key) for b in blocks], where)
-    if all(b.left or (b.error is not None and is_raised(b.error)) for b in blocks):
+    if all(map(has_raised, blocks)):
         raise unwinding.Leaving
     for block in blocks:
         copies.keep(block.copies)
