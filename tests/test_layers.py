@@ -81,7 +81,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(86400, 58000),
+    "all": Budget(86430, 58000),
     "compat": Budget(3030, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2225, 1450),
@@ -89,8 +89,8 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "rewriting": Budget(18035, 12500),
     "python_source": Budget(1545, 1400),
     "arrays": Budget(3670, 3100),
-    "frontend": Budget(13690, 9300),
-    "execution": Budget(13230, 10300),
+    "frontend": Budget(13710, 9300),
+    "execution": Budget(13320, 10300),
     "inspection": Budget(23330, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),

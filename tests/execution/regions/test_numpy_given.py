@@ -1,6 +1,7 @@
 """What a region changes in place, or hands out, of the arrays of NumPy that it is given."""
 
 import copy
+import functools
 
 import jax
 import numpy as np
@@ -108,6 +109,133 @@ def mapped(n, a, b):
     return list(map(lambda x: add(x, 1.0), [a])), a  # noqa: C417
 
 
+def part_of(a):
+    return a[1:]
+
+
+def parts_of(d, y):
+    return d["a"].reshape(-1), y + 1
+
+
+def twice(a):
+    return a * 2
+
+
+def put(a, k, v):
+    a[k] = v
+
+
+def apply(f, *args):
+    return f(*args)
+
+
+class Meter:
+    def __init__(self):
+        self.grid, self.reads = np.zeros(3), [0]
+
+    @property
+    def level(self):
+        self.reads[0] = self.reads[0] + 1
+        return self.grid[0]
+
+    def move(self, y):
+        self.grid[0] += 1.0
+        return (lambda t, s=self.grid[0]: t - s)(y)
+
+
+def view_made_by_a_helper(n, a, b):
+    y = jnp.sin(n * 1.0)
+    v = part_of(a)
+    v *= 3
+    w, z = parts_of({"a": b}, y)
+    w += 1
+    return a, b, y, z
+
+
+def made_by_a_helper(n, a, b):
+    y = jnp.sin(n * 1.0)
+    w = twice(a)
+    alias = w
+    alias += 1
+    return w, y
+
+
+def in_a_dict_by_a_helper(n, a, b):
+    y = jnp.sin(n * 1.0)
+    held = {"part": part_of(a)}
+    held["part"] += 1.0
+    return a, y
+
+
+def closed_over(n, a, b):
+    y = jnp.sin(n * 1.0)
+    first = lambda: a[1:]
+    w = first()
+    w += 1
+
+    def all_of_it():
+        return b
+
+    u = all_of_it()
+    u += 1
+    return a, b, y
+
+
+def writers_in_a_list(n, a, b):
+    y = jnp.sin(n * 1.0)
+    for f in [lambda v: bump(a), lambda v: put(a, 1, v)]:
+        f(7.0)
+    return a, y
+
+
+def writers_handed_on(n, a, b):
+    y = jnp.sin(n * 1.0)
+    apply(put, a, 0, 2.0)
+    apply(lambda v: put(a, 1, v), 5.0)
+    part = functools.partial(put, b, 0)
+    part(4.0)
+    y = y * 2
+    part(3.0)
+    list(map(part, [1.0, 2.0]))
+    return a, b, y
+
+
+def item_of_python_or_an_array(n, a, b):
+    xs = [jnp.sin(n * 1.0), 0.5, jnp.cos(n * 1.0)]
+    a += xs[n]
+    return a
+
+
+def property_that_acts(n, a, b):
+    meter = Meter()
+    y = jnp.sin(n * 1.0)
+    out = read_level(meter) + y
+    return out, meter.reads
+
+
+def read_level(meter):
+    return meter.level
+
+
+def default_of_a_lambda(n, a, b):
+    meter, total = Meter(), 0.0
+    for _ in range(4):
+        total += move_it(meter, jnp.sin(n * 1.0))
+    return total
+
+
+def move_it(meter, y):
+    return meter.move(y)
+
+
+def rows_in_another_order(n, a, b):
+    y = jnp.sin(n * 1.0)
+    alias = a
+    alias -= b[[2, 0, 1]]
+    np.maximum(alias, alias, out=alias)
+    return a, y
+
+
 PROGRAMS = [
     mapped,
     handed_out,
@@ -120,6 +248,16 @@ PROGRAMS = [
     gone_over,
     written_in_a_dict,
     one_of_two,
+    view_made_by_a_helper,
+    made_by_a_helper,
+    in_a_dict_by_a_helper,
+    closed_over,
+    writers_in_a_list,
+    writers_handed_on,
+    item_of_python_or_an_array,
+    property_that_acts,
+    default_of_a_lambda,
+    rows_in_another_order,
 ]
 
 

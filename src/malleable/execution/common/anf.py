@@ -217,9 +217,7 @@ def _value(todo: Pieces, stmt: Any):
             todo.into(name, value)
             return []
     if isinstance(stmt, ast.Return) or (isinstance(stmt, ast.Assign) and not simple):
-        new = todo.part(value)
-        if isinstance(value, ast.Attribute):
-            new = todo.atom(value)
+        new = todo.atom(value) if isinstance(value, ast.Attribute) else todo.part(value)
     else:
         new = todo.step(value)
     targets = [_target(todo, t) for t in targets]

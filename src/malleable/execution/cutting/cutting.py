@@ -517,11 +517,12 @@ class Partition:
         kinds |= needed(names_read(region.body), self.tree.defs)
         lookup, defs = self.lookup, dict(self.tree.defs)
         known = dict(zip(state.ins, values, strict=True))
-        mutable = {n for n, v in known.items() if isinstance(v, list | dict | set)}
-        inside = [x for v in known.values() if type(v) is not np.ndarray for x in flatten(v)[0]]
+        inside = {n: flatten(v)[0] for n, v in known.items() if type(v) is not np.ndarray}
+        holds = {n for n, parts in inside.items() if np.ndarray in map(type, parts)}
+        mutable = holds | {n for n, v in known.items() if isinstance(v, list | dict | set)}
         scope = Scope(kinds, lookup, scan.statement, defs, region.tail)
         scope.values, scope.mutable = known, mutable
-        scope.numpy_inside = np.ndarray in map(type, inside)
+        scope.numpy_inside = bool(holds)
         scope.numpy_given = scope.numpy_inside or np.ndarray in map(type, known.values())
         scope.lenient = self.options.control_flow == "lift"
         return scan.scan_statements(region.body, scope, region.guarded)

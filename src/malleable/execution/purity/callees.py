@@ -14,6 +14,7 @@ import types
 from typing import Any
 
 import jax
+import numpy as np
 
 from malleable.execution.purity.facts import (
     NUMBER,
@@ -65,6 +66,9 @@ def is_jax(f) -> bool:
     return kinds.of_type(type(f)) or (isinstance(f, type) and kinds.of_type(f))
 
 
+_CODE = types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc
+_CODE_AND_NUMBERS = (*_CODE, int, float, complex, str, bytes, np.ndarray, np.generic)
+
 _verdicts: dict = {}
 _writers: set = set()  # the code of functions that may write to arrays they are called with
 _askers: set = set()  # of those that ask for the type of a value
@@ -85,6 +89,18 @@ def computes(f) -> bool:
 def writes(f) -> bool:
     """Whether a user's function may write in place to arrays of NumPy it is called with."""
     return getattr(getattr(f, "__func__", f), "__code__", None) in _writers
+
+
+def reads_code_only(f) -> bool:
+    """Whether what a function reads beside its arguments is code, numbers and arrays of NumPy."""
+    if not isinstance(f, types.FunctionType):
+        return False
+    read, code = outside(f), f.__code__
+    names = {*code.co_names} & {*f.__globals__} | {*code.co_freevars}
+    try:
+        return all(isinstance(read(name), _CODE_AND_NUMBERS) for name in names)
+    except Stays:  # no value yet
+        return False
 
 
 def _verdict(f):
@@ -113,7 +129,11 @@ def impure(f, scope: Scope) -> str:
             return impure(wrapped, scope)
         return f"{text} has a side effect" if at_fault else ""
     if isinstance(f, functools.partial):
-        return impure(f.func, scope)
+        held = [*f.args, *f.keywords.values()]
+        theirs = any(isinstance(x, np.ndarray | list | dict | tuple) for x in held)
+        why = impure(f.func, scope)
+        writer = theirs and writes(f.func)
+        return why or (f"{text} may write to an array of NumPy" if writer else "")
     if not isinstance(f, type) and may_change(f):
         return f"{text} may read what its object holds, which may be another each time"
     if isinstance(f, types.MethodType):

@@ -8,7 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from malleable.execution.purity.callees import computes, impure, is_jax, is_pure, makes, writes
+from malleable.execution.purity.callees import (
+    computes,
+    impure,
+    is_jax,
+    is_pure,
+    makes,
+    reads_code_only,
+    writes,
+)
 from malleable.execution.purity.facts import (
     ARRAY,
     MADE,
@@ -63,6 +71,8 @@ def expression(node, scope: Scope):
                 scope.unrolled |= is_container(node.value, value, scope)  # which checks its bounds
             if is_item_of_many(node, index, scope):
                 raise Stays("object", "it takes one of many things")
+            if value == NUMPY and index == MADE:
+                return NUMPY
             return join(value, index) if value in (NUMBER, NUMPY, SCALAR, SIZE) else (
                 ARRAY if value == ARRAY else UNKNOWN)  # fmt: skip
         case ast.Call():
@@ -277,9 +287,23 @@ def call(node, scope):
             why = impure(scope.values[function.id], scope)
             if why:
                 raise Stays("call", why)
+        elif isinstance(function, ast.Name) and kind == UNKNOWN:
+            refuse_held(node, scope)
         if isinstance(function, ast.Call | ast.Name):
             return UNKNOWN
     raise Stays("call", "it calls something unknown")
+
+
+def refuse_held(node, scope) -> None:
+    """Raise Stays where a container that came in may hand out what is called, and that may act."""
+    held = [v for v in scope.values.values() if isinstance(v, list | dict | tuple | set)]
+    for x in jax.tree.leaves(held):
+        if not callable(x):
+            continue
+        if why := impure(x, scope):
+            raise Stays("call", why)
+        if writes(x) and gives_theirs(node, scope):
+            raise Stays("call", f"`{x.__qualname__}` may write to an array of NumPy")
 
 
 def _refuse_scalars(found) -> None:
@@ -296,6 +320,10 @@ def _check_argument(kind, scope):
         why = impure(kind.value, scope)
         if why:
             raise Stays("call", why)
+        if writes(kind.value):
+            scope.writes |= scope.callee
+            if scope.numpy_given and not scope.callee:
+                raise Stays("call", f"`{kind.value.__qualname__}` may write to an array of NumPy")
     elif isinstance(kind, Known) and isinstance(kind.value, list | dict):
         raise Stays("object", "it takes something that may change")
 
@@ -333,7 +361,7 @@ def method(node, function, args, scope):
     if attr in _ARRAY_METHODS and (at or attr not in _AMBIGUOUS):
         for arg in args:
             _check_argument(arg, scope)
-        return ARRAY
+        return UNKNOWN if base == UNKNOWN and scope.numpy_given else ARRAY
     if base == UNKNOWN and attr in _FUNCTIONS and attr not in _AMBIGUOUS:
         return UNKNOWN  # of a module that came as an argument
     raise Stays("call", f"`.{attr}()` may change something")
@@ -353,6 +381,8 @@ def result(f, args, node, scope):
     if why:
         raise Stays("call", why)
     scope.writes |= writes(f) and scope.callee
+    if writes(f) and scope.callee and NUMPY in args:
+        raise Stays("effect", "it changes something that lives outside")
     if writes(f) and gives_theirs(node, scope) and not scope.callee:
         raise Stays("call", f"`{ast.unparse(node.func)}` may write to an array of NumPy")
     if f is type and args:
@@ -392,7 +422,11 @@ def result(f, args, node, scope):
     if made or (not computes(f) and SCALAR in args and ARRAY not in args and UNKNOWN not in args):
         scope.scalars = True
         return SCALAR
-    return NUMBER if not computes(f) and all(a == NUMBER for a in args) else UNKNOWN
+    if computes(f):
+        return UNKNOWN
+    if join(*args) == NUMPY and reads_code_only(f):
+        return NUMPY
+    return NUMBER if all(a == NUMBER for a in args) else UNKNOWN
 
 
 def _is_numpy(f) -> bool:
@@ -401,6 +435,8 @@ def _is_numpy(f) -> bool:
 
 
 def lambda_(node, scope):
+    for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+        expression(default, scope)
     inner = Scope(
         scope.kinds | parameter_kinds(node),
         scope.lookup,
@@ -442,7 +478,7 @@ def may_be_theirs(node, scope) -> bool:
 def gives_theirs(node: ast.Call, scope) -> bool:
     """Whether a call may be given such a thing."""
     given = [*node.args, *(k.value for k in node.keywords)]
-    given += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    given.append(getattr(node.func, "value", node.func))  # what it is a method of, or closes over
     return any(may_be_theirs(x, scope) for x in given)
 
 

@@ -148,6 +148,8 @@ def parts_of(stmt: Any, scope):
 def store(target, kind, value, scope):
     """`target = value`. Raises Stays where a number would lose digits."""
     refuse_numpy(kind)
+    if isinstance(target, ast.Tuple | ast.List) and may_be_theirs(value, scope):
+        scope.mutable |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
     if isinstance(target, ast.Name):
         mine = isinstance(value, ast.Name) and value.id in scope.mutable
         mine |= may_be_theirs(value, scope)
@@ -179,7 +181,7 @@ def _augment(stmt, scope):
     written = value == MADE and kind != MADE
     if isinstance(kind, Known) or written:
         raise Stays("effect", "it changes something that lives outside")
-    written_to(scope, stmt.target.id in scope.mutable)
+    written_to(scope, may_be_theirs(stmt.target, scope) or stmt.target.id in scope.mutable)
     new = kind if kind == MADE else join(kind, value)
     refuse_numpy(new)
     whole = ast.BinOp(left=ast.Name(id=stmt.target.id), op=stmt.op, right=stmt.value)
@@ -324,6 +326,8 @@ def _def(stmt, scope):
         raise Stays("python", "a function with defaults or decorators is made by Python")
     scope.defs[stmt.name] = stmt
     scope.kinds[stmt.name] = stmt
+    theirs = any(may_be_theirs(n, scope) for n in ast.walk(stmt) if isinstance(n, ast.Name))
+    (scope.mutable.add if theirs else scope.mutable.discard)(stmt.name)
     return False
 
 

@@ -18,14 +18,15 @@ from malleable.arrays.box import UNSIZED, Box
 from malleable.arrays.masked import compacted, selections
 from malleable.execution.common import code_objects
 from malleable.execution.host.host import is_raw
-from malleable.execution.purity.facts import NUMBER, SCALAR, SIZE, Stays
+from malleable.execution.purity.facts import ARRAY, NUMBER, SCALAR, SIZE, Stays
 from malleable.execution.regions.signatures import flatten
 from malleable.frontend.common.session import Options, Session, run_in_session
 from malleable.frontend.convert import OPERATORS, box_all, finish_result
 from malleable.frontend.counterparts.bounded import BoundedList
 from malleable.frontend.values.staging import candidates
 from malleable.frontend.values.trees import UNSET
-from malleable.programs.primitives import has
+from malleable.programs.analyze import analyze
+from malleable.programs.primitives import has, kind
 from malleable.python_source.changes import watching
 from malleable.python_source.nodes import copied, load
 
@@ -36,6 +37,10 @@ LONG = 100  # steps of Python loops that one region may hold
 
 
 _LEAF, _ONE = jax.tree.structure(0), jax.tree.structure((0,))
+
+
+# of one array, and NumPy makes most of them without a copy
+_VIEWS = kind("same", "place", "dims", "cut", "rearrange")
 
 
 @dataclass(frozen=True)
@@ -280,6 +285,12 @@ def attempt(
         cut = body.statement_of(e)
         return Failed(-1 if cut is None else cut, e)
     entries = tuple(made["entries"])
+    if theirs_of_numpy and not body.copies:
+        inside = [structure is not None for structure, count in tree for _ in range(count)]
+        known = zip(leaves, inside, strict=True)
+        numpy = [(id(x) in theirs_of_numpy) * (1 + deep) for (x, d), deep in known if d]
+        if outs := views_of(program, numpy, made["out"], entries, kinds):
+            return Failed(-1, Shared(outs))
     if any(not _can_leave(e[0]) for e in entries if isinstance(e, tuple) and len(e) == 1):
         return Failed(-1, Stays("object", "it leaves an object"))
     numbers = _are_numbers(kinds, made["out"], len(entries))
@@ -317,6 +328,24 @@ def watched_run(body: Body, theirs: tuple, views: list, run: Callable, *given):
         if outs and not body.copies:
             raise Shared(outs)
     return out
+
+
+def views_of(program, numpy: list[int], out, entries: tuple, kinds) -> list[int]:
+    """The numbers of the parts of an output that NumPy may have made as views of what came in.
+
+    numpy: 1 for each argument of the program that is an array of NumPy, 2 if it is in a container,
+    which may be known as one of JAX's arrays. What a function of JAX gave is no view.
+    """
+    view = lambda eqn, facts: [facts[0] if eqn.primitive.name in _VIEWS else 0] * len(eqn.outvars)  # noqa: E731
+    seen, _ = analyze(program, numpy, view, max, 0)
+    parts = out if type(out) is tuple else (out,)
+    known = kinds if isinstance(kinds, list) else [""] * len(parts)
+    rest, found = iter(entries), []
+    for i, part in enumerate(parts):
+        mine = [next(rest) for _ in jax.tree.leaves(part)]
+        if any(type(e) is int and seen[e] > (known[i] == ARRAY) for e in mine):
+            found.append(i)
+    return found
 
 
 def may_be_one(x, same: set) -> bool:

@@ -3,11 +3,15 @@
 import functools
 from collections.abc import Callable
 
+import numpy as np
 from jax import numpy as jnp
 
+from malleable import compat
 from malleable.arrays.content import Box
 from malleable.arrays.joined import Joined, linked
 from malleable.arrays.places import cast, to_jax
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
 from malleable.frontend.values.trees import is_immutable, number_leaf
 
 
@@ -65,3 +69,25 @@ def one_of(content, values: list, test: Callable) -> Box:
         return new
     new.immutable = functools.reduce(jnp.logical_or, map(test, apart), False)
     return linked(new, [(x, test(k), True) for k, x in enumerate(values) if isinstance(x, Box)])
+
+
+def refuse_mixed(numbers: list, where: str, known: bool = False) -> None:
+    """Refuse a choice between a number of Python's and an array where both are to stay so.
+
+    known: only a number that is known counts as Python's.
+    """
+    found = {_is_pythons(x, known) for x in numbers}
+    if session().options.exact and len(found) > 1:
+        raise TransformError(
+            "a number of Python's or an array: which it is depends on a traced value",
+            where=where,
+            hint="give it one type on both paths",
+        )
+
+
+def _is_pythons(x, known: bool) -> bool:
+    """Whether a number is one of Python's, and no array of JAX or NumPy."""
+    content = x.value if isinstance(x, Box) else x
+    if isinstance(content, compat.Tracer):
+        return content.aval.weak_type and not known
+    return isinstance(content, int | float | complex) and not isinstance(content, np.generic)

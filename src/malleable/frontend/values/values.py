@@ -26,7 +26,7 @@ from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.values.copies import A_PART, IN_A_LIST, Copied, disown, keep
-from malleable.frontend.values.picked import Picked, one_of
+from malleable.frontend.values.picked import Picked, one_of, refuse_mixed
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import (
     IMMUTABLE,
@@ -591,6 +591,7 @@ def select(index, values: list, where: str) -> Any:
     if len(values) < 2:
         return values[0] if values else UNSET
     numbers = [k for k, x in enumerate(values) if is_number(x)]
+    refuse_mixed([values[k] for k in numbers], where)
     if len(numbers) == len(values):
         if is_one_array(values):
             return Picked(index, values)
