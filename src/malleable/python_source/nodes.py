@@ -118,6 +118,16 @@ def blocks(stmt):
     return []
 
 
+def statements(stmts) -> list:
+    """Every statement among these and in their blocks, in order."""
+    found = []
+    for stmt in stmts:
+        found.append(stmt)
+        for block in blocks(stmt):
+            found += statements(block)
+    return found
+
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 BLOCK_FIELDS = frozenset(["body", "orelse", "finalbody", "handlers", "cases"])
 

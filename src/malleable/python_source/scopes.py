@@ -23,6 +23,7 @@ class Uses:
     binds: set = field(default_factory=set)  # all
     surely: set = field(default_factory=set)  # those bound whenever the statement completes
     plainly: set = field(default_factory=set)  # bound other than by augmented assignment
+    deletes: set = field(default_factory=set)
     captured: set = field(default_factory=set)
     declared_global: set = field(default_factory=set)
     declared_nonlocal: set = field(default_factory=set)
@@ -56,6 +57,7 @@ def _scan(node, found):
                 found.bind(node.id)
                 if type(node.ctx) is ast.Del:
                     found.reads.add(node.id)
+                    found.deletes.add(node.id)
             continue
         if kind is ast.Constant:
             continue
@@ -94,6 +96,23 @@ def free(node):
     own = (inner.binds | inner.annotated | arguments(node)) - inner.declared_nonlocal
     own -= inner.declared_global
     return (inner.reads | inner.captured | inner.declared_nonlocal) - own - inner.declared_global
+
+
+def unsure(stmts: list) -> set:
+    """The names that these statements bind on some ways only."""
+    have: set = set()
+    for stmt in stmts:
+        found = uses(stmt)
+        if not nodes.blocks(stmt):
+            have |= found.surely
+        elif isinstance(stmt, ast.If):
+            have |= set.intersection(*(_surely_bound(b) for b in (stmt.body, stmt.orelse)))
+        have -= found.deletes
+    return uses(*stmts).binds - have
+
+
+def _surely_bound(block: list) -> set:
+    return uses(*block).binds - unsure(block)
 
 
 def arguments(node):
@@ -212,22 +231,26 @@ _SPECIAL = {
 
 @dataclass
 class Summary:
-    """needs: read before bound; kills: surely bound; binds, plainly: as in Uses."""
+    """needs: read before bound; kills: surely bound; binds, plainly: as in Uses.
+
+    captured: by functions that the statements make themselves, not those in their blocks.
+    """
 
     needs: set
     kills: set
     binds: set
     plainly: set
+    captured: set = field(default_factory=set)
 
 
 class Liveness:
     """Summaries and live names of one function's statements, after its jumps were lowered.
 
-    before: the uses of the body as the user wrote it.
-    after[id(stmt)], head[id(stmt)]: names live after a compound statement, at a loop's head.
+    before: the uses of the body as the user wrote it; behind: the names live behind the body.
+    after[id(stmt)], head[id(stmt)]: names live after a statement, at a loop's head.
     """
 
-    def __init__(self, node, body, before):
+    def __init__(self, node, body, before, behind=frozenset()):
         everything = uses(*body)
         self.globals, self.nonlocals = before.declared_global, before.declared_nonlocal
         self.annotated = before.annotated
@@ -235,7 +258,7 @@ class Liveness:
         self.locals = bound - self.globals - self.nonlocals
         self.captured = (everything.captured | before.captured) & self.locals
         self.after, self.head, self._memo = {}, {}, {}
-        self._mark(body, set(), set())
+        self._mark(body, set(behind), set())
 
     def summary(self, stmts):
         """Of a statement list."""
@@ -287,14 +310,14 @@ class Liveness:
             kills = head.surely
         for part in parts:
             needs |= part.needs
-        return Summary(needs, kills, binds, plainly)
+        return Summary(needs, kills, binds, plainly, head.captured & mine)
 
     def _mark(self, stmts, after, always):
-        """Note what is live after each compound statement; `always`: live wherever it raises."""
+        """Note what is live after each statement; `always`: live wherever it raises."""
         live = after | always
         for stmt in reversed(stmts):
+            self.after[id(stmt)] = live
             if nodes.blocks(stmt):
-                self.after[id(stmt)] = live
                 self._inside(stmt, live, always)
             one = self.of(stmt)
             live = one.needs | (live - one.kills) | always

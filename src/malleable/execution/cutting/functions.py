@@ -62,7 +62,7 @@ def definitions(node) -> dict:
     """The functions that are defined once in the body, without defaults or decorators."""
     found: dict = {}
     bound: dict = {}
-    for stmt in walk(node.body):
+    for stmt in nodes.statements(node.body):
         for name in scopes.uses(*nodes.heads(stmt)).binds:
             bound[name] = bound.get(name, 0) + 1
         if isinstance(stmt, ast.FunctionDef):
@@ -74,6 +74,8 @@ def definitions(node) -> dict:
 
 def needed(names, defs: dict) -> dict:
     """Those of the functions defined in the body that `names` reach, through each other too."""
+    if not defs:
+        return {}
     called = lambda name: scopes.free(defs[name]) & defs.keys()  # noqa: E731
     return {name: defs[name] for name in sorted(reach(set(names) & defs.keys(), called))}
 
@@ -114,14 +116,6 @@ def bare_arguments(node: ast.FunctionDef) -> ast.arguments:
         if isinstance(arg, ast.arg):
             arg.annotation = None
     return args
-
-
-def walk(stmts):
-    """Every statement among these and in their blocks, in order."""
-    for stmt in stmts:
-        yield stmt
-        for block in nodes.blocks(stmt):
-            yield from walk(block)
 
 
 class WithoutSuper(ast.NodeTransformer):

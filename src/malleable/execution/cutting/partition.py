@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from malleable.execution.common import anf
-from malleable.execution.cutting.functions import walk
 from malleable.execution.purity.facts import Stays
 from malleable.python_source import nodes, scopes
 
@@ -68,39 +67,27 @@ class Tree:
 class Live(scopes.Liveness):
     """Which names are live after each region."""
 
-    def __init__(self, tree: Tree, extra):
+    def __init__(self, tree: Tree, extra, behind):
         self.extra = extra  # of a function defined here: what a region that calls it reads
         before = scopes.uses(*tree.node.body)
         before.binds |= {name for name in tree.taken if name.startswith(anf.MARK)}
-        super().__init__(tree.node, tree.body, before)
+        super().__init__(tree.node, tree.body, before, behind)
 
     def _summarize(self, stmt):
         if isinstance(stmt, Region):
             inner = self.summary(stmt.body)
             needs = inner.needs | (self.extra(inner.needs) & self.locals)
-            return scopes.Summary(needs, inner.kills, inner.binds, inner.plainly)
+            return dataclasses.replace(inner, needs=needs)
         found = super()._summarize(stmt)
         if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return found
         # a lambda may be called before what it reads is bound again
-        held = scopes.uses(*nodes.heads(stmt)).captured
-        return dataclasses.replace(found, needs=found.needs | (held & self.locals))
-
-    def _mark(self, stmts, after, always):
-        live = after | always
-        for stmt in reversed(stmts):
-            if isinstance(stmt, Region):
-                self.after[id(stmt)] = live
-            elif nodes.blocks(stmt):
-                self.after[id(stmt)] = live
-                self._inside(stmt, live, always)
-            one = self.of(stmt)
-            live = one.needs | (live - one.kills) | always
+        return dataclasses.replace(found, needs=found.needs | found.captured)
 
 
 def regions(stmts):
     """Every region among these statements, in order."""
-    return (stmt for stmt in walk(stmts) if isinstance(stmt, Region))
+    return [stmt for stmt in nodes.statements(stmts) if isinstance(stmt, Region)]
 
 
 def surely(stmts: list, have: set, at: dict) -> set:
@@ -109,10 +96,11 @@ def surely(stmts: list, have: set, at: dict) -> set:
     for stmt in stmts:
         if isinstance(stmt, Region):
             at[id(stmt)] = set(have)
-            have |= scopes.uses(*stmt.body).binds - unsure(stmt.body)
-            have -= deleted(stmt.body)
+            inner = scopes.uses(*stmt.body)
+            have |= inner.binds - scopes.unsure(stmt.body)
+            have -= inner.deletes
             continue
-        gone = deleted([stmt])
+        gone = scopes.uses(stmt).deletes
         head = scopes.uses(*nodes.heads(stmt)).surely - gone
         first = (have | head) - gone if isinstance(stmt, ast.While | ast.For) else have | head
         ends = [surely(block, first, at) for block in nodes.blocks(stmt)]
@@ -125,36 +113,8 @@ def surely(stmts: list, have: set, at: dict) -> set:
     return have
 
 
-def deleted(stmts: list) -> set:
-    """The names that `del` takes the value of, somewhere in these statements."""
-    found: set = set()
-    for stmt in walk(stmts):
-        if isinstance(stmt, Region):
-            found |= deleted(stmt.body)
-        elif isinstance(stmt, ast.Delete):
-            found |= {n.id for n in stmt.targets if isinstance(n, ast.Name)}
-    return found
-
-
 def leaves_block(block: list) -> bool:
     return bool(block) and isinstance(block[-1], ast.Return | ast.Raise | ast.Break | ast.Continue)
-
-
-def unsure(stmts: list) -> set:
-    """The names that these statements bind on some ways only."""
-    have: set = set()
-    for stmt in stmts:
-        uses = scopes.uses(stmt)
-        if not nodes.blocks(stmt):
-            have |= uses.surely
-        elif isinstance(stmt, ast.If):
-            have |= set.intersection(*(_surely_bound(b) for b in (stmt.body, stmt.orelse)))
-        have -= deleted([stmt])
-    return scopes.uses(*stmts).binds - have
-
-
-def _surely_bound(block: list) -> set:
-    return scopes.uses(*block).binds - unsure(block)
 
 
 def escapes(stmt: ast.stmt, loops: bool = False) -> set:

@@ -7,7 +7,7 @@ from typing import Any
 
 from malleable.execution.common import anf
 from malleable.execution.cutting import partition
-from malleable.execution.cutting.functions import captured, walk
+from malleable.execution.cutting.functions import captured
 from malleable.execution.cutting.partition import Live, Region, Tree, regions
 from malleable.python_source import nodes, scopes
 from malleable.python_source.nodes import load, placed, store
@@ -33,8 +33,7 @@ def settle(
     def extra(names) -> set:
         return captured(names, tree.defs)
 
-    live = Live(tree, extra)
-    live._mark(tree.body, set(after), set())
+    live = Live(tree, extra, after)
     held = set().union(*map(scopes.free, kept_functions(tree)))  # they see it whenever they run
     unset: set = set()
     before: dict = {}
@@ -47,7 +46,7 @@ def settle(
         called = extra(reads | inner.binds)
         reads |= called
         own = inner.binds - inner.needs - called
-        maybe = partition.unsure(region.body)
+        maybe = scopes.unsure(region.body)
         if id(region) in guarded:  # no handler reads a name of ours
             maybe |= {name for name in inner.binds if not name.startswith(anf.MARK)}
         maybe = maybe & live.after[id(region)] & live.locals
@@ -68,7 +67,7 @@ def settle(
 def in_handlers(stmts: list) -> set:
     """The regions, by id, whose exception may be met before the function ends."""
     found: set = set()
-    for stmt in walk(stmts):
+    for stmt in nodes.statements(stmts):
         if isinstance(stmt, ast.Try | ast.TryStar | ast.With):
             found |= {id(r) for block in nodes.blocks(stmt) for r in partition.regions(block)}
     return found
@@ -76,7 +75,7 @@ def in_handlers(stmts: list) -> set:
 
 def kept_functions(tree: Tree) -> Iterator:
     """The functions and lambdas that the statements make which Python runs."""
-    for stmt in walk(tree.body):
+    for stmt in nodes.statements(tree.body):
         if isinstance(stmt, ast.FunctionDef):
             yield stmt
         elif not isinstance(stmt, Region):
@@ -412,7 +411,7 @@ def write(
     body = writer.block(tree.body)
     if returns is not None:
         unsure = set().union(*(region.unsure for region in runs.values())) | unset
-        unsure |= partition.unsure(tree.body)
+        unsure |= scopes.unsure(tree.body)
         elts = [_if_given(n) if n in unsure else load(n) for n in returns]
         out = elts[0] if len(elts) == 1 else ast.Tuple(elts=elts, ctx=ast.Load())
         if safe:

@@ -62,9 +62,9 @@ def try_(writer, stmt):
     return [mark, placed(ast.Try(body=whole, handlers=[], orelse=[], finalbody=final), stmt)]
 
 
-def asks_names(stmt):
-    """Whether this is a `try` with a handler that names NameError."""
-    types = [h.type for h in getattr(stmt, "handlers", ()) if h.type]
+def asks_names(*trees):
+    """Whether there is a `try` among these with a handler that names NameError."""
+    types = [h.type for tree in trees for h in getattr(tree, "handlers", ()) if h.type]
     return any(getattr(n, "id", "") in NAME_ERRORS for kind in types for n in ast.walk(kind))
 
 

@@ -56,7 +56,7 @@ class Writer:
         elif not body:
             return node
         body = jumps.prepared(body) if self.full else body
-        asked = self.full and any(handlers.asks_names(n) for s in body for n in ast.walk(s))
+        asked = self.full and handlers.asks_names(*(n for s in body for n in ast.walk(s)))
         bound = scopes.uses(*body)  # with what stands after a return, and is dropped
         self.mentioned = scopes.arguments(node) | _mentioned(bound)
         self.plan = jumps.Plan(body, self.mode)

@@ -1,6 +1,7 @@
 """The operands of a failing expression: what the user calls them, and their values."""
 
 import ast
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ class Operand:
     value: Any
     node: ast.AST
 
-    @property
+    @functools.cached_property
     def shape(self) -> Any:
         return shape_of(self.value)
 
