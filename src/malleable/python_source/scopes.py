@@ -41,11 +41,11 @@ def uses(*roots):
     """Uses of these nodes together, blocks included, the insides of functions not."""
     found = Uses()
     for root in roots:
-        _scan(root, found)
+        _collect(root, found)
     return found
 
 
-def _scan(node, found):
+def _collect(node, found):
     todo = [node]
     while todo:
         node = todo.pop()
@@ -84,7 +84,7 @@ def _function(node, found):
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
     outside += [arg.annotation for arg in every if arg and arg.annotation]
     for part in outside:
-        _scan(part, found)
+        _collect(part, found)
     found.captured |= free(node)
     return True
 
@@ -124,7 +124,7 @@ def arguments(node):
 def _class(node, found):
     found.bind(node.name)
     for part in (*node.decorator_list, *node.bases, *(k.value for k in node.keywords)):
-        _scan(part, found)
+        _collect(part, found)
     inner = uses(*node.body)
     found.reads |= inner.reads
     found.captured |= inner.captured | inner.declared_nonlocal
@@ -137,7 +137,7 @@ def _comprehension(node, found):
     for name in node._fields:
         value = getattr(node, name)
         for part in value if isinstance(value, list) else [value]:
-            _scan(part, inner)
+            _collect(part, inner)
     targets = uses(*(generator.target for generator in node.generators)).binds
     outside = inner.reads - targets
     first = uses(node.generators[0].iter).reads
@@ -153,7 +153,7 @@ def _comprehension(node, found):
 
 def _walrus(node, found):
     found.bind(node.target.id, surely=False)
-    _scan(node.value, found)
+    _collect(node.value, found)
     return True
 
 
@@ -162,7 +162,7 @@ def _augmented(node, found):
         found.reads.add(node.target.id)
         found.binds.add(node.target.id)
         found.surely.add(node.target.id)
-        _scan(node.value, found)
+        _collect(node.value, found)
         return True
     return False
 
@@ -172,9 +172,9 @@ def _annotated(node, found):
         if node.simple:
             found.annotated.add(node.target.id)
         return True
-    _scan(node.target, found)
+    _collect(node.target, found)
     if node.value is not None:
-        _scan(node.value, found)
+        _collect(node.value, found)
     return True
 
 

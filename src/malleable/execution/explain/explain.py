@@ -77,10 +77,10 @@ def _explained(f, args, kwargs) -> Report:
     part = selective.engine_for(args, kwargs).partition(fun)
     if part is None:
         return _report_on_whole(selective, selective.fun, args, kwargs)
-    return _cut(part, fun, (*before, *args), {**named, **kwargs})
+    return _report_on_parts(part, fun, (*before, *args), {**named, **kwargs})
 
 
-def _cut(part, fun, args, kwargs) -> Report:
+def _report_on_parts(part, fun, args, kwargs) -> Report:
     """The report on a function that has a partition."""
     times, compile_seconds, failed = [], 0.0, None
     report = Report(fun.__qualname__)

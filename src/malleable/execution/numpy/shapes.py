@@ -130,10 +130,10 @@ def slice_(w, eqn, x):
     if not x.sizes:
         return w.value(aval, x.text, (), x.binding, weak=x.weak, named=x.named)
     index = [_limits(w, *limit) for limit in limits]
-    return _cut(w, aval, w.whole(x), index) if set(index) != {":"} else x
+    return _indexed(w, aval, w.whole(x), index) if set(index) != {":"} else x
 
 
-def _cut(w: Writer, aval, text: str, index: list[str]) -> Value:
+def _indexed(w: Writer, aval, text: str, index: list[str]) -> Value:
     return w.value(aval, f"{text}[{_trimmed_index(index)}]", cut=(text, tuple(index)))
 
 
@@ -222,7 +222,7 @@ def dynamic_slice(w, eqn, x, *starts):
             index.append(f"{begin}:{begin + size}")
         else:
             index.append(_span(w, i, n, size))
-    return _cut(w, eqn.outvars[0].aval, w.whole(x), index)
+    return _indexed(w, eqn.outvars[0].aval, w.whole(x), index)
 
 
 def _span(w: Writer, i: Value, n, size) -> str:

@@ -37,10 +37,6 @@ def _alias(library: str, step: Step) -> str:
     return next(names, library)
 
 
-def _call(step: Step) -> ast.Call | None:
-    return sources.around(sources.expression(step.place), ast.Call)
-
-
 def _ways(step: Step, *ways: Rewrite | str) -> tuple[Way, ...]:
     return tuple(tried.way(way, step, values=False) for way in ways)
 
@@ -134,7 +130,7 @@ def _frozen(found: re.Match, trouble: Trouble, step: Step) -> Told:
 
 def _state(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """opt.init(model)."""
-    call = _call(step)
+    call = sources.call_at(step.place)
     if call is None:
         return None
     given = next((n for n in call.args if is_equinox(sources.value(n, step))), None)
@@ -149,7 +145,7 @@ def _state(found: re.Match, trouble: Trouble, step: Step) -> Told:
 
 def _labels(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """Labels that are not integers, or have one axis too many."""
-    call = _call(step)
+    call = sources.call_at(step.place)
     inner = [s for s in _within(trouble, "optax") if {"logits", "labels"} <= set(s.values)]
     if call is None or not inner or "integer" not in inner[0].name or len(call.args) < 2:
         return None
@@ -169,7 +165,7 @@ def _labels(found: re.Match, trouble: Trouble, step: Step) -> Told:
 
 def _updates(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """optax.apply_updates(params, optimizer.update(...))."""
-    call = _call(step)
+    call = sources.call_at(step.place)
     inner = [s for s in _within(trouble, "optax") if s.name == "apply_updates"]
     if call is None or not inner or len(call.args) < 2:
         return None
@@ -214,7 +210,7 @@ def _site(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """A site of NumPyro whose values do not fit the plates around it, or without a key."""
     inner = _within(trouble, "numpyro")
     if trouble.kind == "AssertionError" and inner[0].values.get("key", 0) is None:
-        call = _call(step)
+        call = sources.call_at(step.place)
         site = text(call.args[0]) if call is not None and call.args else "a site"
         what = f"numpyro.sample({site}, ...) draws, and there is no key to draw from"
         way = "give the model one: numpyro.handlers.seed(model, jax.random.key(0))(...); or pass "
@@ -267,7 +263,7 @@ def _lacking(met: re.Match, trouble: Trouble, step: Step) -> Told:
         what += f".{inner[-1].name} runs the module once, with what comes after the key"
         way = f"pass {argument} there as well: .{inner[-1].name}(key, ..., {argument}=...)"
         return what, way, caller.place if caller else None
-    call = _call(step)
+    call = sources.call_at(step.place)
     if argument != "rngs" or "keyword" not in kind or call is None:
         return None
     given = ", ".join([*map(ast.unparse, [*call.args, *call.keywords]), "rngs=nnx.Rngs(0)"])
@@ -278,7 +274,7 @@ def _lacking(met: re.Match, trouble: Trouble, step: Step) -> Told:
 
 def _swapped(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """net.apply(out, x), where out, params = net.init_with_output(key, x)."""
-    call = _call(step)
+    call = sources.call_at(step.place)
     if call is None or not call.args:
         return None
     given = sources.value(call.args[0], step)
@@ -318,7 +314,7 @@ def _tokens(met: re.Match, trouble: Trouble, step: Step) -> Told:
 
 
 def _dropout(met: re.Match, trouble: Trouble, step: Step) -> Told:
-    call = _call(step)
+    call = sources.call_at(step.place)
     if call is None:
         return None
     name, given = text(call.func), ", ".join(map(text, call.args))

@@ -18,11 +18,6 @@ def _entry(trouble: Trouble) -> Step | None:
     return trouble.caller(doors[0]) if doors else None
 
 
-def _call(step: Step) -> ast.Call | None:
-    """The call at the user's line."""
-    return sources.around(sources.expression(step.place), ast.Call)
-
-
 def _keys(scope: str, name: str = "") -> str:
     """`['Dense_0']['kernel']` for the scope /Dense_0 of Flax."""
     keys = [key for key in (*scope.split("/"), name) if key]
@@ -95,7 +90,7 @@ def _empty(found, trouble: Trouble, step: Step) -> Told:
 def _variables(trouble: Trouble) -> str:
     """What is passed first to `.apply`."""
     entry = _entry(trouble)
-    call = _call(entry) if entry else None
+    call = sources.call_at(entry.place) if entry else None
     named = {k.arg: k.value for k in call.keywords} if call is not None else {}
     first = call.args[0] if call is not None and call.args else named.get("variables")
     return text(first) if first is not None else "variables"
@@ -108,7 +103,7 @@ def _submodule(found, trouble: Trouble, step: Step) -> Told:
 
 
 def _no_params(found, trouble: Trouble, step: Step) -> Told:
-    call = _call(step)
+    call = sources.call_at(step.place)
     given = ", ".join(map(text, call.args)) if call is not None else "grads, state"
     name = text(call.func) if call is not None else "update"
     what = f"`{name}` needs the parameters, too, for what this optimizer does (weight decay, say)"
@@ -122,7 +117,7 @@ def _no_rngs(found, trouble: Trouble, step: Step) -> Told:
 
 
 def _rank(found, trouble: Trouble, step: Step) -> Told:
-    call, rank = _call(step), int(found[1])
+    call, rank = sources.call_at(step.place), int(found[1])
     shape = tuple(map(int, re.findall(r"\d+", found[2])))
     if call is None:
         return None
@@ -138,7 +133,7 @@ def _mapped(call: ast.Call) -> str:
 
 def _batch(found, trouble: Trouble, step: Step) -> Told:
     """A batch is passed to a layer of Equinox, which takes one example."""
-    layer, call = trouble.foreign, _call(step)
+    layer, call = trouble.foreign, sources.call_at(step.place)
     if layer is None or call is None or "equinox" not in layer.place.file:
         return None
     x, weight = layer.values.get("x"), getattr(layer.values.get("self"), "weight", None)

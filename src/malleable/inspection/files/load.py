@@ -90,7 +90,8 @@ def load(path: str | os.PathLike[str], *, nodes: Any = None, edited: bool = Fals
     if got != [len(about["arguments"]), len(about["results"])]:
         raise MalleableError("the header of the file does not fit the function in it")
     name = about["function"]
-    return Loaded(about, None, lambda leaves: portable.call(exported, leaves, name), rebuild)
+    run = functools.partial(portable.run_exported, exported, name)
+    return Loaded(about, None, run, rebuild)
 
 
 def _load_program(data: bytes, nodes, edited: bool) -> Loaded:

@@ -141,7 +141,7 @@ def _beyond(order: int):
     )
 
 
-def call(exported, args: Sequence, name: str) -> list:
+def run_exported(exported, name: str, args: Sequence) -> list:
     """Run an exported function."""
     try:
         return list(exported.call(*args))

@@ -157,7 +157,7 @@ def _mentions(node: ast.AST, kind: str) -> bool:
 
 def assigned(place: Place | None, name: str) -> Place | None:
     """Where the variable is assigned that a keyword argument of the call at a place is made of."""
-    call = sources.around(sources.expression(place), ast.Call) if place is not None else None
+    call = sources.call_at(place) if place is not None else None
     scope = sources.around(call, ast.FunctionDef | ast.Module)
     given = next((k.value for k in call.keywords if k.arg == name), None) if call else None
     if place is None or scope is None or given is None:

@@ -34,6 +34,11 @@ def expression(place: Place) -> ast.AST | None:
     return found
 
 
+def call_at(place: Place) -> ast.Call | None:
+    """The call at a place, or the innermost around it."""
+    return around(expression(place), ast.Call)
+
+
 def _covers(node, place: Place) -> bool:
     start, end = (place.line, place.column), (place.end_line, place.end_column)
     if end[1] == 0:  # nothing is known but the line

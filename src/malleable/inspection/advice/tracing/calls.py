@@ -37,7 +37,7 @@ _CALLERS = {  # who calls the user's function, and with what
 
 def _unhashable(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     step = last
-    call = sources.around(sources.expression(step.place), ast.Call)
+    call = sources.call_at(step.place)
     if call is None:
         return None
     told = re.search(r"object of type <class '(.+?)'>", trouble.text)

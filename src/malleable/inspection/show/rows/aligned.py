@@ -207,7 +207,7 @@ class _Alignment:
         for row in body.rows:
             eqn = row.eqn
             ins = tuple(map(_reader(env), eqn.invars))
-            if row.bodies and compat.is_transparent(eqn) and _call(row) not in others:
+            if row.bodies and compat.is_transparent(eqn) and _name_of_call(row) not in others:
                 (inside,) = row.bodies
                 raw = inside.program.jaxpr
                 local, _ = self._arguments(inside, is_old)
@@ -345,7 +345,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _COUNTS = {"num_consts", "num_carry", "cond_nconsts", "body_nconsts", "ft_in", "ft_out", "linear"}
 
 
-def _call(row: Row) -> str:
+def _name_of_call(row: Row) -> str:
     return str(row.eqn.params.get("name", ""))
 
 
@@ -353,7 +353,7 @@ def _calls(body: Body) -> Iterator[str]:
     """The names of the calls in a body, and in those."""
     for row in body.rows:
         if row.bodies and compat.is_transparent(row.eqn):
-            yield _call(row)
+            yield _name_of_call(row)
             yield from _calls(row.bodies[0])
 
 
