@@ -7,15 +7,15 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.execution.common.options import Options
+from malleable.execution.common.options import JitOptions, Options
 from malleable.execution.cutting import announce, calls
 from malleable.execution.cutting.cutting import Partition
 from malleable.execution.purity import facts, scan
@@ -484,32 +484,10 @@ class Jitted(Protocol[P, Out]):
 
 
 @overload
-def jit(
-    fun: Callable[P, R],
-    *,
-    static_argnums: int | Sequence[int] | str | None = ...,
-    static_argnames: str | Sequence[str] | None = ...,
-    donate_argnums: int | Sequence[int] = ...,
-    on_break: Literal["split", "warn", "error"] = ...,
-    dynamic_sizes: Literal["auto", "exact", "bucket"] = ...,
-    control_flow: Literal["auto", "host", "lift"] = ...,
-    host: Literal["auto", "numpy", "jax"] = ...,
-    max_compiles: int = ...,
-    passes: Sequence[Callable[[compat.Jaxpr], compat.Jaxpr]] = ...,
-) -> Jitted[P, R]: ...
+def jit(fun: Callable[P, R], **options: Unpack[JitOptions]) -> Jitted[P, R]: ...
 @overload
 def jit(
-    fun: None = None,
-    *,
-    static_argnums: int | Sequence[int] | str | None = ...,
-    static_argnames: str | Sequence[str] | None = ...,
-    donate_argnums: int | Sequence[int] = ...,
-    on_break: Literal["split", "warn", "error"] = ...,
-    dynamic_sizes: Literal["auto", "exact", "bucket"] = ...,
-    control_flow: Literal["auto", "host", "lift"] = ...,
-    host: Literal["auto", "numpy", "jax"] = ...,
-    max_compiles: int = ...,
-    passes: Sequence[Callable[[compat.Jaxpr], compat.Jaxpr]] = ...,
+    fun: None = None, **options: Unpack[JitOptions]
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 

@@ -6,7 +6,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -20,7 +20,14 @@ from malleable.arrays.masked import Columns, unknown_size
 from malleable.arrays.numbers import python_bool
 from malleable.errors import TransformError
 from malleable.frontend.common.frames import named_frame, without_ours
-from malleable.frontend.common.session import Options, Session, active, run_in_session, session
+from malleable.frontend.common.session import (
+    AutographOptions,
+    Options,
+    Session,
+    active,
+    run_in_session,
+    session,
+)
 from malleable.frontend.counterparts import texts
 from malleable.frontend.counterparts.bounded import BoundedList, as_jax_list, spread_items
 from malleable.frontend.operators import (
@@ -61,37 +68,12 @@ class Converted(Protocol[P, Out]):
 
 
 @overload
-def autograph(
-    fun: type[T],
-    *,
-    mode: str = ...,
-    checked: bool = ...,
-    strict: bool = ...,
-    max_steps: int | None = ...,
-    roll: bool | str = ...,
-    exact: bool = ...,
-) -> type[T]: ...
+def autograph(fun: type[T], **options: Unpack[AutographOptions]) -> type[T]: ...
+@overload
+def autograph(fun: Callable[P, R], **options: Unpack[AutographOptions]) -> Converted[P, R]: ...
 @overload
 def autograph(
-    fun: Callable[P, R],
-    *,
-    mode: str = ...,
-    checked: bool = ...,
-    strict: bool = ...,
-    max_steps: int | None = ...,
-    roll: bool | str = ...,
-    exact: bool = ...,
-) -> Converted[P, R]: ...
-@overload
-def autograph(
-    fun: None = None,
-    *,
-    mode: str = ...,
-    checked: bool = ...,
-    strict: bool = ...,
-    max_steps: int | None = ...,
-    roll: bool | str = ...,
-    exact: bool = ...,
+    fun: None = None, **options: Unpack[AutographOptions]
 ) -> Callable[[Callable[P, R]], Converted[P, R]]: ...
 
 

@@ -287,9 +287,12 @@ def watching(fun: Callable, given: tuple, copies: tuple) -> Generator[Watch, Non
 
 
 @contextmanager
-def unchanged(fun: Callable, given: tuple, runs: bool = False) -> Generator[None, None, None]:
+def unchanged(
+    fun: Callable, given: tuple, runs: bool = False
+) -> Generator[Callable[[], None], None, None]:
     """What `fun` changes in the block, of `given`, (args, kwargs), or elsewhere, is put back.
 
+    It is at the end of the block, and whenever what the block gets is called.
     runs: it gets arrays of NumPy themselves, not tracers for them.
     """
     arrays = [] if runs else jax.tree.leaves(given)
@@ -303,11 +306,15 @@ def unchanged(fun: Callable, given: tuple, runs: bool = False) -> Generator[None
             below, put_back = _as_it_was(it)
             kept[id(it)] = it, put_back
             (outside if _is_function(it) else todo if todo else outside).extend(below)
-    try:
-        yield
-    finally:
+
+    def all_back():
         for _, put_back in kept.values():
             put_back()
+
+    try:
+        yield all_back
+    finally:
+        all_back()
 
 
 def _as_it_was(it) -> tuple[list, Callable[[], Any]]:

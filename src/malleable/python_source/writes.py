@@ -45,19 +45,17 @@ def look_for_writes(fun: Callable, args: tuple, kwargs: dict) -> None:
 def _writes(tree: ast.AST, names: set[str]) -> Iterator[tuple[str, int, str]]:
     """(name, line, method or "") where an argument is written to and was not bound anew before."""
     bound: dict[str, int] = {}
-    changed = []
-    for node in ast.walk(tree):
+    changed, own = [], set()
+    for node in ast.walk(tree):  # a statement before the names in it
         match node:
             case ast.AugAssign(target=ast.Name(id=name) as target):
-                changed.append((name, node.lineno, "", target))
+                changed.append((name, node.lineno, ""))
+                own.add(target)
             case ast.Expr(ast.Call(func=ast.Attribute(ast.Name(id=name), "sort"))):
-                changed.append((name, node.lineno, "sort", None))
-    own = {id(target) for *_, target in changed}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()) if id(node) not in own:
+                changed.append((name, node.lineno, "sort"))
+            case ast.Name(id=name, ctx=ast.Store()) if node not in own:
                 bound[name] = min(node.lineno, bound.get(name, node.lineno))
-    for name, line, method, _ in sorted(changed, key=lambda found: found[1]):
+    for name, line, method in sorted(changed, key=lambda found: found[1]):
         if name in names and bound.get(name, line + 1) > line:
             yield name, line, method
 

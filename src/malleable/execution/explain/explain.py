@@ -59,7 +59,7 @@ def explain(f: Callable[P, Any]) -> Callable[P, Report]:
     @functools.wraps(f, assigned=("__name__", "__qualname__", "__doc__"), updated=())
     def explained(*args, **kwargs) -> Report:
         name = f"explain {getattr(f, '__name__', 'it')}"
-        with working(name), unchanged(getattr(f, "fun", f), (args, kwargs), runs=True):
+        with working(name):
             return _explained(f, args, kwargs)
 
     return explained
@@ -71,17 +71,18 @@ def _explained(f, args, kwargs) -> Report:
     if isinstance(own, types.MethodType) and isinstance(own.__func__, Selective):
         own, args = own.__func__, (own.__self__, *args)
     selective: Any = own if isinstance(own, Selective) else jit(own)
-    if selective.plain is None or scan.is_pure(selective.fun):
-        return _report_on_whole(selective, selective.fun, args, kwargs)
-    fun, before, named = selective.plain
-    part = selective.engine_for(args, kwargs).partition(fun)
-    if part is None:
-        return _report_on_whole(selective, selective.fun, args, kwargs)
-    return _report_on_parts(part, fun, (*before, *args), {**named, **kwargs})
+    fun, before, named = selective.plain or (selective.fun, (), {})
+    given = (*before, *args), {**named, **kwargs}
+    with unchanged(fun, given, runs=True) as put_back:
+        is_cut = selective.plain is not None and not scan.is_pure(selective.fun)
+        part = selective.engine_for(args, kwargs).partition(fun) if is_cut else None
+        if part is None:
+            return _report_on_whole(selective, selective.fun, args, kwargs)
+        return _report_on_parts(part, fun, *given, put_back)
 
 
-def _report_on_parts(part, fun, args, kwargs) -> Report:
-    """The report on a function that has a partition."""
+def _report_on_parts(part, fun, args, kwargs, put_back: Callable[[], None]) -> Report:
+    """The report on a function that has a partition; put_back: what a call of it changed."""
     times, compile_seconds, failed = [], 0.0, None
     report = Report(fun.__qualname__)
     meter = Meter()
@@ -90,16 +91,16 @@ def _report_on_parts(part, fun, args, kwargs) -> Report:
             meter = Meter()
             padded = part.options.dynamic_sizes == "bucket"
             outer = part.engine.sizes.begin((*args, *kwargs.values()), padded)
-            with unchanged(fun, (args, kwargs), runs=True):
-                start = time.perf_counter()
-                try:
-                    with meter.hearing():
-                        out = jax.block_until_ready(meter.program(part, fun)(*args, **kwargs))
-                except Exception as error:
-                    failed = error
-                else:
-                    report.out = _apart(out)
-                times.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            try:
+                with meter.hearing():
+                    out = jax.block_until_ready(meter.program(part, fun)(*args, **kwargs))
+            except Exception as error:
+                failed = error
+            else:
+                report.out = _apart(out)
+            times.append(time.perf_counter() - start)
+            put_back()
             part.engine.sizes.end(outer)
             compile_seconds += meter.compile
             if failed or (meter.settled and len(times) > 1):

@@ -4,7 +4,7 @@ import contextvars
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from malleable.arrays.box import Box
 
@@ -23,6 +23,17 @@ class Options:
     max_steps: int | None = None
     roll: bool | str = False
     exact: bool = False
+
+
+class AutographOptions(TypedDict, total=False):
+    """What `autograph` is told by name, as types have it: the fields of `Options`."""
+
+    mode: str
+    checked: bool
+    strict: bool
+    max_steps: int | None
+    roll: bool | str
+    exact: bool
 
 
 @dataclass
