@@ -23,7 +23,7 @@ MODES = {
 
 
 SLOW = {  # what takes more than 8 s of a processor; others go through the same runners
-    *("frontend", "hints", "growth", "inspection", "onnx", "reroll"),
+    *("cliffs", "frontend", "hints", "growth", "incremental", "inspection", "onnx", "reroll"),
     *("cases frontend --grad --baseline", "cases selective", "selective_soak"),
 }
 COMMANDS = [command for name in RUN for command in MODES.get(name, [name])]

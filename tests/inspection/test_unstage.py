@@ -436,8 +436,13 @@ RULED = {
 }
 
 
+TWICE = {"in jit", "in scan", "in library", "both in vmap"}  # rules that are above by themselves
+
+
 @pytest.mark.caches
-@pytest.mark.parametrize("name", RULED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in TWICE)) for n in RULED]
+)
 def test_rules_for_derivatives_hold_around_devices(name):
     rule = RULED[name]
     for checked in (True, False):

@@ -16,7 +16,7 @@ from malleable.programs.primitives import has, kind
 from tests.core.values.value_classes import INTERVALS, Box, Interval, boxed, hi, lo, rising
 from tests.generators.programs.programs import example_args, random_program
 
-TOGETHER = 20  # all at once: compiling is what takes time
+TOGETHER = 10  # all at once: compiling is what takes time
 unboxed = lambda tree: jax.tree.map(lambda x: x.x if is_value(x) else x, tree, is_leaf=is_value)
 
 
@@ -84,10 +84,11 @@ def compiled(functions, ways, args):
     return run(*args), text
 
 
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_box_leaves_the_compiled_program_the_same(way):
+def test_a_box_leaves_the_compiled_program_the_same(way, half):
     """And with it every bit; of two hundred programs in all."""
-    ways, start = WAYS[way], TOGETHER * [*WAYS].index(way)
+    ways, start = WAYS[way], TOGETHER * (2 * [*WAYS].index(way) + half)
     options = {"differentiable": derived in ways, "depth": 3 if len(ways) < 2 else 2}
     programs = [random_program(seed, **options) for seed in range(start, start + TOGETHER)]
     plain = [lambda *args, program=program: program(*args) for program in programs]

@@ -21,7 +21,9 @@ def alone():
     return found(1, "before")[0]
 
 
-@pytest.mark.parametrize(("count", "order"), [(2, "before"), (4, "after")])
+@pytest.mark.parametrize(
+    ("count", "order"), [(2, "before"), pytest.param(4, "after", marks=pytest.mark.slow)]
+)
 def test_processes_compile_the_same_and_get_what_one_gets(count, order, alone):
     first, *others = found(count, order)
     for other in others:

@@ -3,9 +3,12 @@
 import inspect
 import re
 
+import pytest
+
 from examples.training import sharded, transformer
 
 
+@pytest.mark.slow
 def test_the_step_learns_as_plain_jax_does_and_fits_into_less_memory(capsys):
     sharded.main()  # it compares the losses
     printed = capsys.readouterr().out
