@@ -84,7 +84,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "all": Budget(86430, 58000),
     "compat": Budget(3030, 2300),
     "programs": Budget(905, 900),
-    "core": Budget(2225, 1450),
+    "core": Budget(2285, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(18035, 12500),
     "python_source": Budget(1545, 1400),
@@ -379,7 +379,7 @@ def test_the_foundation_is_read_in_one_sitting():
     assert sum(sizes.values()) <= 2950, sizes
 
 
-@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 546)])
+@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 561)])
 def test_the_rest_of_the_door_is_small(which, most):
     """What JAX has no public way for, and what only those who look into programs need of it.
 

@@ -103,6 +103,23 @@ def is_batched() -> bool:
     return isinstance(core.trace_ctx.trace, batching_internal.BatchTrace)
 
 
+def lane_counts() -> list[int]:
+    """How many examples the vmaps have that are around here, in the program being traced."""
+    found, trace = [], core.trace_ctx.trace
+    while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
+        if isinstance(trace, batching_internal.BatchTrace):
+            found.append(trace.axis_data.size)
+        trace = getattr(trace, "parent_trace", None)
+    return found
+
+
+def is_scan_body() -> bool:
+    """Whether what is done here is a step of a scan, and not of a function that is in it."""
+    trace = core.trace_ctx.trace
+    told = trace.frame.debug_info if isinstance(trace, pe.DynamicJaxprTrace) else None
+    return told is not None and told.traced_for == "scan"
+
+
 def read_by_lane(fun, stack, axes: int) -> list[bool]:
     """Whether `fun` reads each leaf; ValueError unless it does to a stack what it does to rows."""
     each = fun

@@ -28,7 +28,8 @@ class MarkerEffect(DebugEffect):
     __str__ = __repr__
 
 
-SOURCE, OPERATION = MarkerEffect(), MarkerEffect()  # of markers that only supply a value; others
+SOURCE, OPERATION, WATCH = MarkerEffect(), MarkerEffect(), MarkerEffect()
+# of markers that only supply a value; of others; of what says that a vmap came by
 
 
 def has_marker(eqn: Eqn) -> bool:
@@ -91,6 +92,23 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
         ]
     if effect is SOURCE:  # JAX hoists what a loop does not change, effects and all: jax#16637
         pe.custom_partial_eval_rules[prim] = _stay_in_loop(prim)
+
+
+def lane_watch(name: str, told: Callable) -> Primitive:
+    """A primitive without results, that calls told(size, **params) where a vmap batches it."""
+    prim = Primitive(name)
+    prim.multiple_results = True
+    prim.def_impl(lambda *_, **__: [])
+    prim.def_effectful_abstract_eval(lambda *_, **__: ([], {WATCH}))
+    mlir.register_lowering(prim, lambda *_, **__: [])
+
+    def batch(axis, args, dims, **params):
+        told(axis.size, **params)
+        return prim.bind(*args, **params), []
+
+    batching.fancy_primitive_batchers[prim] = batch
+    ad.primitive_jvps[prim] = lambda args, dots, **params: (prim.bind(*args, **params), [])
+    return prim
 
 
 def _stay_in_loop(prim):

@@ -201,7 +201,7 @@ def _scan(view: compat.Scan, book, frame, args):
     consts, carry, xs = view.split(args)
     run = book.body(view.body, frame)
     root = None if frame.key is None else frame.next_key(shared=True)
-    feeds, misfits = _slices(frame.feeds, view.length, f"the scan runs {view.length} steps")
+    feeds, misfits = _slices(frame, view.length, f"the scan runs {view.length} steps")
     xs = [_by_rows(frame, x, view.length) for x in xs]
 
     def one(mine, i, feeds, carry, xs):
@@ -248,7 +248,7 @@ def _while(view: compat.While, book, frame, args):
     tests, consts, carry = view.split(args)
     run_test, run_body = book.body(view.cond, frame), book.body(view.body, frame)
     root = None if frame.key is None else frame.next_key(shared=True)
-    _, frame.feeds = _slices(frame.feeds, None, "a while loop has no known length")
+    _, frame.feeds = _slices(frame, None, "a while loop has no known length")
 
     def turn(mine, i, carry, consts, tests):
         key = _fold_key(root, i)
@@ -335,7 +335,7 @@ def _settle(frame, loop: str, step, carry: list, *args):
 
 def _by_rows(frame, x, length: int):
     """What a scan cuts into rows; of a value that field by field has none, the array."""
-    cut = not is_value(x) or values.has_rows(x, (length,))
+    cut = not is_value(x) or values.has_rows(frame, x, (length,))
     return x if cut else unstacked(frame, x, "a loop over the rows")
 
 
@@ -358,7 +358,7 @@ def _working(frame, go, new, old):
         new, old = retype(frame, new, both), retype(frame, old, both)
         if is_value(new) and not _has_lanes(new, go):
             return select(jnp.any(go), new, old)
-        if is_value(new) and not values.has_rows(new, go.shape):
+        if is_value(new) and not values.has_rows(frame, new, go.shape):
             new, old = (unstacked(frame, x, "a choice of lanes") for x in (new, old))
         return select(go, new, old)
 
@@ -409,16 +409,16 @@ def _has_lanes(x, go) -> bool:
     return tuple(values.typeof(x).shape[: go.ndim]) == go.shape
 
 
-def _slices(feeds, length, why):
+def _slices(frame, length, why):
     """The feeds that fit a loop of some length, and stand-ins for those that do not."""
     fits, misfits = {}, {}
     hint = "feed one value per step, each of the shape read here"
     if length is None:
         hint = 'hand it in as `shared`; to plant into every pass, tag it with mode="last"'
-    for name, value in feeds.items():
+    for name, value in frame.feeds.items():
         value = _by_row(value)
         sizes = _lengths(value)
-        value = _cut(value) if sizes <= {(length,)} else value
+        value = _cut(frame, value) if sizes <= {(length,)} else value
         if isinstance(value, Misfit):
             misfits[name] = value
         elif sizes <= {(length,)}:
@@ -434,11 +434,11 @@ def _lengths(feed) -> set:
     return {tuple(values.typeof(x).shape[:1]) for x in values.flatten(feed)[0]}
 
 
-def _cut(feed):
+def _cut(frame, feed):
     """A feed that is cut along its leading axis; as arrays, of values whose fields are not."""
     leaves, whole = values.flatten(feed)
     for i, x in enumerate(leaves):
-        if is_value(x) and not values.has_rows(x, tuple(values.typeof(x).shape[:1])):
+        if is_value(x) and not values.has_rows(frame, x, tuple(values.typeof(x).shape[:1])):
             if not hasattr(x, "materialise"):
                 return Misfit(f"{type(x).__name__} has unknown axes", "feed arrays")
             leaves[i] = x.materialise()
@@ -501,7 +501,9 @@ def _masked(frame, write: Write, go) -> Write:
 
     def wide(x):
         lanes, many = _has_lanes(x, go), is_value(x)
-        if many and not (values.has_rows(x, go.shape) if lanes else values.stacks(x, go.ndim)):
+        if many and not (
+            values.has_rows(frame, x, go.shape) if lanes else values.stacks(x, go.ndim)
+        ):
             x, many = unstacked(frame, x, "a choice of lanes"), False
         if not lanes:
             x = jax.tree.map(lambda x: jnp.broadcast_to(x, go.shape + jnp.shape(x)), x)
@@ -522,7 +524,7 @@ def _map(view: compat.Map, book, frame, args):
     eqn, outer = frame.eqn, frame.outer
     feeds = {q: _by_row(value) for q, value in frame.feeds.items()}
     split = {q: _spec_of(value, view.axes) for q, value in feeds.items()}
-    feeds = {q: frame.feeds[q] if split[q] == same else _cut(x) for q, x in feeds.items()}
+    feeds = {q: frame.feeds[q] if split[q] == same else _cut(frame, x) for q, x in feeds.items()}
     seen: dict = {}
     args = [_by_device(frame, x, said) for x, said in zip(args, view.in_axes, strict=True)]
 
@@ -564,7 +566,7 @@ def _by_device(frame, x, axes):
     """What a shard_map cuts along axes, field by field; the array, of a value of other shapes."""
     if not is_value(x) or not axes:
         return x
-    same = values.has_rows(x, tuple(values.typeof(x).shape))
+    same = values.has_rows(frame, x, tuple(values.typeof(x).shape))
     return x if same else unstacked(frame, x, "a cut into parts")
 
 

@@ -63,6 +63,8 @@ class Rulebook:
 
     def choices(self, eqn: compat.Eqn, args: list[Any]) -> list[Rule]:
         """The rules for operands among which are values, the first to be asked first."""
+        if eqn.primitive is values.LANES:
+            return []
         keys: list = [eqn.primitive]
         if not has_way_in(eqn):
             keys += [type(x) for x in args if is_value(x)]
@@ -112,6 +114,8 @@ class Rulebook:
         eqn = frame.eqn
         if has_way_in(eqn) or any(map(self.mentions, compat.bodies(eqn.params))):
             return cross(self, frame, args)
+        if eqn.primitive is values.LANES:
+            return compat.copy(eqn, jax.tree.leaves(args), inside=True)
         if eqn.primitive.name in _SAME:
             fields, whole = jax.tree.flatten(args)
             if eqn.primitive.multiple_results:
@@ -228,7 +232,9 @@ def run_staged(staged: Staged, book: Rulebook, frame: Frame):
 def run_flat(staged: Staged, book: Rulebook, frame: Frame) -> list:
     """As `run_staged`, to all results: what the function changed in place is not put back."""
     args = list(map(as_operand, staged.args))
-    return values.to_vmap(frame, list(map(as_operand, run(staged.jaxpr, args, book, frame))))
+    values.from_caller(frame, args)
+    outs = list(map(as_operand, run(staged.jaxpr, args, book, frame)))
+    return values.to_caller(frame, outs, [*args, *staged.jaxpr.consts])
 
 
 def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
@@ -244,7 +250,7 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
         rule = book.rules.get(eqn.primitive)
         enters = rule is None and book.enters(eqn, xs)
         if rule is None and not enters and not isinstance(eqn.primitive, Marker):
-            rule = book.default
+            rule = None if eqn.primitive is values.LANES else book.default
         if rule is None and not enters:
             return compat.copy(eqn, xs)
         with compat.source(eqn):

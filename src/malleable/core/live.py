@@ -13,7 +13,7 @@ import jax
 from malleable import compat
 from malleable.core.interpret import Rule, Rulebook, Rules, results, run, start
 from malleable.core.marker import Marker
-from malleable.core.values import abstract, flatten, has_values, is_value, to_vmap
+from malleable.core.values import abstract, flatten, from_caller, has_values, is_value, to_caller
 from malleable.python_source.changes import links, relinked, watching
 from malleable.signatures import P, R
 
@@ -57,6 +57,7 @@ def live(
     def lived(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:
         frame = start(carry, feeds, shared, key)
         leaves, tree = flatten((args, kwargs))
+        from_caller(frame, leaves)
         twice = links((args, kwargs))
 
         def process(jaxpr, values):
@@ -83,6 +84,6 @@ def live(
         changes.put_back((args, kwargs), new)
         if raised is not None:
             raise raised
-        return to_vmap(frame, out), frame.carry, results(frame)
+        return to_caller(frame, out, leaves), frame.carry, results(frame)
 
     return lived

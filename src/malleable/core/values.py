@@ -16,7 +16,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.errors import RuleError, UnhandledError
+from malleable.errors import RuleError, TransformError, UnhandledError
 from malleable.notes import note
 from malleable.programs.types import type_text
 
@@ -281,6 +281,13 @@ def stacks(row, axes: int = 1) -> bool:
 
     Shown at a length no other axis has, by the type, `materialise`, and else shapes or `lift`.
     """
+    leaves, tree = jax.tree.flatten(row)
+    return _stacks(tree, tuple((jnp.shape(x), typeof(x).dtype) for x in leaves), axes)
+
+
+@functools.lru_cache(512)
+def _stacks(tree, types: tuple, axes: int) -> bool:
+    row = tree.unflatten([jax.ShapeDtypeStruct(*t) for t in types])
     leaves, stack, told = jax.tree.leaves(row), _stack_of(row, axes), typeof_abstract(row)
     odd = jnp.shape(jax.tree.leaves(stack)[0])[:axes] if leaves else (3,) * axes
     whole, read = jax.ShapeDtypeStruct((*odd, *told.shape), told.dtype), [False] * len(leaves)
@@ -303,25 +310,74 @@ def typeof_abstract(x):
     return found[0]
 
 
-def to_vmap(frame, tree):
-    """What a `vmap` around, if there is one, stacks field by field; where that is no stack by its
-    `aval`: of a value whose shape no field changes, the array, and a note of others.
+def to_caller(frame, tree, operands):
+    """What a caller gets: a `vmap` or a `scan` around, if there is one, stacks it field by field.
+
+    Where that is no stack by its `aval`: of a value whose shape no field changes, the array, and
+    a note of others. A function that is traced for a caller unknown keeps the value, and is
+    refused where a vmap batches it. operands: what the results may depend on.
     """
+    lanes, staged = (compat.lane_counts(), compat.is_staging()) if VALUES else ([], False)
 
     def one(x):
         if not is_value(x) or stacks(x):
             return x
-        try:
-            static = typeof_abstract(_stack_of(x, 1)).shape == typeof(x).shape
-        except _UNTOLD:
-            static = False
-        if static:
-            return unstacked(frame, x, "a `vmap` around")
-        why = "the stack is none by its `aval`: let only a `vmap` take it, or return an array"
-        note(f"returned {text_of(x)} to a `vmap` around", frame.where, why)
+        static, what = _is_static(x), f"returned {text_of(x)} to a `vmap` around"
+        if static and (lanes or compat.is_scan_body()):
+            return unstacked(frame, x, f"a `{'vmap' if lanes else 'scan'}` around")
+        if lanes:
+            note(what, frame.where, _NO_STACK)
+        else:
+            _watch(operands, what=what, where=frame.where, static=static, sizes=())
         return x
 
-    return each(one, tree) if VALUES and compat.is_batched() else tree
+    return each(one, tree) if lanes or staged else tree
+
+
+def from_caller(frame, operands):
+    """Leave a note where a `vmap` around may have been asked to cut a value without fields."""
+    for x in operands if VALUES else ():
+        if not is_value(x) or jax.tree.leaves(x):
+            continue
+        what = f"took {text_of(x)} whole, in each lane of a `vmap`"
+        told: dict[str, Any] = {
+            "what": what,
+            "where": frame.where,
+            "static": False,
+            "sizes": tuple(typeof(x).shape),
+        }
+        for size in compat.lane_counts():
+            _meet_lanes(size, **told)
+        if compat.is_staging():
+            _watch(operands, **told)
+
+
+def _watch(operands, **told) -> None:
+    traced = [x for x in jax.tree.leaves(operands) if isinstance(x, compat.Tracer)]
+    LANES.bind(*traced, **told)
+
+
+def _meet_lanes(size: int, what: str, where: str, static: bool, sizes: tuple) -> None:
+    if static:
+        hint = "put the `vmap` inside of the function that is traced, or return an array"
+        problem = f"{what}, which stacks no field of its shape"
+        raise TransformError(problem, where=where, hint=hint)
+    if not sizes:
+        note(what, where, _NO_STACK)
+    elif size in sizes:
+        note(what, where, "it has no field that `in_axes` could cut: give each lane its own inside")
+
+
+LANES = compat.lane_watch("lanes", _meet_lanes)
+_NO_STACK = "the stack is none by its `aval`: let only a `vmap` take it, or return an array"
+
+
+def _is_static(x) -> bool:
+    """Whether no field changes the shape of what a value stands for."""
+    try:
+        return typeof_abstract(_stack_of(x, 1)).shape == typeof(x).shape
+    except _UNTOLD:
+        return False
 
 
 def row_of(x, sizes: tuple):
@@ -333,11 +389,12 @@ def row_of(x, sizes: tuple):
     return tree.unflatten(rows)
 
 
-def has_rows(x, sizes: tuple) -> bool:
+def has_rows(frame, x, sizes: tuple) -> bool:
     """Whether a value can be cut field by field, along leading axes of these sizes.
 
     It can if it is taken row by row, or if `materialise` makes an array of a row and none of it:
-    then a `vmap` stacked it. Where it makes one of both, by the sizes at hand, a note says so.
+    then a `vmap` stacked it. Where it makes one of both, by the sizes at hand, a matrix is taken
+    for one array, with a note, and of more axes it is refused: those are mostly stacks.
     """
     row, whole = row_of(x, sizes), typeof(x)
     told = None if row is None else _type_told(row)
@@ -347,13 +404,14 @@ def has_rows(x, sizes: tuple) -> bool:
         return True
     if not _is_made(row) or _is_made(_stack_of(row, len(sizes))):
         return False
-    if _is_made(x):
-        why = (
-            "a stack that a `vmap` made of it looks the same; `materialise` by last axes says which"
-        )
-        note(f"took {text_of(x)} for one array", compat.where(), why)
-        return False
-    return True
+    if not _is_made(x):
+        return True
+    what = f"`materialise` of {text_of(x)} makes one array of it, and an array of each row"
+    hint = f"give {type(x).__name__} a `materialise` that goes by last axes, `x[..., None, :]`"
+    if len(told.shape) > 1:
+        raise frame.error(f"`{frame.eqn.primitive}` cuts what may be a stack: {what}", hint)
+    note(f"took {text_of(x)} for one array", frame.where, f"{what}; {hint}")
+    return False
 
 
 def _type_told(row):

@@ -74,6 +74,82 @@ def test_a_vmap_around_returns_a_static_shape_as_an_array(run):
     assert out.shape == (4, 3) and not out.any()
 
 
+ZERO, MAKE, *_ = KINDS["zero"]
+double = lambda x, z: (x, mal.interpret(lambda z, x: z * x, ZERO)(z, x)[0])
+own_jvp, own_vjp = jax.custom_jvp(double), jax.custom_vjp(double)
+own_jvp.defjvp(lambda xs, dxs: (double(*xs), double(*dxs)))
+own_vjp.defvjp(lambda *xs: (double(*xs), xs), lambda xs, _: xs)
+TRACED = {
+    "jit": jax.jit(double),
+    "jit of jit": jax.jit(lambda x, z: jax.jit(double)(x, z)),
+    "mal.jit": mal.jit(double),
+    "optimize": mal.optimize(double),
+    "live": jax.jit(lambda x, z: (x, mal.live(lambda z, x: z * x, ZERO)(z, x)[0])),
+    "checkpoint": jax.checkpoint(double),
+    "custom_jvp": jax.jit(own_jvp),
+    "custom_vjp": jax.jit(own_vjp),
+    "cond": lambda x, z: lax.cond(x.sum() > 0, double, double, x, z),
+    "scan": lambda x, z: lax.scan(lambda c, _: (c, jax.jit(double)(x, z)), 0, None, length=2)[1],
+    "vmap": lambda x, z: jax.vmap(lambda _: jax.jit(double)(x, z))(jnp.ones(2)),
+    "linearize": lambda x, z: jax.linearize(lambda x: jax.jit(double)(x, z), x)[0],
+    "grad": lambda x, z: jax.value_and_grad(
+        jax.jit(lambda x: (x.sum(), double(x, z)[1])), has_aux=True
+    )(x)[0],
+}
+
+
+@pytest.mark.caches  # JAX takes what an error of a body holds for a leak
+@pytest.mark.parametrize("in_axes", [(0, None), (1, None), ({"x": 0}, None)])
+@pytest.mark.parametrize("name", TRACED)
+def test_a_static_shape_out_of_what_is_traced_is_refused_by_a_vmap_around(name, in_axes):
+    x = {"x": jnp.ones((3, 3))} if isinstance(in_axes[0], dict) else jnp.ones((3, 3))
+    f = lambda x, z: TRACED[name](x["x"] if isinstance(x, dict) else x, z)
+    with pytest.raises(TransformError, match=r"returned Zero.* to a `vmap` around") as caught:
+        jax.vmap(f, in_axes=in_axes)(x, MAKE(jnp.ones(3)))
+    assert "test_stacked_values.py" in caught.value.where
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, mal.optimize, mal.jit])
+def test_a_static_shape_comes_out_of_what_is_traced_without_a_vmap(wrap):
+    _, out = wrap(double)(jnp.ones(3), MAKE(jnp.ones(3)))
+    assert out.aval.shape == (3,) and type(out).__name__ == "Zero"
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda f: jax.jit(jax.vmap(f)),
+        jax.vmap,
+        lambda f: lambda xs: lax.map(f, xs),
+        lambda f: lambda xs: jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[0])(xs),
+        lambda f: lambda xs: jax.vmap(lambda x: lax.map(f, x[None]))(xs)[:, 0],
+    ],
+)
+def test_a_static_shape_is_stacked_as_an_array(around):
+    out = around(lambda x: double(x, MAKE(jnp.ones(3)))[1])(jnp.ones((4, 3)))
+    assert out.shape == (4, 3) and not out.any()
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_a_value_without_fields_is_not_cut_by_in_axes_and_a_note_says_so(wrap):
+    f = lambda x, z: mal.interpret(lambda x, z: x + (z * x).sum(), ZERO)(x, z)[0]
+    with mal.listen() as notes:
+        jax.vmap(wrap(f))(jnp.ones((3, 3)), MAKE(jnp.ones(3)))
+    assert any("took Zero" in n.what and "lane" in n.what for n in notes)
+
+
+def test_layers_that_a_vmap_made_are_never_read_as_one_array():
+    layers = jax.vmap(KINDS["int8"][1])(jax.random.normal(jax.random.key(0), (4, 4, 4)))
+    f = lambda x, ws: lax.scan(lambda x, w: (x @ w, None), x, ws)[0]
+    run = mal.interpret(f, KINDS["int8"][0])
+    three = jax.tree.map(lambda x: x[:3], layers)
+    want = f(jnp.ones(4), jax.vmap(dense_of)(three))
+    np.testing.assert_allclose(run(jnp.ones(4), three)[0], want, rtol=1e-5)
+    with pytest.raises(TransformError, match="`scan` cuts what may be a stack") as caught:
+        run(jnp.ones(4), layers)
+    assert "last axes" in caught.value.hint and "test_stacked_values.py" in caught.value.where
+
+
 def test_a_static_shape_without_an_array_is_refused_by_a_vmap_around():
     cls = mal.value(type("Empty", (), {"__annotations__": {"n": int}, "aval": AVAL}), static="n")
     f = lambda x, z: mal.interpret(lambda z: z * 2.0, {lax.mul_p: lambda _, z, y, **__: z})(z)[0]
