@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import jax
@@ -136,6 +137,15 @@ def is_made_by(maker: str, jaxpr: Jaxpr) -> bool:
 def is_of_jax(jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program is JAX's own."""
     return JAX_FOLDER in _function_at(jaxpr)
+
+
+def has_rule_of_jax(jaxpr: Jaxpr) -> bool:
+    """Whether the function behind a program is one of JAX that has a derivative rule of JAX."""
+    name, _, at = _function_at(jaxpr).rpartition(" at ")
+    file = at.rpartition(":")[0]
+    near = [m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == file]
+    kinds = jax.custom_jvp | jax.custom_vjp
+    return is_of_jax(jaxpr) and any(isinstance(vars(m).get(name), kinds) for m in near)
 
 
 def _function_at(jaxpr: Jaxpr) -> str:

@@ -2,7 +2,8 @@
 
 The rule of the user is about arrays: it is run under the rules of values, and derives by the
 arrays that these stand for. Where a rule changes a value inside, it is not about that; then the
-body is entered, and where a result is a value, nobody may derive through it.
+body is entered, and where a result is a value, nobody may derive through it; but for functions of
+JAX itself (relu, logaddexp), whose rules are the derivatives of their bodies.
 """
 
 from dataclasses import replace
@@ -15,10 +16,13 @@ from malleable.core import values
 from malleable.core.frame import thread, zeros
 from malleable.core.values import has_values, is_value, materialised
 from malleable.notes import note
+from malleable.programs.equations import every
 
 
 def custom_jvp(view: compat.CustomJvp, book, frame, args):
     run, types, body = _by_as_arrays(view, book, frame, args)
+    if body is not None and _is_of_jax(view):
+        return thread(body, frame, [args, args])
     args = _parted(frame, args)
     if body is not None:
         return thread(body, frame, args)
@@ -39,6 +43,8 @@ def custom_jvp(view: compat.CustomJvp, book, frame, args):
 
 def custom_vjp(view: compat.CustomVjp, book, frame, args):
     run, types, body = _by_as_arrays(view, book, frame, args)
+    if body is not None and _is_of_jax(view):
+        return thread(body, frame, [args, args])
     args = _parted(frame, args)
     if body is not None:
         return thread(body, frame, args)
@@ -133,7 +139,7 @@ def _by_as_arrays(view, book, frame, args):
 
     def body(inner, args):
         args = _rejoined(args)
-        if own:
+        if own and not _is_of_jax(view):
             args = _underived(args, _no_rule(frame, own[0]))
         elif symbolic:  # the rules around a loop of equinox look at the arguments alone
             feeds, shared = _underived((inner.feeds, inner.shared), fed)
@@ -141,6 +147,17 @@ def _by_as_arrays(view, book, frame, args):
         return run(inner, args)
 
     return run, outs, body
+
+
+def _is_of_jax(view) -> bool:
+    """Whether a derivative rule is JAX's own, and not a user's for a function of JAX: there, the
+    function's own is inside.
+    """
+    customs = compat.CustomJvp | compat.CustomVjp
+    inside = every(view.body.jaxpr.eqns)
+    return compat.has_rule_of_jax(view.body) and not any(
+        isinstance(compat.view(eqn), customs) for eqn in inside
+    )
 
 
 def _no_rule(frame, x):

@@ -115,12 +115,31 @@ def test_without_a_derivative_asked_for_nothing_is_refused():
 @pytest.mark.caches  # JAX takes what an error of a loop's body holds for a leak
 @pytest.mark.parametrize("loop", [False, True])
 def test_the_derivative_of_a_body_is_not_taken_for_that_of_the_rule(loop):
-    f = lambda x: lax.fori_loop(0, 2, lambda i, x: jax.nn.relu(x), x) if loop else jax.nn.relu(x)
+    own = jax.custom_jvp(lambda x: jnp.maximum(x, 0.0))
+    own.defjvp(lambda xs, dxs: (own(*xs), 5 * dxs[0]))
+    f = lambda x: lax.fori_loop(0, 2, lambda i, x: own(x), x) if loop else own(x)
     loss = lambda x: run(f, INTERVALS)(x).hi
     with pytest.raises(TransformError, match="arrays, not Interval") as caught:
         jax.grad(loss)(Interval(jnp.float32(-1), jnp.float32(2)))
     assert "test_value_derivatives.py" in caught.value.where
     assert "primitives.custom_jvp_call_p a rule for Interval" in caught.value.hint
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_ends_of_an_interval_have_their_derivatives_through_functions_of_jax(loop):
+    f = lambda x: lax.fori_loop(0, 2, lambda i, x: jax.nn.relu(x), x) if loop else jax.nn.relu(x)
+    loss = lambda x: (lambda out: 3 * out.lo + out.hi)(run(f, INTERVALS)(x))
+    got = jax.grad(loss)(Interval(jnp.float32(-1), jnp.float32(2)))
+    assert (float(got.lo), float(got.hi)) == (0, 1)
+
+
+@pytest.mark.caches
+@pytest.mark.parametrize("of", [lax.neg, jax.nn.relu, jax.jit(jax.nn.relu)])
+def test_a_rule_of_the_users_for_a_function_of_jax_is_the_users(of):
+    f = jax.custom_jvp(of)
+    f.defjvp(lambda xs, dxs: (of(*xs), 5 * dxs[0]))
+    with pytest.raises(TransformError, match="arrays, not Interval"):
+        jax.grad(lambda x: run(f, INTERVALS)(x).hi)(Interval(jnp.float32(-1), jnp.float32(2)))
 
 
 def test_a_rule_for_the_call_itself_has_the_derivative():
