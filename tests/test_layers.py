@@ -81,7 +81,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(86520, 58000),
+    "all": Budget(86540, 58000),
     "compat": Budget(3070, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2302, 1450),
@@ -90,7 +90,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "python_source": Budget(1590, 1400),
     "arrays": Budget(3670, 3100),
     "frontend": Budget(13710, 9300),
-    "execution": Budget(13320, 10300),
+    "execution": Budget(13330, 10300),
     "inspection": Budget(23330, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),

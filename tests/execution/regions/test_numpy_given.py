@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 
 import jax
 import numpy as np
@@ -284,3 +285,40 @@ def test_a_loop_sees_what_its_steps_write_to_a_dict():
         return s
 
     assert mal.jit(f)(0.5) == f(0.5)
+
+
+def of_the_arc_cosine(a, x):
+    f = 1.375
+    try:
+        math.acos(x)
+    except ValueError:
+        f -= 1
+    return x + f
+
+
+def of_a_square_root(a, x):
+    return math.sqrt(-x) + x
+
+
+def of_a_remainder(a, x):
+    try:
+        rest = float(sum(a[0])) % 0
+    except ArithmeticError:
+        return x
+    return x + rest
+
+
+@pytest.mark.parametrize("program", [of_the_arc_cosine, of_a_square_root, of_a_remainder])
+def test_an_error_of_a_number_is_raised_as_in_python(program):
+    args = np.ones((2, 3)), jnp.float32(2.0)
+    try:
+        want = program(*args)
+    except ValueError as error:
+        want = error
+    fun = mal.jit(program)
+    for _ in range(2):
+        if isinstance(want, Exception):
+            with pytest.raises(type(want)):
+                fun(*args)
+        else:
+            np.testing.assert_allclose(fun(*args), want)

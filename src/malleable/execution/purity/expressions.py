@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import math
 import types
 from typing import Any
 
@@ -49,6 +50,9 @@ _AMBIGUOUS_NAMES = "add append apply copy_to_host_async delete fill insert put s
 _AMBIGUOUS = frozenset(_AMBIGUOUS_NAMES.split())
 _FUNCTIONS = frozenset(n for n, f in vars(jax.numpy).items() if callable(f) and n[0] != "_")
 _COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type])
+# of which some numbers are an error, where NumPy and JAX have a NaN or an infinity
+_RAISES = {math.sqrt, math.log, math.log2, math.log10, math.log1p, math.acos, math.asin}
+_RAISES |= {math.acosh, math.atanh, math.fmod, math.remainder, math.pow}
 _MAKES = frozenset([list, dict, set, sorted])
 
 
@@ -108,6 +112,7 @@ def expression(node, scope: Scope):
             kinds_ = expression(left, scope), expression(node.right, scope)
             if kinds_[0] == NUMBER and kinds_[1] != NUMBER:  # it may be text
                 raise Stays("text", "a value becomes text")
+            refuse_digits(kinds_, scope)
             return join(*kinds_)
         case ast.IfExp():
             test = expression(node.test, scope)
@@ -118,8 +123,7 @@ def expression(node, scope: Scope):
             return join(ways, *([test] if test == UNKNOWN else []))
         case ast.BinOp():
             found = expression(node.left, scope), expression(node.right, scope)
-            if not scope.lenient and SCALAR in found and set(found) <= {NUMBER, SCALAR, SIZE}:
-                raise Stays("number", "Python computes with more digits")
+            refuse_digits(found, scope)
             constant = isinstance(node.left, ast.Constant) or isinstance(node.right, ast.Constant)
             if isinstance(node.op, ast.Mult | ast.Pow | ast.LShift):  # 32 bits may be too few
                 named = any(isinstance(x, ast.Name) for x in ast.walk(node))
@@ -142,6 +146,12 @@ def expression(node, scope: Scope):
             raise Stays("python", "it waits")
     parts = [expression(x, scope) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]
     return join(*parts)
+
+
+def refuse_digits(found, scope) -> None:
+    """Leave arithmetic of numbers that are made of arrays to Python: it may raise, too."""
+    if not scope.lenient and SCALAR in found and {*found} <= {NUMBER, SCALAR, SIZE}:
+        raise Stays("number", "Python computes with more digits")
 
 
 def is_container(node, kind, scope) -> bool:
@@ -411,6 +421,8 @@ def result(f, args, node, scope):
         scope.scalars |= any(a != NUMBER for a in args)
         return NUMBER if all(a == NUMBER for a in args) else SCALAR
     if is_pure(f):
+        if f in _RAISES and join(NUMBER, *args) != NUMBER:
+            raise Stays("value", f"`{ast.unparse(node.func)}` may raise, which only the value says")
         return join(*args)
     if is_jax(f):
         scope.computes = True

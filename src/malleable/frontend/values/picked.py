@@ -76,8 +76,7 @@ def refuse_mixed(numbers: list, where: str, known: bool = False) -> None:
 
     known: only a number that is known counts as Python's.
     """
-    found = {_is_pythons(x, known) for x in numbers}
-    if session().options.exact and len(found) > 1:
+    if session().options.exact and len({_is_pythons(x, known) for x in numbers}) > 1:
         raise TransformError(
             "a number of Python's or an array: which it is depends on a traced value",
             where=where,
