@@ -197,6 +197,14 @@ def test_an_update_never_costs_more_than_the_function(f):
     np.testing.assert_allclose(update(state, {0: (block, (9,))})[0], f(a.at[9:16].set(1)), 1e-6)
 
 
+def test_an_empty_part_of_what_is_joined_makes_nothing_dirty():
+    f = lambda v: jnp.repeat(jnp.roll(v, 0, 0)[::2], 2, 0)
+    init, update = incremental(f, change={0: (1, None)})
+    _, state = init(x(8, 3))
+    y, _ = update(state, {0: (np.ones((1, 3), np.float32), (4, 0))})
+    np.testing.assert_array_equal(y, f(put(x(8, 3), np.ones((1, 3), np.float32), (4, 0))))
+
+
 def test_integers_are_equal_bit_by_bit():
     values = np.arange(600) % 7
     init, update = incremental(lambda v: (jnp.cumsum(v), v.sum(), v.max()), change={0: (1,)})

@@ -339,6 +339,16 @@ def test_a_batch_whose_rows_are_merged_for_a_dense_layer():
     assert_row_by_row(f, draw(2, T, D), axis=1)
 
 
+def test_a_batch_whose_tokens_are_merged_and_cut_by_columns():
+    def f(x):
+        tokens = jnp.tanh(x.reshape(-1, D))
+        return jnp.cumsum(
+            (tokens * tokens[:, :1] + jnp.pad(tokens, ((0, 0), (2, 1)))[:, 3:]).reshape(x.shape), 1
+        )
+
+    assert_row_by_row(f, draw(2, T, D), axis=1)
+
+
 def test_a_batch_whose_tokens_are_merged_to_be_sent_to_experts():
     gate, experts = draw(D, 4), draw(4, D, D, seed=1)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from malleable import compat
 from malleable.rewriting.boxes.dependence import Along, dirty_box, rel, runs_bodies
-from malleable.rewriting.boxes.spans import Box, Span, merged, whole, whole_span
+from malleable.rewriting.boxes.spans import Box, Span, merged, sizes_of, whole, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.incremental.loops import (
     ROUNDS,
@@ -58,12 +58,14 @@ def _spread(plan: Plan, node: Node, nominal: Mapping[int, Boxes], out: int) -> B
     if runs_bodies(node.eqn):
         return (whole(shape),)
     tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
-    boxes = [
-        dirty_box(entries, box, shape)
+    found = [
+        (entries, box)
         for v, entries in zip(node.ins, tables, strict=True)
         for box in nominal.get(v, ())
     ]
-    return merged(boxes, shape)
+    # an empty array, as `roll` by 0 joins one to the rest, makes nothing dirty
+    found = [(entries, box) for entries, box in found if 0 not in sizes_of(box)] or found
+    return merged([dirty_box(entries, box, shape) for entries, box in found], shape)
 
 
 def _say(plan: Plan, node: Node, nominal: Mapping[int, Boxes], made: Sequence[Boxes]) -> None:

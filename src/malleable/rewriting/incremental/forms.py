@@ -14,7 +14,7 @@ from malleable import compat
 from malleable.programs.evaluate import evaluate
 from malleable.rewriting.boxes.blocks import compute
 from malleable.rewriting.boxes.dependence import Along, groups, rel, runs_bodies
-from malleable.rewriting.boxes.spans import whole, whole_span
+from malleable.rewriting.boxes.spans import Box, whole, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
 
 WRITES: dict[str, Callable] = {  # what is written, of what was there and the block
@@ -308,7 +308,12 @@ def _part_rows(graph: Graph, node: Node, parted: dict) -> None:
     box[o] = whole_span(sizes[-1])
 
     def one(*xs):
-        return compute(node.eqn, tuple(box), lambda k, part, fill: xs[k], {}, lambda k: None)
+        def read(k: int, part: Box, fill: Any) -> Any:  # all rows, and a part of other dimensions
+            first = [span.start.offset for span in part]
+            ends = [at + span.size for at, span in zip(first, part, strict=True)]
+            return lax.slice(xs[k], first, ends)
+
+        return compute(node.eqn, tuple(box), read, {}, lambda k: None)
 
     def apart(*xs):
         f = functools.reduce(lambda f, _: jax.vmap(f, axes, o), sizes[:-1], one)
