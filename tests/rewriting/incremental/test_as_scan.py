@@ -56,6 +56,14 @@ def halved(state):
     return state[0] / 2, state[1] + 1
 
 
+def unrolled(v):
+    rows, h = [], jnp.zeros(D)
+    for t in range(T):
+        h = jnp.tanh(h / 2 + v[t])
+        rows.append(h)
+    return jnp.stack(rows)
+
+
 PROGRAMS = {
     "attention": lambda v: attend(jnp.where(CAUSAL, v @ v.T, -jnp.inf), v),
     "a bias for a mask": lambda v: attend(v @ v.T + np.where(CAUSAL, 0, -1e30), v),
@@ -117,6 +125,35 @@ PROGRAMS = {
         lambda h, r: (0.9 * h + 0.1 * r,) * 2, v[0], v
     )[1],
     "bins": lambda v: jnp.cumsum(jnp.digitize(v, np.linspace(-2, 2, 9)), 0) / 2.0,
+    "a score that no row has, before the others": lambda v: (
+        jax.nn.softmax(jnp.concatenate([np.ones((T, 1)), jnp.where(CAUSAL, v @ v.T, -jnp.inf)], 1))[
+            :, 1:
+        ]
+        @ v
+    ),
+    "weights by relu": lambda v: jax.nn.relu(jnp.where(CAUSAL, v @ v.T, -jnp.inf)) @ v,
+    "rolled, and the first rows times 0": lambda v: (
+        v + jnp.roll(v, 2, 0) * (np.arange(T) >= 2)[:, None]
+    ),
+    "a kernel for each column, as a table": lambda v: jnp.einsum(
+        "tsd,sd->td", x(T, T, D) * CAUSAL[..., None], v
+    ),
+    "a window at each place": lambda v: jax.vmap(
+        lambda t: lax.dynamic_slice_in_dim(jnp.pad(v, ((2, 0), (0, 0))), t, 3).max(0)
+    )(np.arange(T)),
+    "a loop over the places of windows": lambda v: lax.map(
+        lambda t: lax.dynamic_slice_in_dim(jnp.pad(v, ((2, 0), (0, 0))), t, 3).max(0), np.arange(T)
+    ),
+    "reversed, and run backwards": lambda v: lax.scan(
+        lambda h, r: (jnp.tanh(h + r),) * 2, jnp.zeros(D), v[::-1], reverse=True
+    )[1][::-1],
+    "a loop over time in Python": unrolled,
+    "rows read and written by index": lambda v: lax.fori_loop(
+        0,
+        T,
+        lambda t, c: (c[0] / 2 + jnp.asarray(v)[t], c[1].at[t].set(c[0])),
+        (jnp.zeros(D), v * 0),
+    )[1],
     "strictly causal": lambda v: jnp.cumsum(jnp.concatenate([jnp.ones((1, D)), v[:-1]]), 0),
 }
 
@@ -215,6 +252,31 @@ REFUSED = {
     "the first row of those behind": lambda v: v - jnp.concatenate([v[1:], v[:1]])[0],
     "a mean that begins with the first row, of others": lambda v: lax.scan(
         lambda h, r: (0.9 * h + 0.1 * r,) * 2, v[0], jnp.roll(v, 1, 0).at[0].set(0.0)
+    )[1],
+    "a score that no row has, before the others, which is not left out": lambda v: (
+        jax.nn.softmax(jnp.concatenate([np.ones((T, 1)), jnp.where(CAUSAL, v @ v.T, -jnp.inf)], 1))[
+            :, :-1
+        ]
+        @ v
+    ),
+    "scores of no row that come in late": lambda v: (
+        v * jnp.concatenate([jnp.where(CAUSAL, v @ v.T, 0.0), v @ v.T], 1).sum(1, keepdims=True)
+    ),
+    "weights by relu, and no mask": lambda v: jax.nn.relu(v @ v.T) @ v,
+    "rolled, and too few rows times 0": lambda v: (
+        v + jnp.roll(v, 2, 0) * (np.arange(T) >= 1)[:, None]
+    ),
+    "a kernel for each column, one of which looks ahead": lambda v: jnp.einsum(
+        "tsd,sd->td", np.ones((T, T, D)) * np.stack([CAUSAL] * (D - 1) + [CAUSAL.T], -1), v
+    ),
+    "a window around each place": lambda v: jax.vmap(
+        lambda t: lax.dynamic_slice_in_dim(jnp.pad(v, ((1, 1), (0, 0))), t, 3).max(0)
+    )(np.arange(T)),
+    "rows read by index from behind": lambda v: lax.fori_loop(
+        0,
+        T,
+        lambda t, c: (c[0] / 2 + jnp.asarray(v)[T - 1 - t], c[1].at[t].set(c[0])),
+        (jnp.zeros(D), v * 0),
     )[1],
     "a later row": lambda v: jnp.concatenate([v[1:], v[:1] * 0]),
     "pairs of rows": lambda v: v @ v.T,

@@ -16,8 +16,9 @@ from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
+from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import WAYS, NotCausal, Rows, prove, refuse
-from malleable.rewriting.incremental.forms import map_at_once, trim_kernels
+from malleable.rewriting.incremental.forms import leave_out_zeros, map_at_once
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
 from malleable.rewriting.incremental.plan import (
@@ -32,6 +33,9 @@ from malleable.rewriting.incremental.plan import (
 from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
 from malleable.rewriting.incremental.windows import narrow
+from malleable.rewriting.passes.buffers import take_rows, unbuffer
+from malleable.rewriting.passes.loops import scan_trim
+from malleable.rewriting.passes.reroll import reroll
 
 
 def as_scan(
@@ -68,6 +72,15 @@ def as_scan(
     return steps.carry(), steps.step()
 
 
+def in_rows(program: compat.Jaxpr) -> compat.Jaxpr:
+    """A program whose loops go over rows, where they are unrolled, or read and write them by index.
+
+    It is the same object where there are none.
+    """
+    rolled = reroll(program)
+    return take_rows(unbuffer(scan_trim(rolled)))
+
+
 def is_sequence(x: Any) -> bool:
     return compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
 
@@ -83,13 +96,16 @@ class Steps:
             self.staged = stage(fun)(xs)
         self.staged.refuse(self.staged.changes.names, "which a step could not repeat")
         self.own = own_derivative(self.staged.jaxpr)
-        graph = opened(self.staged.jaxpr)
-        map_at_once(graph, self.length)
-        trimmed = trim_kernels(graph, lambda v: Plan(graph, {}).small_constant(v))
-        self.plan, found = self._proved(graph)
-        self.rows = [self._rows(v, found) for v in graph.outputs]
-        for node in trimmed:
-            self.plan.assume(FINITE, node, NO_NUMBER)
+        try:
+            graph = self._open(self.staged.jaxpr)
+        except NotCausal as refused:  # as it is written; loops may be told in another way
+            program = in_rows(self.staged.jaxpr)
+            if program is self.staged.jaxpr:
+                raise
+            try:
+                graph = self._open(program)
+            except NotCausal:
+                raise refused from None
         for told in self.plan.told:
             note(*told)
         self.outs = [
@@ -119,6 +135,17 @@ class Steps:
                 hint="pad the sequence, or take a width that divides it",
             )
         return n
+
+    def _open(self, program: compat.Jaxpr) -> Graph:
+        """The graph of a program that is proved to be causal."""
+        graph = opened(program)
+        map_at_once(graph, self.length)
+        without = leave_out_zeros(graph, lambda v: Plan(graph, {}).small_constant(v))
+        self.plan, found = self._proved(graph)
+        self.rows = [self._rows(v, found) for v in graph.outputs]
+        for node in without:
+            self.plan.assume(FINITE, node, NO_NUMBER)
+        return graph
 
     def _proved(self, graph) -> tuple[Plan, dict]:
         """The plan, by the first way of those that there are on which rows need no later ones."""

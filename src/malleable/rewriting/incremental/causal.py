@@ -7,6 +7,7 @@ is known where a mask says so, and only then may a reduction take it in.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -229,7 +230,8 @@ def _carried_to(node: Node, k: int, d: int, entry: Any, lag: int, beyond: Beyond
         case Along(o, 1, 0, 0):
             return Part(k, d, o, lag, beyond)
         case Along(o, 1, lo, hi):
-            beyond = Beyond.KNOWN if beyond in SURE else None
+            if lo < hi or node.name not in ("slice", "concatenate"):
+                beyond = Beyond.KNOWN if beyond in SURE else None
             return Part(k, d, o, int(lag - hi), beyond, int(hi - lo))
         case Along():
             raise refuse(node, "rows come in another order, or not all of them")
@@ -289,24 +291,35 @@ def _mixed(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
         contracted = node.params["dimension_numbers"][0]
         matrix, entries = plan.small_constant(node.ins[1 - k]), rel(node.eqn)[1 - k]
         d = contracted[1 - k][contracted[k].index(part.source)]
-        if matrix is not None and matrix.ndim == 2 and isinstance(entry := entries[1 - d], Along):
+        if matrix is not None:
             matrix = np.broadcast_to(matrix, plan.shape(node.ins[1 - k]))
-            i, j = np.nonzero(matrix if d == 1 else matrix.T)
-            plan.assume(FINITE, node, NO_NUMBER)
-            return entry.dim, part.lag + (int((i - j).min()) if len(i) else 0)
+            lags = []
+            for a, entry in enumerate(entries):
+                if isinstance(entry, Along) and matrix.shape[a] > 1:
+                    i, j = np.nonzero(np.moveaxis(matrix, (a, d), (0, 1)))[:2]
+                    lag = int((i - j).min()) if len(i) else 0
+                    lags.append((lag, matrix.shape[a] == matrix.shape[d], -entry.dim))
+            if lags:
+                lag, _, dim = max(lags)
+                plan.assume(FINITE, node, NO_NUMBER)
+                return -dim, part.lag + lag
     raise refuse(node, f"`{node.name}` needs all rows")
 
 
 def _looked_up(plan: Plan, node: Node, k: int, part: Part) -> tuple[int, int] | None:
-    """Row i is row places[i] of the operand, so its lag is the least of i - places[i]."""
+    """Row i is row places[i] of the operand, so its lag is the least of i - places[i].
+
+    Of a window that begins there, the last row counts.
+    """
     numbers, places = node.params["dimension_numbers"], plan.small_constant(node.ins[1])
-    if k > 0 or places is None or part.source not in numbers.collapsed_slice_dims:
+    if k > 0 or places is None or part.source not in numbers.start_index_map:
         return None
-    if part.source not in numbers.start_index_map:
+    n, size = plan.shape(node.ins[0])[part.source], node.params["slice_sizes"][part.source]
+    if size == n:
         return None
-    n = plan.shape(node.ins[0])[part.source]
     places = np.broadcast_to(places, plan.shape(node.ins[1]))
-    places = np.clip(places[..., numbers.start_index_map.index(part.source)].astype(int), 0, n - 1)
+    places = places[..., numbers.start_index_map.index(part.source)].astype(int)
+    places = np.clip(places, 0, n - size) + size - 1
     out = [d for d in range(len(plan.shape(node.outs[0]))) if d not in numbers.offset_dims]
     lags = [(int((at - places).min()), -k) for k, at in enumerate(np.indices(places.shape))]
     lags = [lag for lag in lags if places.shape[-lag[1]] > 1]
@@ -464,7 +477,7 @@ def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim:
             return Beyond.KNOWN
         return parts[k].beyond if parts[k].lag == lag else None
 
-    kinds = [of(k) for k in range(len(node.ins))]
+    kinds = _of_later(plan, node, dim, lag - out.lag, [of(k) for k in range(len(node.ins))])
     name = as_if(plan, node)
     made = masked(node, kinds, name)
     if made is not None and needs_finite(kinds, name):
@@ -483,6 +496,16 @@ def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim:
         if not checked:
             plan.assume(OPEN, node, ALL_MASKED)
     return made
+
+
+def _of_later(plan: Plan, node: Node, dim: int, lag: int, kinds: list) -> list:
+    """The kinds of operands; of what is joined, that of those which reach beyond the present."""
+    if node.name != "concatenate" or node.params["dimension"] != dim:
+        return kinds
+    ends = itertools.accumulate(plan.shape(v)[dim] for v in node.ins)
+    later = [end - 1 > lag for end in ends]
+    of = next(itertools.compress(kinds, later), Beyond.KNOWN)
+    return [kind if is_later else of for kind, is_later in zip(kinds, later, strict=True)]
 
 
 def _masks(plan: Plan, node: Node, kinds: Sequence) -> Iterator[tuple[Node, int, Callable]]:

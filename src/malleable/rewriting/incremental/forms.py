@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
 from malleable import compat
 from malleable.programs.evaluate import evaluate
@@ -45,16 +46,22 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
             _join(graph, node, known)
         elif node.name == "select_n":
             _choose(graph, node, known)
+        elif node.name == "scan":
+            _turn_around(graph, node)
     for node in graph.order():
         if node.name == "slice":
             _slice_of_joined(graph, node)
+        elif node.name == "rev" and _is_reversed(graph, node.ins[0], node.params["dimensions"]):
+            made: Any = graph.maker[node.ins[0]]
+            graph.replace({node.outs[0]: made.ins[0]})
     _of_form(graph)
 
 
 def map_at_once(graph: Graph, length: int) -> None:
     """Write, in place, loops over all rows that have no state as maps over them, as vmap does.
 
-    So a row that looks at all rows, as a query at its keys, is seen to be a row of scores.
+    So a row that looks at all rows, as a query at its keys, is seen to be a row of scores, and
+    one that looks at a place, as at the rows of a window, to be looked up there.
     """
     moving = graph.reach(graph.inputs, forward=True)
     for node in graph.order():
@@ -62,7 +69,7 @@ def map_at_once(graph: Graph, length: int) -> None:
             continue
         view: Any = compat.view(node.eqn)
         consts, carry, xs = view.split(node.ins)
-        if carry or view.length != length or moving.isdisjoint(consts) or moving.isdisjoint(xs):
+        if carry or view.length != length or moving.isdisjoint(consts):
             continue
         axes = [None] * len(consts) + [0] * len(xs)
         run = lambda *xs, body=view.body: evaluate(body, xs)  # noqa: E731
@@ -70,16 +77,43 @@ def map_at_once(graph: Graph, length: int) -> None:
         graph.replace(dict(zip(node.outs, graph.trace(body, node.ins, node), strict=True)))
 
 
-def trim_kernels(graph: Graph, known: Callable[[int], Any]) -> list[Node]:
-    """Leave out, in place, the ends of kernels that are 0; the convolutions that had some.
+def leave_out_zeros(graph: Graph, known: Callable[[int], Any]) -> list[Node]:
+    """Leave out, in place, what a constant 0 is multiplied with; the operations that had some.
 
-    So a kernel that is masked reaches no further than its mask lets it.
+    Ends of kernels, so that one that is masked reaches no further than its mask lets it; and rows
+    that were joined to others, as those that `roll` takes from the end.
     """
     found = []
     for node in graph.order():
-        if node.name == "conv_general_dilated" and _trim(graph, node, known):
+        if (node.name == "conv_general_dilated" and _trim(graph, node, known)) or (
+            node.name == "mul" and _leave_out(graph, node, known)
+        ):
             found.append(node)
     return found
+
+
+def _leave_out(graph: Graph, node: Node, known: Callable) -> bool:
+    """A product of rows that were joined with a constant that is 0 at all rows of one part."""
+    for v, other in (node.ins, node.ins[::-1]):
+        join, c = graph.maker[v], known(other)
+        if join is None or join.name != "concatenate" or c is None:
+            continue
+        d, shape = join.params["dimension"], tuple(graph.avals[v].shape)
+        zero = np.broadcast_to(c == 0, shape).all(
+            axis=tuple(a for a in range(len(shape)) if a != d)
+        )
+        ends = np.cumsum([0, *(graph.avals[u].shape[d] for u in join.ins)])
+        gone = [bool(zero[a:b].all()) for a, b in itertools.pairwise(ends)]
+        if not any(gone) or all(gone):
+            continue
+
+        def product(c, *parts, d=d, gone=gone):
+            rows = [jnp.zeros_like(x) if left else x for x, left in zip(parts, gone, strict=True)]
+            return lax.concatenate(rows, d) * c
+
+        graph.replace({node.outs[0]: graph.trace(product, [other, *join.ins], node)[0]})
+        return True
+    return False
 
 
 def _trim(graph: Graph, node: Node, known: Callable) -> bool:
@@ -170,6 +204,27 @@ def _choose(graph: Graph, node: Node, known: Callable) -> None:
         return lax.concatenate([lax.slice_in_dim(xs[c[a]], a, b, axis=d) for a, b in runs], d)
 
     graph.replace({node.outs[0]: graph.trace(joined, cases, node)[0]})
+
+
+def _turn_around(graph: Graph, node: Node) -> None:
+    """A loop that runs backwards over rows that were reversed, as one that runs forwards."""
+    view: Any = compat.view(node.eqn)
+    consts, carry, xs = view.split(node.ins)
+    if not view.reverse or not any(_is_reversed(graph, v, (0,)) for v in xs):
+        return
+    n, m = len(consts), len(consts) + len(carry)
+    eqn = node.eqn.replace(params={**node.params, "reverse": False})
+
+    def forwards(*args):
+        outs = compat.bind(eqn, [*args[:m], *(lax.rev(x, (0,)) for x in args[m:])])
+        return [*outs[: m - n], *(lax.rev(y, (0,)) for y in outs[m - n :])]
+
+    graph.replace(dict(zip(node.outs, graph.trace(forwards, node.ins, node), strict=True)))
+
+
+def _is_reversed(graph: Graph, v: int, dims: tuple[int, ...]) -> bool:
+    node = graph.maker[v]
+    return node is not None and node.name == "rev" and tuple(node.params["dimensions"]) == dims
 
 
 def _slice_of_joined(graph: Graph, node: Node) -> None:

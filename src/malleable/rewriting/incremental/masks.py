@@ -116,6 +116,8 @@ def masked(node: Node, kinds: Sequence[Beyond | None], name: str) -> Beyond | No
             return one if one == Beyond.INFINITE or other in SURE else Beyond.LOW
         case "max", both if NEGATIVES.issuperset(both):
             return Beyond.NEGATIVE if Beyond.LOW not in both else Beyond.LOW
+        case "max", both if NEGATIVES.intersection(both) and Beyond.ZERO in both:
+            return Beyond.ZERO
         case "not", (Beyond.ZERO,) if is_bool:
             return Beyond.ONE
         case "not", (Beyond.ONE,) if is_bool:
@@ -124,6 +126,8 @@ def masked(node: Node, kinds: Sequence[Beyond | None], name: str) -> Beyond | No
             return Beyond.ZERO
         case "div", (Beyond.ZERO, other) if other in SURE:
             return Beyond.ZERO
+        case (("slice" | "concatenate"), (one, *others)) if {one} >= {*others}:
+            return one
         case _, (one,) if name in MOVES and (
             one in (Beyond.ZERO, Beyond.ONE) or _holds_floats(node)
         ):

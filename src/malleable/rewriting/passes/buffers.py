@@ -2,6 +2,7 @@
 
 The array is carried no longer: the rows are stacked by the scan, and what was not written of the
 array it started with is joined to them. What follows the loop then sees the rows of a scan.
+`take_rows` is the same for what a loop reads.
 """
 
 import operator
@@ -37,10 +38,29 @@ def unbuffer(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
 
 
 def _unbuffer(jaxpr):
+    return _of_loops(_without_buffers, jaxpr)
+
+
+def take_rows(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+    """Turn loops that read the next rows of a constant at each step into scans over these rows.
+
+    Each step reads a block along one axis, where that of the step before ends, or begins.
+
+    >>> import jax.numpy as jnp
+    >>> from malleable import stage
+    >>> total = lambda x: lax.fori_loop(0, 9, lambda i, h: 0.5 * h + x[i], 0.0)
+    >>> (*_, loop) = take_rows(stage(total)(jnp.zeros(9)).jaxpr).eqns
+    >>> len(compat.view(loop).split(loop.invars)[2])
+    1
+    """
+    return in_bodies(lambda jaxpr: _of_loops(_over_rows, jaxpr))(jaxpr)
+
+
+def _of_loops(change, jaxpr):
     if not any(eqn.primitive.name in ("scan", "while") for eqn in jaxpr.eqns):
         return jaxpr
     graph = Graph.of(jaxpr, never)
-    done = [_without_buffers(graph, n) for n in graph.order() if n.name in ("scan", "while")]
+    done = [change(graph, n) for n in graph.order() if n.name in ("scan", "while")]
     return graph.jaxpr() if any(done) else jaxpr
 
 
@@ -121,11 +141,77 @@ def _without_buffers(graph, node):
     return True
 
 
+class Read(NamedTuple):
+    """A read of a constant: which one, the equation, along which dimension, and where."""
+
+    const: int
+    node: Any
+    dim: int
+    at: Line
+
+
+def _over_rows(graph, node):
+    """Put a loop over rows in the place of one that reads them; whether there were any."""
+    steps = _steps(graph, node)
+    if steps is None:
+        return False
+    reads = [
+        Read(k, user, *found)
+        for k in range(len(steps.consts))
+        for user in steps.body.users(steps.body.inputs[k])
+        if (found := _read(steps, steps.body.inputs[k], user))
+    ]
+    if not reads:
+        return False
+    body, n = steps.body, len(steps.carry)
+    body.inputs = [*body.inputs, *(read.node.outs[0] for read in reads)]
+
+    def whole(*args):
+        given = iter(args)
+        consts, carry, xs = ([next(given) for _ in part] for part in steps[1:4])
+        rows = [_blocks(consts[read.const], read, steps.how) for read in reads]
+
+        def step(carry, xs):
+            outs = _play(body, [*consts, *carry, *xs])
+            return outs[:n], outs[n:]
+
+        last, ys = lax.scan(step, carry, [*xs, *rows], *steps.how)
+        return typed([*last, *ys], node.eqn.outvars)
+
+    ins = [*steps.consts, *steps.carry, *steps.xs]
+    graph.replace(dict(zip(node.outs, graph.trace(whole, ins, node, "take_rows"), strict=True)))
+    return True
+
+
+def _read(steps, const, node):
+    """(dimension, line) of a read of a constant block by block, or None."""
+    if node.name != "dynamic_slice" or node.ins[0] != const:
+        return None
+    shape, sizes, length = steps.body.avals[const].shape, node.params["slice_sizes"], steps.how[0]
+    cut = [d for d, (n, size) in enumerate(zip(shape, sizes, strict=True)) if size < n]
+    line = steps.lines.get(node.ins[1 + cut[0]]) if len(cut) == 1 else None
+    if line is None or (abs(line.step) != sizes[cut[0]] and length > 1):
+        return None
+    low, high = line.ends(length)
+    return (cut[0], line) if low >= 0 and high + sizes[cut[0]] <= shape[cut[0]] else None
+
+
+def _blocks(x, read, how):
+    """The blocks that a loop reads of an array, along a new first dimension."""
+    (length, reverse, _), (_, node, d, line) = how, read
+    size, (low, high) = node.params["slice_sizes"][d], line.ends(length)
+    x = lax.slice_in_dim(x, low, high + size, axis=d)
+    x = jnp.moveaxis(x.reshape(*x.shape[:d], length, size, *x.shape[d + 1 :]), d, 0)
+    return x if (line.step < 0) == reverse else lax.rev(x, (0,))
+
+
 def _play(body, args):
     """The results of a graph, each equation under its own line."""
     env = dict(zip(body.inputs, args, strict=True))
     read = lambda v: env[v] if v in env else body.value(v)  # noqa: E731
     for node in body.order():
+        if node.outs and node.outs[0] in env:  # it is given
+            continue
         ins = typed(list(map(read, node.ins)), node.eqn.invars)
         env.update(zip(node.outs, compat.copy(node.eqn, ins), strict=True))
     return list(map(read, body.outputs))
