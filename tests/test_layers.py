@@ -42,7 +42,7 @@ ROWS = {
         {"check"},
     ],
     "rewriting/boxes": [{"spans"}, {"dependence"}, {"blocks"}],
-    "rewriting/sharding": [{"placement"}, {"parts"}, {"local"}, {"steps", "layouts"}],
+    "rewriting/sharding": [{"placement"}, {"parts"}, {"local"}, {"steps", "layouts", "mapped"}],
     "rewriting/incremental": [{"forms"}, {"plan"}, {"run"}, {"."}],
     "rewriting/streaming": [{"strategy"}, {"region"}, {"schedule"}, {"emit"}, {"."}],
     "execution": [

@@ -2,13 +2,16 @@
 
 import contextlib
 import itertools
+import operator
 from collections.abc import Sequence
 
 from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import listen, note, unheard
+from malleable.programs.equations import every
 from malleable.rewriting.passes.passes import Pass, configurable
 from malleable.rewriting.sharding.local import localized
+from malleable.rewriting.sharding.mapped import deferred_sums, sums_over_devices
 from malleable.rewriting.sharding.parts import WHOLE, Apart, State
 from malleable.rewriting.sharding.placement import Placement
 from malleable.rewriting.sharding.steps import in_steps
@@ -26,9 +29,13 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     Parameters in parts along the axis of the batch are gathered once; the batch are the arguments
     whose first axis is as long as that of the last.
     Where the arguments are is taken from `optimize(..., shardings=...)`, or from themselves.
+    In a `shard_map` of your own, or around one, it moves the `psum` and `pmean` of a loop likewise.
     What cannot be moved leaves a note at its line. The order of sums changes, nothing else.
     Source: Rajbhandari et al., "ZeRO", SC 2020; XLA's WhileLoopAllReduceCodeMotion.
     """
+    if sums_over_devices(jaxpr):
+        mapped = any(eqn.primitive.name == "shard_map" for eqn in every(jaxpr.eqns))
+        return _inside_maps(jaxpr) if mapped else deferred_sums(jaxpr)
     placed = Placement.current()
     if any(eqn.primitive.name == "shard_map" for eqn in jaxpr.eqns):
         return jaxpr
@@ -43,6 +50,25 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         if made is not None:
             return made
     return localized(jaxpr, placed, fewer=True, batch=guesses[-1]) or jaxpr
+
+
+def _inside_maps(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+    """The program with fewer sums in what it maps over devices, wherever that is."""
+
+    def entered(eqn: compat.Eqn) -> compat.Eqn:
+        inside = compat.bodies(eqn.params)
+        if not inside or isinstance(compat.view(eqn), compat.Opaque):
+            return eqn
+        one = deferred_sums if eqn.primitive.name == "shard_map" else _inside_maps
+        with compat.inside(eqn):
+            new = list(map(one, inside))
+        return eqn if all(map(operator.is_, new, inside)) else compat.with_bodies(eqn, new)
+
+    eqns = list(map(entered, jaxpr.eqns))
+    if all(map(operator.is_, eqns, jaxpr.eqns)):
+        return jaxpr
+    consts = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    return compat.program(jaxpr, eqns, jaxpr.jaxpr.outvars, consts)
 
 
 def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = None) -> Pass:

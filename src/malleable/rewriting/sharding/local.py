@@ -75,7 +75,7 @@ def localized(
     axes = [axis for name in names if (axis := _axis(jaxpr, placed, name, batch)) is not None]
     if not axes or len(axes) < len(names):
         return None
-    if fewer and not _is_deferred(axes):
+    if fewer and not fewer_sums(axes):
         return None
     try:
         return _mapped_program(jaxpr, placed, axes)
@@ -109,7 +109,7 @@ def _note(jaxpr, why: Apart) -> None:
     note(WHY, compat.where(*([why.eqn] if why.eqn is not None else jaxpr.eqns[:1])), why.why)
 
 
-def _is_deferred(axes: Sequence["Axis"]) -> bool:
+def fewer_sums(axes: Sequence["Axis"]) -> bool:
     """Whether sums over the devices are made less often; a note for each that stays in a loop."""
     late = [row for axis in axes for row in axis.cost.late]
     for row in late:

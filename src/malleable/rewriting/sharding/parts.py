@@ -4,6 +4,7 @@
     WHOLE    each has all of it, the same
     ZERO     so it has, and all of it is 0
     SUM      each has an array of the whole shape, whose sum over the devices is the value
+    OWN      each has a value of its own, in a program that is mapped over devices already
 
 A product that contracts a dimension of which each device has a part gives SUM; what is linear takes
 a SUM to a SUM, so that the sum over the devices, an all-reduce, comes as late as it can.
@@ -27,7 +28,7 @@ from malleable.programs.types import bytes_of
 from malleable.rewriting.boxes.dependence import Along, Group, Place, rel
 from malleable.rewriting.graph.slices import shapes
 
-WHOLE, ZERO, SUM = "whole", "zero", "sum"
+WHOLE, ZERO, SUM, OWN = "whole", "zero", "sum", "own"
 State = int | str
 
 LINEAR = has("linear")
@@ -167,6 +168,8 @@ def _planned_once(program, ins, k, consts, gatherable, early) -> PartsPlan:
 
 def _step_or_gather(eqn, ins, k, can_be_whole) -> PartsStep:
     """A step on parts; where it cannot be, with as few operands made whole as will do."""
+    if (rule := _rule.get()) is not None:
+        return rule(eqn, ins, k)
     try:
         return step_on_parts(eqn, ins, k)
     except Apart as why:
@@ -181,6 +184,21 @@ def _step_or_gather(eqn, ins, k, can_be_whole) -> PartsStep:
             with contextlib.suppress(Apart):
                 return step_on_parts(eqn, whole, k)
         raise why
+
+
+_rule: contextvars.ContextVar[Callable[..., PartsStep] | None] = contextvars.ContextVar(
+    "_rule", default=None
+)
+
+
+@contextlib.contextmanager
+def ruled_by(rule: Callable[..., PartsStep]) -> Iterator[None]:
+    """Plan by another rule of equations than `step_on_parts`."""
+    token = _rule.set(rule)
+    try:
+        yield
+    finally:
+        _rule.reset(token)
 
 
 def _state(atom, states) -> State:
@@ -218,15 +236,15 @@ def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
             return _ruled_on_parts(eqn, view, ins, k)
         if view is not None and any(map(is_placed, every(compat.bodies(eqn.params)[0].eqns))):
             raise Apart("a function with a reverse rule says where its values are", eqn)
-        return PartsStep(tuple(ins), tuple(_of_wholes(eqn, ins)))
+        return PartsStep(tuple(ins), tuple(of_wholes(eqn, ins)))
     if name in SENT and _is_by_element(eqn):
         settled = tuple(WHOLE if s == SUM else s for s in ins)
         return PartsStep(settled, settled)
     if compat.bodies(eqn.params) and name not in SCATTERS and not name.startswith("scatter"):
-        return _entered(eqn, ins, k)  # side effects are those of what is inside
+        return entered_on_parts(eqn, ins, k)  # side effects are those of what is inside
     if eqn.effects and (any(map(is_part, ins)) or name not in SENT):
         raise Apart(f"{name} has a side effect", eqn)
-    if SUM in ins and (step := _linear(eqn, ins)):
+    if SUM in ins and (step := linear(eqn, ins)):
         return step
     settled = [WHOLE if s == SUM else s for s in ins]
     if all(map(is_undivided, settled)):
@@ -241,7 +259,7 @@ def _is_by_element(eqn) -> bool:
     return same and "split_axis" not in eqn.params and len(eqn.invars) == len(eqn.outvars)
 
 
-def _of_wholes(eqn, ins) -> list[State]:
+def of_wholes(eqn, ins) -> list[State]:
     """Results of whole operands: whole, and 0 where that is plain to see."""
     name = eqn.primitive.name
     needed = ins if name == "mul" else ins[:1]  # 0 times infinity is none
@@ -252,7 +270,7 @@ def _of_wholes(eqn, ins) -> list[State]:
 # ---------------------------------------------------------------- sums that are still to be made
 
 
-def _linear(eqn: compat.Eqn, ins: list[State]) -> PartsStep | None:
+def linear(eqn: compat.Eqn, ins: list[State]) -> PartsStep | None:
     """The equation as a function of SUMs that gives SUMs, or None where it is not linear."""
     name, count = eqn.primitive.name, len(eqn.outvars)
     if any(map(is_part, ins)) or _grows(eqn, ins):
@@ -431,12 +449,14 @@ def joined_state(one: State, other: State, eqn=None) -> State:
             return b
         if a == WHOLE:
             return WHOLE if b == SUM else b
+    if OWN in (one, other):
+        return OWN
     if SUM in (one, other):
         raise Apart("a value is a sum here, and in parts there", eqn)
     raise Apart("a value is in parts of different dimensions", eqn)
 
 
-def _entered(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
+def entered_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
     """An equation with bodies: they run on parts, too."""
     name = eqn.primitive.name
     match compat.view(eqn):
@@ -507,7 +527,7 @@ def derivative(eqn, view) -> Rule:
 
 def with_bodies_planned(eqn: compat.Eqn, step: PartsStep, k: int) -> PartsStep:
     """The step of an equation whose operands are whole, with plans for its bodies."""
-    return step if step.inside else _entered(eqn, list(step.wants), k)
+    return step if step.inside else entered_on_parts(eqn, list(step.wants), k)
 
 
 def _cond_on_parts(eqn, branches, ins, k) -> PartsStep:
