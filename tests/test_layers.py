@@ -81,12 +81,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(86730, 58000),
+    "all": Budget(86940, 58000),
     "compat": Budget(3070, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2302, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(18240, 12500),
+    "rewriting": Budget(18450, 12500),
     "python_source": Budget(1590, 1400),
     "arrays": Budget(3670, 3100),
     "frontend": Budget(13710, 9300),
