@@ -436,13 +436,8 @@ RULED = {
 }
 
 
-TWICE = {"in jit", "in scan", "in library", "both in vmap"}  # rules that are above by themselves
-
-
 @pytest.mark.caches
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in TWICE)) for n in RULED]
-)
+@pytest.mark.parametrize("name", RULED)
 def test_rules_for_derivatives_hold_around_devices(name):
     rule = RULED[name]
     for checked in (True, False):
