@@ -66,8 +66,10 @@ def is_jax(f) -> bool:
     return kinds.of_type(type(f)) or (isinstance(f, type) and kinds.of_type(f))
 
 
-_CODE = types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc
-_CODE_AND_NUMBERS = (*_CODE, int, float, complex, str, bytes, np.ndarray, np.generic)
+_CODE_AND_NUMBERS = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc),
+    *(int, float, complex, str, bytes, np.ndarray, np.generic),
+)
 
 _verdicts: dict = {}
 _writers: set = set()  # the code of functions that may write to arrays they are called with
@@ -129,11 +131,11 @@ def impure(f, scope: Scope) -> str:
             return impure(wrapped, scope)
         return f"{text} has a side effect" if at_fault else ""
     if isinstance(f, functools.partial):
-        held = [*f.args, *f.keywords.values()]
+        if why := impure(f.func, scope):
+            return why
+        held = (*f.args, *f.keywords.values())
         theirs = any(isinstance(x, np.ndarray | list | dict | tuple) for x in held)
-        why = impure(f.func, scope)
-        writer = theirs and writes(f.func)
-        return why or (f"{text} may write to an array of NumPy" if writer else "")
+        return f"{text} may write to an array of NumPy" if theirs and writes(f.func) else ""
     if not isinstance(f, type) and may_change(f):
         return f"{text} may read what its object holds, which may be another each time"
     if isinstance(f, types.MethodType):

@@ -312,8 +312,7 @@ def refuse_held(node, scope) -> None:
             continue
         if why := impure(x, scope):
             raise Stays("call", why)
-        if writes(x) and gives_theirs(node, scope):
-            raise Stays("call", f"`{x.__qualname__}` may write to an array of NumPy")
+        refuse_writes(x, writes(x), scope, gives_theirs(node, scope))
 
 
 def _refuse_scalars(found) -> None:
@@ -330,10 +329,7 @@ def _check_argument(kind, scope):
         why = impure(kind.value, scope)
         if why:
             raise Stays("call", why)
-        if writes(kind.value):
-            scope.writes |= scope.callee
-            if scope.numpy_given and not scope.callee:
-                raise Stays("call", f"`{kind.value.__qualname__}` may write to an array of NumPy")
+        refuse_writes(kind.value, writes(kind.value), scope)
     elif isinstance(kind, Known) and isinstance(kind.value, list | dict):
         raise Stays("object", "it takes something that may change")
 
@@ -390,11 +386,9 @@ def result(f, args, node, scope):
     why = impure(f, scope)
     if why:
         raise Stays("call", why)
-    scope.writes |= writes(f) and scope.callee
     if writes(f) and scope.callee and NUMPY in args:
         raise Stays("effect", "it changes something that lives outside")
-    if writes(f) and gives_theirs(node, scope) and not scope.callee:
-        raise Stays("call", f"`{ast.unparse(node.func)}` may write to an array of NumPy")
+    refuse_writes(node.func, writes(f), scope, writes(f) and gives_theirs(node, scope))
     if f is type and args:
         raise Stays("object", "it asks for the type of a value")
     if f in (isinstance, hasattr, callable):
@@ -458,7 +452,7 @@ def lambda_(node, scope):
     )
     inner.be_callee(parameter_kinds(node))
     expression(node.body, inner)
-    refuse_writes("a lambda", inner, scope)
+    refuse_writes(node, inner.writes, scope)
     scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
 
 
@@ -495,18 +489,30 @@ def gives_theirs(node: ast.Call, scope) -> bool:
 
 
 def keep(target, theirs: bool, scope) -> None:
-    """A container made here may hold such an array from now on."""
+    """A container made here, or several names, may hold such an array from now on."""
     while isinstance(target, ast.Subscript | ast.Attribute):
         target = target.value
-    if theirs and isinstance(target, ast.Name):
-        scope.mutable.add(target.id)
+    if theirs and isinstance(target, ast.Name | ast.Tuple | ast.List):
+        scope.mutable |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
 
 
-def refuse_writes(what: str, inner, scope, given: bool = True) -> None:
-    """Raise Stays where a function that writes in place may be given an array that came in."""
-    scope.writes |= inner.writes and scope.callee
-    if inner.writes and given and scope.numpy_given and not scope.callee:
-        raise Stays("call", f"{what} may write to an array of NumPy")
+def refuse_writes(function, writer: bool, scope, given: bool = True) -> None:
+    """Raise Stays where a function that writes in place may be given an array that came in.
+
+    function: itself, or what the user's text has for it.
+    """
+    scope.writes |= writer and scope.callee
+    if writer and given and scope.numpy_given and not scope.callee:
+        raise Stays("call", f"{_name_of(function)} may write to an array of NumPy")
+
+
+def _name_of(function) -> str:
+    if isinstance(function, ast.Lambda):
+        return "a lambda"
+    if isinstance(function, ast.expr):
+        return f"`{ast.unparse(function)}`"
+    name = function.name if isinstance(function, ast.FunctionDef) else function.__qualname__
+    return f"`{name}`"
 
 
 def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
@@ -530,7 +536,7 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
     inner.kinds |= {n: k for n, k in zip(names, args, strict=False) if k == NUMBER}
     for stmt in node.body:
         scope.statement(stmt, inner)
-    refuse_writes(f"`{node.name}`", inner, scope, given)
+    refuse_writes(node, inner.writes, scope, given)
     if NUMBER in args and NUMBER in jax.tree.leaves(inner.given):
         if scope.decided:
             raise Stays("number", f"`{node.name}` gives a Python number that would lose digits")

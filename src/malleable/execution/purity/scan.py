@@ -148,17 +148,20 @@ def parts_of(stmt: Any, scope):
 def store(target, kind, value, scope):
     """`target = value`. Raises Stays where a number would lose digits."""
     refuse_numpy(kind)
-    if isinstance(target, ast.Tuple | ast.List) and may_be_theirs(value, scope):
-        scope.mutable |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
     if isinstance(target, ast.Name):
-        mine = isinstance(value, ast.Name) and value.id in scope.mutable
-        mine |= may_be_theirs(value, scope)
+        mine = is_mutable(value, scope)
         (scope.mutable.add if mine else scope.mutable.discard)(target.id)
         keep_digits(target.id, kind, value, scope)
         scope.values.pop(target.id, None)
     else:
         keep(target, may_be_theirs(value, scope), scope)
     bind(target, kind, scope)
+
+
+def is_mutable(value, scope) -> bool:
+    """Whether a value may be a container, or an array of NumPy, that came in."""
+    named = isinstance(value, ast.Name) and value.id in scope.mutable
+    return named or may_be_theirs(value, scope)
 
 
 def keep_digits(name, kind, value, scope):
@@ -181,7 +184,7 @@ def _augment(stmt, scope):
     written = value == MADE and kind != MADE
     if isinstance(kind, Known) or written:
         raise Stays("effect", "it changes something that lives outside")
-    written_to(scope, may_be_theirs(stmt.target, scope) or stmt.target.id in scope.mutable)
+    written_to(scope, is_mutable(stmt.target, scope))
     new = kind if kind == MADE else join(kind, value)
     refuse_numpy(new)
     whole = ast.BinOp(left=ast.Name(id=stmt.target.id), op=stmt.op, right=stmt.value)

@@ -194,7 +194,7 @@ def pick(xs, i):
         raise error
     if not jnp.issubdtype(unbox(i).dtype, jnp.integer):
         raise TypeError(f"list indices must be integers or slices, not {unbox(i).dtype.name}")
-    refuse_mixed([x for x in xs if values.is_number(x)], compat.where(), known=True)
+    refuse_mixed([x for x in xs if values.is_number(x)], known=True)
     at = content(i)
     at = jnp.clip(jnp.where(at < 0, at + len(xs), at), 0, len(xs) - 1)
     places = all(isinstance(x, Box) and not x.scalar for x in xs)
@@ -209,7 +209,7 @@ def if_else(pred, yes, no):
     """`yes if pred else no` for a traced pred and two values that are at hand."""
     choices = any(type(x) is values.Choice for x in (yes, no))
     if values.is_number(yes) and values.is_number(no) and not choices:
-        refuse_mixed([yes, no], compat.where())
+        refuse_mixed([yes, no])
         one, other = unbox(yes), unbox(no)
         arrays = isinstance(one, jax.Array) and isinstance(other, jax.Array)
         alike = arrays and jax.typeof(one) == jax.typeof(other)

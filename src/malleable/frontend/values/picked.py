@@ -71,7 +71,7 @@ def one_of(content, values: list, test: Callable) -> Box:
     return linked(new, [(x, test(k), True) for k, x in enumerate(values) if isinstance(x, Box)])
 
 
-def refuse_mixed(numbers: list, where: str, known: bool = False) -> None:
+def refuse_mixed(numbers: list, known: bool = False) -> None:
     """Refuse a choice between a number of Python's and an array where both are to stay so.
 
     known: only a number that is known counts as Python's.
@@ -79,7 +79,7 @@ def refuse_mixed(numbers: list, where: str, known: bool = False) -> None:
     if session().options.exact and len({_is_pythons(x, known) for x in numbers}) > 1:
         raise TransformError(
             "a number of Python's or an array: which it is depends on a traced value",
-            where=where,
+            where=compat.where(),
             hint="give it one type on both paths",
         )
 

@@ -591,7 +591,7 @@ def select(index, values: list, where: str) -> Any:
     if len(values) < 2:
         return values[0] if values else UNSET
     numbers = [k for k, x in enumerate(values) if is_number(x)]
-    refuse_mixed([values[k] for k in numbers], where)
+    refuse_mixed([values[k] for k in numbers])
     if len(numbers) == len(values):
         if is_one_array(values):
             return Picked(index, values)
