@@ -141,11 +141,12 @@ def is_of_jax(jaxpr: Jaxpr) -> bool:
 
 def has_rule_of_jax(jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program is one of JAX that has a derivative rule of JAX."""
+    if not is_of_jax(jaxpr):
+        return False
     name, _, at = _function_at(jaxpr).rpartition(" at ")
     file = at.rpartition(":")[0]
     near = [m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == file]
-    kinds = jax.custom_jvp | jax.custom_vjp
-    return is_of_jax(jaxpr) and any(isinstance(vars(m).get(name), kinds) for m in near)
+    return any(isinstance(vars(m).get(name), jax.custom_jvp | jax.custom_vjp) for m in near)
 
 
 def _function_at(jaxpr: Jaxpr) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,16 @@ from jax._src.interpreters import batching as batching_internal
 from jax._src.interpreters import partial_eval as pe
 from jax.interpreters import ad
 
-from malleable.compat.programs import Eqn, HostArray, Literal, Tracer, aval_of, put, varying
+from malleable.compat.programs import (
+    Eqn,
+    HostArray,
+    Literal,
+    Tracer,
+    aval_of,
+    put,
+    traces_here,
+    varying,
+)
 from malleable.compat.tracers import LiveTracer, under_trace
 
 
@@ -87,11 +97,10 @@ def around() -> set[str]:
 
     Of "derivative", "lane" and "program", which means that there are no values.
     """
-    found, trace = set(), core.trace_ctx.trace
-    while trace is not None and trace is not core.eval_trace:
+    found = set()
+    for trace in itertools.takewhile(lambda trace: trace is not core.eval_trace, traces_here()):
         lane, derivative = isinstance(trace, Lane), isinstance(trace, _DERIVATIVES)
         found.add("lane" if lane else "derivative" if derivative else "program")
-        trace = getattr(trace, "parent_trace", None)
     return found
 
 
@@ -105,12 +114,9 @@ def is_batched() -> bool:
 
 def lane_counts() -> list[int]:
     """How many examples the vmaps have that are around here, in the program being traced."""
-    found, trace = [], core.trace_ctx.trace
-    while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
-        if isinstance(trace, batching_internal.BatchTrace):
-            found.append(trace.axis_data.size)
-        trace = getattr(trace, "parent_trace", None)
-    return found
+    is_inside = lambda trace: not isinstance(trace, pe.DynamicJaxprTrace)  # noqa: E731
+    found = itertools.takewhile(is_inside, traces_here())
+    return [t.axis_data.size for t in found if isinstance(t, batching_internal.BatchTrace)]
 
 
 def is_scan_body() -> bool:
@@ -135,11 +141,7 @@ def read_by_lane(fun, stack, axes: int) -> list[bool]:
 
 def lanes_here() -> "Iterator[Lane]":
     """The lanes that what is done here runs in, innermost first."""
-    trace = core.trace_ctx.trace
-    while trace is not None:
-        if isinstance(trace, Lane):
-            yield trace
-        trace = getattr(trace, "parent_trace", None)
+    return (trace for trace in traces_here() if isinstance(trace, Lane))
 
 
 class Lane(jax.core.Trace):

@@ -160,10 +160,15 @@ def is_idle() -> bool:
 
 def is_staging() -> bool:
     """Whether what is bound now is put into a program, maybe differentiated or batched before."""
+    return any(isinstance(trace, pe.DynamicJaxprTrace) for trace in traces_here())
+
+
+def traces_here() -> Iterator[core.Trace]:
+    """The traces that what is bound now goes through, innermost first."""
     trace = core.trace_ctx.trace
-    while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
+    while trace is not None:
+        yield trace
         trace = getattr(trace, "parent_trace", None)
-    return trace is not None
 
 
 def is_inner(x) -> bool:

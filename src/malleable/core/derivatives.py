@@ -21,11 +21,9 @@ from malleable.programs.equations import every
 
 def custom_jvp(view: compat.CustomJvp, book, frame, args):
     run, types, body = _by_as_arrays(view, book, frame, args)
-    if body is not None and _is_of_jax(view):
-        return thread(body, frame, [args, args])
-    args = _parted(frame, args)
     if body is not None:
-        return thread(body, frame, args)
+        return body()
+    args = _parted(frame, args)
     call = jax.custom_jvp(lambda frame, args: run(frame, _rejoined(args)))
 
     @call.defjvp
@@ -43,11 +41,9 @@ def custom_jvp(view: compat.CustomJvp, book, frame, args):
 
 def custom_vjp(view: compat.CustomVjp, book, frame, args):
     run, types, body = _by_as_arrays(view, book, frame, args)
-    if body is not None and _is_of_jax(view):
-        return thread(body, frame, [args, args])
-    args = _parted(frame, args)
     if body is not None:
-        return thread(body, frame, args)
+        return body()
+    args = _parted(frame, args)
     call = jax.custom_vjp(lambda frame, args: run(frame, _rejoined(args)))
     state = lambda frame, args: run(frame, _rejoined(args))[1]  # noqa: E731
 
@@ -114,8 +110,8 @@ def _rejoined(args) -> list:
 
 
 def _by_as_arrays(view, book, frame, args):
-    """The body, giving arrays; its results as types; what to run instead, on `_parted` operands,
-    where the derivative rule is not about it: a value is changed inside, or is no array's wrapper.
+    """The body, giving arrays; its results as types; what to run instead where the derivative
+    rule is not about it: a value is changed inside, or is no array's wrapper.
     """
     run, symbolic = book.body(view.body, frame), getattr(view, "symbolic", False)
     outs, end = jax.eval_shape(run, frame.enter(), args)
@@ -137,16 +133,18 @@ def _by_as_arrays(view, book, frame, args):
         "tag a value before it or after it, or use a loop of jax.lax",
     )
 
-    def body(inner, args):
-        args = _rejoined(args)
-        if own and not _is_of_jax(view):
+    whole = _is_of_jax(view)
+
+    def entered(inner, args):
+        args = args if whole else _rejoined(args)
+        if own and not whole:
             args = _underived(args, _no_rule(frame, own[0]))
         elif symbolic:  # the rules around a loop of equinox look at the arguments alone
             feeds, shared = _underived((inner.feeds, inner.shared), fed)
             inner = replace(inner, feeds=feeds, shared=shared)
         return run(inner, args)
 
-    return run, outs, body
+    return run, outs, lambda: thread(entered, frame, args if whole else _parted(frame, args))
 
 
 def _is_of_jax(view) -> bool:

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.core
 import jax.export
-from jax._src import api, config, core, dtypes, pjit
-from jax._src.interpreters import partial_eval as pe
+from jax._src import api, config, dtypes, pjit
 from jax._src.ops import scatter
 
 from malleable.compat.contexts import user_context
 from malleable.compat.hooks import Hook, caller
-from malleable.compat.programs import Tracer
+from malleable.compat.programs import Tracer, is_staging
 
 # A call of a jitted function with values, or an execution: of such a call, or of a part of what
 # runs without jit (then fun is None). leaves: the flat arguments; given: (args, kwargs).
@@ -76,7 +75,7 @@ def _through_watch(proceed: Callable, running: Running):
 
 def _watched_call(run, p, leaves, fun, args, kwargs):
     proceed = functools.partial(run, p, leaves, fun, args, kwargs)
-    if _is_staging():
+    if is_staging():
         return proceed()
     program, donated = p.params["jaxpr"], p.params["donated_invars"]
     traced = any(isinstance(x, Tracer) for x in leaves)
@@ -115,15 +114,6 @@ def _unless_followed(make, *args):
     watching, debug = watches(), config.debug_nans.value or config.debug_infs.value
     followed = running is None or debug or not watching  # or another task watches
     return None if followed or not all(w.lets_go(running) for w in watching) else make(*args)
-
-
-def _is_staging() -> bool:
-    trace = core.trace_ctx.trace
-    while trace is not None:
-        if isinstance(trace, pe.DynamicJaxprTrace):
-            return True
-        trace = getattr(trace, "parent_trace", None)
-    return False
 
 
 _HOOK = Hook(
