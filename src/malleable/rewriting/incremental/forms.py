@@ -99,11 +99,10 @@ def _leave_out(graph: Graph, node: Node, known: Callable) -> bool:
         if join is None or join.name != "concatenate" or c is None:
             continue
         d, shape = join.params["dimension"], tuple(graph.avals[v].shape)
-        zero = np.broadcast_to(c == 0, shape).all(
-            axis=tuple(a for a in range(len(shape)) if a != d)
-        )
+        others = tuple(a for a in range(len(shape)) if a != d)
+        zero = np.atleast_1d(np.all(np.broadcast_to(c == 0, shape), axis=others))
         ends = np.cumsum([0, *(graph.avals[u].shape[d] for u in join.ins)])
-        gone = [bool(zero[a:b].all()) for a, b in itertools.pairwise(ends)]
+        gone = [bool(np.all(zero[a:b])) for a, b in itertools.pairwise(ends)]
         if not any(gone) or all(gone):
             continue
 

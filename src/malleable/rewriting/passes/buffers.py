@@ -120,10 +120,7 @@ def _without_buffers(graph, node):
     rows = body.outputs[len(found) :]
     body.outputs = [*(body.outputs[j] for j in rest), *rows, *(write.row for write in writes)]
 
-    def whole(*args):
-        given = iter(args)
-        consts, carry, xs = ([next(given) for _ in part] for part in steps[1:4])
-
+    def whole(consts, carry, xs):
         def step(left, xs):
             full = dict(zip(rest, left, strict=True))
             outs = _play(body, [*consts, *(full.get(j) for j in range(len(found))), *xs])
@@ -136,9 +133,19 @@ def _without_buffers(graph, node):
             new[write.carry] = _join(carry[write.carry], made, line, write.dim)
         return typed([*(new[j] for j in range(len(found))), *ys[: len(rows)]], node.eqn.outvars)
 
-    ins = [*steps.consts, *steps.carry, *steps.xs]
-    graph.replace(dict(zip(node.outs, graph.trace(whole, ins, node, "unbuffer"), strict=True)))
+    _replace(graph, node, steps, whole, "unbuffer")
     return True
+
+
+def _replace(graph, node, steps, whole, name):
+    """Put whole(consts, carry, xs) in the place of a loop."""
+
+    def run(*args):
+        given = iter(args)
+        return whole(*([next(given) for _ in part] for part in steps[1:4]))
+
+    ins = [*steps.consts, *steps.carry, *steps.xs]
+    graph.replace(dict(zip(node.outs, graph.trace(run, ins, node, name), strict=True)))
 
 
 class Read(NamedTuple):
@@ -166,9 +173,7 @@ def _over_rows(graph, node):
     body, n = steps.body, len(steps.carry)
     body.inputs = [*body.inputs, *(read.node.outs[0] for read in reads)]
 
-    def whole(*args):
-        given = iter(args)
-        consts, carry, xs = ([next(given) for _ in part] for part in steps[1:4])
+    def whole(consts, carry, xs):
         rows = [_blocks(consts[read.const], read, steps.how) for read in reads]
 
         def step(carry, xs):
@@ -178,8 +183,7 @@ def _over_rows(graph, node):
         last, ys = lax.scan(step, carry, [*xs, *rows], *steps.how)
         return typed([*last, *ys], node.eqn.outvars)
 
-    ins = [*steps.consts, *steps.carry, *steps.xs]
-    graph.replace(dict(zip(node.outs, graph.trace(whole, ins, node, "take_rows"), strict=True)))
+    _replace(graph, node, steps, whole, "take_rows")
     return True
 
 

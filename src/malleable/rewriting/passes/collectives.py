@@ -2,14 +2,13 @@
 
 import contextlib
 import itertools
-import operator
 from collections.abc import Sequence
 
 from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import listen, note, unheard
 from malleable.programs.equations import every
-from malleable.rewriting.passes.passes import Pass, configurable
+from malleable.rewriting.passes.passes import Pass, configurable, with_bodies_by
 from malleable.rewriting.sharding.local import localized
 from malleable.rewriting.sharding.mapped import deferred_sums, sums_over_devices
 from malleable.rewriting.sharding.parts import WHOLE, Apart, State
@@ -55,20 +54,10 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
 def _inside_maps(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     """The program with fewer sums in what it maps over devices, wherever that is."""
 
-    def entered(eqn: compat.Eqn) -> compat.Eqn:
-        inside = compat.bodies(eqn.params)
-        if not inside or isinstance(compat.view(eqn), compat.Opaque):
-            return eqn
-        one = deferred_sums if eqn.primitive.name == "shard_map" else _inside_maps
-        with compat.inside(eqn):
-            new = list(map(one, inside))
-        return eqn if all(map(operator.is_, new, inside)) else compat.with_bodies(eqn, new)
+    def chosen(eqn: compat.Eqn) -> Pass:
+        return deferred_sums if eqn.primitive.name == "shard_map" else _inside_maps
 
-    eqns = list(map(entered, jaxpr.eqns))
-    if all(map(operator.is_, eqns, jaxpr.eqns)):
-        return jaxpr
-    consts = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
-    return compat.program(jaxpr, eqns, jaxpr.jaxpr.outvars, consts)
+    return with_bodies_by(chosen, jaxpr)
 
 
 def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = None) -> Pass:

@@ -229,7 +229,7 @@ def in_bodies(p: Pass) -> Pass:
 
     @functools.wraps(p)
     def deepest_first(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
-        once = functools.cache(lambda body: p(_with_bodies(body, once)))
+        once = functools.cache(lambda body: p(with_bodies_by(lambda _: once, body)))
         return once(jaxpr)
 
     return deepest_first
@@ -248,7 +248,7 @@ def each_body(p: Pass) -> Pass:
 
     @functools.wraps(p)
     def top_first(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
-        once = functools.cache(lambda body: _with_bodies(p(body), once))
+        once = functools.cache(lambda body: with_bodies_by(lambda _: once, p(body)))
         return once(jaxpr)
 
     return top_first
@@ -264,15 +264,15 @@ def is_sized(jaxpr: compat.Jaxpr, name: str) -> bool:
     return True
 
 
-def _with_bodies(jaxpr: compat.Jaxpr, treat: Pass) -> compat.Jaxpr:
-    """The program with `treat` applied to the bodies of its equations."""
+def with_bodies_by(chosen: Callable[[compat.Eqn], Pass], jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+    """The program with the pass that is chosen for each equation applied to the bodies of it."""
 
     def entered(eqn):
         inside = compat.bodies(eqn.params)
         if not inside or isinstance(compat.view(eqn), compat.Opaque):
             return eqn
         with compat.inside(eqn):
-            new = list(map(treat, inside))
+            new = list(map(chosen(eqn), inside))
         return eqn if all(map(operator.is_, new, inside)) else compat.with_bodies(eqn, new)
 
     eqns = list(map(entered, jaxpr.eqns))
