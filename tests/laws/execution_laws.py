@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import malleable as mal
-from tests.generators.python.programs import PythonProgram
+from tests.generators.python.programs import PythonProgram, python_args, random_python_program
 from tests.generators.selective.programs import random_selective_program, selective_args
 from tests.laws.python_laws import Endless, shrunk
 
@@ -55,18 +56,22 @@ def copied(args):
     return tuple(a if isinstance(a, jax.Array) else copy.deepcopy(a) for a in args)
 
 
-def try_seeds(seeds: Sequence[int], shrink=False) -> dict[int, str]:
-    """{seed: "same", or all that is needed to see why not}; one failing program is shrunk."""
+def try_seeds(seeds: Sequence[int], shrink=False, python=False) -> dict[int, str]:
+    """{seed: "same", or all that is needed to see why not}; one failing program is shrunk.
+
+    Programs on arrays that `jax.jit` refuses, or Python on numbers of JAX and arrays of NumPy: then
+    a number may be of any type.
+    """
     found = {}
     for seed in seeds:
-        program = random_selective_program(seed)
-        inputs = several_args(seed)
-        text = outcome(program, inputs)
+        program = (random_python_program if python else random_selective_program)(seed)
+        inputs = (several_python_args if python else several_args)(seed)
+        text = outcome(program, inputs, python)
         if text != SAME:
             if shrink:
                 shrink = False  # one is enough to look at, and it takes a while
-                program = shrunk(program, fails_alike(text, inputs))
-                text = outcome(program, inputs)
+                program = shrunk(program, fails_alike(text, inputs, python))
+                text = outcome(program, inputs, python)
             text = f"seed {seed}: {text}\n{program}"
         found[seed] = text
     return found
@@ -76,18 +81,46 @@ def several_args(seed: int) -> list[tuple]:
     return [selective_args(TRIES * seed + t) for t in range(TRIES)]
 
 
-def outcome(program: PythonProgram, inputs: Sequence[tuple]) -> str:
-    """ "same", or what `mal.jit` of a program does differently."""
-    wanted = [seen(program.function, args) for args in inputs]
+def several_python_args(seed: int) -> list[tuple]:
+    """Two numbers of JAX, in every second program also two integers, and arrays to write to."""
+    many = [python_args(TRIES * seed + t) for t in range(TRIES)]
+    numbers = 4 if seed % 2 else 2
+    return [(*map(jnp.asarray, args[:numbers]), *args[numbers:]) for args in many]
+
+
+def outcome(program: PythonProgram, inputs: Sequence[tuple], python=False) -> str:
+    """ "same", or what `mal.jit` of a program does differently. python: as `try_seeds` has it."""
+    look = (lambda *call: as_numbers(seen(*call))) if python else seen
+    wanted = [look(program.function, args) for args in inputs]
     try:
         jitted = mal.jit(program.function)
     except Exception as error:  # it never refuses
         return f"not jitted, {type(error).__name__}: {error}"
     for t in (*range(len(inputs)), 0):
-        got = seen(jitted, inputs[t])
+        got = look(jitted, inputs[t])
         if difference := differs(got, wanted[t]):
             return f"{difference}\n  inputs {inputs[t]}\n{show(got, wanted[t])}"
     return SAME
+
+
+def as_numbers(found: Seen) -> Seen:
+    """What is seen of a call, with floats for numbers and classes for objects of the program's."""
+
+    def numbers(x):
+        match x:
+            case dict():
+                return {key: numbers(part) for key, part in x.items()}
+            case list() | tuple():
+                return type(x)(map(numbers, x))
+            case None | str():
+                return x
+            case jax.Array() | np.ndarray() if x.ndim:
+                return x
+            case jax.Array() | np.ndarray() | np.generic() | int() | float():
+                return float(x)
+        return type(x).__name__
+
+    return found._replace(value=numbers(found.value), args=numbers(found.args))
 
 
 def show(got, wanted) -> str:
@@ -173,7 +206,7 @@ def kind(value) -> str:
 # ---------------------------------------------------------------- smaller programs
 
 
-def fails_alike(text: str, inputs) -> Callable[[PythonProgram], bool]:
+def fails_alike(text: str, inputs, python=False) -> Callable[[PythonProgram], bool]:
     """Whether a smaller program is wrong in a similar way; always False when time is up."""
     words = lambda text: text.split("\n")[0].split()[:1]
     deadline = time.monotonic() + SHRINK_SECONDS
@@ -181,7 +214,7 @@ def fails_alike(text: str, inputs) -> Callable[[PythonProgram], bool]:
     def fails(smaller):
         if time.monotonic() > deadline or not ends(smaller, inputs):
             return False
-        found = outcome(smaller, inputs)
+        found = outcome(smaller, inputs, python)
         return found != SAME and words(found) == words(text)
 
     return fails

@@ -156,6 +156,16 @@ class Pieces:
                 setattr(new, field, self.part(value))
         return new
 
+    def may_act(self, node: ast.expr) -> bool:
+        """Whether to compute an expression may do more: it calls, or reads a property."""
+        for n in ast.walk(node):
+            path = (
+                n.func if isinstance(n, ast.Call) else n if isinstance(n, ast.Attribute) else None
+            )
+            if path is not None and not (_path(path) and self.names.is_fixed(_path(path))):
+                return True
+        return any(isinstance(n, ast.NamedExpr) for n in ast.walk(node))
+
     def part(self, node) -> Any:
         """A part of an operation: an atom, or what only groups atoms."""
         if isinstance(node, ast.keyword | ast.Starred | ast.FormattedValue | ast.Slice):
@@ -250,7 +260,15 @@ def _annotated(todo: Pieces, stmt: ast.AnnAssign):
 
 
 def _augmented(todo: Pieces, stmt: ast.AugAssign):
+    """`x.a += v`: where v may act, what stands in the place is read before."""
     made = copy.copy(stmt)
+    if isinstance(stmt.target, ast.Attribute | ast.Subscript) and todo.may_act(stmt.value):
+        place, name = _target(todo, stmt.target), next(todo.names)
+        read = copied(place)
+        read.ctx = ast.Load()
+        todo.add(assign(name, read))
+        made.target, made.value = ast.Name(id=name, ctx=ast.Store()), todo.atom(stmt.value)
+        return [placed(made, stmt), placed(ast.Assign(targets=[place], value=load(name)), stmt)]
     made.target, made.value = _target(todo, stmt.target), todo.atom(stmt.value)
     return made if todo.done else stmt
 

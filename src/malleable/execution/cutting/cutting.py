@@ -187,9 +187,9 @@ class Partition:
         node, runs = writing.write(
             inner, "block", nodes.parameters(taken), None if tail else state.outs, unset,
             given=frozenset(region.raw_ins), safe=safe,
+            absent=sorted(region.absent & set(state.ins)),
         )  # fmt: skip
         called = names_read(node.body)
-        node.body[:0] = writing.forgotten(sorted(region.absent & set(state.ins)))
         node.body[:0] = needed(called, self.tree.defs).values()
         runs = self.equip(runs)
         fun = self.fun

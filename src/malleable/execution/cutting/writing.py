@@ -398,12 +398,13 @@ class Arriving(ast.NodeTransformer):
 
 def write(
     tree: Tree, name: str, args: ast.arguments, returns: list | None, unset: set,
-    residual=Residual, given=frozenset(), safe=False,
+    residual=Residual, given=frozenset(), safe=False, absent=(),
 ):  # fmt: skip
     """(the residual function as a tree, its regions by name). returns: names a block gives back.
 
-    given: the parameters that may be arrays of NumPy for those of JAX. safe: an exception is the
-    first thing the block gives back, next to what it did before.
+    given: the parameters that may be arrays of NumPy for those of JAX. absent: those that may come
+    without a value. safe: an exception is the first thing the block gives back, next to what it did
+    before.
     """
     runs: dict = {}
     writer = residual(tree, runs)
@@ -419,7 +420,7 @@ def write(
             body = caught(body)
         body.append(ast.Return(value=host("leave", out)))
     raw, unsafe = find_raw(body, given)
-    body = [Arriving(raw).visit(stmt) for stmt in body]
+    body = [*forgotten(absent), *(Arriving(raw).visit(stmt) for stmt in body)]
     if returns is not None or name == "block":
         arrays = [arg.arg for arg in args.args if arg.arg in unsafe & given]
         body[:0] = [nodes.assign(n, host("leave", load(n))) for n in arrays]

@@ -18,6 +18,7 @@ from malleable.execution.purity.callees import (
     reads_code_only,
     writes,
 )
+from malleable.execution.purity.digits import may_fail
 from malleable.execution.purity.facts import (
     ARRAY,
     MADE,
@@ -54,6 +55,7 @@ _COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type
 _RAISES = {math.sqrt, math.log, math.log2, math.log10, math.log1p, math.acos, math.asin}
 _RAISES |= {math.acosh, math.atanh, math.fmod, math.remainder, math.pow}
 _MAKES = frozenset([list, dict, set, sorted])
+_PASSED = (NUMBER, NUMPY, SCALAR, SIZE)  # kinds that a parameter has of its argument
 
 
 def expression(node, scope: Scope):
@@ -75,9 +77,9 @@ def expression(node, scope: Scope):
                 scope.unrolled |= is_container(node.value, value, scope)  # which checks its bounds
             if is_item_of_many(node, index, scope):
                 raise Stays("object", "it takes one of many things")
-            if value == NUMPY and index == MADE:
+            if value == NUMPY:  # also at a place that JAX computed, and it may be a view
                 return NUMPY
-            return join(value, index) if value in (NUMBER, NUMPY, SCALAR, SIZE) else (
+            return join(value, index) if value in (NUMBER, SCALAR, SIZE) else (
                 ARRAY if value == ARRAY else UNKNOWN)  # fmt: skip
         case ast.Call():
             return call(node, scope)
@@ -112,7 +114,7 @@ def expression(node, scope: Scope):
             kinds_ = expression(left, scope), expression(node.right, scope)
             if kinds_[0] == NUMBER and kinds_[1] != NUMBER:  # it may be text
                 raise Stays("text", "a value becomes text")
-            refuse_digits(kinds_, scope)
+            refuse_digits(kinds_, scope, node)
             return join(*kinds_)
         case ast.IfExp():
             test = expression(node.test, scope)
@@ -123,7 +125,7 @@ def expression(node, scope: Scope):
             return join(ways, *([test] if test == UNKNOWN else []))
         case ast.BinOp():
             found = expression(node.left, scope), expression(node.right, scope)
-            refuse_digits(found, scope)
+            refuse_digits(found, scope, node)
             constant = isinstance(node.left, ast.Constant) or isinstance(node.right, ast.Constant)
             if isinstance(node.op, ast.Mult | ast.Pow | ast.LShift):  # 32 bits may be too few
                 named = any(isinstance(x, ast.Name) for x in ast.walk(node))
@@ -148,9 +150,10 @@ def expression(node, scope: Scope):
     return join(*parts)
 
 
-def refuse_digits(found, scope) -> None:
+def refuse_digits(found, scope, node) -> None:
     """Leave arithmetic of numbers that are made of arrays to Python: it may raise, too."""
-    if not scope.lenient and SCALAR in found and {*found} <= {NUMBER, SCALAR, SIZE}:
+    by_number = found == (SIZE, NUMBER) and may_fail(node)
+    if not scope.lenient and (SCALAR in found or by_number) and {*found} <= {NUMBER, SCALAR, SIZE}:
         raise Stays("number", "Python computes with more digits")
 
 
@@ -247,7 +250,10 @@ def comprehension(node, scope):
     _refuse_scalars(kinds_)
     scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
     scope.scalars |= inner.scalars
-    return MADE if not isinstance(node, ast.GeneratorExp) else UNKNOWN
+    if not isinstance(node, ast.GeneratorExp):
+        return MADE
+    chosen = [test for generator in node.generators for test in generator.ifs]
+    return SCALAR if chosen and set(kinds_) == {NUMBER} else UNKNOWN  # how many is Python's to say
 
 
 def resolve_path(node, scope) -> Known | None:
@@ -275,11 +281,12 @@ def call(node, scope):
     function = node.func
     if isinstance(function, ast.Name) and isinstance(scope.kinds.get(function.id), ast.AST):
         local = scope.kinds[function.id]
-        define(local, args, scope, gives_theirs(node, scope))
+        if isinstance(local, ast.Lambda):
+            return lambda_(local, scope, by_position(node, args))
+        define(local, by_position(node, args), scope, gives_theirs(node, scope))
         return UNKNOWN
     if isinstance(function, ast.Lambda):
-        lambda_(function, scope)
-        return UNKNOWN
+        return lambda_(function, scope, by_position(node, args))
     found = resolve_path(function, scope)
     if found is not None:
         for arg in args:
@@ -300,7 +307,7 @@ def call(node, scope):
         elif isinstance(function, ast.Name) and kind == UNKNOWN:
             refuse_held(node, scope)
         if isinstance(function, ast.Call | ast.Name):
-            return UNKNOWN
+            return kind
     raise Stays("call", "it calls something unknown")
 
 
@@ -398,6 +405,9 @@ def result(f, args, node, scope):
         return NUMBER if all(a == NUMBER for a in args) else SIZE
     if f in (max, min, sorted) and getattr(node, "keywords", ()) and join(NUMBER, *args) != NUMBER:
         raise Stays("call", "it compares values by a key")
+    mixed = len(args) == 1 or NUMBER in args  # `+=` writes with a number, and not with an array
+    if f in (max, min) and scope.numpy_given and mixed and join(*args) not in (NUMBER, NUMPY):
+        raise Stays("value", "which number it is depends on a value")
     if f in _MAKES:
         _refuse_scalars(args)
         return MADE
@@ -417,6 +427,9 @@ def result(f, args, node, scope):
     if is_pure(f):
         if f in _RAISES and join(NUMBER, *args) != NUMBER:
             raise Stays("value", f"`{ast.unparse(node.func)}` may raise, which only the value says")
+        if getattr(f, "__module__", "") == "math" and join(NUMBER, *args) != NUMBER:
+            scope.scalars = True
+            return SCALAR
         return join(*args)
     if is_jax(f):
         scope.computes = True
@@ -440,9 +453,11 @@ def _is_numpy(f) -> bool:
     return isinstance(f, np.ufunc) or str(module).partition(".")[0] in ("numpy", "scipy")
 
 
-def lambda_(node, scope):
-    for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+def lambda_(node, scope, args=()):
+    """Look into a lambda. The kind of what it gives for arguments of these kinds."""
+    for default in filter(None, node.args.kw_defaults):
         expression(default, scope)
+    defaults = [expression(default, scope) for default in node.args.defaults]
     inner = Scope(
         scope.kinds | parameter_kinds(node),
         scope.lookup,
@@ -451,9 +466,27 @@ def lambda_(node, scope):
         active=scope.active,
     )
     inner.be_callee(parameter_kinds(node))
-    expression(node.body, inner)
+    inner.kinds |= known_parameters(node, args, defaults)
+    kind = expression(node.body, inner)
     refuse_writes(node, inner.writes, scope)
     scope.plainly, scope.typed = scope.plainly | inner.plainly, scope.typed | inner.typed
+    return NUMPY if kind == NUMPY else UNKNOWN
+
+
+def by_position(node: ast.Call, args: list) -> list:
+    """The kinds of the arguments whose parameter their place says."""
+    starred = [k for k, x in enumerate(node.args) if isinstance(x, ast.Starred)]
+    return args[: min(starred, default=len(node.args))]
+
+
+def known_parameters(node, args, defaults=()) -> dict:
+    """{parameter: its kind} of those that are no arrays of JAX, by position."""
+    if not args:
+        return {}
+    names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+    first = len(names) - len(defaults)
+    found = [*args, *defaults[max(len(args) - first, 0) :]]
+    return {n: k for n, k in zip(names, found, strict=False) if k in _PASSED}
 
 
 def may_be_theirs(node, scope) -> bool:
@@ -532,8 +565,7 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
     ):
         raise Stays("python", f"`{node.name}` is a generator")
     inner.be_callee(parameter_kinds(node))
-    names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
-    inner.kinds |= {n: k for n, k in zip(names, args, strict=False) if k == NUMBER}
+    inner.kinds |= known_parameters(node, args)
     for stmt in node.body:
         scope.statement(stmt, inner)
     refuse_writes(node, inner.writes, scope, given)

@@ -7,6 +7,7 @@ program, which then runs through NumPy or in padded buckets.
 """
 
 import contextlib
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -310,7 +311,7 @@ class Runner:
                 return assemble(variant, outs, leaves, (), self)
             state = self.state
             single = len(state.variants) == 1 and not state.families
-            if single and len(args) == len(values):
+            if single and len(args) == len(values) and all(map(operator.is_, args, values)):
                 self.fast = run
             return outs
         try:
@@ -336,6 +337,7 @@ class Runner:
     def cut(self, values, state: State | None = None):
         """Run the parts of the region: of all of it, or of its copy for arguments of one kind."""
         state = state or self.state
+        self.sizes.whole = False  # a part that is compiled comes after others have run
         if compiling.get():
             raise NeedsPython
         if self.guarded:

@@ -285,15 +285,21 @@ def attempt(
         cut = body.statement_of(e)
         return Failed(-1 if cut is None else cut, e)
     entries = tuple(made["entries"])
-    if theirs_of_numpy and not body.copies:
-        inside = [structure is not None for structure, count in tree for _ in range(count)]
-        known = zip(leaves, inside, strict=True)
-        numpy = [(id(x) in theirs_of_numpy) * (1 + deep) for (x, d), deep in known if d]
-        if outs := views_of(program, numpy, made["out"], entries, kinds):
+    if theirs_of_numpy:
+        given = [x for x, d in leaves if d]
+        arrays = _agree(kinds, made["out"], len(entries), (ARRAY,))
+        owners = [1 if id(x) in theirs_of_numpy else 2 * (not is_number(x)) for x in given]
+        outs = numpy_alone(program, owners, made["out"], entries, arrays)
+        if not body.copies:
+            inside = [structure is not None for structure, count in tree for _ in range(count)]
+            deep = [n for n, (_, d) in zip(inside, leaves, strict=True) if d]
+            numpy = [(id(x) in theirs_of_numpy) * (1 + n) for x, n in zip(given, deep, strict=True)]
+            outs += views_of(program, numpy, made["out"], entries, kinds)
+        if outs:
             return Failed(-1, Shared(outs))
     if any(not _can_leave(e[0]) for e in entries if isinstance(e, tuple) and len(e) == 1):
         return Failed(-1, Stays("object", "it leaves an object"))
-    numbers = _are_numbers(kinds, made["out"], len(entries))
+    numbers = _agree(kinds, made["out"], len(entries), _NUMBERS)
     avals = [v.aval for v in program.jaxpr.outvars]
     if any(n and type(e) is int and avals[e].shape for e, n in zip(entries, numbers, strict=True)):
         return Failed(-1, Stays("value", "a number is made of an array with dimensions"))
@@ -348,6 +354,26 @@ def views_of(program, numpy: list[int], out, entries: tuple, kinds) -> list[int]
     return found
 
 
+def numpy_alone(program, owners: list[int], out, entries: tuple, arrays) -> list[int]:
+    """The numbers of the parts of an output that NumPy computes: no array of JAX goes into them.
+
+    owners: of each argument, 1 for an array of NumPy, 2 for one of JAX, 0 for a number. arrays:
+    which leaves of the output are known as arrays of JAX, which a function of JAX gave.
+    """
+
+    def whose(eqn, facts):
+        first = eqn.primitive.name in _VIEWS  # wherever an index is from
+        return [facts[0] if first else max(facts, default=0)] * len(eqn.outvars)
+
+    seen, _ = analyze(program, owners, whose, max, 0)
+    theirs = [
+        type(e) is int and seen[e] == 1 and not a for e, a in zip(entries, arrays, strict=True)
+    ]
+    parts, rest = out if type(out) is tuple else (out,), iter(theirs)
+    mine = [[next(rest) for _ in jax.tree.leaves(part)] for part in parts]
+    return [i for i, leaves in enumerate(mine) if any(leaves)]
+
+
 def may_be_one(x, same: set) -> bool:
     """Whether an output is an array with one of these ids, or a box that may be such a one."""
     if not isinstance(x, Box):
@@ -379,8 +405,11 @@ def _is_open(x) -> bool:
     return type(x) in UNSIZED or isinstance(x, BoundedList)
 
 
-def _are_numbers(kinds, out, count: int) -> tuple[bool, ...]:
-    """Which leaves of the output are Python numbers to the user. A tuple: each `return` in turn."""
+_NUMBERS = (NUMBER, SCALAR, SIZE)  # the kinds of what is a Python number to the user
+
+
+def _agree(kinds, out, count: int, wanted: tuple) -> tuple[bool, ...]:
+    """Which leaves of the output are of these kinds. A tuple of kinds: each `return` in turn."""
     ways = [tuple(kinds)] if isinstance(kinds, list) else list(kinds)
     agreed = [True] * count
     for way in ways:
@@ -389,7 +418,7 @@ def _are_numbers(kinds, out, count: int) -> tuple[bool, ...]:
             found = jax.tree.leaves(jax.tree.map(spread, way, out))
         except ValueError:
             return (False,) * count
-        agreed = [a and k in (NUMBER, SCALAR, SIZE) for a, k in zip(agreed, found, strict=True)]
+        agreed = [a and k in wanted for a, k in zip(agreed, found, strict=True)]
     return tuple(agreed) if ways else (False,) * count
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from malleable.arrays.box import Box
+from malleable.errors import TransformError
+from malleable.notes import note
 
 
 @dataclass(frozen=True)
@@ -78,3 +80,16 @@ def run_in_session(new: Session, fun: Callable, *args, **kwargs) -> Any:
         return fun(*args, **kwargs)
     finally:
         _session.reset(token)
+
+
+def drop_raise(error, where: str) -> None:
+    """A note that a `raise` does not happen; an error where exactly that is asked for."""
+    if session().options.exact:
+        raise TransformError(
+            f"a value decides whether `{type(error).__name__}` is raised", where=where
+        ) from error
+    note(
+        f"`raise {type(error).__name__}` does not happen in a compiled program",
+        getattr(error, "__malleable_where__", where),
+        "floating-point results are NaN there; checked=True makes it an error",
+    )

@@ -19,7 +19,7 @@ from malleable.arrays.journal import ABSENT
 from malleable.arrays.masked import must_hold
 from malleable.arrays.numbers import is_python_int
 from malleable.errors import TransformError
-from malleable.frontend.common.session import session
+from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values.conditions import if_, only, truth
 from malleable.frontend.values.values import Choice, bounded, entry, lacks
 from malleable.notes import note
@@ -64,6 +64,8 @@ def raise_where(test, error: BaseException, make: Callable | None = None) -> boo
 def fail_where(test, error: BaseException) -> None:
     """A `raise` that happens where a traced test says so, for a handler or for nobody."""
     if not raise_where(test, error):
+        if session().options.exact:
+            drop_raise(error, compat.where())
         text = f"`{type(error).__name__}: {error}` does not happen in a compiled program"
         note(text, compat.where())
         raised = session().raised

@@ -17,7 +17,7 @@ from malleable.arrays.joined import Joined
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.places import own
 from malleable.errors import TransformError
-from malleable.frontend.common.session import session
+from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values import copies, unwinding
 from malleable.frontend.values.lost import Lost, keeps_new
 from malleable.frontend.values.picked import Picked
@@ -45,7 +45,14 @@ from malleable.frontend.values.trees import (
     spell,
 )
 from malleable.frontend.values.unwinding import is_raised
-from malleable.frontend.values.values import ORDER, Choice, flatten, holds_new, inject, rebuild
+from malleable.frontend.values.values import (
+    ORDER,
+    Choice,
+    flatten,
+    holds_new,
+    inject,
+    rebuild,
+)
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate
 
@@ -530,18 +537,6 @@ def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> Non
             hint="convert it on one of the paths, or leave strict=True away to promote",
         )
     note(f"{name}: {spell(one)} and {spell(other)} became {spell(target)}", where)
-
-
-def drop_raise(error, where: str) -> None:
-    if session().options.exact:
-        raise TransformError(
-            f"a value decides whether `{type(error).__name__}` is raised", where=where
-        ) from error
-    note(
-        f"`raise {type(error).__name__}` does not happen in a compiled program",
-        getattr(error, "__malleable_where__", where),
-        "floating-point results are NaN there; checked=True makes it an error",
-    )
 
 
 def check_dropped(block: Block) -> None:

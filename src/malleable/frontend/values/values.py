@@ -24,7 +24,7 @@ from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
-from malleable.frontend.common.session import session
+from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values.copies import A_PART, IN_A_LIST, Copied, disown, keep
 from malleable.frontend.values.picked import Picked, one_of, refuse_mixed
 from malleable.frontend.values.references import AllKnown
@@ -180,7 +180,8 @@ class Choice(Box):
         if len(failed) == len(outs):
             raise failed[0]
         raised = session().raised
-        for k in failed:
+        for k, error in failed.items():
+            drop_raise(error, compat.where() or self.where)
             raised.write(jnp.logical_or(raised.value, jnp.asarray(self.index) == k))
         return select(self.index, outs, self.where)
 

@@ -1,0 +1,166 @@
+"""What Python does beside arithmetic stays so: in its order, once, and with what it raises."""
+
+import copy
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import malleable as mal
+from tests.laws.execution_laws import differs, seen
+
+
+class Meter:
+    def __init__(self, total):
+        self.total, self.log = total, [total, 1.0]
+
+    @property
+    def level(self):
+        self.total += 1.0
+        return 2.0
+
+    def up(self, x):
+        self.total += x
+        return self.total
+
+
+def written_before_what_is_compiled(x, v, held):
+    v += 1.0
+    chosen = sum(1 for row in held.values() if row[1] < v[0])
+    return (v > v[chosen % 3]) * 1.5, x * 2
+
+
+def divided_by_nothing(x, v, held):
+    try:
+        v[0] = math.floor(x) / (len(held["a"]) % 2)
+    except ZeroDivisionError:
+        v[1] = 7.0
+
+
+def counted_to_nothing(x, v, held):
+    try:
+        v[0] = 3 // sum(1 for t in held["a"] if t > 9)
+    except ZeroDivisionError:
+        v[1] = 7.0
+
+
+def a_count_divided_by_nothing(x, v, held):
+    k = 0
+    k += 1
+    try:
+        v[0] = len([t for t in range(4) if t > 1.5]) // ((k ^ 2) % 3)
+    except ArithmeticError:
+        v[1] = 7.0
+
+
+def read_only_by_a_handler(x, v, held):
+    try:
+        one = 0
+        k = 0
+        k += 1
+        try:
+            pass
+        except TypeError:
+            one = k
+    except KeyError:
+        pass
+    return x * one
+
+
+def not_in_the_list(x, v, held):
+    try:
+        held["a"].index(-0.75)
+        v[0] = 9.0
+    except ValueError:
+        v[1] = 7.0
+
+
+def values_that_count(held):
+    return sum(t for t in held if t)
+
+
+def an_item_that_one_has_not(x, v, held):
+    return first_of(int(v[0]) - 1, [x, [0.5, x]])
+
+
+def first_of(n, many):
+    return many[n][0]
+
+
+def a_container_of_one_array(x, v, held):
+    return values_that_count([x, 0.5]), values_that_count([x, 0.5])
+
+
+def added_to_what_was_there(x, v, held):
+    one = Meter(x)
+    one.total += one.level
+    one.log[0] += one.up(x)
+    one.total -= one.up(1.0) - one.total
+    return one.total, one.log
+
+
+def the_greater_is_a_number(x, v, held):
+    v += max(x, 1)
+
+
+def the_least_is_a_number(x, v, held):
+    v += min(held["a"])
+
+
+PROGRAMS = [
+    *(written_before_what_is_compiled, divided_by_nothing, counted_to_nothing),
+    *(a_count_divided_by_nothing, read_only_by_a_handler, not_in_the_list),
+    *(an_item_that_one_has_not, a_container_of_one_array, added_to_what_was_there),
+    *(the_greater_is_a_number, the_least_is_a_number),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_it_is_done_as_python_does_it(program):
+    x = jnp.asarray(0.5)
+    args = x, np.array([1.0, 2.0, 3.0]), {"a": [x, 0.25], "b": [x, 2.0]}
+    jitted = mal.jit(program)
+    for _ in range(2):
+        assert not differs(seen(jitted, copy.deepcopy(args)), seen(program, copy.deepcopy(args)))
+
+
+def more(t):
+    return t + 0.75
+
+
+def item(t, n):
+    return t[n] * 2
+
+
+def by_a_lambda(x, n, v):
+    return (lambda t, s: t - s)(v, 2), (lambda t, s=2.0: t * s)(v), (lambda t: t * x)(v)
+
+
+def by_a_function_of_its_own(x, n, v):
+    def less(t):
+        return t - 1
+
+    return less(v), less(x)
+
+
+def by_a_function_that_takes_more(x, n, v):
+    return more(v), more(x), more(v) * x
+
+
+def at_a_place_that_jax_computed(x, n, v):
+    return item(v, n), v[n] + 1, v[n] * x, v[v > n].sum()
+
+
+MADE = [
+    *(by_a_lambda, by_a_function_of_its_own, by_a_function_that_takes_more),
+    at_a_place_that_jax_computed,
+]
+
+
+@pytest.mark.parametrize("program", MADE, ids=lambda program: program.__name__)
+def test_what_numpy_computes_is_an_array_of_numpy(program):
+    args = jnp.asarray(0.5), jnp.asarray(1), np.arange(6.0).reshape(2, 3)
+    kinds = lambda out: jax.tree.map(lambda part: isinstance(part, jax.Array), out)
+    assert kinds(mal.jit(program)(*args)) == kinds(program(*args))
