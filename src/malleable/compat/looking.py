@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import source_info_util, traceback_util, tree_util
+from jax._src import config, source_info_util, traceback_util, tree_util
 
 from malleable.compat.contexts import user_context
 from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
@@ -52,6 +52,15 @@ def apart() -> Iterator[None]:
     """Nothing traced inside is taken from JAX's caches, or later from what they keep of it."""
     with _session(next(_sessions)):
         yield
+
+
+def compiled_text(lowered: Any) -> str:
+    """What XLA makes of a lowered program, with the lines of that program.
+
+    JAX's persistent cache holds programs without their lines: it would give those of another.
+    """
+    with config.compilation_cache_include_metadata_in_key(True):
+        return lowered.compile().as_text() or ""
 
 
 def name_scopes(eqn: Eqn) -> list[str]:

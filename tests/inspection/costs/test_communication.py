@@ -72,6 +72,19 @@ def test_a_pass_shows_what_it_saves():
     assert "before the passes" in str(told)
 
 
+def test_a_program_compiled_before_for_other_lines_has_its_own():
+    here, there = (mal.communication(fun)(put((8,), "data")) for fun in TWINS)
+    places = [row.line.partition("  ")[0] for told in (here, there) for row in told.rows]
+    assert [int(place.split(":")[1].split()[0]) for place in places] == LINES
+
+
+TWINS = (
+    lambda x: x.sum(),
+    lambda x: x.sum(),
+)
+LINES = [fun.__code__.co_firstlineno for fun in TWINS]
+
+
 @pytest.mark.parametrize("passes", [mal.cse, "cse", 3])
 def test_passes_that_are_no_list_are_refused(passes):
     with pytest.raises(mal.MalleableError, match="passes is a list of passes"):

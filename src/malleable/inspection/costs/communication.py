@@ -123,7 +123,7 @@ def _read(fun: Callable, args: tuple, kwargs: dict) -> Communication:
     lowered = staged.lower(*args, **kwargs)
     shape = _mesh_shape(staged, args, kwargs)
     rows: dict[tuple, list] = {}
-    for sent in collectives(lowered.compile().as_text() or ""):
+    for sent in collectives(compat.compiled_text(lowered)):
         key = (
             _line_sent(sent),
             sent.kind,

@@ -157,4 +157,4 @@ def _hlo(fun, args, kwargs, program, staged, wanted, passed) -> Iterator[Stage]:
         lowered = jax.jit(run).lower(*staged.args)
     yield Stage("stablehlo", "hlo", lowered.as_text(debug_info=True))
     if "optimised hlo" in wanted:
-        yield Stage("optimised hlo", "hlo", lowered.compile().as_text() or "")
+        yield Stage("optimised hlo", "hlo", compat.compiled_text(lowered))
