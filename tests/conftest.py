@@ -1,31 +1,23 @@
 """How the tests run: on eight virtual CPU devices, with tracer-leak checks, without deadlines.
 
-What XLA compiles is kept for the run, and shared by its processes: most of it are single
-operations on an array of a new shape, in many tests the same. It takes a fifth of the time to load
-one. `JAX_COMPILATION_CACHE_DIR` names a directory that is kept from run to run.
-
-In JAX 0.10 leak checks bypass the caches: of 103 compilations of a file they make 258, in
-0.12 none more. There they are on, elsewhere with MALLEABLE_LEAKS=1; with 0 nowhere. Tests of the
-checks have them always.
+What XLA compiles is kept in `.pytest_cache`, for other workers and for the next run: most of it
+are single operations on an array of a new shape, the same in many tests. `--cache-clear` forgets
+it, `JAX_COMPILATION_CACHE_DIR` names another place.
 """
 
-import atexit
 import gc
 import itertools
 import os
 import shutil
-import tempfile
 
-from tests.flags import FAST
+from tests.flags import FAST, KEPT
 
 # JAX reads these variables when it is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} {FAST} --xla_force_host_platform_device_count=8"
 )
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers have that of the first process
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = kept = tempfile.mkdtemp(prefix="malleable-xla-")
-    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(KEPT))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import hypothesis
@@ -33,6 +25,7 @@ import jax
 import pytest
 
 FREE = jax.__version_info__ >= (0, 12)  # the checks take no time to speak of
+MOST_BYTES = 1 << 30  # a run of all tests keeps a tenth of it
 LEAKS = os.environ.get("MALLEABLE_LEAKS", "1" if FREE else "0") != "0"
 
 hypothesis.settings.register_profile(
@@ -43,6 +36,13 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("malleable")
+
+
+def pytest_sessionstart(session):
+    """Start over with what is kept, once there is much of it."""
+    is_first = not hasattr(session.config, "workerinput")
+    if is_first and KEPT.exists() and sum(f.stat().st_size for f in KEPT.iterdir()) > MOST_BYTES:
+        shutil.rmtree(KEPT)
 
 
 def pytest_collection_finish():

@@ -1,11 +1,14 @@
 """XLA's flags for programs that run once: compile them fast, not well.
 
-USUAL are the compiler options that undo FAST, for one program of a process that has it.
+USUAL are the compiler options that undo FAST, for one program of a process that has it. KEPT is
+where a run of the tests keeps what it compiled.
 """
 
 import importlib.metadata
+import pathlib
 
 FAST, USUAL = "--xla_backend_optimization_level=0", {"xla_backend_optimization_level": 3}
+KEPT = pathlib.Path(__file__).parent.parent / ".pytest_cache" / "d" / "xla"
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     # Half as long to compile; newer ones know no other way than theirs.
     FAST += " --xla_cpu_use_fusion_emitters=false"
