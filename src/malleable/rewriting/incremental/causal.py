@@ -39,7 +39,7 @@ from malleable.rewriting.incremental.masks import (
     sort_of,
     sort_of_negative,
 )
-from malleable.rewriting.incremental.plan import OpenedWhile, Plan, inside_of, opened
+from malleable.rewriting.incremental.plan import OpenedWhile, Plan, handed_on, inside_of, opened
 from malleable.rewriting.incremental.windows import narrow
 
 
@@ -356,13 +356,13 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
 
     graph = opened(view.body)
     c, h, x = view.split(graph.inputs)
-    given = {a: found[v] for a, v in zip(c, consts, strict=True) if v in found}
+    given = handed_on(found, consts, c)
     for a, v in zip(x, xs, strict=True):
         if v in found:
             if 0 in found[v].loose:
                 raise refuse(node, "a loop takes rows of several times at once")
             given[a] = _shifted(found[v], -1)
-    state = {a: found[v] for a, v in zip(h, carry, strict=True) if v in found}
+    state = handed_on(found, carry, h)
 
     def turn(state: dict) -> tuple[Plan, dict]:
         inner = inside_of(plan, graph, consts, c)
@@ -403,8 +403,7 @@ def _choice(plan: Plan, node: Node, found: dict, width: int, way: Way) -> list:
     for branch in view.branches:
         graph = opened(branch)
         inner = inside_of(plan, graph, ins, graph.inputs)
-        given = {a: found[v] for v, a in zip(ins, graph.inputs, strict=True) if v in found}
-        inside = prove(inner, given, width, way)
+        inside = prove(inner, handed_on(found, ins, graph.inputs), width, way)
         narrow(inner, inside, width)
         for k, v in enumerate(graph.outputs):
             if v not in inside:

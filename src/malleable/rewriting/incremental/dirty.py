@@ -16,7 +16,7 @@ from malleable.rewriting.incremental.loops import (
     Turns,
     forgets,
 )
-from malleable.rewriting.incremental.plan import OpenedWhile, Plan, inside_of, opened
+from malleable.rewriting.incremental.plan import OpenedWhile, Plan, handed_on, inside_of, opened
 
 Boxes = tuple[Box, ...]
 FEW = 32  # turns of a loop that are gone through one by one, to see how far a change spreads
@@ -109,11 +109,11 @@ def _layers(plan: Plan, node: Node, view: Any, nominal: dict) -> list | None:
     consts, carry, xs = view.split(node.ins)
     graph = opened(view.body)
     c, h, x = view.split(graph.inputs)
-    given = {a: nominal[v] for a, v in zip(c, consts, strict=True) if v in nominal}
+    given = handed_on(nominal, consts, c)
     for a, v in zip(x, xs, strict=True):
         if v in nominal:
             given[a] = merged([box[1:] for box in nominal[v]], plan.shape(v)[1:])
-    state = {a: nominal[v] for a, v in zip(h, carry, strict=True) if v in nominal}
+    state = handed_on(nominal, carry, h)
 
     def turn(state: dict) -> tuple[Plan, dict]:
         inner = inside_of(plan, graph, consts, c)
@@ -201,8 +201,7 @@ def _cond(plan: Plan, node: Node, nominal: dict) -> list | None:
     for branch in view.branches:
         graph = opened(branch)
         inner = inside_of(plan, graph, ins, graph.inputs)
-        given = {a: nominal[v] for v, a in zip(ins, graph.inputs, strict=True) if v in nominal}
-        found = mark_dirty(inner, given)
+        found = mark_dirty(inner, handed_on(nominal, ins, graph.inputs))
         for k, (v, u) in enumerate(zip(graph.outputs, node.outs, strict=True)):
             if boxes := found.get(v):
                 made[k] = merged([*made[k], *boxes], plan.shape(u))

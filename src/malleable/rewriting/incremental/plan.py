@@ -219,22 +219,23 @@ class OpenedWhile:
         self.consts, self.fixed, carry = view.split(node.ins)
         self.body, self.cond = opened(view.body), opened(view.cond)
         self.h = self.body.inputs[len(self.fixed) :]
-        self.state = _handed_on(known, carry, self.h)
+        self.state = handed_on(known, carry, self.h)
 
     def turn(self, state: dict[int, Any]) -> tuple[Plan, dict]:
         """A plan of the body, and what is known of its values."""
         inner = inside_of(self.plan, self.body, self.fixed, self.body.inputs[: len(self.fixed)])
-        return inner, self.find(inner, _handed_on(self.known, self.fixed, self.body.inputs) | state)
+        return inner, self.find(inner, handed_on(self.known, self.fixed, self.body.inputs) | state)
 
     def test(self, state: Mapping[int, Any]) -> tuple[Plan, Any]:
         """A plan of what decides, and what is known of that; () for nothing."""
         inputs, n = self.cond.inputs, len(self.consts)
         plan = inside_of(self.plan, self.cond, self.consts, inputs[:n])
-        given = _handed_on(self.known, self.consts, inputs) | _handed_on(state, self.h, inputs[n:])
+        given = handed_on(self.known, self.consts, inputs) | handed_on(state, self.h, inputs[n:])
         return plan, self.find(plan, given).get(self.cond.outputs[0], ())
 
 
-def _handed_on(known: Mapping, outer: Sequence[int], inner: Sequence[int]) -> dict[int, Any]:
+def handed_on(known: Mapping, outer: Sequence[int], inner: Sequence[int]) -> dict[int, Any]:
+    """What is known of values outside a body, of the inputs that they become."""
     return {a: known[v] for v, a in zip(outer, inner, strict=False) if v in known}
 
 
