@@ -18,6 +18,7 @@ STUB = ROOT / "src" / "malleable" / "__init__.pyi"
 MODULES, TIMES, ROUNDS = 80, 1.25, 5  # at most so many of ours; of JAX's import; of each
 
 EVERY_NAME = "[getattr(malleable, name) for name in dir(malleable)]"
+LOADED = "sum(name.partition('.')[0] == 'malleable' for name in sys.modules)"
 
 
 def printed(*lines):
@@ -30,28 +31,31 @@ def printed(*lines):
     return json.loads(run.stdout)
 
 
-def changes(*lines):
+@pytest.fixture(scope="module")
+def changes():
+    """The names of JAX that the import changes, and these with what a program then changes."""
     return printed(
         "import jax, jax.numpy, jax.export",
         "from tests import jax_names",
         "before = jax_names.names()",
-        *lines,
-        "print(json.dumps(jax_names.changed(before, jax_names.names())))",
+        "import malleable",
+        EVERY_NAME,
+        "ours = jax_names.changed(before, jax_names.names())",
+        "jax.lax.sin = jax.lax.cos",
+        "jax.Array.mine = 1",
+        "jax.lax.scan.__closure__[0].cell_contents = None",
+        "print(json.dumps([ours, jax_names.changed(before, jax_names.names())]))",
     )
 
 
-def test_no_name_method_rule_or_closure_cell_of_jax_is_changed(record_property):
-    changed = changes("import malleable", EVERY_NAME)
+def test_no_name_method_rule_or_closure_cell_of_jax_is_changed(changes, record_property):
+    changed, _ = changes
     record_property("figure", f"names of JAX changed, also by every public name: {len(changed)}")
     assert changed == []
 
 
-def test_a_change_of_jax_is_seen():
-    changed = changes(
-        "jax.lax.sin = jax.lax.cos",
-        "jax.Array.mine = 1",
-        "jax.lax.scan.__closure__[0].cell_contents = None",
-    )
+def test_a_change_of_jax_is_seen(changes):
+    _, changed = changes
     assert {"jax.lax.sin", "jax.Array.mine"} <= {*changed}
     assert any(where.startswith("jax.lax.scan.<") for where in changed)
 
@@ -76,11 +80,28 @@ def test_every_public_name_leaves_jax_as_it_is_and_what_it_has_compiled(record_p
     assert changed == [] and (traced, cached) == (1, 1)
 
 
-BACKENDS = ["from jax._src import xla_bridge", "print(json.dumps([*xla_bridge._backends]))"]
+@pytest.fixture(scope="module")
+def imported():
+    """What one process sees of the import, of the public names, and of the first `explain`."""
+    return printed(
+        "import sys, types, malleable",
+        "from jax._src import xla_bridge",
+        f"loaded = lambda: {LOADED}",
+        "found = {'first': loaded(), 'early': len(malleable.errors.advisers)}",
+        "from malleable import *",
+        "found['lacking'] = [n for n in dir(malleable) if n not in globals()]",
+        EVERY_NAME,
+        "found |= {'all': loaded(), 'backends': [*xla_bridge._backends]}",
+        "import malleable.execution.jit, malleable.execution.explain.explain",
+        "both = [malleable.jit, malleable.explain, malleable.export, malleable.errors]",
+        "found['modules'] = [isinstance(x, types.ModuleType) for x in both]",
+        "with malleable.errors.explain(): found['late'] = len(malleable.errors.advisers)",
+        "print(json.dumps(found))",
+    )
 
 
-def test_no_backend_is_started_by_the_import_and_by_any_public_name(record_property):
-    started = printed("import malleable", EVERY_NAME, *BACKENDS)
+def test_no_backend_is_started_by_the_import_and_by_any_public_name(imported, record_property):
+    started = imported["backends"]
     record_property("figure", f"backends started, also by every public name: {len(started)}")
     assert started == []
 
@@ -119,16 +140,8 @@ def test_no_name_that_is_first_asked_for_under_a_trace_keeps_a_tracer():
     )
 
 
-LOADED = "sum(name.partition('.')[0] == 'malleable' for name in sys.modules)"
-
-
-def test_few_modules_are_loaded(record_property):
-    loaded, every = printed(
-        "import sys, malleable",
-        f"first = {LOADED}",
-        EVERY_NAME,
-        f"print(json.dumps([first, {LOADED}]))",
-    )
+def test_few_modules_are_loaded(imported, record_property):
+    loaded, every = imported["first"], imported["all"]
     record_property("figure", f"modules loaded: {loaded} (at most {MODULES}; by all names {every})")
     assert loaded <= MODULES < every
 
@@ -167,23 +180,12 @@ def test_every_name_is_what_its_module_has():
                 assert getattr(mal, alias.name) is there
 
 
-def test_a_function_stays_a_function_where_a_module_has_its_name():
-    assert printed(
-        "import malleable, malleable.execution.jit, malleable.execution.explain.explain, types",
-        "found = [malleable.jit, malleable.explain, malleable.export, malleable.errors]",
-        "print(json.dumps([isinstance(x, types.ModuleType) for x in found]))",
-    ) == [False, False, True, True]
+def test_a_function_stays_a_function_where_a_module_has_its_name(imported):
+    assert imported["modules"] == [False, False, True, True]
 
 
-def test_a_star_gives_the_public_names():
-    assert (
-        printed(
-            "from malleable import *",
-            "import malleable",
-            "print(json.dumps([n for n in dir(malleable) if n not in globals()]))",
-        )
-        == []
-    )
+def test_a_star_gives_the_public_names(imported):
+    assert imported["lacking"] == []
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error_with_a_near_one():
@@ -198,10 +200,5 @@ def test_a_public_function_goes_to_another_process():
     assert pickle.loads(pickle.dumps(mal.reap)) is mal.reap
 
 
-def test_what_knows_jax_is_loaded_with_the_first_explain():
-    assert printed(
-        "import malleable",
-        "early = len(malleable.errors.advisers)",
-        "with malleable.errors.explain(): late = len(malleable.errors.advisers)",
-        "print(json.dumps([early, late]))",
-    ) == [0, 1]
+def test_what_knows_jax_is_loaded_with_the_first_explain(imported):
+    assert (imported["early"], imported["late"]) == (0, 1)
