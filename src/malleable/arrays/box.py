@@ -32,6 +32,7 @@ __all__ = ["UNSIZED", "Box", "Masked", "any_jax", "any_traced", "as_box", "froze
 __all__ += ["held", "is_traced", "rebox", "unbox", "wrap"]
 
 _empty = object.__new__
+SUBCLASSED = (int, float, complex)
 
 
 def _operand(x):
@@ -59,6 +60,8 @@ def _binary(fun, swapped=False):
         elif kind in NUMBERS or belongs_to_jax(kind):
             b = other
             scalar = scalar and kind in NUMBERS
+        elif issubclass(kind, SUBCLASSED):  # a member of an IntEnum, say
+            b = next(base.__pos__(other) for base in SUBCLASSED if issubclass(kind, base))
         else:
             b = _operand(other)
             if b is NotImplemented:

@@ -286,7 +286,8 @@ def result_of_choice(x: Choice):
     if session().options.exact:
         raise TransformError("a value decides whether this is None", where=x.where)
     if is_place(x):
-        return snapshot(x)
+        members = all(isinstance(o, int) for o in x.options)
+        return Box(x.value, True) if members else snapshot(x)
     value, number = x.value, jnp.issubdtype(x.value.dtype, jnp.inexact)
     if any(o is None for o in x.options) and not number:
         raise TransformError(

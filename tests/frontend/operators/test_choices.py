@@ -1,5 +1,7 @@
 """Values that are no numbers and differ between two paths."""
 
+import enum
+
 import jax
 import numpy as np
 import pytest
@@ -127,3 +129,62 @@ def test_none_or_a_number_is_asked_for_its_class(x):
 @pytest.mark.parametrize("x", [0.5, 2.0])
 def test_a_list_or_a_tuple_is_asked_for_its_length(x):
     assert_same(lambda x: len([x, x] if x > 1 else (x,)), x)
+
+
+class Token(enum.IntEnum):
+    NUMBER = 1
+    SIGN = 2
+
+
+class State(enum.Enum):
+    IDLE = "idle"
+    BUSY = "busy"
+
+
+class Flag(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+class Kelvin(float):
+    pass
+
+
+@BOTH
+def test_members_of_an_enum_are_told_apart(x):
+    def f(x):
+        token, state, flags = Token.SIGN, State.BUSY, Flag(0)
+        for k in range(3):
+            if x > k:
+                token, state = Token.NUMBER, State.IDLE
+            if x > 0:
+                flags |= Flag.B
+        match token:
+            case Token.NUMBER:
+                found = 10
+            case Token.SIGN:
+                found = 20
+        rest = flags & Flag.B != 0, state is State.BUSY, np.arange(3.0)[token], token * 2.5
+        return (
+            found,
+            token is Token.SIGN,
+            token == 1,
+            token < 2,
+            {Token.SIGN: 5}.get(token, 0),
+            rest,
+        )
+
+    assert_same(f, x)
+
+
+def test_a_traced_number_meets_a_subclass_of_a_number():
+    def f(n, x):
+        found = n == Token.SIGN, n != Token.SIGN, n < Token.SIGN, n in (Token.NUMBER, Token.SIGN)
+        return found, n + Token.SIGN, x - Kelvin(1.5), Kelvin(1.5) > x
+
+    assert_same(f, 2, 1.0)
+
+
+def test_a_member_of_an_enum_is_no_result():
+    with pytest.raises(TransformError, match=r"the result|this value is a State"):
+        jax.jit(autograph(lambda x: State.IDLE if x > 0 else State.BUSY))(1.0)

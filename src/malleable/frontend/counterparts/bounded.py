@@ -3,6 +3,7 @@
 Such a list holds one item, a `Bounded`: the items stacked in arrays, and how many there are.
 """
 
+import enum
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -219,6 +220,8 @@ def hits(content: Bounded, x):
     if not isinstance(content.tree.item, Leaf) or content.tree.item.shape:
         refuse("a search among tuples or objects")
     (whole,) = content.arrays
+    if isinstance(x, enum.IntEnum):
+        x = int(x)
     if not is_number(x):
         return jnp.zeros(whole.shape, bool)
     x = x.value if isinstance(x, Box) else x

@@ -7,6 +7,7 @@ through `call`, so they are converted.
 
 import array
 import collections
+import enum
 import functools
 import operator
 import sys
@@ -181,7 +182,8 @@ def _equal(a, b):
     if type(a) is Choice or type(b) is Choice:
         same = a == b
         return truth(same) if is_traced(same) else bool(same)
-    if (is_traced(a) and not is_number(b)) or (is_traced(b) and not is_number(a)):
+    strange = any(is_traced(x) and not is_number(y) for x, y in ((a, b), (b, a)))
+    if strange and not any(isinstance(x, enum.Enum) for x in (a, b)):
         return False
     same = sequences.compared_sequences("==", a, b) if sequences.are_rows(a, b) else a == b
     return truth(same) if is_traced(same) else bool(same)

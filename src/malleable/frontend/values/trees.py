@@ -1,5 +1,6 @@
 """Trees of values without the arrays: of which types, and what two of them have in common."""
 
+import enum
 import functools
 import types
 from collections.abc import Iterator
@@ -182,7 +183,8 @@ def number_leaf(value) -> Leaf | None:
         origin = None if value.scalar else value
         return leaf_of(raw(value), value.scalar, origin, value.immutable)
     if isinstance(value, bool | int | float | complex | np.generic):
-        if isinstance(value, np.generic) and value.dtype.kind not in "biufc":
+        named = isinstance(value, enum.Enum)  # `is` and `match` ask which one it is
+        if named or (isinstance(value, np.generic) and value.dtype.kind not in "biufc"):
             return None
         return leaf_of(value, True)
     if type(value) in UNSIZED:

@@ -4,6 +4,7 @@ A value is split into a tree and its leaves, the arrays in it. Two trees join in
 either value; what differs and is no number becomes a `Choice`, which fails only where it is used.
 """
 
+import enum
 import functools
 import types
 from collections import defaultdict
@@ -105,6 +106,9 @@ class Choice(Box):
     def value(self):
         """The one number among the options: whoever uses it has made sure that it is there."""
         if self.number is None:
+            if all(isinstance(x, int) for x in self.options):  # members of an IntEnum
+                number = entry(list(map(int, self.options)), self.index)
+                return compat.convert(number, number.dtype, True)
             if not all(isinstance(x, list | tuple) for x in self.options):
                 raise self.mixed("used as one value")
             return functions.nested_array(unbox(snapshot(self)))
@@ -276,7 +280,8 @@ def refuse_uncertain(d, order: bool = True) -> None:
 
 
 def is_number(x) -> bool:
-    return isinstance(x, Box | jax.Array | bool | int | float | complex | np.generic)
+    numbers = Box | jax.Array | bool | int | float | complex | np.generic
+    return isinstance(x, numbers) and not isinstance(x, enum.Enum)
 
 
 # ---------------------------------------------------------------- value -> tree and leaves
@@ -330,6 +335,7 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
 
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_OPAQUE += (enum.Enum,)
 
 
 def is_object(value) -> bool:
