@@ -6,7 +6,7 @@ from typing import Any
 from malleable import compat
 from malleable.errors import TransformError
 
-_PLACEHOLDER = re.compile(r"<(?:bool|b?float|u?int|complex)\w*\[[\d, ]*\]>")
+_PLACEHOLDER = re.compile(r"<(?:(?:bool|b?float|u?int|complex)\w*\[[\d, ]*|one of \[.*?)\]>")
 _JOINED = """__add__ __mul__ __rmul__ __mod__ __repr__ __format__ join format upper lower title
     capitalize casefold swapcase center ljust rjust zfill expandtabs format_map"""
 _ASKS = """__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __len__ __iter__ __getitem__

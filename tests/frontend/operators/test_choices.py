@@ -1,6 +1,7 @@
 """Values that are no numbers and differ between two paths."""
 
 import enum
+import re
 
 import jax
 import numpy as np
@@ -188,3 +189,26 @@ def test_a_traced_number_meets_a_subclass_of_a_number():
 def test_a_member_of_an_enum_is_no_result():
     with pytest.raises(TransformError, match=r"the result|this value is a State"):
         jax.jit(autograph(lambda x: State.IDLE if x > 0 else State.BUSY))(1.0)
+
+
+@BOTH
+def test_texts_of_chosen_texts_are_chosen(x):
+    def f(x):
+        kind = "a" if x > 0 else "bb"
+        none = None if x > 0 else 3
+        form = "{}-{}", "%s-%s"
+        shown = f"k_{kind}", f"{kind:>5}{kind!r}", f"{none}", form[0].format(kind, 1)
+        joined = "-".join(["p", kind]), form[1] % (kind, 2), str(kind)
+        found = {"k_a": 1, "k_bb": 2}.get(f"k_{kind}", 0), "abb".find(kind)
+        matched = re.match("b+", kind) is None
+        return [len(text) for text in (*shown, *joined)], found, matched, "-".join([kind]) == "a"
+
+    assert_same(f, x)
+
+
+def test_a_list_of_chosen_texts_is_not_measured_as_text():
+    def f(x):
+        return len(str(["a" if x > 0 else "bb"]))
+
+    with pytest.raises(TransformError, match=r"`len` needs .*<one of \[a, bb\]>"):
+        jax.jit(autograph(f))(1.0)

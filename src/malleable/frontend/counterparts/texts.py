@@ -6,6 +6,8 @@ from typing import Any
 
 from malleable.arrays.box import Box
 from malleable.arrays.text import Text, as_text, refused
+from malleable.frontend.values.conditions import by_case
+from malleable.frontend.values.values import Choice
 
 _FORMATS = ("join", "format", "format_map", "__add__", "__mod__", "ljust", "rjust", "center")
 _SHOWS = frozenset((*_FORMATS, "write", "writelines"))
@@ -15,10 +17,41 @@ _SHOWING = frozenset((*_PRINTERS, "builtins", "collections", "copy", "typing", "
 _DIGITS = (int, float, complex, bytes, bytearray, ord, eval, exec, compile, open, hash, len, sorted)
 
 
-def text(*parts) -> str:
+def text(*parts) -> Any:
     """An f-string of these parts."""
+    return by_text(_joined, *parts)
+
+
+def _joined(*parts) -> str:
     joined = "".join(parts)
     return Text(joined) if any(type(x) is Text for x in parts) else joined
+
+
+def by_text(fun: Callable, *parts) -> Any:
+    """fun(*parts), for each value that a part may be: a choice among texts, in the end."""
+    at = next((k for k, x in enumerate(parts) if type(x) is Choice), None)
+    if at is None:
+        return fun(*parts)
+    before, after = parts[:at], parts[at + 1 :]
+    return by_case(parts[at], lambda one: by_text(fun, *before, one, *after))
+
+
+def by_texts(fun: Callable, args: tuple, kwargs: dict) -> Any:
+    """fun(*args, **kwargs), for each value that an argument, or an item of one, may be."""
+    rows = [(x, type(x)) if type(x) in (list, tuple) else ([x], None) for x in args]
+
+    def run(*parts):
+        left = iter(parts)
+        new = [[next(left) for _ in row] for row, _ in rows]
+        given = [x[0] if kind is None else kind(x) for x, (_, kind) in zip(new, rows, strict=True)]
+        return fun(*given, **dict(zip(kwargs, left, strict=True)))
+
+    return by_text(run, *(x for row, _ in rows for x in row), *kwargs.values())
+
+
+def is_text(x) -> bool:
+    """Whether this is one of several texts."""
+    return type(x) is Choice and all(isinstance(o, str | bytes) for o in x.options)
 
 
 class Texts:
@@ -35,16 +68,22 @@ class Texts:
     def str(self, x: Any = "", *args, **kwargs):
         if args or kwargs:
             return str(x, *args, **kwargs)
+        if type(x) is Choice:
+            return by_case(x, self.str)
         own = self._method(x, "__str__")
         if own is not None:
             return self.call(own, x)
         return self.repr(x) if type(x).__str__ is object.__str__ else as_text(str(x))
 
     def repr(self, x):
+        if type(x) is Choice:
+            return by_case(x, self.repr)
         own = self._method(x, "__repr__")
         return as_text(repr(x)) if own is None else self.call(own, x)
 
     def format(self, x, spec=""):
+        if type(x) is Choice:
+            return by_case(x, lambda one: self.format(one, spec))
         own = self._method(x, "__format__")
         if own is not None:
             return self.call(own, x, spec)

@@ -35,7 +35,7 @@ from malleable.frontend.counterparts import builtins, iterators, numpy, scalars,
 from malleable.frontend.counterparts.bounded import joined, method, refuse
 from malleable.frontend.counterparts.builtins import Steps, TracedRange
 from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
-from malleable.frontend.counterparts.texts import refuse_text
+from malleable.frontend.counterparts.texts import by_text, by_texts, is_text, refuse_text
 from malleable.frontend.operators import comprehensions, items, lookups
 from malleable.frontend.operators.chosen import holds, is_place, settled
 from malleable.frontend.operators.classes import Classes
@@ -292,6 +292,8 @@ class Caller(Classes):
     def _as_it_is(self, f, /, *args, **kwargs):
         if type(f) is _Function and args and is_place(args[0]) and kinds.is_standard(f):
             return by_case(args[0], lambda x: self._as_it_is(f, x, *args[1:], **kwargs))
+        if any(map(is_text, args)) and kinds.is_standard(f):
+            return by_text(lambda *xs: self._as_it_is(f, *xs, **kwargs), *args)
         file = f.__code__.co_filename if type(f) is _Function else ""
         if not (kinds.is_ours(file) or kinds.of_file(file) == kinds.CONVERT):
             refuse_text(f, None, args)
@@ -410,6 +412,13 @@ class Caller(Classes):
 
     def _method(self, f, owner, args, kwargs):
         """A method written in C, bound to its owner."""
+        if isinstance(owner, str) and any_traced((args, kwargs)):
+            return by_texts(
+                lambda *xs, **named: self._method_now(f, owner, xs, named), args, kwargs
+            )
+        return self._method_now(f, owner, args, kwargs)
+
+    def _method_now(self, f, owner, args, kwargs):
         run = lambda: self._method_called(f, owner, args, kwargs)  # noqa: E731
         refuse_text(f, owner, args)
         return run() if isinstance(owner, Box) else as_text(watched(f, run, owner, args, kwargs))

@@ -23,6 +23,7 @@ from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.bounded import equal, joined, refuse, repeated
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
+from malleable.frontend.counterparts.texts import by_text
 from malleable.frontend.values.conditions import by_case, not_
 from malleable.frontend.values.raises import (
     INTEGERS,
@@ -257,8 +258,14 @@ class Dunders:
 _SPEC = re.compile(r"%(\(.*?\))?[-#0 +]*[0-9]*(\.[0-9]*)?[hlL]?[diouxXeEfFgGcrsa%]")
 
 
-def formatted(text: str, x) -> str:
+def formatted(text: str, x) -> Any:
     """`text % x`, where what is traced shows its type, as it does in an f-string."""
+    if isinstance(x, tuple):
+        return by_text(lambda *xs: _formatted(text, xs), *x)
+    return _formatted(text, x)
+
+
+def _formatted(text: str, x) -> str:
     given = iter(x if isinstance(x, tuple) else (x,))
 
     def spec(match):

@@ -165,7 +165,7 @@ class Choice(Box):
         return Box.__iter__(self) if self.number is not None else iter(snapshot(self))
 
     def __str__(self):
-        return " or ".join(map(str, self.options))
+        return f"<one of [{', '.join(map(str, self.options))}]>"
 
     __repr__ = __str__
 
