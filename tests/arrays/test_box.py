@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from malleable import TransformError
 from malleable.arrays import journal
 from malleable.arrays.box import Box, frozen, is_traced, rebox, unbox
 
@@ -438,3 +439,45 @@ def test_a_later_write_does_not_change_what_was_computed():
     with jax.enable_x64(True):
         got = jax.jit(lambda x: program(Box(x)))(np.ones(3))
         assert max(float(np.max(a)) for a in got) == 1
+
+
+def test_what_numpy_gives_as_a_view_is_written_through():
+    views = (
+        np.flip,
+        lambda a: np.flip(a, -1),
+        lambda a: np.flip(a, (0, 2)),
+        lambda a: np.fliplr(a),
+        lambda a: np.flipud(a),
+        *(lambda a, k=k: np.rot90(a, k, (2, 0)) for k in range(-1, 5)),
+        lambda a: np.matrix_transpose(a),
+        lambda a: np.unstack(a, axis=1)[1],
+        lambda a: np.einsum("ijk->kij", a),
+        lambda a: np.einsum("ii->i", a.reshape(-1)[:16].reshape(4, 4)),
+        lambda a: a.T.ravel("K"),
+        lambda a: a[::-1].ravel("A"),
+    )
+
+    def program(a, x, view):
+        found = view(a)
+        found[(0,) * found.ndim] = x
+        return a, found
+
+    for view in views:
+        whole = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
+        got = jax.jit(lambda a, view=view: unbox(program(Box(a), 50.0, view)))(whole)
+        for want, found in zip(program(whole.copy(), 50.0, view), got, strict=True):
+            np.testing.assert_array_equal(want, found)
+
+
+def test_einsum_of_one_array_is_not_taken_for_its_out():
+    def program(a):
+        return np.einsum("ij->j", Box(a)).value
+
+    np.testing.assert_array_equal(jax.jit(program)(np.eye(3)), np.ones(3))
+
+
+def test_windows_that_can_be_written_to_are_refused():
+    with pytest.raises(TransformError, match="copies, which show no writes"):
+        jax.jit(lambda a: np.lib.stride_tricks.sliding_window_view(Box(a), 2, writeable=True))(
+            np.ones(3)
+        )

@@ -74,7 +74,13 @@ class Methods:
         return self._view(places.reshaped(self.shape, new.shape, order))
 
     def ravel(self, order="C"):
-        return self.reshape(-1, order="C" if order in ("K", "A") else order)
+        model = self._model()
+        if order == "K":  # as it lies in memory
+            axes = sorted(range(self.ndim), key=lambda k: -abs(model.strides[k]))
+            return self.transpose(axes).reshape(-1)
+        if order == "A":
+            order = "F" if model.flags.f_contiguous and not model.flags.c_contiguous else "C"
+        return self.reshape(-1, order=order)
 
     def squeeze(self, axis=None):
         return self.reshape(np.squeeze(self._model(), axis).shape)

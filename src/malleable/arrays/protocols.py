@@ -168,7 +168,8 @@ def _out_position(func) -> int | None:
     if func is np.dot:
         return 2
     try:
-        names = list(inspect.signature(func).parameters)
+        known = list(inspect.signature(func).parameters.values())
     except (TypeError, ValueError):
         return None
-    return names.index("out") if "out" in names else None
+    places = (k for k, p in enumerate(known) if p.name == "out" and p.kind is not p.KEYWORD_ONLY)
+    return next(places, None)

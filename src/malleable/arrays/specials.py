@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 from jax import numpy as jnp
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from malleable import compat
 from malleable.arrays import functions, places
 from malleable.arrays.content import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.arrays.places import is_jax
+from malleable.errors import TransformError
 from malleable.notes import note
 
 DEFAULT: Any = type("Default", (), {"__repr__": lambda self: "DEFAULT"})()  # do as others do
@@ -216,6 +218,31 @@ def _permuting(func):
     return call
 
 
+def flip(m, axis=None):
+    """A view, as every array that NumPy makes by an index."""
+    if not isinstance(m, Box):
+        return DEFAULT
+    axes = range(m.ndim) if axis is None else normalize_axis_tuple(axis, m.ndim)
+    return m[tuple(slice(None, None, -1 if k in axes else None) for k in range(m.ndim))]
+
+
+def rot90(m, k=1, axes=(0, 1)):
+    if not isinstance(m, Box):
+        return DEFAULT
+    one, other = (a % m.ndim for a in axes)
+    turned = flip(m, {1: other, 2: (one, other)}.get(k % 4, ()))
+    turned = turned.swapaxes(one, other) if k % 2 else turned
+    return flip(turned, other) if k % 4 == 3 else turned
+
+
+def unstack(x, /, *, axis=0):
+    return tuple(np.moveaxis(x, axis, 0)) if isinstance(x, Box) else DEFAULT
+
+
+def _swapping(x, /):
+    return x.mT if isinstance(x, Box) else DEFAULT
+
+
 def _reshaping(func):
     def call(a, *args, **kwargs):
         if not isinstance(a, Box) or args[1:]:
@@ -384,6 +411,12 @@ def poly(seq_of_zeros):
 def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
     if not any_traced(x):
         return DEFAULT
+    if writeable:
+        raise TransformError(
+            "windows of a traced array are copies, which show no writes to others",
+            where=compat.where(),
+            hint="write to the array itself, by an index",
+        )
     sizes = tuple(np.atleast_1d(window_shape))
     axes = tuple(range(x.ndim)) if axis is None else tuple(np.atleast_1d(axis))
     for n, along in zip(sizes, axes, strict=True):
@@ -401,6 +434,7 @@ def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwarg
     here = [s // x.itemsize for s in x.strides]
     if list(np.cumprod([1, *x.shape[:0:-1]])[::-1]) != here:
         raise unknown_size("as_strided of an array that is not contiguous")
+    note("as_strided gives a copy: a write to it does not reach the array", compat.where())
     at = sum(
         np.arange(n).reshape((-1,) + (1,) * k) * s
         for n, s, k in zip(shape, steps, range(len(shape))[::-1], strict=True)
@@ -421,7 +455,21 @@ def broadcast_arrays(*args, subok=False):
     return tuple(Box(x, False) for x in arrays)
 
 
+def _seen(x: Box, subscripts: str) -> Box | None:
+    """The view that NumPy's einsum gives of one array, whose axes it orders, or the diagonal."""
+    old, arrow, new = subscripts.partition("->")
+    if not (arrow and old.isalpha() and len(old) == x.ndim and set(old) == set(new)):
+        return None
+    if old == new * 2:
+        return x.reshape(-1)[:: x.shape[0] + 1]
+    return x.transpose([*map(old.index, new)]) if len(set(old)) == len(old) == len(new) else None
+
+
 def einsum(*operands, out=None, optimize=False, **kwargs):
+    if out is None and len(operands) == 2 and isinstance(operands[1], Box):
+        seen = _seen(operands[1], str(operands[0]).replace(" ", ""))
+        if seen is not None:
+            return seen
     if out is None or not isinstance(out, Box):
         return DEFAULT
     out[...] = np.einsum(*operands, **kwargs)
@@ -460,6 +508,10 @@ SPECIAL: dict[Any, Any] = {
     np.ravel: _method("ravel"),
     np.swapaxes: _method("swapaxes"),
     np.reshape: reshape,
+    np.flip: flip,
+    np.fliplr: lambda m: flip(m, 1),
+    np.flipud: lambda m: flip(m, 0),
+    np.rot90: rot90,
     np.moveaxis: _permuting(np.moveaxis),
     np.rollaxis: _permuting(np.rollaxis),
     np.squeeze: _reshaping(np.squeeze),
@@ -497,6 +549,8 @@ SPECIAL: dict[Any, Any] = {
     np.argpartition: argpartition,
     np.lib.stride_tricks.sliding_window_view: sliding_window_view,
 }
+if hasattr(np, "matrix_transpose"):  # NumPy 2
+    SPECIAL |= {np.matrix_transpose: _swapping, np.unstack: unstack}
 for _func in (np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d):
     SPECIAL[_func] = _unsized(_func)
 for _func in (np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all):
