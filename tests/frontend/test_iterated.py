@@ -1,11 +1,13 @@
 """A loop sees what its steps write to what it goes over."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
 
 import malleable as mal
-from malleable import autograph
+from malleable import TransformError, autograph
 from tests.frontend.behaviour.behaviour import assert_same
 
 A = np.arange(6.0, dtype=np.float32).reshape(2, 3)
@@ -97,3 +99,36 @@ def items_of_a_rolled_list(x):
 )
 def test_items_that_come_later(program, x):
     assert_same(program, x)
+
+
+@pytest.mark.parametrize("x", [0.5, 4.0])
+def test_a_loop_over_what_has_no_end_is_left_by_a_traced_test(x):
+    def f(x):
+        total, numbers = 0.0, itertools.count(3, 2)
+        for k in numbers:
+            if k > 5 * x:
+                break
+        for step in itertools.cycle([1.0, 2.0, 3.0]):
+            total += step * x
+            if total > 50:
+                break
+        return total, k, next(numbers)
+
+    assert_same(f, x)
+
+
+def test_a_generator_without_end_that_a_traced_test_leaves_is_refused():
+    def fibonacci():
+        a, b = 0, 1
+        while True:
+            yield a
+            a, b = b, a + b
+
+    def f(x):
+        for n in fibonacci():
+            if n > x:
+                break
+        return n
+
+    with pytest.raises(TransformError, match="an iterator of more than 64 items"):
+        jax.jit(autograph(f))(10.0)

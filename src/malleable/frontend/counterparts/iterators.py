@@ -25,6 +25,10 @@ class Walker:
     def __init__(self, items, at=0, step=1, again: bool = False):
         self.items, self.at, self.step, self.again = items, at, step, again
 
+    @property
+    def endless(self) -> bool:
+        return self.items is None or self.again
+
     def __iter__(self):
         return self
 

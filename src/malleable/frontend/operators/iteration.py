@@ -3,8 +3,9 @@
 import functools
 import gc
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from types import GeneratorType
 
 import jax
 
@@ -15,6 +16,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.hints import Hinted
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.builtins import Once, Steps, TracedRange, as_steps
+from malleable.frontend.counterparts.iterators import Walker
 from malleable.frontend.operators.carry import Loop
 from malleable.frontend.operators.chosen import settled
 from malleable.frontend.operators.compiled import (
@@ -161,11 +163,15 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
     if isinstance(items, range):
         left: Iterable = items[taken:]
         return stage_or_unroll(loop, range_steps(left), None, left)
+    if type(items) is Walker and items.endless:
+        advance = lambda: loop.body(items.advance())  # noqa: E731
+        forever = replace(loop, body=advance, test=lambda: True)
+        return stage_while(forever, session().options.max_steps, None)
     steps = None  # a step may change what comes after it in a list or dict: that is asked late
     if type(items) in (list, tuple):
         steps = stacked_items(list(items[taken:]), sources_of(items))
     if steps is None:
-        return unroll(loop, rest)
+        return unroll_some(loop, rest) if may_not_end(items) else unroll(loop, rest)
     stage_or_unroll(loop, steps, None, rest)
 
 
@@ -185,6 +191,31 @@ def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = Non
             raise
         note(f"the loop is unrolled, {steps.length} times", loop.where, reason_of(e))
         unroll(loop, items if items is not None else map(steps.get, range(steps.length)))
+
+
+def may_not_end(items, depth: int = 4) -> bool:
+    """Whether this is a generator or an endless iterator, or goes over one."""
+    if type(items) is GeneratorType or (type(items) is Walker and items.endless):
+        return True
+    inner = gc.get_referents(items) if depth and type(items) in WALKS else ()
+    return any(may_not_end(x, depth - 1) for x in inner)
+
+
+def unroll_some(loop: Loop, rest: Iterator) -> None:
+    """Unroll the items of what may have no end of its own."""
+    end = object()
+    try:
+        unroll(loop, itertools.islice(rest, SHORT))
+        if stopped(loop.exits) is True or next(rest, end) is end:
+            return
+    except OverflowError:  # its numbers grow for ever
+        pass
+    raise TransformError(
+        f"this loop goes over an iterator of more than {SHORT} items, and a traced value says "
+        "where it stops",
+        where=loop.where,
+        hint="go over a list of a known length, or write it as a `while`",
+    )
 
 
 def reason_of(e: Exception) -> str:
