@@ -184,3 +184,20 @@ def longest_increasing(v):
 )
 def test_heapq_and_bisect_of_a_list_whose_length_is_traced(f):
     assert_same(f, np.array([3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.5, 6.0], np.float32))
+
+
+def test_items_that_may_be_none_are_refused():
+    def f(v):
+        runs, last, n = [], None, 0
+        for x in v:
+            if x == last:
+                n += 1
+            else:
+                if last is not None:
+                    runs.append((last, n))
+                last, n = x, 1
+        runs.append((last, n))
+        return len(runs)
+
+    with pytest.raises(TransformError, match="gets items of several types"):
+        jax.jit(autograph(f))(np.array([1.0, 1.0, 2.0]))

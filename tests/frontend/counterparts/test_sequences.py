@@ -9,6 +9,7 @@ import pytest
 
 from malleable import TransformError, autograph
 from malleable.python_source.nodes import HOOKS
+from tests.frontend.behaviour.behaviour import BOTH, assert_same
 
 V = np.array([3.0, 1.0, 3.0, 1.0, 2.0, 9.0])
 W = np.array([3.0, 2.0, 3.0, 1.0, 1.0, 1.0])
@@ -88,7 +89,7 @@ def generated(v):
 
 
 def indexed(v):
-    return "abcd"[int(v[1])] == "b"
+    return b"abcd"[int(v[1])] == 98
 
 
 @pytest.mark.parametrize(("f", "line"), [(generated, 2), (indexed, 1)])
@@ -104,3 +105,54 @@ def test_code_that_is_not_converted_keeps_the_error_of_jax():
     assert HOOKS not in made.__code__.co_freevars
     with pytest.raises(jax.errors.TracerBoolConversionError):
         jax.jit(autograph(made))(1.0)
+
+
+@BOTH
+def test_a_bool_of_python_is_an_index(x):
+    def f(x):
+        xs, queue = [10, 20], collections.deque([1, 2])
+        xs[x > 0] += 5
+        queue[not x] = 7
+        return xs[not x], (1, 2)[x > 0], "ab"[x > 0] == "b", xs[-(x > 0)], list(queue), xs
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize("i", [0, 2, -1, -4])
+def test_an_item_is_taken_out_at_a_traced_index(i):
+    def f(i, v):
+        xs, rows = list(v), [[a] for a in v]
+        row = rows.pop(i)
+        row[0] += 5
+        del rows[0]
+        return xs.pop(i), xs, row, rows, len(rows)
+
+    assert_same(f, i, np.arange(4.0))
+
+
+def test_a_handler_of_an_index_that_is_not_there_is_for_pop_too():
+    def f(i):
+        xs = [1, 2, 3]
+        try:
+            return xs.pop(i)
+        except IndexError:
+            return -len(xs)
+
+    assert_same(f, 2)
+    assert_same(f, 3)
+
+
+class Heavy:
+    def __init__(self, x):
+        self.x = x
+
+    def __bool__(self):
+        return self.x > 1
+
+    def __lt__(self, other):
+        return self.x < other.x
+
+
+@BOTH
+def test_bool_asks_an_object(x):
+    assert_same(lambda x: (bool(Heavy(x)), not Heavy(x), 1 if Heavy(x) else 0), x)

@@ -21,12 +21,12 @@ from malleable.frontend.counterparts import scalars
 from malleable.frontend.values.copies import IN_A_LIST, disown
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import (
-    Either,
     Leaf,
     Node,
     Ragged,
     abstract,
     free,
+    is_uniform,
     join,
     join_ragged,
 )
@@ -134,7 +134,7 @@ def with_room(content: Bounded, value, cap: int) -> tuple:
     leaves: list = []
     new = flatten(value, leaves)
     goal = free(join(content.tree.item, abstract(new)))
-    if isinstance(goal, Either):
+    if not is_uniform(goal):
         raise TransformError(
             "a list whose length is traced gets items of several types",
             where=compat.where(),

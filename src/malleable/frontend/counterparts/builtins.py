@@ -29,13 +29,13 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, any_traced, is_traced, unbox
 from malleable.arrays.content import PYTHON_TYPES
-from malleable.arrays.numbers import as_integer, rounded
+from malleable.arrays.numbers import as_integer, is_python_bool, rounded
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
 from malleable.frontend.common.session import active, session
 from malleable.frontend.counterparts import bounded, scalars, sequences
 from malleable.frontend.counterparts.scalars import content, python_scalar, truth, when_traced
-from malleable.frontend.values import values
+from malleable.frontend.values import conditions, values
 from malleable.frontend.values.picked import one_of, refuse_mixed
 from malleable.frontend.values.raises import operands, whole_number
 from malleable.frontend.values.trees import Leaf
@@ -192,6 +192,8 @@ def pick(xs, i):
         error = IndexError("list index out of range")
         error.__malleable_raised__ = True  # in a branch that is not taken, as one that raises
         raise error
+    if is_python_bool(unbox(i)):
+        i = as_integer(unbox(i))
     if not jnp.issubdtype(unbox(i).dtype, jnp.integer):
         raise TypeError(f"list indices must be integers or slices, not {unbox(i).dtype.name}")
     refuse_mixed([x for x in xs if values.is_number(x)], known=True)
@@ -553,9 +555,8 @@ def _to(kind: type) -> Callable:
 
 
 def _bool(*args):
-    if args and values.bounded(args[0]) is not None:
-        return python_scalar(args[0][0].length > 0, bool)
-    return python_scalar(truth(args[0]), bool) if args and is_traced(args[0]) else bool(*args)
+    found = bool(*args) if len(args) != 1 else conditions.truth(args[0])
+    return python_scalar(found, bool) if is_traced(found) else bool(found)
 
 
 def _complex(*args, **kwargs):

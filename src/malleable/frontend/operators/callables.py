@@ -384,7 +384,8 @@ class Caller(Classes):
             refuse(f"`{_name(f)}`")
         if f in builtins.PLAIN:
             return f(*args, **kwargs)
-        if written is not None and any_traced((args, kwargs)) and len(args[0]) <= SMALL:
+        compared = written is not None and (any_traced((args, kwargs)) or are_ordered(args))
+        if compared and len(args[0]) <= SMALL:
             return self.call(written, *args, **kwargs)
         if replaced is not None and not isinstance(f, type):
             return self._instead(f, replaced, args, kwargs)
@@ -458,6 +459,8 @@ class Caller(Classes):
                 return method(owner, name, args)
             if name == "insert" and is_traced(args[0]):
                 return items.insert(owner, *args)
+            if name == "pop" and args and is_traced(args[0]):
+                return items.take_out(owner, *args)
             if name == "sort":
                 owner[:] = self.call(sorted, owner, **kwargs)
                 return None
@@ -555,6 +558,11 @@ class Caller(Classes):
                 return book.made[key]
         out = here.made[key] = self.call(f.__wrapped__, *args, **kwargs)
         return out
+
+
+def are_ordered(args: tuple) -> bool:
+    """Whether a list, or what is to be put into it, has objects with an order written in Python."""
+    return any(type(getattr(type(x), "__lt__", None)) is _Function for x in (*args[0], *args[1:]))
 
 
 def _as_array(box, dtype=None, copy=None):

@@ -9,6 +9,7 @@ import array
 import collections
 import enum
 import functools
+import itertools
 import operator
 import sys
 import types
@@ -444,7 +445,7 @@ class Items:
             return x[i]
         elif _of_jax(x):
             return rebox(x[unbox(i)], True)
-        elif kind is collections.deque and is_traced(i):
+        elif (kind is collections.deque or kind is str) and is_traced(i):
             within(x, i)
             return pick(list(x), i)
         own = self._method(x, "__getitem__")
@@ -519,9 +520,11 @@ class Items:
             return self.call(own, x, i)
         if isinstance(x, dict):
             _refuse_key(i)
+        elif isinstance(x, list) and is_traced(i):
+            return take_out(x, i)
         elif isinstance(x, list) and has_traced(i):
             raise TransformError(
-                "a list is shortened at a traced index",
+                "a slice of a list with a traced bound is deleted",
                 where=compat.where(),
                 hint="keep a boolean array that says which items count",
             )
@@ -664,6 +667,15 @@ def insert(xs: list, at, value) -> None:
     here, after = [*xs, *xs[-1:]], [*xs[:1], *xs]  # each item, if it stays, and if it moves
     kept = [if_else(unbox(at > k), here[k], after[k]) for k in range(n + 1 if n else 0)]
     xs[:] = [if_else(unbox(at == k), value, old) for k, old in enumerate(kept)] or [value]
+
+
+def take_out(xs: list, at) -> Any:
+    """xs.pop(at) at a traced index."""
+    within(xs, at)
+    touch(xs)  # once more: this is done only where nothing was raised
+    out, at = pick(xs, at), unbox(pick_index(at, len(xs)))
+    xs[:] = [if_else(k < at, *pair) for k, pair in enumerate(itertools.pairwise(xs))]
+    return out
 
 
 def _check_array(x, value, traced_index: bool) -> None:
