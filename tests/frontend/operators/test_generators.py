@@ -190,3 +190,24 @@ def test_one_that_is_sent_values_keeps_its_error():
     with pytest.raises(TransformError, match="Python's") as caught:
         jax.jit(autograph(f))(V)
     assert "test_generators.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_generator_that_a_loop_leaves_is_closed_unless_it_has_a_name(named):
+    def f(x):
+        closed = []
+
+        def numbers(n):
+            try:
+                yield from range(n)
+            finally:
+                closed.append(n)
+
+        rest, total = numbers(4), 0.0
+        for k in rest if named else numbers(3):
+            if k == 2:
+                break
+            total += k * x
+        return total, len(closed), sum(rest)
+
+    assert_same(f, 2.0)

@@ -3,6 +3,7 @@
 import functools
 import gc
 import itertools
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import GeneratorType
@@ -48,6 +49,7 @@ WALKS = {enumerate, zip, map, filter, reversed, type(iter([])), type(reversed([]
 _VIEWS = ({}.keys(), {}.values(), {}.items())  # which Python goes over, as iterators or views
 WALKS |= {type(x) for view in _VIEWS for x in (view, iter(view))}
 SHORT = 64  # steps up to which a loop is unrolled whose body asks for what no compiled loop has
+UNNAMED = 5  # references to what a loop goes over that has no name in the user's code
 LONG = 500  # steps from which unrolling leaves a note
 
 # what a loop body may do that only plain Python can follow
@@ -139,7 +141,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
     while True:
         done = stopped(exits)
         if done is True:
-            return
+            return close(items) if sys.getrefcount(items) <= UNNAMED else None
         if done is not False:
             return go_on(loop, items, rest, taken)
         try:
@@ -156,6 +158,12 @@ def for_(items, body, state, live, rebound, exits) -> None:
             )
     if taken >= LONG:
         note(f"{taken} steps are unrolled", loop.where, "loop(..., roll=True) makes them one loop")
+
+
+def close(items) -> None:
+    """A loop leaves a generator that has no name: Python runs its `finally` and its `with` now."""
+    if type(items) is GeneratorType:
+        items.close()
 
 
 def go_on(loop: Loop, items, rest, taken: int) -> None:

@@ -206,6 +206,8 @@ def entered() -> tuple:
 def rewind(mark: tuple) -> None:
     """Where a path raised after the mark, let all places hold what they did then."""
     opened = journal.all_open()
+    if not all(type(book) is Moment for book in opened[len(mark) :]):
+        return  # an unfinished generator that Python drops while something else is traced
     while len(opened) > len(mark):
         moment, opened = opened[-1], opened[:-1]
         for key, place in in_order(moment):
