@@ -6,7 +6,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from malleable import cotangents, interpret, live, plant, reap, show, tag
+from malleable import (
+    TransformError,
+    autograph,
+    cotangents,
+    interpret,
+    live,
+    plant,
+    reap,
+    show,
+    tag,
+)
 from tests.rules import again, assert_same, count
 
 linen = pytest.importorskip("flax.linen")
@@ -153,3 +163,26 @@ def test_a_step_of_an_optimizer_is_the_same_with_and_without(model):
     assert tags.keys() == {"hidden", "loss"}
     assert_same(reaped, wanted)
     assert_same(kept, wanted)
+
+
+class Counter(nnx.Module):
+    def __init__(self):
+        self.steps = nnx.Variable(jnp.array(0))
+
+    def late(self, x):
+        steps = self.steps[...] + 1 if x > 0 else self.steps[...] - 1
+        self.steps[...] = steps
+
+    def early(self, x):
+        if x > 0:
+            self.steps[...] += 1
+
+
+def test_a_state_of_nnx_is_written_after_a_traced_test_and_not_under_it():
+    counter = Counter()
+    nnx.jit(autograph(lambda counter, x: counter.late(x)))(counter, 1.0)
+    assert counter.steps[...] == 1
+    line = Counter.early.__code__.co_firstlineno + 2
+    with pytest.raises(TransformError, match=rf"nnx is written(.|\n)*py:{line} in early"):
+        nnx.jit(autograph(lambda counter, x: counter.early(x)))(counter, 1.0)
+    assert counter.steps[...] == 1

@@ -10,6 +10,7 @@ from malleable.errors import TransformError
 from malleable.python_source.nodes import HOOKS
 
 BY_ARRAY = "index a list or an array: np.array(xs)[i]"
+BY_VALUE = "find the new value there, in a variable, and assign it to the state after it"
 BY_NUMPY = "perhaps another function of NumPy does it, or jax.pure_callback"
 
 
@@ -28,15 +29,21 @@ def without_ours(e: BaseException) -> BaseException:
 
 def named_frame(e: BaseException) -> BaseException:
     """An error of JAX in a line that is converted, as one that names it and a way out."""
-    frame = e.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        if not compat.is_users(frame.tb_next.tb_frame.f_code.co_filename):
+    flax_state = type(e).__name__ == "TraceContextError"
+    frame = after = e.__traceback__
+    while after is not None:
+        code = after.tb_frame.f_code
+        if HOOKS in code.co_freevars if flax_state else compat.is_users(code.co_filename):
+            frame = after
+        elif not flax_state:
             break
-        frame = frame.tb_next
+        after = after.tb_next
     code = frame.tb_frame.f_code if frame is not None else None
     if frame is None or code is None or HOOKS not in code.co_freevars:
         return e
-    if UNCONVERTED_TEST in getattr(e, "__notes__", ()):
+    if flax_state:
+        what, hint = "a state of flax.nnx is written under a traced test or in a loop", BY_VALUE
+    elif UNCONVERTED_TEST in getattr(e, "__notes__", ()):
         what, hint = UNCONVERTED_TEST.split("\n  hint: ")
     elif isinstance(e, jax.errors.TracerIntegerConversionError):
         what, hint = "what is indexed here takes Python's own numbers only", BY_ARRAY
