@@ -137,3 +137,66 @@ def test_gradients_of_many_sizes_are_those_of_the_function():
     made = mal.jit(whole)
     for n in range(2, 14):
         assert np.allclose(jax.grad(made)(X[:n]), jax.grad(whole)(X[:n]), rtol=1e-4)
+
+
+def test_a_log_that_grows_is_no_new_function():
+    @mal.jit
+    def step(x, log):
+        log.append(float(x.sum()))
+        return jnp.sin(x) * 2
+
+    log = []
+    for k in range(24):
+        step(X * k, log)
+    assert len(log) == 24 and len(step.engines) == 2  # of an empty list, and of one with numbers
+
+
+def test_lists_of_arrays_that_grow_are_one_kind_in_the_end():
+    @mal.jit
+    def keep(x, seen):
+        seen.append(x)
+        return float(x.sum())
+
+    seen = []
+    for k in range(30):
+        keep(X * k, seen)
+    assert len(keep.engines) < 20
+
+
+def test_a_list_of_numbers_that_keeps_changing_makes_no_more_programs():
+    def centred(x, log):
+        log.append(float(x.sum()))
+        return jnp.tanh(x - jnp.asarray(log).mean()) * 2
+
+    fast, ours, theirs = mal.jit(centred), [], []
+    with mal.listen() as said:
+        for k in range(14):
+            np.testing.assert_allclose(
+                fast(X * k, ours), centred(X * k, theirs), rtol=1e-5, atol=1e-5
+            )
+    assert "asarray" in fast.source  # by Python, and what is behind it compiled
+    assert any("keeps changing" in str(note) for note in said)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bfloat16"])
+def test_text_has_the_digits_that_jax_writes(dtype):
+    def text(x):
+        total = x.max()
+        return f"{total} {total:>12} {total!r} {x[:2]}", x * 2
+
+    x = jnp.asarray([0.1, 0.2, 3.7]).astype(dtype)
+    assert mal.jit(text)(x)[0] == text(x)[0]
+
+
+def test_an_error_that_is_caught_comes_again_and_again():
+    def pick(x, k):
+        try:
+            return [x, x * 2][k].sum()
+        except IndexError:
+            return x.max()
+
+    fast = mal.jit(pick)
+    for k in (0, 1, 2, 2, 1, 2, 0):
+        assert np.isclose(fast(X, k), pick(X, k))
+    with pytest.raises(TypeError):
+        fast(X, "a")

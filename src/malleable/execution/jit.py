@@ -24,7 +24,9 @@ from malleable.execution.regions.regions import Sizes, Whole
 from malleable.execution.regions.signatures import (
     CONCRETE,
     FIXED,
+    ends,
     flatten,
+    is_log,
     kinds,
     outer_kinds,
     plain_kinds,
@@ -255,11 +257,15 @@ class Selective:
             part.tree.version,
             engine.kinds,
         )  # those before the call, which may change them
+        asked = kinds if type(kind[0]) is tuple else self.key_of
+        known = None  # whether these are arguments as in KNOWN; so are all of the same kinds
 
         def run(*args, **kwargs):
-            if self.key_of(args, kwargs) != kind:
+            nonlocal known
+            if asked(args, kwargs) != kind:
                 return self.dispatch(*args, **kwargs)
-            known = KNOWN.issuperset(map(type, (*args, *kwargs.values())))
+            if known is None:
+                known = all(type(x) in KNOWN or is_log(x) for x in (*args, *kwargs.values()))
             if part.tree.version == version and known and not part.is_stale():
                 return self.execute(engine, part, made, args, kwargs)
             return self.through(engine, args, kwargs)
@@ -436,7 +442,11 @@ class Selective:
 def differentiates(values) -> bool:
     """Whether arguments are being differentiated, by values that are at hand."""
     args, kwargs = values
-    leaves = [x for value in (*args, *kwargs.values()) for x in flatten(value)[0]]
+    leaves = [
+        x
+        for value in (*args, *kwargs.values())
+        for x in (ends(value) if is_log(value) else flatten(value)[0])
+    ]
     traced = [x for x in leaves if isinstance(x, compat.Tracer)]
     return bool(traced) and all(compat.concrete(x) is not None for x in traced)
 

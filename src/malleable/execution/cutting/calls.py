@@ -78,12 +78,12 @@ class Host:
         return out
 
     def method(self, x, name, /, *args, **kwargs):
-        if not self.by_numpy:
+        if type(x) is list and name == "append" and len(args) == 1 and not kwargs:
+            return x.append(host.arrive_all(args[0]))
+        if type(x) is types.ModuleType or not self.by_numpy:
             return self.call(getattr(x, name), *args, **kwargs)
         if isinstance(x, np.ndarray | jax.Array) and (host.is_raw(x) or type(x) is not np.ndarray):
             return self.met(host.method(x, name, *args, **kwargs), (x, *args))
-        if type(x) is list and name == "append" and len(args) == 1:
-            return x.append(host.arrive_all(args[0]))
         return self.call(getattr(x, name), *args, **kwargs)
 
     def call(self, f, /, *args, **kwargs):
@@ -111,6 +111,10 @@ class Host:
     def arrive(self, x):
         """An array of JAX for one of ours; anything else as it is."""
         return host.arrive(x) if host.is_raw(x) else x
+
+    def shown(self, x):
+        """What text is made of: JAX writes the values of an array as NumPy does."""
+        return x[()] if host.is_raw(x) else host.arrive_all(x)
 
     def leave(self, x):
         """What is handed out, with arrays of JAX for ours; the very object where it has none."""

@@ -46,12 +46,14 @@ from malleable.frontend.syntax.rewrite import NoSource, mangle
 from malleable.notes import note
 from malleable.programs.cost import equations
 from malleable.programs.equations import mentions
+from malleable.programs.primitives import kind
 from malleable.python_source import nodes, scopes, source
 from malleable.rewriting.passes.passes import pipeline
 
 LEAVES = 8  # in a key take as long as one equation without a program; benchmarks.cliffs
 MOST_SHAPES = 8  # programs for sizes of arguments, before one for all sizes is made
 FEW = 4  # equations that take Python no longer than it takes to find the program of a value
+_CONVERSIONS = kind("cast", "same")
 _KNOWN_LATE = (tracing.Written, tracing.Shared)
 
 
@@ -61,6 +63,7 @@ class Found:
 
     cut: int
     stays: Stays
+    raises: bool = False  # whether it raises in Python too
 
 
 def fails_in_python(error: Exception) -> bool:
@@ -317,7 +320,10 @@ class Partition:
     def is_stale(self) -> bool:
         """Whether a function that the partition saw by its global name was defined anew."""
         found = self.fun.__globals__
-        return any(found.get(name) is not value for name, value in self.seen)
+        for name, value in self.seen:  # noqa: SIM110  a generator takes twice as long
+            if found.get(name) is not value:
+                return True
+        return False
 
     def region_texts(self) -> dict[str, str]:
         """The statements of each region, by its name in the residual program."""
@@ -385,6 +391,10 @@ class Partition:
                 found = self.decide(region, state, values, leaves)
                 if isinstance(found, Variant):
                     return found
+                if isinstance(found, Found) and found.raises and state.plain and not region.guarded:
+                    state.parts[kind] = State(state.ins, state.outs, state.unsure)  # to raise
+                    self.engine.doubts.append(functools.partial(state.parts.pop, kind, None))
+                    return None
                 if state.variants or state.sized:
                     return self.apart(region, state, values, leaves, kind)
                 self.act(region, state, found)
@@ -410,6 +420,9 @@ class Partition:
         if scanned.cut is not None:
             assert scanned.stays is not None
             return Found(scanned.cut, scanned.stays)
+        late = [i for i, s in enumerate(region.body) if state.changing & self.reads_of(s)]
+        if late:
+            return Found(late[0], Stays("number", "it reads a list of numbers that keeps changing"))
         moved = partition.hoistable(region.body, scanned.plain, self.reads_of, region.guarded)
         if moved:  # Python's own arithmetic goes before the region
             rest = [s for i, s in enumerate(region.body) if i not in moved]
@@ -423,7 +436,7 @@ class Partition:
             stays = calls.reason(found.error)
             if found.cut < 0:
                 return Found(len(region.body) - 1, Stays("pinned", stays.why))
-            return Found(found.cut, stays)
+            return Found(found.cut, stays, fails_in_python(found.error))
         if not found.program.jaxpr.eqns and not partition.has_ways(region.body):
             return list(region.body)
         if not self.pays(state, found):
@@ -438,6 +451,9 @@ class Partition:
     def pays(self, state: State, found) -> bool:
         """Whether a program is worth the look at its arguments that finds it, at each call."""
         count = equations(found.program)
+        made = {eqn.primitive.name for eqn in found.program.jaxpr.eqns}
+        if found.numbers and all(found.numbers) and made <= _CONVERSIONS:
+            return False  # `float(x)`
         fixed = found.dynamic.count(False)  # parts of the key: each item of a list of text
         return fixed <= LEAVES * count and not (state.by_value and count <= FEW)
 

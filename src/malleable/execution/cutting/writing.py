@@ -162,7 +162,7 @@ class Residual(ast.NodeTransformer):
         self.runs[name] = region
         args: list[ast.expr] = [_if_given(n) if n in region.absent else load(n) for n in region.ins]
         call = ast.Call(func=load(name), args=args, keywords=[])
-        region.guarded = self.guarded and bool(region.outs)
+        region.guarded = self.guarded and not all(n.startswith(anf.MARK) for n in region.outs)
         if region.guarded:
             return self.guarded_region(region, args)
         if region.tail:
@@ -278,6 +278,10 @@ def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
                     grouped(arg)
             case ast.Attribute(value=value, attr=attr) if attr in _SAFE_ATTRIBUTES:
                 visit(value, True)
+            case ast.FormattedValue(value=ast.Name(), conversion=-1):  # see Arriving.visit
+                visit(node.value, True)
+                if node.format_spec is not None:
+                    visit(node.format_spec)
             case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[other]) if (
                 isinstance(other, ast.Constant) or getattr(other, "attr", "") == "UNSET"
             ):
@@ -368,11 +372,31 @@ def _names_in(target):
     return [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 
+class Shown(ast.NodeTransformer):
+    """What stands in text as JAX would write it."""
+
+    def __init__(self, raw: set):
+        self.raw = raw
+
+    def visit_FormattedValue(self, node):
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and node.value.id in self.raw and node.conversion < 0:
+            node.value = placed(host("shown", node.value), node.value)
+        return node
+
+
 class Arriving(ast.NodeTransformer):
     """Results of hooks become arrays of JAX where a reader needs that."""
 
     def __init__(self, raw: set):
         self.raw = raw
+
+    def visit(self, node):
+        if isinstance(node, ast.stmt) and not nodes.blocks(node):
+            texts = [n for n in ast.walk(node) if isinstance(n, ast.FormattedValue)]
+            if any(getattr(n.value, "id", None) in self.raw and n.conversion < 0 for n in texts):
+                node = Shown(self.raw).visit(nodes.copied(node))
+        return super().visit(node)
 
     def visit_Assign(self, node: Any):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -7,6 +7,7 @@ program, which then runs through NumPy or in padded buckets.
 """
 
 import contextlib
+import functools
 import operator
 import threading
 from collections import OrderedDict
@@ -22,7 +23,7 @@ from malleable.execution.common import work
 from malleable.execution.common.breaks import Cut, NeedsPython, OtherSignature, Unsupported
 from malleable.execution.common.listeners import is_heard
 from malleable.execution.common.sizes import size_values
-from malleable.execution.host.host import arrive
+from malleable.execution.host.host import arrive, arrive_all
 from malleable.execution.numpy.code import numpy_function
 from malleable.execution.regions.families import Family, is_flat, of_jax, weak_outputs
 from malleable.execution.regions.signatures import (
@@ -35,6 +36,7 @@ from malleable.execution.regions.signatures import (
     exactly,
     flatten,
     is_away,
+    is_log,
     orders,
     shape_of,
     signature,
@@ -51,6 +53,7 @@ class Whole(Exception):
 HASHED = frozenset([bool, int, float, complex, str, bytes, tuple])
 UNCOMPILED = 1024  # signatures kept that run through NumPy
 NONE: frozenset = frozenset()
+LASTS = 4  # variants that a look at the arguments finds, without a key
 MOST_VALUES = 8  # programs for values of one number, where the program does not need its value
 PADDED = 16  # the least size that goes in a bucket: below, padding may be most of the work
 SIZES = 256  # how many signatures over symbolic sizes are kept
@@ -73,13 +76,21 @@ class Sizes(threading.local):
     def begin(self, args, padded: bool = False) -> tuple:
         """A call with these arguments begins; what `end` takes. padded: all sizes go in buckets."""
         outer = self.new, self.given, self.fixed
-        shapes = [x.shape for x in args if isinstance(x, np.ndarray | ARRAY)]
-        inner = {d for shape in shapes for d in shape[1:]}  # of features, which do not vary
-        self.given = frozenset([s[0] for s in shapes if s and s[0] > 1 and s[0] not in inner])
-        nested = [x for x in args if not isinstance(x, np.ndarray | ARRAY | int | float)]
-        leaves = [flatten(x)[0] for x in nested if type(x) not in PLAIN]
-        held = [x for found in leaves if not PLAIN.issuperset(map(type, found)) for x in found]
-        self.fixed = self.given.union(inner, *map(shape_of, held))
+        shapes, held = [], ()
+        for x in args:
+            kind = type(x)
+            if kind is ARRAY or kind is np.ndarray:
+                shapes.append(x.shape)
+            elif kind not in PLAIN and not is_log(x):
+                if isinstance(x, np.ndarray | ARRAY):
+                    shapes.append(x.shape)
+                    continue
+                found = flatten(x)[0]
+                if not PLAIN.issuperset(map(type, found)):
+                    held = (*held, *found)
+        self.given, self.fixed = leading(tuple(shapes))
+        if held:
+            self.fixed = self.fixed.union(*map(shape_of, held))
         self.new = set(self.given) if padded else set()
         return outer
 
@@ -88,9 +99,17 @@ class Sizes(threading.local):
 
     def meet(self, out, args) -> None:
         """Note the sizes of an array that was made of others."""
-        if isinstance(out, np.ndarray | ARRAY):
+        if isinstance(out, np.ndarray | ARRAY) and not self.fixed.issuperset(out.shape):
             known = self.fixed.union(*map(shape_of, args))
             self.new.update([d for d in out.shape if d > 1 and d not in known])
+
+
+@functools.lru_cache(1024)
+def leading(shapes: tuple) -> tuple[frozenset[int], frozenset[int]]:
+    """The sizes of arguments that may vary, the leading ones, and all their sizes."""
+    inner = frozenset([d for shape in shapes for d in shape[1:]])  # of features
+    given = frozenset([s[0] for s in shapes if s and s[0] > 1 and s[0] not in inner])
+    return given, given | inner
 
 
 @dataclass
@@ -179,6 +198,8 @@ class State:
     dims: dict = field(default_factory=dict)  # all sizes of a signature
     sized: OrderedDict = field(default_factory=OrderedDict)  # those over symbolic sizes, by key
     families: dict = field(default_factory=dict)  # by a signature with symbols for sizes
+    lists: dict = field(default_factory=dict)  # values of lists of numbers, by the input
+    changing: set = field(default_factory=set)  # the inputs whose lists are others in each call
     seen: dict = field(default_factory=dict)  # shapes, and values of static inputs by number
     said: bool = False  # whether it was said that programs are made on and on
 
@@ -194,6 +215,65 @@ def with_symbols(part, names: dict):
     return part
 
 
+@dataclass(frozen=True)
+class Last:
+    """A variant that NumPy ran, with what arguments have to be for it to serve again.
+
+    None where Python raises for such arguments.
+
+    looks: of each argument its type, shape or value, dtype, and whether its type is weak or it can
+    be written to; marks: those of its sizes that were new, or may vary; new: the sizes of its
+    results, if they are symbols of the program; takes: which arguments the program takes.
+    """
+
+    variant: Any
+    looks: tuple
+    dims: frozenset
+    marks: tuple
+    new: frozenset
+    takes: tuple
+
+    @staticmethod
+    def of(variant, values, static, sizes: Sizes) -> "Last | None":
+        """None where a look at the types and shapes of arguments does not tell all."""
+        looks = []
+        for i, x in enumerate(values):
+            kind = type(x)
+            if kind is ARRAY or kind is np.ndarray:
+                flag = x.weak_type if kind is ARRAY else x.flags.writeable
+                looks.append((kind, x.shape, x.dtype, flag))
+            elif kind is int or (kind in NUMBERS and i not in static) or x is None:
+                looks.append((kind, x if i in static else None, None, None))
+            else:
+                return None
+        dims = frozenset([d for _, shape, dtype, _ in looks if dtype is not None for d in shape])
+        leaves = [i for i, x in enumerate(values) if x is not None]
+        marks = dims & sizes.new, dims & sizes.given
+        if variant is None:
+            return Last(variant, tuple(looks), dims, marks, NONE, ())
+        takes = [i for i, d in zip(leaves, variant.traced.dynamic, strict=True) if d]
+        return Last(variant, tuple(looks), dims, marks, variant.dims, tuple(takes))
+
+    def serves(self, values, sizes: Sizes) -> bool:
+        """Whether these arguments are as those were."""
+        for value, (kind, shape, dtype, flag) in zip(values, self.looks, strict=True):
+            if type(value) is not kind:
+                return False
+            if kind is ARRAY:
+                if value.shape != shape or value.dtype != dtype or value.weak_type is not flag:
+                    return False
+            elif kind is np.ndarray:
+                if (
+                    value.shape != shape
+                    or value.dtype != dtype
+                    or value.flags.writeable is not flag
+                ):
+                    return False
+            elif kind is int and (not -(2**31) <= value < 2**31 or shape not in (None, value)):
+                return False
+        return (self.dims & sizes.new, self.dims & sizes.given) == self.marks
+
+
 class Runner:
     """What the residual program calls. prepare(state, values, ...) makes a variant, or cuts.
 
@@ -202,7 +282,8 @@ class Runner:
     """
 
     __slots__ = (
-        *("all_raw", "fast", "guarded", "options", "prepare", "raw", "raw_ins", "sizes", "state"),
+        *("all_raw", "fast", "guarded", "lasts", "options", "prepare", "raw", "raw_ins"),
+        *("sizes", "state"),
     )
 
     def __init__(self, state, prepare: Callable, options, raw: list, raw_ins, guarded, sizes):
@@ -212,6 +293,7 @@ class Runner:
         self.raw, self.raw_ins = raw, raw_ins
         self.all_raw = bool(raw) and all(raw)
         self.fast: Callable | None = None
+        self.lasts: list[Last] = []
 
     def __call__(self, *values):
         if is_heard() and self.state.plain is not None:
@@ -221,6 +303,14 @@ class Runner:
                 return inlined(self.fast)(*values)
             except OtherSignature:
                 self.fast = None
+        for last in self.lasts:
+            if last.serves(values, self.sizes):
+                if last.variant is None:
+                    return self.plainly(values)
+                if last.new:
+                    self.sizes.new |= last.new - self.sizes.fixed
+                outs = last.variant.run(*[values[i] for i in last.takes])
+                return self.left(last.variant, outs, values, [x for x in values if x is not None])
         return self.choose(*values)
 
     def choose(self, *values):
@@ -276,18 +366,37 @@ class Runner:
                 key = (key, new, given)
         variant = state.variants.get(key) or state.sized.get(key)
         if variant is None:
-            kind = family_of(key)
-            if kind not in state.parts:
+            part = state.parts.get(family_of(key))
+            if part is None:
                 if state.by_value:
                     made = state.made[but_for_values] = state.made.get(but_for_values, 0) + 1
                     if made >= MOST_VALUES:  # programs that hold a value: those that are there stay
                         return self.plainly(values)
+                self.note_lists(values)
                 variant = self.specialize(values, leaves, key, new, given)
             if variant is None:
-                return self.cut(values, state.parts.get(kind))
+                part = part or state.parts.get(family_of(key))
+                if part is not None and part.instead is None:
+                    self.remember(None, values)
+                return self.cut(values, part)
         if variant.dims:
             self.sizes.new |= variant.dims - self.sizes.fixed
         return self.run(variant, values, leaves, key)
+
+    def note_lists(self, values) -> None:
+        """After many programs for one list of numbers, the next look leaves its readers to Python.
+
+        A history of losses is another list in each call.
+        """
+        state = self.state
+        for i, value in enumerate(values):
+            if type(value) in (list, tuple) and NUMBERS.issuperset(map(type, value)) and value:
+                seen = state.lists.setdefault(i, set())
+                seen.add(tuple(map(exactly, value)))
+                if len(seen) == MOST_VALUES:
+                    state.changing.add(state.ins[i])
+                    for known in (state.variants, state.sized, state.families):
+                        known.clear()
 
     def run(self, variant, values, leaves, key):
         traced = variant.traced
@@ -322,6 +431,18 @@ class Runner:
             if variant is None:
                 return self.cut(values, self.state.parts.get(family_of(key)))
             return self.run(variant, values, leaves, key)
+        self.remember(variant, values)
+        return self.left(variant, outs, values, leaves)
+
+    def remember(self, variant, values) -> None:
+        """Find this variant by a look at the arguments the next time."""
+        if self.state.instead is None and jax.device_count() == 1:
+            last = Last.of(variant, values, self.state.static, self.sizes)
+            self.lasts = [*self.lasts[1 - LASTS :], last] if last else self.lasts
+
+    def left(self, variant, outs, values, leaves):
+        """What the region leaves, of what NumPy gave."""
+        traced = variant.traced
         if traced.tested and is_false(outs[-1]):
             return self.plainly(values)
         if self.all_raw and traced.form != "tree":
@@ -330,7 +451,7 @@ class Runner:
 
     def plainly(self, values):
         """Python's own way: it raises for an empty selection, needs no program, and is heard."""
-        given = [arrive(x) for x in values if x is not UNSET]
+        given = [arrive_all(x) for x in values if x is not UNSET]
         out = self.state.plain(*given)
         return out[0] if type(out) is tuple and len(self.state.outs) == 1 else out
 
@@ -342,8 +463,7 @@ class Runner:
             raise NeedsPython
         if self.guarded:
             raise Cut(state)
-        assert state.instead is not None
-        return state.instead(*values)
+        return self.plainly(values) if state.instead is None else state.instead(*values)
 
     def safely(self, *values):
         """(exception or None, *outputs): what was done before an exception is not lost."""

@@ -17,6 +17,7 @@ FIXED = frozenset([bool, str, type(None), types.ModuleType])  # part of the key 
 HOLDS = frozenset([dict, list, tuple])  # where dicts may be
 PLAIN = NUMBERS | FIXED  # without a dtype and dimensions
 TOLD = PLAIN | {np.ndarray, *np.sctypeDict.values(), jnp.bfloat16.dtype.type}  # not of JAX
+SHORT = 16  # a list that may be one of layers, each with a use of its own
 CONCRETE = frozenset([ARRAY, np.ndarray, int, float, complex])
 
 
@@ -64,7 +65,10 @@ def signature(leaf, may_be_raw=False) -> tuple:
 
 
 def kinds(args, kwargs) -> tuple:
-    """What arguments are but for sizes and numbers: on these it depends how a function is cut."""
+    """What arguments are but for sizes and numbers: on these it depends how a function is cut.
+
+    The length of a log is a size: a list that grows with each call is cut once.
+    """
     found: list = [tuple(kwargs)]
     for value in (*args, *kwargs.values()):
         kind = type(value)
@@ -74,6 +78,12 @@ def kinds(args, kwargs) -> tuple:
             found.append(value.__code__)
         elif kind is ARRAY or kind is np.ndarray:
             found += (kind, value.dtype, value.ndim)
+        elif is_log(value):
+            arrays = type(value[0]) is ARRAY if value else False
+            found += (
+                list,
+                frozenset([(x.dtype, x.ndim) if arrays else type(x) for x in ends(value)]),
+            )
         else:
             leaves, tree = flatten(value)
             types_ = tuple(map(type, leaves))
@@ -86,6 +96,19 @@ def kinds(args, kwargs) -> tuple:
                 is_array = kind is ARRAY or isinstance(leaf, np.ndarray)
                 found += (kind, leaf.dtype, leaf.ndim) if is_array else (kind,)
     return tuple(found)
+
+
+def ends(value: list) -> list:
+    """The items of a list by which it is judged: a history of 10,000 losses is not gone over."""
+    return value if len(value) <= SHORT else [value[0], value[-1]]
+
+
+def is_log(value) -> bool:
+    """Whether a value is a list of numbers or text, or a long one of arrays: it may grow."""
+    if type(value) is not list:
+        return False
+    types_ = set(map(type, ends(value)))
+    return PLAIN.issuperset(types_) or (len(value) > SHORT and types_ == {ARRAY})
 
 
 def outer_kinds(args, kwargs) -> list:
