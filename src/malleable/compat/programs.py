@@ -337,6 +337,23 @@ def _calling() -> tuple[str, int, str] | None:
     return (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname) if frame else None
 
 
+def calling_file() -> str:
+    """The file of the code that calls JAX now, "" for none.
+
+    Unlike `place` it says so of a library that asks JAX to leave it out of tracebacks, as Equinox.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OF_JAX):
+        frame = frame.f_back
+    return frame.f_code.co_filename if frame else ""
+
+
+_OF_JAX = tuple(
+    f"{folder}{os.sep}"
+    for folder in (_NUMPY, pathlib.Path(jax.__file__).parent, pathlib.Path(__file__).parents[1])
+)
+
+
 def where(*eqns: Eqn) -> str:
     """`file.py:12 in fun`: what `place` gives, in words; "" for nothing."""
     found = place(*eqns)

@@ -28,8 +28,8 @@ def is_installed(fun: Any) -> bool:
     Both the caller and all that the function holds are theirs: a layer of a library that maps an
     activation over its units. Examples of it show the user nothing.
     """
-    here = compat.place()
-    if here is None or not _is_package(here[0]):
+    here = compat.calling_file()
+    if not here or not _is_package(here):
         return False
     return not _holds(fun, set(), 12, lambda file: not _is_package(file), _packages())
 
