@@ -8,6 +8,7 @@ that no result shows is named last, and said to be hidden. An Inf that the user 
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -216,20 +217,24 @@ def _check(fun, args, kwargs, large, inside) -> Callable[[list], tuple[bool, boo
             bad = jnp.array([*map(shown, outs), found]).any()
             return bad, jnp.array([*map(_nan, outs), False]).any()
 
-        return blame.compiled(check, once=False)  # in a training loop it runs again and again
+        return check
 
     chosen = check(everything if inside else results)
+    hasty = blame.compiled(chosen)
     try:
-        chosen.trace(program.consts, staged.args)
+        hasty.trace(program.consts, staged.args)
     except MalleableError as error:  # state cannot cross some control flow
         if not inside:
             raise
         note("no search for what no result shows", error.where, error.what)
         chosen = check(results)
+        hasty = blame.compiled(chosen)
+    lasting = blame.compiled(chosen, once=False)  # for a loop that asks at each step
+    asked = itertools.chain([hasty], itertools.repeat(lasting))
 
     def run(given):
         held = refs((*given, *program.consts))
-        suspected, certain = chosen(program.consts, given)
+        suspected, certain = next(asked)(program.consts, given)
         for ref, value in held:  # the check has run the program
             ref[...] = value
         return bool(suspected), bool(certain)
