@@ -28,8 +28,7 @@ class MarkerEffect(DebugEffect):
     __str__ = __repr__
 
 
-SOURCE, OPERATION, WATCH = MarkerEffect(), MarkerEffect(), MarkerEffect()
-# of markers that only supply a value; of others; of what says that a vmap came by
+SOURCE, OPERATION = MarkerEffect(), MarkerEffect()  # a marker that only supplies a value; others
 
 
 def has_marker(eqn: Eqn) -> bool:
@@ -99,7 +98,7 @@ def lane_watch(name: str, told: Callable) -> Primitive:
     prim = Primitive(name)
     prim.multiple_results = True
     prim.def_impl(lambda *_, **__: [])
-    prim.def_effectful_abstract_eval(lambda *_, **__: ([], {WATCH}))
+    prim.def_abstract_eval(lambda *_, **__: [])
     mlir.register_lowering(prim, lambda *_, **__: [])
 
     def batch(axis, args, dims, **params):

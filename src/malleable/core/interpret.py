@@ -208,14 +208,16 @@ def interpret(
         staged = stage_values(fun, book.markers, raises=False)(*args, **kwargs)
         frame = start(carry, feeds, shared, key)
         out = run_staged(staged, book, frame)
-        return out, frame.carry, results(frame)
+        state, writes = values.to_caller(frame, (frame.carry, results(frame)), staged.args)
+        return out, state, writes
 
     return interpreted
 
 
 def start(carry=(), feeds=None, shared=None, key=None) -> Frame:
     """The frame of a whole program."""
-    fed, same = ({path_of(name): x for name, x in (d or {}).items()} for d in (feeds, shared))
+    carry, feeds, shared = values.each(values.unwatched, (carry, feeds or {}, shared or {}))
+    fed, same = ({path_of(name): x for name, x in d.items()} for d in (feeds, shared))
     return Frame(carry, fed, same, key)
 
 

@@ -13,7 +13,15 @@ import jax
 from malleable import compat
 from malleable.core.interpret import Rule, Rulebook, Rules, results, run, start
 from malleable.core.marker import Marker
-from malleable.core.values import abstract, flatten, from_caller, has_values, is_value, to_caller
+from malleable.core.values import (
+    abstract,
+    flatten,
+    from_caller,
+    has_values,
+    is_value,
+    to_caller,
+    unwatched,
+)
 from malleable.python_source.changes import links, relinked, watching
 from malleable.signatures import P, R
 
@@ -57,6 +65,7 @@ def live(
     def lived(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:
         frame = start(carry, feeds, shared, key)
         leaves, tree = flatten((args, kwargs))
+        leaves = list(map(unwatched, leaves))
         from_caller(frame, leaves)
         twice = links((args, kwargs))
 
@@ -84,6 +93,6 @@ def live(
         changes.put_back((args, kwargs), new)
         if raised is not None:
             raise raised
-        return to_caller(frame, out, leaves), frame.carry, results(frame)
+        return to_caller(frame, (out, frame.carry, results(frame)), leaves)
 
     return lived

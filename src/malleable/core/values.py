@@ -5,14 +5,17 @@ stands for, and the type that two paths of a program can both end with. Rules ar
 values in `interpret.py`, and values cross control flow in `higher.py`.
 """
 
+import copy
 import dataclasses
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
@@ -22,6 +25,7 @@ from malleable.programs.types import type_text
 
 _UNTOLD = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)  # of a class
 VALUES: set[type] = set()  # the classes; empty where nobody has values
+WATCHED: set[type] = set()  # of these, those whose pytree has a place for a witness
 
 
 def value(cls: Any = None, /, *, static: str | Iterable[str] = ()) -> Any:
@@ -76,9 +80,64 @@ def value(cls: Any = None, /, *, static: str | Iterable[str] = ()) -> Any:
             what = "is no pytree: annotate its fields, or register it with jax.tree_util"
             what = f"has no field {sorted({*static} - {*names})[0]!r}" if names else what
             raise TypeError(f"{cls.__name__} {what}")
-        jax.tree_util.register_dataclass(cls, [n for n in names if n not in static], [*static])
+        shown = [n for n in names if n not in static]
+        if static:
+            _register(cls, shown, static)
+        else:
+            jax.tree_util.register_dataclass(cls, shown, [])
     VALUES.add(cls)
     return cls
+
+
+def _register(cls: type, shown: list[str], static: tuple[str, ...]) -> None:
+    """Make a class a pytree of the fields shown, and of a witness, if there is one (`Witness`)."""
+    WATCHED.add(cls)
+
+    def flatten(x):
+        seen = x.__dict__.get("_witness")
+        number, seen = ([], None) if seen is None else ([seen.number], replace(seen, number=None))
+        return [*(getattr(x, n) for n in shown), *number], (*(getattr(x, n) for n in static), seen)
+
+    def keyed(x):
+        fields, rest = flatten(x)
+        keys = map(jax.tree_util.GetAttrKey, [*shown, "_witness"])
+        return list(zip(keys, fields, strict=False)), rest
+
+    def unflatten(rest, fields):
+        *fixed, seen = rest
+        new = cls(**dict(zip([*shown, *static], [*fields[: len(shown)], *fixed], strict=True)))
+        return new if seen is None else seen.beside(new, fields[-1])
+
+    jax.tree_util.register_pytree_with_keys(cls, keyed, unflatten, flatten)
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A number that leaves a traced function with a value whose shape no field changes.
+
+    What stacks the value stacks the number, which says so: a `vmap` or a `scan` around.
+    """
+
+    number: Any = None
+    what: str = field(default="", compare=False)  # all are of one type, wherever they are from
+    where: str = field(default="", compare=False)
+
+    def beside(self, x, number):
+        """x, with this number; an error where it is a stack of them."""
+        if isinstance(number, jax.Array) and jnp.ndim(number):
+            hint = "put the `vmap` or `scan` inside of what is traced, or return an array"
+            problem = f"{self.what}, which stacks no field of its shape"
+            raise TransformError(problem, where=self.where, hint=hint)
+        object.__setattr__(x, "_witness", replace(self, number=number))
+        return x
+
+
+def unwatched(x):
+    """A value without its witness; anything else as it is."""
+    if type(x) in WATCHED and "_witness" in x.__dict__:
+        x = copy.copy(x)
+        del x.__dict__["_witness"]
+    return x
 
 
 def is_value(x: Any) -> bool:
@@ -120,8 +179,8 @@ def abstract(x):
 
 
 def as_operand(x):
-    """A number as an array; anything else as it is."""
-    return x if is_value(x) else compat.as_array(x)
+    """A number as an array, and a value without a witness."""
+    return unwatched(x) if is_value(x) else compat.as_array(x)
 
 
 def shapes(xs: Iterable) -> list[tuple]:
@@ -314,62 +373,50 @@ def to_caller(frame, tree, operands):
     """What a caller gets: a `vmap` or a `scan` around, if there is one, stacks it field by field.
 
     Where that is no stack by its `aval`: of a value whose shape no field changes, the array, and
-    a note of others. A function that is traced for a caller unknown keeps the value, and is
-    refused where a vmap batches it. operands: what the results may depend on.
+    a note of others. A function that is traced for a caller unknown keeps the value; one whose
+    shape no field changes gets a witness, or is the array. operands: what results may depend on.
     """
     lanes, staged = (compat.lane_counts(), compat.is_staging()) if VALUES else ([], False)
 
     def one(x):
         if not is_value(x) or stacks(x):
             return x
-        static, what = _is_static(x), f"returned {text_of(x)} to a `vmap` around"
-        if static and (lanes or compat.is_scan_body()):
-            return unstacked(frame, x, f"a `{'vmap' if lanes else 'scan'}` around")
-        if lanes:
-            note(what, frame.where, _NO_STACK)
-        else:
-            _watch(operands, what=what, where=frame.where, static=static, sizes=())
-        return x
+        what = f"returned {text_of(x)} to a `vmap` or `scan` around"
+        if not _is_static(x):
+            _tell(frame, lanes, operands, what, _NO_STACK)
+            return x
+        if lanes or compat.is_scan_body() or type(x) not in WATCHED:
+            return unstacked(frame, x, "a `vmap` or `scan` around")
+        return Witness(what=what, where=frame.where).beside(copy.copy(x), np.float32(0))
 
     return each(one, tree) if lanes or staged else tree
 
 
-def from_caller(frame, operands):
+def from_caller(frame, operands) -> None:
     """Leave a note where a `vmap` around may have been asked to cut a value without fields."""
     for x in operands if VALUES else ():
-        if not is_value(x) or jax.tree.leaves(x):
-            continue
-        what = f"took {text_of(x)} whole, in each lane of a `vmap`"
-        told: dict[str, Any] = {
-            "what": what,
-            "where": frame.where,
-            "static": False,
-            "sizes": tuple(typeof(x).shape),
-        }
-        for size in compat.lane_counts():
-            _meet_lanes(size, **told)
-        if compat.is_staging():
-            _watch(operands, **told)
+        if is_value(x) and not jax.tree.leaves(x):
+            what = f"took {text_of(x)} whole, in each lane of a `vmap`"
+            _tell(frame, compat.lane_counts(), operands, what, _NO_CUT, tuple(typeof(x).shape))
 
 
-def _watch(operands, **told) -> None:
-    traced = [x for x in jax.tree.leaves(operands) if isinstance(x, compat.Tracer)]
-    LANES.bind(*traced, **told)
+def _tell(frame, lanes, operands, what: str, why: str, sizes: tuple = ()) -> None:
+    """Leave a note now, of lanes around; else when a `vmap` batches what is traced here."""
+    told: dict[str, Any] = {"what": what, "where": frame.where, "why": why, "sizes": sizes}
+    for size in lanes:
+        _note_lanes(size, **told)
+    if compat.is_staging() and not lanes:
+        LANES.bind(*(x for x in jax.tree.leaves(operands) if isinstance(x, compat.Tracer)), **told)
 
 
-def _meet_lanes(size: int, what: str, where: str, static: bool, sizes: tuple) -> None:
-    if static:
-        hint = "put the `vmap` inside of the function that is traced, or return an array"
-        problem = f"{what}, which stacks no field of its shape"
-        raise TransformError(problem, where=where, hint=hint)
-    if not sizes:
-        note(what, where, _NO_STACK)
-    elif size in sizes:
-        note(what, where, "it has no field that `in_axes` could cut: give each lane its own inside")
+def _note_lanes(size: int, what: str, where: str, why: str, sizes: tuple) -> None:
+    if not sizes or size in sizes:
+        note(what, where, why)
 
 
-LANES = compat.lane_watch("lanes", _meet_lanes)
+LANES = compat.lane_watch("lanes", _note_lanes)
 _NO_STACK = "the stack is none by its `aval`: let only a `vmap` take it, or return an array"
+_NO_CUT = "it has no field that `in_axes` could cut: give each lane its own inside"
 
 
 def _is_static(x) -> bool:

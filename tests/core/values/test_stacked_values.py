@@ -104,7 +104,9 @@ TRACED = {
 def test_a_static_shape_out_of_what_is_traced_is_refused_by_a_vmap_around(name, in_axes):
     x = {"x": jnp.ones((3, 3))} if isinstance(in_axes[0], dict) else jnp.ones((3, 3))
     f = lambda x, z: TRACED[name](x["x"] if isinstance(x, dict) else x, z)
-    with pytest.raises(TransformError, match=r"returned Zero.* to a `vmap` around") as caught:
+    with pytest.raises(
+        TransformError, match=r"returned Zero.* to a `vmap` or `scan` around"
+    ) as caught:
         jax.vmap(f, in_axes=in_axes)(x, MAKE(jnp.ones(3)))
     assert "test_stacked_values.py" in caught.value.where
 
@@ -153,7 +155,7 @@ def test_layers_that_a_vmap_made_are_never_read_as_one_array():
 def test_a_static_shape_without_an_array_is_refused_by_a_vmap_around():
     cls = mal.value(type("Empty", (), {"__annotations__": {"n": int}, "aval": AVAL}), static="n")
     f = lambda x, z: mal.interpret(lambda z: z * 2.0, {lax.mul_p: lambda _, z, y, **__: z})(z)[0]
-    with pytest.raises(TransformError, match="a `vmap` around of `mul` meets Empty"):
+    with pytest.raises(TransformError, match="a `vmap` or `scan` around of `mul` meets Empty"):
         jax.vmap(f, in_axes=(0, None))(jnp.ones(4), cls(3))
 
 
@@ -164,3 +166,29 @@ def test_a_vmap_around_notes_what_is_no_stack_by_its_type():
         out = jax.vmap(f)(d)
     assert any("Diagonal" in n.what and "vmap" in n.what for n in notes)
     np.testing.assert_array_equal(jax.vmap(dense_of)(out), jax.vmap(lambda d: jnp.diag(d * d))(d))
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, mal.optimize])
+def test_a_static_shape_out_of_what_is_traced_is_refused_by_a_scan_around(wrap):
+    step = lambda c, x: (c, wrap(double)(x, MAKE(x))[1])
+    with pytest.raises(TransformError, match=r"returned Zero.* `scan` around") as caught:
+        lax.scan(step, 0, jnp.ones((4, 3)))
+    assert "test_stacked_values.py" in caught.value.where
+
+
+def test_a_static_shape_out_of_what_is_traced_may_stay_in_a_lane():
+    f = jax.jit(lambda x: double(x, MAKE(x))[1])
+    g = jax.jit(lambda x: mal.interpret(lambda z, x: z + x, ZERO)(f(x), x)[0])
+    rows = jnp.arange(12.0).reshape(4, 3)
+    np.testing.assert_array_equal(jax.vmap(g)(rows), rows)
+    np.testing.assert_array_equal(lax.map(g, rows), rows)
+
+
+def test_a_static_shape_out_of_what_is_traced_does_not_slow_down_its_calls():
+    f = jax.jit(lambda x: double(x, MAKE(x)))
+    assert not jax.make_jaxpr(f)(jnp.ones(3)).effects  # with effects, calls leave the fast path
+
+
+def test_the_carry_of_rules_is_stacked_as_an_array_too():
+    f = lambda x: mal.interpret(jnp.sin, {}, carry=MAKE(x))(x)[1]
+    assert jax.vmap(f)(jnp.ones((4, 3))).shape == (4, 3)
