@@ -1,45 +1,14 @@
 """Interval arithmetic: bounds on all that a program may give, loops included."""
 
-import functools
-
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 import malleable as mal
+from examples.values import interval_rules as on
+from examples.values.interval_rules import Interval, hi, lo
 
 
-@mal.value
-class Interval:
-    lo: jax.Array
-    hi: jax.Array
-    aval = property(lambda self: jax.typeof(self.lo))
-    lift = classmethod(lambda cls, x, like: cls(x, x))  # a number becomes one in a loop
-
-
-Some = Interval | jax.Array
-lo = lambda x: x.lo if isinstance(x, Interval) else x
-hi = lambda x: x.hi if isinstance(x, Interval) else x
-
-
-def rising(frame, *xs: Some, **params):
-    return Interval(frame.bind(*map(lo, xs)), frame.bind(*map(hi, xs)))
-
-
-def falling(frame, x: Interval, **params):
-    return Interval(frame.bind(x.hi), frame.bind(x.lo))
-
-
-def subtract(frame, x: Some, y: Some, **params):
-    return Interval(frame.bind(lo(x), hi(y)), frame.bind(hi(x), lo(y)))
-
-
-def corners(frame, x: Some, y: Some, **params):
-    ends = [frame.bind(a, b) for a in (lo(x), hi(x)) for b in (lo(y), hi(y))]
-    return Interval(functools.reduce(jnp.minimum, ends), functools.reduce(jnp.maximum, ends))
-
-
-def dot(frame, x: Some, y: Some, **params):
+def product(frame, x, y, **_):
     middle, radius = (lambda v: (lo(v) + hi(v)) / 2), (lambda v: (hi(v) - lo(v)) / 2)
     wide = frame.bind(radius(x), abs(middle(y)) + radius(y))
     wide += frame.bind(abs(middle(x)), radius(y))
@@ -47,16 +16,45 @@ def dot(frame, x: Some, y: Some, **params):
     return Interval(at - wide, at + wide)
 
 
-RISING = ["add", "max", "exp", "tanh", "sqrt", "reduce_sum", "broadcast_in_dim", "reshape"]
-RISING += ["squeeze", "slice", "dynamic_slice", "convert_element_type", "concatenate"]
-RULES = {getattr(lax, f"{name}_p"): rising for name in RISING}
-RULES |= {lax.neg_p: falling, lax.sub_p: subtract, lax.mul_p: corners, lax.div_p: corners}
-RULES |= {lax.dot_general_p: dot}
+def wave(frame, x, **_):  # of slope 1 at most
+    at, reach = frame.bind(jnp.nan_to_num((x.lo + x.hi) / 2)), (x.hi - x.lo) / 2
+    return Interval(jnp.maximum(at - reach, -1), jnp.minimum(at + reach, 1))
+
+
+RISING = """add add_any max min clamp exp exp2 expm1 log log1p tanh logistic sqrt cbrt erf erf_inv
+sinh asinh atan sign floor ceil round and or reduce_and reduce_or reduce_sum reduce_max reduce_min
+cumsum cummax cummin cumlogsumexp reduce_window_sum reduce_window_max concatenate pad copy split
+broadcast_in_dim reshape squeeze transpose rev slice convert_element_type stop_gradient"""
+MOVED = "sort gather dynamic_slice dynamic_update_slice scatter scatter-add"
+RULES = {  # by name: some have none in jax.lax
+    **dict.fromkeys(RISING.split(), on.rising),
+    **dict.fromkeys(MOVED.split(), on.moved),
+    **dict.fromkeys(["neg", "not", "rsqrt", "erfc"], on.falling),
+    **dict.fromkeys(["sub", "gt", "ge"], on.minus),
+    **dict.fromkeys(["lt", "le"], on.less),
+    **dict.fromkeys(["mul", "div"], on.corners),
+    **dict.fromkeys(["integer_pow", "square"], on.power),
+    **dict.fromkeys(["dot_general", "conv_general_dilated"], product),
+    **dict.fromkeys(["sin", "cos"], wave),
+    "abs": lambda frame, x: on.size(x),
+    "one_minus_square": lambda frame, x, **_: on.falling(frame, on.size(x)),
+    "is_finite": lambda frame, x: Interval(frame.bind(x.lo) & frame.bind(x.hi), x.lo == x.lo),
+    "eq": on.equal,
+    "ne": on.unequal,
+    "select_n": on.choice,
+}
+
+
+def ask(frame, *xs, **params):
+    name = frame.eqn.primitive.name
+    if name not in RULES:
+        raise frame.error(f"no bounds of `{name}` are known", "give RULES one for it")
+    return RULES[name](frame, *xs, **params)
 
 
 def bounds(fun):
     """bounds(fun)(*args): args are arrays or intervals, and so is what comes out."""
-    return lambda *args: mal.interpret(fun, RULES)(*args)[0]
+    return lambda *args: mal.interpret(fun, {Interval: ask})(*args)[0]
 
 
 def rnn(w, xs):

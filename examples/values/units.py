@@ -14,34 +14,51 @@ class Quantity:
     aval = property(lambda self: jax.typeof(self.x))
 
 
-Some = Quantity | jax.Array
+bare = lambda x: x.x if isinstance(x, Quantity) else x
+powers = lambda x: dict(x.unit) if isinstance(x, Quantity) else {}
+compared = lambda *xs, **_: bare(alike(*xs))
+raised = lambda frame, x, y=2, **_: quantity(frame.bind(x.x), **{u: y * p for u, p in x.unit})
 
 
 def quantity(x, **powers):
-    return Quantity(jnp.asarray(x), tuple(sorted((u, p) for u, p in powers.items() if p)))
+    unit = tuple(sorted((u, p) for u, p in powers.items() if p))
+    return Quantity(jnp.asarray(x), unit) if unit else x
 
 
-def parts(x):
-    return (x.x, dict(x.unit)) if isinstance(x, Quantity) else (x, {})
+def alike(frame, *xs, over=(), at=(), **_):
+    if others := [powers(x) for x in xs if powers(x) != powers(xs[0])]:
+        raise frame.error(f"units clash: {powers(xs[0])} and {others[0]}", "convert one of them")
+    return quantity(frame.bind(*over, *map(bare, xs), *at), **powers(xs[0]))
 
 
-def scaled(sign):
-    def rule(frame, x: Some, y: Some, **params):
-        (a, mine), (b, theirs) = parts(x), parts(y)
-        powers = {u: mine.get(u, 0) + sign * theirs.get(u, 0) for u in {*mine, *theirs}}
-        return quantity(frame.bind(a, b), **powers)
-
-    return rule
+def scaled(frame, x, y, *, sign=1, **_):
+    mine, theirs = powers(x), powers(y)
+    both = {u: mine.get(u, 0) + sign * theirs.get(u, 0) for u in {*mine, *theirs}}
+    return quantity(frame.bind(bare(x), bare(y)), **both)
 
 
-def alike(frame, *xs: Some, **params):
-    if len(units := {str(parts(x)[1]) for x in xs}) > 1:
-        raise frame.error(f"units clash: {' and '.join(sorted(units))}", "convert one of them")
-    return quantity(frame.bind(*(parts(x)[0] for x in xs)), **parts(xs[0])[1])
+ALIKE = """add add_any sub max min clamp neg abs reduce_sum reduce_max reduce_min cumsum cummax
+    concatenate stack pad broadcast_in_dim reshape squeeze transpose rev slice copy
+    convert_element_type"""
+BY_NAME = {  # some have no name in jax.lax
+    **dict.fromkeys(ALIKE.split(), alike),
+    **dict.fromkeys(["gt", "ge", "lt", "le", "eq", "ne", "sign"], compared),
+    **dict.fromkeys(["mul", "dot_general", "conv_general_dilated"], scaled),
+    **dict.fromkeys(["integer_pow", "square"], raised),
+    **dict.fromkeys(["dynamic_slice", "gather"], lambda frame, x, *at, **_: alike(frame, x, at=at)),
+    "div": lambda frame, x, y: scaled(frame, x, y, sign=-1),
+    "sqrt": lambda frame, x, **_: raised(frame, x, 0.5),
+    "select_n": lambda frame, which, *cases: alike(frame, *cases, over=[which]),
+}
 
 
-RULES = dict.fromkeys([lax.add_p, lax.sub_p, lax.max_p, lax.neg_p, lax.reduce_sum_p], alike)
-RULES |= {lax.mul_p: scaled(1), lax.dot_general_p: scaled(1), lax.div_p: scaled(-1)}
+def ask(frame, *xs, **params):
+    if (name := frame.eqn.primitive.name) not in BY_NAME:
+        raise frame.error(f"`{name}` is not known of units", "divide by a unit before")
+    return BY_NAME[name](frame, *xs, **params)
+
+
+RULES = {Quantity: ask}
 
 
 def fall(v, g, dt):

@@ -267,7 +267,7 @@ def _while(view: compat.While, book, frame, args):
             if jax.tree.leaves((end.carry, end.writes)):
                 ends = lambda mine, *xs: turn(mine, i, *xs)[-1]  # noqa: E731
                 _check_lanes(frame, jnp.shape(go), ends, mine, carry, consts, tests)
-            again = jnp.logical_and(go, again)
+            again = None if again is None else jnp.logical_and(go, again)
             outs, end.carry = _working(frame, go, (outs, end.carry), (carry, mine))
             end.writes = {q: _masked(frame, w, go) for q, w in end.writes.items()}
         return outs, again, end
@@ -276,16 +276,18 @@ def _while(view: compat.While, book, frame, args):
         (go,) = run_test(frame.enter(), [*tests, *carry])[0]
         return materialised(frame, go, "the test of a while loop")
 
-    # a test with state runs once before the loop, then at the end of each step
+    # a test with state runs once before the loop, then at the end of each step; one without, as
+    # JAX runs it: in front of each step, and for lanes in it again
     (go,), left = jax.eval_shape(run_test, frame.enter(), [*tests, *carry])
     go, before = values.typeof_abstract(go), frame.carry
-    plain = root is None and not go.shape and not jax.tree.leaves((before, left.writes))
+    plain = root is None and not jax.tree.leaves((before, left.writes))
     start = None if root is None else jnp.int32(0)
     if not plain:
         (go,) = thread(run_test, frame, [*tests, *carry])
         go = materialised(frame, go, "the test of a while loop")
     _check_carry(frame, before, frame.carry, "changes its type inside a while loop")
-    turned = lambda c, mine: one(mine, start, c, go)  # noqa: E731
+    at_work = lambda go, carry: test(carry) if plain and go.shape else go  # noqa: E731
+    turned = lambda c, mine: one(mine, start, c, at_work(go, c))  # noqa: E731
     carry, mine, (_, again, end) = _settle(frame, "a while loop", turned, carry)
     go, types, likes = values.vary_as(go, again), (carry, mine), again
     _check_modes(
@@ -294,14 +296,19 @@ def _while(view: compat.While, book, frame, args):
 
     def step(state):
         go, i, mine, folded, carry = state
-        carry, go, end = one(mine, i, carry, *((likes, None) if plain else (go,)))
+        go = at_work(likes if plain else go, carry)
+        carry, go, end = one(mine, i, carry, go, None if plain else tests)
         carry, mine = _retyped(frame, (carry, end.carry), types)
         folded = {q: _fold_in(frame, w, end.writes[q]) for q, w in folded.items()}
         return go, None if i is None else i + 1, mine, folded, carry
 
     folded = {q: _unwritten(w) for q, w in end.writes.items()}
     state = (None if plain else go, start, mine, folded, carry)
-    goes = lambda s: test(s[-1]) if plain else jnp.any(s[0])  # noqa: E731
+
+    def goes(state):
+        go = test(state[-1]) if plain else state[0]
+        return jnp.any(go) if go.shape else go
+
     _, _, frame.carry, folded, carry = lax.while_loop(goes, step, state)
     frame.changed = frame.changed or left.changed or end.changed
     for q, w in folded.items():

@@ -49,6 +49,34 @@ def test_intervals_enclose_an_rnn_and_a_newton_loop():
     assert (root.lo <= roots).all() and (roots <= root.hi).all()
 
 
+BOUNDED = {
+    "choices": lambda x: jnp.where(x > 0, x**2, -x) + jnp.where(jnp.isnan(x), 0, jnp.sign(x)),
+    "powers": lambda x: x**3 + x**4 - 1 / (x * x + 1) + jnp.sqrt(abs(x)),
+    "quotient by zero": lambda x: 1 / x,
+    "clamps": lambda x: jnp.clip(x, -0.3, 0.7) + jnp.minimum(x, 0.2) + jax.nn.relu(x),
+    "sums": lambda x: jnp.cumsum(x) + x.max() - x.min() + jnp.var(x) + jnp.median(x),
+    "softmax": lambda x: jnp.sort(jax.nn.softmax(x)),
+    "conv": lambda x: jnp.convolve(x, jnp.array([1.0, -2.0, 0.5])),
+    "places": lambda x: jnp.zeros(6).at[jnp.array([1, 2])].set(x[:2]).at[1].add(x[jnp.array(3)]),
+    "derivative": jax.grad(lambda x: jnp.sum(jnp.tanh(x) * jnp.sin(x))),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_hold_of_what_a_user_may_write(name):
+    f, x = BOUNDED[name], jnp.array([0.5, -1.0, 0.1, 2.0, -0.2, 0.0])
+    box = jax.jit(intervals.bounds(f))(intervals.Interval(x - 0.3, x + 0.3))
+    noise = jax.random.uniform(jax.random.key(0), (100, 6), minval=-0.3, maxval=0.3)
+    inner = jax.vmap(f)(x + noise)
+    assert (box.lo <= inner + 1e-4).all() and (inner <= box.hi + 1e-4).all()
+
+
+@pytest.mark.parametrize("f", [jnp.argmax, jnp.argsort, lambda x: x[x.astype(int)[0]], jnp.prod])
+def test_what_has_no_bounds_is_refused(f):
+    with pytest.raises(mal.TransformError, match=r"no bounds of|a place depends on"):
+        intervals.bounds(lambda x: f(x))(intervals.Interval(jnp.zeros(3), jnp.ones(3)))
+
+
 def test_lora_trains_its_leaves_alone_and_is_merged(printed):
     before, after = map(float, re.findall(r"[\d.]+", printed(lora)))
     assert after < before / 2
@@ -69,6 +97,22 @@ def test_units_clash_at_their_line(printed):
     at = int(re.search(r"units\.py:(\d+) in", line)[1])
     source = pathlib.Path(units.__file__).read_text().splitlines()
     assert "v + g * dt" in source[at - 1]
+
+
+def test_units_of_what_a_user_may_write():
+    x, y = jnp.array([1.0, -2.0, 3.0]), jnp.array([2.0, 2.0, -1.0])
+    fs = {
+        1: lambda x, y: jnp.where(x > y, x, abs(y)) + jnp.sqrt(x**2 + y**2) + jnp.sign(x) * y,
+        2: lambda x, y: jnp.sum(jnp.cumsum(x) * jnp.clip(x, -abs(y), abs(y))) + x @ y,
+        0: lambda x, y: jnp.exp((x - x.mean()) / x[jnp.array(0)]),
+    }
+    for power, f in fs.items():
+        out = mal.interpret(f, units.RULES)(units.quantity(x, m=1), units.quantity(y, m=1))[0]
+        np.testing.assert_allclose(units.bare(out), f(x, y), rtol=1e-5)
+        assert units.powers(out) == ({"m": power} if power else {})
+    for f in (lambda x: x > x * x, jnp.exp, lambda x: x + x**3):
+        with pytest.raises(mal.TransformError, match=r"units clash|not known of units"):
+            mal.interpret(f, units.RULES)(units.quantity(x, m=1))
 
 
 def test_symbolic_zeros_are_not_computed(printed):
