@@ -42,7 +42,13 @@ ROWS = {
         {"check"},
     ],
     "rewriting/boxes": [{"spans"}, {"dependence"}, {"blocks"}],
-    "rewriting/sharding": [{"placement"}, {"parts"}, {"local"}, {"steps", "layouts", "mapped"}],
+    "rewriting/sharding": [
+        {"placement"},
+        {"parts"},
+        {"made"},
+        {"local"},
+        {"steps", "layouts", "mapped"},
+    ],
     "rewriting/incremental": [{"forms"}, {"plan"}, {"run"}, {"."}],
     "rewriting/streaming": [{"strategy"}, {"region"}, {"schedule"}, {"emit"}, {"."}],
     "execution": [

@@ -244,6 +244,11 @@ def differentiable(aval) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
+def has_effects(eqn: Eqn) -> bool:
+    """Whether an equation does more than compute: to name an axis of a mesh is no effect."""
+    return any(not isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
+
+
 def is_ref(aval) -> bool:
     """Whether this is the type of a mutable reference (`jax.new_ref`)."""
     return hasattr(aval, "inner_aval")

@@ -21,6 +21,7 @@ from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of, is_key
 from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.machine import Machine, decided_for
+from malleable.rewriting.sharding.made import drawn_by_place, made_in_parts
 from malleable.rewriting.sharding.parts import (
     CALLS,
     PLACED,
@@ -44,6 +45,7 @@ from malleable.rewriting.sharding.parts import (
 from malleable.rewriting.sharding.placement import Placement, placed_as
 
 NAME = "on_devices"
+MADE = frozenset({"broadcast_in_dim", "iota", "random_bits"})  # by the place alone
 MADE_THERE = {"broadcast_in_dim", "iota"} | VARIED
 OPENED = CALLS | kind("control")  # also where all in them is whole
 WHY = "a program is left to XLA to partition"
@@ -138,6 +140,7 @@ def _axis(jaxpr, placed: Placement, name: str, batch) -> Axis | None:
         cut = any(is_part(ins[i]) for i in kept)
         rest = {v for i, (v, s) in rows if cut and i not in kept and is_part(s)}
         plan = planned(jaxpr, ins, k, consts, rest)
+        made_in_parts(jaxpr, plan, k)
         sent = cost(jaxpr, plan)
         variables = [v for v in jaxpr.jaxpr.outvars if not isinstance(v, compat.Literal)]
         for v in dict.fromkeys(variables):
@@ -399,29 +402,40 @@ class Writer:
     def made_there(self, value: Local, cuts):
         assert value.maker is not None
         eqn, operands = value.maker
-        if any(is_part(s) for s in value.states):
+        if any(is_part(s) for s in value.states) or eqn.primitive.name not in MADE:
             return None
         states = list(value.states)
         for i, dim in cuts:
             states[i] = dim
-        shape = local_shape(eqn.outvars[0].aval.shape, states, self.counts)
-        dims = {dim for _, dim in cuts}
         if eqn.primitive.name == "broadcast_in_dim":
             to = list(map(int, eqn.params["broadcast_dimensions"]))
             before = jnp.shape(operands[0].x)
-            if any(dim in to and before[to.index(dim)] != 1 for dim in dims):
+            if any(dim in to and before[to.index(dim)] != 1 for _, dim in cuts):
                 return None
-            x = operands[0].x
-            return rebind(eqn, [x], **self.unplaced(eqn), shape=shape)[0]
-        if eqn.primitive.name == "iota" and len(cuts) == 1:
-            ((i, dim),) = cuts
+        return self.made(eqn, operands, states)
+
+    def made(self, eqn, operands: Sequence[Local], states: Sequence[State]):
+        """What an equation makes of a place alone, where a device needs it."""
+        shape = local_shape(eqn.outvars[0].aval.shape, states, self.counts)
+        if eqn.primitive.name == "broadcast_in_dim":
+            return rebind(eqn, [operands[0].x], **self.unplaced(eqn), shape=shape)[0]
+        starts = [self.start(dim, size, states) for dim, size in enumerate(shape)]
+        if eqn.primitive.name == "iota":
             dtype, along = eqn.params["dtype"], eqn.params["dimension"]
-            rows = lax.broadcasted_iota(dtype, shape, along)
-            if along != dim:
-                return rows
-            at = lax.axis_index(self.names[i]) * shape[dim]
-            return rows + at.astype(dtype)
-        return None
+            rows, at = lax.broadcasted_iota(dtype, shape, along), starts[along]
+            return rows if at is None else rows + at.astype(dtype)
+        key = self.vary(operands[0], self.varying_axes([tuple(states)]))
+        rank = key.ndim
+        return drawn_by_place(eqn, key, starts[rank:], shape[rank:])
+
+    def start(self, dim: int, size: int, states: Sequence[State]):
+        """Where the part of a device begins, of so many elements of a dimension; None for 0."""
+        at = None
+        for name, count, s in zip(self.names, self.counts, states, strict=True):
+            if s == dim:
+                i = lax.axis_index(name)
+                at = i if at is None else at * count + i
+        return at if at is None else at * size
 
     def vary(self, value: Local, names: Sequence[str] | None = None):
         """The array, as one that varies over some axes of the mesh, or all of ours."""
@@ -456,6 +470,8 @@ class Writer:
         names = self.varying_axes([v.states for v in operands])
         if eqn.primitive.name == "reshard":
             results = [self.resharded(eqn, operands[0].x, outs[0])]
+        elif eqn.primitive.name in MADE and any(map(is_part, outs[0])):
+            results = [self.made(eqn, operands, outs[0])]
         elif not names:
             results = rebind(eqn, [v.x for v in operands], **self.unplaced(eqn))
         else:
@@ -475,8 +491,6 @@ class Writer:
         match name:
             case "sharding_constraint":
                 return [self.constrained(eqn, args[0], outs[0])]
-            case "broadcast_in_dim":
-                return rebind(eqn, args, **plain, shape=shape)
             case "reshape":
                 return rebind(eqn, args, **plain, new_sizes=shape)
             case "slice":

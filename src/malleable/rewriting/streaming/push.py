@@ -176,7 +176,7 @@ def _push_one(graph: Graph, node: Node, sinks, allow, options: Options) -> bool:
     view = compat.view(node.eqn)
     if not isinstance(view, compat.Scan) or view.length < 2 or is_ours(view.body):
         return False
-    if node.eqn.effects:
+    if compat.has_effects(node.eqn):
         note(STAYS, compat.where(node.eqn), "the scan has effects")
         return False
     taken = _take_last(graph, node, view)
