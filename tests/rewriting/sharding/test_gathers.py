@@ -125,3 +125,28 @@ def test_parameters_are_not_gathered_along_an_axis_without_the_batch():
     params = jax.device_put((np.ones((16, 32), "f"), np.ones((32, 16), "f")), on("model"))
     x = jax.device_put(np.ones((64, 16), "f"), on("data"))
     check(jax.grad(loss), mal.optimize(jax.grad(loss), mal.defer_collectives), params, x)
+
+
+def test_an_accumulator_that_starts_at_a_value_is_summed_once():
+    def accumulated(start, w, xs):
+        def step(total, x):
+            value, slope = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+            return (total[0] + value, 0.9 * total[1] + slope), None
+
+        return lax.scan(step, (jnp.float32(3), start), xs)[0]
+
+    args = put(0, (16, 16)), put(1, (16, 16)), put(2, (12, 64, 16), None, "d")
+    before, after = check(accumulated, mal.optimize(accumulated, mal.defer_collectives), *args)
+    assert before.times >= 12 and after.times <= 2
+
+
+def test_weights_that_a_loop_trains_are_not_summed_more_often():
+    def descended(w, xs):
+        def step(w, x):
+            return w - 0.1 * jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w), None
+
+        return lax.scan(step, w, xs)[0]
+
+    args = put(0, (16, 16)), put(2, (12, 64, 16), None, "d")
+    before, after = check(descended, mal.optimize(descended, mal.defer_collectives), *args)
+    assert after.times <= before.times

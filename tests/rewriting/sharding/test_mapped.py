@@ -144,3 +144,17 @@ def test_sums_over_several_axes_are_made_once(checked):
     plain = on_devices(local, checked)
     before, after = check(plain, deferred(plain), *ARGS)
     assert (before, after) == (12, 1)
+
+
+@checked_or_not
+def test_an_accumulator_that_starts_at_a_value_is_summed_once(checked):
+    def local(w, xs):
+        def step(acc, x):
+            mine = lax.pcast(w, "data", to="varying") if checked else w
+            grad = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(mine)
+            return 0.5 * acc + lax.pmean(grad, "data"), None
+
+        return lax.scan(step, w, xs)[0]
+
+    plain = on_devices(local, checked)
+    assert check(plain, deferred(plain), *ARGS) == [12, 1]

@@ -55,7 +55,9 @@ def _inside_maps(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     """The program with fewer sums in what it maps over devices, wherever that is."""
 
     def chosen(eqn: compat.Eqn) -> Pass:
-        return deferred_sums if eqn.primitive.name == "shard_map" else _inside_maps
+        if eqn.primitive.name != "shard_map":
+            return _inside_maps
+        return lambda body: deferred_sums(body, eqn.params["in_specs"])
 
     return with_bodies_by(chosen, jaxpr)
 

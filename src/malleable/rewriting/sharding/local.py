@@ -343,7 +343,7 @@ class Writer:
 
     def as_(self, value: Local, want: Sequence[State]) -> Local:
         """The value in another state: summed over the devices, or a part cut from what is whole."""
-        value = self.scattered(value, want)
+        value = self.scattered(self.on_first(value, want), want)
         sums = [
             name
             for name, s, w in zip(self.names, value.states, want, strict=True)
@@ -366,6 +366,18 @@ class Writer:
         for i, dim in cuts:
             states[i] = dim
         return Local(self.cut(value, cuts), tuple(states))
+
+    def on_first(self, value: Local, want: Sequence[State]) -> Local:
+        """The value as a sum where it is to be one: on the first device, and 0 on the others."""
+        spread = [i for i, s in enumerate(value.states) if s == WHOLE and want[i] == SUM]
+        for i in spread:
+            x = self.vary(value, [self.names[i]])
+            x = jnp.where(self.is_first(i), x, jnp.zeros_like(x))
+            value = Local(x, (*value.states[:i], SUM, *value.states[i + 1 :]))
+        return value
+
+    def is_first(self, i: int):
+        return lax.axis_index(self.names[i]) == 0
 
     def scattered(self, value: Local, want: Sequence[State]) -> Local:
         """The value, summed over the devices where each is to have a part of the sum."""

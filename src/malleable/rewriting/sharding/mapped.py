@@ -7,6 +7,7 @@ psum leaves a SUM, which is summed where something needs the whole of it.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from jax import lax
 from jax import numpy as jnp
@@ -34,6 +35,7 @@ from malleable.rewriting.sharding.parts import (
     entered_on_parts,
     is_undivided,
     linear,
+    names_of,
     of_wholes,
     planned,
     ruled_by,
@@ -55,21 +57,28 @@ def _axes(eqn: compat.Eqn) -> tuple[str, ...]:
     return tuple(axes) if all(isinstance(a, str) for a in axes) else ()
 
 
-def deferred_sums(body: compat.Jaxpr) -> compat.Jaxpr:
-    """The program of a device, with sums behind loops where their steps only add them up."""
+def deferred_sums(body: compat.Jaxpr, specs: Sequence[Any] = ()) -> compat.Jaxpr:
+    """The program of a device, with sums behind loops where their steps only add them up.
+
+    specs: of each argument, where it is, if that is known: what is nowhere in parts is the same on
+    all devices, also where types do not say so.
+    """
     for axes in sums_over_devices(body):
-        body = _deferred_along(axes, body)
+        body = _deferred_along(axes, body, specs)
     return body
 
 
-def _deferred_along(axes: tuple[str, ...], body: compat.Jaxpr) -> compat.Jaxpr:
+def _deferred_along(axes: tuple[str, ...], body: compat.Jaxpr, specs) -> compat.Jaxpr:
     summed = [v for eqn in every(body.eqns) if _axes(eqn) == axes for v in eqn.invars]
     checked = any(compat.varying(v.aval) for v in summed)
     rule = _Rule(axes, checked)
     raw = body.jaxpr
+    ins = [rule.given(v) for v in raw.invars]
+    for i, spec in enumerate(specs):
+        ins[i] = ins[i] if {n for e in spec for n in names_of(e)} & {*axes} else WHOLE
     with ruled_by(rule.step):
         try:
-            plan = planned(body, [rule.given(v) for v in raw.invars], 1, [WHOLE] * len(body.consts))
+            plan = planned(body, ins, 1, [WHOLE] * len(body.consts))
         except Apart as why:
             note("a collective stays in a loop", compat.where(why.eqn or body.eqns[0]), why.why)
             return body
@@ -149,6 +158,9 @@ class _MappedWriter(Writer):
 
     def summed(self, x, names):
         return lax.psum(self.vary(Local(x, (SUM,))), self.rule.axes)
+
+    def is_first(self, i: int):
+        return lax.axis_index(self.rule.axes) == 0
 
     def pack(self, values: Sequence[Local]) -> list:
         return [(v.x,) for v in values]

@@ -132,7 +132,7 @@ def planned(
             v
             for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True)
             for v, want in zip(eqn.invars, step.wants, strict=True)
-            if want == SUM and v in asked
+            if want == SUM and not isinstance(v, compat.Literal) and v in asked
         }
         if twice <= early:
             return plan
@@ -262,8 +262,9 @@ def _is_by_element(eqn) -> bool:
 def of_wholes(eqn, ins) -> list[State]:
     """Results of whole operands: whole, and 0 where that is plain to see."""
     name = eqn.primitive.name
-    needed = ins if name == "mul" else ins[:1]  # 0 times infinity is none
-    zero = name in STAYS_ZERO and bool(ins) and all(s == ZERO for s in needed)
+    rows = list(zip(eqn.invars, ins, strict=True))
+    needed = [s for v, s in rows if not _is_number(v)] if name == "mul" else ins[:1]
+    zero = name in STAYS_ZERO and bool(needed) and all(s == ZERO for s in needed)
     return [ZERO if zero else WHOLE] * len(eqn.outvars)
 
 
@@ -556,14 +557,33 @@ def _scan_on_parts(eqn, loop, ins, k) -> PartsStep:
         known = [WHOLE] * len(loop.body.consts)
         return planned(loop.body, (*consts, *carry, *rows), k, known)
 
-    plan, state = _settled(eqn, body, carry, n)
+    plan, state = _settled(eqn, loop.body, body, carry, n)
     ys = [s + 1 if is_part(s) else (WHOLE if s == ZERO else s) for s in plan.outs[n:]]
     wants = _merged(eqn, loop, consts, state, xs)
     return PartsStep(wants, (*state, *ys), (plan,))
 
 
-def _settled(eqn, body: Callable, carry, n) -> tuple[PartsPlan, list[State]]:
-    """The plan of a loop whose carry has the same state before a step and after it."""
+def _settled(eqn, program, body: Callable, carry, n) -> tuple[PartsPlan, list[State]]:
+    """The plan of a loop whose carry has the same state before a step and after it.
+
+    A value to which steps only add sums starts as one: one device has it, and the others 0.
+    """
+    plan, state = _fixpoint(eqn, body, carry, n)
+    sent = _sums_in(program, plan, state)
+    if not sent or WHOLE not in carry:
+        return plan, state
+    from_zero = [ZERO if s == WHOLE else s for s in carry]
+    try:
+        _, hoped = _fixpoint(eqn, body, from_zero, n)
+        start = [h if s == WHOLE and h == SUM else s for s, h in zip(carry, hoped, strict=True)]
+        other, found = _fixpoint(eqn, body, start, n)
+    except Apart:
+        return plan, state
+    kept = all(b == SUM for a, b in zip(start, found, strict=True) if a == SUM)
+    return (other, found) if kept and _sums_in(program, other, found) < sent else (plan, state)
+
+
+def _fixpoint(eqn, body: Callable, carry, n) -> tuple[PartsPlan, list[State]]:
     state = list(carry)
     while True:
         plan = body(state)
@@ -571,6 +591,13 @@ def _settled(eqn, body: Callable, carry, n) -> tuple[PartsPlan, list[State]]:
         if new == state:
             return plan, state
         state = new
+
+
+def _sums_in(program, plan: PartsPlan, state) -> float:
+    """How many sums over the devices a step of a loop makes."""
+    into = Cost()
+    _body(program, plan, (*state, *plan.outs[len(state) :]), 1, into)
+    return sum(row.times for row in into.late)
 
 
 def _merged(eqn, loop, *parts) -> tuple[State, ...]:
@@ -588,7 +615,7 @@ def _while_on_parts(eqn, loop, ins, k) -> PartsStep:
     def body(carry):
         return planned(loop.body, (*consts, *carry), k, [WHOLE] * len(loop.body.consts))
 
-    plan, state = _settled(eqn, body, carry, len(carry))
+    plan, state = _settled(eqn, loop.body, body, carry, len(carry))
     test = planned(loop.cond, (*tests, *state), k, [WHOLE] * len(loop.cond.consts))
     if is_part(test.outs[0]):
         raise Apart("how often a loop runs differs between the devices", eqn)

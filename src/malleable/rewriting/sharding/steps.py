@@ -171,6 +171,18 @@ class StepWriter(Writer):
     def summed(self, x, names):
         raise Apart("a sum over the batch is used in each of its steps")
 
+    def is_first(self, i: int):
+        if self.t is None:
+            raise self.timeless()
+        return self.t == 0
+
+    def timeless(self) -> TransformError:
+        return TransformError(
+            "a derivative rule needs a part of the batch that only the step knows",
+            where=self.where,
+            hint="put microbatch behind the gradient: optimize(jax.grad(loss), microbatch(n))",
+        )
+
     def custom_jvp(self, eqn, view, steps, operands, outs) -> list[Local]:
         """As on devices; a rule outlives the step, so it does not know which step it is."""
         timeless = StepWriter(self.counts[0], self.plan, None, self.spread)
@@ -185,11 +197,7 @@ class StepWriter(Writer):
         if value.maker is not None and (made := self.made_there(value, cuts)) is not None:
             return made
         if self.t is None:
-            raise TransformError(
-                "a derivative rule needs a part of the batch that only the step knows",
-                where=self.where,
-                hint="put microbatch behind the gradient: optimize(jax.grad(loss), microbatch(n))",
-            )
+            raise self.timeless()
         x = jnp.asarray(value.x)
         if self.spread and x.shape[dim] != self.extent():
             raise Apart("a batch over devices is merged with another dimension")
