@@ -67,7 +67,7 @@ def _merged(eqn, sides, numbers, *operands) -> list:
         lax.reshape(x, [prod(x.shape[d] for d in group) for group in side])
         for x, side in zip(operands, sides, strict=True)
     ]
-    (out,) = rebind(eqn, flat, dimension_numbers=numbers)
+    (out,) = rebind(eqn, flat, dimension_numbers=numbers, out_sharding=None)
     whole: Any = eqn.outvars[0].aval
     return [lax.reshape(out, whole.shape)]
 
