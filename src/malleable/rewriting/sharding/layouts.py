@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from malleable import compat
 from malleable.errors import TransformError
 from malleable.programs.evaluate import evaluate
-from malleable.rewriting.sharding.local import OPENED, state_of_constant, state_on
+from malleable.rewriting.sharding.local import state_of_constant, state_on
 from malleable.rewriting.sharding.parts import (
     SUM,
     WHOLE,
@@ -27,6 +27,7 @@ from malleable.rewriting.sharding.parts import (
     step_on_parts,
 )
 from malleable.rewriting.sharding.placement import Placement
+from malleable.rewriting.sharding.writer import OPENED
 
 UNKNOWN = "unknown"
 SAYS = {"sharding_constraint": "sharding", "reshard": "dst_sharding"}

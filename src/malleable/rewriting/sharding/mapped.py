@@ -18,7 +18,7 @@ from malleable.programs.equations import every
 from malleable.programs.primitives import has
 from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.slices import rebind, typed
-from malleable.rewriting.sharding.local import OPENED, Axis, Local, Writer, fewer_sums
+from malleable.rewriting.sharding.local import fewer_sums
 from malleable.rewriting.sharding.parts import (
     OWN,
     SENT,
@@ -40,6 +40,7 @@ from malleable.rewriting.sharding.parts import (
     planned,
     ruled_by,
 )
+from malleable.rewriting.sharding.writer import OPENED, Axis, Local, Writer
 
 SUMS = SENT & has("sum")
 

@@ -14,7 +14,6 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.errors import TransformError
 from malleable.rewriting.graph.slices import rebind, typed
-from malleable.rewriting.sharding.local import Axis, Local, Writer, on_any_mesh
 from malleable.rewriting.sharding.parts import (
     SUM,
     VARIED,
@@ -28,6 +27,7 @@ from malleable.rewriting.sharding.parts import (
     planned,
     wholes_cut,
 )
+from malleable.rewriting.sharding.writer import Axis, Local, Writer, on_any_mesh
 
 
 def in_steps(program: compat.Jaxpr, ins: Sequence[State], n: int, spread: bool) -> compat.Jaxpr:
