@@ -150,3 +150,30 @@ def test_weights_that_a_loop_trains_are_not_summed_more_often():
     args = put(0, (16, 16)), put(2, (12, 64, 16), None, "d")
     before, after = check(descended, mal.optimize(descended, mal.defer_collectives), *args)
     assert after.times <= before.times
+
+
+def summed_slopes(w, xs):
+    slope = jax.grad(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2))
+    return lax.scan(lambda total, x: (total + slope(w, x), None), jnp.zeros_like(w), xs)[0]
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_sums_that_are_said_to_be_in_parts_are_scattered(kind):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(kind,))
+    there = NamedSharding(mesh, PartitionSpec("d"))
+    say = lax.with_sharding_constraint if kind == AxisType.Auto else jax.sharding.reshard
+    args = put(1, (16, 16)), put(2, (12, 64, 16), None, "d")
+    with jax.set_mesh(mesh):
+        args = [jax.device_put(x, NamedSharding(mesh, x.sharding.spec)) for x in args]
+        program = lambda w, xs: say(summed_slopes(w, xs), there)
+        _, after = check(program, mal.optimize(program, mal.defer_collectives), *args)
+    assert [row.kind for row in after.rows] == ["reduce-scatter"] and after.times == 1
+
+
+def test_constants_that_are_said_to_be_in_parts_are_made_there():
+    def program(w, xs):
+        zeros = lax.with_sharding_constraint(w * 0, NamedSharding(MESH, PartitionSpec("d")))
+        return summed_slopes(w, xs) + zeros
+
+    args = put(1, (16, 16)), put(2, (12, 64, 16), None, "d")
+    check(program, mal.optimize(program, mal.defer_collectives), *args)

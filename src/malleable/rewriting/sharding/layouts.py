@@ -16,6 +16,7 @@ from malleable.errors import TransformError
 from malleable.programs.evaluate import evaluate
 from malleable.rewriting.sharding.local import state_of_constant, state_on
 from malleable.rewriting.sharding.parts import (
+    SAYS,
     SUM,
     WHOLE,
     ZERO,
@@ -30,7 +31,6 @@ from malleable.rewriting.sharding.placement import Placement
 from malleable.rewriting.sharding.writer import OPENED
 
 UNKNOWN = "unknown"
-SAYS = {"sharding_constraint": "sharding", "reshard": "dst_sharding"}
 
 
 class Layouts:

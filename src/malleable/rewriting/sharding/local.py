@@ -23,6 +23,7 @@ from malleable.rewriting.sharding.parts import (
     PartsPlan,
     Sent,
     State,
+    along,
     cost,
     is_part,
     local_shape,
@@ -116,7 +117,8 @@ def _axis(jaxpr, placed: Placement, name: str, batch) -> Axis | None:
         kept = batch or ()
         cut = any(is_part(ins[i]) for i in kept)
         rest = {v for i, (v, s) in rows if cut and i not in kept and is_part(s)}
-        plan = planned(jaxpr, ins, k, consts, rest)
+        with along(name):
+            plan = planned(jaxpr, ins, k, consts, rest)
         made_in_parts(jaxpr, plan, k)
         sent = cost(jaxpr, plan)
         variables = [v for v in jaxpr.jaxpr.outvars if not isinstance(v, compat.Literal)]

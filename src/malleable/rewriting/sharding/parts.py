@@ -42,6 +42,7 @@ STAYS_ZERO |= VARIED
 RULED = frozenset({"custom_jvp_call", "custom_vjp_call"})
 PLACED = ("sharding", "out_sharding")  # parameters that say where a result is on a mesh
 SCATTERS = frozenset({"scatter-add"})
+SAYS = {"sharding_constraint": "sharding", "reshard": "dst_sharding"}  # where a value is to be
 
 
 class Apart(Exception):
@@ -230,6 +231,8 @@ def is_part(state: State) -> TypeGuard[int]:
 def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
     """How one equation runs, given the states of its operands."""
     name = eqn.primitive.name
+    if name in SAYS:
+        return _said_on_parts(eqn, ins[0], k)
     if all(map(is_undivided, ins)):
         view = compat.view(eqn) if name in RULED else None
         if isinstance(view, compat.CustomJvp):
@@ -251,6 +254,29 @@ def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
         return PartsStep(tuple(settled), (WHOLE,) * len(eqn.outvars))
     wants, outs = _through(eqn, settled, k)
     return PartsStep(tuple(wants), tuple(outs))
+
+
+def _said_on_parts(eqn, state: State, k: int) -> PartsStep:
+    """A constraint on where a value is: what is not in parts yet is there as it says."""
+    spec = getattr(eqn.params[SAYS[eqn.primitive.name]], "spec", ())
+    said = next((d for d, e in enumerate(spec) if _along.get() in names_of(e)), None)
+    if is_part(state) or said is None or shapes(eqn.invars)[0][said] % k:
+        settled = WHOLE if state == SUM else state
+        return PartsStep((settled,), (settled,))  # taken apart by axes where it is run
+    return PartsStep((said,), (said,))
+
+
+_along: contextvars.ContextVar[str | None] = contextvars.ContextVar("_along", default=None)
+
+
+@contextlib.contextmanager
+def along(name: str) -> Iterator[None]:
+    """Plan along this axis of a mesh."""
+    token = _along.set(name)
+    try:
+        yield
+    finally:
+        _along.reset(token)
 
 
 def _is_by_element(eqn) -> bool:
@@ -327,8 +353,6 @@ def _through(eqn: compat.Eqn, ins: list[State], k: int) -> tuple[list[State], li
     sizes = shapes(eqn.invars)
     if name == "optimization_barrier" or name in VARIED:
         return ins, ins
-    if name == "sharding_constraint":
-        return ins, ins  # taken apart by axes where it is run
     if name in SCATTERS:
         return _scatter_on_parts(eqn, ins, k)
     tables = rel(eqn)

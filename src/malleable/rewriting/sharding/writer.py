@@ -279,6 +279,8 @@ class Writer:
         names = self.varying_axes([v.states for v in operands])
         if eqn.primitive.name == "reshard":
             results = [self.resharded(eqn, operands[0].x, outs[0])]
+        elif eqn.primitive.name == "sharding_constraint":
+            results = [self.constrained(eqn, operands[0].x, outs[0])]
         elif eqn.primitive.name in MADE and any(map(is_part, outs[0])):
             results = [self.made(eqn, operands, outs[0])]
         elif not names:
@@ -298,8 +300,6 @@ class Writer:
         shape = local_shape(eqn.outvars[0].aval.shape, outs[0], self.counts)
         plain = self.unplaced(eqn)
         match name:
-            case "sharding_constraint":
-                return [self.constrained(eqn, args[0], outs[0])]
             case "reshape":
                 return rebind(eqn, args, **plain, new_sizes=shape)
             case "slice":
@@ -343,8 +343,7 @@ class Writer:
 
     def unplaced(self, eqn) -> dict[str, Any]:
         """Parameters that say where a result is, without what they say of our axes."""
-        said = PLACED if eqn.primitive.name != "sharding_constraint" else ()
-        given = {name: eqn.params[name] for name in said if eqn.params.get(name) is not None}
+        given = {name: eqn.params[name] for name in PLACED if eqn.params.get(name) is not None}
         if not compat.is_explicit():
             return dict.fromkeys(given)
         mesh = jax.sharding.get_abstract_mesh()
