@@ -158,3 +158,44 @@ def test_an_accumulator_that_starts_at_a_value_is_summed_once(checked):
 
     plain = on_devices(local, checked)
     assert check(plain, deferred(plain), *ARGS) == [12, 1]
+
+
+def scattered(w, xs, scale=lambda g: g):
+    """Gradients of which each device keeps a part, scattered in each step."""
+
+    def step(total, x):
+        slope = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+        part = lax.psum_scatter(slope, "data", scatter_dimension=0, tiled=True)
+        return total + scale(part), None
+
+    return lax.scan(step, w[:8], xs)[0]
+
+
+@pytest.mark.parametrize("scale", [lambda g: g, lambda g: -g * 3 / 4], ids=["plain", "scaled"])
+@pytest.mark.parametrize("where", ["around", "inside"])
+def test_sums_of_steps_are_scattered_once(scale, where):
+    local = lambda w, xs: scattered(lax.pcast(w, "data", to="varying"), xs, scale)
+    plain = on_devices(local, True, P("data"))
+    ours = deferred(plain) if where == "around" else on_devices(deferred(local), True, P("data"))
+    assert check(plain, ours, *ARGS) == [12, 1]
+
+
+def test_rows_that_steps_add_up_are_gathered_once():
+    def local(w, xs):
+        start = lax.pcast(jnp.ones((8, 16)), "data", to="varying")
+        add = lambda total, x: (total + lax.all_gather(x, "data", tiled=True), None)
+        return lax.scan(add, start, xs)[0]
+
+    plain = on_devices(local, True, P("data"))
+    assert check(plain, deferred(plain), *ARGS) == [12, 1]
+
+
+def test_what_each_step_gathers_and_uses_leaves_a_note():
+    def local(w, xs):
+        step = lambda total, x: (jnp.sin(total + lax.all_gather(x, "data", tiled=True)), None)
+        return lax.scan(step, lax.pcast(jnp.ones((8, 16)), "data", to="varying"), xs)[0]
+
+    plain = on_devices(local, True, P("data"))
+    with mal.listen() as notes:
+        assert check(plain, deferred(plain), *ARGS) == [12, 12]
+    assert any("collective" in n.what and "test_mapped.py" in n.where for n in notes)

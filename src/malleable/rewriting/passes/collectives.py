@@ -8,10 +8,11 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import listen, note, unheard
 from malleable.programs.equations import every
-from malleable.rewriting.passes.passes import Pass, configurable, with_bodies_by
+from malleable.rewriting.passes.passes import Pass, configurable, in_bodies, with_bodies_by
 from malleable.rewriting.sharding.local import localized
-from malleable.rewriting.sharding.mapped import deferred_sums, sums_over_devices
-from malleable.rewriting.sharding.parts import WHOLE, Apart, State
+from malleable.rewriting.sharding.mapped import deferred_sums
+from malleable.rewriting.sharding.moved import moved_behind
+from malleable.rewriting.sharding.parts import SENT, WHOLE, Apart, State
 from malleable.rewriting.sharding.placement import Placement
 from malleable.rewriting.sharding.steps import in_steps
 
@@ -32,9 +33,9 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     What cannot be moved leaves a note at its line. The order of sums changes, nothing else.
     Source: Rajbhandari et al., "ZeRO", SC 2020; XLA's WhileLoopAllReduceCodeMotion.
     """
-    if sums_over_devices(jaxpr):
+    if any(eqn.primitive.name in SENT for eqn in every(jaxpr.eqns)):
         mapped = any(eqn.primitive.name == "shard_map" for eqn in every(jaxpr.eqns))
-        return _inside_maps(jaxpr) if mapped else deferred_sums(jaxpr)
+        return _inside_maps(jaxpr) if mapped else _of_device(jaxpr)
     placed = Placement.current()
     if any(eqn.primitive.name == "shard_map" for eqn in jaxpr.eqns):
         return jaxpr
@@ -51,13 +52,18 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     return localized(jaxpr, placed, fewer=True, batch=guesses[-1]) or jaxpr
 
 
+def _of_device(body: compat.Jaxpr, specs: Sequence = ()) -> compat.Jaxpr:
+    """The program that is mapped over devices, with fewer collectives in its loops."""
+    return in_bodies(moved_behind)(deferred_sums(body, specs))
+
+
 def _inside_maps(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     """The program with fewer sums in what it maps over devices, wherever that is."""
 
     def chosen(eqn: compat.Eqn) -> Pass:
         if eqn.primitive.name != "shard_map":
             return _inside_maps
-        return lambda body: deferred_sums(body, eqn.params["in_specs"])
+        return lambda body: _of_device(body, eqn.params["in_specs"])
 
     return with_bodies_by(chosen, jaxpr)
 

@@ -72,7 +72,7 @@ def _hoist(jaxpr, limit):
             loop = move(view, node, limit)
             if loop is None:
                 continue
-            if node.eqn.effects:
+            if compat.has_effects(node.eqn):
                 note("left a loop as it is", compat.where(node.eqn), "it has effects")
                 continue
             new = graph.trace(loop, node.ins, node, "hoist")
@@ -159,7 +159,7 @@ def _split(body: compat.Jaxpr, constant: list[bool], limit: int, maybe: bool = F
     for eqn in reversed(program.eqns):
         if eqn.outvars and eqn.outvars[0] in moved:
             continue
-        if eqn.effects or any(v in needed for v in eqn.outvars):
+        if compat.has_effects(eqn) or any(v in needed for v in eqn.outvars):
             rest.append(eqn)
             needed.update(_variables(eqn.invars))
     frontier = [v for v in moved if v in needed]
@@ -167,7 +167,7 @@ def _split(body: compat.Jaxpr, constant: list[bool], limit: int, maybe: bool = F
         return None
     consts = dict(zip(program.constvars, body.consts, strict=True))
     ahead = [eqn for eqn in program.eqns if all(v in source for v in eqn.outvars)]
-    ahead = [eqn for eqn in ahead if eqn.outvars and not eqn.effects]
+    ahead = [eqn for eqn in ahead if eqn.outvars and not compat.has_effects(eqn)]
     before = compat.dce(compat.program(body, ahead, frontier, consts))
     inside = compat.program(body, rest[::-1], program.outvars, consts | dict.fromkeys(frontier))
     return Split(before, inside)
@@ -180,4 +180,4 @@ def _variables(atoms) -> dict:
 def _may_move(eqn, maybe: bool) -> bool:
     """Whether an equation may run where it is not sure to have run; maybe: no step may run."""
     stays = PLACED | {"while"} if maybe else PLACED
-    return not any(e.effects or e.primitive.name in stays for e in every([eqn]))
+    return not any(compat.has_effects(e) or e.primitive.name in stays for e in every([eqn]))

@@ -208,7 +208,7 @@ def _state(atom, states) -> State:
     return states[atom]
 
 
-def _is_number(atom) -> bool:
+def is_number(atom) -> bool:
     """Whether an operand is a number that is written there: finite, and not 0."""
     if not isinstance(atom, compat.Literal) or np.shape(atom.val) != ():
         return False
@@ -289,7 +289,7 @@ def of_wholes(eqn, ins) -> list[State]:
     """Results of whole operands: whole, and 0 where that is plain to see."""
     name = eqn.primitive.name
     rows = list(zip(eqn.invars, ins, strict=True))
-    needed = [s for v, s in rows if not _is_number(v)] if name == "mul" else ins[:1]
+    needed = [s for v, s in rows if not is_number(v)] if name == "mul" else ins[:1]
     zero = name in STAYS_ZERO and bool(needed) and all(s == ZERO for s in needed)
     return [ZERO if zero else WHOLE] * len(eqn.outvars)
 
@@ -306,9 +306,9 @@ def linear(eqn: compat.Eqn, ins: list[State]) -> PartsStep | None:
     if name in ADDED:
         return PartsStep(tuple(ins), sums) if WHOLE not in ins else None
     if name == "mul":  # by what is not finite, a part of 0 would not stay 0
-        return PartsStep(tuple(ins), sums) if any(map(_is_number, eqn.invars)) else None
+        return PartsStep(tuple(ins), sums) if any(map(is_number, eqn.invars)) else None
     if name == "div":
-        exact = compat.differentiable(eqn.outvars[0].aval) and _is_number(eqn.invars[1])
+        exact = compat.differentiable(eqn.outvars[0].aval) and is_number(eqn.invars[1])
         return PartsStep(tuple(ins), sums) if exact else None
     if name == "select_n":
         good = ins[0] != SUM and WHOLE not in ins[1:]
