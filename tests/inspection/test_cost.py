@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import MalleableError, listen, stage
+from malleable import MalleableError, compat, listen, stage
+from malleable.inspection import places
 from malleable.inspection.costs import flame, liveness
 from malleable.inspection.costs.cost import cost
 
@@ -196,3 +197,17 @@ def test_costs_are_files_for_viewers_of_profiles(tmp_path):
     assert sum(e["args"]["flops"] for e in events if e["name"].startswith("outer")) == found.flops
     for event in events:  # each lies within what it is called from
         assert event["ts"] + event["dur"] <= found.flops / 1000 + 1e-9
+
+
+def test_what_is_alive_at_the_peak_is_told_once_for_a_long_program(monkeypatch):
+    spelled = []
+    spell = places.spell
+    monkeypatch.setattr(places, "spell", lambda place: spelled.append(place) or spell(place))
+
+    def long(x):
+        for _ in range(50):
+            x = jnp.sin(x)
+        return x
+
+    found = liveness.peak(compat.trace(long, jnp.ones(100, jnp.float32)))
+    assert found.bytes == 1200 and len(spelled) < 5

@@ -73,11 +73,16 @@ def bodies(params: dict) -> list[Jaxpr]:
         every += vars(params["_prim"]).values()
     found = []
     for p in every:
+        if type(p) in _PLAIN:
+            continue
         if isinstance(p, (tuple, list)):
             found += [close(x) for x in p if isinstance(x, (Jaxpr, OpenJaxpr))]
         elif isinstance(p, (Jaxpr, OpenJaxpr)):
             found.append(close(p))
     return found
+
+
+_PLAIN = frozenset({bool, int, str, type(None)})  # no program is in these
 
 
 def bind(eqn: Eqn, args: Sequence) -> list:

@@ -1,5 +1,6 @@
 """Lines of the user's own: which frame of an equation to name, and how."""
 
+import functools
 import linecache
 import os
 import sys
@@ -49,7 +50,12 @@ def relative(file: str) -> str:
     """A path as seen from the working directory, if it is in there."""
     if cell := _cell(file):
         return cell
-    near = os.path.relpath(file) if os.path.isabs(file) else file
+    return _seen_from(os.getcwd(), file)
+
+
+@functools.cache
+def _seen_from(folder: str, file: str) -> str:
+    near = os.path.relpath(file, folder) if os.path.isabs(file) else file
     return file if near.startswith("..") else near
 
 

@@ -184,7 +184,9 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
             stack = _stack(row)
             stacks[stack] = stacks.get(stack, Count()).plus(c)
         peak = liveness.peak(program)
-        alive = {w: sum(b for at, b in peak.made if at == w) for w, _ in peak.made}
+        alive: dict[str, int] = {}
+        for line, size in peak.made:
+            alive[line] = alive.get(line, 0) + size
         found = [
             LineCost(where, text, c.flops, c.bytes, n, alive.get(where, 0))
             for where, (text, c, n) in lines.items()

@@ -31,22 +31,30 @@ def peak(program: compat.Jaxpr) -> Peak:
     kept = {*raw.constvars, *raw.invars, *_without_literals(raw.outvars)}
     given = list(dict.fromkeys((*raw.constvars, *raw.invars)))
     last = {v: i for i, eqn in enumerate(raw.eqns) for v in _without_literals(eqn.invars)}
-    alive = {v: ("arguments and constants", bytes_of(v.aval)) for v in given}
-    most = Peak(sum(b for _, b in alive.values()), "", list(alive.values()))
-    held = most.bytes
+    sizes = {v: bytes_of(v.aval) for v in given}
+    held = most = sum(sizes.values())
+    at, inside = -1, Peak(0, "", [])
     for i, eqn in enumerate(raw.eqns):
-        where = places.spell(places.of(eqn))
         for v in _without_literals(eqn.outvars):
-            alive[v] = (where, bytes_of(v.aval))
-            held += alive[v][1]
+            sizes[v] = bytes_of(v.aval)
+            held += sizes[v]
         inner = _held_inside(eqn)
-        if held + inner.bytes > most.bytes:
-            at = inner.where or where if inner.bytes else where
-            most = Peak(held + inner.bytes, at, [*alive.values(), *inner.made])
+        if held + inner.bytes > most:
+            most, at, inside = held + inner.bytes, i, inner
         for v in _without_literals((*eqn.invars, *eqn.outvars)):
-            if v in alive and v not in kept and last.get(v, i) <= i:
-                held -= alive.pop(v)[1]
-    return most
+            if v in sizes and v not in kept and last.get(v, i) <= i:
+                held -= sizes.pop(v)
+    made = [("arguments and constants", bytes_of(v.aval)) for v in given]
+    if at < 0:
+        return Peak(most, "", made)
+    for i, eqn in enumerate(raw.eqns[: at + 1]):
+        alive = [v for v in _without_literals(eqn.outvars) if v in kept or last.get(v, i) >= at]
+        if alive:
+            where = places.spell(places.of(eqn))
+            made += [(where, bytes_of(v.aval)) for v in alive]
+    where = inside.where if inside.bytes else ""
+    where = where or places.spell(places.of(raw.eqns[at]))
+    return Peak(most, where, [*made, *inside.made])
 
 
 def _held_inside(eqn: compat.Eqn) -> Peak:

@@ -79,7 +79,7 @@ def _remat(budget: float, shardings, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         note("nothing is worked out again", _first_place(jaxpr), "it has no gradient")
         return jaxpr
     flat = Graph.of(jaxpr).jaxpr()
-    if any(eqn.effects for eqn in flat.eqns):
+    if any(map(compat.has_effects, flat.eqns)):
         note("nothing is worked out again", _first_place(jaxpr), "it has side effects")
         return jaxpr
     memory = functools.partial(_memory, moving=moving, placements=placements)
