@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import interpret, marker, stage
+from malleable import TransformError, interpret, marker, optimize, stage
 from tests.rules import prims, prims_deep
 
 mark = marker("mark")
@@ -113,3 +113,22 @@ def test_static_arguments_of_a_jitted_function_stay_as_they_are():
 def test_static_arguments_may_be_counted_from_the_end():
     power = jax.jit(lambda x, n: x**n, static_argnums=-1)
     assert len(stage(power)(2.0, 3).args) == 1
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda f: interpret(f, {}), optimize], ids=["interpret", "optimize"]
+)
+def test_transformations_nested_too_deep_say_so(wrap):
+    fun = jnp.sin
+    for _ in range(100):
+        fun = wrap(fun)
+    with pytest.raises(TransformError, match="nested too deep"):
+        fun(1.0)
+
+
+def test_a_function_that_calls_itself_for_ever_is_the_users_own_error():
+    def endless(x):
+        return endless(x + 1)
+
+    with pytest.raises(RecursionError):
+        stage(endless)(1.0)

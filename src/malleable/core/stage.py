@@ -1,7 +1,10 @@
 """From a Python function to a jaxpr that remembers its pytrees."""
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,12 +107,36 @@ def stage(
             return jax.tree.unflatten(made["tree"], filled)
 
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
-        with compat.handling(markers):
+        with compat.handling(markers), _nested_once_more():
             program = compat.trace(flat, *given)
         whole, raised = (args, kwargs), made.get("raised")
         return Staged(program, given, rebuild, made["changes"], whole, raised)
 
     return staged
+
+
+_nesting: contextvars.ContextVar[int] = contextvars.ContextVar("_nesting", default=0)
+DEEP = 20  # a user's function that calls itself for ever is staged in fewer
+
+
+@contextlib.contextmanager
+def _nested_once_more() -> Iterator[None]:
+    """Stage a function inside of those that are being staged; too many are refused by name."""
+    depth = _nesting.get() + 1
+    token = _nesting.set(depth)
+    try:
+        yield
+    except RecursionError:
+        if depth < DEEP:
+            raise
+        limit = sys.getrecursionlimit()
+        raise TransformError(
+            f"transformations are nested too deep for a recursion limit of {limit} calls",
+            hint="interpret takes several rules, and optimize several passes, at once; or raise "
+            "the limit: sys.setrecursionlimit",
+        ) from None
+    finally:
+        _nesting.reset(token)
 
 
 def stage_values(
