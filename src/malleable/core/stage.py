@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,7 +120,7 @@ DEEP = 20  # a user's function that calls itself for ever is staged in fewer
 
 
 @contextlib.contextmanager
-def _nested_once_more() -> Iterator[None]:
+def _nested_once_more() -> Generator[None]:
     """Stage a function inside of those that are being staged; too many are refused by name."""
     depth = _nesting.get() + 1
     token = _nesting.set(depth)
