@@ -88,12 +88,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(86940, 58000),
-    "compat": Budget(3070, 2300),
+    "all": Budget(87500, 58000),
+    "compat": Budget(3080, 2300),
     "programs": Budget(905, 900),
-    "core": Budget(2302, 1450),
+    "core": Budget(2330, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(18450, 12500),
+    "rewriting": Budget(18950, 12500),
     "python_source": Budget(1590, 1400),
     "arrays": Budget(3670, 3100),
     "frontend": Budget(13710, 9300),
@@ -383,7 +383,7 @@ def test_entries_of_tables_are_named_as_their_primitives():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 3040, sizes
+    assert sum(sizes.values()) <= 3065, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 561)])
