@@ -428,7 +428,7 @@ def test_a_traced_key_or_bound_is_refused_with_a_hint(own):
         lambda i: own.getitem({"a": 2}, i),
         lambda i: own.setitem(1, {"a": 2}, i),
         lambda i: own.getitem([1, 2], slice(i, None)),
-        lambda i: own.delitem([1, 2], i),
+        lambda i: own.delitem([1, 2], slice(i, None)),
         lambda i: own.in_(i, {"a": 2}),
     ):
         with pytest.raises(TransformError, match="hint"):
