@@ -413,6 +413,9 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
     shape = property(lambda self: self.rows.shape[::-1])
     size = property(lambda self: self.rows.size)
 
+    def __len__(self):
+        return self.rows.whole.shape[1]
+
     @property
     def __class__(self):
         return np.ndarray

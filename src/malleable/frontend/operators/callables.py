@@ -312,7 +312,12 @@ class Caller(Classes):
         if isinstance(f, np.ufunc) or type(f) is type(np.sum):  # these ask a Box themselves
             out = self._as_it_is(f, *args, **kwargs)
         elif any_traced((args, kwargs)):
-            out = self._unconverted(f, *args, **kwargs)
+            try:
+                out = self._unconverted(f, *args, **kwargs)
+            except TypeError as e:  # it asks for an array of NumPy, and is given a box
+                if str(f.__module__).startswith("scipy.") or "got Box" in str(e):
+                    scipy.refused(f)()
+                raise
         else:
             run = lambda: f(*unbox(args), **unbox(kwargs))  # noqa: E731
             out = watched(f, run, getattr(f, "__self__", None), args, kwargs)
