@@ -411,3 +411,21 @@ def test_checked_tests_what_python_would_raise_without_a_handler(text, f):
 )
 def test_checked_lets_pass_what_python_does(f):
     assert error_of(f, 4) is None
+
+
+def test_what_is_not_tested_is_noted_once_at_its_line():
+    def f(x, n, v):
+        y = math.log(x) + math.log(x)
+        y += 1 / x
+        y += v[n]
+        return y * (n * n)
+
+    with listen() as notes:
+        jax.jit(autograph(f))(2.0, 1, np.arange(3.0))
+    found = [(n.what.partition(" is not tested")[0], n.where) for n in notes]
+    line = f.__code__.co_firstlineno
+    whats = ("`math.log`", 1), ("a division by zero", 2), ("an index", 3), ("an int of Python's", 4)
+    assert [what for what, _ in found] == [what for what, _ in whats]
+    assert all(
+        f"py:{line + k} in" in where for (_, where), (_, k) in zip(found, whats, strict=True)
+    )

@@ -54,6 +54,7 @@ class Session:
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     stdout: Any = field(default_factory=lambda: sys.stdout)
     defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack
+    told: set = field(default_factory=set)  # notes of what is not tested, each left once
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:

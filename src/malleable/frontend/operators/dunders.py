@@ -26,10 +26,12 @@ from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_
 from malleable.frontend.counterparts.texts import by_text
 from malleable.frontend.values.conditions import by_case, not_
 from malleable.frontend.values.raises import (
+    DIVISION,
     INTEGERS,
+    WRAPS,
     check_room,
-    is_asked,
     is_python_number,
+    is_wanted,
     operands,
     present,
 )
@@ -148,13 +150,13 @@ class Dunders:
                 return joined(a, b) if sign == "+" else refuse(f"`{sign}`")
             if sign == "*" and (is_repeat(a, b) or is_repeat(b, a)):
                 return repeated(*((a, b) if is_repeat(a, b) else (b, a)))
-            if sign in DIVIDES and is_asked():
+            if sign in DIVIDES and is_wanted(DIVISION):
                 a, b = operands(sign, a, b)
             if session().lanes and sign in ("+", "-"):
                 a, b = counted(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
             out = formatted(a, b) if traced else plain(a, b)
-            if sign in INTEGERS and session().options.checked:
+            if sign in INTEGERS and (session().options.checked or WRAPS not in session().told):
                 check_room(sign, a, b, out)
             return out
         out = self._either(a, b, f"__{name}__", f"__r{name}__")

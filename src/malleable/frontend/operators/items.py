@@ -59,10 +59,13 @@ from malleable.frontend.values import values
 from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.raises import (
+    DIVISION,
+    INDEX,
     INTEGERS,
+    WRAPS,
     check_room,
     fail_where,
-    is_asked,
+    is_wanted,
     operands,
     within,
 )
@@ -418,7 +421,7 @@ class Items:
                 return x.each(lambda o: self.getitem(o, i))
             return by_case(x, lambda o: self.getitem(o, i))
         if kind is Box or issubclass(kind, Box):
-            if is_asked():
+            if is_wanted(INDEX):
                 within(x, i)
             return x[i]
         if kind is list or kind is tuple or isinstance(x, list | tuple | range):
@@ -467,7 +470,7 @@ class Items:
                 return chosen.set_item(x, i, value)
             return by_case(x, lambda o: self.setitem(value, o, i))
         if issubclass(type(x), Box):
-            if is_asked():
+            if is_wanted(INDEX):
                 within(x, i)
             x[i] = value
             return
@@ -562,9 +565,10 @@ class Items:
             return x
         if op == "**=" and type(value) is int and value < 0 and is_traced(x):
             x = floated(x)
-        if op[:-1] in DIVIDES and is_asked():
+        if op[:-1] in DIVIDES and is_wanted(DIVISION):
             x, value = operands(op[:-1], x, value)
-        if session().options.checked and op[:-1] in INTEGERS and is_python_int(unbox(x)):
+        told = not session().options.checked and WRAPS in session().told
+        if op[:-1] in INTEGERS and not told and is_python_int(unbox(x)):
             return check_room(op[:-1], x, value, BINARY[op[:-1]][1](x, value))
         own = self._method(x, _DUNDERS[op])
         if own is not None and not isinstance(x, Box):

@@ -39,6 +39,25 @@ def is_asked(error: BaseException | None = None) -> bool:
     return bool(session().attempts) if error is None else caught(error)
 
 
+DIVISION = "a division by zero is not tested: it is inf or nan, and any number among integers"
+INDEX = "an index is not tested: beyond the end it is the last item, before the start the first"
+WRAPS = "an int of Python's is not tested: one that is too large for its bits wraps around"
+
+
+def untested(what: str) -> None:
+    """Leave a note, once, where Python would raise at some values and a program does not."""
+    here = session()
+    if what not in here.told:
+        here.told.add(what)
+        if not here.options.exact:
+            note(what, compat.where(), "checked=True makes it an error at run time")
+
+
+def is_wanted(about: str) -> bool:
+    """Whether an operation is to be tested, or to be noted as one that is not."""
+    return is_asked() or about not in session().told
+
+
 def raise_where(test, error: BaseException, make: Callable | None = None) -> bool:
     """`raise error` where a traced test says so; whether a handler is there for it.
 
@@ -126,6 +145,8 @@ def operands(sign: str, a, b) -> tuple:
     if not (is_python_number(a) and is_python_number(b) and (is_traced(a) or is_traced(b))):
         return a, b
     if not is_asked(ZeroDivisionError()) and not (sign == "**" and is_asked(OverflowError())):
+        if sign != "**" and is_traced(b):
+            untested(DIVISION)
         return a, b
     if not all(map(is_weak, (a, b))):
         note(f"`{sign}` takes a number of a batch for a float of Python's", compat.where())
@@ -152,6 +173,10 @@ def check_room(sign: str, a, b, out):
     """`out`; with checked=True, test whether an int of Python's has the room that it needs here."""
     x, y, z = map(unbox, (a, b, out))
     if not (is_traced(out) and all(map(is_python_int, (x, y)))):
+        return out
+    if not session().options.checked:
+        if sign in ("*", "**", "<<") or (sign == "+" and is_traced(a) and is_traced(b)):
+            untested(WRAPS)  # and not where a step is added to a counter
         return out
     one, other, kind = *(jnp.asarray(v, float) for v in (x, y)), jnp.result_type(z)
     shifts = sign == "<<"
@@ -186,6 +211,7 @@ POLES = frozenset(
     ["log", "log2", "log10", "log1p", "atanh"]
 )  # an infinite result is out of the domain
 BOTH = frozenset(["pow", "gamma", "lgamma"])  # ... only at zero and the negative integers
+DOMAINS = POLES | BOTH | {"sqrt", "acos", "asin", "acosh", "fmod", "remainder"}
 FLOWS_OVER = frozenset(["exp", "exp2", "expm1", "cosh", "sinh", "ldexp", "hypot", "dist", "fsum"])
 COUNTS = frozenset(["factorial", "isqrt", "comb", "perm"])  # of whole numbers that are not negative
 
@@ -206,6 +232,8 @@ def in_domain(plain: Callable, traced: Callable) -> Callable:
 def _tested(name: str, traced: Callable, args: tuple) -> tuple:
     """The arguments of a function of `math` after the test for what it raises with them."""
     if not (is_asked(DOMAIN) or is_asked(RANGE)):
+        if name in DOMAINS or name in FLOWS_OVER:
+            untested(f"`math.{name}` is not tested: outside of its domain it is inf or nan")
         return args
     xs = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in args]
     if any(x.ndim for x in xs):
@@ -270,10 +298,14 @@ def within(xs, index) -> None:
     if isinstance(xs, list | tuple) and is_traced(index) and bounded(xs) is None:
         inside = lambda at: jnp.all((at >= -len(xs)) & (at < len(xs)))  # noqa: E731
         must_hold("a list that is indexed in a compiled loop or branch", inside, unbox(index))
-    if not is_asked() or bounded(xs) is not None:
+    if bounded(xs) is not None:
         return
     array = isinstance(xs, Box | np.ndarray)
     parts = index if isinstance(index, tuple) else (index,)
+    if not is_asked():
+        if any(is_traced(p) and jnp.issubdtype(unbox(p).dtype, jnp.integer) for p in parts):
+            untested(INDEX)
+        return
     shape = list(np.shape(unbox(xs))) if array else [len(xs)]
     if any(p is ... for p in parts):
         at = next(k for k, p in enumerate(parts) if p is ...)
