@@ -154,6 +154,21 @@ PROGRAMS = {
         lambda t, c: (c[0] / 2 + jnp.asarray(v)[t], c[1].at[t].set(c[0])),
         (jnp.zeros(D), v * 0),
     )[1],
+    "keys of before, and values of now": lambda v: attend(
+        jnp.where(CAUSAL, v @ jnp.pad(v, ((1, 0), (0, 0)))[:-1].T, -jnp.inf), v
+    ),
+    "values of the next row, below the diagonal": lambda v: (
+        (np.tril(CAUSAL, -1) * (v @ v.T)) @ jnp.pad(v, ((0, 1), (0, 0)))[1:]
+    ),
+    "a state that begins with the first row, joined to it": lambda v: jnp.concatenate(
+        [v[:1], lax.scan(lambda h, r: (h / 2 + r,) * 2, v[0], v[1:])[1]]
+    ),
+    "a median of rows that are repeated at the edge": lambda v: jnp.median(
+        jnp.stack([jnp.pad(v, ((2, 0), (0, 0)), mode="edge")[k : T + k] for k in range(3)]), 0
+    ),
+    "turns that each row decides by a part of what it multiplies": lambda v: jax.vmap(
+        lambda r: lax.while_loop(lambda c: c[0] < 2, lambda c: c @ x(D, D) + 1, r)
+    )(v),
     "strictly causal": lambda v: jnp.cumsum(jnp.concatenate([jnp.ones((1, D)), v[:-1]]), 0),
 }
 

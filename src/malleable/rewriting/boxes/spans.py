@@ -158,6 +158,20 @@ def hull_of(boxes: Sequence[Box], shape: Sequence[int]) -> Box:
     return first
 
 
+def offsets(box: Box, other: Box) -> list[int] | None:
+    """Where a box begins within another one, if it lies inside of it at any position.
+
+    >>> offsets((Span(Start("t", 1, 2), 1),), (Span(Start("t", 1, 1), 3),))
+    [1]
+    """
+    found = []
+    for (a, k), (b, n) in zip(box, other, strict=True):
+        if a[:2] != b[:2] or not 0 <= a.offset - b.offset <= n - k:
+            return None
+        found.append(a.offset - b.offset)
+    return found
+
+
 MOST = 3  # boxes of a value: a row, a column, and one more
 
 

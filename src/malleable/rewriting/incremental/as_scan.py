@@ -150,7 +150,8 @@ class Steps:
     def _proved(self, graph) -> tuple[Plan, dict]:
         """The plan, by the first way of those that there are on which rows need no later ones."""
         error: NotCausal | None = None
-        for way in WAYS:
+        ways = [*WAYS]
+        for way in ways:
             plan = Plan(graph, {TIME: (0, self.length - self.width)}, poison=self.poison)
             try:
                 given = {v: Rows(self.axis % len(plan.shape(v)), 0, {}) for v in graph.inputs}
@@ -159,6 +160,8 @@ class Steps:
                 return plan, found
             except NotCausal as refused:
                 error = error or refused
+                if refused.level is not None and way.level is None:
+                    ways.append(way._replace(level=refused.level))
         assert error is not None
         raise error
 

@@ -68,18 +68,25 @@ class Way(NamedTuple):
     """What is tried, of what may be seen in two ways.
 
     first: where two dimensions of a value run in time, it is computed by the first of them, or by
-    the last; across: what a constant of rows and columns meets, as a mask meets keys, is columns.
+    the last; across: what a constant of rows and columns meets, as a mask meets keys, is columns;
+    level: columns of earlier rows are taken to be of rows of this lag, as others beside them are.
     """
 
     first: bool
     across: bool
+    level: int | None = None
 
 
 WAYS = [Way(first, across) for across in (True, False) for first in (True, False)]
 
 
 class NotCausal(TransformError):
-    """A program whose rows need later ones was asked for as a scan."""
+    """A program whose rows need later ones was asked for as a scan.
+
+    level: the lag of columns at which it may be none, `Way.level`.
+    """
+
+    level: int | None = None
 
 
 def refuse(node: Node | None, why: str) -> NotCausal:
@@ -194,7 +201,8 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     loose = [part for p in loose if (part := _seen_from(node, p, rows[p.operand], dim, lag))]
     if kept:
         _check_gone(plan, node, [p for p in (*rows.values(), *loose) if p.dim is None])
-    loose += [p for p in kept if p.dim != dim]
+    columns = [p for p in kept if p.dim != dim]
+    loose += [p if way.level is None else p._replace(lag=min(p.lag, way.level)) for p in columns]
     if any(p.dim == dim for p in loose):
         raise refuse(node, "its rows depend on later ones")
     out = Rows(dim, lag, {})
@@ -274,7 +282,9 @@ def _check_gone(plan: Plan, node: Node, gone: Sequence[Part]) -> None:
             or Beyond.ODD in both
             or (small.lag < large.lag and small.beyond not in SURE)
         ):
-            raise refuse(node, "what is not known yet has weights that are not known to be 0")
+            error = refuse(node, "what is not known yet has weights that are not known to be 0")
+            error.level = small.lag if small.lag < large.lag else None
+            raise error
         if needs_finite([part.beyond, partner.beyond], node.name):
             plan.assume(FINITE, node, NO_NUMBER)
 
@@ -342,7 +352,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
     ahead = [found[v] for v in xs if v in found and found[v].dim == 0]
     if ahead:
         lags = {rows.lag for rows in ahead}
-        others = [found[v].dim is None and lags == {0} for v in (*consts, *carry) if v in found]
+        others = [found[v].dim is None and max(lags) <= 0 for v in (*consts, *carry) if v in found]
         if not all(others) or view.reverse:
             raise refuse(node, "a loop over the rows needs all of them")
         if len(lags) > 1 or any(v in found and (found[v].dim or found[v].loose) for v in xs):

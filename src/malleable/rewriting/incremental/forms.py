@@ -38,6 +38,10 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
     operations on (B, T, ...). known(value): the constant that a value is, or None.
     """
     for node in graph.order():
+        empty = {v: graph.avals[v] for v in node.outs if 0 in getattr(graph.avals[v], "shape", ())}
+        graph.replace({v: graph.constant(np.zeros(a.shape, a.dtype)) for v, a in empty.items()})
+        if node.name == "concatenate":
+            _without_empty(graph, node)
         if node.name == "reshape" and (order := node.params["dimensions"]) is not None:
             new = graph.trace(functools.partial(_in_order, order, node), node.ins, node)
             graph.replace({node.outs[0]: new[0]})
@@ -55,6 +59,15 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
             made: Any = graph.maker[node.ins[0]]
             graph.replace({node.outs[0]: made.ins[0]})
     _of_form(graph)
+
+
+def _without_empty(graph: Graph, node: Node) -> None:
+    """Leave out, of what is joined, what is empty."""
+    parts = [v for v in node.ins if 0 not in graph.avals[v].shape]
+    if 0 < len(parts) < len(node.ins) or len(node.ins) == 1:
+        d = node.params["dimension"]
+        made = graph.trace(lambda *xs: lax.concatenate(xs, d), parts, node) if parts[1:] else parts
+        graph.replace({node.outs[0]: made[0]})
 
 
 def map_at_once(graph: Graph, length: int) -> None:
@@ -237,7 +250,7 @@ def _slice_of_joined(graph: Graph, node: Node) -> None:
         if first < at + n and at < last:
             parts.append((v, max(first - at, 0), min(last - at, n)))
         at += n
-    if len(parts) == len(join.ins) or not parts:
+    if not parts:
         return
     eqn, p = node.eqn, node.params
 

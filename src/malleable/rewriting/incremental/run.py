@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.rewriting.boxes.blocks import compute, cut, filled, identity_of, put, rows_at
 from malleable.rewriting.boxes.dependence import CUMULATIVE, runs_bodies
-from malleable.rewriting.boxes.spans import Box, Span, sizes_of, whole_span
+from malleable.rewriting.boxes.spans import Box, Span, offsets, sizes_of, whole_span
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.plan import CHEAP, Plan, Seen, execute
 
@@ -216,8 +216,11 @@ class Run:
             if plan.is_constant(v) and node is not None and inside and node.name in CHEAP:
                 return self._compute(node, box)[node.outs.index(v)]
             return cut(self.clean(v), box, fill, self.at, plan.limits)
-        if box in plan.boxes[v]:
-            return self.block(v, plan.boxes[v].index(box))
+        for k, of in enumerate(plan.boxes[v]):
+            if (first := offsets(box, of)) is not None:
+                block, sizes = self.block(v, k), sizes_of(box)
+                ends = [at + size for at, size in zip(first, sizes, strict=True)]
+                return block if block.shape == sizes else lax.slice(block, first, ends)
         self._note(v, box)
         if v in plan.rings:
             return self._turned(v, box, fill, self.block(v))
