@@ -182,7 +182,7 @@ def test_steps_give_the_rows_of_the_function(name, width):
 
 
 def test_poison_shows_a_row_that_is_read_too_early(monkeypatch):
-    monkeypatch.setattr(causal, "_check_gone", lambda *_: None)  # as if the proof had a hole
+    monkeypatch.setattr(causal, "check_gone", lambda *_: None)  # as if the proof had a hole
     wrong = lambda v: attend(jnp.where(np.tri(T, k=1, dtype=bool), v @ v.T, -jnp.inf), v)
     assert np.isfinite(run(wrong, x(T, D))).all()
     assert np.isnan(run(wrong, x(T, D), poison=True)[:-1]).all()

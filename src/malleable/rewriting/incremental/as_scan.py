@@ -17,7 +17,7 @@ from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
-from malleable.rewriting.incremental.causal import WAYS, NotCausal, Rows, prove, refuse
+from malleable.rewriting.incremental.causal import prove
 from malleable.rewriting.incremental.forms import leave_out_zeros, map_at_once
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
@@ -32,6 +32,7 @@ from malleable.rewriting.incremental.plan import (
 )
 from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
+from malleable.rewriting.incremental.times import WAYS, NotCausal, Rows, refuse
 from malleable.rewriting.incremental.windows import narrow
 from malleable.rewriting.passes.buffers import take_rows, unbuffer
 from malleable.rewriting.passes.loops import scan_trim

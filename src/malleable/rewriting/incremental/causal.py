@@ -7,95 +7,21 @@ is known where a mask says so, and only then may a reduction take it in.
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from jax import numpy as jnp
 
 from malleable import compat
-from malleable.errors import TransformError
 from malleable.rewriting.boxes.dependence import ELEMENTWISE, Along, Before, rel, runs_bodies
 from malleable.rewriting.boxes.spans import Span, Start
 from malleable.rewriting.graph.graph import Node
+from malleable.rewriting.incremental.beyond import check_gone, what_is_beyond
 from malleable.rewriting.incremental.loops import ROUNDS, TIME, Choice, Layers, Recurrence, Turns
-from malleable.rewriting.incremental.masks import (
-    ALL_MASKED,
-    FINITE,
-    NEGATIVES,
-    NO_NUMBER,
-    OPEN,
-    SURE,
-    Beyond,
-    as_if,
-    is_high,
-    is_low,
-    is_one,
-    is_taken_away,
-    is_zero,
-    masked,
-    needs_finite,
-    sort_of,
-    sort_of_negative,
-)
+from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER, SURE, Beyond
 from malleable.rewriting.incremental.plan import OpenedWhile, Plan, handed_on, inside_of, opened
+from malleable.rewriting.incremental.times import Loose, Part, Rows, Way, refuse
 from malleable.rewriting.incremental.windows import narrow
-
-
-class Loose(NamedTuple):
-    """A second dimension that runs in time: its lag, and what stands beyond.
-
-    None: numbers that are not known, made of zeros that stand where rows are not known yet.
-    """
-
-    lag: int
-    beyond: Beyond | None
-
-
-class Rows(NamedTuple):
-    """The dimension of a value that runs in time, its lag, and the loose ones.
-
-    dim: None where all of it is known with the first row of the input, as `x[0]` is.
-    """
-
-    dim: Any  # an int, or None
-    lag: int
-    loose: dict[int, Loose]
-
-
-class Way(NamedTuple):
-    """What is tried, of what may be seen in two ways.
-
-    first: where two dimensions of a value run in time, it is computed by the first of them, or by
-    the last; across: what a constant of rows and columns meets, as a mask meets keys, is columns;
-    level: columns of earlier rows are taken to be of rows of this lag, as others beside them are.
-    """
-
-    first: bool
-    across: bool
-    level: int | None = None
-
-
-WAYS = [Way(first, across) for across in (True, False) for first in (True, False)]
-
-
-class NotCausal(TransformError):
-    """A program whose rows need later ones was asked for as a scan.
-
-    level: the lag of columns at which it may be none, `Way.level`.
-    """
-
-    level: int | None = None
-
-
-def refuse(node: Node | None, why: str) -> NotCausal:
-    return NotCausal(
-        f"the function is not causal along the axis: {why}",
-        where="" if node is None else compat.where(node.eqn),
-        hint="mask what lies in the future (-inf, or 0 where it is added up), or use "
-        "mal.incremental, which takes any function",
-    )
 
 
 def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int, Rows | None]:
@@ -148,20 +74,6 @@ def nominal(rows: Rows, width: int) -> Span:
     return Span(Start(TIME, 1, rows.lag), width)
 
 
-class Part(NamedTuple):
-    """A dimension in time of an operand, and where it goes: to `dim` of the result, or nowhere.
-
-    wide: over how many rows more than one each row of the result reaches.
-    """
-
-    operand: int
-    source: int
-    dim: int | None
-    lag: int
-    beyond: Beyond | None
-    wide: int = 0
-
-
 def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
     rows: dict[int, Part] = {}
@@ -200,7 +112,7 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
         lag = min(lag, max(0, min(columns)))  # a row is made when the columns up to it are known
     loose = [part for p in loose if (part := _seen_from(node, p, rows[p.operand], dim, lag))]
     if kept:
-        _check_gone(plan, node, [p for p in (*rows.values(), *loose) if p.dim is None])
+        check_gone(plan, node, [p for p in (*rows.values(), *loose) if p.dim is None])
     columns = [p for p in kept if p.dim != dim]
     loose += [p if way.level is None else p._replace(lag=min(p.lag, way.level)) for p in columns]
     if any(p.dim == dim for p in loose):
@@ -209,7 +121,7 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     for o in sorted({p.dim for p in loose if p.dim is not None}):
         mine = [p for p in loose if p.dim == o]
         low = min(p.lag for p in mine)
-        out.loose[o] = Loose(low, _beyond(plan, node, found, mine, out, o, low))
+        out.loose[o] = Loose(low, what_is_beyond(plan, node, found, mine, out, o, low))
     return out
 
 
@@ -259,34 +171,6 @@ def _seen_from(node: Node, part: Part, rows: Part, dim: int, lag: int) -> Part |
     if rows.wide and part.beyond not in SURE:
         return part._replace(lag=low - rows.wide, beyond=None)
     return part._replace(lag=low)
-
-
-def _check_gone(plan: Plan, node: Node, gone: Sequence[Part]) -> None:
-    """Dimensions in time that a node adds up: what is beyond must not count."""
-    pairs = {}
-    if node.name == "dot_general":
-        (c1, c2), _ = node.params["dimension_numbers"]
-        pairs = {(0, a): (1, b) for a, b in zip(c1, c2, strict=True)}
-        pairs |= {b: a for a, b in pairs.items()}
-    for part in gone:
-        other = pairs.get((part.operand, part.source))
-        partner = next((p for p in gone if (p.operand, p.source) == other), None)
-        if partner is None:
-            if part.beyond in SURE or (part.beyond == Beyond.LOW and node.name == "reduce_max"):
-                continue
-            raise refuse(node, f"`{node.name}` takes in rows that are not known yet")
-        small, large = sorted((part, partner), key=lambda p: p.lag)
-        both = {part.beyond, partner.beyond}
-        if (
-            not (Beyond.ZERO in both or both <= SURE)
-            or Beyond.ODD in both
-            or (small.lag < large.lag and small.beyond not in SURE)
-        ):
-            error = refuse(node, "what is not known yet has weights that are not known to be 0")
-            error.level = small.lag if small.lag < large.lag else None
-            raise error
-        if needs_finite([part.beyond, partner.beyond], node.name):
-            plan.assume(FINITE, node, NO_NUMBER)
 
 
 def _mixed(plan: Plan, node: Node, rows: dict[int, Part]) -> tuple[int, int]:
@@ -469,99 +353,3 @@ def _either(node: Node, one: Any, other: Any) -> Any:
     if one.dim != other.dim or one.loose or other.loose:
         raise refuse(node, "the state of a loop runs in time in several ways")
     return one._replace(lag=min(one.lag, other.lag))
-
-
-# ---------------------------------------------------------------- what stands beyond
-
-
-def _beyond(plan: Plan, node: Node, found, mine: Sequence[Part], out: Rows, dim: int, lag: int):
-    """What a value holds at the places of a loose dimension that are not known yet."""
-    parts = {p.operand: p for p in mine}
-
-    def of(k: int) -> Beyond | None:
-        if node.ins[k] not in found:
-            ask = sort_of_negative if is_taken_away(plan, node, k) else sort_of
-            return _of_constant(plan, node, k, out, dim, lag, ask)
-        if k not in parts:
-            return Beyond.KNOWN
-        return parts[k].beyond if parts[k].lag == lag else None
-
-    kinds = _of_later(plan, node, dim, lag - out.lag, [of(k) for k in range(len(node.ins))])
-    name = as_if(plan, node)
-    made = masked(node, kinds, name)
-    if made is not None and needs_finite(kinds, name):
-        plan.assume(FINITE, node, NO_NUMBER)
-    if made == Beyond.ODD and Beyond.ODD not in kinds:
-        plan.odd = plan.odd or node.eqn
-    if made in (Beyond.NEGATIVE, Beyond.LOW):
-        # A row of which all is masked, by finite numbers, weighs what is masked.
-        checked = any(p.beyond in NEGATIVES for p in mine)
-        for at, k, masks in _masks(plan, node, kinds):
-            if not plan.is_constant(at.ins[k]):
-                continue
-            checked = checked or at is node
-            if not _of_constant(plan, at, k, out, dim, lag, masks, known=True):
-                return Beyond.KNOWN if made == Beyond.NEGATIVE else None
-        if not checked:
-            plan.assume(OPEN, node, ALL_MASKED)
-    return made
-
-
-def _of_later(plan: Plan, node: Node, dim: int, lag: int, kinds: list) -> list:
-    """The kinds of operands; of what is joined, that of those which reach beyond the present."""
-    if node.name != "concatenate" or node.params["dimension"] != dim:
-        return kinds
-    ends = itertools.accumulate(plan.shape(v)[dim] for v in node.ins)
-    later = [end - 1 > lag for end in ends]
-    of = next(itertools.compress(kinds, later), Beyond.KNOWN)
-    return [kind if is_later else of for kind, is_later in zip(kinds, later, strict=True)]
-
-
-def _masks(plan: Plan, node: Node, kinds: Sequence) -> Iterator[tuple[Node, int, Callable]]:
-    """What of a node's operands masks: (node, operand, where it does), those of `and` each."""
-    if node.name == "select_n":
-        waiting = [(node, 0, is_one if kinds[0] == Beyond.ONE else is_zero)]
-    else:
-        low = [k for k, v in enumerate(node.ins) if kinds[k] == Beyond.NEGATIVE and plan.shape(v)]
-        waiting = [(node, k, is_high if is_taken_away(plan, node, k) else is_low) for k in low]
-    while waiting:
-        at, k, masks = waiting.pop()
-        inner = plan.graph.maker[at.ins[k]]
-        if plan.is_constant(at.ins[k]) or inner is None:
-            yield at, k, masks
-        elif inner.name == "not":
-            waiting.append((inner, 0, is_zero if masks is is_one else is_one))
-        elif inner.name == {is_zero: "and", is_one: "or"}.get(masks):
-            waiting += [(inner, i, masks) for i in range(len(inner.ins))]
-        else:
-            yield at, k, masks
-
-
-def _of_constant(plan: Plan, node: Node, k: int, out: Rows, dim: int, lag: int, ask, known=False):
-    """ask(what a value that does not change holds beyond the present).
-
-    known: instead, whether each row has something up to the present for which ask(it) is false.
-    """
-    v, shape = node.ins[k], plan.shape(node.outs[0])
-    c = plan.small_constant(v)
-    if c is not None and c.dtype.kind == "V" and jnp.issubdtype(c.dtype, jnp.floating):
-        c = c.astype(np.float32)  # bfloat16, which NumPy does not know
-    if c is None or c.dtype.kind not in "bfiuc" or c.ndim not in (0, len(shape)):
-        return Beyond.KNOWN
-    key = (v, shape[out.dim], shape[dim], out.dim, dim, out.lag - lag, known, ask)
-    if key in plan.memo:
-        return plan.memo[key]
-    if known:
-        i, j = np.ogrid[: shape[out.dim], : shape[dim]]
-        there = j - lag <= i - out.lag
-        c = np.moveaxis(np.broadcast_to(c, [max(1, n) for n in c.shape]), (out.dim, dim), (0, 1))
-        free = ~ask(c) & there.reshape(*there.shape, *[1] * (c.ndim - 2))
-        plan.memo[key] = bool(free.any(axis=1).all())
-        return plan.memo[key]
-    if c.ndim and max(c.shape[out.dim], c.shape[dim]) > 1:
-        i, j = np.ogrid[: shape[out.dim], : shape[dim]]
-        later = j - lag > i - out.lag
-        c = np.moveaxis(c, (out.dim, dim), (0, 1))
-        c = np.broadcast_to(c, (*later.shape, *c.shape[2:]))[later]
-    plan.memo[key] = ask(c)
-    return plan.memo[key]
