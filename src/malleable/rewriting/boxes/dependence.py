@@ -20,7 +20,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.programs.primitives import has, kind
-from malleable.rewriting.boxes.spans import Box, Span, whole, whole_span
+from malleable.rewriting.boxes.spans import Box, Remainder, Span, whole, whole_span
 from malleable.rewriting.graph.slices import shapes
 
 
@@ -422,4 +422,22 @@ def needs(eqn: compat.Eqn, tables: Sequence[Sequence[Entry]], box: Box) -> list[
         return Span(first, size // by if exact else min(n, (size + by - 2) // by + 1))
 
     rows = zip(tables, shapes(eqn.invars), strict=True)
-    return [tuple(map(span, entries, shape)) for entries, shape in rows]
+    found = [tuple(map(span, entries, shape)) for entries, shape in rows]
+    return [_at_a_place(eqn, found[0], box)] if name == "reshape" else found
+
+
+def _at_a_place(eqn: compat.Eqn, needed: Box, box: Box) -> Box:
+    """Of a reshape that merges or parts two dimensions: where it is one place, that is needed."""
+    (before,), (after,) = shapes(eqn.invars), shapes(eqn.outvars)
+    spans = list(needed)
+    for mine, theirs in groups(before, after):
+        mine, theirs = [d for d in mine if before[d] > 1], [d for d in theirs if after[d] > 1]
+        match mine, theirs:
+            case [a, b], [o] if box[o].size == 1:
+                place, by = box[o].start, before[b]
+                spans[a], spans[b] = Span(place.divided(by), 1), Span(place.remainder(by), 1)
+            case [d], [a, b] if box[a].size == box[b].size == 1:
+                rest = box[b].start.of
+                if isinstance(rest, Remainder) and box[a].start == rest.start.divided(after[b]):
+                    spans[d] = Span(rest.start, 1)
+    return tuple(spans)

@@ -15,7 +15,8 @@ from jax import numpy as jnp
 class Start(NamedTuple):
     """A position, scale * symbol + offset; of None: offset alone.
 
-    of: the name of an index that is given at run time, or a Clipped or Divided position.
+    of: the name of an index that is given at run time, or a Clipped or Divided position, or the
+    Remainder of one.
     """
 
     of: Any = None
@@ -42,6 +43,12 @@ class Start(NamedTuple):
             return Start(self.of, self.scale // by, self.offset // by)
         return Start(Divided(self, by), 1)
 
+    def remainder(self, by: int) -> "Start":
+        """The position self % by."""
+        if self.of is None:
+            return Start(offset=self.offset % by)
+        return Start(Remainder(self, by), 1)
+
     def bounds(self, limits: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
         """The smallest and the largest value it may have, given those of the symbols."""
         match self.of:
@@ -51,6 +58,8 @@ class Start(NamedTuple):
                 lo, hi = 0, most
             case Divided(start, by):
                 lo, hi = (k // by for k in start.bounds(limits))
+            case Remainder(_, by):
+                lo, hi = 0, by - 1
             case name:
                 lo, hi = limits[name]
         ends = sorted((self.scale * lo + self.offset, self.scale * hi + self.offset))
@@ -65,6 +74,8 @@ class Start(NamedTuple):
                 base = np.clip(start.places(at), 0, most)
             case Divided(start, by):
                 base = start.places(at) // by
+            case Remainder(start, by):
+                base = start.places(at) % by
             case name:
                 base = at[name]
         return base * self.scale + self.offset
@@ -78,6 +89,8 @@ class Start(NamedTuple):
                 base = jnp.clip(start.value(at), 0, most)
             case Divided(start, by):
                 base = start.value(at) // by
+            case Remainder(start, by):
+                base = start.value(at) % by
             case name:
                 base = at[name]
         scaled = base if self.scale == 1 else base * self.scale
@@ -93,6 +106,13 @@ class Clipped(NamedTuple):
 
 class Divided(NamedTuple):
     """A position divided by a number, rounded down."""
+
+    start: Start
+    by: int
+
+
+class Remainder(NamedTuple):
+    """What a position divided by a number, rounded down, leaves."""
 
     start: Start
     by: int

@@ -4,10 +4,11 @@ carry, step = as_scan(model, tokens)
 carry, y = step(carry, token)          # the next row of model(tokens)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
@@ -18,7 +19,7 @@ from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import prove
-from malleable.rewriting.incremental.forms import leave_out_zeros, map_at_once
+from malleable.rewriting.incremental.forms import leave_out_zeros, map_at_once, unrolled
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
 from malleable.rewriting.incremental.plan import (
@@ -26,6 +27,7 @@ from malleable.rewriting.incremental.plan import (
     OWN,
     Plan,
     asked_for,
+    cleared,
     opened,
     own_derivative,
     without_derivative,
@@ -37,6 +39,8 @@ from malleable.rewriting.incremental.windows import narrow
 from malleable.rewriting.passes.buffers import take_rows, unbuffer
 from malleable.rewriting.passes.loops import scan_trim
 from malleable.rewriting.passes.reroll import reroll
+
+MOST = 32  # ways that are tried to prove that a program is causal
 
 
 def as_scan(
@@ -91,27 +95,24 @@ class Steps:
 
     def __init__(self, fun: Callable, xs: Any, axis: int, width: int, poison: bool):
         self.poison = poison
-        self.axis, self.width = axis, width
+        self.axis, self.width, self.stride = axis, width, width
         self.length = self._length([jax.typeof(x) for x in jax.tree.leaves(xs) if is_sequence(x)])
         with row_by_row(self.length):
             self.staged = stage(fun)(xs)
         self.staged.refuse(self.staged.changes.names, "which a step could not repeat")
         self.own = own_derivative(self.staged.jaxpr)
         try:
-            graph = self._open(self.staged.jaxpr)
-        except NotCausal as refused:  # as it is written; loops may be told in another way
-            program = in_rows(self.staged.jaxpr)
-            if program is self.staged.jaxpr:
+            graph = self._opened()
+        except NotCausal as refused:
+            if not refused.one_by_one or width == 1:
                 raise
-            try:
-                graph = self._open(program)
-            except NotCausal:
-                raise refused from None
+            self.stride = 1
+            graph = self._opened()
         for told in self.plan.told:
             note(*told)
         self.outs = [
             tuple(
-                Span(Start(TIME, 1), width) if d == rows.dim else whole_span(n)
+                Span(Start(TIME, 1), self.stride) if d == rows.dim else whole_span(n)
                 for d, n in enumerate(self.plan.shape(v))
             )
             for v, rows in zip(graph.outputs, self.rows, strict=True)
@@ -137,12 +138,36 @@ class Steps:
             )
         return n
 
+    def _opened(self) -> Graph:
+        """The graph of the program, as it is written, or with its loops told in another way."""
+        try:
+            return self._open(self.staged.jaxpr)
+        except NotCausal as refused:
+            program = in_rows(self.staged.jaxpr)
+            if program is self.staged.jaxpr or refused.one_by_one:
+                raise
+            try:
+                return self._open(program)
+            except NotCausal as again:
+                raise again if again.one_by_one else refused from None
+
     def _open(self, program: compat.Jaxpr) -> Graph:
         """The graph of a program that is proved to be causal."""
         graph = opened(program)
         map_at_once(graph, self.length)
         without = leave_out_zeros(graph, lambda v: Plan(graph, {}).small_constant(v))
-        self.plan, found = self._proved(graph)
+        error: NotCausal | None = None
+        while True:
+            try:
+                self.plan, found = self._proved(graph)
+                break
+            except NotCausal as refused:
+                error = error or refused
+                if refused.one_by_one or refused.loop is None:
+                    raise error from None
+                if not unrolled(graph, refused.loop):
+                    raise error from None
+                cleared(graph)
         self.rows = [self._rows(v, found) for v in graph.outputs]
         for node in without:
             self.plan.assume(FINITE, node, NO_NUMBER)
@@ -153,16 +178,18 @@ class Steps:
         error: NotCausal | None = None
         ways = [*WAYS]
         for way in ways:
-            plan = Plan(graph, {TIME: (0, self.length - self.width)}, poison=self.poison)
+            plan = Plan(graph, {TIME: (0, self.length - self.stride)}, poison=self.poison)
             try:
                 given = {v: Rows(self.axis % len(plan.shape(v)), 0, {}) for v in graph.inputs}
-                found = prove(plan, given, self.width, way)
-                narrow(plan, found, self.width)
+                found = prove(plan, given, self.stride, way)
+                narrow(plan, found, self.stride)
                 return plan, found
             except NotCausal as refused:
+                if refused.one_by_one:
+                    raise
                 error = error or refused
-                if refused.level is not None and way.level is None:
-                    ways.append(way._replace(level=refused.level))
+                error.loop = refused.loop if error.loop is None else error.loop
+                ways += way.others(refused) if len(ways) < MOST else ()
         assert error is not None
         raise error
 
@@ -179,6 +206,8 @@ class Steps:
             raise refuse(node, f"row s of a result depends on row s + {-rows.lag}, which is later")
         if rows.loose:
             raise refuse(node, "a result has two dimensions along the axis")
+        if rows.chunk > 1:
+            raise refuse(node, "the rows of a result are in chunks")
         if self.plan.shape(v)[rows.dim] != self.length:
             n = self.plan.shape(v)[rows.dim]
             raise refuse(node, f"a result has {n} rows along the axis, the input {self.length}")
@@ -224,17 +253,18 @@ class Steps:
 
         def step(carry, rows=None):
             """The next rows: (carry, rows of the result); without rows, what they do not change."""
-            t, kept, loops = carry
             for text, size, where in step.kept.values():
                 note(f"{text} is kept from step to step", where, f"{size} bytes, of rows before")
             if rows is None:
                 self._check_ahead()
                 blocks = [zeros(self.plan, v)[0] for v in graph.inputs]
-                return carry, self.staged.rebuild(self._results(self._run(kept, loops, t, blocks)))
-            run = self._run(kept, loops, t, self._blocks(rows))
-            ys = self._results(run)
-            carry = t + self.width, {v: run.carried(v) for v in kept}, loops | run.new_loops
-            return carry, self.staged.rebuild(ys)
+                return carry, self.staged.rebuild(self._results(self._step(carry, blocks)[1]))
+            blocks = self._blocks(rows)
+            if self.stride == self.width:
+                carry, ys = self._step(carry, blocks)
+            else:
+                carry, ys = self._one_by_one(carry, blocks)
+            return carry, self.staged.rebuild(self._results(ys))
 
         made = {v: graph.maker[v] for v in self.keep}
         step.kept = {
@@ -247,9 +277,26 @@ class Steps:
         }
         return step
 
-    def _results(self, run: Run) -> list:
-        """The rows of the results."""
+    def _step(self, carry: Any, blocks: Sequence) -> tuple[Any, list]:
+        """The carry, and the rows of the results, with the axis."""
+        t, kept, loops = carry
+        run = self._run(kept, loops, t, blocks)
         ys = [run.read(v, box) for v, box in zip(self.plan.graph.outputs, self.outs, strict=True)]
+        return (t + self.stride, {v: run.carried(v) for v in kept}, loops | run.new_loops), ys
+
+    def _one_by_one(self, carry: Any, blocks: Sequence) -> tuple[Any, list]:
+        """`_step` of some rows, one after the other."""
+        rows = [jnp.moveaxis(x, self.axis, 0)[:, None] for x in blocks]
+
+        def one(carry, row):
+            return self._step(carry, [jnp.moveaxis(x, 0, self.axis) for x in row])
+
+        carry, ys = lax.scan(one, carry, rows)
+        pairs = zip(ys, self.rows, strict=True)
+        return carry, [jnp.moveaxis(jnp.squeeze(y, r.dim + 1), 0, r.dim) for y, r in pairs]
+
+    def _results(self, ys: list) -> list:
+        """The rows of the results, as the function has them."""
         if self.width == 1:
             ys = [jnp.squeeze(y, r.dim) for y, r in zip(ys, self.rows, strict=True)]
         return without_derivative(self.own, OWN, without_derivative(self.plan.odd, ODD, ys))
@@ -257,7 +304,7 @@ class Steps:
     def _check_ahead(self) -> None:
         """Whether the next rows of the result are there before those of the input."""
         for v, rows in zip(self.plan.graph.outputs, self.rows, strict=True):
-            if rows.lag < self.width:
+            if rows.lag < self.width or self.stride < self.width:
                 node = self.plan.graph.maker[v]
                 raise TransformError(
                     f"row s of a result depends on row s - {rows.lag}, so a step of {self.width} "

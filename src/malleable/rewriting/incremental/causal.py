@@ -17,10 +17,16 @@ from malleable.rewriting.boxes.dependence import ELEMENTWISE, Along, Before, rel
 from malleable.rewriting.boxes.spans import Span, Start
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.beyond import check_gone, what_is_beyond
+from malleable.rewriting.incremental.chunks import (
+    box_in_chunks,
+    in_chunks,
+    is_in_chunks,
+    loop_over_chunks,
+)
 from malleable.rewriting.incremental.loops import ROUNDS, TIME, Choice, Layers, Recurrence, Turns
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER, SURE, Beyond
 from malleable.rewriting.incremental.plan import OpenedWhile, Plan, handed_on, inside_of, opened
-from malleable.rewriting.incremental.times import Loose, Part, Rows, Way, refuse
+from malleable.rewriting.incremental.times import Loose, NotCausal, Part, Rows, Way, crossed, refuse
 from malleable.rewriting.incremental.windows import narrow
 
 
@@ -42,7 +48,11 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int,
         if fixed and runs_bodies(node.eqn) and node.name != "scan":
             raise refuse(node, "the first row goes into a loop or a branch")
         if node.name == "scan":
-            made = _loop_in_time(plan, node, found, width, way)
+            try:
+                made = _loop_in_time(plan, node, found, width, way)
+            except NotCausal as refused:
+                refused.loop = node.outs[0]
+                raise
         elif node.name == "cond":
             made = _choice(plan, node, found, width, way)
         elif node.name == "while":
@@ -53,6 +63,8 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int,
             made = [_through(plan, node, found, way)] * len(node.outs)
         for v, rows in zip(node.outs, made, strict=True):
             if rows != ():
+                if plan.restarts and rows and rows.lag > 0:  # its first rows are new ones as well
+                    rows = rows._replace(lag=0)
                 found[v] = rows
                 if rows is not None:
                     boxed(plan, v, rows, width)
@@ -63,6 +75,10 @@ def boxed(plan: Plan, v: int, rows: Rows, width: int) -> None:
     """The rows of a value that new rows of the input make known."""
     if rows.dim is None:
         plan.boxes[v] = (plan.whole(v),)
+        return
+    if rows.chunk > 1:
+        plan.boxes[v] = (box_in_chunks(plan, v, rows, width),)
+        plan.chunks[v] = rows
         return
     plan.rows[v] = rows.dim, rows.lag
     box = list(plan.whole(v))
@@ -75,13 +91,15 @@ def nominal(rows: Rows, width: int) -> Span:
 
 
 def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
+    if is_in_chunks(plan, node, found):
+        return in_chunks(plan, node, found, way)
     tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
     rows: dict[int, Part] = {}
     loose: list[Part] = []
     is_fixed = False
     for k, (v, entries) in enumerate(zip(node.ins, tables, strict=True)):
         if v in found:
-            dim, lag, others = found[v]
+            dim, lag, others = found[v][:3]
             is_known = dim is None or plan.shape(v)[dim] <= lag + 1  # all rows, with the first
             if dim is None or (is_known and entries[dim] is None and not others):
                 is_fixed = True
@@ -91,7 +109,7 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
                 x.beyond not in SURE for x in others.values()
             ):
                 raise refuse(node, f"`{node.name}` takes in what is not known yet")
-            for d, (low, beyond) in others.items():
+            for d, (low, beyond, *_) in others.items():
                 if isinstance(entries[d], Before):
                     raise refuse(node, f"`{node.name}` runs over what is not known yet")
                 loose.append(_carried_to(node, k, d, entries[d], low, beyond))
@@ -99,7 +117,7 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
         return Rows(None, 0, {})
     kept = [p for p in rows.values() if p.dim is not None]
     if dims := sorted({p.dim for p in kept if p.dim is not None}):
-        own = dim = dims[0 if way.first else -1]
+        own = dim = way.of_two(node.outs[0], dims)
         lag = min(p.lag for p in kept if p.dim == own)
         if way.across and len(dims) == 1 and not loose:
             dim = _rows_of_constant(plan, node, tables, own)
@@ -110,9 +128,10 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     columns = [p.lag for p in loose if p.dim is not None] + [p.lag for p in kept if p.dim != dim]
     if columns:
         lag = min(lag, max(0, min(columns)))  # a row is made when the columns up to it are known
-    loose = [part for p in loose if (part := _seen_from(node, p, rows[p.operand], dim, lag))]
+    loose = [part for p in loose if (part := _seen_from(plan, node, p, rows, dim, lag, found))]
     if kept:
-        check_gone(plan, node, [p for p in (*rows.values(), *loose) if p.dim is None])
+        gone = [p for p in (*rows.values(), *loose) if p.dim is None]
+        check_gone(plan, node, [p for p in gone if not _is_known(plan, node, p, lag)])
     columns = [p for p in kept if p.dim != dim]
     loose += [p if way.level is None else p._replace(lag=min(p.lag, way.level)) for p in columns]
     if any(p.dim == dim for p in loose):
@@ -120,9 +139,15 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     out = Rows(dim, lag, {})
     for o in sorted({p.dim for p in loose if p.dim is not None}):
         mine = [p for p in loose if p.dim == o]
-        low = min(p.lag for p in mine)
-        out.loose[o] = Loose(low, what_is_beyond(plan, node, found, mine, out, o, low))
+        column = mine[0]._replace(lag=min(p.lag for p in mine))
+        if not column.is_known(plan.shape(node.outs[0])[o], lag):
+            kind = what_is_beyond(plan, node, found, mine, out, column)
+            out.loose[o] = Loose(column.lag, kind)
     return out
+
+
+def _is_known(plan: Plan, node: Node, part: Part, lag: int) -> bool:
+    return part.is_known(plan.shape(node.ins[part.operand])[part.source], lag)
 
 
 def _rows_of_constant(plan: Plan, node: Node, tables: Sequence, dim: int) -> int:
@@ -158,15 +183,18 @@ def _carried_to(node: Node, k: int, d: int, entry: Any, lag: int, beyond: Beyond
     raise refuse(node, "rows are put into groups, or into one dimension with others")
 
 
-def _seen_from(node: Node, part: Part, rows: Part, dim: int, lag: int) -> Part | None:
+def _seen_from(
+    plan: Plan, node: Node, part: Part, parts: dict[int, Part], dim: int, lag: int, found: dict
+) -> Part | None:
     """A loose dimension, as the rows of the result see it; None: all that is there is right.
 
     A row that was made before, for another lag or a window, has in it what was known then.
     """
+    rows = parts[part.operand]
     if rows.dim != dim:
         if part.beyond in SURE:
             return None
-        raise refuse(node, "its rows depend on later ones")
+        raise crossed(plan, node, node.ins[part.operand], found)
     low = part.lag - (rows.lag - lag)
     if rows.wide and part.beyond not in SURE:
         return part._replace(lag=low - rows.wide, beyond=None)
@@ -234,6 +262,8 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
     view: Any = compat.view(node.eqn)
     consts, carry, xs = view.split(node.ins)
     ahead = [found[v] for v in xs if v in found and found[v].dim == 0]
+    if any(rows.chunk > 1 for rows in ahead):
+        return loop_over_chunks(plan, node, found, functools.partial(prove, width=1, way=way))
     if ahead:
         lags = {rows.lag for rows in ahead}
         others = [found[v].dim is None and max(lags) <= 0 for v in (*consts, *carry) if v in found]
@@ -241,7 +271,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
             raise refuse(node, "a loop over the rows needs all of them")
         if len(lags) > 1 or any(v in found and (found[v].dim or found[v].loose) for v in xs):
             raise refuse(node, "a loop takes rows of several times at once")
-        (lag,) = lags
+        (lag,) = [min(lag, 0) for lag in lags] if plan.restarts else lags
         plan.loops[node.outs[0]] = Recurrence(plan, node, view, lag, width)
         n = len(carry)
         return [None] * n + [Rows(0, lag, {})] * (len(node.outs) - n)
@@ -253,7 +283,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
     given = handed_on(found, consts, c)
     for a, v in zip(x, xs, strict=True):
         if v in found:
-            if 0 in found[v].loose:
+            if 0 in found[v].loose or found[v].inner == 0:
                 raise refuse(node, "a loop takes rows of several times at once")
             given[a] = _shifted(found[v], -1)
     state = handed_on(found, carry, h)
@@ -328,7 +358,7 @@ def _turns(plan: Plan, node: Node, found: dict, width: int, way: Way) -> list:
             raise refuse(node, "what `while` decides may change with any row")
         state = {a: state.get(a, Rows(decides.dim, decides.lag, {})) for a in h}
     same = {(rows.dim, rows.lag) for rows in [*state.values(), *([decides] if decides else [])]}
-    if any(rows.loose for rows in state.values()) or (
+    if any(rows.loose or rows.chunk > 1 for rows in state.values()) or (
         decides != () and (len(same) > 1 or decides.loose or decides.lag < 0)
     ):
         raise refuse(node, "what `while` decides may change with any row")
@@ -343,13 +373,15 @@ def _turns(plan: Plan, node: Node, found: dict, width: int, way: Way) -> list:
 
 def _shifted(rows: Any, by: int) -> Any:
     loose = {d + by: kind for d, kind in rows.loose.items()}
-    return rows._replace(dim=rows.dim + by, loose=loose)
+    inner = None if rows.inner is None else rows.inner + by
+    return rows._replace(dim=rows.dim + by, loose=loose, inner=inner)
 
 
 def _either(node: Node, one: Any, other: Any) -> Any:
     """What holds of a state that runs in time in one of two ways."""
     if one == other:
         return one
-    if one.dim != other.dim or one.loose or other.loose:
+    times = [(rows.dim, rows.inner, rows.chunk) for rows in (one, other)]
+    if times[0] != times[1] or one.loose or other.loose:
         raise refuse(node, "the state of a loop runs in time in several ways")
     return one._replace(lag=min(one.lag, other.lag))

@@ -26,6 +26,7 @@ WRITES: dict[str, Callable] = {  # what is written, of what was there and the bl
     "scatter-min": lax.min,
     "scatter-max": lax.max,
 }
+MOST_EQUATIONS = 4000  # that a loop may be once it is written turn by turn
 MOST = 5  # ends of runs of rows that a constant chooses
 
 
@@ -55,6 +56,8 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
     for node in graph.order():
         if node.name == "slice":
             _slice_of_joined(graph, node)
+        elif node.name == "reshape":
+            _merge_joined(graph, node)
         elif node.name == "rev" and _is_reversed(graph, node.ins[0], node.params["dimensions"]):
             made: Any = graph.maker[node.ins[0]]
             graph.replace({node.outs[0]: made.ins[0]})
@@ -78,16 +81,49 @@ def map_at_once(graph: Graph, length: int) -> None:
     """
     moving = graph.reach(graph.inputs, forward=True)
     for node in graph.order():
-        if node.name != "scan":
-            continue
-        view: Any = compat.view(node.eqn)
-        consts, carry, xs = view.split(node.ins)
-        if carry or view.length != length or moving.isdisjoint(consts):
-            continue
-        axes = [None] * len(consts) + [0] * len(xs)
-        run = lambda *xs, body=view.body: evaluate(body, xs)  # noqa: E731
-        body = jax.vmap(run, axes, axis_size=length)
-        graph.replace(dict(zip(node.outs, graph.trace(body, node.ins, node), strict=True)))
+        if node.name == "scan":
+            view: Any = compat.view(node.eqn)
+            consts, carry, _ = view.split(node.ins)
+            if not carry and view.length == length and not moving.isdisjoint(consts):
+                _map(graph, node, view)
+
+
+def _map(graph: Graph, node: Node, view: Any) -> None:
+    consts, _, xs = view.split(node.ins)
+    axes = [None] * len(consts) + [0] * len(xs)
+    run = lambda *xs: evaluate(view.body, xs)  # noqa: E731
+    body = jax.vmap(run, axes, axis_size=view.length)
+    graph.replace(dict(zip(node.outs, graph.trace(body, node.ins, node), strict=True)))
+
+
+def unrolled(graph: Graph, v: int) -> bool:
+    """Write, in place, the loop that makes a value turn by turn, or as a map; whether it was one.
+
+    So what differs from turn to turn, as the masks of layers or of blocks of keys do, is known.
+    """
+    node = graph.maker[v]
+    if node is None or node.name != "scan":
+        return False
+    view: Any = compat.view(node.eqn)
+    if not view.split(node.ins)[1]:
+        _map(graph, node, view)
+        return True
+    if view.length * len(view.body.eqns) > MOST_EQUATIONS:
+        return False
+
+    def turns(*args):
+        consts, carry, xs = view.split(args)
+        order = range(view.length)
+        rows: list[Any] = [None] * view.length
+        for k in reversed(order) if view.reverse else order:
+            row = [lax.index_in_dim(x, k, 0, keepdims=False) for x in xs]
+            outs = evaluate(view.body, [*consts, *carry, *row])
+            carry, rows[k] = outs[: len(carry)], outs[len(carry) :]
+        stacked = [lax.concatenate([y[None] for y in ys], 0) for ys in zip(*rows, strict=True)]
+        return [*carry, *stacked]
+
+    graph.replace(dict(zip(node.outs, graph.trace(turns, node.ins, node), strict=True)))
+    return True
 
 
 def leave_out_zeros(graph: Graph, known: Callable[[int], Any]) -> list[Node]:
@@ -263,6 +299,25 @@ def _slice_of_joined(graph: Graph, node: Node) -> None:
         return lax.concatenate(cut, d) if len(cut) > 1 else cut[0]
 
     graph.replace({node.outs[0]: graph.trace(sliced, [v for v, *_ in parts], node)[0]})
+
+
+def _merge_joined(graph: Graph, node: Node) -> None:
+    """Chunks that were stacked, and are put one behind another: they are joined."""
+    join, shape = graph.maker[node.ins[0]], tuple(graph.avals[node.outs[0]].shape)
+    if join is None or join.name != "concatenate" or node.params["dimensions"] is not None:
+        return
+    before = tuple(graph.avals[node.ins[0]].shape)
+    for mine, theirs in groups(before, shape) if 0 not in before else ():
+        mine, theirs = [d for d in mine if before[d] > 1], [d for d in theirs if shape[d] > 1]
+        if len(mine) == 2 and len(theirs) == 1 and mine[0] == join.params["dimension"]:
+            o, by = theirs[0], before[mine[1]]
+
+            def joined(*xs, d=mine[0], o=o, by=by):
+                sizes = [(*shape[:o], x.shape[d] * by, *shape[o + 1 :]) for x in xs]
+                return lax.concatenate(list(map(lax.reshape, xs, sizes)), o)
+
+            graph.replace({node.outs[0]: graph.trace(joined, join.ins, node)[0]})
+            return
 
 
 def _in_order(order: Sequence[int], node: Node, x: Any) -> Any:

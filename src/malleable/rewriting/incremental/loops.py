@@ -376,7 +376,9 @@ class Recurrence:
         fixed = [run.whole(v) for v in consts]
         rows = [run.read(v, (self.span, *run.plan.whole(v)[1:])) for v in xs]
         state = [  # of a state that begins with the first row, not before it
-            jnp.where(run.at[TIME] == 0, run.whole(v), x) if v in run.plan.boxes else x
+            jnp.where(run.at[TIME] == 0, run.whole(v), x)
+            if v in run.plan.boxes or run.plan.restarts
+            else x
             for v, x in zip(begin, state, strict=True)
         ]
         if self.span == self.nominal:

@@ -23,6 +23,7 @@ class Beyond(enum.Enum):
     ZERO = "0"
     ONE = "1"
     KNOWN = "numbers"
+    SHUT = "a number below MASKED, in rows that may hold nothing else"
     LARGE = "numbers, some of which undo a mask that they are added to"
 
 

@@ -26,11 +26,12 @@ class Plan:
     limits: the smallest and the largest value of each symbol; boxes: of the values that change,
     inside of the arrays; loops: how a loop is gone through, by its first result; constants: what is
     known of the inputs; rows: the dimension that runs in time of a value, and how many rows of it
-    are known before the first; rings: how many of the latest rows are kept, where not all are;
-    narrowed: by (result, operand), the span of a dimension that is read of it; deltas: of sums that
-    are updated by a difference, which operand they follow; odd: what may be no
-    number, or have no derivative, where rows are not known yet; told: notes (what, line, why): on
-    what a step relies that cannot be proved, and what is computed whole.
+    are known before the first; chunks: how a value runs in time whose rows are in chunks; restarts:
+    whether time begins anew, with other inputs that do not change; rings: how many of the latest
+    rows are kept, where not all are; narrowed: by (result, operand), the span of a dimension that
+    is read of it; deltas: of sums that are updated by a difference, which operand they follow; odd:
+    what may be no number, or have no derivative, where rows are not known yet; told: notes (what,
+    line, why): on what a step relies that cannot be proved, and what is computed whole.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class Plan:
         self.boxes: dict[int, tuple[Box, ...]] = {}
         self.loops: dict[int, Any] = {}
         self.rows: dict[int, tuple[int, int]] = {}
+        self.chunks: dict[int, Any] = {}
         self.rings: dict[int, int] = {}
         self.narrowed: dict[tuple[int, int], tuple[int, Span]] = {}
         self.deltas: dict[int, int] = {}
-        self.poison, self.masking = poison, set()
+        self.poison, self.masking, self.restarts = poison, set(), False
         self.odd: compat.Eqn | None = None
         self.told: dict[tuple[str, str, str], None] = {}
         self.memo: dict[Any, Any] = {}  # what was found out about constants
@@ -136,14 +138,18 @@ class Plan:
 
         What stands where rows are not known yet is a number.
         """
-        if v not in self.rows:
+        if v not in self.rows and v not in self.chunks:
             return x
-        dim, known = self.rows[v]
+        dim, known = self.rows[v] if v in self.rows else (self.chunks[v].dim, self.chunks[v].lag)
         if known <= 0:  # whatever is there is not read: a loop need not end on zeros
             t = self.kept_type(v)
             return jnp.full(t.shape, self._unknown(t.dtype), t.dtype)
         if jnp.issubdtype(x.dtype, jnp.inexact):
             place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+            if (rows := self.chunks.get(v)) is not None:
+                place *= rows.chunk
+                if rows.inner is not None:
+                    place += lax.broadcasted_iota(jnp.int32, x.shape, rows.inner)
             is_kept = (place < known) | (jnp.isfinite(x) & (not self.poison))
             x = jnp.where(is_kept, x, jnp.asarray(self._unknown(x.dtype), x.dtype))
         if (size := self.rings.get(v)) is not None:
@@ -203,7 +209,9 @@ def inside_of(plan: Plan, graph: Graph, outer: Sequence[int], inner: Sequence[in
     """The plan of a body, some of whose inputs are values of the plan around it."""
     pairs = [(a, v) for a, v in zip(inner, outer, strict=True) if plan.is_constant(v)]
     constants = {a: plan.constant(v) for a, v in pairs}
-    return Plan(graph, plan.limits, constants, plan.poison)
+    inside = Plan(graph, plan.limits, constants, plan.poison)
+    inside.restarts = plan.restarts
+    return inside
 
 
 class OpenedWhile:
@@ -256,6 +264,11 @@ def opened(program: compat.Jaxpr) -> Graph:
         return bool(compat.bodies(eqn.params)) and isinstance(compat.view(eqn), calls)
 
     graph = Graph.of(program, inline)
+    return cleared(graph)
+
+
+def cleared(graph: Graph) -> Graph:
+    """The same graph, with hidden calls in it opened, and in a form that can be looked through."""
     while hidden := [node for node in graph.order() if node.name == HIDDEN]:
         for node in hidden:
             outs = graph.splice(compat.expanded(node.eqn), node.ins, node)

@@ -38,7 +38,8 @@ def narrow(plan: Plan, found: Mapping[int, Any], width: int) -> None:
     Where all that reads a second dimension in time adds it up, and constant masks leave nothing
     of what is further behind than w, the columns from w before the row to the present are enough.
     """
-    loose = {(v, d) for v, rows in found.items() if rows for d in rows.loose}
+    plain = {v: rows for v, rows in found.items() if rows and rows.is_plain()}
+    loose = {(v, d) for v, rows in plain.items() for d in rows.loose}
     edges: dict[Place, set[Place]] = {place: set() for place in loose}
     ends: dict[Place, list[tuple[Node, int]]] = {place: [] for place in loose}
     free = {place for place in loose if place[0] in plan.graph.outputs}
@@ -48,7 +49,7 @@ def narrow(plan: Plan, found: Mapping[int, Any], width: int) -> None:
             continue
         tables = () if runs_bodies(node.eqn) else rel(node.eqn)
         for k, v in enumerate(node.ins):
-            for d in found[v].loose if v in moving else ():
+            for d in plain[v].loose if v in moving else ():
                 entry = tables[k][d] if tables else Along(0, 0)
                 own = tables[k][found[v].dim] if tables else None
                 match entry:
@@ -85,7 +86,7 @@ def _narrow(plan: Plan, found, width: int, part: set[Place], ends: list) -> None
             contracted = node.params["dimension_numbers"][0]
             u, e = node.ins[1 - k], contracted[1 - k][contracted[k].index(d)]
             rows = found.get(u)
-            if rows is not None and (rows.loose or rows.dim != e):
+            if rows is not None and (rows.loose or rows.dim != e or not rows.is_plain()):
                 return
             partners[node.outs[0], 1 - k] = e
     n = {plan.shape(v)[d] for v, d in part}
