@@ -64,6 +64,13 @@ def unrolled(v):
     return jnp.stack(rows)
 
 
+def written(v):
+    y = jnp.zeros((T, D)).at[0].set(v[0])
+    for t in range(1, T):
+        y = y.at[t].set(jnp.tanh(y[t - 1] / 2 + v[t]))
+    return y
+
+
 PROGRAMS = {
     "attention": lambda v: attend(jnp.where(CAUSAL, v @ v.T, -jnp.inf), v),
     "a bias for a mask": lambda v: attend(v @ v.T + np.where(CAUSAL, 0, -1e30), v),
@@ -148,6 +155,13 @@ PROGRAMS = {
         lambda h, r: (jnp.tanh(h + r),) * 2, jnp.zeros(D), v[::-1], reverse=True
     )[1][::-1],
     "a loop over time in Python": unrolled,
+    "a loop in Python that reads what it wrote": written,
+    "a loop that reads what it wrote": lambda v: lax.fori_loop(
+        0,
+        T,
+        lambda t, y: y.at[t + 2].set(jnp.asarray(v)[t] + y[t + 1] / 2 - y[t] / 4),
+        jnp.zeros((T + 2, D)),
+    )[2:],
     "rows read and written by index": lambda v: lax.fori_loop(
         0,
         T,
@@ -305,6 +319,24 @@ def test_what_is_not_causal_is_refused_with_a_reason(name):
     assert "hint: " in str(caught.value)
     if name != "rows that do not change":
         assert "test_as_scan.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("f", "way_out"),
+    [
+        (lambda v: jnp.fft.irfft(jnp.fft.rfft(v, 2 * T, 0) * 2, axis=0)[:T], "jnp.convolve"),
+        (lambda v: v.at[jnp.argmax(v, 1)].set(v), "at places that are known"),
+        (
+            lambda v: lax.scan(
+                lambda h, r: (lax.cond(v[3, 0] > 0, jnp.sin, jnp.cos, r),) * 2, v[0], v
+            )[1],
+            "mask what lies in the future",
+        ),
+    ],
+)
+def test_the_way_out_is_that_of_the_cause(f, way_out):
+    with pytest.raises(TransformError, match=way_out):
+        as_scan(f, x(T, D))
 
 
 @pytest.mark.parametrize("flip", [(0, 5), (3, 4), (0, 11)])

@@ -9,6 +9,7 @@ from malleable.core.stage import stage
 from malleable.programs.evaluate import evaluate
 from malleable.rewriting.passes.buffers import unbuffer
 from malleable.rewriting.passes.passes import optimize
+from malleable.rewriting.passes.writes import written_rows
 
 BUFFER = jnp.arange(15.0).reshape(5, 3)
 ROW, COLUMN = jnp.ones(3), jnp.ones(5)
@@ -43,6 +44,46 @@ def writes(jaxpr):
 
 def filled(low, high, body):
     return lambda buffer: lax.fori_loop(low, high, body, buffer)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        filled(1, 5, lambda i, b: b.at[i].set(b[i - 1] / 2 + i)),
+        filled(2, 5, lambda i, b: b.at[i].set(b[i - 1] - b[i - 2] * i)),
+        filled(0, 4, lambda i, b: b.at[3 - i].set(b[4 - i] / 2)),
+        filled(1, 3, lambda i, b: b.at[:, i].set(b[:, i - 1] * 2)),
+    ],
+)
+def test_rows_that_were_written_before_are_carried(fun):
+    assert not writes(after(fun, BUFFER))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        filled(0, 4, lambda i, b: b.at[i].set(b[i + 1])),
+        filled(1, 5, lambda i, b: b.at[i].set(b[0])),
+        filled(1, 5, lambda i, b: b.at[i].set(b[4 - i])),
+    ],
+)
+def test_a_buffer_that_is_read_elsewhere_stays(fun):
+    assert writes(after(fun, BUFFER))
+
+
+def test_rows_that_python_writes_are_stacked():
+    def fun(x):
+        y, z = jnp.zeros((3, 4)), jnp.zeros(4)
+        for t in range(4):
+            y = y.at[:, t].set(x[t] + (y[:, t - 1] if t else 0.0))
+            z = z.at[t].set(y.sum()) if t < 3 else z
+        return y, z
+
+    program = stage(fun)(BUFFER).jaxpr
+    new = written_rows(program)
+    compat.check(new)
+    assert names(new).count("scatter") < names(program).count("scatter")
+    assert_close(evaluate(new, [BUFFER]), fun(BUFFER))
 
 
 @pytest.mark.parametrize(

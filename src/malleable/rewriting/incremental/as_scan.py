@@ -39,6 +39,7 @@ from malleable.rewriting.incremental.windows import narrow
 from malleable.rewriting.passes.buffers import take_rows, unbuffer
 from malleable.rewriting.passes.loops import scan_trim
 from malleable.rewriting.passes.reroll import reroll
+from malleable.rewriting.passes.writes import written_rows
 
 MOST = 32  # ways that are tried to prove that a program is causal
 
@@ -82,7 +83,7 @@ def in_rows(program: compat.Jaxpr) -> compat.Jaxpr:
 
     It is the same object where there are none.
     """
-    rolled = reroll(program)
+    rolled = reroll(written_rows(program))
     return take_rows(unbuffer(scan_trim(rolled)))
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from malleable import compat
 from malleable.errors import TransformError
+from malleable.programs.primitives import kind
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.masks import Beyond
 from malleable.rewriting.incremental.plan import Plan
@@ -91,8 +92,26 @@ def refuse(node: Node | None, why: str) -> NotCausal:
     return NotCausal(
         f"the function is not causal along the axis: {why}",
         where="" if node is None else compat.where(node.eqn),
-        hint="mask what lies in the future (-inf, or 0 where it is added up), or use "
-        "mal.incremental, which takes any function",
+        hint=_way_out(node),
+    )
+
+
+def _way_out(node: Node | None) -> str:
+    name = "" if node is None else node.name
+    if name == "fft":
+        return "write the convolution as one: jnp.convolve(x, kernel)[:len(x)], for each channel"
+    if name in kind("write"):
+        return (
+            "write rows at places that are known, or let a scan put them out; to send tokens to "
+            "experts, look up the weights of each token's expert instead"
+        )
+    if name == "triangular_solve":
+        return "solve row by row, in a lax.scan over the rows"
+    if name == "cond":
+        return "compute both branches and choose by jnp.where, or map over the rows by jax.vmap"
+    return (
+        "mask what lies in the future (-inf, or 0 where it is added up), or use mal.incremental, "
+        "which takes any function"
     )
 
 

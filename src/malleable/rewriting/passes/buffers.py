@@ -26,7 +26,8 @@ def unbuffer(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
 
     A buffer is carried by a scan, or by a `while` that counts from one known number to another;
     each step writes one row (`buf.at[i].set(row)`, `lax.dynamic_update_slice`, along any axis),
-    one further or one back than the step before, and nothing in the loop reads the buffer.
+    one further or one back than the step before. What the loop reads of the buffer was written a
+    fixed number of steps before: so many rows are carried in its place.
 
     >>> import jax.numpy as jnp
     >>> from malleable import stage
@@ -98,12 +99,19 @@ class Steps(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A carried buffer, the value that is written, along which dimension, and where."""
+    """A carried buffer, the value that is written, along which dimension, and where.
+
+    reads: the equations that read a row, and how many steps before it was written.
+    """
 
     carry: int
     row: int
     dim: int
     at: Line
+    reads: tuple[tuple[Any, int], ...] = ()
+
+    def depth(self) -> int:
+        return max([0, *(k for _, k in self.reads)])
 
 
 def _without_buffers(graph, node):
@@ -119,14 +127,24 @@ def _without_buffers(graph, node):
     rest = [j for j, write in enumerate(found) if not write]
     rows = body.outputs[len(found) :]
     body.outputs = [*(body.outputs[j] for j in rest), *rows, *(write.row for write in writes)]
+    reads = [(w, node, k) for w, write in enumerate(writes) for node, k in write.reads]
+    body.inputs = [*body.inputs, *(node.outs[0] for _, node, _ in reads)]
 
     def whole(consts, carry, xs):
-        def step(left, xs):
+        def step(state, xs):
+            left, late = state
             full = dict(zip(rest, left, strict=True))
-            outs = _play(body, [*consts, *(full.get(j) for j in range(len(found))), *xs])
-            return outs[: len(rest)], outs[len(rest) :]
+            behind = [late[w][k - 1] for w, _, k in reads]
+            outs = _play(body, [*consts, *(full.get(j) for j in range(len(found))), *xs, *behind])
+            made = outs[len(outs) - len(writes) :]
+            late = [
+                [lax.reshape(y, of[0].shape), *of[:-1]] if of else []
+                for y, of in zip(made, late, strict=True)
+            ]
+            return (outs[: len(rest)], late), outs[len(rest) :]
 
-        left, ys = lax.scan(step, [carry[j] for j in rest], xs, *steps.how)
+        late = [[_row_before(carry[w.carry], w, k) for k in range(w.depth())] for w in writes]
+        (left, _), ys = lax.scan(step, ([carry[j] for j in rest], late), xs, *steps.how)
         new = dict(zip(rest, left, strict=True))
         for write, made in zip(writes, ys[len(rows) :], strict=True):
             line = Line(write.at.at(length - 1), -write.at.step) if reverse else write.at
@@ -135,6 +153,12 @@ def _without_buffers(graph, node):
 
     _replace(graph, node, steps, whole, "unbuffer")
     return True
+
+
+def _row_before(buffer, write, k):
+    """The row of a buffer that would have been written k + 1 steps before the first one."""
+    place = write.at.at(-1 - k)
+    return lax.slice_in_dim(buffer, place, place + 1, axis=write.dim)
 
 
 def _replace(graph, node, steps, whole, name):
@@ -241,9 +265,21 @@ def _write(steps, j):
     if node is None or node.name not in ("dynamic_update_slice", "scatter"):
         return None
     read = body.users(made) or body.outputs.count(made) > 1 or buffer in body.outputs
-    if read or node.ins[0] != buffer or node.ins.count(buffer) > 1 or body.users(buffer) != [node]:
+    if read or node.ins[0] != buffer or node.ins.count(buffer) > 1:
         return None
-    shape = body.avals[buffer].shape
+    shape, (row, places) = body.avals[buffer].shape, row_places(body, node)
+    for dim, v in places.items():
+        line = steps.lines.get(v)
+        if line and (abs(line.step) == 1 or length == 1):
+            low, high = line.ends(length)
+            if low >= 0 and high < shape[dim]:
+                return _with_reads(steps, buffer, node, Write(j, row, dim, line))
+    return None
+
+
+def row_places(graph, node):
+    """The row that a node writes, and {dimension: the index of its place} for where it may be."""
+    shape = graph.avals[node.ins[0]].shape
     if node.name == "scatter":
         _, index, row = node.ins
         numbers = node.params["dimension_numbers"]
@@ -251,23 +287,28 @@ def _write(steps, j):
         plain = numbers.update_window_dims == window and not numbers.operand_batching_dims
         dims = numbers.inserted_window_dims
         if not plain or len(dims) != 1 or dims != numbers.scatter_dims_to_operand_dims:
+            return row, {}
+        return row, {dims[0]: index} if graph.avals[row].shape == _without(shape, dims[0]) else {}
+    _, row, *starts = node.ins
+    size = graph.avals[row].shape
+    alike = [d for d, n in enumerate(size) if n == 1 and _without(size, d) == _without(shape, d)]
+    return row, {d: starts[d] for d in alike}
+
+
+def _with_reads(steps, buffer, node, write):
+    """A write, with what reads the buffer; None where that is not a row of a fixed step before."""
+    reads = []
+    for user in steps.body.users(buffer):
+        if user is node:
+            continue
+        found = _read(steps, buffer, user)
+        if found is None or found[0] != write.dim or found[1].step != write.at.step:
             return None
-        places = {dims[0]: index} if body.avals[row].shape == _without(shape, dims[0]) else {}
-    else:
-        _, row, *starts = node.ins
-        size = body.avals[row].shape
-        places = {
-            d: v
-            for d, v in enumerate(starts)
-            if size[d] == 1 and _without(size, d) == _without(shape, d)
-        }
-    for dim, v in places.items():
-        line = steps.lines.get(v)
-        if line and (abs(line.step) == 1 or length == 1):
-            low, high = line.ends(length)
-            if low >= 0 and high < shape[dim]:
-                return Write(j, row, dim, line)
-    return None
+        k, rest = divmod(write.at.start - found[1].start, write.at.step or 1)
+        if rest or k < 1 or user.params["slice_sizes"][write.dim] != 1:
+            return None
+        reads.append((user, k))
+    return write._replace(reads=tuple(reads))
 
 
 def _without(shape, dim):
