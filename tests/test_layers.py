@@ -88,16 +88,16 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(87500, 58000),
-    "compat": Budget(3080, 2300),
+    "all": Budget(89100, 58000),
+    "compat": Budget(3100, 2300),
     "programs": Budget(905, 900),
-    "core": Budget(2330, 1450),
+    "core": Budget(2395, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(18950, 12500),
+    "rewriting": Budget(19875, 12500),
     "python_source": Budget(1590, 1400),
-    "arrays": Budget(3670, 3100),
-    "frontend": Budget(13710, 9300),
-    "execution": Budget(13330, 10300),
+    "arrays": Budget(3725, 3100),
+    "frontend": Budget(13900, 9300),
+    "execution": Budget(13565, 10300),
     "inspection": Budget(23330, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),
@@ -225,7 +225,9 @@ NUMBERS = {
         *("rewriting/passes/products: LONG", "rewriting/rules/patterns: STEPS"),
         *("rewriting/rules/rules: TRIES", "rewriting/rules/rules: FAR"),
         *("rewriting/rules/traced: REMEMBERED", "rewriting/incremental/plan: FOLDED"),
-        "rewriting/incremental/dirty: FEW",
+        *("rewriting/incremental/dirty: FEW", "rewriting/incremental/as_scan: MOST"),
+        *("rewriting/incremental/forms: MOST_EQUATIONS", "rewriting/passes/writes: MOST_ROWS"),
+        "execution/regions/signatures: SHORT",
     ),
     "rounding and random input": (
         *("rewriting/check: ODD", "rewriting/check: LONG", "rewriting/check: TRIES"),
@@ -383,10 +385,10 @@ def test_entries_of_tables_are_named_as_their_primitives():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 3065, sizes
+    assert sum(sizes.values()) <= 3125, sizes
 
 
-@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 561)])
+@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 570)])
 def test_the_rest_of_the_door_is_small(which, most):
     """What JAX has no public way for, and what only those who look into programs need of it.
 
@@ -398,7 +400,7 @@ def test_the_rest_of_the_door_is_small(which, most):
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 2885, sizes
+    assert sum(sizes.values()) <= 2935, sizes
 
 
 @pytest.mark.parametrize(

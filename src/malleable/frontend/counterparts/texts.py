@@ -19,10 +19,10 @@ _DIGITS = (int, float, complex, bytes, bytearray, ord, eval, exec, compile, open
 
 def text(*parts) -> Any:
     """An f-string of these parts."""
-    return by_text(_joined, *parts)
+    return by_text(_concatenated, *parts)
 
 
-def _joined(*parts) -> str:
+def _concatenated(*parts) -> str:
     joined = "".join(parts)
     return Text(joined) if any(type(x) is Text for x in parts) else joined
 

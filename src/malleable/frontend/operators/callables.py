@@ -449,7 +449,7 @@ class Caller(Classes):
             return getattr(Box(owner), name)(*args, **kwargs)
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
-        if type(owner) is dict and name == "get" and not items.has_traced(args[0]):
+        if type(owner) is dict and name == "get" and not lookups.has_traced(args[0]):
             if lookups.presence(owner, args[0]) is not True:
                 return lookups.get_uncertain(owner, *args)
         elif isinstance(owner, dict) and name in DICT_ASKS:
@@ -471,7 +471,7 @@ class Caller(Classes):
                 return None
             if name in ("index", "count", "remove") and any_traced((args, owner)):
                 return self._search(owner, name, *args)
-        elif isinstance(owner, dict) and name == "get" and args and items.has_traced(args[0]):
+        elif isinstance(owner, dict) and name == "get" and args and lookups.has_traced(args[0]):
             return lookups.get(owner, *args)
         elif isinstance(owner, dict) and args and name in ("get", "pop", "setdefault"):
             items._refuse_key(args[0])

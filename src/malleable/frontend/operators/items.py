@@ -48,12 +48,14 @@ from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat
 from malleable.frontend.operators.lookups import (
     contains,
+    has_traced,
     look_up,
     pick_index,
     presence,
     put_there,
     raise_here,
-    refused_key,
+    refuse_bound,
+    refuse_key,
 )
 from malleable.frontend.values import values
 from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
@@ -97,15 +99,6 @@ def touch(x) -> None:
         journal.touch_object(x)
 
 
-def has_traced(index) -> bool:
-    """Whether an index, a key or a tuple of them holds something traced."""
-    if isinstance(index, tuple):
-        return any(map(has_traced, index))
-    if isinstance(index, slice):
-        return has_traced((index.start, index.stop, index.step))
-    return is_traced(index) or (isinstance(index, list) and any(map(has_traced, index)))
-
-
 def _lacks(x, name: str) -> bool:
     """Whether the value that a box stands for has no such attribute, though the box has."""
     return type(x) is Box and not hasattr(x.__class__, name)
@@ -128,20 +121,6 @@ def _is_raw(x) -> bool:
 
 def _of_jax(x) -> bool:
     return isinstance(x, jax.Array) or type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
-
-
-def _refuse_key(key) -> None:
-    if has_traced(key):
-        raise refused_key()
-
-
-def _refuse_index(x, index) -> None:
-    if isinstance(index, slice) and has_traced(index):
-        raise TransformError(
-            f"a {type(x).__name__} is sliced with a traced bound, so its length would be traced",
-            where=compat.where(),
-            hint="keep the length: use np.roll, np.where with np.arange, or lax.dynamic_slice",
-        )
 
 
 # ---------------------------------------------------------------- is and in
@@ -434,7 +413,7 @@ class Items:
                 return pick(x, i)
             if isinstance(x, list) and isinstance(i, slice) and has_traced(i):
                 return part_of_list(x, i)
-            _refuse_index(x, i)
+            refuse_bound(x, i)
         elif kind is dict:
             if has_traced(i):
                 return look_up(x, i)
@@ -457,7 +436,7 @@ class Items:
                 return numpy.grid_item(x, i)
             return self.call(own, x, i)
         if isinstance(x, dict):
-            _refuse_key(i)
+            refuse_key(i)
             if isinstance(x, collections.defaultdict) and i not in x:
                 journal.touch_dict(x)
         return x[i]
@@ -491,7 +470,7 @@ class Items:
                 x[k] = if_else(hit, value, old)
             return
         if isinstance(x, list):
-            _refuse_index(x, i)
+            refuse_bound(x, i)
         elif isinstance(x, dict) and has_traced(i):
             return put_there(x, i, value)
         elif isinstance(x, np.void):
@@ -522,7 +501,7 @@ class Items:
         if own is not None:
             return self.call(own, x, i)
         if isinstance(x, dict):
-            _refuse_key(i)
+            refuse_key(i)
         elif isinstance(x, list) and is_traced(i):
             return take_out(x, i)
         elif isinstance(x, list) and has_traced(i):
@@ -649,7 +628,7 @@ class Items:
         if is_traced(x):
             if isinstance(items, set | frozenset):
                 return _found(x, items)
-            _refuse_key(x)
+            refuse_key(x)
         return x in items
 
     def not_in(self, x, items):

@@ -10,11 +10,35 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.content import refused_key
 from malleable.arrays.journal import ABSENT
+from malleable.errors import TransformError
 from malleable.frontend.counterparts.builtins import if_else, pick
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.values.conditions import if_, ifexp, only
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.values import Choice, entry, is_number, lacks
+
+
+def has_traced(index) -> bool:
+    """Whether an index, a key or a tuple of them holds something traced."""
+    if isinstance(index, tuple):
+        return any(map(has_traced, index))
+    if isinstance(index, slice):
+        return has_traced((index.start, index.stop, index.step))
+    return is_traced(index) or (isinstance(index, list) and any(map(has_traced, index)))
+
+
+def refuse_key(key) -> None:
+    if has_traced(key):
+        raise refused_key()
+
+
+def refuse_bound(x, index) -> None:
+    if isinstance(index, slice) and has_traced(index):
+        raise TransformError(
+            f"a {type(x).__name__} is sliced with a traced bound, so its length would be traced",
+            where=compat.where(),
+            hint="keep the length: use np.roll, np.where with np.arange, or lax.dynamic_slice",
+        )
 
 
 def presence(fields, key):

@@ -32,7 +32,7 @@ def is_in_chunks(plan: Plan, node: Node, found: dict) -> bool:
     if node.name != "reshape" or (d := found[node.ins[0]].dim) is None:
         return False
     return any(
-        mine == [d] and len(theirs) == 2 for mine, theirs in _groups(plan, node.ins[0], node)
+        mine == [d] and len(theirs) == 2 for mine, theirs in _in_groups(plan, node.ins[0], node)
     )
 
 
@@ -55,7 +55,7 @@ def box_in_chunks(plan: Plan, v: int, rows: Rows, width: int) -> Box:
     return tuple(box)
 
 
-def _groups(plan: Plan, v: int, node: Node) -> list[tuple[list[int], list[int]]]:
+def _in_groups(plan: Plan, v: int, node: Node) -> list[tuple[list[int], list[int]]]:
     before, after = plan.shape(v), plan.shape(node.outs[0])
     if 0 in before:
         return []
@@ -92,14 +92,14 @@ def in_chunks(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
             is_fixed = True
         elif v in found:
             rows = found[v]
-            outer, by, wide = _along(node, entries[rows.dim], rows.chunk)
+            outer, by, wide = _along_chunks(node, entries[rows.dim], rows.chunk)
             inner, more = None, 0
             if rows.inner is not None:
-                inner, more, wider = _along(node, entries[rows.inner], 1)
+                inner, more, wider = _along_chunks(node, entries[rows.inner], 1)
                 wide += wider
             moved.append(Moved(k, rows, outer, inner, rows.lag - by - more, by, wide))
-    o, i, chunk = _own(node, moved, way)
-    made = functools.partial(_made, plan, node, found, way, moved, is_fixed)
+    o, i, chunk = _rows_of_own(node, moved, way)
+    made = functools.partial(_made_of_chunks, plan, node, found, way, moved, is_fixed)
     tried, error = [], None
     for inner in dict.fromkeys((i, None)):  # row by row, or as what is known of whole chunks
         try:
@@ -114,10 +114,12 @@ def in_chunks(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     return max(reversed(tried), key=lambda rows: rows.lag)
 
 
-def _made(plan: Plan, node: Node, found: dict, way: Way, moved, is_fixed: bool, own: Rows) -> Rows:
+def _made_of_chunks(
+    plan: Plan, node: Node, found: dict, way: Way, moved, is_fixed: bool, own: Rows
+) -> Rows:
     """The rows of a result that is computed along some dimensions."""
     (o, i), tables = (own.dim, own.inner), rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
-    lags, columns, gone = _parts(plan, node, moved, (o, i), way)
+    lags, columns, gone = _parts_of_chunks(plan, node, moved, (o, i), way)
     lag = min([*lags, 0] if is_fixed else lags)
     for m in moved:
         for d, x in m.rows.loose.items():
@@ -145,7 +147,7 @@ def _made(plan: Plan, node: Node, found: dict, way: Way, moved, is_fixed: bool, 
     return _of_one_chunk(plan, node, out)
 
 
-def _along(node: Node, entry: Any, unit: int) -> tuple[int | None, int, int]:
+def _along_chunks(node: Node, entry: Any, unit: int) -> tuple[int | None, int, int]:
     """Where a dimension of rows goes, how many rows later, and over how many more it reaches."""
     match entry:
         case None:
@@ -157,7 +159,7 @@ def _along(node: Node, entry: Any, unit: int) -> tuple[int | None, int, int]:
     raise refuse(node, "rows in chunks come in another order, or not all of them")
 
 
-def _own(node: Node, moved: Sequence[Moved], way: Way) -> tuple[int, int | None, int]:
+def _rows_of_own(node: Node, moved: Sequence[Moved], way: Way) -> tuple[int, int | None, int]:
     """The dimensions along which the result is computed, of chunks and within them."""
     kept = [m for m in moved if m.outer is not None]
     kept = [m for m in kept if m.inner is not None] or kept
@@ -174,7 +176,7 @@ def _own(node: Node, moved: Sequence[Moved], way: Way) -> tuple[int, int | None,
     return o, way.of_two(node.outs[0], inners) if inners else None, min(chunks)
 
 
-def _parts(plan: Plan, node: Node, moved: Sequence[Moved], own, way: Way):
+def _parts_of_chunks(plan: Plan, node: Node, moved: Sequence[Moved], own, way: Way):
     """(lags of the rows of the result, its columns, what is added up)."""
     (o, i), lags = own, []
     columns: list[Part] = []
@@ -213,7 +215,7 @@ def _seen(node: Node, m: Moved, d: int, x: Loose, entry: Any, lag: int) -> Part:
     """A loose dimension of an operand, as the rows of the result see it."""
     if isinstance(entry, Before) and x.beyond not in SURE:
         raise refuse(node, f"`{node.name}` takes in what is not known yet")
-    dim, by, wide = _along(node, entry, x.chunk)
+    dim, by, wide = _along_chunks(node, entry, x.chunk)
     beyond = x.beyond if by == 0 == wide or node.name in ("slice", "concatenate") else None
     low = x.lag - by - (m.by if x.within else 0) - (m.lag - lag)
     if m.wide and beyond not in SURE:
@@ -235,7 +237,7 @@ def _regrouped(plan: Plan, node: Node, rows: Rows) -> Rows:
     before, after = plan.shape(node.ins[0]), plan.shape(node.outs[0])
     at: dict[Any, int] = {}
     parted, merged = None, None
-    for mine, theirs in _groups(plan, node.ins[0], node):
+    for mine, theirs in _in_groups(plan, node.ins[0], node):
         if len(mine) == len(theirs) == 1:
             at[mine[0]] = theirs[0]
         elif mine == [rows.dim] and len(theirs) == 2 and rows.chunk == 1:

@@ -37,7 +37,7 @@ def written_rows(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         if node.name in ("scatter", "dynamic_update_slice"):
             _remember(graph, node, known)
         elif node.name == "slice" and node.ins[0] in known:
-            _read(graph, node, *known[node.ins[0]])
+            _read_back(graph, node, *known[node.ins[0]])
     changed = False
     for v, (dim, rows) in known.items():
         n = graph.avals[v].shape[dim]
@@ -65,12 +65,12 @@ def _remember(graph: Graph, node: Node, known: dict) -> None:
     for dim, index in places.items():
         n = graph.avals[node.outs[0]].shape[dim]
         before = known.get(node.ins[0], (dim, {}))
-        if n <= MOST_ROWS and before[0] == dim and 0 <= (at := _place(graph, index)) < n:
+        if n <= MOST_ROWS and before[0] == dim and 0 <= (at := _place_written(graph, index)) < n:
             known[node.outs[0]] = dim, {**before[1], at: row}
             return
 
 
-def _read(graph: Graph, node: Node, dim: int, rows: dict[int, int]) -> None:
+def _read_back(graph: Graph, node: Node, dim: int, rows: dict[int, int]) -> None:
     """The row that was written, in the place of one that is read."""
     first, shape = node.params["start_indices"], graph.avals[node.outs[0]].shape
     of = graph.avals[node.ins[0]].shape
@@ -80,7 +80,7 @@ def _read(graph: Graph, node: Node, dim: int, rows: dict[int, int]) -> None:
         graph.replace({node.outs[0]: graph.trace(same, [rows[first[dim]]], node)[0]})
 
 
-def _place(graph: Graph, v: int) -> int:
+def _place_written(graph: Graph, v: int) -> int:
     """The integer that an index of one element is; -1 where it is not known."""
     while (node := graph.maker[v]) is not None and node.name in SAME:
         v = node.ins[0]
