@@ -152,7 +152,7 @@ def expression(node, scope: Scope):
 
 def refuse_digits(found, scope, node) -> None:
     """Leave arithmetic of numbers that are made of arrays to Python: it may raise, too."""
-    by_number = found == (SIZE, NUMBER) and may_fail(node)
+    by_number = found == (SIZE, NUMBER) and not isinstance(node.op, ast.Pow) and may_fail(node)
     if not scope.lenient and (SCALAR in found or by_number) and {*found} <= {NUMBER, SCALAR, SIZE}:
         raise Stays("number", "Python computes with more digits")
 

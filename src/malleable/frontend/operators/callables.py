@@ -474,7 +474,7 @@ class Caller(Classes):
         elif isinstance(owner, dict) and name == "get" and args and lookups.has_traced(args[0]):
             return lookups.get(owner, *args)
         elif isinstance(owner, dict) and args and name in ("get", "pop", "setdefault"):
-            items._refuse_key(args[0])
+            lookups.refuse_key(args[0])
         elif isinstance(owner, type):
             return self._builtin(f, args, kwargs)
         if kinds.is_standard(f):

@@ -233,7 +233,7 @@ def _blocks(x, read, how):
     return x if (line.step < 0) == reverse else lax.rev(x, (0,))
 
 
-def _play(body, args):
+def _play(body, args) -> list[Any]:
     """The results of a graph, each equation under its own line."""
     env = dict(zip(body.inputs, args, strict=True))
     read = lambda v: env[v] if v in env else body.value(v)  # noqa: E731
