@@ -3,10 +3,10 @@
 Prints, per law, how many programs were tried and how many disagreed, with their seeds. Seeds go
 round the laws, so that a run that is cut short has tried them all about equally often. Then come
 `--python-programs 50000` for `autograph`: how many of those were right, with and without a note,
-how many it refused, and the reasons; and
-`--rewriting-programs 50000` for the passes; and `--selective-programs 20000` for `mal.jit`, and
-`--sequence-programs 20000` for `as_scan` and `incremental`. Where one count is given, the others
-are 0: a failure runs again by
+how many it refused, and the reasons; `--rewriting-programs 50000` for the passes;
+`--selective-programs 20000` for `mal.jit`, and `--jitted-programs 20000` for what it does with
+programs in Python; `--sequence-programs 20000` for `as_scan` and `incremental`. Where one count is
+given, the others are 0: a failure runs again by
 `python -m tests.soak --rewriting-programs 1 --from-seed 1000007`.
 
 With MALLEABLE_LARGE_PROGRAMS=1 the arrays of `--rewriting-programs` are larger, and XLA compiles
@@ -78,6 +78,12 @@ def try_selective(seeds):
     ]
 
 
+def try_jitted(seeds):
+    """[("jitted", seed, message)] of the programs in Python that `mal.jit` changes."""
+    found = execution_laws.try_seeds(seeds, shrink=True, python=True)
+    return [("jitted", seed, text) for seed, text in found.items() if text != execution_laws.SAME]
+
+
 def try_sequences(seeds):
     """[(name, seed, message)] of the programs on sequences that are refused, or are not right."""
     names = {sequence_laws.REFUSED: "refused", sequence_laws.MISSED: "missed"}
@@ -99,6 +105,7 @@ KINDS = {
     "python_programs": (try_python, 50_000),
     "rewriting_programs": (try_rewriting, 50_000),
     "selective_programs": (try_selective, 20_000),
+    "jitted_programs": (try_jitted, 20_000),
     "sequence_programs": (try_sequences, 20_000),
 }
 
@@ -179,6 +186,7 @@ def main():
         "python_programs": ["autograph"],
         "rewriting_programs": ["rewriting"],
         "selective_programs": ["selective"],
+        "jitted_programs": ["jitted"],
         "sequence_programs": ["sequences"],
     }
     failures = []

@@ -38,6 +38,13 @@ def test_jitted_programs_do_what_they_did(first):
     assert not wrong, f"{len(wrong)} wrong\n\n" + "\n\n".join(wrong[:5])
 
 
+@pytest.mark.usefixtures("whole_tracebacks")
+def test_programs_in_python_do_what_they_did():
+    found = try_seeds(range(FIRST % 40, FIRST % 40 + 20), python=True)
+    wrong = [text for text in found.values() if text != SAME]
+    assert not wrong, "\n\n".join(wrong[:3])
+
+
 def test_a_seed_gives_the_same_program():
     assert random_selective_program(7) == random_selective_program(7)
     assert len({random_selective_program(seed) for seed in range(100)}) == 100
