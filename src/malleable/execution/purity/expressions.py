@@ -77,6 +77,8 @@ def expression(node, scope: Scope):
                 scope.unrolled |= is_container(node.value, value, scope)  # which checks its bounds
             if is_item_of_many(node, index, scope):
                 raise Stays("object", "it takes one of many things")
+            if (kind := kind_of_item(node, scope)) is not None:
+                return kind
             if value == NUMPY:  # also at a place that JAX computed, and it may be a view
                 return NUMPY
             return join(value, index) if value in (NUMBER, SCALAR, SIZE) else (
@@ -177,6 +179,18 @@ def is_whole(node: ast.expr, scope: Scope) -> bool:
     return False
 
 
+def kind_of_item(node: ast.Subscript, scope) -> Any:
+    """The kind of an item at a constant of a container that came in; None where it is no number."""
+    of, at = node.value, node.slice
+    held: Any = scope.values.get(of.id) if isinstance(of, ast.Name) else None
+    if type(held) not in (dict, list, tuple) or not isinstance(at, ast.Constant):
+        return None
+    try:
+        return NUMBER if kind_of(held[at.value]) == NUMBER else None
+    except (LookupError, TypeError):
+        return None
+
+
 def is_item_of_many(node, index, scope) -> bool:
     """Whether Python had better find the item: the region would take all there are."""
     value: Any = scope.values.get(node.value.id) if isinstance(node.value, ast.Name) else None
@@ -221,6 +235,7 @@ def bind(target, kind, scope):
     if isinstance(target, ast.Name):
         scope.kinds[target.id] = kind
         scope.defs.pop(target.id, None)
+        scope.values.pop(target.id, None)
     elif isinstance(target, ast.Tuple | ast.List):
         inner = kind if kind in (ARRAY, NUMBER, NUMPY, SCALAR, SIZE) else UNKNOWN
         for item in target.elts:

@@ -19,7 +19,8 @@ from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.sharding.parts import ADDED, VARIED, is_number
 
-MOVED = kind("collective") - has("sum", "local") - {"pmax", "pmin", "axis_index"}
+EXTREMES = frozenset({"pmax", "pmin"})
+MOVED = kind("collective") - has("sum", "local") - EXTREMES - {"axis_index"}
 SCALED = frozenset({"mul", "div"})
 
 

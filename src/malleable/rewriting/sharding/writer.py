@@ -36,8 +36,9 @@ from malleable.rewriting.sharding.parts import (
     with_bodies_planned,
 )
 
-MADE = frozenset({"broadcast_in_dim", "iota", "random_bits"})  # by the place alone
-MADE_THERE = {"broadcast_in_dim", "iota"} | VARIED
+SPREAD = frozenset({"broadcast_in_dim", "iota"})
+MADE = SPREAD | {"random_bits"}  # by the place alone
+MADE_THERE = SPREAD | VARIED
 OPENED = CALLS | kind("control")  # also where all in them is whole
 
 
