@@ -16,7 +16,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.inspection.debugging.stepping import Level, Step, walk
+from malleable.inspection.debugging.stepping import Level, Step, call_level, walk
 from malleable.inspection.modules import module_of
 from malleable.programs.evaluate import evaluate
 
@@ -413,12 +413,6 @@ def _is_marked(atom, bad: dict, test: Test) -> bool:
     if isinstance(atom, compat.Literal):
         return is_bad(atom.val, test)
     return bad.get(atom, False)
-
-
-def call_level(eqn: compat.Eqn, body: compat.Jaxpr) -> Level:
-    kind = {"pjit": "jit", "remat2": "remat", "checkpoint": "remat"}.get(eqn.primitive.name)
-    name = eqn.params.get("name") or compat.spoken_of(body)[0]
-    return Level(kind or eqn.primitive.name.removesuffix("_call"), name, None, None)
 
 
 def compiled(fun: Callable, *, once: bool = True) -> Any:

@@ -16,7 +16,7 @@ from malleable.core.frame import Masked
 from malleable.core.interpret import interpret
 from malleable.inspection.debugging import blame
 from malleable.inspection.debugging.blame import Body, Origin, Test
-from malleable.inspection.debugging.stepping import Level
+from malleable.inspection.debugging.stepping import Level, call_level
 from malleable.programs.evaluate import evaluate
 
 
@@ -63,7 +63,7 @@ def _inside(body: Body, eqn: compat.Eqn, test: Test) -> Origin | None:
             step = blame.first_step(body, eqn, args, test)
             return step and Origin(body, step.eqn, step=step)
         case compat.Call(inner) | compat.CustomJvp(inner) | compat.CustomVjp(inner):
-            path = (*body.path, blame.call_level(eqn, inner))
+            path = (*body.path, call_level(eqn, inner))
             return first_made(Body(inner, args, path, outer), test)
     return None
 

@@ -321,7 +321,7 @@ class _Walker:
         run = _Run(self, table, at, env, spot)
         match view:
             case compat.Call(body=body):
-                level = _call_level(eqn, body)
+                level = call_level(eqn, body)
                 outs = yield from run.body(body, args, level, lambda outs: outs)
             case compat.CustomJvp(body=body) | compat.CustomVjp(body=body):
                 kind = eqn.primitive.name.removesuffix("_call")
@@ -481,7 +481,7 @@ def _placed(value, spec, mesh):
     return jax.device_put(value, jax.sharding.NamedSharding(mesh, spec))
 
 
-def _call_level(eqn, body) -> Level:
+def call_level(eqn: compat.Eqn, body: compat.Jaxpr) -> Level:
     kind = {"pjit": "jit", "remat2": "remat", "checkpoint": "remat"}.get(eqn.primitive.name)
     name = eqn.params.get("name") or compat.spoken_of(body)[0]
-    return Level(kind or eqn.primitive.name, name, None, None)
+    return Level(kind or eqn.primitive.name.removesuffix("_call"), name, None, None)

@@ -280,13 +280,10 @@ def _seed(eqn, kinds):
     return f"jax.random.key({operands(eqn)[0]}, impl={kind!r})" if not _dims(kinds[0]) else None
 
 
-def _collective(name: str, eqn: Equation, axes: str) -> str | None:
-    if any(p is not None for n, p in eqn.params.items() if n != axes) or len(eqn.ins) != 1:
+def _collective(call: str, eqn: Equation) -> str | None:
+    if any(p is not None for n, p in eqn.params.items() if n != "axes") or len(eqn.ins) != 1:
         return None
-    found = operands(eqn)[0]
-    if name == "pvary":
-        return f"lax.pcast({found}, {spell(eqn.params[axes])}, to='varying')"
-    return f"lax.{name}({found}, {spell(eqn.params[axes])})"
+    return call.format(operands(eqn)[0], spell(eqn.params["axes"]))
 
 
 _WRITE: dict[str, Callable] = {
@@ -315,8 +312,8 @@ _WRITE: dict[str, Callable] = {
     "random_wrap": lambda eqn, kinds: (
         f"jax.random.wrap_key_data({operands(eqn)[0]}, impl={eqn.params['impl']!r})"
     ),
-    "psum_invariant": lambda eqn, kinds: _collective("psum", eqn, "axes"),
-    "pvary": lambda eqn, kinds: _collective("pvary", eqn, "axes"),
+    "psum_invariant": lambda eqn, kinds: _collective("lax.psum({}, {})", eqn),
+    "pvary": lambda eqn, kinds: _collective("lax.pcast({}, {}, to='varying')", eqn),
     "random_unwrap": lambda eqn, kinds: f"jax.random.key_data({operands(eqn)[0]})",
     "device_put": lambda eqn, kinds: f"jax.device_put([{', '.join(operands(eqn))}])",
     "copy": lambda eqn, kinds: f"jnp.copy({_as_arrays(eqn)[0]})",
