@@ -128,7 +128,7 @@ def start(loop: Loop) -> dict:
         leaves: list = []
         value = place.read()
         whole = flatten(value, leaves), leaves
-        tree, leaves = named_before(place, whole, 1)
+        tree, leaves = named_before(place, whole)
         goal = carried_tree(tree, place.name in loop.rebound)
         pinned = place.name in exits
         if isinstance(value, Box) and not value.scalar and place.name not in loop.rebound:
@@ -144,16 +144,13 @@ def start(loop: Loop) -> dict:
     return carried
 
 
-def named_before(place: Place, whole: tuple, others: int) -> tuple[Tree, list]:
-    """The tree of what a place holds, and its leaves; what others know is there by name.
-
-    others: how many references to it are ours.
-    """
+def named_before(place: Place, whole: tuple) -> tuple[Tree, list]:
+    """The tree of what a place holds, and its leaves; what others know is there by name."""
     held: dict = {}
     count_origins([whole], held)
     count_contents([place], held)
     key = id(getattr(whole[0], "origin", None))
-    held[key] = held.get(key, 0) + others
+    held[key] = held.get(key, 0) + 1  # one reference is ours
     return Known(held).named(*whole, content=place.kind in CONTENT)
 
 
@@ -390,7 +387,7 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
             continue  # it was kept alive by a circle of references
         leaves: list = []
         whole = flatten(default(place, block.before[key]), leaves), leaves
-        first, leaves = named_before(place, whole, 1)
+        first, leaves = named_before(place, whole)
         after = block.after[key][0]
         if isinstance(first, Static) and first == after:
             continue
