@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import TransformError, cost, incremental, listen
+from malleable import TransformError, as_scan, cost, incremental, listen
 
 
 def x(*shape, seed=0):
@@ -268,3 +268,25 @@ def test_a_state_of_something_else_is_an_error():
     _, update = incremental(jnp.sin, change={0: (1,)})
     with pytest.raises(TypeError, match="takes a state"):
         update(3.0, {0: (jnp.ones(1), (0,))})
+
+
+def test_what_is_of_another_function_is_refused():
+    init, update = incremental(lambda x: jnp.tanh(x).sum(), change={0: (2,)})
+    other, _ = incremental(lambda x: jnp.sin(x) * 2, change={0: (2,)})
+    x, block = jnp.arange(8.0), jnp.ones(2)
+    state, not_its_own = init(x)[1], other(x)[1]
+    carry, step = as_scan(jnp.cumsum, x)
+    further, _ = as_scan(lambda x: jnp.cumsum(jnp.cumsum(x)), x)
+    for call, text in (
+        (lambda: update(not_its_own, {0: (block, (3,))}), "is not of this function"),
+        (lambda: update(state, {0: (block, (0.5,))}), "a start of argument 0 is 0.5"),
+        (lambda: update(state, {0: (block, "3")}), "the starts of argument 0 are '3'"),
+        (lambda: update(state, [1]), r"takes what changes, not \[1\]"),
+        (lambda: incremental(jnp.sin, change=[1]), "which names no arguments"),
+        (lambda: step(further, x[0]), "of the same function"),
+        (lambda: step(None, x[0]), "of the same function"),
+        (lambda: as_scan(jnp.cumsum, x, width=1.0), "is no number of rows"),
+    ):
+        with pytest.raises(TransformError, match=text):
+            call()
+    assert np.allclose(step(carry, x[0])[1], 0.0)

@@ -132,6 +132,10 @@ class Steps:
                 hint="close over what is no sequence: as_scan(lambda x: fun(x, other), xs)",
             )
         (n,) = found
+        if type(self.width) is not int:
+            raise TransformError(
+                f"a width of {self.width!r} is no number of rows", hint="give an int"
+            )
         if self.width < 1 or n % self.width:
             raise TransformError(
                 f"a width of {self.width} does not divide the length {n} of the axis",
@@ -280,10 +284,24 @@ class Steps:
 
     def _step(self, carry: Any, blocks: Sequence) -> tuple[Any, list]:
         """The carry, and the rows of the results, with the axis."""
-        t, kept, loops = carry
+        t, kept, loops = self._checked(carry)
         run = self._run(kept, loops, t, blocks)
         ys = [run.read(v, box) for v, box in zip(self.plan.graph.outputs, self.outs, strict=True)]
         return (t + self.stride, {v: run.carried(v) for v in kept}, loops | run.new_loops), ys
+
+    def _checked(self, carry: Any) -> Any:
+        try:
+            _, kept, loops = carry
+            shapes = {v: jnp.shape(x) for v, x in kept.items()}
+        except (TypeError, ValueError, AttributeError):
+            shapes, loops = None, {}
+        wanted = {v: self.plan.kept_type(v).shape for v in self.keep}
+        if shapes != wanted or loops.keys() != self.plan.loops.keys():
+            raise TransformError(
+                "a step takes the carry of as_scan, or of a step before, of the same function",
+                hint="carry, step = as_scan(fun, xs); carry, row = step(carry, rows)",
+            )
+        return carry
 
     def _one_by_one(self, carry: Any, blocks: Sequence) -> tuple[Any, list]:
         """`_step` of some rows, one after the other."""

@@ -77,6 +77,11 @@ def incremental(
     >>> y[498:503]
     Array([0.       , 0.7615942, 0.7615942, 0.7615942, 0.       ], dtype=float32)
     """
+    if not isinstance(change, Mapping):
+        raise TransformError(
+            f"change is {change!r}, which names no arguments",
+            hint="give {argument: sizes of the block that changes}",
+        )
     if sums not in ("parts", "delta"):
         raise ValueError(f'sums is "parts" or "delta", not {sums!r}')
     programs: dict[Signature, Program] = {}
@@ -285,6 +290,7 @@ class Program:
 
     def update(self, state: State, changes: Mapping) -> tuple[Any, State]:
         plan, given = self.plan, {}
+        self._check(state, changes)
         for argument, new in changes.items():
             for path, block, starts in new_blocks(argument, new, self.blocks):
                 k, box = self.blocks[argument, path]
@@ -300,11 +306,32 @@ class Program:
         kept = {v: run.whole(v) for v in state.kept}
         return self.staged.rebuild(outs), State(kept, state.loops | run.new_loops, state.of)
 
+    def _check(self, state: State, changes: Any) -> None:
+        if not isinstance(changes, Mapping):
+            raise TransformError(
+                f"an update takes what changes, not {changes!r}",
+                hint="give {argument: (block, starts)}",
+            )
+        shapes = {v: np.shape(x) for v, x in state.kept.items()}
+        if shapes != {v: self.plan.shape(v) for v in self.keep}:
+            raise TransformError(
+                f"{state} is not of this function", hint="give what its own init or update gave"
+            )
+
     def _checked(self, argument, k: int, box: Box, block: Any, starts: Any) -> tuple[Any, list]:
         """A block of the type of its argument, and indices inside of it."""
         aval = self.plan.graph.avals[self.plan.graph.inputs[k]]
+        hint = "give (block, starts) with a start for each dimension, an integer"
+        if isinstance(starts, str) or not (isinstance(starts, Sequence) or np.ndim(starts) == 1):
+            raise TransformError(f"the starts of argument {argument!r} are {starts!r}", hint=hint)
         block, starts = jnp.asarray(block), list(starts)
-        hint = "give (block, starts) with a start for each dimension"
+        for s in starts:
+            if (
+                isinstance(s, str)
+                or np.ndim(s)
+                or not jnp.issubdtype(jnp.result_type(s), jnp.integer)
+            ):
+                raise TransformError(f"a start of argument {argument!r} is {s!r}", hint=hint)
         if block.shape != sizes_of(box) or len(starts) != len(box):
             raise TransformError(
                 f"argument {argument!r} takes blocks of shape {sizes_of(box)} at {len(box)} "
@@ -326,7 +353,7 @@ class Program:
 
 
 def is_sizes(x: Any) -> bool:
-    return isinstance(x, tuple | list) and all(n is None or isinstance(n, int) for n in x)
+    return isinstance(x, tuple | list) and all(n is None or type(n) is int for n in x)
 
 
 def blocks_of(argument, sizes: Any) -> list[tuple[tuple, tuple]]:
