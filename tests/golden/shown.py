@@ -15,7 +15,7 @@ from tests.inspection import transformer
 from tests.inspection.ensemble import PARAMS
 from tests.inspection.ensemble import gradient as ensemble
 
-WIDTH = 160
+WIDTH = 240  # no note is wrapped, however long the path of this folder is
 
 
 def smoothed(x):
