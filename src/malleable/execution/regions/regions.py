@@ -259,15 +259,9 @@ class Last:
         for value, (kind, shape, dtype, flag) in zip(values, self.looks, strict=True):
             if type(value) is not kind:
                 return False
-            if kind is ARRAY:
-                if value.shape != shape or value.dtype != dtype or value.weak_type is not flag:
-                    return False
-            elif kind is np.ndarray:
-                if (
-                    value.shape != shape
-                    or value.dtype != dtype
-                    or value.flags.writeable is not flag
-                ):
+            if kind is ARRAY or kind is np.ndarray:
+                own = value.weak_type if kind is ARRAY else value.flags.writeable
+                if value.shape != shape or value.dtype != dtype or own is not flag:
                     return False
             elif kind is int and (not -(2**31) <= value < 2**31 or shape not in (None, value)):
                 return False
