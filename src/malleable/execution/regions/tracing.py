@@ -4,7 +4,7 @@ import ast
 import functools
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -344,14 +344,10 @@ def views_of(program, numpy: list[int], out, entries: tuple, kinds) -> list[int]
     """
     view = lambda eqn, facts: [facts[0] if eqn.primitive.name in _VIEWS else 0] * len(eqn.outvars)  # noqa: E731
     seen, _ = analyze(program, numpy, view, max, 0)
-    parts = out if type(out) is tuple else (out,)
+    parts = by_part(out, entries)
     known = kinds if isinstance(kinds, list) else [""] * len(parts)
-    rest, found = iter(entries), []
-    for i, part in enumerate(parts):
-        mine = [next(rest) for _ in jax.tree.leaves(part)]
-        if any(type(e) is int and seen[e] > (known[i] == ARRAY) for e in mine):
-            found.append(i)
-    return found
+    is_view = lambda e, kind: type(e) is int and seen[e] > (kind == ARRAY)  # noqa: E731
+    return [i for i, mine in enumerate(parts) if any(is_view(e, known[i]) for e in mine)]
 
 
 def numpy_alone(program, owners: list[int], out, entries: tuple, arrays) -> list[int]:
@@ -369,9 +365,14 @@ def numpy_alone(program, owners: list[int], out, entries: tuple, arrays) -> list
     theirs = [
         type(e) is int and seen[e] == 1 and not a for e, a in zip(entries, arrays, strict=True)
     ]
-    parts, rest = out if type(out) is tuple else (out,), iter(theirs)
-    mine = [[next(rest) for _ in jax.tree.leaves(part)] for part in parts]
-    return [i for i, leaves in enumerate(mine) if any(leaves)]
+    return [i for i, mine in enumerate(by_part(out, theirs)) if any(mine)]
+
+
+def by_part(out, found: Sequence) -> list[list]:
+    """What is known of the leaves of an output, for each of its parts."""
+    rest = iter(found)
+    parts = out if type(out) is tuple else (out,)
+    return [[next(rest) for _ in jax.tree.leaves(part)] for part in parts]
 
 
 def may_be_one(x, same: set) -> bool:
