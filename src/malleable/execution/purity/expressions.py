@@ -161,8 +161,12 @@ def refuse_digits(found, scope, node) -> None:
 
 def is_container(node, kind, scope) -> bool:
     """Whether an expression is a list, tuple or dict, whose items Python finds and checks."""
-    value = scope.values.get(node.id) if isinstance(node, ast.Name) else None
-    return kind in (NUMBER, MADE) or type(value) in (list, tuple, dict)
+    return kind in (NUMBER, MADE) or type(came_in(node, scope)) in (list, tuple, dict)
+
+
+def came_in(node, scope) -> Any:
+    """What came in under a name; None for what did not, and for what is no name."""
+    return scope.values.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def is_whole(node: ast.expr, scope: Scope) -> bool:
@@ -181,8 +185,7 @@ def is_whole(node: ast.expr, scope: Scope) -> bool:
 
 def kind_of_item(node: ast.Subscript, scope) -> Any:
     """The kind of an item at a constant of a container that came in; None where it is no number."""
-    of, at = node.value, node.slice
-    held: Any = scope.values.get(of.id) if isinstance(of, ast.Name) else None
+    held, at = came_in(node.value, scope), node.slice
     if type(held) not in (dict, list, tuple) or not isinstance(at, ast.Constant):
         return None
     try:
@@ -193,7 +196,7 @@ def kind_of_item(node: ast.Subscript, scope) -> Any:
 
 def is_item_of_many(node, index, scope) -> bool:
     """Whether Python had better find the item: the region would take all there are."""
-    value: Any = scope.values.get(node.value.id) if isinstance(node.value, ast.Name) else None
+    value = came_in(node.value, scope)
     inside = scope.loops or scope.decided or scope.active
     return (
         type(value) in (dict, list, tuple) and len(value) > MANY and index == NUMBER and not inside
