@@ -109,7 +109,45 @@ def the_least_is_a_number(x, v, held):
     v += min(held["a"])
 
 
+def refused(t, k):
+    if 1.25 > 0:
+        raise ValueError(t)
+    return math.floor(t) / k
+
+
+def raised_before_a_division(x, v, held):
+    try:
+        v[0] = refused(0, 0)
+    except ZeroDivisionError:
+        v[1] = 7.0
+
+
+def up(v):
+    v[0] += 1.0
+    return 1.0
+
+
+def a_place_that_a_function_writes_to(x, v, held):
+    [v, held][int(x)][0] += up(v)
+
+
+def items_of_numpy_with_those_of_a_dict(x, v, held):
+    for row in np.ones((2, 3)):
+        v += row[0] - {"a": x, "b": 1.0}.get("z", 0.5)
+
+
+def an_attribute_that_is_asked_for_first(x, v, held):
+    y = jnp.sin(x)
+    if not hasattr(test_it_is_done_as_python_does_it, "level"):
+        raise ValueError("no level")
+    level = test_it_is_done_as_python_does_it.level
+    return y * level
+
+
 PROGRAMS = [
+    an_attribute_that_is_asked_for_first,
+    *(raised_before_a_division, a_place_that_a_function_writes_to),
+    items_of_numpy_with_those_of_a_dict,
     *(written_before_what_is_compiled, divided_by_nothing, counted_to_nothing),
     *(a_count_divided_by_nothing, read_only_by_a_handler, not_in_the_list),
     *(an_item_that_one_has_not, a_container_of_one_array, added_to_what_was_there),
@@ -164,3 +202,25 @@ def test_what_numpy_computes_is_an_array_of_numpy(program):
     args = jnp.asarray(0.5), jnp.asarray(1), np.arange(6.0).reshape(2, 3)
     kinds = lambda out: jax.tree.map(lambda part: isinstance(part, jax.Array), out)
     assert kinds(mal.jit(program)(*args)) == kinds(program(*args))
+
+
+def inverted(n, k):
+    return n**-1
+
+
+def inverted_in_a_loop(n, k):
+    for _ in range(3):
+        n = n + n**-2
+    return n
+
+
+def to_a_power_that_comes_in(n, k):
+    return n**k
+
+
+@pytest.mark.parametrize("program", [inverted, inverted_in_a_loop, to_a_power_that_comes_in])
+@pytest.mark.parametrize("n", [3, jnp.asarray(3), np.int32(3), jnp.arange(3), jnp.asarray(2.0)])
+def test_integers_of_jax_have_no_negative_powers(program, n):
+    jitted = mal.jit(program)
+    for k in (-1, 2, -1):
+        assert not differs(seen(jitted, (n, k)), seen(program, (n, k)))

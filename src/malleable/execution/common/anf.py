@@ -20,10 +20,17 @@ class Names:
     """Names `_t1`, `_t2`, ... that nobody has taken; each is taken as it is given out.
 
     is_fixed(path): whether `name.a.b` is no operation: it leads through modules and classes.
+    is_harmless(path): whether a call of what it leads to changes nothing.
     """
 
-    def __init__(self, taken: set, is_fixed: Callable[[str], bool] = lambda name: True):
-        self.taken, self.is_fixed, self.number = taken, is_fixed, 0
+    def __init__(
+        self,
+        taken: set,
+        is_fixed: Callable[[str], bool] = lambda path: True,
+        is_harmless: Callable[[str], bool] = lambda path: False,
+    ):
+        self.taken, self.number = taken, 0
+        self.is_fixed, self.is_harmless = is_fixed, is_harmless
 
     def __iter__(self):
         return self
@@ -159,12 +166,14 @@ class Pieces:
     def may_act(self, node: ast.expr) -> bool:
         """Whether to compute an expression may do more: it calls, or reads a property."""
         for n in ast.walk(node):
-            path = (
-                n.func if isinstance(n, ast.Call) else n if isinstance(n, ast.Attribute) else None
-            )
-            if path is not None and not (_path(path) and self.names.is_fixed(_path(path))):
-                return True
-        return any(isinstance(n, ast.NamedExpr) for n in ast.walk(node))
+            match n:
+                case ast.Call(func=function) if not self.names.is_harmless(_path(function)):
+                    return True
+                case ast.Attribute() if not self.names.is_fixed(_path(n)):
+                    return True
+                case ast.NamedExpr():
+                    return True
+        return False
 
     def part(self, node) -> Any:
         """A part of an operation: an atom, or what only groups atoms."""
@@ -181,6 +190,13 @@ class Pieces:
         if isinstance(node, ast.Attribute) and self.names.is_fixed(_path(node)):
             return node  # `jnp.linalg.norm`: found, not computed
         return self.atom(node) if isinstance(node, ast.expr) else node
+
+
+def leads_to_user(function: ast.expr, names: Names) -> bool:
+    """Whether what is called under a name or path may be a function of the user's; no method is."""
+    path = _path(function)
+    known = isinstance(function, ast.Name) or names.is_fixed(path)
+    return known and not names.is_harmless(path)
 
 
 def _is_chain(node) -> TypeGuard[ast.Compare]:

@@ -34,7 +34,7 @@ from malleable.execution.cutting.functions import (
 )
 from malleable.execution.cutting.partition import Region, Tree
 from malleable.execution.host.host import is_raw
-from malleable.execution.purity import facts, scan
+from malleable.execution.purity import callees, facts, scan
 from malleable.execution.purity.digits import may_fail
 from malleable.execution.purity.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.regions import tracing
@@ -100,7 +100,7 @@ class Partition:
         self.params, self.rebound = scopes.arguments(node), uses.binds
         self.locals = self.rebound | self.params
         self.lookup = facts.outside(fun)
-        names = anf.Names(self.taken, self.is_fixed)
+        names = anf.Names(self.taken, self.is_fixed, self.is_harmless)
         body = nodes.copied(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
         self.tree.defs = definitions(node)
@@ -362,6 +362,14 @@ class Partition:
             value = getattr(value, attribute, None)
         return True
 
+    def is_harmless(self, path: str) -> bool:
+        """Whether a path leads to a function of Python's, NumPy's or JAX's that only computes."""
+        if not self.is_fixed(path):
+            return False
+        name, *attributes = path.split(".")
+        value = functools.reduce(lambda x, a: getattr(x, a, None), attributes, self.lookup(name))
+        return callees.is_pure(value) or callees.is_jax(value) or isinstance(value, np.ufunc)
+
     def is_input(self, name: str) -> bool:
         """Whether what a name of outside holds goes into a region as an argument."""
         if name in self.locals or name in self.taken - self.users:
@@ -423,7 +431,8 @@ class Partition:
         late = [i for i, s in enumerate(region.body) if state.changing & self.reads_of(s)]
         if late:
             return Found(late[0], Stays("number", "it reads a list of numbers that keeps changing"))
-        moved = partition.hoistable(region.body, scanned.plain, self.reads_of, region.guarded)
+        how = self.reads_of, self.tree.names, region.guarded
+        moved = partition.hoistable(region.body, scanned.plain, *how)
         if moved:  # Python's own arithmetic goes before the region
             rest = [s for i, s in enumerate(region.body) if i not in moved]
             before = [region.body[i] for i in moved]
@@ -464,7 +473,8 @@ class Partition:
         cut, stays = found.cut, found.stays
         line = region.body[cut].lineno
         where = f"{self.filename}:{line} in {self.name}"
-        early = partition.hoisted_read(region, cut) if stays.kind == "object" else None
+        reads = stays.kind == "object"
+        early = partition.hoisted_read(region, cut, self.tree.names) if reads else None
         if early is not None:  # `_t = self.w` in the midst of what only computes
             return self.put(region, state, early)
         new = partition.split_region(self.tree, region, cut, stays, where)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from malleable.execution.common import anf
+from malleable.execution.purity.digits import may_fail
 from malleable.execution.purity.facts import Stays
 from malleable.python_source import nodes, scopes
 
@@ -131,7 +132,7 @@ def escapes(stmt: ast.stmt, loops: bool = False) -> set:
     return set().union(*(escapes(s, loops) for block in nodes.blocks(stmt) for s in block))
 
 
-def hoistable(stmts: list, numbers: list[int], reads_of, guarded: bool) -> list[int]:
+def hoistable(stmts: list, numbers: list[int], reads_of, names, guarded: bool) -> list[int]:
     """Which of these (Python's own arithmetic) may run before all the others.
 
     reads_of(stmt): the names it reads, in the functions it calls too. guarded: an exception would
@@ -144,26 +145,35 @@ def hoistable(stmts: list, numbers: list[int], reads_of, guarded: bool) -> list[
     for i, stmt in enumerate(stmts):
         reads, binds = reads_of(stmt), scopes.uses(stmt).binds
         free = not (reads & kept_binds or binds & (kept_reads | kept_binds))
-        simple = not escapes(stmt) and not isinstance(stmt, ast.Raise | ast.Assert)
         if left and may_raise(stmt):
             free = False
-        if i in numbers and free and simple:
+        stays = escapes(stmt) or isinstance(stmt, ast.Raise | ast.Assert)
+        if i in numbers and free and not stays:
             moved.append(i)
         elif guarded:
             break
         else:
-            left = left or not simple
+            left = left or bool(escapes(stmt)) or may_end(stmt, names)
             kept_reads |= reads
             kept_binds |= binds
     return moved
 
 
+def raises(stmt: ast.stmt) -> bool:
+    """Whether a `raise` or `assert` stands in a statement."""
+    return any(isinstance(node, ast.Raise | ast.Assert) for node in ast.walk(stmt))
+
+
+def may_end(stmt: ast.stmt, names) -> bool:
+    """Whether a statement, or a function of the user's that it calls, may raise what is meant."""
+    called = [n.func for n in ast.walk(stmt) if isinstance(n, ast.Call)]
+    return raises(stmt) or any(anf.leads_to_user(function, names) for function in called)
+
+
 def may_raise(stmt: ast.stmt) -> bool:
-    """Whether Python's own arithmetic may fail: an item, a call, a division."""
-    return any(
-        isinstance(node, ast.Subscript | ast.Call | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow)
-        for node in ast.walk(stmt)
-    )
+    """Whether Python's own arithmetic may fail: an item, a call, a division by what may be zero."""
+    items = any(isinstance(n, ast.Subscript | ast.Call) or may_fail(n) for n in ast.walk(stmt))
+    return items or raises(stmt)
 
 
 def opened(stmt: ast.stmt, tail: bool, names) -> ast.stmt | None:
@@ -237,12 +247,12 @@ def _definitions_first(stmts: list) -> list:
     return out
 
 
-def hoisted_read(region: Region, cut: int) -> list | None:
+def hoisted_read(region: Region, cut: int, names) -> list | None:
     """A statement that reads an attribute of an object, before all the rest; None if it cannot."""
     stmt, before = region.body[cut], region.body[:cut]
     if not (isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Attribute | ast.Subscript)):
         return None
-    if region.guarded:
+    if region.guarded or any(escapes(s) or may_end(s, names) for s in before):
         return None
     mine, theirs = scopes.uses(stmt), scopes.uses(*before)
     if mine.reads & theirs.binds or mine.binds & (theirs.binds | theirs.reads):

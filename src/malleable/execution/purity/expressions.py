@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import numpy as jnp
 
 from malleable.execution.purity.callees import (
     computes,
@@ -130,8 +131,9 @@ def expression(node, scope: Scope):
             refuse_digits(found, scope, node)
             constant = isinstance(node.left, ast.Constant) or isinstance(node.right, ast.Constant)
             if isinstance(node.op, ast.Mult | ast.Pow | ast.LShift):  # 32 bits may be too few
-                named = any(isinstance(x, ast.Name) for x in ast.walk(node))
-                scope.typed |= named and is_whole(node, scope)
+                scope.typed |= reads_whole(node, scope)
+            if isinstance(node.op, ast.Pow) and not is_inexact(came_in(node.left, scope)):
+                scope.typed |= reads_whole(node.right, scope)  # a negative one may be an error
             if MADE in found and set(found) != {MADE} and not constant:
                 raise Stays("python", "a list meets a number or an array")
             return join(*found)
@@ -181,6 +183,16 @@ def is_whole(node: ast.expr, scope: Scope) -> bool:
         case ast.BinOp(left=left, right=right):
             return is_whole(left, scope) and is_whole(right, scope)
     return False
+
+
+def reads_whole(node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is whole as in `is_whole`, and no constant."""
+    return any(isinstance(x, ast.Name) for x in ast.walk(node)) and is_whole(node, scope)
+
+
+def is_inexact(value) -> bool:
+    """Whether a value is an array of floating-point or complex numbers."""
+    return jnp.issubdtype(getattr(value, "dtype", int), jnp.inexact)
 
 
 def kind_of_item(node: ast.Subscript, scope) -> Any:

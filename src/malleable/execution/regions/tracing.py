@@ -226,7 +226,7 @@ def attempt(
             fixed = is_number(leaf) and (leaf_static(i) or leaf is not value)
             leaves.append((leaf, is_dynamic(leaf) and not fixed))
     dynamic = tuple(d for _, d in leaves)
-    theirs_of_numpy = {id(x) for x, _ in leaves if type(x) is np.ndarray and not is_raw(x)}
+    theirs_of_numpy = {id(x) for x, _ in leaves if is_numpys(x)}
     made: dict[str, Any] = {}
 
     def flat(*xs):
@@ -426,6 +426,11 @@ def _agree(kinds, out, count: int, wanted: tuple) -> tuple[bool, ...]:
 def is_number(leaf) -> bool:
     """Whether a leaf is a number of Python's own."""
     return isinstance(leaf, int | float | complex) and not isinstance(leaf, np.generic)
+
+
+def is_numpys(leaf) -> bool:
+    """Whether a leaf is an array of NumPy's own, or a number that was taken out of one."""
+    return isinstance(leaf, np.ndarray | np.generic) and not is_raw(leaf)
 
 
 def _can_leave(x) -> bool:

@@ -19,6 +19,7 @@ from malleable import compat
 from malleable.arrays.box import Box, any_traced, is_traced, unbox
 from malleable.arrays.numbers import is_python_bool, is_python_int
 from malleable.arrays.text import Text, as_text
+from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.bounded import equal, joined, refuse, repeated
 from malleable.frontend.counterparts.scalars import python_scalar
@@ -87,6 +88,8 @@ def floated(x):
     """What is raised to a negative power: an integer of Python's gives a float, as no other."""
     if not may_be_python_int(x):
         return x
+    if session().options.exact:
+        raise TransformError("an integer of JAX has no negative power", where=compat.where())
     if not is_python_int(unbox(x)):
         note("`**` takes a number of a batch for an int of Python's", compat.where())
     return python_scalar(unbox(x), float)
