@@ -7,12 +7,14 @@ import pytest
 from jax import lax
 
 import malleable as mal
+from malleable.execution.common.host_values import QUIET
 from malleable.execution.numpy.code import numpy_function
 
 SPECIAL = [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, 2.5, -2.5, 3e9, -3e9, 1e20, 3e38, 100.0]
 FLOATS = np.array(SPECIAL, "f")
 INTS = np.array([0, 1, -1, 2, -7, 5, 31, 32, 33, -32, 2**31 - 1, -(2**31), 2**30], "i")
 UNSIGNED = np.array([0, 1, 2, 31, 32, 33, 2**32 - 1, 2**31], "u4")
+LOW = np.array([1e-40, -1e-40, 1e-45, 0, -0.0, 1.2e-38, -1e-38, 1e-20, -1e-20, 1, 3e38], "f")
 TIES = np.array([1, np.nan, 3, 3, -0.0, 0.0, np.inf, -np.inf, np.nan, -1, 1], "f")
 TYPES = ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool", "float16"]
 
@@ -48,6 +50,13 @@ def of_ties(x):
     )
 
 
+def of_low(x):
+    sums = jnp.cumsum(x) * 2, jnp.sum(x), jnp.prod(x), x @ x
+    order = jnp.argsort(x), jnp.searchsorted(jnp.sort(x), x), x == 0, jnp.where(x > 0, x + 1, 2.0)
+    computed = [f(x) for f in functions("sign sqrt rsqrt log ceil floor square exp")]
+    return *sums, *order, *computed, jnp.exp(-x * 1e22) == 0, jnp.sqrt(x * 1e-19) > 0
+
+
 CASES = {
     "functions": (lambda x: [f(x) for f in functions(UNARY)], FLOATS),
     "pairs": (lambda x, y: [f(x, y) for f in functions(BINARY)], *pairs(FLOATS)),
@@ -57,6 +66,11 @@ CASES = {
     "modulo": (lambda x, y: (jnp.floor_divide(x, y), jnp.mod(x, y)), *pairs(FLOATS)),
     "casts": (lambda x: [x.astype(t) for t in TYPES], FLOATS),
     "casts of integers": (lambda x: [x.astype(t) for t in TYPES], INTS),
+    "low": (of_low, LOW),
+    "pairs of low": (
+        lambda x, y: [f(x, y) for f in functions("add sub mul div lt ge")],
+        *pairs(LOW),
+    ),
     "powers": (lambda x: [lax.integer_pow(x, n) for n in (-2, -1, 0, 3)], FLOATS),
     "ties": (of_ties, TIES),
     "ties of integers": (of_ties, np.array([2, 2, 1, 1, 3, 3, -1, 2**31 - 1], "i")),
@@ -76,6 +90,19 @@ def test_edge_values_are_those_of_xla(case):
         np.testing.assert_allclose(out, due, rtol=2e-3 if due.dtype.itemsize == 2 else 2e-5)
         zero = (due == 0) & (np.asarray(out) == 0)
         np.testing.assert_array_equal(np.signbit(out)[zero], np.signbit(due)[zero])
+
+
+def test_the_users_arithmetic_keeps_its_denormals():
+    run = numpy_function(jax.make_jaxpr(lambda x: x * 2)(LOW))
+    assert run(LOW)[0][0] == 0 and LOW[0] * 2 != 0
+
+    def fails(x):
+        assert x[0] * 2 == 0
+        raise ValueError("in between")
+
+    with pytest.raises(ValueError, match="in between"):
+        QUIET.run(fails, LOW)
+    assert LOW[0] * 2 != 0
 
 
 def test_denormal_results_are_zero_as_in_xla():

@@ -15,6 +15,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.common.breaks import Unsupported
+from malleable.execution.common.denormals import refuse_denormals
 from malleable.execution.common.host_values import QUIET
 from malleable.execution.numpy import (  # noqa: F401  the rules in them
     control,
@@ -69,6 +70,7 @@ def numpy_function(closed: compat.Jaxpr) -> NumpyFunction:
             raise Unsupported("random keys go in or out")
     if closed.effects:
         raise Unsupported("a side effect")
+    refuse_denormals()
     program = closed.jaxpr
     w = Writer(_symbols(program.invars))
     names = [w.new_name() for _ in program.invars]
