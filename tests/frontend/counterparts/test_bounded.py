@@ -84,6 +84,22 @@ def test_pop_takes_the_last_item_or_the_first(x):
     assert_same(f, x)
 
 
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_loop_over_a_traced_number_of_items_fills_a_list(n):
+    def f(v, n):
+        squares, large = [], []
+        for i in range(n):
+            squares.append(v[i] * v[i])
+        for x in [x for x in v if x > 2]:
+            large.append(x)
+            large.append(-2 * x)
+        return len(squares), sum(squares), len(large), sum(large)
+
+    v = np.array([3.0, 1.0, 4.0, 1.0])
+    got = jax.jit(autograph(f, max_steps=6))(v, n)
+    np.testing.assert_allclose(np.asarray(got), np.asarray(f(v, n)))
+
+
 def test_as_a_result_it_is_its_items_and_how_many():
     def f(x):
         out = []

@@ -327,7 +327,7 @@ def settle(
     first time, and things should have come to rest; runs: it is known that there is a step.
     """
     named_after(block)
-    again = find_places(loop, carried, block, most, late)
+    again = find_places(loop, carried, block, most, late, runs)
     again = relate(carried, block.after) or again
     for key, c in carried.items():
         if key not in block.after or c.traced is not c.tree:
@@ -372,7 +372,9 @@ def depth(tree: Tree) -> int:
     return max(map(depth, inside), default=0) + isinstance(tree, Either)
 
 
-def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late: bool) -> bool:
+def find_places(
+    loop: Loop, carried: dict, block: Block, most: int | None, late: bool, runs: bool
+) -> bool:
     """Let the places on the heap go around that the body changes; whether there are new ones."""
     held: dict = {}
     count_origins(block.after.values(), held)
@@ -393,7 +395,7 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
             continue
         flag = key in stops
         if place.kind == "list" and grows(first, after):
-            if isinstance(after, Ragged) or is_uneven(loop, carried, block):
+            if isinstance(after, Ragged) or not runs or may_stop(carried, block):
                 carried[key] = Carried(place, bounded_tree(first, after, most), (first, leaves))
             else:
                 carried[key] = growing(place, block.before[key], after)
@@ -408,12 +410,12 @@ def find_places(loop: Loop, carried: dict, block: Block, most: int | None, late:
     return again
 
 
-def is_uneven(loop: Loop, carried: dict, block: Block) -> bool:
+def may_stop(carried: dict, block: Block) -> bool:
     """Whether the loop may stop before its end is reached, as far as is known."""
     keys = {key for key, c in carried.items() if c.pinned}
     keys |= {flag.key for flag in flags()}
     exits = [block.after[key][0] for key in keys if key in block.after]
-    return loop.test is not None or any(tree != Static(False) for tree in exits)
+    return any(tree != Static(False) for tree in exits)
 
 
 def bounded_tree(first: Tree, after: Tree, most: int | None) -> Ragged:
