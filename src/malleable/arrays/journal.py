@@ -42,12 +42,22 @@ class Place:
         _WRITE[self.kind](self.owner, self.name, new)
 
 
+class Trial:
+    """What may be undone, though no block is staged. made: ids of what was there before.
+
+    advanced: the iterators from before that were gone over since, which nobody can undo.
+    """
+
+    def __init__(self, made: frozenset):
+        self.made, self.advanced = made, []
+
+
 class Journal:
     """The places changed since it was opened, each with its content before."""
 
     def __init__(self, base: bool = False):
         self.base = base  # of a whole call: nothing in it is undone
-        self.tried = False  # what happens now may be undone even so
+        self.tried: Trial | None = None  # what happens now may be undone even so
         self.places: dict[Any, Place] = {}
         self.before: dict[Any, Any] = {}
         self.followers: dict[int, list] = {}  # by id of an array: the arrays that may be it
@@ -81,7 +91,7 @@ def depth() -> int:
 def is_undone() -> bool:
     """Whether what happens now may be undone."""
     journals = _open.get()
-    return bool(journals) and (journals[-1].tried or depth() > 0)
+    return bool(journals) and (journals[-1].tried is not None or depth() > 0)
 
 
 def current() -> Journal | None:

@@ -26,3 +26,8 @@ def dropwhile(test, items):
         dropping = dropping and test(item)
         if not dropping:
             yield item
+
+
+def chain(*iterables):
+    for items in iterables:
+        yield from items

@@ -19,6 +19,7 @@ _MODULES = {"_heapq": heapq, "_bisect": bisect}
 FILES = frozenset(str(module.__file__) for module in (*_MODULES.values(), iterators, colorsys))
 ITERATORS: dict[type, Callable] = {
     filter: iterators.filter_items,
+    itertools.chain: iterators.chain,
     itertools.filterfalse: iterators.filterfalse,
     itertools.takewhile: iterators.takewhile,
     itertools.dropwhile: iterators.dropwhile,

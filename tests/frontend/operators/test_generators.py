@@ -89,6 +89,52 @@ def test_all_that_it_yields_at_once(f):
     assert_same(f, V)
 
 
+def squares(xs):
+    for x in xs:
+        yield x * x
+
+
+def of_pairs(pairs):
+    for i, x in pairs:
+        if x > 2:
+            yield i * x
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: [sum(large(squares(v))), sum(squares(large(squares(v))))],
+        lambda v: sum(large(xs=squares(v))),
+        lambda v: [y for y in squares(large(v)) if y > 10],
+        lambda v: sum(of_pairs(enumerate(v))),
+        lambda v: sum(of_pairs(zip([1, 2, 3], v, strict=False))),
+        lambda v: sum(large(map(abs, v))),
+        lambda v: sum(large(itertools.chain(squares(v), v))),
+    ],
+)
+def test_one_that_goes_over_another_begins_anew_with_it(f):
+    def summed(v):
+        found = f(v)
+        return sum(found) if isinstance(found, list) else found
+
+    assert_same(summed, V)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: sum(large(x for x in v)),
+        lambda v: sum(large(reversed([v[0], v[1], v[2]]))),
+        lambda v: sum(large(itertools.islice(squares(v), 3))),
+        lambda v: sum((lambda it: (next(it), large(it))[1])(squares(v))),
+        lambda v: sum((lambda held: (x for x in large(held[0])))([squares(v)])),
+    ],
+)
+def test_one_that_goes_over_what_cannot_begin_anew_is_refused(f):
+    with pytest.raises((TransformError, TypeError)):
+        jax.jit(autograph(f))(V)
+
+
 def test_a_loop_goes_over_what_it_yields():
     def f(v):
         total, places = 0.0, 0

@@ -132,7 +132,7 @@ class Once(Steps):
                 where=compat.where(),
                 hint="make a new one, by zip(), enumerate(), map() or reversed(), for each loop",
             )
-        self.taken[0] = None
+        self.take(None)
         if start == 0:
             return Steps(self.length, self.get, self.arrays, most=self.most)
         return Steps(self.length - start, lambda i: self.get(i + start), most=self.most)
@@ -147,8 +147,12 @@ class Once(Steps):
             self.rest()
         if self.taken[0] >= self.length:
             raise StopIteration
-        self.taken[0] += 1
+        self.take(self.taken[0] + 1)
         return self.get(self.taken[0] - 1)
+
+    def take(self, count: int | None) -> None:
+        journal.touch_list(self.taken)
+        self.taken[0] = count
 
 
 def as_steps(x) -> Steps | None:

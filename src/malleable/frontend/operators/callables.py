@@ -248,22 +248,21 @@ class Caller(Classes):
         return _weakly(self._unconverted, f) if clone is None else clone
 
     def _generator(self, clone, f, /, *args, **kwargs):
-        as_list = lambda: self.convert(f, True)(*args, **kwargs)  # noqa: E731
         held = [journal.Place("cell", cell).read() for cell in f.__closure__ or ()]
+        as_list = lambda found, named: self.convert(f, True)(*found, **named)  # noqa: E731
         return started(born(clone(*args, **kwargs)), as_list, args, kwargs, held)
 
     def _lazy(self, f, args, kwargs):
         """An iterator of Python's over others, some of which may have to begin anew as lists."""
-        begun, written = list(map(beginning, args)), ITERATORS.get(f)
+        begun, written = any(map(beginning, args)), ITERATORS.get(f)
         out = self._called_now(f, args, kwargs)
-        if not is_iterator(out) or isinstance(out, Steps) or not (written or any(begun)):
+        if not is_iterator(out) or isinstance(out, Steps) or not (written or begun):
             return out
 
-        def as_list():
-            found = [x if b is None else b.as_list() for x, b in zip(args, begun, strict=True)]
+        def as_list(found, named):
             if written is None:
-                return self.call(f, *found, **kwargs)
-            return self.convert(written, True)(*found, **kwargs)
+                return self.call(f, *found, **named)
+            return self.convert(written, True)(*found, **named)
 
         return started(born(passed_on(out)), as_list, args, kwargs)
 
@@ -361,6 +360,7 @@ class Caller(Classes):
             return tried(
                 lambda: self._called_now(f, args, kwargs),
                 lambda: self.call(f, begun.as_list(), *args[1:], **kwargs),
+                begun,
             )
         return self._called_now(f, args, kwargs)
 

@@ -73,13 +73,14 @@ class Collected:
         if isinstance(items, Once):
             self.each(items.rest(), flag, body, tested)
             if self.stops is None and type(items.length) is int:
-                items.taken[0] = items.length
+                items.take(items.length)
             return
         begun = beginning(items)
         if begun is not None:
             return tried(
                 lambda: self.each_of(items, flag, body),
                 lambda: self.each(begun.as_list(), flag, body, tested),
+                begun,
             )
         steps, here = sized(items), None
         if steps is not None and type(steps) is not Steps:

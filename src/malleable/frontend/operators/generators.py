@@ -6,7 +6,7 @@ yields: what asks for all at once takes that list, whose length may be traced, i
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
+from malleable.frontend.counterparts.builtins import Steps
+from malleable.frontend.operators.hidden import is_iterator
 from malleable.python_source.source import NoSource
 
 UNFIT = (TransformError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
@@ -29,16 +31,34 @@ class Beginning:
     """How a generator came about.
 
     as_list(): all that it yields, traced. Raises NoSource where nobody can say that.
-    given: what it goes over or asks.
+    given: what it goes over or asks. anew: the ids of the iterators that begin anew with it.
     """
 
     as_list: Callable
     given: tuple
+    anew: frozenset
 
 
-def started(generator, as_list: Callable, *given):
-    """Remember how a generator began; returns it."""
-    _begun[generator] = Beginning(as_list, given)
+def started(generator, as_list: Callable, args: tuple, kwargs: dict, held: Sequence = ()):
+    """Remember how a generator began; returns it.
+
+    as_list(args, kwargs): all that it yields, where each argument is as it was then. held: what
+    else it asks.
+    """
+    known = {id(x): beginning(x) for x in (*args, *kwargs.values())}
+
+    def anew(x):
+        found = known[id(x)]
+        if found is None and is_iterator(x) and not isinstance(x, Steps):
+            raise NoSource("it goes over an iterator, and nobody knows how far that was")
+        return x if found is None else found.as_list()
+
+    def listed():
+        return as_list([*map(anew, args)], {name: anew(x) for name, x in kwargs.items()})
+
+    inner = (begun.anew for begun in known.values() if begun is not None)
+    ids = frozenset([id(generator)]).union(*inner)
+    _begun[generator] = Beginning(listed, (args, kwargs, held), ids)
     return generator
 
 
@@ -54,12 +74,15 @@ def beginning(x) -> Beginning | None:
     return _begun.get(x)
 
 
-def tried(run: Callable, again: Callable) -> Any:
-    """run(), or where a traced test is in its way, again(), as if nothing had happened."""
+def tried(run: Callable, again: Callable, begun: Beginning) -> Any:
+    """run(), or where a traced test is in its way, again(), as if nothing had happened.
+
+    begun: of the generator that `again` begins anew. No other iterator can be put back.
+    """
     within = journal.all_open()
     book = within[-1]
     kept, book.places, book.before = (book.places, book.before, book.tried), {}, {}
-    book.tried = True
+    book.tried = trial = journal.Trial(frozenset(book.made or ()))
     try:
         try:
             return run()
@@ -68,6 +91,8 @@ def tried(run: Callable, again: Callable) -> Any:
                 raise
             book.undo()
             book.places, book.before, error = {}, {}, e.with_traceback(None)
+            if any(id(x) not in begun.anew for x in trial.advanced):
+                raise
     finally:
         book.places, book.before = {**book.places, **kept[0]}, {**book.before, **kept[1]}
         book.tried = kept[2]

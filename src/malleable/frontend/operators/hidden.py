@@ -111,9 +111,16 @@ def _walk(it, step):
 
 def refuse_foreign(x, by: str = "") -> None:
     """Refuse, in a staged block, what was made outside of it and is about to be advanced."""
+    if not is_stateful(x):
+        return
     found = block()
-    if found is not None and is_stateful(x) and id(x) not in found.made:  # type: ignore[operator]
+    if found is not None and id(x) not in found.made:  # type: ignore[operator]
         raise _refused(x, by)
+    made: set = set()
+    for book in reversed(journal.all_open()):
+        made |= {*(book.made or ())} - (book.tried.made if book.tried else set())
+        if book.tried and not (id(x) in made or isinstance(x, Once)):
+            book.tried.advanced.append(x)
 
 
 def _refused(x, by: str) -> TransformError:

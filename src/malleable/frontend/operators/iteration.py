@@ -131,7 +131,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
     begun = beginning(items)
     if begun is not None:
         try:
-            first = tried(lambda: [next(rest)], lambda: Apart(begun))
+            first = tried(lambda: [next(rest)], lambda: Apart(begun), begun)
         except StopIteration:
             return
         if type(first) is Apart:
