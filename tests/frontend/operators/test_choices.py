@@ -1,5 +1,6 @@
 """Values that are no numbers and differ between two paths."""
 
+import collections
 import enum
 import re
 
@@ -212,3 +213,15 @@ def test_a_list_of_chosen_texts_is_not_measured_as_text():
 
     with pytest.raises(TransformError, match=r"`len` needs .*<one of \[a, bb\]>"):
         jax.jit(autograph(f))(1.0)
+
+
+def test_a_container_keeps_a_chosen_text_once():
+    def f(v):
+        texts, queue = [], collections.deque()
+        for x in v:
+            texts.append("large" if x > 2 else "small")
+        queue.append("a" if v[0] > 2 else "b")
+        queue.extendleft(["c" if v[0] > 2 else "d"])
+        return texts.count("large"), len(texts), queue[0] == "c", queue[1] == "b", len(queue)
+
+    assert_same(f, np.array([3.0, 1.0, 4.0]))

@@ -71,6 +71,7 @@ DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setd
 ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
 LISTS = frozenset((list, isinstance, id, callable))  # what takes such a list as any object
 CONTAINERS = frozenset((tuple, set, frozenset, collections.deque, collections.Counter, dict, str))
+_HOLDERS = (list, dict, set, collections.deque)  # these keep a text as any other object
 _TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
@@ -291,7 +292,8 @@ class Caller(Classes):
     def _as_it_is(self, f, /, *args, **kwargs):
         if type(f) is _Function and args and is_place(args[0]) and kinds.is_standard(f):
             return by_case(args[0], lambda x: self._as_it_is(f, x, *args[1:], **kwargs))
-        if any(map(is_text, args)) and kinds.is_standard(f):
+        holds = isinstance(getattr(f, "__self__", None), _HOLDERS)
+        if not holds and any(map(is_text, args)) and kinds.is_standard(f):
             return by_text(lambda *xs: self._as_it_is(f, *xs, **kwargs), *args)
         file = f.__code__.co_filename if type(f) is _Function else ""
         if not (kinds.is_ours(file) or kinds.of_file(file) == kinds.CONVERT):
