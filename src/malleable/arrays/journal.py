@@ -42,22 +42,12 @@ class Place:
         _WRITE[self.kind](self.owner, self.name, new)
 
 
-class Trial:
-    """What may be undone, though no block is staged. made: ids of what was there before.
-
-    advanced: the iterators from before that were gone over since, which nobody can undo.
-    """
-
-    def __init__(self, made: frozenset):
-        self.made, self.advanced = made, []
-
-
 class Journal:
     """The places changed since it was opened, each with its content before."""
 
     def __init__(self, base: bool = False):
         self.base = base  # of a whole call: nothing in it is undone
-        self.tried: Trial | None = None  # what happens now may be undone even so
+        self.tried: Any = None  # what happens now may be undone even so
         self.places: dict[Any, Place] = {}
         self.before: dict[Any, Any] = {}
         self.followers: dict[int, list] = {}  # by id of an array: the arrays that may be it

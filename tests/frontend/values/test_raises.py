@@ -413,6 +413,36 @@ def test_checked_lets_pass_what_python_does(f):
     assert error_of(f, 4) is None
 
 
+def test_lines_of_one_kind_are_one_note():
+    def ratio(x):
+        return 1 / x
+
+    def f(x, n, v):
+        y = v[n] + v[n]
+        y += v[n + 1] / x
+        return y * ratio(x) * v[n]
+
+    with listen() as notes:
+        jax.jit(autograph(f))(2.0, 1, np.arange(4.0))
+    line, name = f.__code__.co_firstlineno, f.__qualname__
+    index, division = sorted(n.where for n in notes)[::-1]
+    assert index.endswith(f"test_raises.py:{line + 1}, {line + 2}, {line + 3} in {name}")
+    assert division.endswith(f"test_raises.py:{line - 2} in {ratio.__qualname__}")
+
+
+def test_of_a_loop_that_is_traced_again_the_last_notes_are_left():
+    def f(v):
+        x = 0
+        for y in v:
+            x = x + y
+            assert y > 0
+        return x
+
+    with listen() as notes:
+        jax.jit(autograph(f))(np.arange(4.0))
+    assert [n.what for n in notes].count("an assertion is not checked") == 1
+
+
 def test_what_is_not_tested_is_noted_once_at_its_line():
     def f(x, n, v):
         y = math.log(x) + math.log(x)
@@ -424,7 +454,12 @@ def test_what_is_not_tested_is_noted_once_at_its_line():
         jax.jit(autograph(f))(2.0, 1, np.arange(3.0))
     found = [(n.what.partition(" is not tested")[0], n.where) for n in notes]
     line = f.__code__.co_firstlineno
-    whats = ("`math.log`", 1), ("a division by zero", 2), ("an index", 3), ("an int of Python's", 4)
+    whats = (
+        ("the domain of a function of `math`", 1),
+        ("a division by zero", 2),
+        ("an index", 3),
+        ("an int of Python's", 4),
+    )
     assert [what for what, _ in found] == [what for what, _ in whats]
     assert all(
         f"py:{line + k} in" in where for (_, where), (_, k) in zip(found, whats, strict=True)

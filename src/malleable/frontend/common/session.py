@@ -2,7 +2,7 @@
 
 import contextvars
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -54,7 +54,7 @@ class Session:
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     stdout: Any = field(default_factory=lambda: sys.stdout)
     defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack
-    told: set = field(default_factory=set)  # notes of what is not tested, each left once
+    untested: dict = field(default_factory=dict)  # the lines of each thing that is not tested
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:
@@ -70,6 +70,32 @@ def session() -> Session:
     return found if found is not None else Session(Options())
 
 
+UNTESTED_LINES = 12  # of one kind that a note names
+
+
+def leave_untested() -> None:
+    """A note for each thing that Python would raise at, and the program does not: all its lines."""
+    for what, lines in session().untested.items():
+        note(what, folded(lines), "checked=True makes it an error at run time")
+
+
+def folded(lines: Sequence[str]) -> str:
+    """`a.py:3 in f`, `a.py:7 in f` and `a.py:9 in g` as `a.py:3, 7 in f; 9 in g`."""
+    out, last = "", ("", "")
+    for line in lines:
+        (file, _, number), (_, _, name) = (
+            line.partition(" in ")[0].rpartition(":"),
+            line.partition(" in "),
+        )
+        if (file, name) == last:
+            out = out.removesuffix(f" in {name}") + f", {number} in {name}"
+        else:
+            out += ("; " if out else "") + (number if file == last[0] else f"{file}:{number}")
+            out += f" in {name}" if name else ""
+        last = file, name
+    return out
+
+
 def active() -> bool:
     return _session.get() is not None
 
@@ -80,6 +106,7 @@ def run_in_session(new: Session, fun: Callable, *args, **kwargs) -> Any:
     try:
         return fun(*args, **kwargs)
     finally:
+        leave_untested()
         _session.reset(token)
 
 

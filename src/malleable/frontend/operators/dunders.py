@@ -159,7 +159,7 @@ class Dunders:
                 a, b = counted(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
             out = formatted(a, b) if traced else plain(a, b)
-            if sign in INTEGERS and (session().options.checked or WRAPS not in session().told):
+            if sign in INTEGERS and is_wanted(WRAPS):
                 check_room(sign, a, b, out)
             return out
         out = self._either(a, b, f"__{name}__", f"__r{name}__")

@@ -17,7 +17,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
 from malleable.frontend.counterparts.builtins import Steps
-from malleable.frontend.operators.hidden import is_iterator
+from malleable.frontend.operators.hidden import Trial, is_iterator
 from malleable.python_source.source import NoSource
 
 UNFIT = (TransformError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
@@ -82,7 +82,7 @@ def tried(run: Callable, again: Callable, begun: Beginning) -> Any:
     within = journal.all_open()
     book = within[-1]
     kept, book.places, book.before = (book.places, book.before, book.tried), {}, {}
-    book.tried = trial = journal.Trial(frozenset(book.made or ()))
+    book.tried = trial = Trial(frozenset(book.made or ()))
     try:
         try:
             return run()

@@ -50,6 +50,16 @@ _MANY = 10_000  # elements of an array that is compared before and after a call
 _THINGS = 100  # that are compared
 
 
+class Trial:
+    """What may be undone, though no block is staged. made: ids of what was there before.
+
+    advanced: the iterators from before that were gone over since, which nobody can undo.
+    """
+
+    def __init__(self, made: frozenset):
+        self.made, self.advanced = made, []
+
+
 def block() -> journal.Journal | None:
     """The journal of the staged block being traced; None if Python runs."""
     found = level()

@@ -546,8 +546,7 @@ class Items:
             x = floated(x)
         if op[:-1] in DIVIDES and is_wanted(DIVISION):
             x, value = operands(op[:-1], x, value)
-        told = not session().options.checked and WRAPS in session().told
-        if op[:-1] in INTEGERS and not told and is_python_int(unbox(x)):
+        if op[:-1] in INTEGERS and is_wanted(WRAPS) and is_python_int(unbox(x)):
             return check_room(op[:-1], x, value, BINARY[op[:-1]][1](x, value))
         own = self._method(x, _DUNDERS[op])
         if own is not None and not isinstance(x, Box):

@@ -19,7 +19,7 @@ from malleable.arrays.journal import ABSENT
 from malleable.arrays.masked import must_hold
 from malleable.arrays.numbers import is_python_int
 from malleable.errors import TransformError
-from malleable.frontend.common.session import drop_raise, session
+from malleable.frontend.common.session import UNTESTED_LINES, drop_raise, session
 from malleable.frontend.values.conditions import if_, only, truth
 from malleable.frontend.values.values import Choice, bounded, entry, lacks
 from malleable.notes import note
@@ -41,21 +41,22 @@ def is_asked(error: BaseException | None = None) -> bool:
 
 DIVISION = "a division by zero is not tested: it is inf or nan, and any number among integers"
 INDEX = "an index is not tested: beyond the end it is the last item, before the start the first"
+BEYOND = "the domain of a function of `math` is not tested: outside of it is inf or nan"
 WRAPS = "an int of Python's is not tested: one that is too large for its bits wraps around"
 
 
 def untested(what: str) -> None:
-    """Leave a note, once, where Python would raise at some values and a program does not."""
+    """Note the line: Python would raise here at some values, and a program does not."""
     here = session()
-    if what not in here.told:
-        here.told.add(what)
-        if not here.options.exact:
-            note(what, compat.where(), "checked=True makes it an error at run time")
+    lines = here.untested.setdefault(what, [])
+    line = compat.where()
+    if line not in lines and not here.options.exact:
+        lines.append(line)
 
 
 def is_wanted(about: str) -> bool:
     """Whether an operation is to be tested, or to be noted as one that is not."""
-    return is_asked() or about not in session().told
+    return is_asked() or len(session().untested.get(about, ())) < UNTESTED_LINES
 
 
 def raise_where(test, error: BaseException, make: Callable | None = None) -> bool:
@@ -233,7 +234,7 @@ def _tested(name: str, traced: Callable, args: tuple) -> tuple:
     """The arguments of a function of `math` after the test for what it raises with them."""
     if not (is_asked(DOMAIN) or is_asked(RANGE)):
         if name in DOMAINS or name in FLOWS_OVER:
-            untested(f"`math.{name}` is not tested: outside of its domain it is inf or nan")
+            untested(BEYOND)
         return args
     xs = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in args]
     if any(x.ndim for x in xs):

@@ -536,7 +536,11 @@ def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> Non
             where=where,
             hint="convert it on one of the paths, or leave strict=True away to promote",
         )
-    note(f"{name}: {spell(one)} and {spell(other)} became {spell(target)}", where)
+    numbers = (
+        t if isinstance(t, Leaf) else number_leaf(getattr(t, "value", t)) for t in (one, other)
+    )
+    if all(numbers):
+        note(f"{name}: {spell(one)} and {spell(other)} became {spell(target)}", where)
 
 
 def check_dropped(block: Block) -> None:
