@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from malleable import TransformError, autograph, loop
+from malleable import TransformError, autograph, listen, loop
 from tests.frontend.behaviour.behaviour import assert_same, count
 
 XS = pytest.mark.parametrize("x", [10.0, 2.5, 40.0])
@@ -98,6 +98,42 @@ def test_a_loop_over_a_traced_number_of_items_fills_a_list(n):
     v = np.array([3.0, 1.0, 4.0, 1.0])
     got = jax.jit(autograph(f, max_steps=6))(v, n)
     np.testing.assert_allclose(np.asarray(got), np.asarray(f(v, n)))
+
+
+def test_a_list_that_cannot_outgrow_its_room_is_not_tested_for_that():
+    def f(v):
+        out, large = [], [x for x in v if x > 2]
+        for x in large:
+            for y in large:
+                if y > 3:
+                    out.append(x * y)
+                out.append(y)
+            out.extend(large)
+        return sum(out), len(out), sum([x * x for x in large])
+
+    v = np.array([3.0, 1.0, 4.0, 1.0])
+    with listen() as notes:
+        got = jax.jit(autograph(f))(v)
+    np.testing.assert_allclose(np.asarray(got), np.asarray(f(v)))
+    assert not notes
+
+
+@pytest.mark.parametrize("most", [4, 9])
+def test_a_list_that_may_outgrow_it_in_an_inner_loop_is_tested(most):
+    def f(v):
+        out = []
+        for x in v:
+            out.append(1.0)
+            while x < 8:
+                x += 1
+                out.append(x)
+        return sum(out)
+
+    v = np.array([3.0, 1.0, 4.0, 1.0])
+    with listen() as notes:
+        got = jax.jit(autograph(f, max_steps=most))(v)
+    assert np.isnan(got) if most == 4 else np.isclose(got, f(v))
+    assert any("grew beyond its bound" in note.what for note in notes)
 
 
 def test_as_a_result_it_is_its_items_and_how_many():

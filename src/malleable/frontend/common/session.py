@@ -50,6 +50,7 @@ class Session:
     raised: Box = field(default_factory=lambda: Box(False, True))
     attempts: list = field(default_factory=list)
     names: bool = False  # whether a handler of NameError may ask which names a path has bound
+    open_ended: bool = False  # in a loop of which nothing but an option says how long it is
     lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     stdout: Any = field(default_factory=lambda: sys.stdout)

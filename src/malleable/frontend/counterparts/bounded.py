@@ -100,7 +100,7 @@ def append(xs: list, value) -> None:
     old, n = content.tree, content.length
     tree, arrays, row = with_room(content, value, old.cap + (not old.fixed))
     arrays = [a.at[n].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
-    if old.fixed:
+    if old.fixed and not tree.sure:
         fail_where(n >= old.cap, IndexError("a list grew beyond its bound"))
     xs[:] = [Bounded(tree, n + 1, arrays)]
 
@@ -141,7 +141,8 @@ def with_room(content: Bounded, value, cap: int) -> tuple:
             hint="give all items one type and shape",
         )
     disown(new, IN_A_LIST, goal)
-    tree = Ragged(goal, cap, content.tree.fixed)
+    sure = content.tree.sure and not session().open_ended
+    tree = Ragged(goal, cap, content.tree.fixed, sure)
     flat = inject_list(content.tree, iter([content.length, *content.arrays]), tree)
     return tree, flat[1:], inject(new, iter(leaves), goal)
 
@@ -204,13 +205,14 @@ def joined(a: list, b: list) -> list:
     tree = join_ragged(*trees)
     if tree is None:
         refuse("`+` of items of several types")
+    tree = replace(tree, sure=tree.sure and not session().open_ended)
     one, other = (inject_list(t, iter(xs), tree) for t, xs in zip(trees, leaves, strict=True))
     sizes = [t.cap if isinstance(t, Ragged) else len(t.children) for t in trees]
     fixed = next((t.cap for t in trees if isinstance(t, Ragged) and t.fixed), None)
     k = jnp.arange(fixed or sum(sizes))
     at = jnp.where(k < one[0], k, tree.cap + k - one[0])
     arrays = [jnp.concatenate(pair)[at] for pair in zip(one[1:], other[1:], strict=True)]
-    if fixed:
+    if fixed and not tree.sure:
         fail_where(one[0] + other[0] > fixed, IndexError("a list grew beyond its bound"))
     return [Bounded(replace(tree, cap=len(k)), one[0] + other[0], arrays)]
 

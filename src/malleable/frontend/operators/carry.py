@@ -12,6 +12,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
+from malleable.frontend.common.session import session
 from malleable.frontend.values.conditions import places_of
 from malleable.frontend.values.copies import Copied, keep
 from malleable.frontend.values.lost import Lost
@@ -296,7 +297,8 @@ def land(carried: dict, values: Iterator, where: str) -> None:
     def value_of(c: Carried):
         if c.place.key not in landed:
             landed.add(c.place.key)
-            tree = replace(c.tree, fixed=False) if isinstance(c.tree, Ragged) else c.tree
+            tree, fixed = c.tree, getattr(c.first[0], "fixed", False)
+            tree = replace(tree, fixed=fixed) if isinstance(tree, Ragged) else tree
             write_place(c.place, resolved(tree, value_of), iter(parts[c.place.key]), where)
         return c.place.read()
 
@@ -396,7 +398,8 @@ def find_places(
         flag = key in stops
         if place.kind == "list" and grows(first, after):
             if isinstance(after, Ragged) or not runs or may_stop(carried, block):
-                carried[key] = Carried(place, bounded_tree(first, after, most), (first, leaves))
+                room = bounded_tree(first, after, most)
+                carried[key] = Carried(place, room, (first, leaves))
             else:
                 carried[key] = growing(place, block.before[key], after)
             again = True
@@ -426,7 +429,8 @@ def bounded_tree(first: Tree, after: Tree, most: int | None) -> Ragged:
     if tree is None:
         raise CannotStage("a list gets items of several types")
     size = len(first.children) if isinstance(first, Node) else first.cap  # type: ignore[union-attr]
-    return Ragged(tree.item, size + most * (tree.cap - size), fixed=True)
+    sure = tree.sure and not session().open_ended
+    return Ragged(tree.item, size + most * (tree.cap - size), True, sure)
 
 
 def refuse_new(tree: Tree, made: set) -> None:

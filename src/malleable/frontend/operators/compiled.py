@@ -74,14 +74,20 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
     Raises CannotStage for a body that only plain Python can follow.
     """
-    if isinstance(steps, Slices):
-        try:
-            return stage_once(loop, steps, bound)
-        except WritesItem:  # a row of an array is a view of it; another item is a thing of its own
-            if not any(isinstance(x, Box) for x in steps.sources):
-                raise CannotStage("an item, or the list of them, is written in place") from None
-            steps = Steps(steps.length, steps.get)
-    stage_once(loop, steps, bound)
+    here = session()
+    before, known = here.open_ended, steps is not None and type(steps.most or steps.length) is int
+    here.open_ended = before or not known
+    try:
+        if isinstance(steps, Slices):
+            try:
+                return stage_once(loop, steps, bound)
+            except WritesItem:  # a row of an array is a view of it; another item is its own thing
+                if not any(isinstance(x, Box) for x in steps.sources):
+                    raise CannotStage("an item, or the list of them, is written in place") from None
+                steps = Steps(steps.length, steps.get)
+        stage_once(loop, steps, bound)
+    finally:
+        here.open_ended = before
 
 
 def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:

@@ -154,7 +154,8 @@ def sized(items):
         row, mask = Box(items.whole), items.mask
         return Steps(mask.shape[0], row.__getitem__), lambda i: mask[raw_index(i)]
     if isinstance(items, TracedRange | Steps) and type(items.length) is not int:
-        most = getattr(items, "most", None) or session().options.max_steps
+        sure = getattr(items, "most", None)
+        most = sure or session().options.max_steps
         if most is None:
             raise TransformError(
                 "a comprehension goes over a number of items that is known only at run time",
@@ -162,7 +163,8 @@ def sized(items):
                 hint="say how many there are at most: autograph(max_steps=n)",
             )
         length = items.length.value if isinstance(items.length, Box) else items.length
-        fail_where(length > most, IndexError("a list grew beyond its bound"))
+        if sure is None:
+            fail_where(length > most, IndexError("a list grew beyond its bound"))
         get = items.item if isinstance(items, TracedRange) else items.get
         return Steps(most, get), lambda i: raw_index(i) < length
     return None

@@ -77,12 +77,13 @@ class Either:
 class Ragged:
     """A list of at most `cap` items of one tree. The leaves: its length, and the items', stacked.
 
-    fixed: it may not get longer, for it goes around a loop.
+    fixed: it may not get longer, for it goes around a loop. sure: it cannot get longer than that.
     """
 
     item: "Tree"
     cap: int
     fixed: bool = field(default=False, compare=False)
+    sure: bool = field(default=True, compare=False)
     origin: Any = field(default=None, compare=False)
 
 
@@ -349,7 +350,8 @@ def join_ragged(a: Tree, b: Tree) -> Ragged | None:
         item = free(join(item, abstract(tree)))
     sizes = [len(x.children) if isinstance(x, Node) else x.cap for x in (a, b)]
     fixed = any(isinstance(x, Ragged) and x.fixed for x in (a, b))
-    return Ragged(item, max(sizes), fixed, both_of(a, b)) if is_uniform(item) else None
+    sure = all(getattr(x, "sure", True) for x in (a, b))
+    return Ragged(item, max(sizes), fixed, sure, both_of(a, b)) if is_uniform(item) else None
 
 
 def is_uniform(tree: Tree) -> bool:
