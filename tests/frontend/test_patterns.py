@@ -1,10 +1,13 @@
 """`match` on patterns with parts, some of them traced."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
 
 from malleable import TransformError, autograph
+from tests.frontend.behaviour.behaviour import assert_same
 
 
 class Point:
@@ -92,11 +95,41 @@ def test_a_pattern_with_traced_parts_is_a_test_of_the_parts(f):
         assert float(jax.jit(autograph(f))(np.array(v))) == f(v)
 
 
-def test_names_for_a_guard_are_an_error_at_the_line():
+def by_guards(v):
+    total, n = 0.0, 0
+    for pair in itertools.pairwise(v):
+        match pair:
+            case (x, y) if x == 1 and y > 4:
+                total += 100
+            case (x, y) if x > y:
+                total += x - y
+            case (x, _) if x > 3:
+                n += 1
+            case _:
+                total -= 0.5
+    return total, n
+
+
+def by_name(v):
+    match v[0]:
+        case y if y > 3:
+            return y
+        case float(y) if y > 2:
+            return y * 2
+    return y - 1
+
+
+@pytest.mark.parametrize("f", [by_guards, by_name])
+def test_a_guard_reads_what_its_pattern_binds(f):
+    for v in ([3.0, 1.0, 4.0, 1.0, 5.0, 9.0], [1.0, 7.0, 2.0], [2.5, 2.5]):
+        assert_same(f, np.array(v))
+
+
+def test_an_assignment_in_a_guard_is_an_error_at_the_line():
     def f(v):
         match (v[0], v[1]):
-            case (x, y) if x > y:
-                return x
+            case (x, y) if (z := x) > y:
+                return z
         return 0.0
 
     with pytest.raises(TransformError, match=r"`match`(.|\n)*test_patterns.py:\d+ in f(.|\n)*hint"):

@@ -1,7 +1,7 @@
 """`match` as `if`: a pattern is a test, and what it binds once the test holds.
 
-Patterns with parts are tests of the parts. A case is left to Python if it binds names for its
-guard, or the rest of a dict; so are the cases behind it.
+Patterns with parts are tests of the parts. A case is left to Python if it binds the rest of a
+dict, or an assignment is in its guard; so are the cases behind it.
 """
 
 import ast
@@ -19,8 +19,7 @@ def as_ifs(stmt: ast.Match, keeps: Callable) -> list:
     known: list = []
     for case in stmt.cases:
         found = parts(case.pattern, lambda: load(subject.id))
-        guarded = case.guard is not None and (keeps(case.guard) or binds_a_part(case.pattern))
-        if found is None or guarded:
+        if found is None or (case.guard is not None and keeps(case.guard)):
             break
         known.append((case, *found))
     if not known:
@@ -34,14 +33,6 @@ def as_ifs(stmt: ast.Match, keeps: Callable) -> list:
     return [placed(assign(subject.id, stmt.subject), stmt.subject), *rest]
 
 
-def binds_a_part(pattern) -> bool:
-    """Whether a pattern that may not match binds a name."""
-    if isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
-        return False
-    inside = ast.walk(pattern)
-    return any(getattr(p, "name", None) is not None for p in inside)
-
-
 def _as_if(case, tests, bindings, rest) -> list:
     pattern, guard, body = case.pattern, case.guard, case.body
     bindings = [placed(binding, pattern) for binding in bindings]
@@ -49,6 +40,12 @@ def _as_if(case, tests, bindings, rest) -> list:
         if guard is None:
             return [*bindings, *body]
         return [*bindings, placed(ast.If(test=guard, body=body, orelse=rest), guard)]
+    if guard is not None and bindings:  # the guard reads them, and they stay if it says no
+        hit = f"_ag_hit{pattern.lineno}_{pattern.col_offset}"
+        before = placed(assign(hit, constant(False)), pattern)
+        found = [*bindings, placed(assign(hit, guard), guard)]
+        asked = placed(ast.If(test=_all(tests), body=found, orelse=[]), pattern)
+        return [before, asked, placed(ast.If(test=load(hit), body=body, orelse=rest), guard)]
     tests = tests if guard is None else [*tests, guard]
     return [placed(ast.If(test=_all(tests), body=[*bindings, *body], orelse=rest), pattern)]
 
