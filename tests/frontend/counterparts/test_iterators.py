@@ -101,3 +101,14 @@ def test_going_over_one_from_a_traced_place_is_refused():
     with pytest.raises(TransformError, match="how far the iterator is") as caught:
         jax.jit(autograph(f))(1.0)
     assert "test_iterators.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("x", [5.0, 0.5])
+def test_an_endless_loop_is_left_by_its_return(x):
+    def f(x):
+        for i in itertools.count(2):
+            if x < 1:
+                return i
+            x /= 2
+
+    assert_same(f, x)

@@ -11,6 +11,7 @@ from types import GeneratorType
 import jax
 
 from malleable import compat
+from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
@@ -31,7 +32,7 @@ from malleable.frontend.operators.compiled import (
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.hidden import refuse_foreign, walked
 from malleable.frontend.values import stacking
-from malleable.frontend.values.conditions import if_, line_of, step, truth
+from malleable.frontend.values.conditions import if_, line_of, places_of, step, truth
 from malleable.frontend.values.trees import abstract, count_leaves, free, join
 from malleable.frontend.values.unwinding import failed
 from malleable.frontend.values.values import (
@@ -174,13 +175,22 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
     if type(items) is Walker and items.endless:
         advance = lambda: loop.body(items.advance())  # noqa: E731
         forever = replace(loop, body=advance, test=lambda: True)
-        return stage_while(forever, session().options.max_steps, None)
+        stage_while(forever, session().options.max_steps, None)
+        return leave_by(loop.exits)
     steps = None  # a step may change what comes after it in a list or dict: that is asked late
     if type(items) in (list, tuple):
         steps = stacked_items(list(items[taken:]), sources_of(items))
     if steps is None:
         return unroll_some(loop, rest) if may_not_end(items) else unroll(loop, rest)
     stage_or_unroll(loop, steps, None, rest)
+
+
+def leave_by(exits) -> None:
+    """After a loop without an end: if there is one way out of it, that was taken."""
+    if exits is not None and len(exits.__code__.co_freevars) == 1:
+        (flag,) = places_of(exits)
+        journal.touch_cell(flag.owner, flag.name)
+        flag.write(True)
 
 
 def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = None) -> None:
