@@ -238,6 +238,19 @@ def test_heapq_and_bisect_of_a_list_whose_length_is_traced(f):
     assert_same(f, np.array([3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.5, 6.0], np.float32))
 
 
+def test_heapq_of_a_list_with_room_for_many():
+    def f(v):
+        heap, out = [], 0.0
+        for x in v:
+            if x > 0:
+                heapq.heappush(heap, x)
+        for _ in range(3):
+            out = 10 * out + heapq.heappop(heap)
+        return out, len(heap)
+
+    assert_same(f, np.arange(99.0)[::-1] % 7 - 1)
+
+
 def test_items_that_may_be_none_are_refused():
     def f(v):
         runs, last, n = [], None, 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -100,7 +101,7 @@ def nested(x):
 
 
 def of_none(x):
-    y = None if x < 0 else x
+    y: Any = None if x < 0 else x
     try:
         return y + 1
     except TypeError:
@@ -464,3 +465,36 @@ def test_what_is_not_tested_is_noted_once_at_its_line():
     assert all(
         f"py:{line + k} in" in where for (_, where), (_, k) in zip(found, whats, strict=True)
     )
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_none_as_a_number_is_a_raise_on_the_path_that_leads_there(n):
+    def f(v, n):
+        last: Any = None
+        total, i = 0.0, 0
+        while i < n:
+            if i > 0 and v[i] > last:
+                total += last
+            last = v[i]
+            i += 1
+        return total
+
+    v = np.array([1.0, 2.0, 1.0, 5.0])
+    assert jax.jit(autograph(f))(v, n) == f(v, n)
+    with pytest.raises(TypeError, match="'float' and 'NoneType'"):
+        jax.jit(autograph(lambda x: x + None))(1.0)
+
+
+def test_a_stack_that_is_empty_at_first_is_popped():
+    def f(codes):
+        stack = []
+        for c in codes:
+            if c == 100:
+                b, a = stack.pop(), stack.pop()
+                stack.append(a + b)
+            else:
+                stack.append(c)
+        return stack[-1], len(stack)
+
+    codes = np.array([2, 3, 100, 4, 100, 7])
+    assert tuple(map(int, jax.jit(autograph(f))(codes))) == f(codes)

@@ -1,14 +1,17 @@
 """What holds for one call of a converted function: its options, and what was raised on the way."""
 
+import contextlib
 import contextvars
+import itertools
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
-from malleable.notes import note
+from malleable.notes import listen, note, unheard
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Session:
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     stdout: Any = field(default_factory=lambda: sys.stdout)
     defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack
-    untested: dict = field(default_factory=dict)  # the lines of each thing that is not tested
+    lines: dict = field(default_factory=dict)  # by (what, why) of a note: the lines that it is on
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:
@@ -71,30 +74,53 @@ def session() -> Session:
     return found if found is not None else Session(Options())
 
 
-UNTESTED_LINES = 12  # of one kind that a note names
+LINES = 12  # of one kind that a note names
 
 
-def leave_untested() -> None:
-    """A note for each thing that Python would raise at, and the program does not: all its lines."""
-    for what, lines in session().untested.items():
-        note(what, folded(lines), "checked=True makes it an error at run time")
+def note_line(what: str, where: str, why: str = "") -> None:
+    """Leave a note when the function has been traced: one for all lines that it is on."""
+    lines = session().lines.setdefault((what, why), [])
+    if where not in lines:
+        lines.append(where)
+
+
+def leave_notes() -> None:
+    for (what, why), lines in session().lines.items():
+        note(what, folded(lines), why)
+
+
+@contextlib.contextmanager
+def notes_aside() -> Iterator[Callable]:
+    """Keep the notes of the block back; what it gives leaves them after all."""
+    here = session()
+    kept, here.lines = here.lines, (mine := {})
+
+    def leave():
+        for found in said:
+            note(found.what, found.where, found.why)
+        for (what, why), lines in mine.items():
+            for line in lines:
+                note_line(what, line, why)
+
+    try:
+        with unheard(), listen() as said:
+            yield leave
+    finally:
+        here.lines = kept
 
 
 def folded(lines: Sequence[str]) -> str:
     """`a.py:3 in f`, `a.py:7 in f` and `a.py:9 in g` as `a.py:3, 7 in f; 9 in g`."""
-    out, last = "", ("", "")
-    for line in lines:
-        (file, _, number), (_, _, name) = (
-            line.partition(" in ")[0].rpartition(":"),
-            line.partition(" in "),
-        )
-        if (file, name) == last:
-            out = out.removesuffix(f" in {name}") + f", {number} in {name}"
-        else:
-            out += ("; " if out else "") + (number if file == last[0] else f"{file}:{number}")
-            out += f" in {name}" if name else ""
-        last = file, name
-    return out
+    found = [re.fullmatch(r"(.*):(\d+) in (.*)", line) for line in lines]
+    if len(lines) == 1 or not all(found):
+        return "; ".join(lines)
+    known = sorted((m[1], int(m[2]), m[3]) for m in found if m)
+    parts, last = [], ""
+    for (file, name), group in itertools.groupby(known, lambda line: (line[0], line[2])):
+        numbers = ", ".join(str(number) for _, number, _ in group)
+        parts.append(f"{numbers} in {name}" if file == last else f"{file}:{numbers} in {name}")
+        last = file
+    return "; ".join(parts)
 
 
 def active() -> bool:
@@ -107,7 +133,7 @@ def run_in_session(new: Session, fun: Callable, *args, **kwargs) -> Any:
     try:
         return fun(*args, **kwargs)
     finally:
-        leave_untested()
+        leave_notes()
         _session.reset(token)
 
 
@@ -117,7 +143,7 @@ def drop_raise(error, where: str) -> None:
         raise TransformError(
             f"a value decides whether `{type(error).__name__}` is raised", where=where
         ) from error
-    note(
+    note_line(
         f"`raise {type(error).__name__}` does not happen in a compiled program",
         getattr(error, "__malleable_where__", where),
         "floating-point results are NaN there; checked=True makes it an error",

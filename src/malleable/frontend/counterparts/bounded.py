@@ -150,8 +150,9 @@ def with_room(content: Bounded, value, cap: int) -> tuple:
 def pop(xs: list, at=-1) -> Any:
     """xs.pop(at)."""
     content = xs[0]
+    gone, last = content.length - 1, isinstance(at, int) and at == -1
     fail_where(content.length == 0, IndexError("pop from empty list"))
-    gone = position(content, at, "pop index out of range")
+    gone = gone if last else position(content, at, "pop index out of range")
     out = item_at(content, gone, own=True)
     k = jnp.arange(content.tree.cap)
     xs[:] = [taken(content, k + (k >= gone), content.length - 1)]

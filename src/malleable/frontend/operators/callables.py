@@ -300,6 +300,10 @@ class Caller(Classes):
             refuse_text(f, None, args)
         try:
             return as_text(watched(f, lambda: f(*args, **kwargs), None, args, kwargs))
+        except LookupError as e:
+            if holds and not f.__self__:  # a list that is empty on this path, say
+                raises.raised(e)
+            raise
         except _TRIPPED as e:
             if any_traced((args, kwargs)):
                 e.add_note(
@@ -384,8 +388,7 @@ class Caller(Classes):
             out = replaced(*args, **kwargs)
             return new(out) if f is iter else out
         replaced, written = None if f in builtins.PLAIN else replacement(f), twin(f)
-        most = bounded(args[0]) if written is not None and args else None
-        if most is not None and most.tree.cap <= SMALL:
+        if written is not None and args and bounded(args[0]) is not None:
             return self.call(written, *args, **kwargs)
         if replaced is None and f not in LISTS and any(bounded(x) is not None for x in args):
             refuse(f"`{_name(f)}`")

@@ -13,7 +13,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend.common.hints import Hinted
-from malleable.frontend.common.session import session
+from malleable.frontend.common.session import notes_aside, session
 from malleable.frontend.counterparts.builtins import Steps
 from malleable.frontend.operators.carry import (
     Loop,
@@ -45,7 +45,7 @@ from malleable.frontend.values.trees import (
 )
 from malleable.frontend.values.unwinding import any_of, freeze_if, open_here, rewind, undo_to
 from malleable.frontend.values.values import CannotStage, inject, rebuild
-from malleable.notes import listen, note, unheard
+from malleable.notes import note
 
 GIVE_ONE_TYPE = (
     "give each variable one type and shape before the loop: a buffer of its largest size"
@@ -96,7 +96,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     index = counter_type() if steps is not None else None
     runs = steps is not None and type(steps.length) is int and steps.length > 0
     for k in range(ROUNDS):
-        with unheard(), listen() as said:  # of a step whose types have not settled, nothing is said
+        with notes_aside() as leave:  # of a step whose types have not settled, nothing is said
             block = trace_step(loop, steps, carried, index)
         known = len(carried)
         copies.keep(block.copies)
@@ -111,8 +111,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
             where=loop.where,
             hint=GIVE_ONE_TYPE,
         )
-    for found in said:
-        note(found.what, found.where, found.why)
+    leave()
     if block.error is not None:
         raise block.error
     for c in carried.values():  # written to, and copied, in every step

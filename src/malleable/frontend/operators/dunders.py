@@ -35,6 +35,7 @@ from malleable.frontend.values.raises import (
     is_wanted,
     operands,
     present,
+    raised,
 )
 from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
 from malleable.notes import note
@@ -95,6 +96,13 @@ def floated(x):
     return python_scalar(unbox(x), float)
 
 
+def refuse_none(what: str, a, b) -> None:
+    """Raise what Python does of an operator with None, which may happen on this path only."""
+    if a is None or b is None:
+        one, other = (getattr(x, "__class__", type(x)).__name__ for x in (a, b))
+        raise raised(TypeError(f"{what} {one!r} and {other!r}"))
+
+
 def counted(sign: str, a, b) -> tuple:
     """The operands of `+` or `-`: two bools of a batch count as Python's, which are integers."""
     pair = unbox(a), unbox(b)
@@ -149,6 +157,7 @@ class Dunders:
             return self._by_case(self.binary, sign, a, b)
         present(a, b, f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
+            refuse_none(f"unsupported operand type(s) for {sign}:", a, b)
             if bounded(a) is not None or bounded(b) is not None:
                 return joined(a, b) if sign == "+" else refuse(f"`{sign}`")
             if sign == "*" and (is_repeat(a, b) or is_repeat(b, a)):
@@ -183,6 +192,8 @@ class Dunders:
         if not equality:
             present(a, b, f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
+            if not equality:
+                refuse_none(f"{sign!r} not supported between instances of", a, b)
             if bounded(a) is not None or bounded(b) is not None:
                 if sign not in ("==", "!="):
                     refuse(f"`{sign}`")

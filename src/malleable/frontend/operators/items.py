@@ -45,7 +45,7 @@ from malleable.frontend.counterparts.replaced import convertible
 from malleable.frontend.counterparts.scalars import python_scalar, truth
 from malleable.frontend.operators import chosen, hidden
 from malleable.frontend.operators.chosen import is_place
-from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat
+from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat, refuse_none
 from malleable.frontend.operators.lookups import (
     contains,
     has_traced,
@@ -553,6 +553,8 @@ class Items:
             out = self.call(own, x, value)
             if out is not NotImplemented:
                 return out
+        if isinstance(x if value is None else value, Box):
+            refuse_none(f"unsupported operand type(s) for {op}:", x, value)
         return _IN_PLACE[op](x, value)
 
     def _aug_place(self, op, x, value):

@@ -14,7 +14,7 @@ from malleable.errors import TransformError
 from malleable.frontend.counterparts.builtins import if_else, pick
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.values.conditions import if_, ifexp, only
-from malleable.frontend.values.raises import fail_where
+from malleable.frontend.values.raises import fail_where, raised
 from malleable.frontend.values.values import Choice, entry, is_number, lacks
 
 
@@ -114,9 +114,7 @@ def look_up(table: dict, key) -> Any:
 
 def raise_here(error: Exception):
     """Raise as the user's code would, by a `raise` of its own."""
-    error.__malleable_raised__ = True  # type: ignore[attr-defined]
-    error.__malleable_where__ = compat.where()  # type: ignore[attr-defined]
-    raise error
+    raise raised(error)
 
 
 def get(table: dict, key, default=None) -> Any:

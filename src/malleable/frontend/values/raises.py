@@ -19,7 +19,7 @@ from malleable.arrays.journal import ABSENT
 from malleable.arrays.masked import must_hold
 from malleable.arrays.numbers import is_python_int
 from malleable.errors import TransformError
-from malleable.frontend.common.session import UNTESTED_LINES, drop_raise, session
+from malleable.frontend.common.session import LINES, drop_raise, note_line, session
 from malleable.frontend.values.conditions import if_, only, truth
 from malleable.frontend.values.values import Choice, bounded, entry, lacks
 from malleable.notes import note
@@ -45,18 +45,25 @@ BEYOND = "the domain of a function of `math` is not tested: outside of it is inf
 WRAPS = "an int of Python's is not tested: one that is too large for its bits wraps around"
 
 
+UNTESTED = "checked=True makes it an error at run time"
+
+
 def untested(what: str) -> None:
     """Note the line: Python would raise here at some values, and a program does not."""
-    here = session()
-    lines = here.untested.setdefault(what, [])
-    line = compat.where()
-    if line not in lines and not here.options.exact:
-        lines.append(line)
+    if not session().options.exact:
+        note_line(what, compat.where(), UNTESTED)
 
 
 def is_wanted(about: str) -> bool:
     """Whether an operation is to be tested, or to be noted as one that is not."""
-    return is_asked() or len(session().untested.get(about, ())) < UNTESTED_LINES
+    return is_asked() or len(session().lines.get((about, UNTESTED), ())) < LINES
+
+
+def raised(error: BaseException) -> BaseException:
+    """An exception of Python's, at a place where a path leads that may not be taken."""
+    error.__malleable_raised__ = True  # type: ignore[attr-defined]
+    error.__malleable_where__ = compat.where()  # type: ignore[attr-defined]
+    return error
 
 
 def raise_where(test, error: BaseException, make: Callable | None = None) -> bool:
@@ -87,9 +94,9 @@ def fail_where(test, error: BaseException) -> None:
         if session().options.exact:
             drop_raise(error, compat.where())
         text = f"`{type(error).__name__}: {error}` does not happen in a compiled program"
-        note(text, compat.where())
-        raised = session().raised
-        raised.write(jnp.logical_or(raised.value, test))
+        note_line(text, compat.where())
+        flag = session().raised
+        flag.write(jnp.logical_or(flag.value, test))
 
 
 def swapped(test, safe, x):
@@ -126,7 +133,7 @@ def assert_(test, message: Callable | None = None) -> None:
         text = "assertion failed" if message is None else f"AssertionError: {message()}"
         jax.experimental.checkify.check(test, text.replace("{", "{{").replace("}", "}}"))
     else:
-        note("an assertion is not checked", compat.where(), "checked=True makes it an error")
+        note_line("an assertion is not checked", compat.where(), "checked=True makes it an error")
 
 
 # ---------------------------------------------------------------- numbers
