@@ -1,6 +1,7 @@
 """Lists whose length is known only at run time."""
 
 import bisect
+import dataclasses
 import heapq
 
 import jax
@@ -249,6 +250,56 @@ def test_heapq_of_a_list_with_room_for_many():
         return out, len(heap)
 
     assert_same(f, np.arange(99.0)[::-1] % 7 - 1)
+
+
+def test_a_list_of_lists_of_traced_length_is_gone_over_by_a_traced_index():
+    def f(edges, start):
+        n = len(edges)
+        near = [[j for j in range(n) if edges[i, j]] for i in range(n)]
+        far, queue = [-1] * n, [start]
+        far[start] = 0
+        while queue:
+            u = queue.pop(0)
+            for w in near[u]:
+                if far[w] < 0:
+                    far[w] = far[u] + 1
+                    queue.append(w)
+        return far, len(near[start]), near[start][0]
+
+    edges = np.array([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]])
+    got = jax.jit(autograph(f, max_steps=8))(edges, 3)
+    assert jax.tree.leaves(jax.tree.map(int, got)) == jax.tree.leaves(f(edges, 3))
+
+
+class Job:
+    def __init__(self, time, name):
+        self.time, self.name = time, name
+
+    def __lt__(self, other):
+        return self.time < other.time
+
+
+@dataclasses.dataclass(order=True)
+class Entry:
+    time: float
+    name: int = dataclasses.field(compare=False)
+
+
+@pytest.mark.parametrize("kind", [Job, Entry])
+def test_heapq_of_objects(kind):
+    def f(v):
+        heap, names = [], []
+        for k, x in enumerate(v):
+            heapq.heappush(heap, kind(x, k))
+        first = heapq.heappop(heap)
+        heapq.heappush(heap, kind(first.time + 4, 9))
+        while heap:
+            names.append(heapq.heappop(heap).name)
+        return first.name, names
+
+    with listen() as notes:
+        assert_same(f, np.array([7.0, 3.0, 5.0, 1.0]))
+    assert not any("has no attribute" in note.what for note in notes)
 
 
 def test_items_that_may_be_none_are_refused():

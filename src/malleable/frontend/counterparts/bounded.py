@@ -150,9 +150,11 @@ def with_room(content: Bounded, value, cap: int) -> tuple:
 def pop(xs: list, at=-1) -> Any:
     """xs.pop(at)."""
     content = xs[0]
-    gone, last = content.length - 1, isinstance(at, int) and at == -1
     fail_where(content.length == 0, IndexError("pop from empty list"))
-    gone = gone if last else position(content, at, "pop index out of range")
+    if isinstance(at, int) and at in (0, -1):
+        gone = at and content.length - 1
+    else:
+        gone = position(content, at, "pop index out of range")
     out = item_at(content, gone, own=True)
     k = jnp.arange(content.tree.cap)
     xs[:] = [taken(content, k + (k >= gone), content.length - 1)]

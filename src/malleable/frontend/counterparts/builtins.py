@@ -187,7 +187,8 @@ def _along(x) -> Steps | None:
 
 def _alike(xs) -> bool:
     """Whether these are numbers, or arrays of one shape."""
-    return all(map(values.is_number, xs)) and len({np.shape(unbox(x)) for x in xs}) <= 1
+    numbers = all(values.is_number(x) and not values.is_thing(x) for x in xs)
+    return numbers and len({np.shape(unbox(x)) for x in xs}) <= 1
 
 
 def pick(xs, i):

@@ -73,4 +73,6 @@ def set_item(x: Choice, i, value) -> None:
 
 def settled(x) -> Any:
     """A list, tuple or dict with what the chosen one holds; anything else as it is."""
-    return snapshot(x) if is_place(x) and holds(x) else x
+    if not is_place(x) or not (holds(x) or all(type(o) is list for o in x.options)):
+        return x
+    return snapshot(x)

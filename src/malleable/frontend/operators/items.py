@@ -272,16 +272,17 @@ class Items:
 
     def _of_each(self, o: Choice, name: str):
         """An attribute that reading does not run code for; an option may lack it: a `raise`."""
-        found, gone = [], jnp.asarray(False)
+        found, gone = [], []
         for k, x in enumerate(o.options):
             there = presence(journal.fields(x), name) if x is not None else hasattr(x, name)
             if there is not True:
-                gone |= (o.index == k) & jnp.logical_not(unbox(there))
+                gone.append((o.index == k) & jnp.logical_not(unbox(there)))
             if there is True:
                 found.append(self.attr(x, name))
             else:
                 found.append(values.UNSET if there is False else only(vars(x)[name]))
-        if is_traced(gone):
+        if gone:
+            gone = jnp.stack(gone).any()
             kinds = " or ".join(dict.fromkeys(type(x).__name__ for x in o.options))
             fail_where(gone, AttributeError(f"{kinds!r} object has no attribute {name!r}"))
         return values.select(o.index, found, o.where)

@@ -686,7 +686,7 @@ def snapshot(choice: Choice) -> Any:
         return assembled(Node(kinds.pop(), keys, ()), items)
     if all(isinstance(x, list | tuple) for x in options):
         sizes = {len(x) for x in options}
-        if len(sizes) == 1 and not any(map(bounded, options)):
+        if len(sizes) == 1 and all(bounded(x) is None for x in options):
             columns = zip(*options, strict=True)
             return [select(choice.index, list(column), choice.where) for column in columns]
         parts = []
