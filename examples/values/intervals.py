@@ -24,7 +24,8 @@ def wave(frame, x, **_):  # of slope 1 at most
 RISING = """add add_any max min clamp exp exp2 expm1 log log1p tanh logistic sqrt cbrt erf erf_inv
 sinh asinh atan sign floor ceil round and or reduce_and reduce_or reduce_sum reduce_max reduce_min
 cumsum cummax cummin cumlogsumexp reduce_window_sum reduce_window_max concatenate pad copy split
-broadcast_in_dim reshape squeeze transpose rev slice convert_element_type stop_gradient"""
+broadcast_in_dim reshape squeeze transpose rev slice convert_element_type stop_gradient
+optimization_barrier"""
 MOVED = "sort gather dynamic_slice dynamic_update_slice scatter scatter-add"
 RULES = {  # by name: some have none in jax.lax
     **dict.fromkeys(RISING.split(), on.rising),

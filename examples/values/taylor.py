@@ -40,7 +40,12 @@ def push(frame, *xs, **params):
         return jax.jvp(fun, at, dx)
 
     (y, dy), (_, ddy) = jax.jvp(slope, x, dx)
-    return Series(y, dy, ddy + jax.jvp(fun, x, ddx)[1])
+    return jax.tree.map(joined, y, dy, ddy, jax.jvp(fun, x, ddx)[1])
+
+
+def joined(y, dy, ddy, more):
+    """What is no number has no slope: an index, the result of a test."""
+    return Series(y, dy, ddy + more) if jnp.issubdtype(y.dtype, jnp.floating) else y
 
 
 def series(fun):

@@ -62,7 +62,10 @@ def cross(book, frame: Frame, args: list) -> list:
         view = compat.view(eqn)
         if isinstance(view, compat.Opaque):
             what = f"a rule applies inside `{eqn.primitive}`, which cannot be entered: {view.why}"
-            raise frame.error(what, "move it outside, or give the primitive itself a rule")
+            hint = "move it outside, or give the primitive itself a rule"
+            if has_values(args):
+                hint += "; or annotate the operands of rules that are for values alone"
+            raise frame.error(what, hint)
         if isinstance(view, compat.Call):
             return _call(view, book, frame)
 
@@ -90,7 +93,7 @@ def _call(view: compat.Call, book, frame):
 
 def _branch(view: compat.Branch, book, frame, args):
     index, *args = args
-    index = materialised(frame, index, "the predicate of a cond")
+    index = materialised(frame, index, "the predicate of a cond", rules=False)
     runs = [book.body(b, frame) for b in view.branches]
     results, ends = zip(*(jax.eval_shape(run, frame.enter(), args) for run in runs), strict=True)
     types, mine = results[0], ends[0].carry
@@ -233,7 +236,7 @@ def _scan(view: compat.Scan, book, frame, args):
         step,
         (carry, mine, folded),
         (steps, feeds, xs),
-        length=view.length,
+        length=view.length if isinstance(view.length, int) else None,  # symbolic: that of the rows
         reverse=view.reverse,
         unroll=view.unroll,
     )
@@ -259,7 +262,7 @@ def _while(view: compat.While, book, frame, args):
 
     def one(mine, i, carry, go, tests=tests):
         outs, again, end = turn(mine, i, carry, consts, tests)
-        again = materialised(frame, again, "the test of a while loop")
+        again = materialised(frame, again, "the test of a while loop", rules=False)
         end.carry, end.writes = jax.tree.map(  # devices that part ways end with other values
             lambda x: compat.match_devices(x, go), (end.carry, end.writes)
         )
@@ -274,7 +277,7 @@ def _while(view: compat.While, book, frame, args):
 
     def test(carry):
         (go,) = run_test(frame.enter(), [*tests, *carry])[0]
-        return materialised(frame, go, "the test of a while loop")
+        return materialised(frame, go, "the test of a while loop", rules=False)
 
     # a test with state runs once before the loop, then at the end of each step; one without, as
     # JAX runs it: in front of each step, and for lanes in it again
@@ -284,7 +287,7 @@ def _while(view: compat.While, book, frame, args):
     start = None if root is None else jnp.int32(0)
     if not plain:
         (go,) = thread(run_test, frame, [*tests, *carry])
-        go = materialised(frame, go, "the test of a while loop")
+        go = materialised(frame, go, "the test of a while loop", rules=False)
     _check_carry(frame, before, frame.carry, "changes its type inside a while loop")
     at_work = lambda go, carry: test(carry) if plain and go.shape else go  # noqa: E731
     turned = lambda c, mine: one(mine, start, c, at_work(go, c))  # noqa: E731

@@ -3,8 +3,9 @@
 Tags, random keys, parameters and whatever a user invents are all rules given to it.
 """
 
+import contextlib
 import operator
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,15 +16,16 @@ from malleable.core import values
 from malleable.core.frame import Frame, path_of, signature, spell_type
 from malleable.core.higher import cross
 from malleable.core.marker import Marker, place
-from malleable.core.stage import Staged, stage_values
+from malleable.core.stage import DEEP, Staged, stage_values
 from malleable.core.values import VALUES, as_operand, fitting, has_values, is_value, materialised
-from malleable.errors import RuleError
+from malleable.errors import MalleableError, RuleError
 from malleable.notes import note
 from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.primitives import has, kind
 from malleable.signatures import P, R
 
+_INSIDE = "in a rule or the body of "
 _SAME = kind("same") | has("fieldwise")  # done to each field of a value
 Rule = Callable[..., Any]
 Rules = Mapping[Any, Any]  # by primitive, or by class of values: a rule, or several
@@ -48,6 +50,9 @@ class Rulebook:
             if not isinstance(key, compat.Primitive) and key not in VALUES:
                 raise TypeError(f"rules are given by primitive, such as lax.sin_p, not by {key!r}")
             several = given if isinstance(given, list | tuple) else [given]
+            for rule in several:
+                if not callable(rule):
+                    raise TypeError(f"the rule for {key} is {rule!r}, which is no function")
             self.every[key] = [(rule, fitting(rule)) for rule in several]
             for rule in [r for r, fits in self.every[key] if fits is None and key not in VALUES]:
                 self.rules.setdefault(key, rule)
@@ -92,7 +97,7 @@ class Rulebook:
 
     def _ask(self, how: Callable, rule: Callable, frame: Frame, args: list) -> list:
         mark, around = (rule, signature(args)), frame.asking
-        if mark in around:
+        if mark in around or len(around) >= DEEP:
             raise RuleError(
                 f"rule `{rule_name(rule)}` for `{frame.eqn.primitive}` is asked for ever: it binds "
                 f"{', '.join(map(values.text_of, args))}, which is what it was given",
@@ -246,8 +251,7 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
 
     def step(eqn, xs):
         if VALUES and has_values(xs):
-            with compat.source(eqn):
-                frame.eqn = eqn
+            with _at(eqn, frame, xs):
                 return book.meet(frame, xs)
         rule = book.rules.get(eqn.primitive)
         enters = rule is None and book.enters(eqn, xs)
@@ -255,11 +259,26 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
             rule = None if eqn.primitive is values.LANES else book.default
         if rule is None and not enters:
             return compat.copy(eqn, xs)
-        with compat.source(eqn):
-            frame.eqn = eqn
+        with _at(eqn, frame, xs):
             return ask(rule, frame, xs) if rule is not None else cross(book, frame, xs)
 
     return evaluate(closed, args, step)
+
+
+@contextlib.contextmanager
+def _at(eqn: compat.Eqn, frame: Frame, args: list) -> Generator[None]:
+    """Make an equation the one at hand; of an error that is none of ours, say where it was."""
+    frame.eqn, outer = eqn, frame.outer
+    try:
+        with compat.source(eqn):
+            yield
+    except MalleableError:
+        raise
+    except Exception as error:
+        if not any(str(note).startswith(_INSIDE) for note in getattr(error, "__notes__", ())):
+            of = ", ".join(map(values.text_of, args))
+            error.add_note(f"{_INSIDE}`{eqn.primitive}` of {of}, at {compat.where(eqn, *outer)}")
+        raise
 
 
 def ask(rule: Callable, frame: Frame, args: list) -> list:

@@ -164,7 +164,11 @@ def typeof(x) -> Any:
     """The type of an array, or of the array that a value stands for."""
     if not is_value(x):
         return x if isinstance(x, compat.TYPES) else jax.typeof(x)
-    aval = x.aval
+    try:
+        aval = x.aval
+    except _UNTOLD as error:
+        what = f"`aval` of {type(x).__name__} raised {type(error).__name__}"
+        raise TypeError(f"{what}: make it of shapes, dtypes and static fields alone") from error
     if isinstance(aval, compat.TYPES):
         return jax.typeof(aval) if isinstance(aval, jax.ShapeDtypeStruct) else aval
     if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
@@ -219,14 +223,18 @@ def unstacked(frame, x, what: str):
     raise frame.error(f"{told}: it is unknown which axes of its fields are the array's", hint)
 
 
-def materialised(frame, x, what: str):
-    """The array that a value stands for; `what` meets it, and is named if it is none."""
+def materialised(frame, x, what: str, rules: bool = True):
+    """The array that a value stands for; `what` meets it, and is named if it is none.
+
+    rules: whether a rule for what meets it could help.
+    """
     if not is_value(x):
         return x
     name = type(x).__name__
     if not hasattr(x, "materialise"):
         problem = f"{what} meets {_a(name)}, which no rule is for, and which is no array"
-        hint = f"give it a rule for {name}, or the class a method `materialise`"
+        way = f"give it a rule for {name}" if rules else "let the rule that made it return an array"
+        hint = f"{way}, or give the class a method `materialise`"
         raise UnhandledError(problem, where=frame.where, hint=hint)
     array = x.materialise()
     if not compat.is_array(array) or shapes([array]) != shapes([x]):
@@ -481,7 +489,8 @@ def _is_made(x) -> bool:
 def _stack_of(row, axes: int):
     """The type of a stack of rows, of a length that no axis has."""
     leaves, tree = jax.tree.flatten(row)
-    odd = (2 * max((n for x in leaves for n in jnp.shape(x)), default=1) + 3,) * axes
+    known = (n for x in leaves for n in jnp.shape(x) if type(n) is int)
+    odd = (2 * max(known, default=1) + 3,) * axes
     new = [jax.ShapeDtypeStruct((*odd, *jnp.shape(x)), typeof(x).dtype) for x in leaves]
     return tree.unflatten(new)
 

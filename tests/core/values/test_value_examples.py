@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.experimental import jet
 
 import malleable as mal
@@ -129,14 +130,44 @@ def test_a_matrix_of_two_parts_is_never_made(printed):
     np.testing.assert_allclose(got, f(m.materialise(), jnp.arange(3.0)))
 
 
+def bent(x):
+    return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.sin(s[1])), (0, x))[1]
+
+
+TERMS = jnp.float32(0.5), jnp.float32(1.0), jnp.float32(0.3)
+TAYLOR = [
+    lambda x: jnp.sin(x) * x + jnp.exp(-x),
+    lambda x: jnp.tanh(x) / (1 + x * x),
+    lambda x: jax.nn.softmax(jnp.stack([x, x * x]))[0],
+    lambda x: jax.nn.logsumexp(jnp.stack([x, 2 * x])) + jnp.sqrt(x) ** 3,
+    lambda x: jnp.where(x > 0.2, x**3, x) * jax.nn.gelu(x),
+]
+BEYOND_JET = [
+    taylor.swing,
+    bent,
+    lambda x: lax.cond(x > 0, lambda: x**2, lambda: x),
+    lambda x: jnp.sort(jnp.stack([x, 1 - x]))[0] * x * jnp.argmax(jnp.stack([x, 2 * x])),
+    lambda x: lax.top_k(jnp.stack([x, x * x]), 1)[0][0],
+    lambda x: jnp.linalg.solve(jnp.array([[2.0, 1], [1, 3]]) * x, jnp.ones(2))[0],
+    lambda x: jax.nn.relu(x) * x,
+]
+
+
 def test_taylor_series_are_those_of_jet():
-    f = lambda x: jnp.sin(x) * x + jnp.exp(-x)
-    x, dx, ddx = jnp.float32(0.5), jnp.float32(1.0), jnp.float32(0.3)
-    y, (dy, ddy) = jet.jet(f, (x,), ((dx, ddx),))
-    np.testing.assert_allclose(taylor.series(f)(x, dx, ddx), [y, dy, ddy], rtol=1e-5)
-    slope = lambda t: taylor.swing(x + t * dx + t**2 / 2 * ddx)
-    want = [slope(0.0), jax.grad(slope)(0.0), jax.grad(jax.grad(slope))(0.0)]
-    np.testing.assert_allclose(taylor.series(taylor.swing)(x, dx, ddx), want, rtol=1e-4)
+    for f in TAYLOR:
+        y, (dy, ddy) = jet.jet(f, TERMS[:1], (TERMS[1:],))
+        np.testing.assert_allclose(taylor.series(f)(*TERMS), [y, dy, ddy], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("f", BEYOND_JET)
+def test_taylor_series_go_where_jet_does_not(f):
+    x, dx, ddx = TERMS
+    with pytest.raises((KeyError, jax.errors.UnexpectedTracerError)):
+        jet.jet(f, (x,), ((dx, ddx),))
+    at = lambda t: f(x + t * dx + t**2 / 2 * ddx)
+    slope = lambda t: jax.jvp(at, (t,), (1.0,))[1]
+    want = [at(0.0), slope(0.0), jax.jvp(slope, (0.0,), (1.0,))[1]]
+    np.testing.assert_allclose(taylor.series(f)(*TERMS), want, rtol=1e-4, atol=1e-6)
 
 
 def test_a_flow_has_the_density_of_its_jacobian(printed):

@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.export
 import jax.numpy as jnp
 import pytest
 from jax import lax
@@ -21,6 +22,7 @@ from tests.core.values.value_classes import (
     Zero,
     boxed,
     close,
+    dense,
     rising,
 )
 
@@ -88,7 +90,25 @@ def test_an_aval_that_is_no_type_is_named():
         run(jnp.sin, {}, Odd(jnp.ones(2)))
 
 
+@pytest.mark.parametrize(
+    "aval", [lambda self: self.y.aval, lambda self: jax.ShapeDtypeStruct((int(self.x),), "float32")]
+)
+def test_an_aval_that_raises_is_named(aval):
+    @mal.value
+    class Torn:
+        x: Any
+        aval = property(lambda self: aval(self))
+
+    with pytest.raises(TypeError, match=r"`aval` of Torn raised .*: make it of shapes"):
+        jax.jit(lambda x: run(jnp.sin, {}, Torn(x)))(3)
+
+
 # ---------------------------------------------------------------- rules
+
+
+def test_a_rule_that_is_no_function_is_named():
+    with pytest.raises(TypeError, match="the rule for sin is 3"):
+        run(jnp.sin, {lax.sin_p: 3}, BOX)
 
 
 def test_a_rule_is_asked_for_operands_of_its_annotations():
@@ -150,6 +170,46 @@ def test_a_rule_that_binds_values_like_its_own_for_ever_is_named():
         run(jnp.sin, {lax.sin_p: loops}, ROOM)
 
 
+def test_a_rule_that_wraps_its_operand_for_ever_is_named():
+    @mal.value
+    class Layer:
+        x: Any
+        aval = property(lambda self: self.x.aval)
+
+    def wraps(frame, x, **_):
+        return frame.bind(Layer(x))
+
+    with pytest.raises(RuleError, match="`wraps` for `sin` is asked for ever"):
+        run(jnp.sin, {lax.sin_p: wraps}, Layer(BOX))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda frame, x, y, **_: frame.bind(x.x),
+        lambda frame, x, y, **_: frame.bind(jnp.ones(7), x.x),
+        lambda frame, x: x,
+    ],
+)
+def test_an_error_inside_a_rule_says_of_which_equation_and_line(rule):
+    with pytest.raises((TypeError, ValueError)) as error:
+        run(lambda x: jax.jit(lambda x: x * 2.0)(x), {lax.mul_p: rule}, BOX)
+    (note,) = [n for n in error.value.__notes__ if "in a rule" in n]
+    assert "`mul` of Box(x=float32[3]), float32[], at " in note and "test_values.py:" in note
+
+
+def test_a_field_that_no_loop_can_carry_is_told_with_the_line():
+    @mal.value
+    class Named:
+        x: Any
+        how: str
+        aval = property(lambda self: jax.typeof(self.x))
+
+    with pytest.raises(TypeError) as error:
+        run(lambda x: lax.fori_loop(0, 2, lambda i, c: c, x), {Named: boxed}, Named(BOX.x, "fast"))
+    assert any("how='fast'" in n and "test_values.py:" in n for n in error.value.__notes__)
+
+
 def test_units_of_intervals_ask_both_classes():
     both = {p: [rule, INTERVALS[p]] for p, rule in UNITS.items() if p in INTERVALS}
     out = run(lambda v, t: v * t + v * t, both, Quantity(ROOM, "m"), Quantity(ROOM, "s"))
@@ -163,6 +223,36 @@ def test_a_value_that_meets_an_equation_nobody_handles_names_all_three():
     with pytest.raises(UnhandledError, match=r"`cos` meets an Interval") as caught:
         run(lambda x: jnp.cos(x), INTERVALS, ROOM)
     assert "test_values.py" in caught.value.where and "materialise" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: lax.cond(x > 0, lambda: 1, lambda: 2),
+        lambda x: lax.while_loop(lambda c: c < 3, lambda c: 2 * c, x),
+    ],
+)
+def test_a_test_that_is_a_value_names_a_way_out(f):
+    rules = INTERVALS | dict.fromkeys([lax.gt_p, lax.lt_p], rising)
+    with pytest.raises(UnhandledError, match="meets an Interval") as error:
+        run(f, rules, ROOM)
+    assert "the rule that made it return an array" in error.value.hint
+
+
+def test_a_solver_is_told_which_rules_are_for_values_alone():
+    def anything(frame, *xs, **_):
+        return frame.bind(*map(dense, xs))
+
+    def annotated(frame, *xs: Diagonal | jax.Array, **_):
+        return anything(frame, *xs)
+
+    inside = [lax.dot_general_p, lax.transpose_p]
+    given = Diagonal(jnp.arange(1.0, 4.0)), jnp.ones(3)
+    with pytest.raises(TransformError, match="inside `custom_linear_solve`") as error:
+        run(jnp.linalg.solve, dict.fromkeys(inside, anything), *given)
+    assert "annotate the operands of rules" in error.value.hint
+    out = run(jnp.linalg.solve, dict.fromkeys(inside, annotated), *given)
+    close(out, 1 / jnp.arange(1.0, 4.0))
 
 
 def test_a_value_of_another_shape_is_found_where_the_rule_returned_it():
@@ -306,6 +396,15 @@ def test_jit_keeps_its_shardings_and_donations():
     x = jnp.ones((4, 4))
     assert run(f, {Box: boxed}, Box(x)).x.sharding == rows
     close(run(f, {}, Diagonal(jnp.ones(4))), x)
+
+
+def test_rows_of_symbolic_number_are_exported():
+    (n,) = jax.export.symbolic_shape("n")
+    f = lambda x: lax.scan(lambda c, row: (c + row, 2 * c), 0.0, x)
+    program = jax.jit(lambda x: jax.tree.leaves(run(f, INTERVALS, Interval(x, x + 1))))
+    exported = jax.export.export(program)(jax.ShapeDtypeStruct((n,), jnp.float32))
+    lo, hi, *_ = exported.call(jnp.arange(4.0))
+    assert (float(lo), float(hi)) == (6, 10)
 
 
 def test_show_cost_step_and_optimize_take_the_result():
