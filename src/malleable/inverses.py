@@ -4,6 +4,8 @@ What is known of each array spreads through the program, forward and backward: `
 Source: Oryx, https://www.tensorflow.org/probability/oryx, of which it follows the slopes.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +17,9 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.core.stage import stage
 from malleable.errors import TransformError
-from malleable.programs.analyze import propagate
+from malleable.programs.analyze import analyze, propagate
+from malleable.programs.equations import every
+from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import kind
 
 
@@ -28,7 +32,8 @@ def inverse(
     """Return a function that takes y = fun(x) to (x, log|det dx/dy|).
 
     `fun` may apply invertible operations one after the other, to parts of x with what is known
-    from other parts (couplings), multiply by square matrices, and repeat them in a scan.
+    from other parts (couplings), multiply by square matrices, choose by what is known, and do so
+    in a scan, fori_loop or map: to its carry, to rows, or to each with what came before.
 
     Args:
         fun: takes one pytree of arrays, and returns as many numbers as it is given.
@@ -50,19 +55,25 @@ def inverse(
         if [jnp.shape(v) for v in ys] != [v.aval.shape for v in wanted]:
             raise TypeError("y has other shapes than what the function returns")
         cells = [Cell(jnp.asarray(v), np.ones(jnp.shape(v), bool), 0.0) for v in ys]
-        xs = _solve(staged.jaxpr, [None] * len(staged.args), cells, _ONE | own, tried)
+        xs, _ = _solve(staged.jaxpr, [None] * len(staged.args), cells, _ONE | own, tried)
         if not all(map(_is_full, xs)) or sum(x.known.size for x in xs) != sum(map(jnp.size, ys)):
             eqn = next(iter(tried.values()), None)
             what = f"`{eqn.primitive}` is not inverted" if eqn else "some of x is not in y"
             raise TransformError(
                 f"the function has no inverse that can be found: {what}",
-                where=compat.where(eqn) if eqn else "",
+                where=compat.where(eqn, *_around(eqn, staged.jaxpr)) if eqn else "",
                 hint="give `inverse` a rule for it, {primitive: y -> x}, or use an invertible one",
             )
-        logdet = sum(jnp.sum(jnp.broadcast_to(x.slope, x.known.shape)) for x in xs)
+        logdet = sum(jnp.sum(_pair(x)[1]) for x in xs)
         return jax.tree.unflatten(jax.tree.structure(example), [x.x for x in xs]), logdet
 
     return inverted
+
+
+def _around(eqn, program) -> list:
+    """The equations whose bodies an equation is in, the innermost first."""
+    inside = lambda e: any(x is eqn for b in compat.bodies(e.params) for x in every(b.jaxpr.eqns))  # noqa: E731
+    return list(filter(inside, every(program.jaxpr.eqns)))[::-1]
 
 
 class Cell(NamedTuple):
@@ -75,6 +86,11 @@ class Cell(NamedTuple):
 
 def _is_full(cell) -> bool:
     return bool(cell.known.all())
+
+
+def _pair(cell) -> tuple[Any, jax.Array]:
+    """The array, and a slope for each of its entries."""
+    return cell.x, jnp.broadcast_to(cell.slope, cell.known.shape) * 1.0
 
 
 def _known(x, slope: Any = 0.0) -> Cell:
@@ -95,22 +111,26 @@ def _join(old: Cell, new: Cell) -> Cell:
     return Cell(x, old.known | new.known, jnp.where(fresh, new.slope, old.slope))
 
 
-def _solve(jaxpr, ins: list, outs: list, table: dict, tried: dict) -> list[Cell]:
-    """The inputs of a program; ins: None for those that are not known."""
+def _solve(jaxpr, ins: list, outs: list, table: dict, tried: dict) -> tuple[list, list]:
+    """The inputs of a program, and its results; None for those that are not known."""
 
     def transfer(eqn, ins, outs):
         if all(map(_is_full, ins)):
             return ins, outs if all(map(_is_full, outs)) else _forward(eqn, ins)
-        if not any(cell.known.any() for cell in outs):
+        known, moves = any(c.known.any() for c in outs), eqn.primitive.name in _MOVES
+        if not known and not (moves and any(c.known.any() for c in ins)):
             return ins, outs
-        found = _backward(eqn, ins, outs, table, tried)
+        found = _moved(eqn, ins, outs) if moves else _backward(eqn, ins, outs, table, tried)
         tried.pop(id(eqn), None)
-        if found is None:
+        if found is None and known:
             tried[id(eqn)] = eqn
-        return found or ins, outs
+        return found or (ins, outs)
 
-    start = [cell or _bottom(v.aval) for cell, v in zip(ins, jaxpr.jaxpr.invars, strict=True)]
-    return propagate(jaxpr, start, outs, transfer, _join, _known, _bottom)[0]
+    def filled(cells, atoms):
+        return [cell or _bottom(v.aval) for cell, v in zip(cells, atoms, strict=True)]
+
+    ins, outs = filled(ins, jaxpr.jaxpr.invars), filled(outs, jaxpr.jaxpr.outvars)
+    return propagate(jaxpr, ins, outs, transfer, _join, _known, _bottom)
 
 
 def _forward(eqn, ins):
@@ -121,42 +141,41 @@ def _forward(eqn, ins):
         return list(map(_known, compat.bind(eqn, list(map(jnp.asarray, xs)))))
 
 
-def _backward(eqn, ins, outs, table, tried) -> list[Cell] | None:
-    """The operands, as far as the results say; None: they do not."""
+def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
+    """The operands, as far as the results say, and the results; None: they do not."""
     name, (out, *_) = eqn.primitive.name, outs
-    if name in _MOVES:
-        return _moved_back(eqn, ins, outs)
-    if not _is_full(out):
-        return None
     match compat.view(eqn) if compat.bodies(eqn.params) else None:
         case compat.Call(body) | compat.CustomJvp(body) | compat.CustomVjp(body):
-            known = [cell if cell.known.any() else None for cell in ins]
-            return _solve(body, known, outs, table, tried)
-        case compat.Scan() as view:
-            return _loop_back(view, ins, outs, table, tried)
+            return _solve(body, ins, outs, table, tried)
+        case compat.Branch() | compat.Scan() as view:
+            back = _branch_back if isinstance(view, compat.Branch) else _loop_back
+            found = back(view, ins, outs, table, tried)
+            return (found, outs) if found else None
     open_ = [i for i, cell in enumerate(ins) if not _is_full(cell)]
     if len(open_) > 1:
         return None
     (i,) = open_
     others = [cell.x for cell in ins if _is_full(cell)]
-    if name == "dot_general" and len(ins) == 2:
-        return _product_back(eqn, i, others[0], ins, out)
+    if name == "dot_general" and len(ins) == 2 and _is_full(out):
+        found = _product_back(eqn, i, others[0], ins, out)
+        return (found, outs) if found else None
     back = table.get(name) if not others else _TWO.get((name, i))
     if back is None or not all(
         compat.differentiable(v.aval) for v in (eqn.invars[i], *eqn.outvars)
     ):
         return None
     dtype = eqn.invars[i].aval.dtype
-    x, dx = jax.jvp(lambda y: back(y, *others), (out.x,), (jnp.ones_like(out.x),))
-    ins[i] = _known(x.astype(dtype), out.slope + jnp.log(jnp.abs(dx)))
-    return ins
+    y = out.x if _is_full(out) else jnp.where(out.known, out.x, 0.5)  # in the range of all of them
+    x, dx = jax.jvp(lambda y: back(y, *others), (y,), (jnp.ones_like(y),))
+    ins[i] = _join(ins[i], Cell(x.astype(dtype), out.known, out.slope + jnp.log(jnp.abs(dx))))
+    return ins, outs
 
 
-def _moved_back(eqn, ins, outs) -> list[Cell] | None:
+def _moved(eqn, ins, outs) -> tuple[list, list] | None:
     """Of what only moves entries: where each went, seen by moving their numbers."""
     moving = [compat.differentiable(v.aval) for v in eqn.invars]
-    rest = [cell.x for cell, moves in zip(ins, moving, strict=True) if not moves]
-    if any(isinstance(x, compat.Tracer) for x in rest):
+    rest = [cell for cell, moves in zip(ins, moving, strict=True) if not moves]
+    if not all(map(_is_full, rest)) or any(isinstance(c.x, compat.Tracer) for c in rest):
         return None
     ends = np.cumsum([cell.known.size * m for cell, m in zip(ins, moving, strict=True)])
     numbers = [
@@ -165,16 +184,22 @@ def _moved_back(eqn, ins, outs) -> list[Cell] | None:
     ]
     with jax.ensure_compile_time_eval():
         went = compat.bind(eqn, list(map(jnp.asarray, numbers)))
-    for out, at in zip(outs, map(np.asarray, went), strict=True):
-        place = np.full(ends[-1], -1)
+    entries = [cell for cell, m in zip(ins, moving, strict=True) if m]
+    known = np.concatenate([c.known.ravel() for c in entries])
+    for k, (out, at) in enumerate(zip(outs, map(np.asarray, went), strict=True)):
+        at = np.where((at >= 0) & (at < ends[-1]), at, -1)  # what is filled in is no entry
+        place = np.full(ends[-1] + 1, -1)
         place[at[out.known]] = np.arange(at.size).reshape(at.shape)[out.known]
-        slope = jnp.ravel(jnp.broadcast_to(out.slope, at.shape))
+        slope = jnp.ravel(_pair(out)[1])
         for i, number in enumerate(numbers):
             if moving[i]:
                 from_ = place[number]
-                found = Cell(jnp.ravel(out.x)[from_], from_ >= 0, slope[from_])
-                ins[i] = _join(ins[i], found)
-    return ins
+                ins[i] = _join(ins[i], Cell(jnp.ravel(out.x)[from_], from_ >= 0, slope[from_]))
+        ahead = known[at] & (at >= 0)
+        if (ahead & ~out.known).any():
+            x = jnp.concatenate([jnp.ravel(c.x) for c in entries])
+            outs[k] = _join(out, Cell(x[at], ahead, 0.0))
+    return ins, outs
 
 
 def _product_back(eqn, i: int, matrix, ins, out) -> list[Cell] | None:
@@ -191,29 +216,85 @@ def _product_back(eqn, i: int, matrix, ins, out) -> list[Cell] | None:
     return ins
 
 
-def _loop_back(view, ins, outs, table, tried) -> list[Cell] | None:
-    """Of a scan: its steps from the last to the first, the slopes with the carry."""
-    consts, carry, xs = view.split(ins)
-    n = len(carry)
-    if not all(map(_is_full, (*consts, *xs, *outs[:n]))):
-        return None
-    blank = [_bottom(v.aval) for v in view.body.jaxpr.outvars[n:]]
+def _branch_back(view, ins, outs, table, tried) -> list[Cell] | None:
+    """Of a cond by what is known: in the branch that is taken."""
+    index, *ins = ins
+    todo = [i for i, cell in enumerate(ins) if not _is_full(cell)]
     missing = []
 
-    def back(state, x):
-        ends = [_known(*pair) for pair in state]
-        known = [*map(_known, (c.x for c in consts)), *[None] * n, *map(_known, x)]
-        found = _solve(view.body, known, [*ends, *blank], table, tried)[len(consts) :][:n]
-        missing.extend(c for c in found if not _is_full(c))
-        return [(c.x, jnp.broadcast_to(c.slope, c.known.shape) * 1.0) for c in found], None
+    def back(branch):
+        found = _solve(branch, ins, outs, table, tried)[0]
+        missing.extend(i for i in todo if not _is_full(found[i]))
+        return [_pair(found[i]) for i in todo]
 
-    start = [(c.x, jnp.broadcast_to(c.slope, c.known.shape) * 1.0) for c in outs[:n]]
-    rows, length = [c.x for c in xs], view.length
-    state, _ = lax.scan(back, start, rows, length=length, reverse=not view.reverse)
-    return None if missing else [*consts, *(_known(*pair) for pair in state), *xs]
+    if not _is_full(index):
+        return None
+    pairs = lax.switch(index.x, [functools.partial(back, b) for b in view.branches])
+    for i, pair in zip(todo, pairs, strict=True):
+        ins[i] = _known(*pair)
+    return None if missing else [index, *ins]
 
 
-_MOVES = kind("dims", "rearrange", "cut", "join")  # every entry of the result is an operand's
+def _loop_back(view, ins, outs, table, tried) -> list[Cell] | None:
+    """Of a scan: its steps from the last to the first, the slopes with the carry; or in order,
+    where the carry is known at first and not at the end.
+
+    What of the carry does not depend on x, such as the number of a step, is computed before.
+    """
+    consts, carry, xs = view.split(ins)
+    n, m = len(carry), len(consts)
+    todo = _unknown_in_loop(view.body, ins, n, m)
+    backward = all(_is_full(outs[k]) for k in todo)
+    if not all(map(_is_full, consts if backward else (*consts, *carry))):
+        return None
+    rows, ys = ([c.x if _is_full(c) else None for c in cells] for cells in (xs, outs[n:]))
+    blank = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in view.body.jaxpr.invars]
+    ends, missing = outs if backward else carry, []
+
+    def ahead(state, row):  # what depends on x is anything here, and not looked at
+        known = [*(c.x for c in consts), *state, *row]
+        filled = [z if x is None else x for x, z in zip(known, blank, strict=True)]
+        new = evaluate(view.body, filled)[:n]
+        return [None if k in todo else x for k, x in enumerate(new)], state
+
+    def step(state, x):
+        before, row, y = ([x if x is None else _known(x) for x in part] for part in x)
+        after: list = [None] * n
+        for k, pair in zip(todo, state, strict=True):
+            (after if backward else before)[k] = _known(*pair)
+        found, made = _solve(view.body, [*consts, *before, *row], [*after, *y], table, tried)
+        state = [found[m + k] if backward else made[k] for k in todo]
+        new = [c for c, old in zip(found[m + n :], row, strict=True) if old is None]
+        missing.extend(c for c in (*state, *new) if not _is_full(c))
+        return list(map(_pair, state)), list(map(_pair, new))
+
+    run = functools.partial(lax.scan, length=view.length)
+    start = [None if k in todo else c.x for k, c in enumerate(carry)]
+    _, before = run(ahead, start, rows, reverse=view.reverse)
+    state = [_pair(ends[k]) for k in todo]
+    state, new = run(step, state, (before, rows, ys), reverse=view.reverse != backward)
+    for k, pair in zip(todo if backward else (), state, strict=False):
+        carry[k] = _known(*pair)
+    new = map(_known, *zip(*new, strict=True)) if new else iter(())
+    found = [*consts, *carry, *(c if _is_full(c) else next(new) for c in xs)]
+    return None if missing else found
+
+
+def _unknown_in_loop(body, ins, n: int, m: int) -> list[int]:
+    """Which of the carries of a scan depend on what is not known."""
+    facts = [not _is_full(cell) for cell in ins]
+    depends = lambda eqn, facts: [any(facts)] * len(eqn.outvars)  # noqa: E731
+    while True:
+        ends = analyze(body, facts, depends, operator.or_, False)[0][:n]
+        wide = [a or b for a, b in zip(facts[m : m + n], ends, strict=True)]
+        if wide == facts[m : m + n]:
+            return [k for k in range(n) if wide[k]]
+        facts[m : m + n] = wide
+
+
+_MOVES = kind("dims", "rearrange", "cut", "join") | {
+    "select_n"
+}  # every entry of the result is an operand's
 _ONE: dict[str, Callable] = {
     "copy": lambda y: y,
     "convert_element_type": lambda y: y,

@@ -27,6 +27,37 @@ def couplings(x):
     return lax.scan(step, x, jnp.array([1.1, 0.4]))[0]
 
 
+def branches(i, x):
+    return lax.switch(i, [jnp.exp, jnp.tanh, lambda x: 2 * x + 1], x)
+
+
+def autoregressive(x, reverse=False):
+    def step(c, row):
+        y = row * jnp.exp(jnp.sin(c)) + c
+        return y, y
+
+    return lax.scan(step, 0.3, x, reverse=reverse)[1]
+
+
+def growing(x):
+    step = lambda c, _: ((c[0] * jnp.exp(c[1]), c[1] + 0.1), None)
+    return lax.scan(step, (x, 0.2), None, length=3)[0][0]
+
+
+def filtered(x):
+    step = lambda c, row: ((row + 0.5 * c[0] - 0.2 * c[1], c[0]), row + 0.5 * c[0] - 0.2 * c[1])
+    return lax.scan(step, (0.0, 0.0), x)[1]
+
+
+def twice_read(x):
+    step = lambda x, p: (jnp.concatenate([x[2:], x[:2] * p + jnp.sin(x[2:])]), None)
+    return lax.scan(step, x, jnp.array([1.1, 0.4]))[0]
+
+
+def in_rows(row):
+    return lax.map(jnp.sinh, M @ row)
+
+
 FLOWS = {
     "chain": lambda x: jnp.exp(2 * x + 1),
     "coupling": coupling,
@@ -36,6 +67,22 @@ FLOWS = {
     "scan": flow,
     "scan of couplings": couplings,
     "jit": jax.jit(lambda x: jax.checkpoint(coupling)(x) - 1),
+    "jit of one that is dropped": lambda x: jax.jit(lambda x: (jnp.sum(x), jnp.exp(x)))(x)[1],
+    "fori": lambda x: lax.fori_loop(0, 3, lambda i, x: coupling(x) / (i + 1) + i, x),
+    "fori in scan": lambda x: lax.fori_loop(0, 2, lambda i, x: flow(x) / (i + 2.0), x),
+    "carry beside": growing,
+    "map": lambda x: lax.map(lambda x: jnp.exp(x) + 1, x),
+    "map of batches": lambda x: lax.map(jnp.sinh, x, batch_size=3),
+    "map in map": lambda x: jnp.ravel(lax.map(in_rows, x.reshape(2, 2))),
+    "cond": lambda x: lax.cond(M[0, 0] > 0, coupling, jnp.exp, x),
+    "cond by a half": lambda x: jnp.hstack([x[:2], lax.cond(x[0] > 0, jnp.exp, jnp.sinh, x[2:])]),
+    "switch in fori": lambda x: lax.fori_loop(0, 3, branches, x),
+    "autoregressive": autoregressive,
+    "autoregressive, reverse": lambda x: autoregressive(x, reverse=True),
+    "filter": filtered,
+    "parts read twice": twice_read,
+    "triangular": lambda x: jnp.stack([x[0], x[1] + x[0] ** 2, x[2] * jnp.exp(x[0] * x[1]), x[3]]),
+    "where": lambda x: jnp.where(jnp.array([True, False, True, False]), jnp.exp(x), 2 * x),
 }
 
 
@@ -74,7 +121,19 @@ def test_a_rule_may_be_added():
         (lambda x: x + jnp.tanh(x), "`add` is not inverted"),
         (lambda x: jnp.concatenate([x[:2], x[:2]]), "some of x is not in y"),
         (lambda x: jax.jit(lambda x: jnp.cos(x))(x) * 2, "`cos` is not inverted"),
-        (lambda x: lax.fori_loop(0, 3, lambda i, x: x / (i + 1), x), "`scan` is not inverted"),
+        (lambda x: lax.fori_loop(0, 3, lambda i, x: x * x, x), "`mul` is not inverted"),
+        (
+            lambda x: lax.fori_loop(0, jnp.int32(3), lambda i, x: x * 2, x),
+            "`while` is not inverted",
+        ),
+        (lambda x: lax.cond(x[0] > 0, jnp.exp, jnp.sinh, x), "`cond` is not inverted"),
+        (
+            lambda x: lax.cond(M[0, 0] > 0, jnp.exp, lambda x: jnp.ones(4), x),
+            "`cond` is not inverted",
+        ),
+        (lambda x: lax.map(jnp.cos, x), "`cos` is not inverted"),
+        (lambda x: jnp.roll(x, jnp.argmax(x)), "`dynamic_slice` is not inverted"),
+        (lambda x: jnp.where(x > 0, x, 2 * x), "`select_n` is not inverted"),
         (lambda x: lax.scan(lambda c, _: (c * c, None), x, None, length=2)[0], "not inverted"),
     ],
 )
