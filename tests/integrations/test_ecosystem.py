@@ -1,5 +1,11 @@
 """Functions of other libraries go through every transformation; `make ecosystem` tries them all."""
 
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
 import jax
 import pytest
 
@@ -45,3 +51,14 @@ def test_the_report_says_what_went_wrong_and_what_did_not_run():
     text = report(rows)
     assert f"1 functions of 1 libraries, {len(WAYS) - 1} of {len(WAYS)} cells ok" in text
     assert "1. `TypeError: no`" in text and "2. `ImportError: no`" in text
+
+
+def test_values_are_compared_with_quax_or_say_how_to_install_it(tmp_path):
+    root = pathlib.Path(__file__).parent.parent.parent
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    words = [sys.executable, "-m", "benchmarks.ecosystem.values", "--smoke"]
+    run = subprocess.run(words, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300)
+    if importlib.util.find_spec("quax") is None:
+        assert run.returncode == 1 and "pip install -e '.[ecosystem]'" in run.stderr
+    else:
+        assert run.returncode == 0 and "| scan, stacked | ok | ok |" in run.stdout, run.stderr

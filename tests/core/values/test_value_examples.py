@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import jet
 
 import malleable as mal
-from examples.values import flow, int8, intervals, lora, low_rank, taylor, units, zeros
+from examples.values import flow, int8, intervals, lora, low_rank, matrices, taylor, units, zeros
 
 FOLDER = pathlib.Path(intervals.__file__).parent
 
@@ -128,6 +128,32 @@ def test_a_matrix_of_two_parts_is_never_made(printed):
     f = lambda m, x: (m @ x, m.T @ x, (m + m) @ x)
     got = mal.interpret(f, low_rank.RULES)(m, jnp.arange(3.0))[0]
     np.testing.assert_allclose(got, f(m.materialise(), jnp.arange(3.0)))
+
+
+@pytest.mark.parametrize(
+    "m",
+    [
+        matrices.Tridiagonal(jnp.ones(3), jnp.arange(4.0), jnp.full(3, 2.0)),
+        matrices.Sparse(jnp.ones(3), jnp.array([[0, 1], [2, 0], [2, 2]]), (4, 4)),
+    ],
+)
+def test_matrices_of_a_structure_mean_what_they_stand_for(m):
+    def f(m, x):
+        many = jax.vmap(lambda x: m @ x)(jnp.stack([x, 2 * x]))
+        return matrices.smoothed(m, x + 1), m @ jnp.outer(x, x), m * 2.0 * many.sum(), many, x @ m
+
+    x = jnp.arange(4.0)
+    out = mal.interpret(f, matrices.RULES)(m, x)[0]
+    dense = [v.materialise() if hasattr(v, "materialise") else v for v in out]
+    for got, want in zip(dense, f(m.materialise(), x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_tridiagonal_matrix_is_never_made(printed):
+    got, want = re.findall(r"\d+\.\d+", printed(matrices))
+    m = matrices.Tridiagonal(jnp.ones(99), jnp.ones(100), jnp.ones(99))
+    run = lambda m, x: mal.interpret(matrices.smoothed, matrices.RULES)(m, x)[0]
+    assert got == want and "100,100" not in str(jax.make_jaxpr(run)(m, jnp.ones(100)))
 
 
 def bent(x):
