@@ -23,29 +23,27 @@ def custom_jvp(view: compat.CustomJvp, book, frame, args):
     run, types, body = _by_as_arrays(view, book, frame, args)
     if body is not None:
         return body()
-    args = _parted(frame, args)
-    call = jax.custom_jvp(lambda frame, args: run(frame, _rejoined(args)))
+    call = jax.custom_jvp(run)
 
     @call.defjvp
     def rule(primals, tangents):  # the rule is about the arguments; the state, as it is computed
         (frame, args), (dframe, (_, dargs)) = primals, tangents
         outs, douts = _as_arrays(frame, book.under(view.jvp)(frame, _rejoined(args), dargs))
-        left, dleft = jax.jvp(lambda *x: run(x[0], _rejoined(x[1]))[1], primals, tangents)
+        left, dleft = jax.jvp(lambda *x: run(*x)[1], primals, tangents)
         if _is_smooth(frame):
-            _, more = jax.jvp(lambda frame: run(frame, _rejoined(args))[0], (frame,), (dframe,))
+            _, more = jax.jvp(lambda frame: run(frame, args)[0], (frame,), (dframe,))
             douts = list(map(compat.add_tangents, douts, more))
         return (outs, left), (douts, dleft)
 
-    return list(map(values.wrapped, types, thread(call, frame, args)))
+    return list(map(values.wrapped, types, thread(call, frame, _parted(frame, args))))
 
 
 def custom_vjp(view: compat.CustomVjp, book, frame, args):
     run, types, body = _by_as_arrays(view, book, frame, args)
     if body is not None:
         return body()
-    args = _parted(frame, args)
-    call = jax.custom_vjp(lambda frame, args: run(frame, _rejoined(args)))
-    state = lambda frame, args: run(frame, _rejoined(args))[1]  # noqa: E731
+    call = jax.custom_vjp(run)
+    state = lambda frame, args: run(frame, args)[1]  # noqa: E731
 
     def fwd(frame, args):
         (frame, args), flags = compat.unsymbolic((frame, args))
@@ -63,7 +61,7 @@ def custom_vjp(view: compat.CustomVjp, book, frame, args):
             left, pull = jax.vjp(state, frame, args)
         through = None
         if _is_smooth(frame):
-            _, through = jax.vjp(lambda frame: run(frame, _rejoined(args))[0], frame)
+            _, through = jax.vjp(lambda frame: run(frame, args)[0], frame)
         return (outs, left), (res, pull, through, frame if has_values(res) else None)
 
     def bwd(kept, cts):
@@ -83,7 +81,7 @@ def custom_vjp(view: compat.CustomVjp, book, frame, args):
         return cframe, (cargs[0], list(map(compat.add_tangents, found, cargs[1])))
 
     call.defvjp(fwd, bwd, symbolic_zeros=view.symbolic)
-    return list(map(values.wrapped, types, thread(call, frame, args)))
+    return list(map(values.wrapped, types, thread(call, frame, _parted(frame, args))))
 
 
 def _as_arrays(frame, tree):
@@ -110,8 +108,8 @@ def _rejoined(args) -> list:
 
 
 def _by_as_arrays(view, book, frame, args):
-    """The body, giving arrays; its results as types; what to run instead where the derivative
-    rule is not about it: a value is changed inside, or is no array's wrapper.
+    """The body, of `_parted` arguments, giving arrays; its results as types; what to run instead
+    where the derivative rule is not about it: a value is changed inside, or is no array's wrapper.
     """
     run, symbolic = book.body(view.body, frame), getattr(view, "symbolic", False)
     outs, end = jax.eval_shape(run, frame.enter(), args)
@@ -119,7 +117,7 @@ def _by_as_arrays(view, book, frame, args):
     if not own and not end.changed:
 
         def arrays(inner, args):  # of the frame around, JAX would keep the tracers
-            outs, end = run(inner, args)
+            outs, end = run(inner, _rejoined(args))
             return _as_arrays(inner, outs), end
 
         return arrays, outs, None

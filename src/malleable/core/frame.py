@@ -137,7 +137,7 @@ class Frame:
         """
         own = len(args) == len(self.args) and all(map(operator.is_, args, self.args))
         if has_values(args):
-            outs = self.book.again(self, [*args, *self.place], own)
+            outs = self.book.meet(self, [*args, *self.place], self.rule if own else None)
         else:
             outs = compat.copy(self.eqn, (*args, *self.place), inside=True)
         self.bound = outs if own else None

@@ -159,12 +159,11 @@ def _union(frame, branches: list) -> dict:
 
 def _common_write(frame, q, old: Write, new: Write) -> Write:
     """A write of the type that those of two branches can be turned into."""
-    (xs, tree), (ys, other) = values.flatten(old.value), values.flatten(new.value)
-    if tree != other or old.mode != new.mode or not has_values([*xs, *ys]):
-        frames.check_same(q, old, new)
-        return old
-    both = _common_types(frame, xs, ys, f"the branches of a cond differ in what {quoted(q)} is")
-    return old if both is xs else replace(old, value=tree.unflatten(both))
+    check = lambda: frames.check_same(q, old, new)  # noqa: E731
+    if old.mode != new.mode:
+        check()
+    what = f"the branches of a cond differ in what {quoted(q)} is"
+    return replace(old, value=_common_tree(frame, old.value, new.value, what, check))
 
 
 def _common_types(frame, old: list, new: list, what: str) -> list:
@@ -176,11 +175,17 @@ def _common_types(frame, old: list, new: list, what: str) -> list:
 
 def _common_carry(frame, old, new, what: str):
     """As `_common_types`, of two carries of frames."""
+    check = lambda: _check_carry(frame, old, new, what)  # noqa: E731
+    return _common_tree(frame, old, new, f"the carry {what}", check)
+
+
+def _common_tree(frame, old, new, what: str, check):
+    """As `_common_types`, of two pytrees; `check` raises where they differ and have no values."""
     (xs, tree), (ys, other) = values.flatten(old), values.flatten(new)
     if tree != other or not has_values([*xs, *ys]):
-        _check_carry(frame, old, new, what)
+        check()
         return old
-    both = _common_types(frame, xs, ys, f"the carry {what}")
+    both = _common_types(frame, xs, ys, what)
     return old if both is xs else tree.unflatten(both)
 
 
@@ -205,7 +210,7 @@ def _scan(view: compat.Scan, book, frame, args):
     run = book.body(view.body, frame)
     root = None if frame.key is None else frame.next_key(shared=True)
     feeds, misfits = _slices(frame, view.length, f"the scan runs {view.length} steps")
-    xs = [_by_rows(frame, x, view.length) for x in xs]
+    xs = [values.in_rows(frame, x, (view.length,), "a loop over the rows") for x in xs]
 
     def one(mine, i, feeds, carry, xs):
         key = _fold_key(root, i)
@@ -343,12 +348,6 @@ def _settle(frame, loop: str, step, carry: list, *args):
     )
 
 
-def _by_rows(frame, x, length: int):
-    """What a scan cuts into rows; of a value that field by field has none, the array."""
-    cut = not is_value(x) or values.has_rows(frame, x, (length,))
-    return x if cut else unstacked(frame, x, "a loop over the rows")
-
-
 def _stackable(frame, tree):
     """What the steps of a scan give; of a value that field by field is not stacked, the array."""
 
@@ -368,9 +367,8 @@ def _working(frame, go, new, old):
         new, old = retype(frame, new, both), retype(frame, old, both)
         if is_value(new) and not _has_lanes(new, go):
             return select(jnp.any(go), new, old)
-        if is_value(new) and not values.has_rows(frame, new, go.shape):
-            new, old = (unstacked(frame, x, "a choice of lanes") for x in (new, old))
-        return select(go, new, old)
+        cut = [values.in_rows(frame, x, go.shape, "a choice of lanes") for x in (new, old)]
+        return select(go, *cut)
 
     (xs, whole), ys = values.flatten(new), values.flatten(old)[0]
     if not has_values([*xs, *ys]):
@@ -574,10 +572,8 @@ def _map(view: compat.Map, book, frame, args):
 
 def _by_device(frame, x, axes):
     """What a shard_map cuts along axes, field by field; the array, of a value of other shapes."""
-    if not is_value(x) or not axes:
-        return x
-    same = values.has_rows(frame, x, tuple(values.typeof(x).shape))
-    return x if same else unstacked(frame, x, "a cut into parts")
+    sizes = tuple(values.typeof(x).shape)
+    return values.in_rows(frame, x, sizes, "a cut into parts") if axes else x
 
 
 def _differing(frame, x, view):

@@ -78,22 +78,18 @@ class Rulebook:
             fit.append(self.default)
         return fit
 
-    def meet(self, frame: Frame, args: list[Any]) -> list[Any]:
-        """The equation at hand, values among its operands: by a rule, entered, or on arrays."""
-        args = list(map(as_operand, args))
-        rules = self.choices(frame.eqn, args)
-        return self._on_arrays(frame, args) if not rules else self._ask(ask, rules[0], frame, args)
+    def meet(self, frame: Frame, args: list, behind: Any = None, how: Any = None) -> list[Any]:
+        """The equation at hand, values among its operands: by a rule, entered, or on arrays.
 
-    def again(self, frame: Frame, args: list[Any], own: bool) -> list[Any]:
-        """As `meet`, for a rule that binds values; own: those it got, for the rules behind it."""
+        behind: the rules up to this one are not asked; how: `ask`, which checks what they return.
+        """
         args = list(map(as_operand, args))
         rules = self.choices(frame.eqn, args)
-        if own and frame.rule in rules:
-            rules = rules[rules.index(frame.rule) + 1 :]
-        around = frame.args, frame.place, frame.rule
-        found = self._ask(results_of, rules[0], frame, args) if rules else None
-        frame.args, frame.place, frame.rule = around
-        return self._on_arrays(frame, args) if found is None else found
+        if behind in rules:
+            rules = rules[rules.index(behind) + 1 :]
+        if not rules:
+            return self._on_arrays(frame, args)
+        return self._ask(how or results_of, rules[0], frame, args)
 
     def _ask(self, how: Callable, rule: Callable, frame: Frame, args: list) -> list:
         mark, around = (rule, signature(args)), frame.asking
@@ -104,8 +100,10 @@ class Rulebook:
                 where=frame.where,
                 hint="bind the fields of a value, or values of another type",
             )
+        before = frame.args, frame.place, frame.rule
         frame.asking = (*around, mark)
         outs = how(rule, frame, args)
+        frame.args, frame.place, frame.rule = before
         frame.asking = around
         return outs
 
@@ -252,7 +250,7 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
     def step(eqn, xs):
         if VALUES and has_values(xs):
             with _at(eqn, frame, xs):
-                return book.meet(frame, xs)
+                return book.meet(frame, xs, how=ask)
         rule = book.rules.get(eqn.primitive)
         enters = rule is None and book.enters(eqn, xs)
         if rule is None and not enters and not isinstance(eqn.primitive, Marker):

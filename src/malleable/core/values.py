@@ -309,9 +309,14 @@ def _lifted(frame, array, like):
 def _type_of_lifted(frame, array, like):
     if not hasattr(like, "lift"):
         return None
+    return _told(lambda: jax.eval_shape(lambda x: _lifted(frame, x, like), array))
+
+
+def _told(ask: Callable[[], Any]) -> Any:
+    """What a class of the user's says when it is asked; None where it cannot."""
     try:
-        return jax.eval_shape(lambda x: _lifted(frame, x, like), array)
-    except _UNTOLD:  # it says so that it cannot be
+        return ask()
+    except _UNTOLD:  # no way from an array, or shapes that do not go together
         return None
 
 
@@ -357,8 +362,10 @@ def _stacks(tree, types: tuple, axes: int) -> bool:
     row = tree.unflatten([jax.ShapeDtypeStruct(*t) for t in types])
     leaves, stack, told = jax.tree.leaves(row), _stack_of(row, axes), typeof_abstract(row)
     odd = jnp.shape(jax.tree.leaves(stack)[0])[:axes] if leaves else (3,) * axes
-    whole, read = jax.ShapeDtypeStruct((*odd, *told.shape), told.dtype), [False] * len(leaves)
-    try:
+    whole = jax.ShapeDtypeStruct((*odd, *told.shape), told.dtype)
+
+    def shown():
+        read = [False] * len(leaves)
         if shapes([typeof_abstract(stack)]) != shapes([whole]):
             return False
         if hasattr(row, "materialise"):
@@ -366,8 +373,8 @@ def _stacks(tree, types: tuple, axes: int) -> bool:
         if all(seen or jnp.shape(x) == told.shape for x, seen in zip(leaves, read, strict=True)):
             return True
         return same_types(jax.eval_shape(lambda x, row: row.lift(x, row), whole, row), stack)
-    except _UNTOLD:
-        return False  # shapes that do not go together, or no way to show how they do
+
+    return bool(_told(shown))
 
 
 def typeof_abstract(x):
@@ -429,10 +436,7 @@ _NO_CUT = "it has no field that `in_axes` could cut: give each lane its own insi
 
 def _is_static(x) -> bool:
     """Whether no field changes the shape of what a value stands for."""
-    try:
-        return typeof_abstract(_stack_of(x, 1)).shape == typeof(x).shape
-    except _UNTOLD:
-        return False
+    return bool(_told(lambda: typeof_abstract(_stack_of(x, 1)).shape == typeof(x).shape))
 
 
 def row_of(x, sizes: tuple):
@@ -452,7 +456,7 @@ def has_rows(frame, x, sizes: tuple) -> bool:
     for one array, with a note, and of more axes it is refused: those are mostly stacks.
     """
     row, whole = row_of(x, sizes), typeof(x)
-    told = None if row is None else _type_told(row)
+    told = None if row is None else _told(lambda: typeof_abstract(row))
     if told is None or ((*sizes, *told.shape), told.dtype) != (tuple(whole.shape), whole.dtype):
         return False
     if stacks(row, len(sizes)):
@@ -469,21 +473,16 @@ def has_rows(frame, x, sizes: tuple) -> bool:
     return False
 
 
-def _type_told(row):
-    """The type that a value stands for, whose leaves may be types; None where it does not say."""
-    try:
-        return typeof_abstract(row)
-    except _UNTOLD:
-        return None
-
-
 def _is_made(x) -> bool:
     """Whether `materialise` makes the array that a value stands for, by the types."""
-    try:
-        made = jax.eval_shape(lambda x: x.materialise(), x)
-        return shapes([made]) == shapes([typeof_abstract(x)])
-    except _UNTOLD:
-        return False
+    made = lambda: jax.eval_shape(lambda x: x.materialise(), x)  # noqa: E731
+    return bool(_told(lambda: shapes([made()]) == shapes([typeof_abstract(x)])))
+
+
+def in_rows(frame, x, sizes: tuple, what: str):
+    """What is cut along leading axes of these sizes: of a value without them, the array."""
+    cut = not is_value(x) or has_rows(frame, x, sizes)
+    return x if cut else unstacked(frame, x, what)
 
 
 def _stack_of(row, axes: int):
