@@ -3,9 +3,9 @@
 Tags, random keys, parameters and whatever a user invents are all rules given to it.
 """
 
-import contextlib
+import functools
 import operator
-from collections.abc import Callable, Container, Generator, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -65,6 +65,17 @@ class Rulebook:
                 self._memo.clear()
             self._memo[key] = make()
         return self._memo[key]
+
+    def way(self, eqn: compat.Eqn, args: list[Any]) -> Callable[[Frame, list], list] | None:
+        """What is done with an equation; None where it stays as it is."""
+        if VALUES and has_values(args):
+            return functools.partial(self.meet, how=ask)
+        rule = self.rules.get(eqn.primitive)
+        if rule is None and self.enters(eqn, args):
+            return functools.partial(cross, self)
+        if rule is None and not isinstance(eqn.primitive, Marker) and eqn.primitive != values.LANES:
+            rule = self.default
+        return None if rule is None else functools.partial(ask, rule)
 
     def choices(self, eqn: compat.Eqn, args: list[Any]) -> list[Rule]:
         """The rules for operands among which are values, the first to be asked first."""
@@ -248,35 +259,27 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
     frame.book = book
 
     def step(eqn, xs):
-        if VALUES and has_values(xs):
-            with _at(eqn, frame, xs):
-                return book.meet(frame, xs, how=ask)
-        rule = book.rules.get(eqn.primitive)
-        enters = rule is None and book.enters(eqn, xs)
-        if rule is None and not enters and not isinstance(eqn.primitive, Marker):
-            rule = None if eqn.primitive is values.LANES else book.default
-        if rule is None and not enters:
+        way = book.way(eqn, xs)
+        if way is None:
             return compat.copy(eqn, xs)
-        with _at(eqn, frame, xs):
-            return ask(rule, frame, xs) if rule is not None else cross(book, frame, xs)
+        outer = frame.outer
+        try:
+            with compat.source(eqn):
+                frame.eqn = eqn
+                return way(frame, xs)
+        except Exception as error:
+            _tell(error, eqn, outer, xs)
+            raise
 
     return evaluate(closed, args, step)
 
 
-@contextlib.contextmanager
-def _at(eqn: compat.Eqn, frame: Frame, args: list) -> Generator[None]:
-    """Make an equation the one at hand; of an error that is none of ours, say where it was."""
-    frame.eqn, outer = eqn, frame.outer
-    try:
-        with compat.source(eqn):
-            yield
-    except MalleableError:
-        raise
-    except Exception as error:
-        if not any(str(note).startswith(_INSIDE) for note in getattr(error, "__notes__", ())):
-            of = ", ".join(map(values.text_of, args))
-            error.add_note(f"{_INSIDE}`{eqn.primitive}` of {of}, at {compat.where(eqn, *outer)}")
-        raise
+def _tell(error: Exception, eqn: compat.Eqn, outer: tuple, args: list) -> None:
+    """Say of an error that is none of ours in which equation it was raised, and where."""
+    notes = map(str, getattr(error, "__notes__", ()))
+    if not isinstance(error, MalleableError) and not any(n.startswith(_INSIDE) for n in notes):
+        of = ", ".join(map(values.text_of, args))
+        error.add_note(f"{_INSIDE}`{eqn.primitive}` of {of}, at {compat.where(eqn, *outer)}")
 
 
 def ask(rule: Callable, frame: Frame, args: list) -> list:
