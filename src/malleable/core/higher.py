@@ -99,18 +99,12 @@ def _branch(view: compat.Branch, book, frame, args):
     types, mine = results[0], ends[0].carry
     for outs, end in zip(results[1:], ends[1:], strict=True):
         types = _common_types(frame, types, outs, "the branches of a cond differ in result {}")
-        mine = _common_carry(frame, mine, end.carry, "differs between the branches of a cond")
+        what = "the carry differs between the branches of a cond"
+        mine = _common_tree(frame, mine, end.carry, what)
     union = _union(frame, [end.writes for end in ends])
 
-    carries = [end.carry for end in ends if not has_values(values.flatten(mine)[0])]
-    likes = {
-        q: [e.writes[q].value for e in ends if q in e.writes]
-        for q, w in union.items()
-        if not has_values(values.flatten(w.value)[0])
-    }
-
-    def vary(tree, *likes):  # on devices that part ways, values differ
-        return jax.tree.map(lambda x, *ls: compat.match_devices(x, index, *ls), tree, *likes)
+    def vary(tree):  # on devices that part ways, values differ
+        return jax.tree.map(lambda x: compat.match_devices(x, index), tree)
 
     def aligned(run):
         def branch(frame, args):
@@ -119,12 +113,10 @@ def _branch(view: compat.Branch, book, frame, args):
             blank = {q: replace(w, value=zeros(w.value), written=False) for q, w in union.items()}
             writes = {}
             for q, w in (blank | inner.writes).items():
-                value = _retyped(frame, w.value, union[q].value)
-                value = vary(value, *likes.get(q, ()))
+                value = vary(_retyped(frame, w.value, union[q].value))
                 certain = union[q].written is None
                 writes[q] = value, None if certain else vary(spread(w.written, union[q].written))
-            carry = _retyped(frame, inner.carry, mine)
-            return outs, vary(carry, *carries), writes
+            return outs, vary(_retyped(frame, inner.carry, mine)), writes
 
         return branch
 
@@ -143,7 +135,11 @@ def _union(frame, branches: list) -> dict:
     union: dict = {}
     for writes in branches:
         for q, w in writes.items():
-            union[q] = _common_write(frame, q, union.setdefault(q, w), w)
+            old = union.setdefault(q, w)
+            if old.mode != w.mode or not _are_typed(old.value, w.value):
+                frames.check_same(q, old, w)
+            what = f"the branches of a cond differ in what {quoted(q)} is"
+            union[q] = replace(old, value=_common_tree(frame, old.value, w.value, what))
     for q, w in union.items():
         flags: list = [writes[q].written if q in writes else False for writes in branches]
         if all(flag is None for flag in flags):
@@ -157,15 +153,6 @@ def _union(frame, branches: list) -> dict:
     return union
 
 
-def _common_write(frame, q, old: Write, new: Write) -> Write:
-    """A write of the type that those of two branches can be turned into."""
-    check = lambda: frames.check_same(q, old, new)  # noqa: E731
-    if old.mode != new.mode:
-        check()
-    what = f"the branches of a cond differ in what {quoted(q)} is"
-    return replace(old, value=_common_tree(frame, old.value, new.value, what, check))
-
-
 def _common_types(frame, old: list, new: list, what: str) -> list:
     """The types that both lists of results can be turned into; `old` itself if it will do."""
     pairs = enumerate(zip(old, new, strict=True))
@@ -173,20 +160,19 @@ def _common_types(frame, old: list, new: list, what: str) -> list:
     return old if all(map(operator.is_, both, old)) else both
 
 
-def _common_carry(frame, old, new, what: str):
-    """As `_common_types`, of two carries of frames."""
-    check = lambda: _check_carry(frame, old, new, what)  # noqa: E731
-    return _common_tree(frame, old, new, f"the carry {what}", check)
-
-
-def _common_tree(frame, old, new, what: str, check):
-    """As `_common_types`, of two pytrees; `check` raises where they differ and have no values."""
-    (xs, tree), (ys, other) = values.flatten(old), values.flatten(new)
-    if tree != other or not has_values([*xs, *ys]):
-        check()
-        return old
+def _common_tree(frame, old, new, what: str):
+    """As `_common_types`, of two pytrees."""
+    if not _are_typed(old, new):
+        _check_carry(frame, old, new, what)
+    (xs, tree), (ys, _) = values.flatten(old), values.flatten(new)
     both = _common_types(frame, xs, ys, what)
     return old if both is xs else tree.unflatten(both)
+
+
+def _are_typed(old, new) -> bool:
+    """Whether two pytrees of one structure have values, whose types may meet in another."""
+    (xs, tree), (ys, other) = values.flatten(old), values.flatten(new)
+    return tree == other and has_values([*xs, *ys])
 
 
 def _retyped(frame, tree, types):
@@ -198,7 +184,7 @@ def _retyped(frame, tree, types):
 
 def _check_carry(frame, old, new, what: str) -> None:
     if frames.signature(old) != frames.signature(new):
-        what = f"the carry {what}: {frames.spell_type(old)} and {frames.spell_type(new)}"
+        what = f"{what}: {frames.spell_type(old)} and {frames.spell_type(new)}"
         raise frame.error(what, "keep its shapes and dtypes; start it with the type it ends with")
 
 
@@ -293,7 +279,7 @@ def _while(view: compat.While, book, frame, args):
     if not plain:
         (go,) = thread(run_test, frame, [*tests, *carry])
         go = materialised(frame, go, "the test of a while loop", rules=False)
-    _check_carry(frame, before, frame.carry, "changes its type inside a while loop")
+    _check_carry(frame, before, frame.carry, "the carry changes its type inside a while loop")
     at_work = lambda go, carry: test(carry) if plain and go.shape else go  # noqa: E731
     turned = lambda c, mine: one(mine, start, c, at_work(go, c))  # noqa: E731
     carry, mine, (_, again, end) = _settle(frame, "a while loop", turned, carry)
@@ -334,7 +320,7 @@ def _settle(frame, loop: str, step, carry: list, *args):
     for _ in range(2 * (len(carry) + len(jax.tree.leaves(mine))) + 2):
         outs = jax.eval_shape(step, types, mine, *args)
         wide = _common_types(frame, types, outs[0], what)
-        own = _strong(frame, mine, outs[-1].carry, f"changes its type inside {loop}")
+        own = _strong(frame, mine, outs[-1].carry, f"the carry changes its type inside {loop}")
         if wide is types and own is mine:
             mine = _retyped(frame, jax.tree.map(compat.as_array, frame.carry), outs[-1].carry)
             return _retyped(frame, carry, types), mine, outs
@@ -466,20 +452,20 @@ def _fold_key(root, i):
 
 
 def _strong(frame, old, new, what: str):
-    """As `_common_carry`; a weakly typed number, such as 0.0, takes the type it gets."""
+    """As `_common_tree`; a weakly typed number, such as 0.0, takes the type it gets."""
 
     def strong(x, after):
         if is_value(x) or is_value(after) or jnp.shape(x) != after.shape:
             return x
         if values.typeof(x).weak_type and jnp.result_type(x) != after.dtype:
             x = jax.ShapeDtypeStruct(after.shape, after.dtype)
-        return values.vary_as(x, after)
+        return x
 
     (xs, tree), (ys, other) = values.flatten(old), values.flatten(new)
     if tree == other:
         wide = list(map(strong, xs, ys))
         old = old if all(map(operator.is_, wide, xs)) else tree.unflatten(wide)
-    return _common_carry(frame, old, new, what)
+    return _common_tree(frame, old, new, what)
 
 
 def _check_modes(writes, modes: list[str], loop: str, better: str) -> None:
