@@ -64,7 +64,7 @@ def inverse(
                 where=compat.where(eqn, *_around(eqn, staged.jaxpr)) if eqn else "",
                 hint="give `inverse` a rule for it, {primitive: y -> x}, or use an invertible one",
             )
-        logdet = sum(jnp.sum(_pair(x)[1]) for x in xs)
+        logdet = sum(jnp.sum(_with_slopes(x)[1]) for x in xs)
         return jax.tree.unflatten(jax.tree.structure(example), [x.x for x in xs]), logdet
 
     return inverted
@@ -88,7 +88,7 @@ def _is_full(cell) -> bool:
     return bool(cell.known.all())
 
 
-def _pair(cell) -> tuple[Any, jax.Array]:
+def _with_slopes(cell) -> tuple[Any, jax.Array]:
     """The array, and a slope for each of its entries."""
     return cell.x, jnp.broadcast_to(cell.slope, cell.known.shape) * 1.0
 
@@ -120,7 +120,7 @@ def _solve(jaxpr, ins: list, outs: list, table: dict, tried: dict) -> tuple[list
         known, moves = any(c.known.any() for c in outs), eqn.primitive.name in _MOVES
         if not known and not (moves and any(c.known.any() for c in ins)):
             return ins, outs
-        found = _moved(eqn, ins, outs) if moves else _backward(eqn, ins, outs, table, tried)
+        found = _entries_moved(eqn, ins, outs) if moves else _backward(eqn, ins, outs, table, tried)
         tried.pop(id(eqn), None)
         if found is None and known:
             tried[id(eqn)] = eqn
@@ -171,7 +171,7 @@ def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
     return ins, outs
 
 
-def _moved(eqn, ins, outs) -> tuple[list, list] | None:
+def _entries_moved(eqn, ins, outs) -> tuple[list, list] | None:
     """Of what only moves entries: where each went, seen by moving their numbers."""
     moving = [compat.differentiable(v.aval) for v in eqn.invars]
     rest = [cell for cell, moves in zip(ins, moving, strict=True) if not moves]
@@ -190,7 +190,7 @@ def _moved(eqn, ins, outs) -> tuple[list, list] | None:
         at = np.where((at >= 0) & (at < ends[-1]), at, -1)  # what is filled in is no entry
         place = np.full(ends[-1] + 1, -1)
         place[at[out.known]] = np.arange(at.size).reshape(at.shape)[out.known]
-        slope = jnp.ravel(_pair(out)[1])
+        slope = jnp.ravel(_with_slopes(out)[1])
         for i, number in enumerate(numbers):
             if moving[i]:
                 from_ = place[number]
@@ -225,7 +225,7 @@ def _branch_back(view, ins, outs, table, tried) -> list[Cell] | None:
     def back(branch):
         found = _solve(branch, ins, outs, table, tried)[0]
         missing.extend(i for i in todo if not _is_full(found[i]))
-        return [_pair(found[i]) for i in todo]
+        return [_with_slopes(found[i]) for i in todo]
 
     if not _is_full(index):
         return None
@@ -266,12 +266,12 @@ def _loop_back(view, ins, outs, table, tried) -> list[Cell] | None:
         state = [found[m + k] if backward else made[k] for k in todo]
         new = [c for c, old in zip(found[m + n :], row, strict=True) if old is None]
         missing.extend(c for c in (*state, *new) if not _is_full(c))
-        return list(map(_pair, state)), list(map(_pair, new))
+        return list(map(_with_slopes, state)), list(map(_with_slopes, new))
 
     run = functools.partial(lax.scan, length=view.length)
     start = [None if k in todo else c.x for k, c in enumerate(carry)]
     _, before = run(ahead, start, rows, reverse=view.reverse)
-    state = [_pair(ends[k]) for k in todo]
+    state = [_with_slopes(ends[k]) for k in todo]
     state, new = run(step, state, (before, rows, ys), reverse=view.reverse != backward)
     for k, pair in zip(todo if backward else (), state, strict=False):
         carry[k] = _known(*pair)
@@ -313,14 +313,11 @@ _ONE: dict[str, Callable] = {
     "atanh": jnp.tanh,
 }
 _TWO: dict[tuple[str, int], Callable] = {  # by which operand is not known
-    ("add", 0): lambda y, b: y - b,
-    ("add", 1): lambda y, a: y - a,
-    ("add_any", 0): lambda y, b: y - b,
-    ("add_any", 1): lambda y, a: y - a,
-    ("sub", 0): lambda y, b: y + b,
+    **dict.fromkeys([(name, i) for name in ("add", "add_any") for i in (0, 1)], jnp.subtract),
+    ("sub", 0): jnp.add,
     ("sub", 1): lambda y, a: a - y,
-    ("mul", 0): lambda y, b: y / b,
-    ("mul", 1): lambda y, a: y / a,
-    ("div", 0): lambda y, b: y * b,
+    ("mul", 0): jnp.divide,
+    ("mul", 1): jnp.divide,
+    ("div", 0): jnp.multiply,
     ("div", 1): lambda y, a: a / y,
 }

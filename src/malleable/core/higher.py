@@ -46,7 +46,7 @@ from malleable.core.frame import (
     thread,
     zeros,
 )
-from malleable.core.values import has_values, is_value, materialised, retype, unstacked
+from malleable.core.values import has_values, is_value, materialised, retype
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.analyze import analyze
@@ -156,7 +156,7 @@ def _union(frame, branches: list) -> dict:
 def _common_types(frame, old: list, new: list, what: str) -> list:
     """The types that both lists of results can be turned into; `old` itself if it will do."""
     pairs = enumerate(zip(old, new, strict=True))
-    both = [values.join(frame, what.format(i), a, b) for i, (a, b) in pairs]
+    both = [values.join(frame, what.replace("{}", str(i)), a, b) for i, (a, b) in pairs]
     return old if all(map(operator.is_, both, old)) else both
 
 
@@ -335,14 +335,9 @@ def _settle(frame, loop: str, step, carry: list, *args):
 
 
 def _stackable(frame, tree):
-    """What the steps of a scan give; of a value that field by field is not stacked, the array."""
-
-    def one(x):
-        fits = not is_value(x) or values.stacks(x)
-        return x if fits else unstacked(frame, x, "a stack of the results")
-
-    leaves, whole = values.flatten(tree)
-    return whole.unflatten(map(one, leaves)) if has_values(leaves) else tree
+    """What the steps of a scan give."""
+    one = lambda x: values.as_rows(frame, x, 1, "a stack of the results")  # noqa: E731
+    return values.each(one, tree)
 
 
 def _working(frame, go, new, old):
@@ -494,14 +489,12 @@ def _masked(frame, write: Write, go) -> Write:
     """A write of one step, where only some lanes are still at work."""
 
     def wide(x):
-        lanes, many = _has_lanes(x, go), is_value(x)
-        if many and not (
-            values.has_rows(frame, x, go.shape) if lanes else values.stacks(x, go.ndim)
-        ):
-            x, many = unstacked(frame, x, "a choice of lanes"), False
-        if not lanes:
+        if _has_lanes(x, go):
+            x = values.in_rows(frame, x, go.shape, "a choice of lanes")
+        else:
+            x = values.as_rows(frame, x, go.ndim, "a choice of lanes")
             x = jax.tree.map(lambda x: jnp.broadcast_to(x, go.shape + jnp.shape(x)), x)
-        return x if many or write.mode != "sum" else select(go, x, zeros(x))
+        return x if is_value(x) or write.mode != "sum" else select(go, x, zeros(x))
 
     value = values.each(wide, write.value)
     shape = max(go.shape, jnp.shape(write.written) if write.written is not None else (), key=len)

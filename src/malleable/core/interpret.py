@@ -268,13 +268,13 @@ def run(closed: compat.Jaxpr, args, book: Rulebook, frame: Frame) -> list:
                 frame.eqn = eqn
                 return way(frame, xs)
         except Exception as error:
-            _tell(error, eqn, outer, xs)
+            _tell_place(error, eqn, outer, xs)
             raise
 
     return evaluate(closed, args, step)
 
 
-def _tell(error: Exception, eqn: compat.Eqn, outer: tuple, args: list) -> None:
+def _tell_place(error: Exception, eqn: compat.Eqn, outer: tuple, args: list) -> None:
     """Say of an error that is none of ours in which equation it was raised, and where."""
     notes = map(str, getattr(error, "__notes__", ()))
     if not isinstance(error, MalleableError) and not any(n.startswith(_INSIDE) for n in notes):

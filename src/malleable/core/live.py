@@ -79,14 +79,9 @@ def live(
                 compat.handling(book.markers),
                 watching(fun, (args, kwargs), copies) as watch,
             ):
-                try:
-                    out = jax.tree.map(trace.lower, body_of(*copies[0], **copies[1]))
-                    changes, new = watch.found()
-                    raised = None
-                except Exception as error:
-                    changes, new = watch.found_until(error)
-                    out: Any = None
-                    raised = error
+                a, k = copies
+                lowered = lambda: jax.tree.map(trace.lower, body_of(*a, **k))  # noqa: E731
+                out, changes, new, raised = watch.run(lowered, raises=False)
                 return out, changes, list(map(trace.lower, new)), raised
 
         out, changes, new, raised = compat.run_live(body, process, watches, tracer, abstract)

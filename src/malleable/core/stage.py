@@ -89,14 +89,9 @@ def stage(
             copies = relinked(jax.tree.unflatten(tree, filled), twice)
             with watching(fun, (args, kwargs), copies) as watch:
                 a, k = copies
-                try:
-                    outs, made["tree"] = jax.tree.flatten(fun(*a, **k))
-                    made["changes"], changed = watch.found()
-                except Exception as error:
-                    if raises:
-                        raise
-                    made["changes"], changed = watch.found_until(error)
-                    made["raised"], outs = error, []
+                out, made["changes"], changed, raised = watch.run(lambda: fun(*a, **k), raises)
+            outs, made["tree"] = ([], None) if raised else jax.tree.flatten(out)
+            made["raised"] = raised
             made["plain"] = [None if compat.is_array(x) else (x,) for x in outs]
             outs = [x for x, plain in zip(outs, made["plain"], strict=True) if plain is None]
             return [*outs, *changed]
@@ -109,8 +104,7 @@ def stage(
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
         with compat.handling(markers), _nested_once_more():
             program = compat.trace(flat, *given)
-        whole, raised = (args, kwargs), made.get("raised")
-        return Staged(program, given, rebuild, made["changes"], whole, raised)
+        return Staged(program, given, rebuild, made["changes"], (args, kwargs), made["raised"])
 
     return staged
 

@@ -309,10 +309,10 @@ def _lifted(frame, array, like):
 def _type_of_lifted(frame, array, like):
     if not hasattr(like, "lift"):
         return None
-    return _told(lambda: jax.eval_shape(lambda x: _lifted(frame, x, like), array))
+    return _answer(lambda: jax.eval_shape(lambda x: _lifted(frame, x, like), array))
 
 
-def _told(ask: Callable[[], Any]) -> Any:
+def _answer(ask: Callable[[], Any]) -> Any:
     """What a class of the user's says when it is asked; None where it cannot."""
     try:
         return ask()
@@ -374,7 +374,7 @@ def _stacks(tree, types: tuple, axes: int) -> bool:
             return True
         return same_types(jax.eval_shape(lambda x, row: row.lift(x, row), whole, row), stack)
 
-    return bool(_told(shown))
+    return bool(_answer(shown))
 
 
 def typeof_abstract(x):
@@ -436,7 +436,7 @@ _NO_CUT = "it has no field that `in_axes` could cut: give each lane its own insi
 
 def _is_static(x) -> bool:
     """Whether no field changes the shape of what a value stands for."""
-    return bool(_told(lambda: typeof_abstract(_stack_of(x, 1)).shape == typeof(x).shape))
+    return bool(_answer(lambda: typeof_abstract(_stack_of(x, 1)).shape == typeof(x).shape))
 
 
 def row_of(x, sizes: tuple):
@@ -456,7 +456,7 @@ def has_rows(frame, x, sizes: tuple) -> bool:
     for one array, with a note, and of more axes it is refused: those are mostly stacks.
     """
     row, whole = row_of(x, sizes), typeof(x)
-    told = None if row is None else _told(lambda: typeof_abstract(row))
+    told = None if row is None else _answer(lambda: typeof_abstract(row))
     if told is None or ((*sizes, *told.shape), told.dtype) != (tuple(whole.shape), whole.dtype):
         return False
     if stacks(row, len(sizes)):
@@ -476,13 +476,18 @@ def has_rows(frame, x, sizes: tuple) -> bool:
 def _is_made(x) -> bool:
     """Whether `materialise` makes the array that a value stands for, by the types."""
     made = lambda: jax.eval_shape(lambda x: x.materialise(), x)  # noqa: E731
-    return bool(_told(lambda: shapes([made()]) == shapes([typeof_abstract(x)])))
+    return bool(_answer(lambda: shapes([made()]) == shapes([typeof_abstract(x)])))
 
 
 def in_rows(frame, x, sizes: tuple, what: str):
     """What is cut along leading axes of these sizes: of a value without them, the array."""
     cut = not is_value(x) or has_rows(frame, x, sizes)
     return x if cut else unstacked(frame, x, what)
+
+
+def as_rows(frame, x, axes: int, what: str):
+    """What is stacked along new leading axes: of a value whose stack is none, the array."""
+    return x if not is_value(x) or stacks(x, axes) else unstacked(frame, x, what)
 
 
 def _stack_of(row, axes: int):

@@ -192,13 +192,18 @@ class Watch:
                 todo += contents(x).values()
         return False
 
-    def found_until(self, error: Exception) -> tuple[Changes, list]:
-        """As `found`, of what `fun` changed before it raised an error that Python raises too.
+    def run(self, fun: Callable[[], Any], raises: bool) -> tuple[Any, Changes, list, Any]:
+        """(fun(), what changed, its arrays, the error that `fun` ended with); raises: that one."""
+        try:
+            return fun(), *self.found(), None
+        except Exception as error:
+            return None, *self._found_until(error, raises), error
 
-        Raises this error where nothing changed, or tracing is what it is about.
-        """
+    def _found_until(self, error: Exception, raises: bool) -> tuple[Changes, list]:
+        """As `found`, before an error that Python raises too: after changes, and not of tracing."""
         about = jax.errors.JAXTypeError, jax.errors.JAXIndexError, MalleableError
-        if isinstance(error, about) or any(x in str(error) for x in (_TRACE_LEVEL, "immutable")):
+        odd = any(x in str(error) for x in (_TRACE_LEVEL, "immutable"))
+        if raises or odd or isinstance(error, about):
             raise error
         try:
             changes, arrays = self.found()
