@@ -85,6 +85,11 @@ def test_the_lowest_number_of_half_precision_masks(dtype):
     assert_right(f, X.astype(dtype), 5e-2)
 
 
+def test_a_mask_of_a_billion_masks_in_bfloat16_as_well():
+    bias = jnp.where(TRIL, 0, -1e9).astype(jnp.bfloat16)
+    assert_right(lambda x: jax.nn.softmax(x @ x.T + bias) @ x, X.astype(jnp.bfloat16), 5e-2)
+
+
 def test_a_mask_may_be_taken_away():
     assert_right(lambda x: jax.nn.softmax(x @ x.T - 1e9 * (1 - TRIL)) @ x, X)
 

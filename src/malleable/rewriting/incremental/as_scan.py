@@ -19,7 +19,12 @@ from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import prove
-from malleable.rewriting.incremental.forms import leave_out_zeros, map_at_once, unrolled
+from malleable.rewriting.incremental.forms import (
+    ends_first,
+    leave_out_zeros,
+    map_at_once,
+    unrolled,
+)
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
 from malleable.rewriting.incremental.plan import (
@@ -160,7 +165,9 @@ class Steps:
         """The graph of a program that is proved to be causal."""
         graph = opened(program)
         map_at_once(graph, self.length)
-        without = leave_out_zeros(graph, lambda v: Plan(graph, {}).small_constant(v))
+        known = lambda v: Plan(graph, {}).small_constant(v)  # noqa: E731
+        ends_first(graph, self.length, known)
+        without = leave_out_zeros(graph, known)
         error: NotCausal | None = None
         while True:
             try:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.programs.evaluate import evaluate
+from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import compute
 from malleable.rewriting.boxes.dependence import Along, groups, rel, runs_bodies
 from malleable.rewriting.boxes.spans import Box, whole, whole_span
@@ -139,6 +140,67 @@ def leave_out_zeros(graph: Graph, known: Callable[[int], Any]) -> list[Node]:
         ):
             found.append(node)
     return found
+
+
+def ends_first(graph: Graph, length: int, known: Callable[[int], Any]) -> None:
+    """Put, in place, what is joined behind rows, or behind the columns of scores, in front of them.
+
+    So what each row knows, as a sink of attention, is none of a later row. What is made of them
+    goes on in this order, up to sums, and to slices of one or the other.
+    """
+    turned: dict[int, tuple[int, int, int]] = {}  # (dim, size of the end, the value with it first)
+    moving = graph.reach(graph.inputs, forward=True)
+    for node in graph.order():
+        if node.name == "concatenate":
+            d, shapes = node.params["dimension"], [graph.avals[v].shape for v in node.ins]
+            is_known = shapes[0].count(length) > 1 or moving.isdisjoint(node.ins[1:])
+            if is_known and shapes[0][d] == length:
+                join = lambda x, *ends, d=d: lax.concatenate([*ends, x], d)  # noqa: E731
+                (new,) = graph.trace(join, node.ins, node)
+                turned[node.outs[0]] = d, sum(shape[d] for shape in shapes[1:]), new
+        elif any(v in turned for v in node.ins) and not runs_bodies(node.eqn):
+            _with_end_first(graph, node, turned, known)
+
+
+def _with_end_first(graph: Graph, node: Node, turned: dict, known: Callable) -> None:
+    tables = rel(node.eqn)
+    found = {
+        (tables[k][turned[v][0]], *turned[v][:2]) for k, v in enumerate(node.ins) if v in turned
+    }
+    (entry, d, by), *others = found
+    ins = [turned[v][2] if v in turned else v for v in node.ins]
+    again = lambda: graph.trace(lambda *xs: compat.bind(node.eqn, xs), ins, node)  # noqa: E731
+    n, p = graph.avals[ins[0]].shape[d] - by if node.name == "slice" else 0, node.params
+    match entry:
+        case None if node.name in kind("reduce") - {"reduce"} or _are_contracted(node, turned):
+            graph.replace(dict(zip(node.outs, again(), strict=True)))
+        case Along() if n and (p["limit_indices"][d] <= n or p["start_indices"][d] >= n):
+            ends = ("start_indices", "limit_indices")
+            move = by if p["limit_indices"][d] <= n else -n
+            cut = {end: _with(p[end], d, p[end][d] + move) for end in ends}
+            eqn = node.eqn.replace(params={**p, **cut})
+            new = graph.trace(lambda x: compat.bind(eqn, [x]), ins, node)
+            graph.replace({node.outs[0]: new[0]})
+        case Along(o, 1, 0, 0) if not others and all(
+            graph.avals[u].shape[o] == graph.avals[v].shape[d]
+            for u in node.outs
+            for v in node.ins
+            if v in turned
+        ):
+            for k, v in enumerate(node.ins):
+                for a in [a for a, e in enumerate(tables[k]) if v not in turned and e == Along(o)]:
+                    if known(v) is None:
+                        return
+                    ins[k] = graph.trace(lambda x, a=a: jnp.roll(x, by, a), [v], node)[0]
+            turned.update({v: (o, by, new) for v, new in zip(node.outs, again(), strict=True)})
+
+
+def _are_contracted(node: Node, turned: Mapping) -> bool:
+    """Whether a product adds up, of both operands, the dimension that was turned."""
+    if node.name != "dot_general":
+        return False
+    pairs = zip(*node.params["dimension_numbers"][0], strict=True)
+    return tuple(turned[v][0] for v in node.ins if v in turned) in pairs
 
 
 def _leave_out(graph: Graph, node: Node, known: Callable) -> bool:

@@ -29,7 +29,8 @@ class Beyond(enum.Enum):
 
 SURE = {*Beyond} - {Beyond.ODD, Beyond.LOW}
 NEGATIVES = {Beyond.LOW, Beyond.NEGATIVE, Beyond.INFINITE}
-MASKED = -1e9  # added to a score, or in its place: its weight is exp(this - the largest) = 0
+# added to a score, or in its place: its weight is exp(this - the largest) = 0; -1e9 in bfloat16
+MASKED = -998244352.0
 FINITE = "what a mask leaves out is taken to be finite"
 NO_NUMBER = (
     "inf or NaN behind a 0 or a -inf makes all of a row NaN in the function, but not in a step, "

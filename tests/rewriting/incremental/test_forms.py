@@ -1,0 +1,79 @@
+"""Forms in which programs hide which rows they need: steps give the rows of the function."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from malleable import TransformError, as_scan
+
+T, D = 12, 4
+CAUSAL = np.tri(T, dtype=bool)
+X = jnp.asarray(np.random.default_rng(0).normal(size=(T, D)), jnp.float32)
+
+
+def assert_right(f, xs=X, widths=(1, 3)):
+    for width in widths:
+        carry, step = as_scan(f, xs, width=width, poison=True)
+        rows = xs.reshape(-1, *([width] if width > 1 else []), *xs.shape[1:])
+        ys = jax.jit(lambda c, r, step=step: lax.scan(step, c, r)[1])(carry, rows)
+        wanted = jax.jit(f)(xs)
+        np.testing.assert_allclose(ys.reshape(wanted.shape), wanted, 1e-4, 1e-5)
+
+
+# ---------------------------------------------------------------- what is joined behind
+
+
+def scores(v):
+    return jnp.where(CAUSAL, v @ v.T, -jnp.inf)
+
+
+BEHIND = {
+    "a sink that each row knows": lambda v: (
+        jax.nn.softmax(jnp.concatenate([scores(v), v[:, :1]], 1))[:, :-1] @ v
+    ),
+    "the weight of a sink": lambda v: jax.nn.softmax(
+        jnp.concatenate([scores(v), jnp.ones((T, 1))], 1)
+    )[:, T:],
+    "a mask that leaves two sinks": lambda v: (
+        jax.nn.softmax(
+            jnp.where(
+                np.pad(CAUSAL, ((0, 0), (0, 2)), constant_values=True),
+                jnp.concatenate([v @ v.T, v[:, :2]], 1),
+                -jnp.inf,
+            )
+        )[:, :T]
+        @ v
+    ),
+    "a key and a value of no row": lambda v: (
+        jax.nn.softmax(
+            jnp.where(
+                np.pad(CAUSAL, ((0, 0), (0, 1)), constant_values=True),
+                v @ jnp.concatenate([v, jnp.ones((1, D))]).T,
+                -jnp.inf,
+            )
+        )
+        @ jnp.concatenate([v, jnp.ones((1, D))])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_what_is_joined_behind_is_no_later_row(name):
+    assert_right(BEHIND[name])
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: jax.nn.softmax(jnp.concatenate([v @ v.T, v[:, :1]], 1))[:, :-1] @ v,
+        lambda v: jax.nn.softmax(jnp.concatenate([scores(v), v[:, :1]], 1))[:, 1:] @ v,
+        lambda v: (
+            jax.nn.softmax(jnp.concatenate([scores(v), jnp.roll(v, -1, 0)[:, :1]], 1))[:, :-1] @ v
+        ),
+    ],
+)
+def test_what_is_joined_behind_does_not_make_later_rows_known(f):
+    with pytest.raises(TransformError, match="not causal along the axis: "):
+        as_scan(f, X)
