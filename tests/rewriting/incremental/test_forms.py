@@ -1,5 +1,7 @@
 """Forms in which programs hide which rows they need: steps give the rows of the function."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,5 +77,61 @@ def test_what_is_joined_behind_is_no_later_row(name):
     ],
 )
 def test_what_is_joined_behind_does_not_make_later_rows_known(f):
+    with pytest.raises(TransformError, match="not causal along the axis: "):
+        as_scan(f, X)
+
+
+# ---------------------------------------------------------------- states that begin with rows
+
+
+def unrolled(v):
+    """Each row needs two of before; the first two begin."""
+    rows = [v[0], v[1] + v[0] / 2]
+    for t in range(2, T):
+        rows.append(jnp.tanh(v[t] + rows[t - 1] / 2 - rows[t - 2] / 4))
+    return jnp.stack(rows)
+
+
+def begins_with_three(v):
+    step = lambda h, r: ((h[1], h[2], jnp.tanh(h[0] + r)), h[0] * r)
+    rows = lax.scan(step, (v[0], v[1], v[0] * v[2]), v[3:])[1]
+    return jnp.concatenate([v[:3], rows])
+
+
+BEGUN = {
+    "unrolled": unrolled,
+    "rows that are written one by one": lambda v: functools.reduce(
+        lambda y, t: y.at[t].set(v[t] + (y[t - 1] if t else 0) - (y[t - 2] if t > 1 else 0) / 3),
+        range(T),
+        jnp.zeros((T, D)),
+    ),
+    "three rows": begins_with_three,
+    "a mean that begins with that of three": lambda v: jnp.concatenate(
+        [v[:3], lax.scan(lambda h, r: (0.9 * h + r,) * 2, (v[0] + v[1] + v[2]) / 3, v[3:])[1]]
+    ),
+    "a row of its own input is where the loop begins": lambda v: lax.fori_loop(
+        1, T, lambda t, y: y.at[t].set(v[t] + y[jnp.maximum(t - 1, 0)] / 2), v
+    ),
+    "and attention to what comes of it": lambda v: jax.nn.softmax(scores(unrolled(v))) @ v,
+}
+
+
+@pytest.mark.parametrize("name", BEGUN)
+def test_a_state_may_begin_with_a_few_rows(name):
+    assert_right(BEGUN[name])
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: jnp.concatenate(
+            [v[:1], lax.scan(lambda h, r: (h / 2 + r,) * 2, v[1] + v[2], v[1:])[1]]
+        ),
+        lambda v: jnp.concatenate([v[1:2], v[:1], v[2:]]),
+        lambda v: v - (v[0] + v[1]) / 2,
+        lambda v: lax.scan(lambda h, r: (h / 2 + r,) * 2, v[-1], v)[1],
+    ],
+)
+def test_a_state_may_not_begin_with_later_rows(f):
     with pytest.raises(TransformError, match="not causal along the axis: "):
         as_scan(f, X)

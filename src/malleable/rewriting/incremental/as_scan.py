@@ -172,6 +172,7 @@ class Steps:
         while True:
             try:
                 self.plan, found = self._proved(graph)
+                self.rows = [self._rows(v, found) for v in graph.outputs]
                 break
             except NotCausal as refused:
                 error = error or refused
@@ -180,7 +181,6 @@ class Steps:
                 if not unrolled(graph, refused.loop):
                     raise error from None
                 cleared(graph)
-        self.rows = [self._rows(v, found) for v in graph.outputs]
         for node in without:
             self.plan.assume(FINITE, node, NO_NUMBER)
         return graph
@@ -213,7 +213,7 @@ class Steps:
         if rows is None:
             raise refuse(node, "the last state of a loop over all rows is a result")
         if rows.dim is None:
-            raise refuse(node, "a result depends on the first row only")
+            raise refuse(node, "a result depends on a few rows only, and has none of its own")
         if rows.lag < 0:
             raise refuse(node, f"row s of a result depends on row s + {-rows.lag}, which is later")
         if rows.loose:

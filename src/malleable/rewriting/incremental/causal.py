@@ -29,6 +29,8 @@ from malleable.rewriting.incremental.plan import OpenedWhile, Plan, handed_on, i
 from malleable.rewriting.incremental.times import Loose, NotCausal, Part, Rows, Way, crossed, refuse
 from malleable.rewriting.incremental.windows import narrow
 
+FIRST = 4  # rows that a state may begin with
+
 
 def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int, Rows | None]:
     """How each value runs in time; puts what `width` new rows change into plan.boxes.
@@ -96,13 +98,13 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
     rows: dict[int, Part] = {}
     loose: list[Part] = []
-    is_fixed = False
+    fixed: dict[int, int] = {}  # lags of operands that are known for good with one row
     for k, (v, entries) in enumerate(zip(node.ins, tables, strict=True)):
         if v in found:
             dim, lag, others = found[v][:3]
-            is_known = dim is None or plan.shape(v)[dim] <= lag + 1  # all rows, with the first
-            if dim is None or (is_known and entries[dim] is None and not others):
-                is_fixed = True
+            at = _begins(plan, v, found[v])
+            if at is not None and (dim is None or entries[dim] is None):
+                fixed[k] = at
                 continue
             rows[k] = _carried_to(node, k, dim, entries[dim], lag, None)
             if isinstance(entries[dim], Before) and any(
@@ -114,7 +116,7 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
                     raise refuse(node, f"`{node.name}` runs over what is not known yet")
                 loose.append(_carried_to(node, k, d, entries[d], low, beyond))
     if not rows:
-        return Rows(None, 0, {})
+        return Rows(None, min(fixed.values()), {})
     kept = [p for p in rows.values() if p.dim is not None]
     if dims := sorted({p.dim for p in kept if p.dim is not None}):
         own = dim = way.of_two(node.outs[0], dims)
@@ -123,8 +125,10 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
             dim = _rows_of_constant(plan, node, tables, own)
     else:
         dim, lag = _mixed(plan, node, rows)
-    if is_fixed:
-        lag = min(lag, 0)
+    for k, at in fixed.items():
+        joined = node.name == "concatenate" and node.params["dimension"] == dim
+        before = sum(plan.shape(v)[dim] for v in node.ins[:k]) if joined else 0
+        lag = min(lag, before + at)  # what is joined behind others is not asked for before them
     columns = [p.lag for p in loose if p.dim is not None] + [p.lag for p in kept if p.dim != dim]
     if columns:
         lag = min(lag, max(0, min(columns)))  # a row is made when the columns up to it are known
@@ -144,6 +148,14 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
             kind = what_is_beyond(plan, node, found, mine, out, column)
             out.loose[o] = Loose(column.lag, kind)
     return out
+
+
+def _begins(plan: Plan, v: int, rows: Rows) -> int | None:
+    """The lag of a value all of which is known with one of the first rows; None of another one."""
+    if rows.dim is None or rows.loose or rows.chunk > 1:
+        return rows.lag if rows.dim is None else None
+    n = plan.shape(v)[rows.dim]
+    return min(rows.lag, 0) if n <= rows.lag + 1 or (n == 1 and rows.lag > -FIRST) else None
 
 
 def _is_known(plan: Plan, node: Node, part: Part, lag: int) -> bool:
@@ -263,11 +275,13 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
     consts, carry, xs = view.split(node.ins)
     ahead = [found[v] for v in xs if v in found and found[v].dim == 0]
     if any(rows.chunk > 1 for rows in ahead):
+        if any(found[v].dim is None and found[v].lag < 0 for v in node.ins if v in found):
+            raise refuse(node, "a loop over chunks begins with a row that is known later")
         return loop_over_chunks(plan, node, found, functools.partial(prove, width=1, way=way))
     if ahead:
         lags = {rows.lag for rows in ahead}
-        others = [found[v].dim is None and max(lags) <= 0 for v in (*consts, *carry) if v in found]
-        if not all(others) or view.reverse:
+        others = [_begins(plan, v, found[v]) for v in (*consts, *carry) if v in found]
+        if view.reverse or any(at is None or max(lags) > at for at in others):
             raise refuse(node, "a loop over the rows needs all of them")
         if len(lags) > 1 or any(v in found and (found[v].dim or found[v].loose) for v in xs):
             raise refuse(node, "a loop takes rows of several times at once")

@@ -89,6 +89,8 @@ def in_chunks(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     moved, is_fixed = [], False
     for k, (v, entries) in enumerate(zip(node.ins, tables, strict=True)):
         if v in found and found[v].dim is None:
+            if found[v].lag < 0:
+                raise refuse(node, "rows in chunks meet one that is known later")
             is_fixed = True
         elif v in found:
             rows = found[v]

@@ -375,8 +375,8 @@ class Recurrence:
         consts, begin, xs = self.view.split(node.ins)
         fixed = [run.whole(v) for v in consts]
         rows = [run.read(v, (self.span, *run.plan.whole(v)[1:])) for v in xs]
-        state = [  # of a state that begins with the first row, not before it
-            jnp.where(run.at[TIME] == 0, run.whole(v), x)
+        state = [  # of a state that begins with the first rows, not before them
+            jnp.where(run.at[TIME] <= -self.lag, run.whole(v), x)
             if v in run.plan.boxes or run.plan.restarts
             else x
             for v, x in zip(begin, state, strict=True)
