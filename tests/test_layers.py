@@ -238,9 +238,9 @@ NUMBERS = {
         *("execution/regions/regions: PADDED", "rewriting/incremental/incremental: LONG"),
         "execution/common/work: STEPS",
     ),
-    "integers of 32 bits; a column of text": (
+    "integers of 32 bits; a column of text; bits of a processor": (
         *("execution/common/sizes: LARGEST", "execution/numpy/writer: LONGEST"),
-        "execution/common/code_objects: _count",
+        *("execution/common/code_objects: _count", "execution/common/denormals: _PLACES"),
     ),
 }
 LISTED = {name for names in NUMBERS.values() for name in names}

@@ -38,8 +38,18 @@ INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True  # type: 
 
 def trace(fun: Callable, *avals) -> Jaxpr:
     """Stage a flat function of `avals`; loops stay loops even under `jax.disable_jit`."""
+
+    @functools.wraps(fun)
+    def released(*xs):
+        try:
+            return fun(*xs)
+        except BaseException:  # JAX keeps the values of a trace for ever that an exception ends
+            with core.take_current_trace() as now:
+                now.invalidate()
+            raise
+
     with jax.disable_jit(False):
-        return jax.make_jaxpr(fun)(*avals)
+        return jax.make_jaxpr(released)(*avals)
 
 
 def expanded(eqn: Eqn) -> Jaxpr:

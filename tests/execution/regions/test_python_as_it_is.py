@@ -9,7 +9,7 @@ import pytest
 from jax import numpy as jnp
 
 import malleable as mal
-from tests.laws.execution_laws import differs, seen
+from tests.laws.execution_laws import as_numbers, differs, seen
 
 
 class Meter:
@@ -224,3 +224,29 @@ def test_integers_of_jax_have_no_negative_powers(program, n):
     jitted = mal.jit(program)
     for k in (-1, 2, -1):
         assert not differs(seen(jitted, (n, k)), seen(program, (n, k)))
+
+
+VALUES = [-1.5, -1.0, 0.0, 0.5, 2.0, 1e3, np.inf, np.nan]
+
+
+@pytest.mark.parametrize("name", [*(n for n in dir(math) if callable(getattr(math, n))), "int"])
+def test_numbers_of_arrays_raise_as_in_python(name):
+    function = getattr(math, name, int)
+
+    def plain(x):
+        return function(x * 1) * 1
+
+    def handled(x):
+        try:
+            found = function(x * 1)
+        except (ValueError, OverflowError):
+            found = -7.0
+        return found, x * 2
+
+    for program in (plain, handled):
+        jitted = mal.jit(program)
+        for x in map(jnp.asarray, [*VALUES, -2, 0, 3]):
+            got, wanted = (as_numbers(seen(f, (x,))) for f in (jitted, program))
+            assert type(got.error) is type(wanted.error)
+            wanted = wanted._replace(error=got.error)
+            assert not differs(got, wanted)

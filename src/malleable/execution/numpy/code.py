@@ -42,11 +42,14 @@ class NumpyFunction:
     dtypes: tuple
 
     def __call__(self, *arrays) -> tuple:
+        return QUIET.run(self.converted, arrays)
+
+    def converted(self, arrays) -> tuple:
         given = [
             x if type(x) is np.ndarray else _asarray(x, dtype)
             for x, dtype in zip(arrays, self.dtypes, strict=True)
         ]
-        return QUIET.run(self.run, *given)
+        return self.run(*given)
 
 
 _asarray = np.asarray

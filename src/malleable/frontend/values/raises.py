@@ -41,6 +41,7 @@ def is_asked(error: BaseException | None = None) -> bool:
 
 DIVISION = "a division by zero is not tested: it is inf or nan, and any number among integers"
 INDEX = "an index is not tested: beyond the end it is the last item, before the start the first"
+WHOLE = "a float that becomes an int is not tested: nan and inf are some number then"
 BEYOND = "the domain of a function of `math` is not tested: outside of it is inf or nan"
 WRAPS = "an int of Python's is not tested: one that is too large for its bits wraps around"
 
@@ -52,6 +53,14 @@ def untested(what: str) -> None:
     """Note the line: Python would raise here at some values, and a program does not."""
     if not session().options.exact:
         note_line(what, compat.where(), UNTESTED)
+
+
+def undecided(what: str, noted: str) -> None:
+    """The same, where exactly what Python does is asked for: an error there."""
+    if session().options.exact:
+        raise TransformError(f"a value decides whether {what} raises", where=compat.where())
+    if noted:
+        untested(noted)
 
 
 def is_wanted(about: str) -> bool:
@@ -72,6 +81,8 @@ def raise_where(test, error: BaseException, make: Callable | None = None) -> boo
     make: what gives the exception, on the path that raises it.
     """
     if not caught(error):
+        if session().options.exact:
+            drop_raise(error, compat.where())
         if session().options.checked:
             text = f"{type(error).__name__}: {error}".replace("{", "{{").replace("}", "}}")
             jax.experimental.checkify.check(jnp.logical_not(test), text)
@@ -91,8 +102,6 @@ def raise_where(test, error: BaseException, make: Callable | None = None) -> boo
 def fail_where(test, error: BaseException) -> None:
     """A `raise` that happens where a traced test says so, for a handler or for nobody."""
     if not raise_where(test, error):
-        if session().options.exact:
-            drop_raise(error, compat.where())
         text = f"`{type(error).__name__}: {error}` does not happen in a compiled program"
         note_line(text, compat.where())
         flag = session().raised
@@ -221,6 +230,9 @@ POLES = frozenset(
 BOTH = frozenset(["pow", "gamma", "lgamma"])  # ... only at zero and the negative integers
 DOMAINS = POLES | BOTH | {"sqrt", "acos", "asin", "acosh", "fmod", "remainder"}
 FLOWS_OVER = frozenset(["exp", "exp2", "expm1", "cosh", "sinh", "ldexp", "hypot", "dist", "fsum"])
+NOTED = DOMAINS | FLOWS_OVER
+SELDOM = frozenset(["sin", "cos", "tan", "trunc"])  # of infinity, and of an array of JAX
+WHOLE_NUMBERS = frozenset(["floor", "ceil", "trunc"])
 COUNTS = frozenset(["factorial", "isqrt", "comb", "perm"])  # of whole numbers that are not negative
 
 
@@ -240,9 +252,9 @@ def in_domain(plain: Callable, traced: Callable) -> Callable:
 def _tested(name: str, traced: Callable, args: tuple) -> tuple:
     """The arguments of a function of `math` after the test for what it raises with them."""
     if not (is_asked(DOMAIN) or is_asked(RANGE)):
-        if name in DOMAINS or name in FLOWS_OVER:
-            untested(BEYOND)
-        return args
+        if name in NOTED or name in COUNTS or name in SELDOM:
+            undecided(f"`math.{name}`", BEYOND if name in NOTED else "")
+        return whole_numbers(args) if name in WHOLE_NUMBERS else args
     xs = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in args]
     if any(x.ndim for x in xs):
         return args
@@ -250,8 +262,8 @@ def _tested(name: str, traced: Callable, args: tuple) -> tuple:
         below = _any([x < 0 for x in xs])
         raise_where(below, ValueError(f"{name}() not defined for negative values"))
         return tuple(swapped(below, 1, x) for x in args)
-    if name in ("floor", "ceil", "trunc"):
-        return (whole_number(args[0]),)
+    if name in WHOLE_NUMBERS:
+        return whole_numbers(args)
     out = traced(*(Box(x, True) for x in xs))
     if not isinstance(out, Box) or out.dtype.kind != "f":
         return args
@@ -270,10 +282,17 @@ def _any(tests: list):
     return jnp.stack(tests).any()
 
 
+def whole_numbers(args: tuple) -> tuple:
+    return tuple(map(whole_number, args))
+
+
 def whole_number(x):
     """A float of which somebody wants the integer."""
     value = unbox(x)
-    if not is_asked() or not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+    if not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+        return x
+    if not is_asked():
+        undecided("an integer of a float", WHOLE)
         return x
     nan, inf = jnp.isnan(value), jnp.isinf(value)
     raise_where(nan, ValueError("cannot convert float NaN to integer"))
