@@ -5,6 +5,7 @@ says so first (`touch_list(xs)`, ...). Where no block is being traced, that cost
 """
 
 import array
+import collections
 import contextlib
 import contextvars
 import types
@@ -181,7 +182,14 @@ def touch_global(variables: dict, name: str) -> None:
 
 def touch_object(obj) -> None:
     """Another mutable: what has clear() and extend/update, or a NumPy array of the user's."""
-    _touch("ndarray" if isinstance(obj, np.ndarray) else "object", obj)
+    _touch(kind_of_object(obj), obj)
+
+
+def kind_of_object(obj) -> str:
+    """The kind of place that its content is: a deque is a list, unless it drops items."""
+    if type(obj) is collections.deque and obj.maxlen is None:
+        return "list"
+    return "ndarray" if isinstance(obj, np.ndarray) else "object"
 
 
 def fields(obj, absent: Any = types.MappingProxyType({})) -> dict:
@@ -249,6 +257,14 @@ def _refill(obj, name, new):
     (kind.extend if hasattr(kind, "extend") else kind.update)(obj, new)
 
 
+def replace_items(xs, new) -> None:
+    """`xs[:] = new`, of a list or a deque."""
+    if isinstance(xs, list):
+        xs[:] = new
+    else:
+        _refill(xs, "", new)
+
+
 def _write_all(xs, name, new):
     xs[...] = new
 
@@ -266,7 +282,7 @@ _READ: dict[str, Any] = {
 }
 _WRITE: dict[str, Any] = {
     "box": lambda box, name, new: setattr(box, "_value", new),
-    "list": lambda xs, name, new: xs.__setitem__(slice(None), new),
+    "list": lambda xs, name, new: replace_items(xs, new),
     "dict": _refill,
     "set": _refill,
     "attr": _write_attr,

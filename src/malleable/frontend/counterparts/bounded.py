@@ -14,6 +14,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box, unbox
+from malleable.arrays.journal import replace_items
 from malleable.arrays.masked import Masked
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
@@ -91,7 +92,7 @@ def put_item(xs: list, at, value) -> None:
     at = position(content, at, "list assignment index out of range")
     tree, arrays, row = with_room(content, value, content.tree.cap)
     arrays = [a.at[at].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
-    xs[:] = [Bounded(tree, content.length, arrays)]
+    replace_items(xs, [Bounded(tree, content.length, arrays)])
 
 
 def append(xs: list, value) -> None:
@@ -102,7 +103,7 @@ def append(xs: list, value) -> None:
     arrays = [a.at[n].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
     if old.fixed and not tree.sure:
         fail_where(n >= old.cap, IndexError("a list grew beyond its bound"))
-    xs[:] = [Bounded(tree, n + 1, arrays)]
+    replace_items(xs, [Bounded(tree, n + 1, arrays)])
 
 
 def repeated(xs, times) -> list:
@@ -157,7 +158,7 @@ def pop(xs: list, at=-1) -> Any:
         gone = position(content, at, "pop index out of range")
     out = item_at(content, gone, own=True)
     k = jnp.arange(content.tree.cap)
-    xs[:] = [taken(content, k + (k >= gone), content.length - 1)]
+    replace_items(xs, [taken(content, k + (k >= gone), content.length - 1)])
     return out
 
 
@@ -282,29 +283,36 @@ def spread_items(xs: Any) -> Any:
 
 
 def method(xs: list, name: str, args: tuple) -> Any:
-    """A method of a list."""
+    """A method of a list or deque."""
     content = xs[0]
+    if getattr(xs, "maxlen", None) is not None:
+        raise TransformError(
+            f"`{name}` of a deque with maxlen, whose length is known only at run time",
+            where=compat.where(),
+            hint="fill it before: deque([0.0] * n, maxlen=n)",
+        )
     match name, args:
         case "append", (value,):
             return append(xs, value)
-        case "extend" | "__iadd__", (values,):
+        case "appendleft", (value,):
+            return method(xs, "insert", (0, value))
+        case "extend" | "__iadd__" | "extendleft", (values,):
             for value in values:
-                append(xs, value)
+                method(xs, "appendleft" if name == "extendleft" else "append", (value,))
             return xs if name == "__iadd__" else None
-        case "pop", _:
-            return pop(xs, *args)
+        case "pop" | "popleft", _:
+            return pop(xs, *(args if name == "pop" else (0,)))
         case "insert", (at, value):
-            xs[:] = joined(
-                joined(sliced(content, slice(at)), [value]), sliced(content, slice(at, None))
-            )
+            rest = sliced(content, slice(at, None))
+            replace_items(xs, joined(joined(sliced(content, slice(at)), [value]), rest))
             return None
         case "reverse", ():
-            xs[:] = sliced(content, slice(None, None, -1))
+            replace_items(xs, sliced(content, slice(None, None, -1)))
             return None
         case "clear", ():
             return xs.clear()
         case "copy", ():
-            return list(xs)
+            return type(xs)(xs)
         case "count", (x,):
             return scalars.python_scalar(hits(content, x).sum(), int)
         case "index" | "remove", (x,):
@@ -314,7 +322,7 @@ def method(xs: list, name: str, args: tuple) -> Any:
             if name == "index":
                 return scalars.python_scalar(jnp.argmax(found), int)
             k = jnp.arange(content.tree.cap)
-            xs[:] = [taken(content, k + (k >= jnp.argmax(found)), content.length - 1)]
+            replace_items(xs, [taken(content, k + (k >= jnp.argmax(found)), content.length - 1)])
             return None
     return refuse(f"`{name}`")
 

@@ -260,7 +260,7 @@ def len_(x):
         return count
     if isinstance(x, dict):
         values.refuse_uncertain(x, False)
-    if type(x) is list and x and x[0] is values.STALE:
+    if type(x) in (list, collections.deque) and x and x[0] is values.STALE:
         raise values.CannotStage("the length of a list is asked for that grows in every step")
     return builtins.len(x)
 

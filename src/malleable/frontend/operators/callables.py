@@ -476,6 +476,8 @@ class Caller(Classes):
                 return None
             if name in ("index", "count", "remove") and any_traced((args, owner)):
                 return self._search(owner, name, *args)
+        elif bounded(owner) is not None:
+            return method(owner, name, args)
         elif isinstance(owner, dict) and name == "get" and args and lookups.has_traced(args[0]):
             return lookups.get(owner, *args)
         elif isinstance(owner, dict) and args and name in ("get", "pop", "setdefault"):

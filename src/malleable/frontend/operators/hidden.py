@@ -272,7 +272,7 @@ def _place_kind(x) -> str | None:
     if isinstance(x, set):
         return "set"
     if isinstance(x, collections.deque | bytearray | array.array):
-        return "object"
+        return journal.kind_of_object(x)
     if issubclass(type(x), np.ndarray):
         return "ndarray" if x.size <= _MANY else None
     return "attr" if is_object(x) and not isinstance(x, types.ModuleType) else None

@@ -428,6 +428,8 @@ class Items:
             return x[i]
         elif _of_jax(x):
             return rebox(x[unbox(i)], True)
+        elif bounded(x) is not None:
+            return item(x[0], i)
         elif (kind is collections.deque or kind is str) and is_traced(i):
             within(x, i)
             return pick(list(x), i)

@@ -536,10 +536,8 @@ def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> Non
             where=where,
             hint="convert it on one of the paths, or leave strict=True away to promote",
         )
-    numbers = (
-        t if isinstance(t, Leaf) else number_leaf(getattr(t, "value", t)) for t in (one, other)
-    )
-    if all(numbers):
+    both = [number_leaf(t.value) if isinstance(t, Static) else t for t in (one, other)]
+    if all(isinstance(t, Leaf) for t in both) and len(set(map(spell, both))) > 1:
         note(f"{name}: {spell(one)} and {spell(other)} became {spell(target)}", where)
 
 

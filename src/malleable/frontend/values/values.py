@@ -7,7 +7,7 @@ either value; what differs and is no number becomes a `Choice`, which fails only
 import enum
 import functools
 import types
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -246,8 +246,9 @@ class Bounded(Box):
 
 
 def bounded(xs) -> Bounded | None:
-    """The content of a list whose length is traced; None for any other list or value."""
-    return xs[0] if type(xs) is list and len(xs) == 1 and type(xs[0]) is Bounded else None
+    """The content of a list or deque whose length is traced; None for any other value."""
+    held = type(xs) is list or type(xs) is deque
+    return xs[0] if held and len(xs) == 1 and type(xs[0]) is Bounded else None
 
 
 def lacks(value) -> bool:
@@ -316,7 +317,7 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
         return leaf_of(value, value.ndim == 0, value, known)
     if isinstance(value, type) or id(value) in seen:
         return Static(value)
-    if bounded(value) is not None:
+    if kind is list and bounded(value) is not None:
         (content,) = value
         leaves += [content.length, *content.arrays]
         return replace(content.tree, origin=value)
