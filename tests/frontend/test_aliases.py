@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from malleable import TransformError, autograph
-from tests.frontend.behaviour.behaviour import assert_same
+from tests.frontend.behaviour.behaviour import assert_same, program
 
 V = np.array([1.0, 2.0, 3.0], np.float32)
 A = np.arange(9.0, dtype=np.float32).reshape(3, 3)
@@ -393,3 +393,27 @@ def test_a_list_put_under_a_traced_index_after_another_new_list(n):
         jax.jit(autograph(f))(-1.75, n, np.array([-0.25, 0.5], np.float32)),
         f(-1.75, n, np.array([-0.25, 0.5], np.float32)),
     )
+
+
+def test_arrays_in_the_order_of_a_key_are_told_apart_by_few_tests():
+    def sorted_steps(n):
+        def f(rows, goal):
+            points = [rows[i].copy() for i in range(n)]
+            for _ in range(6):
+                order = sorted(range(n), key=lambda i: points[i].sum())
+                points = [points[i] for i in order]
+                if points[0].sum() > goal:
+                    break
+                if points[-1][0] > 1:
+                    points[-1] = 0.5 * (points[0] + points[-1])
+                else:
+                    points[0] = points[0] + 1.0
+            return points
+
+        return f
+
+    rows = np.arange(12.0).reshape(6, 2)[::-1].copy() % 5
+    for n in (2, 4):
+        assert_same(sorted_steps(n), rows, 9.0)
+    sizes = [len(str(program(sorted_steps(n), rows, 9.0)).splitlines()) for n in (3, 6)]
+    assert sizes[1] < 6 * sizes[0]

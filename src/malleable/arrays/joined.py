@@ -77,8 +77,12 @@ class Joined(Box):
 
     def conditions(self) -> list:
         """(box, condition) for each box that it may be, as far as somebody knows that."""
-        known = ((ref(), test) for ref, test in self.links)
-        return each_once(x for box, test in known if box is not None for x in reached(box, test))
+        known = [(box, test) for ref, test in self.links if (box := ref()) is not None]
+        return each_once(  # what a Joined may be is among the links, see `linked`
+            x
+            for box, test in known
+            for x in ([(box, test)] if isinstance(box, Joined) else reached(box, test))
+        )
 
 
 def reached(box: Box, test) -> Iterator:

@@ -1,5 +1,6 @@
 """An array that a traced index picks among several: writes to it are writes to that one."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.content import Box
-from malleable.arrays.joined import Joined, linked
+from malleable.arrays.joined import each_once, linked, reached
 from malleable.arrays.places import cast, to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
@@ -18,10 +19,11 @@ from malleable.frontend.values.trees import is_immutable, number_leaf
 class Picked(Box):
     """The one of several arrays that a traced index chooses: reads and writes are that one's."""
 
-    __slots__ = ("index", "items")
+    __slots__ = ("index", "items", "known", "newest")
 
     def __init__(self, index, items: list):
-        self.index, self.items = index, items
+        self.index, self.items, self.known = index, items, None
+        self.newest = compat.is_inner(index)  # nothing that says who is whom was made further in
         self._base = self._index = None
         self.scalar = False
         kept = [k for k, x in enumerate(items) if x.immutable is True]
@@ -48,7 +50,14 @@ class Picked(Box):
         """As those of a `Joined`."""
         return [(lambda x=x: x, self.index == k) for k, x in enumerate(self.items)]
 
-    conditions = Joined.conditions
+    def conditions(self) -> list:
+        """As those of a `Joined`; computed once, where the index was made, if that is known."""
+        if self.known is not None:
+            return self.known
+        with compat.where_made(self.index) if self.newest else contextlib.nullcontext():
+            found = each_once(x for ref, test in self.links for x in reached(ref(), test))
+        self.known = found if self.newest else None
+        return found
 
     def write(self, new):
         for k, item in enumerate(self.items):
