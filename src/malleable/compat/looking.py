@@ -22,8 +22,8 @@ LANES = "lanes:"  # begins the name scope of a scan over the examples of a vmap
 
 
 def is_pytree_class(cls: type) -> bool:
-    """Whether JAX has been told how to take objects of a class apart."""
-    return cls in tree_util._registry
+    """Whether JAX knows how to take objects of a class apart."""
+    return cls in tree_util._registry or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
 
 
 def user_places(*eqns: Eqn) -> list[Place]:

@@ -1,6 +1,6 @@
 """Classes whose objects stand for arrays: how they are made, what rules see, what is refused."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -56,6 +56,18 @@ def test_an_equinox_module_is_a_value_as_it_stands():
 
     out = run(lambda x: x * 2, {lax.mul_p: double}, Scaled(jnp.ones(2), 3.0))
     assert out.by == 3.0 and out.x.tolist() == [2, 2]
+
+
+def test_a_named_tuple_is_a_value_as_it_stands():
+    @mal.value
+    class Pair(NamedTuple):
+        x: jax.Array
+        y: jax.Array
+        aval = property(lambda self: jax.typeof(self.x))
+        materialise = lambda self: self.x + self.y
+
+    out = run(lambda p: lax.fori_loop(0, 2, lambda i, c: c + p, p), {}, Pair(BOX.x, BOX.x))
+    assert out.tolist() == [0, 6, 12]
 
 
 @pytest.mark.parametrize(
