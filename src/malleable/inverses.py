@@ -38,7 +38,8 @@ def inverse(
     Args:
         fun: takes one pytree of arrays, and returns as many numbers as it is given.
         example: an x, or its types.
-        rules: more inverses of functions of one array, {primitive: y -> x}.
+        rules: more inverses of functions of one array, {primitive: y -> x}; or of a function that
+            is jitted, as `jax.nn.softplus`: of y and what else it is given.
 
     Raises TransformError where `fun` is not inverted so: it names the line.
 
@@ -47,7 +48,10 @@ def inverse(
     >>> round(float(x), 3), round(float(logdet), 3)
     (3.0, -7.693)
     """
-    own = {getattr(p, "name", p): f for p, f in (rules or {}).items()}
+    own = {
+        getattr(p, "name", p) if isinstance(p, str | compat.Primitive) else (p.__name__,): f
+        for p, f in (rules or {}).items()
+    }
 
     def inverted(y):
         staged, tried = stage(fun)(example), {}
@@ -62,7 +66,8 @@ def inverse(
             raise TransformError(
                 f"the function has no inverse that can be found: {what}",
                 where=compat.where(eqn, *_around(eqn, staged.jaxpr)) if eqn else "",
-                hint="give `inverse` a rule for it, {primitive: y -> x}, or use an invertible one",
+                hint="give `inverse` a rule, {primitive, or jitted function: y -> x}, or use an "
+                "invertible one",
             )
         logdet = sum(jnp.sum(_with_slopes(x)[1]) for x in xs)
         return jax.tree.unflatten(jax.tree.structure(example), [x.x for x in xs]), logdet
@@ -143,8 +148,8 @@ def _forward(eqn, ins):
 
 def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
     """The operands, as far as the results say, and the results; None: they do not."""
-    name, (out, *_) = eqn.primitive.name, outs
-    match compat.view(eqn) if compat.bodies(eqn.params) else None:
+    name, (out, *_), called = eqn.primitive.name, outs, (eqn.params.get("name"),) in table
+    match compat.view(eqn) if compat.bodies(eqn.params) and not called else None:
         case compat.Call(body) | compat.CustomJvp(body) | compat.CustomVjp(body):
             return _solve(body, ins, outs, table, tried)
         case compat.Branch() | compat.Scan() as view:
@@ -160,6 +165,7 @@ def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
         found = _product_back(eqn, i, others[0], ins, out)
         return (found, outs) if found else None
     back = table.get(name) if not others else _TWO.get((name, i))
+    back = table[eqn.params["name"],] if called else back
     if back is None or not all(
         compat.differentiable(v.aval) for v in (eqn.invars[i], *eqn.outvars)
     ):

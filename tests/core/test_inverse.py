@@ -114,6 +114,19 @@ def test_a_rule_may_be_added():
     np.testing.assert_allclose(x, 0.1, rtol=1e-5)
 
 
+def test_a_rule_may_be_for_a_jitted_function():
+    rules = {
+        jax.nn.softplus: lambda y: y + jnp.log(-jnp.expm1(-y)),
+        jax.nn.leaky_relu: lambda y, slope: jnp.where(y < 0, y / slope, y),
+    }
+    step = lambda x, p: (jax.nn.leaky_relu(jax.nn.softplus(p * x) - 0.5, 0.3), None)
+    f = lambda x: lax.scan(step, x, jnp.array([1.5, -2.0]))[0]
+    back, logdet = mal.inverse(f, X, rules=rules)(f(X))
+    np.testing.assert_allclose(back, X, rtol=1e-3, atol=1e-3)
+    want = -jnp.linalg.slogdet(jax.jacobian(f)(X))[1]
+    np.testing.assert_allclose(logdet, want, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("f", "said"),
     [
