@@ -112,6 +112,18 @@ BEGUN = {
     "a row of its own input is where the loop begins": lambda v: lax.fori_loop(
         1, T, lambda t, y: y.at[t].set(v[t] + y[jnp.maximum(t - 1, 0)] / 2), v
     ),
+    "rows that are stacked": lambda v: jnp.concatenate(
+        [
+            jnp.stack([v[0], v[1] + v[0]]),
+            lax.scan(lambda h, r: ((h[1], h[0] / 2 + r),) * 2, (v[1], v[0]), v[2:])[1][0],
+        ]
+    ),
+    "rows of two times": lambda v: jnp.concatenate(
+        [
+            v[:1],
+            lax.scan(lambda h, r: (jnp.tanh(h + r[0] - r[1]),) * 2, v[0], (v[1:], v[:-1]))[1],
+        ]
+    ),
     "and attention to what comes of it": lambda v: jax.nn.softmax(scores(unrolled(v))) @ v,
 }
 
@@ -119,6 +131,48 @@ BEGUN = {
 @pytest.mark.parametrize("name", BEGUN)
 def test_a_state_may_begin_with_a_few_rows(name):
     assert_right(BEGUN[name])
+
+
+OTHERWISE_AT_FIRST = {
+    "what it wrote, where it has written": lambda t, y, v: v[t] + jnp.where(t > 0, y[t - 1], 0) / 2,
+    "two rows of before": lambda t, y, v: (
+        v[t] + jnp.where(t >= 1, y[t - 1], 0) / 2 - jnp.where(t > 1, y[t - 2], 0) / 3
+    ),
+    "a place that is not below 0": lambda t, y, v: (
+        v[t] * 2 + jnp.where(t > 0, y[jnp.maximum(t - 1, 0)], 1)
+    ),
+    "a slice that is moved into the array": lambda t, y, v: (
+        v[t] + lax.dynamic_slice(y, (t - 1, 0), (1, D))[0] * (t > 0)
+    ),
+    "a branch": lambda t, y, v: (
+        v[t] + lax.cond(t > 0, lambda: y[t - 1] / 2, lambda: jnp.ones_like(v[0]))
+    ),
+    "rows of the input": lambda t, y, v: v[t] - jnp.where(t > 0, v[t - 1], 0),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE_AT_FIRST)
+def test_a_loop_may_do_otherwise_at_its_first_steps(name):
+    step = OTHERWISE_AT_FIRST[name]
+
+    def by_fori(v):
+        return lax.fori_loop(0, T, lambda t, y: y.at[t].set(step(t, y, v)), jnp.zeros_like(v))
+
+    def by_scan(v):
+        write = lambda y, t: (y.at[t].set(step(t, y, v)), t)
+        return lax.scan(write, jnp.zeros_like(v), np.arange(T))[0]
+
+    assert_right(by_fori)
+    assert_right(by_scan)
+
+
+def test_a_loop_that_looks_ahead_at_all_but_its_last_step_is_refused():
+    def f(v):
+        later = lambda t: jnp.where(t < T - 1, v[jnp.minimum(t + 1, T - 1)], 0)
+        return lax.fori_loop(0, T, lambda t, y: y.at[t].set(v[t] + later(t)), jnp.zeros_like(v))
+
+    with pytest.raises(TransformError, match="not causal along the axis: "):
+        as_scan(f, X)
 
 
 @pytest.mark.parametrize(

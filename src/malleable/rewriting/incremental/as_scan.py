@@ -41,7 +41,7 @@ from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
 from malleable.rewriting.incremental.times import WAYS, NotCausal, Rows, refuse
 from malleable.rewriting.incremental.windows import narrow
-from malleable.rewriting.passes.buffers import take_rows, unbuffer
+from malleable.rewriting.passes.buffers import first_steps, take_rows, unbuffer
 from malleable.rewriting.passes.loops import scan_trim
 from malleable.rewriting.passes.reroll import reroll
 from malleable.rewriting.passes.writes import written_rows
@@ -89,7 +89,7 @@ def in_rows(program: compat.Jaxpr) -> compat.Jaxpr:
     It is the same object where there are none.
     """
     rolled = reroll(written_rows(program))
-    return take_rows(unbuffer(scan_trim(rolled)))
+    return take_rows(unbuffer(first_steps(scan_trim(rolled))))
 
 
 def is_sequence(x: Any) -> bool:

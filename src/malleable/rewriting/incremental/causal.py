@@ -279,13 +279,13 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
             raise refuse(node, "a loop over chunks begins with a row that is known later")
         return loop_over_chunks(plan, node, found, functools.partial(prove, width=1, way=way))
     if ahead:
-        lags = {rows.lag for rows in ahead}
+        lag = min(rows.lag for rows in ahead)
         others = [_begins(plan, v, found[v]) for v in (*consts, *carry) if v in found]
-        if view.reverse or any(at is None or max(lags) > at for at in others):
+        if view.reverse or any(at is None or lag > at for at in others):
             raise refuse(node, "a loop over the rows needs all of them")
-        if len(lags) > 1 or any(v in found and (found[v].dim or found[v].loose) for v in xs):
+        if any(v in found and (found[v].dim or found[v].loose) for v in xs):
             raise refuse(node, "a loop takes rows of several times at once")
-        (lag,) = [min(lag, 0) for lag in lags] if plan.restarts else lags
+        lag = min(lag, 0) if plan.restarts else lag
         plan.loops[node.outs[0]] = Recurrence(plan, node, view, lag, width)
         n = len(carry)
         return [None] * n + [Rows(0, lag, {})] * (len(node.outs) - n)

@@ -62,6 +62,13 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
         elif node.name == "rev" and _is_reversed(graph, node.ins[0], node.params["dimensions"]):
             made: Any = graph.maker[node.ins[0]]
             graph.replace({node.outs[0]: made.ins[0]})
+        elif node.name == "stack" and "concatenate" in {u.name for u in graph.users(node.outs[0])}:
+            axis = node.params["axis"]
+            rows = lambda *xs, d=axis: lax.concatenate([jnp.expand_dims(x, d) for x in xs], d)  # noqa: E731
+            graph.replace({node.outs[0]: graph.trace(rows, node.ins, node)[0]})
+    for node in graph.order():
+        if node.name == "concatenate":
+            _flatten(graph, node)
     _of_form(graph)
 
 
@@ -72,6 +79,16 @@ def _without_empty(graph: Graph, node: Node) -> None:
         d = node.params["dimension"]
         made = graph.trace(lambda *xs: lax.concatenate(xs, d), parts, node) if parts[1:] else parts
         graph.replace({node.outs[0]: made[0]})
+
+
+def _flatten(graph: Graph, node: Node) -> None:
+    """Join, with others, at once what was joined before."""
+    d, joins = node.params["dimension"], [graph.maker[v] for v in node.ins]
+    inner = [j and j.name == "concatenate" and j.params["dimension"] == d for j in joins]
+    if any(inner):
+        parts = zip(node.ins, joins, inner, strict=True)
+        ins = [u for v, j, is_joined in parts for u in (j.ins if j and is_joined else [v])]
+        graph.replace({node.outs[0]: graph.trace(lambda *xs: lax.concatenate(xs, d), ins, node)[0]})
 
 
 def map_at_once(graph: Graph, length: int) -> None:
@@ -294,11 +311,14 @@ def _join(graph: Graph, node: Node, known: Callable) -> None:
 
 
 def _choose(graph: Graph, node: Node, known: Callable) -> None:
-    """A choice by a constant that goes along one dimension, of rows that were joined along it."""
+    """A choice by a constant: the same of all, or along one dimension, of rows joined along it."""
     which, *cases = node.ins
+    if (c := known(which)) is not None and c.size and (c == (first := c.flat[0])).all():
+        graph.replace({node.outs[0]: cases[int(first)]})
+        return
     joins = [graph.maker[v] for v in cases]
     dims = {n.params["dimension"] for n in joins if n is not None and n.name == "concatenate"}
-    if not dims or (c := known(which)) is None or c.ndim != len(graph.avals[cases[0]].shape):
+    if not dims or c is None or c.ndim != len(graph.avals[cases[0]].shape):
         return
     (d, *others), n = sorted(dims), graph.avals[cases[0]].shape[min(dims)]
     c = c.astype(int)

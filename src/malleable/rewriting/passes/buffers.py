@@ -57,12 +57,28 @@ def take_rows(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     return in_bodies(lambda jaxpr: _of_loops(_over_rows, jaxpr))(jaxpr)
 
 
+def first_steps(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+    """Take out of a loop its first steps, where what it compares is the same in all later ones.
+
+    >>> import jax.numpy as jnp
+    >>> from malleable import stage
+    >>> step = lambda t, y: y.at[t].set(jnp.where(t > 0, y[t - 1] + 1, 0))
+    >>> program = stage(lambda y: lax.fori_loop(0, 9, step, y))(jnp.zeros(9)).jaxpr
+    >>> first_steps(program).eqns[-1].params["length"]
+    8
+    """
+    return _of_loops(_without_first, jaxpr)
+
+
 def _of_loops(change, jaxpr):
     if not any(eqn.primitive.name in ("scan", "while") for eqn in jaxpr.eqns):
         return jaxpr
     graph = Graph.of(jaxpr, never)
     done = [change(graph, n) for n in graph.order() if n.name in ("scan", "while")]
     return graph.jaxpr() if any(done) else jaxpr
+
+
+MOST_FIRST = 5  # steps, one more than may be taken out of a loop
 
 
 class Line(NamedTuple):
@@ -170,6 +186,75 @@ def _replace(graph, node, steps, whole, name):
 
     ins = [*steps.consts, *steps.carry, *steps.xs]
     graph.replace(dict(zip(node.outs, graph.trace(run, ins, node, name), strict=True)))
+
+
+def _without_first(graph, node):
+    """Put the first steps of a loop before it, if it is another one without; whether it is."""
+    steps = _steps(graph, node)
+    if steps is None or steps.how[1]:
+        return False
+    body, (length, _, unroll) = steps.body, steps.how
+    first, n = max((_differs(steps, user) for user in body.order()), default=0), len(steps.carry)
+    if not 0 < first < length:
+        return False
+    lines = [steps.lines.get(v) for v in body.inputs[len(steps.consts) :]]
+
+    def whole(consts, carry, xs):
+        def known(numbers, x):
+            with jax.ensure_compile_time_eval():
+                weak = jnp.asarray(numbers)  # as a counter that begins with 0 is
+                return weak if jax.typeof(weak) == jax.typeof(x) else weak.astype(x.dtype)
+
+        def at(t, carry, rows):
+            pairs = zip([*carry, *rows], lines, strict=True)
+            return [x if of is None else known(of.at(t), x) for x, of in pairs]
+
+        made = []
+        for t in range(first):
+            outs = _play(body, [*consts, *at(t, carry, [x[t] for x in xs])])
+            carry = outs[:n]
+            made.append(outs[n:])
+
+        def step(carry, xs):
+            outs = _play(body, [*consts, *carry, *xs])
+            return outs[:n], outs[n:]
+
+        rows = [
+            x[first:] if of is None else known([of.at(t) for t in range(first, length)], x)
+            for x, of in zip(xs, lines[n:], strict=True)
+        ]
+        begin = at(first, carry, [x[0] for x in xs])[:n]
+        last, ys = lax.scan(step, begin, rows, length - first, unroll=unroll)
+        before = [jnp.stack(y) for y in zip(*made, strict=True)]
+        ys = [lax.concatenate(pair, 0) for pair in zip(before, ys, strict=True)]
+        return typed([*last, *ys], node.eqn.outvars)
+
+    _replace(graph, node, steps, whole, "first_steps")
+    return True
+
+
+def _differs(steps, node):
+    """How many of the first steps decide otherwise at a node than all later ones; 0 if unknown."""
+    last = steps.how[0] - 1
+    lines = [steps.lines.get(v) or _constant(steps.body, v) for v in node.ins]
+    match node.name:
+        case "max" | "min" if steps.lines.get(node.outs[0]) is None:
+            holds, (a, b) = operator.ge, lines
+        case "dynamic_slice":
+            cut = [v for v in lines[1:] if v and v.step > 0]
+            holds, (a, b) = operator.ge, (*cut[:1], Line(0)) if cut else (None, None)
+        case name if name in COMPARED and steps.lines.get(node.outs[0]) is None:
+            holds, (a, b) = COMPARED[name], lines
+        case _:
+            return 0
+    if a is None or b is None:
+        return 0
+    others = [
+        t
+        for t in range(min(MOST_FIRST, last))
+        if holds(a.at(t), b.at(t)) != holds(a.at(last), b.at(last))
+    ]
+    return others[-1] + 1 if others and others[-1] + 1 < MOST_FIRST else 0
 
 
 class Read(NamedTuple):
@@ -344,6 +429,13 @@ def _steps(graph, node):
         if line := _along(graph, x):
             lines[v] = Line(line.at(how[0] - 1), -line.step) if how[1] else line
     _follow(body, lines, how[0])
+    for choice in [n for n in body.order() if n.name == "cond"]:
+        if (line := lines.get(choice.ins[0])) and not line.step:
+            chosen: Any = compat.view(choice.eqn)
+            k = min(max(line.start, 0), len(chosen.branches) - 1)
+            outs = body.splice(chosen.branches[k], choice.ins[1:])
+            body.replace(dict(zip(choice.outs, outs, strict=True)))
+            _follow(body, lines, how[0])
     return Steps(body, consts, carry, xs, how, lines)
 
 
