@@ -88,13 +88,13 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(89200, 58000),
+    "all": Budget(89202, 58000),
     "compat": Budget(3100, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2390, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(19930, 12500),
-    "python_source": Budget(1590, 1400),
+    "python_source": Budget(1671, 1400),
     "arrays": Budget(3725, 3100),
     "frontend": Budget(13900, 9300),
     "execution": Budget(13630, 10300),

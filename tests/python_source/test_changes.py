@@ -1,9 +1,15 @@
 """What a function changes in place is a result of its program, and is put back."""
 
 import collections
+import contextvars
 import dataclasses
 import functools
+import io
+import itertools
+import random
+import threading
 import traceback
+import types
 import typing
 
 import jax
@@ -203,6 +209,46 @@ def a_global():
     return f, (), lambda: seen
 
 
+def a_module():
+    given = types.ModuleType("state")
+    given.total, given.last = jnp.zeros(()), 0.0
+
+    def f(x):
+        given.total = given.total + x
+        given.last = x * 2
+        return given.total * 1
+
+    return f, (), lambda: (given.total, given.last)
+
+
+class Named(list):
+    last = 0.0
+
+
+def attributes_of_a_list():
+    given = Named()
+
+    def f(x):
+        given.append(x)
+        given.last = given.last + x
+        return given.last * len(given)
+
+    return f, (), lambda: (list(given), given.last)
+
+
+def what_is_of_a_context_or_a_thread():
+    total = contextvars.ContextVar("total", default=0.0)
+    here = threading.local()
+    here.total = 0.0
+
+    def f(x):
+        total.set(total.get() + x)
+        here.total = here.total + total.get()
+        return here.total
+
+    return f, (), lambda: (total.get(), here.total)
+
+
 def a_default():
     def f(x, past=[]):  # noqa: B006
         past.append(x * 2)
@@ -223,12 +269,14 @@ def a_reference():
 
 PROGRAMS = [a_list, a_dict, nested, one_dict_twice, a_dataclass]
 OUTSIDE = [slots, an_object, a_closure, a_global, a_default]
+OUTSIDE += [a_module, attributes_of_a_list, what_is_of_a_context_or_a_thread]
 
 
 def told(state):
     """What a state holds, as plain numbers; a tracer in it raises."""
     state = state() if callable(state) else state
     leaves, tree = jax.tree.flatten(state)
+    assert not any(isinstance(x, compat.Tracer) for x in leaves)
     return tree, [x if isinstance(x, str) else jnp.asarray(x).tolist() for x in leaves]
 
 
@@ -268,12 +316,101 @@ def test_who_only_looks_changes_nothing(make, name):
     assert told(state) == before
 
 
+def a_generator():
+    def totals(total=0.0):
+        while True:
+            total = total + (yield total)
+
+    given = totals()
+    next(given)
+    return given.send
+
+
+def a_cache(maxsize=128):
+    table = functools.lru_cache(maxsize)(lambda n: jnp.arange(n).sum())
+    return lambda x: x * table(3)
+
+
+@pytest.mark.parametrize("make", [a_generator, a_cache, functools.partial(a_cache, None)])
+@pytest.mark.parametrize("name", ["interpret", "live with a rule", "reap"])
+def test_what_keeps_a_tracer_where_nothing_can_be_put_back_is_refused(name, make):
+    kept = make()
+    with pytest.raises(
+        TransformError, match=r"keeps a value that is traced.*\n.*:\d+ in"
+    ) as caught:
+        RUNS[name](lambda x: kept(x) + 1)(2.0)
+    assert "as an argument" in caught.value.hint
+
+
+def test_a_cache_is_without_tracers_afterwards():
+    f = a_cache()
+    with pytest.raises(TransformError, match="keeps a value"):
+        reap(f)(2.0)
+    assert float(f(2.0)) == 6
+    assert float(reap(f)(3.0)[0]) == 9  # it keeps an array now
+
+
+DRAWS = {
+    "`flags`": lambda held: held["flags"].add(2),
+    "`grid`": lambda held: held["grid"].__iadd__(1),
+    "`raw`": lambda held: held["raw"].append(1),
+    "`numbers`": lambda held: held["numbers"].normal(),
+    "`dice`": lambda held: held["dice"].random(),
+    "`count`": lambda held: next(held["count"]),
+    "`turns`": lambda held: next(held["turns"]),
+    "`page`": lambda held: held["page"].write("a"),
+}
+
+
+def stateful():
+    return {
+        "flags": {1},
+        "grid": np.zeros(2),
+        "raw": bytearray(b"a"),
+        "numbers": np.random.default_rng(0),
+        "dice": random.Random(0),
+        "count": itertools.count(),
+        "turns": (i for i in range(9)),
+        "page": io.StringIO(),
+    }
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_optimize_says_which_state_of_python_moves_on_once(name):
+    held = stateful()
+    it, move = held[name.strip("`")], DRAWS[name]
+
+    def f(x):
+        move({name.strip("`"): it})
+        return x * 2
+
+    with listen() as notes:
+        optimize(f)(2.0)
+    assert [n.what for n in notes] == ["a side effect happens once per signature"]
+    assert "`it` changes" in notes[0].why
+
+
+def test_optimize_says_that_the_numbers_of_a_module_are_drawn_once():
+    with listen() as notes:
+        optimize(lambda x: x * random.random())(2.0)
+    (why,) = [n.why for n in notes]
+    assert "the state of random" in why
+
+
+def test_optimize_says_nothing_of_a_state_that_is_only_read():
+    held = stateful()
+    with listen() as notes:
+        optimize(lambda x: x * held["grid"][0] + len(held["flags"]))(2.0)
+    assert notes == []
+
+
 class Tally:
     """Numbers, containers and arrays of Python, into which JAX does not look."""
 
     def __init__(self):
         self.n, self.seen, self.past = 0, {1}, [1.0]
         self.grid, self.rng = np.zeros(2), np.random.default_rng(0)
+        self.dice, self.legacy = random.Random(0), np.random.RandomState(0)
 
 
 def tallies():
@@ -292,6 +429,8 @@ def tallies():
         one.past.append(2.0)
         one.grid[0] += 1
         one.rng.normal()
+        one.dice.random()
+        one.legacy.rand()
         state["flags"].clear()
         state["queue"].append(2.0)
         state["raw"][0] = 98
@@ -302,6 +441,7 @@ def tallies():
     def held():
         one = given["one"]
         plain = one.n, one.seen, one.past, one.grid.tolist(), one.rng.bit_generator.state
+        plain += one.dice.getstate(), one.legacy.get_state()[2:]
         return repr((plain, {**given, "one": 0}, total))
 
     return f, given, held

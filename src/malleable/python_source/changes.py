@@ -7,10 +7,15 @@ run, the caller's own containers get their values.
 """
 
 import collections
+import contextvars
 import enum
 import functools
+import gc
 import inspect
+import io
+import itertools
 import random
+import threading
 import types
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +34,7 @@ ELSEWHERE = (
     "give it the state, and make the model inside with nnx.merge"
 )
 _TRACE_LEVEL = "different trace level"  # flax.nnx: a model that is no argument
+_NO_ARGUMENT = "a flax.nnx model is used here that is no argument of the function"
 MOST = 300  # what is looked at outside of the arguments, the nearest first
 
 
@@ -59,7 +65,7 @@ class Place(NamedTuple):
         for key in path:
             match _kind(type(at)):
                 case "names":
-                    text = key
+                    text += f".{key}" if text else key
                 case "object" | "class" if not key.startswith("_"):
                     text += f".{key}"
                 case "list" | "tuple" | "dict":
@@ -125,6 +131,7 @@ class Watch:
         self.fun, self.given = fun, given
         self.places: dict[int, Place] = {}
         self.before: dict[int, tuple[Any, dict]] = {}
+        self.stateful: list[tuple[Any, Place]] = []
         outside = collections.deque(_reached(fun))
         for i, (mine, copied) in enumerate(zip(given, copies, strict=True)):
             for key, x in contents(copied).items():
@@ -146,13 +153,34 @@ class Watch:
     def _look(self, it, place, outside) -> None:
         if id(it) in self.places:
             return
+        if _has_state(it):
+            self.places[id(it)] = place
+            self.stateful.append((it, place))
         if _is_function(it):
             self.places[id(it)] = place
             outside.extend(_reached(it))
+        elif _has_state(it):
+            return
         elif kind := _kind(type(it)):
             for key, x in self._keep(it, place).items():
-                if _kind(type(x)) or (kind != "class" and _is_function(x)):
+                if _kind(type(x)) or _has_state(x) or (kind != "class" and _is_function(x)):
                     outside.append((x, _below(place, key)))
+                elif kind == "names" and isinstance(x, types.ModuleType):
+                    outside.append(_of_module(x, it.names))
+                elif _has_state(own := getattr(x, "__self__", None)):
+                    outside.append((own, _root(own, f"the state of {key}")))
+            if kind in _KINDS and type(it).__dictoffset__ and _KINDS[kind] is not type:
+                held = _attributes(it)
+                outside.append(
+                    (held, _root(held, f"vars({place.spell(self.fun, self.given)[1:-1]})"))
+                )
+
+    def states(self) -> list[tuple[str, Any]]:
+        """What sets, arrays, random generators and iterators hold now: (name, that)."""
+        plain = lambda x: x.tobytes() if isinstance(x, np.ndarray) else x  # noqa: E731
+        names = (place.spell(self.fun, self.given) for _, place in self.stateful)
+        held = (jax.tree.map(plain, _row(it)[0](it)) for it, _ in self.stateful)
+        return list(zip(names, held, strict=True))
 
     def _keep(self, it, place) -> dict:
         held = contents(it)
@@ -172,6 +200,9 @@ class Watch:
         for it, place, old, new, fresh in self._changed():
             if place.outside and any(_holds(new[k], _is_ours) for k in fresh):
                 fill(it, old)
+        for it, _ in self.stateful:
+            if isinstance(it, _CACHE) and any(_holds(x, _is_ours) for x in _kept_by(it)):
+                it.cache_clear()
 
     def written(self) -> str:
         """The name of an argument that changed, or of what elsewhere holds a tracer; else ""."""
@@ -252,6 +283,11 @@ class Watch:
             found.append((place, tuple(new), made, _is_moved(old, new)))
             names.append(name)
             outside += [name] * place.outside
+        for it, place in self.stateful:
+            if any(_holds(x, _is_live) for x in _kept_by(it)):
+                what = f"{place.spell(self.fun, self.given)} keeps a value that is traced here"
+                hint = "compute it outside, and give it to the function as an argument"
+                raise TransformError(what, where=line_of_function(self.fun), hint=hint)
         changes = Changes(tuple(found), tuple(names), tuple(outside), tuple(once), len(arrays))
         return changes, arrays
 
@@ -283,7 +319,8 @@ def watching(fun: Callable, given: tuple, copies: tuple) -> Generator[Watch, Non
         yield watch
     except Exception as error:
         if _TRACE_LEVEL in str(error):
-            error.add_note(f"malleable: {ELSEWHERE}")
+            where = next(filter(compat.is_own, compat.lines_of(error)), "")
+            raise TransformError(_NO_ARGUMENT, where=where, hint=ELSEWHERE) from error
         refuse_write(error, given)
         raise
     finally:
@@ -326,24 +363,50 @@ def _as_it_was(it) -> tuple[list, Callable[[], Any]]:
     """(what an object holds, what makes it again what it is now)."""
     if _is_function(it):
         return [x for x, _ in _reached(it)], bool
-    if kind := _kind(type(it)):
+    if (kind := _kind(type(it))) and not _has_state(it):
         held = contents(it)
         return list(held.values()), bool if kind == "tuple" else functools.partial(fill, it, held)
-    match it:
-        case set():
-            old = it.copy()
-            return [], lambda: (set.clear(it), set.update(it, old)) if set(it) != old else None
-        case bytearray():
-            return [], functools.partial(it.__setitem__, slice(None), bytes(it))
-        case np.ndarray() if it.flags.writeable:
-            return [], functools.partial(np.copyto, it, it.copy())
-        case random.Random():
-            return [], functools.partial(it.setstate, it.getstate())
-        case np.random.Generator():
-            bits = it.bit_generator
-            return [], functools.partial(setattr, bits, "state", bits.state)
-        case _:
-            return [], bool
+    if write := _row(it)[1]:
+        return [], functools.partial(write, it, _row(it)[0](it))
+    return [], bool
+
+
+_CACHE: Any = type(functools.lru_cache(len))
+_STATES: dict[Any, tuple[Callable, Callable | None]] = {  # (what it holds, what puts that back)
+    set: (set.copy, lambda it, old: (set.clear(it), set.update(it, old)) if it != old else None),
+    bytearray: (bytes, lambda it, old: it.__setitem__(slice(None), old)),
+    np.ndarray: (np.copy, lambda it, old: np.copyto(it, old) if it.flags.writeable else None),
+    random.Random: (random.Random.getstate, random.Random.setstate),
+    np.random.Generator: (
+        lambda it: it.bit_generator.state,
+        lambda it, old: setattr(it.bit_generator, "state", old),
+    ),
+    np.random.RandomState: (lambda it: it.get_state(), lambda it, old: it.set_state(old)),
+    types.GeneratorType: (
+        lambda it: it.gi_frame and (it.gi_frame.f_lasti, list(map(id, _kept_by(it)))),
+        None,
+    ),
+    itertools.count: (repr, None),
+    io.StringIO: (lambda it: it.closed or it.getvalue(), None),
+    _CACHE: (bool, None),
+}
+
+
+def _row(it) -> tuple[Callable, Callable | None]:
+    """How the state is read of a thing of Python that JAX does not look into, and put back."""
+    return next((row for of, row in _STATES.items() if isinstance(it, of)), (bool, None))
+
+
+def _has_state(it) -> bool:
+    return isinstance(it, tuple(_STATES))
+
+
+def _kept_by(it) -> list:
+    """The values in what is no container: a generator, a function that remembers its results."""
+    if isinstance(it, types.GeneratorType):
+        return list(it.gi_frame.f_locals.values()) if it.gi_frame else []
+    near = gc.get_referents(it) if isinstance(it, _CACHE) else []
+    return [*near, *(x for held in near if type(held) is dict for x in held.values())]
 
 
 def _is_ours(x) -> bool:
@@ -379,6 +442,8 @@ class _Globals(NamedTuple):
 _KINDS: dict[str, Any] = {
     "class": type,
     "cell": types.CellType,
+    "context": contextvars.ContextVar,
+    "object": threading.local,
     "list": (list, collections.deque),
     "dict": dict,
     "tuple": tuple,
@@ -419,6 +484,8 @@ def contents(it) -> dict:
             return {k: it.namespace[k] for k in it.names if k in it.namespace}
         case "cell":
             return {} if (held := _held(it)) is _EMPTY else {"": held}
+        case "context":
+            return {} if (held := _held(it, lambda it: it.get())) is _EMPTY else {"": held}
         case "class":
             return {k: x for k, x in vars(it).items() if not k.startswith("__")}
         case "object":
@@ -432,12 +499,14 @@ def contents(it) -> dict:
 def _held(it, get=lambda cell: cell.cell_contents):
     try:
         return get(it)
-    except (AttributeError, ValueError):  # nothing in it so far
+    except (AttributeError, LookupError, ValueError):  # nothing in it so far
         return _EMPTY
 
 
 def _attributes(it) -> dict:
     """The `__dict__` of an object; some types of C keep theirs to themselves."""
+    if isinstance(it, threading.local):
+        return vars(it)
     own = functools.partial(object.__getattribute__, it)
     held = _held("__dict__", own) if type(it).__dictoffset__ else _EMPTY
     return {} if held is _EMPTY else held
@@ -468,6 +537,8 @@ def fill(it, new: dict) -> None:
             del it.cell_contents
         case "cell":
             it.cell_contents = new[""]
+        case "context":
+            it.set(new.get(""))
         case "list" if len(old) != len(new):
             it.clear()
             it.extend(new.values())
@@ -517,12 +588,29 @@ def _reached(fun) -> Iterator[tuple[Any, Place]]:
         if compat.is_users(code.co_filename):
             scope = _Globals(fun.__globals__, _global_names(code))
             yield scope, _root(scope, "")
+            cells = [contents(cell).get("") for cell in fun.__closure__ or ()]
+            yield from (
+                _of_module(x, scope.names) for x in cells if isinstance(x, types.ModuleType)
+            )
     elif _kind(type(fun)):
         yield fun, _root(fun, type(fun).__name__)
         call = inspect.getattr_static(type(fun), "__call__", None)
         yield from _reached(call) if isinstance(call, types.FunctionType) else ()
     if wrapped := getattr(fun, "__wrapped__", None):
         yield wrapped, _root(wrapped, "")
+
+
+def _of_module(module: types.ModuleType, names: tuple) -> tuple[Any, Place]:
+    """What a function may use of a module: of one into which we do not look, what has a state."""
+    held = vars(module)
+    if module.__name__.partition(".")[0] in _OPAQUE:
+        names = tuple(name for name in names if _leads_on(held.get(name)))
+    scope = _Globals(held, names)
+    return scope, _root(scope, module.__name__)
+
+
+def _leads_on(x) -> bool:
+    return isinstance(x, types.ModuleType) or _has_state(getattr(x, "__self__", None))
 
 
 def _root(x, name: str) -> Place:

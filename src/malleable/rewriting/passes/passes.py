@@ -22,6 +22,7 @@ from malleable.notes import note
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.types import short_type
 from malleable.python_source.changes import (
+    Watch,
     contents,
     line_of_function,
     links,
@@ -61,10 +62,13 @@ def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Calla
 
     def body(args, kwargs, twice, placed):
         args, kwargs = relinked(_shown((args, kwargs)), twice.it)
+        watch = Watch(fun, (args, kwargs), (args, kwargs))
+        before = watch.states()
         staged = stage(fun)(*args, **kwargs)
         changes = staged.changes
         staged.refuse(changes.outside, "and is no argument of what is traced once")
-        for name in changes.once:
+        moved = (old[0] for old, new in zip(before, watch.states(), strict=True) if old != new)
+        for name in (*changes.once, *moved):
             note(
                 "a side effect happens once per signature",
                 line_of_function(fun),
