@@ -257,3 +257,34 @@ def test_the_options_of_a_derivative_are_not_made_up():
 def test_a_write_that_is_none_is_not_called_one():
     said = note(lambda: jnp.broadcast_to(jnp.ones(2), (3,)))
     assert "the place it is written to" not in said
+
+
+def test_the_parts_of_a_list_made_in_the_call_are_told_by_their_shapes():
+    def stacked(xs):
+        return jnp.stack([x * 2 for x in xs])
+
+    def joined(xs):
+        return jnp.concatenate([2 * x for x in xs])
+
+    said = note(stacked, [jnp.ones(3), jnp.ones(4)])
+    assert "stack cannot join the parts of `[x * 2 for x in xs]`" in said
+    assert "their shapes are (3,) and (4,)" in said
+    assert "return jnp.stack([" in said
+    said = note(jax.jit(joined), [jnp.ones((2, 3)), jnp.ones((2, 4))])
+    assert "(2, 3) and (2, 4)" in said
+    assert "axis=" in said
+
+
+def test_a_way_out_is_named_once():
+    def body(i, c):
+        return c + i * 0.1
+
+    said = note(lambda: lax.fori_loop(0, 5, body, jnp.zeros((), jnp.int32)))
+    assert said.count("start with float32") == 1
+
+
+def test_a_static_array_is_no_internal_name():
+    run = jax.jit(lambda x, n: x * n, static_argnums=1)
+    said = note(lambda: run(1.0, jnp.arange(3)))
+    assert "is given a jax.Array" in said
+    assert "ArrayImpl" not in said

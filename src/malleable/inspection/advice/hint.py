@@ -75,6 +75,8 @@ class Advice:
 
     def __str__(self):
         sure = "; or ".join(way.text for way in self.ways)
-        rest = "; or ".join(way.text for way, does in self._tried if does is None)
+        said = {way.text for way in self.ways}
+        more = (p for way, does in self._tried if does is None for p in way.text.split("; or "))
+        rest = "; or ".join(part for part in more if part not in said)
         hint = "; or ".join(filter(None, (sure, rest and f"perhaps {rest}")))
         return text(self.what, self.where, hint)

@@ -57,7 +57,8 @@ def _unhashable(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
         return _unhashable_self(call, step, wanted)
     name, written = fits[0]
     called = sources.name_of(fun) if fun is not None else text(call.func)
-    what = f"`{name}` is a static argument of {called} and is given {a(wanted)}, "
+    shown = wanted.replace("ArrayImpl", "jax.Array")
+    what = f"`{name}` is a static argument of {called} and is given {a(shown)}, "
     what += f"`{text(written)}`: static arguments are compared by hash, and it has none"
     if place is not None and place.line != step.place.line:
         what += f"\n  it is made static at {here(place)}"

@@ -12,6 +12,7 @@ from malleable.inspection.advice.evidence.operands import Operand, operands
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
+from malleable.inspection.advice.evidence.wording import listed
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.values.matrices import square
 
@@ -248,10 +249,10 @@ def _einsum(found, node, known) -> Said:
 
 def _join(found, node, known) -> Said:
     arrays = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
-    if len(arrays) < 2:
-        return None
-    names = [one.name for one in arrays]
     name = text(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else "this"
+    if len(arrays) < 2:
+        return _join_parts(found.string, name, node)
+    names = [one.name for one in arrays]
     usual = max({one.shape for one in arrays}, key=[one.shape for one in arrays].count)
     odd = next((one for one in arrays if one.shape != usual), arrays[-1])
     other = next((one for one in arrays if one.shape == usual), arrays[0])
@@ -278,7 +279,20 @@ def _join(found, node, known) -> Said:
             return what, Rewrite(
                 f"only axis {differ[0]} differs: join along it, {joined}", node, joined
             )
-    return what, "make them alike in every axis but the one along which they are joined, axis=..."
+    return what, _ALIKE
+
+
+_ALIKE = "make them alike in every axis but the one along which they are joined, axis=..."
+
+
+def _join_parts(message: str, name: str, node: ast.AST) -> Said:
+    """Of a list that is made in the call, whose parts have no names."""
+    shapes = dict.fromkeys(re.findall(r"\(\d*(?:, ?\d*)*\)", message))
+    if len(shapes) < 2 or not isinstance(node, ast.Call) or not node.args:
+        return None
+    what = f"{name} cannot join the parts of `{text(node.args[0])}`: their shapes are "
+    same = "pad or cut them to one shape" if name == "stack" else _ALIKE
+    return f"{what}{listed(shapes, quote='')}", same
 
 
 def _drop(shape: tuple, axis: int) -> tuple:
