@@ -113,3 +113,12 @@ def test_an_attribute_that_only_some_of_the_candidates_have_is_read_where_they_d
     for v in ([-1.0, 2.0, -3.0], [1.0, 2.0, 3.0]):
         assert jax.jit(autograph(value))(jax.numpy.array(v)) == value(v)
     assert jax.numpy.isnan(jax.jit(autograph(value))(jax.numpy.array([1.0, 2.0, -3.0])))
+
+
+def test_a_recursion_that_branches_is_refused_before_it_takes_minutes():
+    def fibonacci(n):
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    assert jax.jit(autograph(fibonacci, max_steps=5))(5) == 5
+    with pytest.raises(TransformError, match=r"in more than 2000 ways(.|\n)*test_recursion.py:\d+"):
+        jax.jit(autograph(fibonacci, max_steps=30))(5)

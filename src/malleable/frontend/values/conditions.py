@@ -32,6 +32,7 @@ from malleable.programs.equations import mentions
 from malleable.programs.primitives import kind
 from malleable.python_source.kinds import is_ours
 
+TRACES = 2000  # times a recursion is traced from one call: a minute with what XLA makes of it
 RECURSIONS = 32  # times a test is met within itself before that counts as without end
 CANDIDATES = 24  # objects of which a value may be one; each operation on it is traced for each
 
@@ -115,7 +116,14 @@ def once_more(body: Callable) -> Iterator[None]:
     With max_steps=n, it does not do so more than n times: then that path raises.
     """
     code, inside, most = body.__code__, session().inside, session().options.max_steps
-    depth = inside.get(code, 0)
+    depth, again = inside.get(code, 0), session().again
+    again[code] = again.get(code, 0) + 1 if depth else 0
+    if again[code] > TRACES and not is_ours(code.co_filename):
+        raise TransformError(
+            f"a function calls itself in more than {TRACES} ways, as far as is known",
+            where=line_of(body),
+            hint="keep what is left to do in a list, and take it from there in a `while`",
+        )
     deep = depth >= RECURSIONS or (4 * depth >= RECURSIONS and sum(inside.values()) > 40)
     if (deep if most is None else depth >= most) and not is_ours(code.co_filename):
         if most is None:
