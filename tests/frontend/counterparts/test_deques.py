@@ -74,6 +74,16 @@ def test_a_deque_is_as_in_python(f):
         assert_same(f, v)
 
 
+def test_a_queue_of_those_for_which_a_traced_test_holds():
+    def f(v):
+        queue = deque(x for x in v if x > 2)
+        other = deque([x for x in v if x > 4])
+        queue.append(-1.0)
+        return queue.popleft(), queue[-1], len(queue), sum(other)
+
+    assert_same(f, V)
+
+
 def test_a_queue_in_a_while():
     def f(v):
         queue, steps = deque((i, x) for i, x in enumerate(v)), 0

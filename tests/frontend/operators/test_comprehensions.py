@@ -203,3 +203,13 @@ def test_a_set_with_a_traced_condition_is_refused_at_its_line():
 
     with pytest.raises(TransformError, match=r"a set .*\n  at .*test_comprehensions\.py:\d+"):
         jax.jit(autograph(f))(1.0)
+
+
+def test_a_name_bound_in_a_generator_that_stops_early_is_refused():
+    def f(v):
+        return x if any((x := y) > 4 for y in v) else -1.0
+
+    with pytest.raises(TransformError, match=r"binds `x`(.|\n)*test_comprehensions.py:\d+ in .*f"):
+        jax.jit(autograph(f))(np.array([3.0, 5.0, 6.0]))
+    known = jax.jit(autograph(lambda v: any((x := y) > 4 for y in [1, 7, 9]) and v[0] * x))
+    assert known(np.array([3.0])) == 21

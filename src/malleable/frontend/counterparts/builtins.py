@@ -8,6 +8,7 @@ import abc
 import bisect
 import builtins
 import collections
+import dis
 import functools
 import io
 import itertools
@@ -400,6 +401,22 @@ def sum_(iterable, /, start=0):
     return builtins.sum(iterable, start)
 
 
+def refuse_binding(iterable) -> None:
+    """Refuse a generator that binds names around it, for Python stops it where an item says so."""
+    code = getattr(iterable, "gi_code", None)
+    names = code.co_freevars if code is not None else ()
+    found = (
+        [i.argval for i in dis.get_instructions(code) if i.opname == "STORE_DEREF"] if names else ()
+    )
+    for name in found:
+        if name in names:
+            raise TransformError(
+                f"a generator binds `{name}`, and a traced value says after which item it stops",
+                where=compat.where(),
+                hint="write it as a `for` with a `break`",
+            )
+
+
 def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable) -> Callable:
     def quantifier(iterable):
         (iterable,) = gathered((iterable,))
@@ -411,6 +428,7 @@ def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable
         found = None
         for x in iterable:
             if is_traced(x):
+                refuse_binding(iterable)
                 found = truth(x) if found is None else combine(found, truth(x))
             elif bool(x) is stops:
                 return stops

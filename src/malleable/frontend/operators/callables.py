@@ -181,7 +181,8 @@ class Caller(Classes):
         if kind is Choice:
             return by_case(f, lambda option: self.call(option, *args, **kwargs))
         if isinstance(f, type):
-            if f in CONTAINERS and args and bounded(args[0]) is not None:
+            queue = f is collections.deque and len(args) == 1 and not kwargs
+            if f in CONTAINERS and args and bounded(args[0]) is not None and not queue:
                 refuse(f"`{f.__name__}`")
             if f is list and len(args) == 1 and isinstance(args[0], Steps | TracedRange):
                 return comprehensions.listing(args[0])

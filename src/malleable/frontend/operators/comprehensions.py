@@ -5,6 +5,7 @@ one whose length is traced. `sum(x for x in xs if x > 0)` and its like go over s
 """
 
 import builtins
+import collections
 import functools
 import math
 import statistics
@@ -44,7 +45,15 @@ from malleable.frontend.values.values import STALE, Bounded, bounded, flatten, i
 ENDLESS = 10_000  # items after which an iterator without a length counts as one without an end
 CONSUMERS = {
     *(builtins.sum, builtins.max, builtins.min, builtins.any, builtins.all, builtins.next),
-    *(builtins.list, builtins.sorted, math.fsum, math.prod, statistics.mean, statistics.fmean),
+    *(
+        collections.deque,
+        builtins.list,
+        builtins.sorted,
+        math.fsum,
+        math.prod,
+        statistics.mean,
+        statistics.fmean,
+    ),
 }
 
 # after which of the items that it goes over a function asks for no more
