@@ -77,12 +77,9 @@ class Joined(Box):
 
     def conditions(self) -> list:
         """(box, condition) for each box that it may be, as far as somebody knows that."""
-        known = [(box, test) for ref, test in self.links if (box := ref()) is not None]
-        return each_once(  # what a Joined may be is among the links, see `linked`
-            x
-            for box, test in known
-            for x in ([(box, test)] if isinstance(box, Joined) else reached(box, test))
-        )
+        known = ((box, test) for ref, test in self.links if (box := ref()) is not None)
+        rows = ([x] if isinstance(x[0], Joined) else reached(*x) for x in known)  # see `linked`
+        return each_once(x for row in rows for x in row)
 
 
 def reached(box: Box, test) -> Iterator:

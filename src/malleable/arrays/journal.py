@@ -5,7 +5,6 @@ says so first (`touch_list(xs)`, ...). Where no block is being traced, that cost
 """
 
 import array
-import collections
 import contextlib
 import contextvars
 import types
@@ -187,9 +186,8 @@ def touch_object(obj) -> None:
 
 def kind_of_object(obj) -> str:
     """The kind of place that its content is: a deque is a list, unless it drops items."""
-    if type(obj) is collections.deque and obj.maxlen is None:
-        return "list"
-    return "ndarray" if isinstance(obj, np.ndarray) else "object"
+    kind = "list" if getattr(obj, "maxlen", 0) is None else "object"
+    return "ndarray" if isinstance(obj, np.ndarray) else kind
 
 
 def fields(obj, absent: Any = types.MappingProxyType({})) -> dict:
@@ -257,18 +255,6 @@ def _refill(obj, name, new):
     (kind.extend if hasattr(kind, "extend") else kind.update)(obj, new)
 
 
-def replace_items(xs, new) -> None:
-    """`xs[:] = new`, of a list or a deque."""
-    if isinstance(xs, list):
-        xs[:] = new
-    else:
-        _refill(xs, "", new)
-
-
-def _write_all(xs, name, new):
-    xs[...] = new
-
-
 _READ: dict[str, Any] = {
     "box": lambda box, name: box._value,
     "list": lambda xs, name: list(xs),
@@ -282,12 +268,12 @@ _READ: dict[str, Any] = {
 }
 _WRITE: dict[str, Any] = {
     "box": lambda box, name, new: setattr(box, "_value", new),
-    "list": lambda xs, name, new: replace_items(xs, new),
+    "list": _refill,
     "dict": _refill,
     "set": _refill,
     "attr": _write_attr,
     "cell": _write_cell,
     "global": _write_global,
-    "ndarray": _write_all,
+    "ndarray": lambda xs, name, new: xs.__setitem__(..., new),
     "object": _refill,
 }

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import Box, unbox
-from malleable.arrays.journal import replace_items
+from malleable.arrays.journal import Place
 from malleable.arrays.masked import Masked
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
@@ -92,7 +92,7 @@ def put_item(xs: list, at, value) -> None:
     at = position(content, at, "list assignment index out of range")
     tree, arrays, row = with_room(content, value, content.tree.cap)
     arrays = [a.at[at].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
-    replace_items(xs, [Bounded(tree, content.length, arrays)])
+    Place("list", xs).write([Bounded(tree, content.length, arrays)])
 
 
 def append(xs: list, value) -> None:
@@ -103,7 +103,7 @@ def append(xs: list, value) -> None:
     arrays = [a.at[n].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
     if old.fixed and not tree.sure:
         fail_where(n >= old.cap, IndexError("a list grew beyond its bound"))
-    replace_items(xs, [Bounded(tree, n + 1, arrays)])
+    Place("list", xs).write([Bounded(tree, n + 1, arrays)])
 
 
 def repeated(xs, times) -> list:
@@ -158,7 +158,7 @@ def pop(xs: list, at=-1) -> Any:
         gone = position(content, at, "pop index out of range")
     out = item_at(content, gone, own=True)
     k = jnp.arange(content.tree.cap)
-    replace_items(xs, [taken(content, k + (k >= gone), content.length - 1)])
+    Place("list", xs).write([taken(content, k + (k >= gone), content.length - 1)])
     return out
 
 
@@ -304,10 +304,10 @@ def method(xs: list, name: str, args: tuple) -> Any:
             return pop(xs, *(args if name == "pop" else (0,)))
         case "insert", (at, value):
             rest = sliced(content, slice(at, None))
-            replace_items(xs, joined(joined(sliced(content, slice(at)), [value]), rest))
+            Place("list", xs).write(joined(joined(sliced(content, slice(at)), [value]), rest))
             return None
         case "reverse", ():
-            replace_items(xs, sliced(content, slice(None, None, -1)))
+            Place("list", xs).write(sliced(content, slice(None, None, -1)))
             return None
         case "clear", ():
             return xs.clear()
@@ -322,7 +322,9 @@ def method(xs: list, name: str, args: tuple) -> Any:
             if name == "index":
                 return scalars.python_scalar(jnp.argmax(found), int)
             k = jnp.arange(content.tree.cap)
-            replace_items(xs, [taken(content, k + (k >= jnp.argmax(found)), content.length - 1)])
+            Place("list", xs).write(
+                [taken(content, k + (k >= jnp.argmax(found)), content.length - 1)]
+            )
             return None
     return refuse(f"`{name}`")
 

@@ -69,7 +69,9 @@ AT_ONCE = frozenset((list, tuple, sorted, sum, min, max, any, all, math.fsum, ma
 LAZY = frozenset((zip, enumerate, map, *ITERATORS))
 DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
 ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
-LISTS = frozenset((list, isinstance, id, callable))  # what takes such a list as any object
+LISTS = frozenset(
+    (list, collections.deque, isinstance, id, callable)
+)  # what takes such a list as any object
 CONTAINERS = frozenset((tuple, set, frozenset, collections.deque, collections.Counter, dict, str))
 _HOLDERS = (list, dict, set, collections.deque)  # these keep a text as any other object
 _TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)

@@ -98,7 +98,7 @@ def floated(x):
 
 def refuse_none(what: str, a, b) -> None:
     """Raise what Python does of an operator with None, which may happen on this path only."""
-    if a is None or b is None:
+    if (a is None or b is None) and (isinstance(a, Box) or isinstance(b, Box)):
         one, other = (getattr(x, "__class__", type(x)).__name__ for x in (a, b))
         raise raised(TypeError(f"{what} {one!r} and {other!r}"))
 

@@ -556,8 +556,7 @@ class Items:
             out = self.call(own, x, value)
             if out is not NotImplemented:
                 return out
-        if isinstance(x if value is None else value, Box):
-            refuse_none(f"unsupported operand type(s) for {op}:", x, value)
+        refuse_none(f"unsupported operand type(s) for {op}:", x, value)
         return _IN_PLACE[op](x, value)
 
     def _aug_place(self, op, x, value):
