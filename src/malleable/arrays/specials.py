@@ -39,8 +39,6 @@ def size(a, axis=None):
 
 
 def nonzero(a):
-    if not any_traced(a):
-        return DEFAULT
     value = functions.nested_array(unbox(a))
     mask = value if value.dtype == np.bool_ else value != 0
     if not mask.ndim:
@@ -50,16 +48,14 @@ def nonzero(a):
 
 
 def where(condition, *xs):
-    return nonzero(condition) if not xs else DEFAULT
+    return nonzero(condition) if not xs and any_traced(condition) else DEFAULT
 
 
 def flatnonzero(a):
-    return nonzero(np.ravel(a))[0] if any_traced(a) else DEFAULT
+    return nonzero(np.ravel(a))[0]
 
 
 def extract(condition, arr):
-    if not any_traced((condition, arr)):
-        return DEFAULT
     mask = unbox(np.asarray(condition) if isinstance(condition, list) else condition)
     return Box(functions.nested_array(unbox(arr)), False).ravel()[Box(mask, False).ravel() != 0]
 
@@ -76,16 +72,12 @@ def compress(condition, a, axis=None, out=None):
 
 def trim_zeros(filt, trim="fb", axis=None):
     """Traced coefficients all stay: how many are zero is known only at run time."""
-    if not any_traced(filt):
-        return DEFAULT
     note("np.trim_zeros keeps all elements", compat.where(), "which are zero is not known yet")
     return as_box(filt)
 
 
 def polydiv(u, v):
     """As trim_zeros: the remainder keeps the zeros that lead it."""
-    if not any_traced((u, v)):
-        return DEFAULT
     why = "which are zero is not known yet"
     note("np.polydiv keeps the leading zeros of the remainder", compat.where(), why)
     divided = jnp.polydiv(*(functions.nested_array(unbox(p)) for p in (u, v)))
@@ -105,8 +97,6 @@ def _unsized(func):
 
 
 def copyto(dst, src, casting="same_kind", where=True):
-    if not isinstance(dst, Box):
-        return DEFAULT
     number = type(src) in (bool, int, float)
     held_as = src if isinstance(src, Box) else np.asarray(src)
     kind = np.dtype(type(src)) if number else held_as.dtype
@@ -123,8 +113,6 @@ def copyto(dst, src, casting="same_kind", where=True):
 
 
 def fill_diagonal(a, val, wrap=False):
-    if not isinstance(a, Box):
-        return DEFAULT
     if a.ndim != 2 and len(set(a.shape)) != 1:
         raise ValueError("All dimensions of input must be of equal length")
     n = a.shape[1] if a.ndim == 2 else a.shape[0]
@@ -139,16 +127,12 @@ def fill_diagonal(a, val, wrap=False):
 
 
 def putmask(a, mask, values):
-    if not isinstance(a, Box):
-        return DEFAULT
     values = np.resize(values, a.shape) if np.ndim(values) else values
     a[...] = np.where(mask, values, a).astype(a.dtype)
     return None
 
 
 def place(arr, mask, vals):
-    if not isinstance(arr, Box):
-        return DEFAULT
     if type(vals) is Masked:
         arr[mask != 0] = vals
         return None
@@ -168,8 +152,6 @@ def place(arr, mask, vals):
 
 
 def put(a, ind, v, mode="raise"):
-    if not isinstance(a, Box):
-        return DEFAULT
     at, values = (functions.nested_array(unbox(x)).ravel() for x in (ind, v))
     at = at % a.size if mode == "wrap" else at.clip(0, a.size - 1) if mode == "clip" else at
     a.flat[at] = values[np.arange(at.size) % values.size]
@@ -177,8 +159,6 @@ def put(a, ind, v, mode="raise"):
 
 
 def put_along_axis(arr, indices, values, axis=-1):
-    if not isinstance(arr, Box):
-        return DEFAULT
     grid = list(np.ogrid[tuple(slice(n) for n in np.shape(indices))])
     grid[axis] = indices
     arr[tuple(grid)] = values
@@ -186,7 +166,7 @@ def put_along_axis(arr, indices, values, axis=-1):
 
 
 def nan_to_num(x, copy=True, **kwargs):
-    if copy or not isinstance(x, Box):
+    if copy:
         return DEFAULT
     x[...] = np.nan_to_num(x, **kwargs)
     return x
@@ -196,22 +176,15 @@ def nan_to_num(x, copy=True, **kwargs):
 
 
 def _method(name):
-    def call(a, *args, **kwargs):
-        return getattr(a, name)(*args, **kwargs) if isinstance(a, Box) else DEFAULT
-
-    return call
+    return lambda a, *args, **kwargs: getattr(a, name)(*args, **kwargs)
 
 
 def reshape(a, /, shape=None, order="C", *, newshape=None, copy=None):
-    if not isinstance(a, Box):
-        return DEFAULT
     return a.reshape(shape if newshape is None else newshape, order=order, copy=copy)
 
 
 def _permuting(func):
     def call(a, *args, **kwargs):
-        if not isinstance(a, Box):
-            return DEFAULT
         model = np.empty(tuple(range(2, 2 + a.ndim)), np.int8)
         return a.transpose([model.shape.index(n) for n in func(model, *args, **kwargs).shape])
 
@@ -220,15 +193,11 @@ def _permuting(func):
 
 def flip(m, axis=None):
     """A view, as every array that NumPy makes by an index."""
-    if not isinstance(m, Box):
-        return DEFAULT
     axes = range(m.ndim) if axis is None else normalize_axis_tuple(axis, m.ndim)
     return m[tuple(slice(None, None, -1 if k in axes else None) for k in range(m.ndim))]
 
 
 def rot90(m, k=1, axes=(0, 1)):
-    if not isinstance(m, Box):
-        return DEFAULT
     one, other = (a % m.ndim for a in axes)
     turned = flip(m, {1: other, 2: (one, other)}.get(k % 4, ()))
     turned = turned.swapaxes(one, other) if k % 2 else turned
@@ -236,16 +205,16 @@ def rot90(m, k=1, axes=(0, 1)):
 
 
 def unstack(x, /, *, axis=0):
-    return tuple(np.moveaxis(x, axis, 0)) if isinstance(x, Box) else DEFAULT
+    return tuple(np.moveaxis(x, axis, 0))
 
 
-def _swapping(x, /):
-    return x.mT if isinstance(x, Box) else DEFAULT
+def matrix_transpose(x, /):
+    return x.mT
 
 
 def _reshaping(func):
     def call(a, *args, **kwargs):
-        if not isinstance(a, Box) or args[1:]:
+        if args[1:]:
             return DEFAULT
         new = func(np.empty(a.shape, np.int8), *args, **kwargs).shape
         return a if new == a.shape and not a.scalar else a.reshape(new)
@@ -272,11 +241,11 @@ def _at_least_one(func, a):
 
 
 def real(val):
-    return val.real if isinstance(val, Box) else DEFAULT
+    return val.real
 
 
 def imag(val):
-    return val.imag if isinstance(val, Box) else DEFAULT
+    return val.imag
 
 
 # ---------------------------------------------------------------- types and others
@@ -306,16 +275,15 @@ def _on_models(func):
     return call
 
 
-def _scalar_kind(func):
-    def call(x):
-        return func(np.empty(0, x.dtype)) if isinstance(x, Box) else DEFAULT
+def iscomplexobj(x):
+    return np.iscomplexobj(np.empty(0, x.dtype))
 
-    return call
+
+def isrealobj(x):
+    return not iscomplexobj(x)
 
 
 def piecewise(x, condlist, funclist, *args, **kw):
-    if not any_traced((x, condlist, funclist, args, kw)):
-        return DEFAULT
     x = x if isinstance(x, Box) else Box(functions.nested_array(unbox(x)), None)
     single = not isinstance(condlist, list | tuple) and np.ndim(condlist) == x.ndim
     conditions = [condlist] if single else list(condlist)
@@ -328,9 +296,6 @@ def piecewise(x, condlist, funclist, *args, **kw):
 
 
 def apply_along_axis(func1d, axis, arr, *args, **kwargs):
-    if not any_traced((arr, args, kwargs)):
-        return DEFAULT
-
     def row(r):
         return functions.nested_array(unbox(func1d(Box(r, False), *args, **kwargs)))
 
@@ -354,25 +319,25 @@ def clip(a, a_min=None, a_max=None, out=None, *, min=None, max=None, **kwargs):
 
 
 def choose(a, choices, out=None, mode="raise"):
-    if not any_traced((a, choices)) or out is not None:
+    if out is not None:
         return DEFAULT
     choices = [functions.as_operand(c) for c in unbox(choices)]
     return wrap(jnp.choose(unbox(a), choices, mode="clip" if mode == "raise" else mode))
 
 
 def copy(a, order="K", subok=False):
-    return Box(a.copy().value, False) if isinstance(a, Box) else DEFAULT
+    return Box(a.copy().value, False)
 
 
 def array_str(a, *args, **kwargs):
-    return str(a) if any_traced(a) else DEFAULT
+    return str(a)
 
 
 def _of_complex(last: bool):
     """argmax and argmin of complex numbers, which JAX does not put in order."""
 
     def call(a, axis=None, out=None, **kwargs):
-        if not isinstance(a, Box) or a.dtype.kind != "c" or not any_jax(a.value) or out is not None:
+        if a.dtype.kind != "c" or not any_jax(a.value) or out is not None:
             return DEFAULT
         value = a.value.ravel() if axis is None else a.value
         order = jnp.lexsort((value.imag, value.real), axis=-1 if axis is None else axis)
@@ -382,8 +347,6 @@ def _of_complex(last: bool):
 
 
 def apply_over_axes(func, a, axes):
-    if not any_traced(a):
-        return DEFAULT
     for axis in np.atleast_1d(axes).tolist():
         new = func(a, axis)
         a = new if np.ndim(new) == np.ndim(a) else np.expand_dims(new, axis)
@@ -392,17 +355,15 @@ def apply_over_axes(func, a, axes):
 
 def partition(a, kth, axis=-1, kind="introselect", order=None):
     """Sorted all through, which is one of the partitions."""
-    return np.sort(a, axis) if any_traced(a) else DEFAULT
+    return np.sort(a, axis)
 
 
 def argpartition(a, kth, axis=-1, kind="introselect", order=None):
-    return np.argsort(a, axis) if any_traced(a) else DEFAULT
+    return np.argsort(a, axis)
 
 
 def poly(seq_of_zeros):
     """Of a matrix of real numbers the coefficients are real."""
-    if not any_traced(seq_of_zeros):
-        return DEFAULT
     value = functions.nested_array(unbox(seq_of_zeros))
     real = value.ndim == 2 and value.dtype.kind != "c"
     return wrap(jnp.poly(value).real if real else jnp.poly(value))
@@ -443,9 +404,7 @@ def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwarg
 
 
 def shares_memory(a, b, max_work=None):
-    if not isinstance(a, Box) or not isinstance(b, Box):
-        return DEFAULT
-    return a.root is b.root
+    return a.root is b.root if isinstance(b, Box) else DEFAULT
 
 
 def broadcast_arrays(*args, subok=False):
@@ -480,78 +439,67 @@ def _split_views(fun):
     """np.split and its kin: views, made as NumPy's own Python makes them."""
 
     def split(ary, *args, **kwargs):
-        if not isinstance(ary, Box) or any_traced((args, kwargs)):
+        if any_traced((args, kwargs)):
             return DEFAULT
         return fun._implementation(ary, *args, **kwargs)
 
     return split
 
 
-SPECIAL: dict[Any, Any] = {
+def _if_box(fun):
+    """Do as others do, unless the first argument is a box."""
+
+    def call(*args, **kwargs):
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        return fun(*args, **kwargs) if isinstance(first, Box) else DEFAULT
+
+    return call
+
+
+def _if_traced(fun):
+    """Do as others do, unless something is traced."""
+
+    def call(*args, **kwargs):
+        return fun(*args, **kwargs) if any_traced((args, kwargs)) else DEFAULT
+
+    return call
+
+
+def _called(*functions) -> dict[Any, Any]:
+    """{function of NumPy: what stands for it}, by name."""
+    return {getattr(np, fun.__name__): fun for fun in functions if hasattr(np, fun.__name__)}
+
+
+_OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
-    np.shape: shape,
-    np.ndim: ndim,
-    np.size: size,
-    np.nonzero: nonzero,
-    np.where: where,
-    np.flatnonzero: flatnonzero,
-    np.extract: extract,
-    np.compress: compress,
-    np.copyto: copyto,
-    np.fill_diagonal: fill_diagonal,
-    np.putmask: putmask,
-    np.place: place,
-    np.put: put,
-    np.put_along_axis: put_along_axis,
-    np.nan_to_num: nan_to_num,
-    np.transpose: _method("transpose"),
-    np.ravel: _method("ravel"),
-    np.swapaxes: _method("swapaxes"),
-    np.reshape: reshape,
-    np.flip: flip,
+    **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
+    **{f: _reshaping(f) for f in (np.squeeze, np.expand_dims)},
+    **_called(copyto, fill_diagonal, putmask, place, put, put_along_axis, nan_to_num, reshape),
+    **_called(flip, rot90, unstack, matrix_transpose, real, imag, iscomplexobj, isrealobj, copy),
+    **{f: _method(f.__name__) for f in (np.transpose, np.ravel, np.swapaxes)},
     np.fliplr: lambda m: flip(m, 1),
     np.flipud: lambda m: flip(m, 0),
-    np.rot90: rot90,
-    np.moveaxis: _permuting(np.moveaxis),
-    np.rollaxis: _permuting(np.rollaxis),
-    np.squeeze: _reshaping(np.squeeze),
-    np.expand_dims: _reshaping(np.expand_dims),
-    np.atleast_1d: _at_least(np.atleast_1d),
-    np.atleast_2d: _at_least(np.atleast_2d),
-    np.atleast_3d: _at_least(np.atleast_3d),
-    np.real: real,
-    np.imag: imag,
-    np.result_type: _on_types(np.result_type),
-    np.can_cast: _on_types(np.can_cast),
-    np.min_scalar_type: _on_types(np.min_scalar_type),
-    np.common_type: _on_models(np.common_type),
-    np.iscomplexobj: _scalar_kind(np.iscomplexobj),
-    np.isrealobj: _scalar_kind(np.isrealobj),
-    np.trim_zeros: trim_zeros,
-    np.polydiv: polydiv,
-    np.piecewise: piecewise,
-    np.apply_along_axis: apply_along_axis,
-    np.clip: clip,
-    np.choose: choose,
-    np.copy: copy,
-    np.array_str: array_str,
-    np.array_repr: array_str,
-    np.array2string: array_str,
     np.shares_memory: shares_memory,
     np.may_share_memory: shares_memory,
-    np.broadcast_arrays: broadcast_arrays,
-    np.einsum: einsum,
-    np.poly: poly,
     np.argmax: _of_complex(True),
     np.argmin: _of_complex(False),
-    np.apply_over_axes: apply_over_axes,
-    np.partition: partition,
-    np.argpartition: argpartition,
+}
+_OF_TRACED = {
+    **_called(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
+    **_called(choose, poly, apply_over_axes, partition, argpartition),
+    **dict.fromkeys((np.array_str, np.array_repr, np.array2string), array_str),
     np.lib.stride_tricks.sliding_window_view: sliding_window_view,
 }
-if hasattr(np, "matrix_transpose"):  # NumPy 2
-    SPECIAL |= {np.matrix_transpose: _swapping, np.unstack: unstack}
-for _func in (np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d):
-    SPECIAL[_func] = _unsized(_func)
-for _func in (np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all):
-    SPECIAL[_func] = _unsized(_func)
+_UNSIZED = (
+    *(np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d),
+    *(np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all),
+)
+SPECIAL: dict[Any, Any] = {
+    **_called(shape, ndim, size, where, compress, clip, broadcast_arrays, einsum),
+    **{f: _at_least(f) for f in (np.atleast_1d, np.atleast_2d, np.atleast_3d)},
+    **{f: _on_types(f) for f in (np.result_type, np.can_cast, np.min_scalar_type)},
+    **{f: _unsized(f) for f in _UNSIZED},
+    **{f: _if_box(fun) for f, fun in _OF_BOXES.items()},
+    **{f: _if_traced(fun) for f, fun in _OF_TRACED.items()},
+    np.common_type: _on_models(np.common_type),
+}
