@@ -328,7 +328,7 @@ def test_what_is_not_causal_is_refused_with_a_reason(name):
         (lambda v: v.at[jnp.argmax(v, 1)].set(v), "at places that are known"),
         (
             lambda v: lax.scan(
-                lambda h, r: (lax.cond(v[3, 0] > 0, jnp.sin, jnp.cos, r),) * 2, v[0], v
+                lambda h, r: (h + lax.cond(v[3, 0] > 0, jnp.sin, jnp.cos, r),) * 2, v[0], v
             )[1],
             "mask what lies in the future",
         ),

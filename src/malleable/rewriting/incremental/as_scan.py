@@ -150,11 +150,12 @@ class Steps:
 
     def _opened(self) -> Graph:
         """The graph of the program, as it is written, or with its loops told in another way."""
+        plain = scan_trim(self.staged.jaxpr)
         try:
-            return self._open(self.staged.jaxpr)
+            return self._open(plain)
         except NotCausal as refused:
-            program = in_rows(self.staged.jaxpr)
-            if program is self.staged.jaxpr or refused.one_by_one:
+            program = in_rows(plain)
+            if program is plain or refused.one_by_one:
                 raise
             try:
                 return self._open(program)

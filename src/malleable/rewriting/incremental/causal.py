@@ -48,7 +48,7 @@ def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int,
             raise refuse(node, "the last state of a loop over all rows is used")
         fixed = [v for v in moving if (rows := found[v]) and rows.dim is None]
         if fixed and runs_bodies(node.eqn) and node.name != "scan":
-            raise refuse(node, "the first row goes into a loop or a branch")
+            raise refuse(node, "one of the first rows goes into a loop or a branch")
         if node.name == "scan":
             try:
                 made = _loop_in_time(plan, node, found, width, way)
@@ -290,7 +290,7 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
         n = len(carry)
         return [None] * n + [Rows(0, lag, {})] * (len(node.outs) - n)
     if any(v in found and found[v].dim is None for v in node.ins):
-        raise refuse(node, "the first row goes into a loop that is not over the rows")
+        raise refuse(node, "one of the first rows goes into a loop that is not over the rows")
 
     graph = opened(view.body)
     c, h, x = view.split(graph.inputs)
