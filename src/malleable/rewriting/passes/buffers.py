@@ -209,16 +209,15 @@ def _without_first(graph, node):
             pairs = zip([*carry, *rows], lines, strict=True)
             return [x if of is None else known(of.at(t), x) for x, of in pairs]
 
-        made = []
-        for t in range(first):
-            outs = _play(body, [*consts, *at(t, carry, [x[t] for x in xs])])
-            carry = outs[:n]
-            made.append(outs[n:])
-
         def step(carry, xs):
             outs = _play(body, [*consts, *carry, *xs])
             return outs[:n], outs[n:]
 
+        made = []
+        for t in range(first):
+            now = at(t, carry, [x[t] for x in xs])
+            carry, ys = step(now[:n], now[n:])
+            made.append(ys)
         rows = [
             x[first:] if of is None else known([of.at(t) for t in range(first, length)], x)
             for x, of in zip(xs, lines[n:], strict=True)
@@ -249,12 +248,9 @@ def _differs(steps, node):
             return 0
     if a is None or b is None:
         return 0
-    others = [
-        t
-        for t in range(min(MOST_FIRST, last))
-        if holds(a.at(t), b.at(t)) != holds(a.at(last), b.at(last))
-    ]
-    return others[-1] + 1 if others and others[-1] + 1 < MOST_FIRST else 0
+    says = [holds(a.at(t), b.at(t)) for t in (*range(min(MOST_FIRST, last)), last)]
+    first = max((t + 1 for t, x in enumerate(says) if x != says[-1]), default=0)
+    return first if first < MOST_FIRST else 0
 
 
 class Read(NamedTuple):
