@@ -132,9 +132,8 @@ class Rulebook:
             return compat.copy(eqn, jax.tree.leaves(args), inside=True)
         if eqn.primitive.name in _SAME:
             fields, whole = jax.tree.flatten(args)
-            if eqn.primitive.multiple_results:
-                return whole.unflatten(compat.copy(eqn, fields, inside=True))
-            return whole.unflatten([compat.copy(eqn, [x], inside=True)[0] for x in fields])
+            calls = [fields] if eqn.primitive.multiple_results else [[x] for x in fields]
+            return whole.unflatten([y for xs in calls for y in compat.copy(eqn, xs, inside=True)])
         arrays = [materialised(frame, x, f"`{eqn.primitive}`") for x in args]
         return compat.copy(eqn, arrays, inside=True)
 
@@ -293,9 +292,10 @@ def ask(rule: Callable, frame: Frame, args: list) -> list:
     if not typed or values.shapes(outs) != values.shapes(wanted):
         got = ", ".join(map(values.text_of, outs))
         got = f"[{got}]" if typed else got
-        of = values.stands_for(outs) if typed else ""
+        if typed and has_values(outs):
+            got += f", for {', '.join(values.text_of(values.typeof(x)) for x in outs)},"
         raise RuleError(
-            f"rule `{rule_name(rule)}` for `{eqn.primitive}` returned {got}{of} "
+            f"rule `{rule_name(rule)}` for `{eqn.primitive}` returned {got} "
             f"where {spell_type(wanted)} belongs",
             where=frame.where,
             hint="return what the equation returns: `frame.bind(*args)` gives it",

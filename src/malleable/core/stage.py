@@ -12,7 +12,7 @@ import jax
 
 from malleable import compat
 from malleable.core.marker import Marker
-from malleable.core.values import abstract, flatten, has_values
+from malleable.core.values import VALUES, abstract, flatten, has_values
 from malleable.errors import TransformError
 from malleable.python_source.changes import Changes, links, relinked, watching
 from malleable.python_source.writes import look_for_writes
@@ -141,13 +141,19 @@ def stage_values(
     """
 
     def staged(*args, **kwargs) -> Staged:
-        leaves, tree = flatten((args, kwargs))
+        (leaves, tree), (a, k) = flatten((args, kwargs)), (args, kwargs)
+        if has_values(leaves):
+            a, k = jax.tree.unflatten(tree, list(map(abstract, leaves)))
+        try:
+            found = stage(fun, markers, raises=raises)(*a, **k)
+        except TypeError as error:  # of what a function closes over, JAX knows no value
+            for name in [cls.__name__ for cls in VALUES if cls.__name__ in str(error)]:
+                error.add_note(f"{name} stands for an array where it is an argument: hand it in")
+            raise
         if not has_values(leaves):
-            return stage(fun, markers, raises=raises)(*args, **kwargs)
-        a, k = jax.tree.unflatten(tree, list(map(abstract, leaves)))
+            return found
         traced = staged_arguments(fun, a, k)[2]
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
-        found = stage(fun, markers, raises=raises)(*a, **k)
         return replace(found, args=given, given=(args, kwargs))
 
     return staged

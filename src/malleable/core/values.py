@@ -194,21 +194,15 @@ def shapes(xs: Iterable) -> list[tuple]:
 
 def text_of(x) -> str:
     """`float32[3]`, or `Quantity(x=float32[3], unit='m')`."""
+    if not is_value(x) and not hasattr(x, "dtype"):
+        is_number = isinstance(x, bool | int) or not compat.is_array(x)
+        return repr(x) if is_number else type_text(jax.typeof(x))
     if not is_value(x):
-        return type_text(x if hasattr(x, "dtype") else jax.typeof(x)) if is_typed(x) else repr(x)
+        return type_text(x)
     if not dataclasses.is_dataclass(x):
         return f"{type(x).__name__}({', '.join(map(text_of, jax.tree.leaves(x)))})"
     fields = (f"{f.name}={text_of(getattr(x, f.name))}" for f in dataclasses.fields(x))
     return f"{type(x).__name__}({', '.join(fields)})"
-
-
-def stands_for(xs: Iterable) -> str:
-    """` for float32[3]`, to be said behind the text of values; nothing for arrays alone."""
-    return f", for {', '.join(type_text(typeof(x)) for x in xs)}," if has_values(xs) else ""
-
-
-def is_typed(x) -> bool:
-    return hasattr(x, "dtype") or (compat.is_array(x) and not isinstance(x, bool | int))
 
 
 # ---------------------------------------------------------------- as another type

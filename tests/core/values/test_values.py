@@ -222,6 +222,13 @@ def test_a_field_that_no_loop_can_carry_is_told_with_the_line():
     assert any("how='fast'" in n and "test_values.py:" in n for n in error.value.__notes__)
 
 
+@pytest.mark.parametrize("f", [lambda x: x * BOX, lambda x: jnp.add(x, BOX)])
+def test_a_value_that_a_function_closes_over_is_to_be_handed_in(f):
+    with pytest.raises(TypeError) as error:
+        run(f, {Box: boxed}, BOX.x)
+    assert "Box stands for an array where it is an argument: hand it in" in error.value.__notes__
+
+
 def test_units_of_intervals_ask_both_classes():
     both = {p: [rule, INTERVALS[p]] for p, rule in UNITS.items() if p in INTERVALS}
     out = run(lambda v, t: v * t + v * t, both, Quantity(ROOM, "m"), Quantity(ROOM, "s"))
