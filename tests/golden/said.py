@@ -5,7 +5,8 @@ import re
 
 ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 SPACE = re.compile(r"<(python|array|selective) program -?[0-9a-f]+>")
-PLACE = re.compile(r"(?:[^\s/:'\"()]*/)+([^\s/:'\"()]+\.py)(?::\d+)?")
+PLACE = re.compile(r"(?:[^\s/:'\"()]*/)+([^\s/:'\"()]+\.py)(?::\d+(?:, \d+)*)?")
+MORE = re.compile(r"(?<=; )\d+(?:, \d+)* in ")  # lines of the same file, of another function
 LINE = re.compile(r"\b(line|lines) \d+")
 OURS = re.compile(r"\bmalleable(?:\.[a-z_]\w*)+\.(?=[A-Za-z_])")
 
@@ -17,7 +18,7 @@ def said(text: str) -> str:
     'at x.py in f: malleable.Call, line n'
     """
     text = ADDRESS.sub("0x", SPACE.sub(r"<\1 program>", text))
-    return OURS.sub("malleable.", LINE.sub(r"\1 n", PLACE.sub(r"\1", text)))
+    return OURS.sub("malleable.", LINE.sub(r"\1 n", MORE.sub("in ", PLACE.sub(r"\1", text))))
 
 
 def noted(notes) -> list[str]:

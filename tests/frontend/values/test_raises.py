@@ -498,3 +498,17 @@ def test_a_stack_that_is_empty_at_first_is_popped():
 
     codes = np.array([2, 3, 100, 4, 100, 7])
     assert tuple(map(int, jax.jit(autograph(f))(codes))) == f(codes)
+
+
+def test_a_number_that_goes_around_is_divided_for_a_handler():
+    def f(k):
+        s, n = 8, 0
+        while k > -3:
+            try:
+                s //= k
+            except ZeroDivisionError:
+                s, n = 5, n + 1
+            k -= 1
+        return s, n
+
+    assert tuple(map(int, jax.jit(autograph(f))(3))) == f(3)

@@ -468,9 +468,8 @@ class Items:
             within(x, i)
             (journal.touch_list if isinstance(x, list) else journal.touch_object)(x)
             at = unbox(pick_index(i, len(x)))
-            here = [lax.eq(at, np.asarray(k, at.dtype)) for k in range(len(x))]
-            for k, (hit, old) in enumerate(list(zip(here, x, strict=True))):
-                x[k] = if_else(hit, value, old)
+            for k, old in enumerate(list(x)):
+                x[k] = if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old)
             return
         if isinstance(x, list):
             refuse_bound(x, i)
@@ -521,7 +520,8 @@ class Items:
         """held: how many references the caller has, besides a name of the user's."""
         if is_place(x):
             return self._aug_place(op, x, value)
-        if isinstance(x, Box) and (session().options.exact or x.immutable is True):
+        exact = session().options.exact
+        if isinstance(x, Box) and (exact or (x.immutable is True and not x.scalar)):
             return BINARY[op[:-1]][1](x, value)
         if isinstance(x, Box) and x.immutable is not False and not x.scalar:
             alone = sys.getrefcount(x) - journal.references(x) <= held + with_one_name()
