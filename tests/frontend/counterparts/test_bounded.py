@@ -288,9 +288,8 @@ class Entry:
 @pytest.mark.parametrize("kind", [Job, Entry])
 def test_heapq_of_objects(kind):
     def f(v):
-        heap, names = [], []
-        for k, x in enumerate(v):
-            heapq.heappush(heap, kind(x, k))
+        heap, names = [kind(x, k) for k, x in enumerate(v)], []
+        heapq.heapify(heap)
         first = heapq.heappop(heap)
         heapq.heappush(heap, kind(first.time + 4, 9))
         while heap:
