@@ -15,6 +15,7 @@ import pytest
 
 import malleable as mal
 from malleable.inspection.show.diff import diff
+from malleable.inspection.show.page import fragment
 from malleable.inspection.show.page import html as pages
 from malleable.inspection.show.page.packing import as_script
 from tests.inspection.show.pages import body, hostile, line_of, long, model, rows
@@ -98,7 +99,7 @@ def test_only_the_script_and_style_of_the_page_are_allowed(text):
     assert not any("style" in attrs for _, attrs in page.elements)
 
 
-@pytest.mark.parametrize("render", [pages.page, pages.fragment])
+@pytest.mark.parametrize("render", [pages.page, fragment.of_shown])
 def test_text_of_the_user_is_never_markup(render):
     made = shown(hostile, 1.0)
     made = dataclasses.replace(
@@ -143,7 +144,7 @@ def test_every_equation_is_in_the_data_with_its_line_and_operands(text):
 def test_a_page_of_ten_thousand_equations_is_small(big):
     assert big.stages[-1].size > 10_000
     assert len(big.html()) < 500_000  # three programs of that size
-    assert len(pages.fragment(big)) < 150_000
+    assert len(fragment.of_shown(big)) < 150_000
 
 
 def test_a_page_of_ten_thousand_changed_equations_is_small(big):
@@ -165,7 +166,7 @@ def test_numbers_that_json_lacks_do_not_get_in(big):
 
 
 def test_a_fragment_stands_alone(text):
-    made = pages.fragment(shown(model, jnp.ones(4), passes=(mal.cse,)))
+    made = fragment.of_shown(shown(model, jnp.ones(4), passes=(mal.cse,)))
     page = Page(made)
     assert page.open == []
     assert {tag for tag, _ in page.elements} <= {
@@ -179,7 +180,7 @@ def test_a_fragment_stands_alone(text):
 
 def test_a_fragment_of_a_difference_has_what_changed_and_nothing_else():
     found = diff(model, mal.cse, quiet=True)(jnp.ones(4))
-    made = pages.diff_fragment(found)
+    made = fragment.of_difference(found)
     assert Page(made).open == []
     every = [change for top in found.changes for change in top.all()]
     assert made.count('class="m-removed"') == sum(

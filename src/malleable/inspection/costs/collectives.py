@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from malleable.compat import Place
+from malleable.inspection.show.page import located
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 WIDTHS = {"pred": 1, "bf16": 2, "c64": 8, "c128": 16}  # bytes; of others the digits say it, in bits
@@ -46,7 +47,7 @@ def collectives(text: str) -> list[Sent]:
     A `while` whose trips are not known counts once.
     """
     bodies, entry = _computations(text)
-    frames = _frames(text)
+    frames = located.apart(text)[1]
     found: list[Sent] = []
 
     def visit(name: str, times: float) -> None:
@@ -157,17 +158,17 @@ def _sent(line: _Line, kind, times, lines, users, frames) -> Iterator[Sent]:
     else:
         parts, makers = [" ".join(parts)], [None]
     for part, maker in zip(parts, makers, strict=True):
-        told = next((x for x in (maker, line) if x is not None and _frames_of(x, frames)), None)
+        told = next((x for x in (maker, line) if x is not None and frames.of(x.text)), None)
         told = told or _first_user(line, users, frames) or _first_maker(line, lines, frames) or line
         name = re.search(r'op_name="([^"]*)"', told.text)
-        places = tuple(_frames_of(told, frames))
+        places = tuple(frames.of(told.text))
         yield Sent(kind, times, bytes_of_type(part), groups, places, name[1] if name else "")
 
 
 def _first_user(line: _Line, users, frames, depth: int = DEPTH) -> _Line | None:
     """The next instruction that uses a result and has a line: an argument's gather has none."""
     for user in users.get(line.name, ()):
-        if _frames_of(user, frames):
+        if frames.of(user.text):
             return user
     for user in users.get(line.name, ()) if depth else ():
         found = _first_user(user, users, frames, depth - 1)
@@ -179,7 +180,7 @@ def _first_user(line: _Line, users, frames, depth: int = DEPTH) -> _Line | None:
 def _first_maker(line: _Line, lines, frames, depth: int = DEPTH) -> _Line | None:
     makers = [lines[name] for name in line.operands if name in lines]
     for maker in makers:
-        if _frames_of(maker, frames):
+        if frames.of(maker.text):
             return maker
     for maker in makers if depth else ():
         found = _first_maker(maker, lines, frames, depth - 1)
@@ -239,44 +240,3 @@ def _connected(pairs: Sequence[tuple[int, ...]]) -> frozenset[frozenset[int]]:
         both = groups.get(a, {a}) | groups.get(b, {b})
         groups |= dict.fromkeys(both, both)
     return frozenset(map(frozenset, groups.values()))
-
-
-def _frames(text: str) -> dict[int, tuple[Place, ...]]:
-    """The frames of Python of each number that an instruction may give, innermost first."""
-    tables = {}
-    for head in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
-        block = re.search(rf"^{head}\n(.*?)(?:\n\n|\n[%A-Z]|\Z)", text, re.S | re.M)
-        tables[head] = dict(re.findall(r"^(\d+) (.*)$", block[1], re.M)) if block else {}
-
-    def place(number: str) -> Place:
-        fields = dict(re.findall(r"(\w+)=(\d+)", tables["FileLocations"].get(number, "")))
-        file = tables["FileNames"].get(fields.get("file_name_id"), '""').strip('"')
-        function = tables["FunctionNames"].get(fields.get("function_name_id"), '""').strip('"')
-        line, column = int(fields.get("line", 0)), int(fields.get("column", 0))
-        end, last = int(fields.get("end_line", line)), int(fields.get("end_column", 0))
-        return Place(file, line, function, column, end, last)
-
-    parents = {}
-    for number, entry in tables["StackFrames"].items():
-        fields = dict(re.findall(r"(\w+)=(\d+)", entry))
-        parents[number] = fields.get("file_location_id", ""), fields.get("parent_frame_id", "")
-
-    def chain(number: str) -> tuple[Place, ...]:
-        found: list[Place] = []
-        while number in parents and len(found) < len(parents):
-            location, above = parents[number]
-            found.append(place(location))
-            if above == number:
-                break
-            number = above
-        return tuple(found)
-
-    return {int(number): chain(number) for number in parents}
-
-
-def _frames_of(line: _Line, frames: dict[int, tuple[Place, ...]]) -> Sequence[Place]:
-    if found := re.search(r"stack_frame_id=(\d+)", line.text):
-        return frames.get(int(found[1]), ())
-    if found := re.search(r'source_file="([^"]+)" source_line=(\d+)', line.text):
-        return (Place(found[1], int(found[2]), "", 0, int(found[2]), 0),)
-    return ()

@@ -23,6 +23,7 @@ from malleable.inspection import places
 from malleable.inspection.debugging import variables
 from malleable.inspection.debugging.stepping import Step
 from malleable.inspection.show.rows.outline import Body, Row
+from malleable.inspection.show.rows.renamed import rows_of
 from malleable.notes import note
 
 Evaluate = Callable[[Step, Any], Any]
@@ -91,7 +92,7 @@ class Index:
     """The lines, functions, primitives and names of a program, each with its equations."""
 
     def __init__(self, body: Body):
-        self.program, self.rows = body.program, list(_rows(body))
+        self.program, self.rows = body.program, list(rows_of(body))
         self.bodies = list(_bodies(body, False))
 
     def lines(self, file: str) -> set[int]:
@@ -130,13 +131,6 @@ class Index:
             if id(row) not in tops:
                 look(row)
         return lambda eqn: id(eqn) in found
-
-
-def _rows(body: Body) -> Iterator[Row]:
-    for row in body.rows:
-        yield row
-        for inner in row.bodies:
-            yield from _rows(inner)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from malleable.inspection.files.format import container, places, spelling, trees
 from malleable.inspection.files.format.program import Program
 from malleable.inspection.files.reading import Reader
 from malleable.inspection.show.rows import outline
+from malleable.inspection.show.rows.renamed import rows_of
 from malleable.programs.equations import every
 from malleable.rewriting.passes.passes import pipeline
 
@@ -179,15 +180,8 @@ def _avals(program: compat.Jaxpr):
 
 def _source_lines(program: compat.Jaxpr) -> list[str]:
     """The user's lines that the program comes from, in its order."""
-
-    def every(body):
-        for row in body.rows:
-            if row.place:
-                yield f"{lines.spell(row.place)}: {lines.line_of(row.place)}"
-            for inner in row.bodies:
-                yield from every(inner)
-
-    return list(dict.fromkeys(every(outline.outline(program))))
+    places = (row.place for row in rows_of(outline.outline(program)) if row.place)
+    return list(dict.fromkeys(f"{lines.spell(at)}: {lines.line_of(at)}" for at in places))
 
 
 def _now() -> str:

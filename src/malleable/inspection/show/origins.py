@@ -11,6 +11,7 @@ from typing import Any
 from malleable import compat
 from malleable.inspection import places
 from malleable.inspection.show.rows.outline import Body
+from malleable.inspection.show.rows.renamed import rows_of
 from malleable.inspection.show.shown import Sources
 from malleable.python_source.files import File, read
 
@@ -110,18 +111,10 @@ def sources(*bodies: Body) -> Sources:
     ['def f(x):', '    return x + 1']
     """
     wanted: dict[str, set[int]] = {}
-    for body in bodies:
-        for place in _places_in(body):
-            wanted.setdefault(place.file, set()).add(place.line)
-    return {file: text for file, at in wanted.items() if (text := _around(file, at))}
-
-
-def _places_in(body: Body) -> Iterator[compat.Place]:
-    for row in body.rows:
+    for row in (row for body in bodies for row in rows_of(body)):
         if row.place:
-            yield row.place
-        for inside in row.bodies:
-            yield from _places_in(inside)
+            wanted.setdefault(row.place.file, set()).add(row.place.line)
+    return {file: text for file, at in wanted.items() if (text := _around(file, at))}
 
 
 def _around(file: str, wanted: set[int]) -> dict[int, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from malleable.inspection.show import listing
-from malleable.inspection.show.page import html
+from malleable.inspection.show.page import fragment, html
 from malleable.inspection.show.rows import lines
 from malleable.inspection.show.rows.aligned import MARKS, Change
 from malleable.inspection.show.rows.outline import Body
@@ -92,7 +92,7 @@ class Shown:
         return listing.written(html.page(self), path)
 
     def _repr_html_(self) -> str:
-        return html.fragment(self)
+        return fragment.of_shown(self)
 
 
 class Totals(NamedTuple):
@@ -144,4 +144,4 @@ class Difference:
         return listing.written(html.diff_page(self), path)
 
     def _repr_html_(self) -> str:
-        return html.diff_fragment(self)
+        return fragment.of_difference(self)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from malleable.errors import MalleableError
 from malleable.inspection.files.format import types
 from malleable.inspection.files.format.program import Body, Equation, Number, Ref
-from malleable.inspection.source.layout import atom
+from malleable.inspection.source.layout import atom, pack
 from malleable.inspection.source.values import spell, spell_mesh_of
 
 
@@ -42,11 +42,6 @@ def has_bodies(eqn: Equation) -> bool:
 def arrays(eqn: Equation) -> list[str]:
     """The operands as arrays: a function may do with them what only arrays can."""
     return list(map(atom, eqn.ins))
-
-
-def _pack(names: list[str]) -> str:
-    """One value alone, several as a tuple."""
-    return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
 def _bound(function: str, body: Body, consts: list[str]) -> str:
@@ -113,10 +108,10 @@ def _scan(eqn, name, body):
     n, m = p["consts"], p["consts"] + p["carry"]
     function = name(p["body"], Role("step", n, p["carry"]))
     step = _bound(function, body(p["body"]), args[:n])
-    xs = _pack(args[m:]) if args[m:] else "None"
+    xs = pack(args[m:]) if args[m:] else "None"
     told = [f"length={p['length']}"] * (not args[m:])
     told += ["reverse=True"] * p["reverse"] + [f"unroll={p['unroll']}"] * (p["unroll"] != 1)
-    return f"lax.scan({', '.join([step, _pack(args[n:m]), xs, *told])})"
+    return f"lax.scan({', '.join([step, pack(args[n:m]), xs, *told])})"
 
 
 def _test_type(test: Body) -> str:
@@ -134,7 +129,7 @@ def _while(eqn, name, body):
     if types.parse(_test_type(body(p["test"]))).shape:  # of vmap: each example has its own test
         step = f"lambda state: _where({test}(state), {step}(state), state)"
         test = f"lambda state: jnp.any({test}(state))"
-    return f"lax.while_loop({test}, {step}, {_pack(args[m:])})"
+    return f"lax.while_loop({test}, {step}, {pack(args[m:])})"
 
 
 # ---------------------------------------------------------------- derivatives
@@ -207,7 +202,7 @@ def _reduce(eqn, name, body):
     if n > 1:
         combine = f"lambda _x, _y: {combine}(*_x, *_y)"
     rest = [spell(p[key]) for key in p if key != "body"]
-    told = [_pack(args[:n]), _pack(args[n:]), combine, *rest]
+    told = [pack(args[:n]), pack(args[n:]), combine, *rest]
     return f"lax.{eqn.operation}({', '.join(told)})"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from malleable.inspection import places
 from malleable.inspection.show.page.located import located
 from malleable.inspection.show.rows.aligned import Change
+from malleable.inspection.show.rows.lines import equations
 from malleable.inspection.show.rows.outline import Body, Named, Row
 
 _MOST = 500  # equations that are written out: a notebook keeps all of this in its file
@@ -39,7 +40,7 @@ def of_shown(shown: Any) -> str:
     parts = [_STYLE, '<div class="malleable">', f"<b>{_text(shown.name)}</b>"]
     for stage in shown.stages:
         first = bool(stage.body) and seen is None
-        head = f": {_many(stage.size)}" if stage.body else ""
+        head = f": {equations(stage.size)}" if stage.body else ""
         head += f", {stage.before:,} before" if stage.before is not None else ""
         parts.append(f"<details{' open' * first}><summary><b>{_text(stage.name)}</b>")
         parts.append(f"{head}</summary>")
@@ -96,7 +97,7 @@ def _row(row: Row, room: _Room) -> Iterator[str]:
         return
     size = sum(body.size for body in row.bodies)
     yield f"<details{' open' * (size <= _UNFOLDED)}><summary>{_equation(row)}"
-    yield f' <span class="m-at">{_many(size)}</span></summary>'
+    yield f' <span class="m-at">{equations(size)}</span></summary>'
     for body in row.bodies:
         yield f"<p><i>{_text(body.role)}</i></p>" if row.bodies[1:] else ""
         yield from _body(body, room)
@@ -106,7 +107,7 @@ def _row(row: Row, room: _Room) -> Iterator[str]:
 def _changes(changes: Iterable[Change], room: _Room) -> Iterator[str]:
     last = None
     for change in changes:
-        if change.mark == "kept" and not any(_moved(inner) for _, inner in change.inner):
+        if not change.is_moved:
             continue
         if not room.take():
             yield _CUT
@@ -120,15 +121,11 @@ def _changes(changes: Iterable[Change], room: _Room) -> Iterator[str]:
         for mark, text in texts if both else [(change.mark, change.now or change.was)]:
             sign = _SIGNS.get(mark, "  ")
             yield f'<p class="m-{mark}">{sign}{_text(text)}</p>'
-        if any(_moved(inner) for _, inner in change.inner):
+        if any(c.is_moved for _, inner in change.inner for c in inner):
             yield "<details open><summary>inside</summary>"
             for _, inner in change.inner:
                 yield from _changes(inner, room)
             yield "</details>"
-
-
-def _moved(changes: Iterable[Change]) -> bool:
-    return any(c.mark != "kept" or any(_moved(i) for _, i in c.inner) for c in changes)
 
 
 def _lines(stage: Any) -> Iterator[str]:
@@ -166,10 +163,6 @@ def _named_html(named: tuple[Named, ...]) -> str:
 
 def _more(things: Sequence) -> str:
     return f' <span class="m-at">+{len(things) - _FEW}</span>' if things[_FEW:] else ""
-
-
-def _many(n: int) -> str:
-    return f"{n:,} equation" + "s" * (n != 1)
 
 
 def _text(text: str) -> str:

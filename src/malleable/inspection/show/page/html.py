@@ -8,7 +8,6 @@ import re
 from typing import Any
 
 from malleable.inspection.places import own
-from malleable.inspection.show.page import fragment as fragments
 from malleable.inspection.show.page.located import located
 from malleable.inspection.show.page.packing import Packer, as_script
 
@@ -59,16 +58,6 @@ def diff_page(difference: Any) -> str:
         "changes": packer.changes(difference.changes, whole=True),
     }
     return _filled_template(f"{old} and {new}", {"difference": packed}, packer, difference)
-
-
-def fragment(shown: Any) -> str:
-    """The outline of what `show` gave, for a page that is there already: no script, own style."""
-    return fragments.of_shown(shown)
-
-
-def diff_fragment(difference: Any) -> str:
-    """The same of what `diff` gave: the equations that are not as they were."""
-    return fragments.of_difference(difference)
 
 
 def _filled_template(title, data, packer, result) -> str:

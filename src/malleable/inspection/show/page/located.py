@@ -71,6 +71,15 @@ def _place(file, name, line, column, end_line=None, end_column=None) -> Place:
 
 
 def _of_xla(text: str) -> Located:
+    lines, frames = apart(text)
+    return [
+        (_METADATA.sub("", line), frames.of(said[1]) if (said := _METADATA.search(line)) else ())
+        for line in lines
+    ]
+
+
+def apart(text: str) -> tuple[list[str], "Frames"]:
+    """A text of XLA without the tables at its head, and the frames that these tell."""
     tables: dict[str, dict[int, str]] = {}
     found, table = [], None
     for line in text.splitlines():
@@ -81,14 +90,10 @@ def _of_xla(text: str) -> Located:
         else:
             found.append(line)
             table = table if not line else None
-    read = _Frames(tables)
-    return [
-        (_METADATA.sub("", line), read.of(said[1]) if (said := _METADATA.search(line)) else ())
-        for line in found
-    ]
+    return found, Frames(tables)
 
 
-class _Frames:
+class Frames:
     """The frames that numbers in the text of XLA stand for."""
 
     def __init__(self, tables: dict[str, dict[int, str]]):

@@ -82,7 +82,7 @@ class Packer:
 
         Without `whole`, only their number takes the place of a run.
         """
-        moved, packed = [_moved(change) for change in changes], []
+        moved, packed = [change.is_moved for change in changes], []
         near = [any(moved[max(0, i - _AROUND) : i + _AROUND + 1]) for i in range(len(moved))]
         for shown, run in itertools.groupby(zip(near, changes, strict=True), lambda x: x[0]):
             rows = [change for _, change in run]
@@ -168,11 +168,6 @@ def as_script(data: Any) -> tuple[str, str]:
         return "application/json", text
     packed = zlib.compress(text.encode(), 9)
     return "application/zlib", base64.b64encode(packed).decode()
-
-
-def _moved(change: Change) -> bool:
-    """Whether something was changed here or inside."""
-    return change.mark != "kept" or any(_moved(c) for _, inner in change.inner for c in inner)
 
 
 def _changed_equations(change: Change) -> int:

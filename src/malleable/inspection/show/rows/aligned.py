@@ -60,6 +60,11 @@ class Change:
             inside = sum(body.size for body in self.row.bodies)
             yield "kept" if self.mark == "changed" else self.mark, inside
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether something was changed here or inside."""
+        return any(change.mark != "kept" for change in self.all())
+
     def all(self) -> Iterator["Change"]:
         """This, and what became of what is inside, in program order."""
         yield self
