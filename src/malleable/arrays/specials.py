@@ -465,7 +465,7 @@ def _if_traced(fun):
     return call
 
 
-def _called(*functions) -> dict[Any, Any]:
+def _by_name(*functions) -> dict[Any, Any]:
     """{function of NumPy: what stands for it}, by name."""
     return {getattr(np, fun.__name__): fun for fun in functions if hasattr(np, fun.__name__)}
 
@@ -474,8 +474,8 @@ _OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
     **{f: _reshaping(f) for f in (np.squeeze, np.expand_dims)},
-    **_called(copyto, fill_diagonal, putmask, place, put, put_along_axis, nan_to_num, reshape),
-    **_called(flip, rot90, unstack, matrix_transpose, real, imag, iscomplexobj, isrealobj, copy),
+    **_by_name(copyto, fill_diagonal, putmask, place, put, put_along_axis, nan_to_num, reshape),
+    **_by_name(flip, rot90, unstack, matrix_transpose, real, imag, iscomplexobj, isrealobj, copy),
     **{f: _method(f.__name__) for f in (np.transpose, np.ravel, np.swapaxes)},
     np.fliplr: lambda m: flip(m, 1),
     np.flipud: lambda m: flip(m, 0),
@@ -485,8 +485,8 @@ _OF_BOXES: dict[Any, Any] = {
     np.argmin: _of_complex(False),
 }
 _OF_TRACED = {
-    **_called(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
-    **_called(choose, poly, apply_over_axes, partition, argpartition),
+    **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
+    **_by_name(choose, poly, apply_over_axes, partition, argpartition),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), array_str),
     np.lib.stride_tricks.sliding_window_view: sliding_window_view,
 }
@@ -495,7 +495,7 @@ _UNSIZED = (
     *(np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all),
 )
 SPECIAL: dict[Any, Any] = {
-    **_called(shape, ndim, size, where, compress, clip, broadcast_arrays, einsum),
+    **_by_name(shape, ndim, size, where, compress, clip, broadcast_arrays, einsum),
     **{f: _at_least(f) for f in (np.atleast_1d, np.atleast_2d, np.atleast_3d)},
     **{f: _on_types(f) for f in (np.result_type, np.can_cast, np.min_scalar_type)},
     **{f: _unsized(f) for f in _UNSIZED},

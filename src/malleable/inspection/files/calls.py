@@ -110,13 +110,6 @@ def _spell_path(path, positional: list[str]) -> str:
     return name + jax.tree_util.keystr(tuple(rest))
 
 
-def type_of(x) -> str:
-    """The type of an argument as text."""
-    if isinstance(x, jax.ShapeDtypeStruct):
-        return types.unparse(compat.array_type(x.shape, x.dtype, getattr(x, "weak_type", False)))
-    return types.unparse(jax.typeof(x))
-
-
 def describe_arguments(given: Given) -> Any:
     """The pytree of arguments, without their types."""
     traced = iter(given.traced)

@@ -18,10 +18,6 @@ def stacked(fun, eqn, count=1):
     return fun
 
 
-def is_complex(eqn) -> bool:
-    return jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating)
-
-
 @rule("cholesky")
 def cholesky(eqn):
     """Column by column, from the left. NaN where the matrix is not positive definite, as in JAX."""

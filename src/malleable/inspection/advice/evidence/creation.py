@@ -68,9 +68,9 @@ def _record(kind: str, result: Any, args: tuple, kwargs: dict) -> None:
         frame = frame.f_back
     if frame is not None and not getattr(_paused, "now", False):
         place = place_of(frame.f_code, frame.f_lasti)
-        funs = tuple(_weak(fun) for fun in args if callable(fun))
+        funs = tuple(weak(fun) for fun in args if callable(fun))
         options = {name: kwargs[name] for name in _OPTIONS & kwargs.keys()}
-        _made.append(Made(kind, place, funs, _weak(result), options))
+        _made.append(Made(kind, place, funs, weak(result), options))
 
 
 def _is_of_nnx(frame) -> bool:
@@ -78,7 +78,8 @@ def _is_of_nnx(frame) -> bool:
     return f"{os.sep}nnx{os.sep}transforms{os.sep}" in frame.f_code.co_filename
 
 
-def _weak(fun) -> Callable[[], Any]:
+def weak(fun) -> Callable[[], Any]:
+    """A reference to a function, where it can have one."""
     try:
         return weakref.ref(fun)  # a strong one would keep the tracers alive that it closes over
     except TypeError:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from malleable.inspection.advice.evidence.wording import kind
+from malleable.inspection.advice.evidence.wording import is_leaf, kind
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ def differences(left: Any, right: Any, *, prefix: bool = False, path: str = "") 
             yield from differences(child, known[key], prefix=prefix, path=path + key)
 
 
-def is_leaf(tree: Any) -> bool:
-    """Whether JAX sees one leaf here, and no container."""
-    return tree is not None and jax.tree_util.all_leaves([tree])
+def differ(one: Any, other: Any) -> bool:
+    """Whether two types are of another shape or dtype."""
+    return tuple(one.shape) != tuple(other.shape) or one.dtype != other.dtype
 
 
 def children(tree: Any) -> list[tuple[str, Any]]:

@@ -69,17 +69,18 @@ def structure(tree: Any) -> str:
     >>> structure((1, {"a": [2, 3]})), structure((1,)), structure(1)
     ("(*, {'a': [*, *]})", '(*,)', 'one array')
     """
-    return "one array" if jax.tree.structure(tree).num_leaves == 1 and _is_leaf(tree) else _s(tree)
+    return "one array" if jax.tree.structure(tree).num_leaves == 1 and is_leaf(tree) else _s(tree)
 
 
-def _is_leaf(tree) -> bool:
-    return jax.tree_util.all_leaves([tree])
+def is_leaf(tree: Any) -> bool:
+    """Whether JAX sees one leaf here, and no container."""
+    return tree is not None and jax.tree_util.all_leaves([tree])
 
 
 def _s(tree) -> str:
     if tree is None:
         return "None"
-    if _is_leaf(tree):
+    if is_leaf(tree):
         return "*"
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{k!r}: {_s(v)}" for k, v in tree.items()) + "}"

@@ -11,9 +11,16 @@ import jax
 from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import creation, sources, tried
-from malleable.inspection.advice.evidence.differences import children, differences, is_leaf
+from malleable.inspection.advice.evidence.differences import children, differences
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.evidence.wording import kind, leaves, listed, of_type, shape_of
+from malleable.inspection.advice.evidence.wording import (
+    is_leaf,
+    kind,
+    leaves,
+    listed,
+    of_type,
+    shape_of,
+)
 from malleable.inspection.advice.hint import Advice, Way
 
 MOST = 4  # arguments, of which all ways to map some of them are tried

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, sources, syntax, tried
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
-from malleable.inspection.advice.evidence.differences import differences
+from malleable.inspection.advice.evidence.differences import differ, differences
 from malleable.inspection.advice.evidence.fitting import fitted
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
@@ -72,7 +72,7 @@ def _outputs(trouble: Trouble, choice: _Choice) -> Said | None:
         place = end[1] if end else None
         return Said(what + begins, way, place or caller.place)
     pairs = list(zip(leaves(left, ""), leaves(right, ""), strict=True))
-    changed = [(i, p, a, b) for i, ((p, a), (_, b)) in enumerate(pairs) if _differ(a, b)]
+    changed = [(i, p, a, b) for i, ((p, a), (_, b)) in enumerate(pairs) if differ(a, b)]
     if not changed or "manual axis" in (held.differences or ""):
         return None
     number, path, a, b = changed[0]
@@ -121,10 +121,6 @@ def _made(fun: Any, program: Any, number: int, path: str):
         return piece
     made = bodies.maker(program, number) if program is not None else None
     return (None, made) if made is not None else None
-
-
-def _differ(a: Any, b: Any) -> bool:
-    return tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype
 
 
 def _odd(one: Any, other: Any, a: Any, b: Any) -> int:

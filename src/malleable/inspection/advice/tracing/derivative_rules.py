@@ -10,11 +10,11 @@ import jax
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
-from malleable.inspection.advice.evidence.differences import Difference, differences, is_leaf
+from malleable.inspection.advice.evidence.differences import Difference, differences
 from malleable.inspection.advice.evidence.fitting import closed, fitted, gathered
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.evidence.wording import kind, listed, of_type, structure
+from malleable.inspection.advice.evidence.wording import is_leaf, kind, listed, of_type, structure
 
 
 def _function(trouble: Trouble, kind_of_rule: str) -> Any:

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, sources, syntax, tried
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
-from malleable.inspection.advice.evidence.differences import differences
+from malleable.inspection.advice.evidence.differences import differ, differences
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
@@ -76,7 +76,7 @@ def _carry(trouble: Trouble, loop: _Loop) -> Said | None:
         return _structure(found, fun, root, outer.name, start, end, begins, caller)
     program = step.held.program
     pairs = zip(leaves(start, ""), leaves(end, ""), strict=True)
-    changed = [(i, a, b) for i, (a, b) in enumerate(pairs) if _differ(a[1], b[1])]
+    changed = [(i, a, b) for i, (a, b) in enumerate(pairs) if differ(a[1], b[1])]
     if not changed or "manual axis" in trouble.text or "pcast" in trouble.text:
         return None
     number, (path, old), (_, new) = changed[0]
@@ -111,7 +111,7 @@ def _swapped(outer: Step, start, begins: str) -> Said | None:
     first, second = map(ast.unparse, value.elts)
     name = sources.name_of(fun)
     made = outer.held.ys.unflatten() if outer.held.ys is not None else None
-    if any(differences(start, made)) or any(map(_differ, *map(jax.tree.leaves, (start, made)))):
+    if any(differences(start, made)) or any(map(differ, *map(jax.tree.leaves, (start, made)))):
         return None
     what = f"{name} returns `{first}` where the carry is expected, and then `{second}`, which has "
     what += f"the structure of the carry, {structure(start)}; lax.scan takes (carry, y){begins}"
@@ -174,10 +174,6 @@ def _structure(found, fun, root, loop, start, end, begins, caller) -> Said:
     elif not ways:
         ways = [f"return {kind(found.left)} for it, or start with {kind(found.right)}"]
     return Said(what + begins, "; or ".join(ways), place or caller.place)
-
-
-def _differ(old: Any, new: Any) -> bool:
-    return tuple(old.shape) != tuple(new.shape) or old.dtype != new.dtype
 
 
 def _ways(old, new, init: ast.expr | None, path: str, expression: str) -> str:

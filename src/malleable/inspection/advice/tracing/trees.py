@@ -9,10 +9,17 @@ from typing import Any
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
-from malleable.inspection.advice.evidence.differences import children, differences, is_leaf
+from malleable.inspection.advice.evidence.differences import children, differences
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.evidence.wording import a, is_jitted, kind, leaves, of_type
+from malleable.inspection.advice.evidence.wording import (
+    a,
+    is_jitted,
+    is_leaf,
+    kind,
+    leaves,
+    of_type,
+)
 
 # ---------------------------------------------------------------- tree.map
 

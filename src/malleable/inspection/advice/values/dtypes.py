@@ -124,7 +124,7 @@ def _unsupported(found, node, known) -> tuple[str, str] | None:
         return None
     one = odd[0]
     others = [other for other in known if other is not one and hasattr(other.value, "dtype")]
-    what = f"`{one.name}` is {_kind(one.value)}"
+    what = f"`{one.name}` is {kind(one.value)}"
     what += f" and {_shown(others[:1])}" if others else ""
     what += ": arithmetic needs arrays and numbers"
     if one.value is None:
@@ -145,10 +145,6 @@ def _unsupported(found, node, known) -> tuple[str, str] | None:
 
 def _number(x: Any) -> bool:
     return x is MISSING or isinstance(x, bool | int | float | complex | np.generic)
-
-
-def _kind(x: Any) -> str:
-    return "None" if x is None else kind(x)
 
 
 def _same(found, node, known) -> tuple[str, str] | None:
@@ -241,7 +237,7 @@ def _not_array(found, node, known) -> tuple[str, str] | None:
         return None
     one = odd[0]
     name = text(node.func) if isinstance(node, ast.Call) else "this"
-    what = f"`{one.name}` is {_kind(one.value)}; {name} takes arrays"
+    what = f"`{one.name}` is {kind(one.value)}; {name} takes arrays"
     if isinstance(one.value, list | tuple):
         return what, f"write {name}(jnp.asarray({one.name})), or jnp.stack for a list of arrays"
     return what, "pass an array"

@@ -70,10 +70,6 @@ def _formatted(node: ast.AST, words: str) -> Need | None:
     return Need(node, "formatting needs the value of", (way,))
 
 
-def _around(node: ast.AST, kind: type) -> Any:
-    return next((n for n in (node, *sources.parents(node)) if isinstance(n, kind)), None)
-
-
 def _args(call: ast.Call) -> tuple[ast.AST, ...]:
     return (*call.args, *(keyword.value for keyword in call.keywords))
 
@@ -127,7 +123,7 @@ def _some(items: Any) -> list:
 
 
 def _number(node: ast.AST, step: Step, words: str) -> Need | None:
-    call = _around(node, ast.Call)
+    call = sources.around(node, ast.Call)
     if call is None:
         return None
     name, given, args = text(call.func), ", ".join(map(text, call.args)), _args(call)
@@ -174,11 +170,9 @@ def _shaped(call: ast.Call) -> str:
 
 def _is_from_math(function, name: str) -> bool:
     module = getattr(function, "__module__", "")
-    return function is not MISSING and (module in ("math", "cmath") or _math(name) is function)
-
-
-def _math(name: str):
-    return getattr(math, name, None)
+    return function is not MISSING and (
+        module in ("math", "cmath") or getattr(math, name, None) is function
+    )
 
 
 def _is_numpy(function) -> bool:
@@ -201,7 +195,7 @@ def _numpy(node: ast.AST, step: Step) -> Need:
         return _store(node, step)
     if isinstance(node, ast.Subscript):
         return _item(node, step)
-    call = _around(node, ast.Call)
+    call = sources.around(node, ast.Call)
     inside = isinstance(node, ast.Call) or call is None or not isinstance(node, ast.BinOp)
     if call is None or not inside:
         way = "make arrays of JAX of the NumPy arrays first, with jnp.asarray"
@@ -272,7 +266,7 @@ def _store(node: ast.Subscript, step: Step) -> Need:
 
 
 def _mask(node: ast.AST) -> Need | None:
-    item = _around(node, ast.Subscript)
+    item = sources.around(node, ast.Subscript)
     if item is None:
         return None
     array, mask = text(item.value), text(item.slice)
@@ -304,7 +298,7 @@ def _reduced(item: ast.Subscript, mask: str) -> Iterator[str | Rewrite]:
 
 
 def _slice(node: ast.AST) -> Need | None:
-    item = _around(node, ast.Subscript)
+    item = sources.around(node, ast.Subscript)
     if item is None:
         return None
     array = text(item.value)
@@ -334,7 +328,7 @@ def _slices(index: ast.expr) -> Iterator[tuple[int, ast.Slice]]:
 
 
 def _elements(node: ast.AST) -> Need:
-    loop = _around(node, ast.For)
+    loop = sources.around(node, ast.For)
     at = loop.iter if loop is not None else node
     name = text(at)
     way = f"pass an array with an axis, or write jnp.atleast_1d({name})"

@@ -108,7 +108,7 @@ def in_vain(name: str, kind: str, run: Run, call: Place | None) -> Advice:
     what += "has its shape and dtype, so that nothing can use its memory"
     what += f"\n  it is called at {here(call)}" if call and made and call != made else ""
     hint = f"take `{name}` out of donate_argnums / donate_argnames, or return a {kind} that takes "
-    return Advice(what, running.spelled(made or call), f"{hint}its place")
+    return Advice(what, here(made or call), f"{hint}its place")
 
 
 def is_deleted(x) -> bool:

@@ -24,6 +24,7 @@ from malleable.core.interpret import Rulebook
 from malleable.core.interpret import run as interpret
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence.trouble import here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
@@ -115,7 +116,7 @@ def advice(site: Site, count: int, bad: int, size: int) -> Advice:
         what = f"a slice of `{base}` starts at {asked}, where it no longer fits: the axis has size "
         what += f"{size}{many}; JAX moves the start back, silently"
         hint = f"pad `{base}`, or clip the start yourself if that is what you mean"
-        return Advice(what, running.spelled(site.place), hint)
+        return Advice(what, here(site.place), hint)
     outcome = "drops the write" if writes else _reads(site.eqn)
     subject = f"`{index}` is {asked}, outside"
     if _several(node):
@@ -131,7 +132,7 @@ def advice(site: Site, count: int, bad: int, size: int) -> Advice:
     else:
         how = f"{base}.at[{index}].get(mode="
     hint = f'correct the index, or say what shall happen: {how}"clip") or mode="{other}"'
-    return Advice(what, running.spelled(site.place), hint)
+    return Advice(what, here(site.place), hint)
 
 
 def _several(node: ast.expr) -> bool:

@@ -17,6 +17,7 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence.trouble import here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
@@ -182,7 +183,7 @@ def inside(first: Use, second: Use) -> Advice:
         what += f"step draws the same numbers ({_how(first.place)})"
         hint = f"use jax.random.fold_in({name}, i) with the number of the step, or scan over "
         hint += f"jax.random.split({name}, {first.loop})"
-        return Advice(what, running.spelled(second.place), hint)
+        return Advice(what, here(second.place), hint)
     if first.place == second.place and first.chain != second.chain:
         return through(name, first, second)
     return twice(name, first.place, second.place)
@@ -202,7 +203,7 @@ def through(name: str, first: Use, second: Use) -> Advice:
     what += f"random bits from it ({_how(second.place)} at {places.spell(second.place)})"
     hint = f"give each a key of its own: k1, k2 = jax.random.split({name}); or "
     hint += f"jax.random.fold_in({name}, n) with another n for each"
-    return Advice(what, running.spelled(two), hint)
+    return Advice(what, here(two), hint)
 
 
 def twice(name: str, first: Place, second: Place) -> Advice:
@@ -218,7 +219,7 @@ def twice(name: str, first: Place, second: Place) -> Advice:
     new = f"{name}, sub" if name.isidentifier() else "new, sub"
     hint = f"split it first, `{new} = jax.random.split({name})`, and use `sub` here; or "
     hint += f"jax.random.fold_in({name}, n) with another n for each use"
-    return Advice(what, running.spelled(second), hint)
+    return Advice(what, here(second), hint)
 
 
 def _how(place: Place) -> str:

@@ -12,7 +12,7 @@ from malleable.compat import frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
-from malleable.inspection.advice.watching import running, storms
+from malleable.inspection.advice.watching import donations, running, storms
 from malleable.inspection.debugging.nonfinite import Finding, first_nonfinite
 
 _WAYS = re.compile(r"where|eps|clip|maximum|minimum|softmax|finfo")
@@ -131,16 +131,14 @@ def calls(trouble: Trouble) -> Iterator[tuple[Callable, tuple, dict]]:
         if not callable(fun) or not isinstance(args, tuple) or not isinstance(kwargs, dict):
             continue
         leaves = jax.tree.leaves((args, kwargs))
-        if any(isinstance(x, compat.Tracer) for x in leaves) or any(map(is_gone, leaves)):
+        if any(isinstance(x, compat.Tracer) for x in leaves) or any(
+            map(donations.is_deleted, leaves)
+        ):
             continue
         yield without_statics(trouble, fun, args, kwargs)
 
 
 _CALLS = (*frames.RERAISE, *frames.CACHE_MISS, *frames.NAN_CHECK)
-
-
-def is_gone(x) -> bool:
-    return isinstance(x, compat.HostArray) and x.is_deleted()
 
 
 def without_statics(trouble: Trouble, fun, args, kwargs) -> tuple[Callable, tuple, dict]:

@@ -26,7 +26,7 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.errors import HEADER, AdviceWarning
 from malleable.inspection import places
-from malleable.inspection.advice.evidence.trouble import here, place_of
+from malleable.inspection.advice.evidence.trouble import place_of
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import direct
 
@@ -288,8 +288,3 @@ def warn(advice: Advice, place: Place | None) -> None:
         warnings.warn(text, AdviceWarning, stacklevel=2)
     else:
         warnings.warn_explicit(text, AdviceWarning, place.file, place.line)
-
-
-def spelled(place: Place | None) -> str:
-    """`file.py:12 in fun: source text`."""
-    return here(place)

@@ -8,6 +8,7 @@ import numpy as np
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence.trouble import here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import indices, running
 from malleable.inspection.advice.watching.running import Observer, Run
@@ -53,7 +54,7 @@ class Truncations(Observer):
         asked, given = np.dtype(asked).name, np.dtype(given).name
         what = f"{asked} is asked for, and JAX makes {given} of it: 64-bit types are off"
         hint = f"write {given} if that is enough; else {_WIDE}"
-        running.warn(Advice(what, running.spelled(place), hint), place)
+        running.warn(Advice(what, here(place), hint), place)
 
     def converted(self, given, kept, caller):
         place = running.place_in(caller)
@@ -84,7 +85,7 @@ def converts(base: str, value: str, given, kept, place: Place) -> Advice:
     what += f"it to {kept}{lost}"
     hint = f"make `{base}` an array of {given}, {base}.astype(jnp.{given}); or convert what is "
     hint += f"written, jnp.asarray({value}, jnp.{kept}), if that is meant"
-    return Advice(what, running.spelled(place), hint)
+    return Advice(what, here(place), hint)
 
 
 def advice(name: str, dtype: str, value, becomes, place: Place) -> Advice:
@@ -93,7 +94,7 @@ def advice(name: str, dtype: str, value, becomes, place: Place) -> Advice:
     what += f"{becomes} of it, silently"
     check = f"np.iinfo('{narrow}')" if narrow != "float32" else "np.finfo('float32').max"
     hint = f"{_WIDE}; or keep the numbers within {check}"
-    return Advice(what, running.spelled(place), hint)
+    return Advice(what, here(place), hint)
 
 
 def is_wide(x) -> bool:

@@ -4,7 +4,6 @@ import functools
 import inspect
 import re
 import types
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +13,9 @@ import numpy as np
 
 from malleable.compat import Place, frames
 from malleable.inspection import places
+from malleable.inspection.advice.evidence import creation
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
-from malleable.inspection.advice.evidence.trouble import Step, Trouble
+from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
@@ -102,7 +102,7 @@ def advice(history: History) -> Advice:
     made, name = history.made, history.name
     what = f"{name} ({places.spell(history.defined)}) was compiled {len(made)} times: "
     changed, hint = changes(made)
-    return Advice(what + changed, running.spelled(history.caller), hint)
+    return Advice(what + changed, here(history.caller), hint)
 
 
 def changes(made: list[Compilation]) -> tuple[str, str]:
@@ -259,15 +259,7 @@ def compilation(run: Run, before: list[Compilation]) -> Compilation:
     name = type(owner).__name__ if owner is not None else ""
     which = next((m.which for m in before if m.fun() is run.fun), len(before))
     inner = held(run.fun)
-    return Compilation(weak(run.fun), which, name, types, statics, inner, tuple(types))
-
-
-def weak(fun) -> Callable[[], Any]:
-    """A reference that does not keep what a function closes over."""
-    try:
-        return weakref.ref(fun)
-    except TypeError:
-        return lambda: None
+    return Compilation(creation.weak(run.fun), which, name, types, statics, inner, tuple(types))
 
 
 def described(x) -> str:
