@@ -328,6 +328,17 @@ def test_documents_that_are_packed_into_a_sequence():
     assert_row_by_row(f, (draw(T, D), jnp.array([0, 0, 0, 1, 1, 1, 2, 2])))
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+def test_keys_of_groups_of_heads(repeated):
+    def f(x):
+        q, k, v = ((x @ draw(D, n * 2, seed=n)).reshape(1, T, n, 2) for n in (4, 2, 2))
+        if repeated:
+            k, v = jnp.repeat(k, 2, axis=2), jnp.repeat(v, 2, axis=2)
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True)[0].reshape(T, -1)
+
+    assert_row_by_row(f, draw(T, D))
+
+
 def test_a_batch_whose_rows_are_merged_for_a_dense_layer():
     w1, w2 = draw(D, 2 * D), draw(2 * D, D)
 

@@ -140,7 +140,7 @@ def _window(p, shape):
 
 
 def _broadcast(p, ins, out, known):
-    pairs = zip(ins[0], p["broadcast_dimensions"], strict=True)
+    pairs = zip(ins[0], map(int, p["broadcast_dimensions"]), strict=True)  # vmap gives NumPy's
     return [[Along(d) if n == out[d] else ALL for n, d in pairs], *([] for _ in ins[1:])]
 
 
