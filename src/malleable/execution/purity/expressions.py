@@ -46,8 +46,9 @@ _SHAPE = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nbytes", "wea
 _ARRAY_METHODS = frozenset(n for n in dir(jax.Array) if not n.startswith("_")) | {
     "at", "add", "set", "multiply", "mul", "divide", "power", "min", "max", "apply", "get",
 }  # fmt: skip
-_ASKS_NAMES = "get items keys values index count copy _replace _asdict split join"
+_ASKS_NAMES = "get items keys values copy _replace _asdict split join"
 _ASKS = frozenset(_ASKS_NAMES.split())
+_FOUND = ("count", "index")  # of a list: numbers of Python's
 _AMBIGUOUS_NAMES = "add append apply copy_to_host_async delete fill insert put set sort"
 _AMBIGUOUS = frozenset(_AMBIGUOUS_NAMES.split())
 _FUNCTIONS = frozenset(n for n, f in vars(jax.numpy).items() if callable(f) and n[0] != "_")
@@ -376,6 +377,9 @@ def method(node, function, args, scope):
     base = name(of, scope, False) if isinstance(of, ast.Name) else expression(of, scope)
     if base == NUMPY or (NUMPY in args and base == NUMBER):
         raise Stays("numpy", "NumPy computes this")
+    if attr in _FOUND and base in (MADE, ARRAY, UNKNOWN):
+        scope.scalars = True
+        return SCALAR
     if base == MADE:
         _refuse_scalars(args)
         keep(of, gives_theirs(node, scope), scope)
