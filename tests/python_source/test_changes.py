@@ -550,6 +550,15 @@ def test_optimize_finds_the_arguments_of_each_call():
     assert "once per signature" in note.what and "`traces" in note.why
 
 
+def test_what_jax_binds_anew_in_its_own_wrappers_leaves_no_note():
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh, spec = jax.make_mesh((1,), ("d",), auto), jax.sharding.PartitionSpec("d")
+    mapped = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=spec, out_specs=spec)
+    with listen() as heard:
+        assert optimize(mapped)(jnp.ones(2)).tolist() == [2, 2]
+    assert not heard
+
+
 def test_optimize_knows_one_argument_from_two_equal_ones():
     def f(a, b, x):
         a["w"] = a["w"] + x

@@ -581,11 +581,13 @@ def _reached(fun) -> Iterator[tuple[Any, Place]]:
     elif isinstance(fun, types.FunctionType):
         code = fun.__code__
         yield vars(fun), _root(vars(fun), fun.__name__)
+        mine = compat.is_users(code.co_filename)
         for name, cell in zip(code.co_freevars, fun.__closure__ or (), strict=True):
-            yield cell, _root(cell, name)
+            for x in (cell,) if mine else contents(cell).values():  # JAX may bind its own anew
+                yield x, _root(x, name)
         for x in (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values()):
             yield x, _root(x, f"a default of {fun.__name__}")
-        if compat.is_users(code.co_filename):
+        if mine:
             scope = _Globals(fun.__globals__, _global_names(code))
             yield scope, _root(scope, "")
             cells = [contents(cell).get("") for cell in fun.__closure__ or ()]
