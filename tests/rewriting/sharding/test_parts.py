@@ -207,3 +207,24 @@ def test_constants_and_layouts_of_an_explicit_mesh_fit_inside(p):
     loss = lambda x: jnp.mean((jnp.sin(x) / 3 * 2) ** 2)
     with jax.set_mesh(mesh):
         check(jax.grad(loss), mal.optimize(jax.grad(loss), p), x)
+
+
+@pytest.mark.parametrize("spec", [(), ("data",)])
+def test_masks_that_a_loop_over_layers_draws_are_taken_in_steps(spec):
+    def loss(ws, x, key):
+        def layer(x, drawn):
+            w, key = drawn
+            kept = jax.random.bernoulli(key, 0.7, x.shape)
+            return x + jnp.where(kept, jnp.tanh(x @ w), 0), (kept, key)
+
+        x, drawn = lax.scan(layer, x, (ws, jax.random.split(key, 3)))
+        return jnp.mean(x**2), drawn
+
+    args = put(rand(0, 3, 8, 8) / 3), put(rand(1, 16, 8), *spec), jax.random.key(3)
+    plain = jax.value_and_grad(loss, has_aux=True)
+    ours = mal.optimize(plain, mal.microbatch(2, argnums=1))
+    (a, (masks, keys)), slope = plain(*args)
+    (b, (our_masks, our_keys)), our_slope = ours(*args)
+    assert (masks == our_masks).all() and (keys == our_keys).all()
+    np.testing.assert_allclose(a, b, rtol=1e-5)
+    np.testing.assert_allclose(slope, our_slope, rtol=1e-4, atol=1e-6)

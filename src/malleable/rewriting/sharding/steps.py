@@ -60,7 +60,8 @@ def in_steps(program: compat.Jaxpr, ins: Sequence[State], n: int, spread: bool) 
 def _phases(program, plan: PartsPlan) -> tuple[list, list, list]:
     """The equations before the loop, those in it with their places, and those behind it."""
     before, inner, after = [], [], []
-    late: set = set()
+    late: set = set()  # what is made behind the loop
+    inside: set = set()  # and in it
     for i, (eqn, step) in enumerate(zip(program.eqns, plan.steps, strict=True)):
         variables = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
         states = [plan.states[v] for v in variables]
@@ -73,10 +74,14 @@ def _phases(program, plan: PartsPlan) -> tuple[list, list, list]:
             ]
             if ended or any(v in late for v in variables):
                 raise Apart("a sum over the batch is used in each of its steps", eqn)
+            inside.update(eqn.outvars)
             inner.append((i, eqn))
         elif SUM in states or any(v in late for v in variables):
             late.update(eqn.outvars)
             after.append(eqn)
+        elif any(v in inside for v in variables):  # whole, beside parts: a mask that a loop draws
+            inside.update(eqn.outvars)
+            inner.append((i, eqn))
         else:
             before.append(eqn)
     return before, inner, after
@@ -97,6 +102,7 @@ def _batch_loop(program, plan: PartsPlan, inner, after, env, n: int, spread: boo
     wanted = [v for v in dict.fromkeys(used) if v in made]
     sums = [v for v in wanted if plan.states[v] == SUM]
     rows = [v for v in wanted if is_part(plan.states[v])]
+    alike = [v for v in wanted if v not in sums and v not in rows]  # the same in each step
     cut = [v for v in raw.invars if is_part(plan.states[v])]
     given = [
         v
@@ -111,22 +117,22 @@ def _batch_loop(program, plan: PartsPlan, inner, after, env, n: int, spread: boo
         local = {v: Local(x, (plan.states[v],)) for v, x in zip(given, wholes, strict=True)}
         local |= {v: Local(x, (plan.states[v],)) for v, x in zip(cut, parts, strict=True)}
         writer.some(inner, local)
-        return [local[v].x for v in sums], [local[v].x for v in rows]
+        return [[local[v].x for v in some] for some in (sums, alike, rows)]
 
     once = jax.checkpoint(body, prevent_cse=False)
 
     def step(totals, x):
         t, parts = x
-        added, stacked = once(t, [env[v] for v in given], parts)
-        return [
-            typed([a + b], [v])[0] for a, b, v in zip(totals, added, sums, strict=True)
-        ], stacked
+        added, same, stacked = once(t, [env[v] for v in given], parts)
+        added = [a + b for a, b in zip(totals[: len(sums)], added, strict=True)]
+        return typed([*added, *same], kept), stacked
 
-    zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in sums]
+    kept = [*sums, *alike]
     xs = [_parts_stacked(env[v], int(plan.states[v]), n, spread) for v in cut]
-    zeros = [compat.match_layout(z, v.aval) for z, v in zip(zeros, sums, strict=True)]
+    zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in kept]
+    zeros = [compat.match_layout(z, v.aval) for z, v in zip(zeros, kept, strict=True)]
     totals, stacked = lax.scan(step, zeros, (lax.iota(jnp.int32, n), xs))
-    found = dict(zip(sums, typed(totals, sums), strict=True))
+    found = dict(zip(kept, typed(totals, kept), strict=True))
     for v, x in zip(rows, stacked, strict=True):
         found[v] = _parts_unstacked(x, int(plan.states[v]), v.aval.shape, spread)
     return found
