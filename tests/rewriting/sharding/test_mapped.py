@@ -180,6 +180,16 @@ def test_sums_of_steps_are_scattered_once(scale, where):
     assert check(plain, ours, *ARGS) == [12, 1]
 
 
+def test_a_scattered_sum_that_takes_memory_behind_the_loop_leaves_a_note():
+    plain = on_devices(
+        lambda w, xs: scattered(lax.pcast(w, "data", to="varying"), xs), True, P("data")
+    )
+    with mal.listen() as notes:
+        check(plain, deferred(plain), *ARGS)
+    (found,) = [note for note in notes if "takes memory" in note.what]
+    assert "1,024 bytes, not 512" in found.why and "test_mapped.py" in found.where
+
+
 def test_rows_that_steps_add_up_are_gathered_once():
     def local(w, xs):
         start = lax.pcast(jnp.ones((8, 16)), "data", to="varying")

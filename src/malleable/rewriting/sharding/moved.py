@@ -15,6 +15,7 @@ from malleable import compat
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
+from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.sharding.parts import ADDED, VARIED, is_number
@@ -39,6 +40,8 @@ def moved_behind(body: compat.Jaxpr) -> compat.Jaxpr:
             if eqn.primitive.name in MOVED and all(eqn is not a.sent for a in found.values()):
                 why = "its result is used in each step"
                 note("a collective stays in a loop", compat.where(eqn), why)
+        for a in found.values():
+            _note_memory(a, view.length)
         if found:
             new = graph.trace(
                 _summing_loop(view, found, node.eqn), node.ins, node, "defer_collectives"
@@ -58,6 +61,14 @@ class Accumulator(NamedTuple):
     add: compat.Eqn
     sent: compat.Eqn
     scaled: tuple[tuple[compat.Eqn, list], ...]
+
+
+def _note_memory(found: Accumulator, steps: int) -> None:
+    """Say what fewer collectives cost, where what is added up is larger than what was."""
+    held, before = (bytes_of(v.aval) for v in (found.sent.invars[0], found.add.outvars[0]))
+    if held > before:
+        why = f"it runs once, not {steps} times; each device adds up {held:,} bytes, not {before:,}"
+        note("a collective moved behind its loop takes memory", compat.where(found.sent), why)
 
 
 def _accumulators(view: compat.Scan) -> dict[int, Accumulator]:
