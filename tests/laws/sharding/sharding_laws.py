@@ -125,6 +125,20 @@ def step_of(name):
             return lambda h, w: clipped(h)
         case "call":
             return lambda h, w: jax.jit(lambda h, w: jnp.sin(h @ w) + h)(h, w)
+        case "placed call":
+            placed = jax.jit(
+                lambda h, w: jnp.sin(h @ w) + h,
+                in_shardings=(on_mesh(None, "data"), on_mesh()),
+                out_shardings=on_mesh(None, "data", "model"),
+            )
+            return lambda h, w: placed(h, w)
+        case "mapped on devices":
+
+            def placed_row(row):
+                return lax.with_sharding_constraint(jnp.tanh(row), on_mesh(None, "model"))
+
+            each_row = jax.vmap(placed_row, in_axes=1, out_axes=1, spmd_axis_name="data")
+            return lambda h, w: each_row(h)
         case "noise":
             return lambda h, w: h + jax.random.normal(jax.random.key(1), h.shape) / 4
         case "dropout":
@@ -142,6 +156,10 @@ def step_of(name):
     raise ValueError(name)
 
 
+def on_mesh(*spec):
+    return NamedSharding(MESHES["auto"], PartitionSpec(*spec))
+
+
 @jax.custom_vjp
 def clipped(x):
     """The identity, whose cotangents are clipped."""
@@ -153,6 +171,7 @@ clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1, 1),))
 STEPS = ["tanh", "norm", "center", "product", "gated", "softmax", "loop", "layers", "branch"]
 STEPS += ["relu", "turn", "attention", "sums", "sort", "scatter", "cut", "take", "filter", "call"]
 STEPS += ["own rule", "noise", "dropout", "mapped", "checkpoint", "until"]
+PLACED = ["placed call", "mapped on devices"]  # on automatic axes only
 ENDS = {
     "mean": lambda h: jnp.mean(h**2),
     "by features": lambda h: (h**2).sum((0, 1)),
@@ -172,6 +191,8 @@ def drawn(seed):
     end = pick.choice(list(ENDS))
     xs, ws = pick.choice(SPECS), pick.choice(WEIGHTS)
     differentiated = pick.random() < 0.5
+    if kind == "auto" and pick.random() < 0.3:
+        names[pick.randrange(len(names))] = pick.choice(PLACED)
     steps = list(map(step_of, names))
 
     def program(x, w):
