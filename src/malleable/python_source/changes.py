@@ -167,7 +167,7 @@ class Watch:
                     outside.append((x, _below(place, key)))
                 elif kind == "names" and isinstance(x, types.ModuleType):
                     outside.append(_of_module(x, it.names))
-                elif _has_state(own := getattr(x, "__self__", None)):
+                elif _has_state(own := _owner(x)):
                     outside.append((own, _root(own, f"the state of {key}")))
             if kind in _KINDS and type(it).__dictoffset__ and _KINDS[kind] is not type:
                 held = _attributes(it)
@@ -612,7 +612,11 @@ def _of_module(module: types.ModuleType, names: tuple) -> tuple[Any, Place]:
 
 
 def _leads_on(x) -> bool:
-    return isinstance(x, types.ModuleType) or _has_state(getattr(x, "__self__", None))
+    return isinstance(x, types.ModuleType) or _has_state(_owner(x))
+
+
+def _owner(x) -> Any:
+    return x.__self__ if isinstance(x, types.BuiltinMethodType) else None
 
 
 def _root(x, name: str) -> Place:
