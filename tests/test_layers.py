@@ -88,16 +88,16 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(89202, 58000),
-    "compat": Budget(3100, 2300),
+    "all": Budget(89900, 58000),
+    "compat": Budget(3110, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2390, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(19930, 12500),
-    "python_source": Budget(1671, 1400),
+    "rewriting": Budget(20140, 12500),
+    "python_source": Budget(1815, 1400),
     "arrays": Budget(3725, 3100),
-    "frontend": Budget(13900, 9300),
-    "execution": Budget(13630, 10300),
+    "frontend": Budget(14165, 9300),
+    "execution": Budget(13690, 10300),
     "inspection": Budget(23330, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),
@@ -385,7 +385,7 @@ def test_entries_of_tables_are_named_as_their_primitives():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 3125, sizes
+    assert sum(sizes.values()) <= 3130, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 570)])

@@ -132,7 +132,7 @@ def test_a_traced_key_that_is_not_there_is_not_added():
     agree(f, 1.0, 2.0)
     with mal.listen() as notes:
         out = jax.jit(autograph(f))(7.0)
-    assert np.isnan(out[1]) and "adds no key to a dict" in notes[0].what
+    assert np.isnan(out[1]) and any("adds no key to a dict" in note.what for note in notes)
 
 
 def test_what_a_test_keeps_is_added_to_a_list():

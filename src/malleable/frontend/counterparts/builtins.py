@@ -8,7 +8,6 @@ import abc
 import bisect
 import builtins
 import collections
-import dis
 import functools
 import io
 import itertools
@@ -41,6 +40,7 @@ from malleable.frontend.values.picked import one_of, refuse_mixed
 from malleable.frontend.values.raises import operands, whole_number
 from malleable.frontend.values.trees import Leaf
 from malleable.notes import note
+from malleable.python_source.effects import effect_of
 
 
 def _no_length(what: str):
@@ -123,6 +123,7 @@ class Once(Steps):
     """Steps that are an iterator of Python's: gone over once, as `zip` and `enumerate` are."""
 
     taken: list = field(default_factory=lambda: [0])
+    made: Any = None  # the iterator of Python's that it stands for, where that calls a function
 
     def rest(self) -> Steps:
         """What is left, for a loop that takes it all; how far that goes, nobody knows later."""
@@ -311,7 +312,8 @@ def map_(fun, *iterables):
     parts = _together(iterables)
     if parts is None:
         return builtins.map(fun, *iterables)
-    return Once(_shortest(parts), lambda i: fun(*(p.get(i) for p in parts)), most=_most(parts))
+    get = lambda i: fun(*(p.get(i) for p in parts))  # noqa: E731
+    return Once(_shortest(parts), get, most=_most(parts), made=builtins.map(fun, *iterables))
 
 
 def reversed_(iterable):
@@ -401,24 +403,23 @@ def sum_(iterable, /, start=0):
     return builtins.sum(iterable, start)
 
 
-def refuse_binding(iterable) -> None:
-    """Refuse a generator that binds names around it, for Python stops it where an item says so."""
-    code = getattr(iterable, "gi_code", None)
-    names = code.co_freevars if code is not None else ()
-    found = (
-        [i.argval for i in dis.get_instructions(code) if i.opname == "STORE_DEREF"] if names else ()
-    )
-    for name in found:
-        if name in names:
-            raise TransformError(
-                f"a generator binds `{name}`, and a traced value says after which item it stops",
-                where=compat.where(),
-                hint="write it as a `for` with a `break`",
-            )
+def refuse_effects(iterable) -> None:
+    """Refuse an iterator that changes something: Python stops it where an item says so."""
+    iterable = iterable.made if isinstance(iterable, Once) else iterable
+    if what := getattr(iterable, "effect", "") or effect_of(iterable):
+        error = TransformError(
+            f"an iterator {what}, and a traced value says after which item it stops",
+            where=compat.where(),
+            hint="perhaps: write it as one `for` with a `break`, over a list or an array",
+        )
+        error.__malleable_final__ = True  # type: ignore[attr-defined]
+        raise error
 
 
 def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable) -> Callable:
     def quantifier(iterable):
+        if isinstance(iterable, Once):
+            refuse_effects(iterable)
         (iterable,) = gathered((iterable,))
         if values.bounded(iterable) is not None:
             iterable = bounded.masked(iterable[0])
@@ -428,7 +429,7 @@ def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable
         found = None
         for x in iterable:
             if is_traced(x):
-                refuse_binding(iterable)
+                refuse_effects(iterable)
                 found = truth(x) if found is None else combine(found, truth(x))
             elif bool(x) is stops:
                 return stops

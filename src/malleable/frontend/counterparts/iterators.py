@@ -22,6 +22,8 @@ class Walker:
     at: the index of the next item, or the number. step: from each number to the next.
     """
 
+    effect = "is moved on"
+
     def __init__(self, items, at=0, step=1, again: bool = False):
         self.items, self.at, self.step, self.again = items, at, step, again
 

@@ -21,7 +21,13 @@ from malleable.arrays.box import Box, Masked
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
-from malleable.frontend.counterparts.builtins import Once, Steps, TracedRange, as_steps
+from malleable.frontend.counterparts.builtins import (
+    Once,
+    Steps,
+    TracedRange,
+    as_steps,
+    refuse_effects,
+)
 from malleable.frontend.operators.generators import beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
 from malleable.frontend.values import stacking
@@ -118,6 +124,8 @@ class Collected:
                     hint="write it as a `while loop(test, max_steps=n)`",
                 )
             body(item, flag)
+            if self.stops is not None and not all(map(is_untraced, self.pairs[-1:])):
+                refuse_effects(items)
 
     def unless_stopped(self, body: Callable, item, flag) -> None:
         """body(item, flag); where that changes something, only if no item before has stopped us."""
@@ -243,7 +251,8 @@ def consume(call: Callable, f: Callable, run: Callable, plain: Callable, *args, 
 
 
 def is_untraced(x) -> bool:
-    return not (isinstance(x, Box) and x.traced)
+    parts = x if type(x) is tuple else (x,)
+    return not any(isinstance(part, Box) and part.traced for part in parts)
 
 
 def first(pairs: list, *default) -> Any:

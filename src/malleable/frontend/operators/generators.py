@@ -87,7 +87,7 @@ def tried(run: Callable, again: Callable, begun: Beginning) -> Any:
         try:
             return run()
         except UNFIT as e:
-            if journal.all_open() != within:
+            if journal.all_open() != within or hasattr(e, "__malleable_final__"):
                 raise
             book.undo()
             book.places, book.before, error = {}, {}, e.with_traceback(None)

@@ -12,12 +12,18 @@ import jax
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, Masked
+from malleable.arrays.box import Box, Masked, is_traced
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend.common.hints import Hinted
 from malleable.frontend.common.session import session
-from malleable.frontend.counterparts.builtins import Once, Steps, TracedRange, as_steps
+from malleable.frontend.counterparts.builtins import (
+    Once,
+    Steps,
+    TracedRange,
+    as_steps,
+    refuse_effects,
+)
 from malleable.frontend.counterparts.iterators import Walker
 from malleable.frontend.operators.carry import Loop
 from malleable.frontend.operators.chosen import settled
@@ -177,6 +183,10 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
         forever = replace(loop, body=advance, test=lambda: True)
         stage_while(forever, session().options.max_steps, None)
         return leave_by(loop.exits)
+    if type(items) is Walker and not is_traced(items.at):
+        advance = lambda _: loop.body(items.advance())  # noqa: E731
+        return unroll(replace(loop, body=advance), range(len(items.items) - items.at))
+    refuse_effects(items)
     steps = None  # a step may change what comes after it in a list or dict: that is asked late
     if type(items) in (list, tuple):
         steps = stacked_items(list(items[taken:]), sources_of(items))
