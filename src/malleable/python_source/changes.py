@@ -17,6 +17,7 @@ import itertools
 import random
 import threading
 import types
+import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -177,9 +178,8 @@ class Watch:
 
     def states(self) -> list[tuple[str, Any]]:
         """What sets, arrays, random generators and iterators hold now: (name, that)."""
-        plain = lambda x: x.tobytes() if isinstance(x, np.ndarray) else x  # noqa: E731
         names = (place.spell(self.fun, self.given) for _, place in self.stateful)
-        held = (jax.tree.map(plain, _row(it)[0](it)) for it, _ in self.stateful)
+        held = (jax.tree.map(_summed, _state_of(it)) for it, _ in self.stateful)
         return list(zip(names, held, strict=True))
 
     def _keep(self, it, place) -> dict:
@@ -395,6 +395,17 @@ _STATES: dict[Any, tuple[Callable, Callable | None]] = {  # (what it holds, what
 def _row(it) -> tuple[Callable, Callable | None]:
     """How the state is read of a thing of Python that JAX does not look into, and put back."""
     return next((row for of, row in _STATES.items() if isinstance(it, of)), (bool, None))
+
+
+def _state_of(it) -> Any:
+    return it if isinstance(it, np.ndarray) else _row(it)[0](it)
+
+
+def _summed(x) -> Any:
+    """A check sum of an array, which may be large; anything else as it is."""
+    if not isinstance(x, np.ndarray) or x.dtype.hasobject:
+        return x.tobytes() if isinstance(x, np.ndarray) else x
+    return zlib.crc32(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
 
 
 def _has_state(it) -> bool:
