@@ -2,6 +2,7 @@
 
 import copy
 import math
+import types
 
 import jax
 import numpy as np
@@ -257,3 +258,27 @@ def test_numbers_of_arrays_raise_as_in_python(name):
             assert type(got.error) is type(wanted.error)
             wanted = wanted._replace(error=got.error)
             assert not differs(got, wanted)
+
+
+def test_attributes_of_a_module_that_nobody_imported_are_read_each_time():
+    held = types.ModuleType("state")
+
+    def program(x):
+        held.total = held.total + jnp.sum(x)
+        return jnp.sin(held.total) * 1
+
+    found = []
+    for fun in (program, mal.jit(program)):
+        held.total = 0.0
+        found.append([float(fun(jnp.ones(3) * k)) for k in (1, 2, 3)])
+    assert found[0] == pytest.approx(found[1])
+
+
+class Settings(dict):
+    __getattr__ = dict.__getitem__  # raises a KeyError for whatever is asked
+
+
+def test_a_dict_whose_items_are_attributes():
+    held = Settings(rate=0.5)
+    of_argument = mal.jit(lambda settings, x: x * settings.rate)
+    assert of_argument(held, jnp.ones(())) == mal.jit(lambda x: x * held.rate)(jnp.ones(())) == 0.5

@@ -83,7 +83,8 @@ STATEFUL = ("flax.nnx", "haiku", "keras", "torch", "tensorflow")  # whose module
 
 def is_stateful(value) -> bool:
     """Whether an object is a module with a state of its own, or a method of one."""
-    owner = getattr(value, "__self__", value)
+    bound = isinstance(value, types.MethodType | types.BuiltinMethodType)
+    owner = value.__self__ if bound else value
     bases = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
     return any(base.__module__.startswith(STATEFUL) for base in bases)
 
@@ -92,7 +93,7 @@ def kind_of(value) -> Any:
     """The kind of a value that comes into a region."""
     if isinstance(value, jax.Array | compat.Tracer):
         return ARRAY
-    if hasattr(value, "__next__"):
+    if hasattr(type(value), "__next__"):
         return Known(value)  # reading it changes it
     if isinstance(value, np.ndarray | np.generic):
         return NUMPY
@@ -148,12 +149,12 @@ def may_be_rebound(owner, name: str) -> bool:
     if not isinstance(owner, types.ModuleType | type) or isinstance(owner, enum.EnumMeta):
         return False
     module = owner.__name__ if isinstance(owner, types.ModuleType) else owner.__module__
-    found = sys.modules.get(module)
-    file = getattr(found, "__file__", None) or ""
-    if found is None or module == "builtins" or kinds.of_file(file) != kinds.CONVERT:
+    if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return False
-    value = getattr(owner, name, None)
-    return not kinds.is_installed(file) and not isinstance(kind_of(value), Known)
+    file = getattr(sys.modules.get(module), "__file__", None)  # none in a notebook
+    if file and (kinds.of_file(file) != kinds.CONVERT or kinds.is_installed(file)):
+        return False
+    return not isinstance(kind_of(getattr(owner, name, None)), Known)
 
 
 def is_pytree(value) -> bool:

@@ -248,7 +248,7 @@ def _loop(stmt, scope):
         if isinstance(stmt, ast.For):
             items = expression(stmt.iter, scope)
             refuse_numpy(items)
-            if isinstance(items, Known) and hasattr(items.value, "__next__"):
+            if isinstance(items, Known) and hasattr(type(items.value), "__next__"):
                 raise Stays("object", "it goes on with an iterator")
             bind(stmt.target, items if items in (ARRAY, NUMBER, SCALAR, SIZE) else UNKNOWN, scope)
             if may_be_theirs(stmt.iter, scope) and items != NUMBER:  # it may be written to

@@ -27,7 +27,7 @@ compiling: contextvars.ContextVar = contextvars.ContextVar("compiling", default=
 
 def flatten(value):
     """Leaves and structure; a dict whose keys have no order is a leaf."""
-    if hasattr(value, "__next__"):
+    if hasattr(type(value), "__next__"):
         return [value], None
     try:
         return jax.tree.flatten(value)

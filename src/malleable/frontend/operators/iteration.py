@@ -124,7 +124,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
     if steps is not None:
         return stage_or_unroll(loop, steps, steps.most or most)
     if roll:
-        sources, once = sources_of(items), hasattr(items, "__next__")
+        sources, once = sources_of(items), hasattr(type(items), "__next__")
         if not (once and sources and roll == "auto"):
             known = items if isinstance(items, range) else list(items)
             if rolled(loop, known, roll, sources):
