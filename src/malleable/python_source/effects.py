@@ -96,7 +96,8 @@ def effects(code: types.CodeType, known: dict[str, Any], depth: int) -> Iterator
                 yield "writes to an object"
             elif step.opname == "STORE_DEREF" and step.argval in around:
                 yield f"binds `{step.argval}`"
-        names |= {*part.co_names, *(x for x in part.co_consts if type(x) is str)}
+        names |= {*part.co_names, *part.co_varnames}
+        names.update(x for x in part.co_consts if type(x) is str)
     if names & _HOOKS:
         yield "writes to an object"
     for name in sorted(names & _METHODS):

@@ -1,5 +1,7 @@
 """Iterators that a traced value stops: what they change on the way shows how far they went."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -79,7 +81,47 @@ def goes_on(xs):
     return any(x > 2 for x in rest), next(rest, -1.0)
 
 
-REFUSED = [appends, sets_an_attribute, calls_a_method, binds, maps, goes_on]
+def filters(xs):
+    seen = []
+
+    def keep(x):
+        seen.append(x)
+        return x > 0
+
+    return any(x > 2 for x in filter(keep, xs)), len(seen)
+
+
+def takes_while(xs):
+    n = [0]
+
+    def count(x):
+        n[0] += 1
+        return x
+
+    return sum(itertools.takewhile(lambda x: x < 3, map(count, xs))), n[0]
+
+
+def asks_a_filter(xs):
+    seen = []
+
+    def keep(x):
+        seen.append(x)
+        return x > 0
+
+    return any(filter(keep, xs)), len(seen)
+
+
+REFUSED = [
+    filters,
+    takes_while,
+    asks_a_filter,
+    appends,
+    sets_an_attribute,
+    calls_a_method,
+    binds,
+    maps,
+    goes_on,
+]
 ARRAYS = [jnp.array([1.0, 3.0, 5.0]), jnp.array([0.0, 1.0, 2.0, 3.0]), jnp.array([3.0, 1.0])]
 
 

@@ -403,23 +403,29 @@ def sum_(iterable, /, start=0):
     return builtins.sum(iterable, start)
 
 
-def refuse_effects(iterable) -> None:
-    """Refuse an iterator that changes something: Python stops it where an item says so."""
+def acts(iterable) -> str:
+    """What an iterator changes as it goes on, for `refuse_acting`."""
     iterable = iterable.made if isinstance(iterable, Once) else iterable
-    if what := getattr(iterable, "effect", "") or effect_of(iterable):
-        error = TransformError(
-            f"an iterator {what}, and a traced value says after which item it stops",
-            where=compat.where(),
-            hint="perhaps: write it as one `for` with a `break`, over a list or an array",
-        )
-        error.__malleable_final__ = True  # type: ignore[attr-defined]
-        raise error
+    return getattr(iterable, "effect", "") or effect_of(iterable)
+
+
+def refuse_acting(what: str) -> None:
+    """Refuse an iterator that changes something: Python stops it where an item says so."""
+    if not what:
+        return
+    error = TransformError(
+        f"an iterator {what}, and a traced value says after which item it stops",
+        where=compat.where(),
+        hint="perhaps: write it as one `for` with a `break`, over a list or an array",
+    )
+    error.__malleable_final__ = True  # type: ignore[attr-defined]
+    raise error
 
 
 def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable) -> Callable:
     def quantifier(iterable):
         if isinstance(iterable, Once):
-            refuse_effects(iterable)
+            refuse_acting(acts(iterable))
         (iterable,) = gathered((iterable,))
         if values.bounded(iterable) is not None:
             iterable = bounded.masked(iterable[0])
@@ -429,7 +435,7 @@ def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable
         found = None
         for x in iterable:
             if is_traced(x):
-                refuse_effects(iterable)
+                refuse_acting(acts(iterable))
                 found = truth(x) if found is None else combine(found, truth(x))
             elif bool(x) is stops:
                 return stops

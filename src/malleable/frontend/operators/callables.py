@@ -33,7 +33,7 @@ from malleable.arrays.rows import gathered
 from malleable.arrays.text import as_text
 from malleable.frontend.counterparts import builtins, iterators, numpy, scalars, scipy, texts
 from malleable.frontend.counterparts.bounded import joined, method, refuse
-from malleable.frontend.counterparts.builtins import Steps, TracedRange
+from malleable.frontend.counterparts.builtins import Steps, TracedRange, acts, refuse_acting
 from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
 from malleable.frontend.counterparts.texts import by_text, by_texts, is_text, refuse_text
 from malleable.frontend.operators import comprehensions, items, lookups
@@ -259,11 +259,13 @@ class Caller(Classes):
     def _lazy(self, f, args, kwargs):
         """An iterator of Python's over others, some of which may have to begin anew as lists."""
         begun, written = any(map(beginning, args)), ITERATORS.get(f)
+        what = acts(args[1]) if f is itertools.takewhile and len(args) == 2 else ""
         out = self._called_now(f, args, kwargs)
         if not is_iterator(out) or isinstance(out, Steps) or not (written or begun):
             return out
 
         def as_list(found, named):
+            refuse_acting(what)
             if written is None:
                 return self.call(f, *found, **named)
             return self.convert(written, True)(*found, **named)
@@ -366,11 +368,13 @@ class Caller(Classes):
             return self._lazy(f, args, kwargs)
         begun = beginning(args[0]) if args and f in AT_ONCE else None
         if begun is not None:
-            return tried(
-                lambda: self._called_now(f, args, kwargs),
-                lambda: self.call(f, begun.as_list(), *args[1:], **kwargs),
-                begun,
-            )
+            what = acts(args[0]) if f in (any, all) else ""
+
+            def anew():
+                refuse_acting(what)
+                return self.call(f, begun.as_list(), *args[1:], **kwargs)
+
+            return tried(lambda: self._called_now(f, args, kwargs), anew, begun)
         return self._called_now(f, args, kwargs)
 
     def _called_now(self, f, args, kwargs):

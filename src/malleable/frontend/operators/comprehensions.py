@@ -25,8 +25,9 @@ from malleable.frontend.counterparts.builtins import (
     Once,
     Steps,
     TracedRange,
+    acts,
     as_steps,
-    refuse_effects,
+    refuse_acting,
 )
 from malleable.frontend.operators.generators import beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
@@ -85,18 +86,21 @@ class Collected:
 
     def each(self, items, flag, body: Callable, tested: bool) -> None:
         """body(item, flag) for the items; flag: whether what is around holds."""
+        what = acts(items) if self.stops is not None else ""
         if isinstance(items, Once):
+            refuse_acting(what)
             self.each(items.rest(), flag, body, tested)
             if self.stops is None and type(items.length) is int:
                 items.take(items.length)
             return
         begun = beginning(items)
         if begun is not None:
-            return tried(
-                lambda: self.each_of(items, flag, body),
-                lambda: self.each(begun.as_list(), flag, body, tested),
-                begun,
-            )
+
+            def anew():
+                refuse_acting(what)
+                self.each(begun.as_list(), flag, body, tested)
+
+            return tried(lambda: self.each_of(items, flag, body), anew, begun)
         steps, here = sized(items), None
         if steps is not None and type(steps) is not Steps:
             steps, here = steps
@@ -125,7 +129,7 @@ class Collected:
                 )
             body(item, flag)
             if self.stops is not None and not all(map(is_untraced, self.pairs[-1:])):
-                refuse_effects(items)
+                refuse_acting(acts(items))
 
     def unless_stopped(self, body: Callable, item, flag) -> None:
         """body(item, flag); where that changes something, only if no item before has stopped us."""

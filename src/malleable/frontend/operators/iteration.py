@@ -21,8 +21,9 @@ from malleable.frontend.counterparts.builtins import (
     Once,
     Steps,
     TracedRange,
+    acts,
     as_steps,
-    refuse_effects,
+    refuse_acting,
 )
 from malleable.frontend.counterparts.iterators import Walker
 from malleable.frontend.operators.carry import Loop
@@ -186,7 +187,7 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
     if type(items) is Walker and not is_traced(items.at):
         advance = lambda _: loop.body(items.advance())  # noqa: E731
         return unroll(replace(loop, body=advance), range(len(items.items) - items.at))
-    refuse_effects(items)
+    refuse_acting(acts(items))
     steps = None  # a step may change what comes after it in a list or dict: that is asked late
     if type(items) in (list, tuple):
         steps = stacked_items(list(items[taken:]), sources_of(items))
