@@ -439,3 +439,21 @@ def test_equations_keep_their_lines_where_an_optimized_function_is_transformed(t
     assert {compat.where(eqn).split(" in ")[0] for eqn in eqns if eqn.primitive.name == "mul"} == {
         f"{__file__}:{ours.__wrapped__.__code__.co_firstlineno}"
     }
+
+
+def test_flags_in_a_module_of_equinox_are_static():
+    eqx = pytest.importorskip("equinox")
+    attention = eqx.nn.MultiheadAttention(2, 4, key=jax.random.key(0))  # has `inference: bool`
+    loss = lambda attention, x: attention(x, x, x).sum()
+    fast, x = optimize(loss), jnp.arange(12.0).reshape(3, 4)
+    assert jnp.allclose(fast(attention, x), loss(attention, x))
+    slopes, wanted = eqx.filter_grad(fast)(attention, x), eqx.filter_grad(loss)(attention, x)
+    assert_same(jax.tree.leaves(slopes), jax.tree.leaves(wanted))
+    dropout = eqx.nn.Dropout(0.0)  # p: a number
+    sign = optimize(lambda dropout, x: x * np.copysign(1, dropout.p))
+    assert sign(dropout, 2.0) == 2 and sign(eqx.nn.Dropout(-0.0), 2.0) == -2
+
+
+def test_a_static_argument_of_a_jitted_function_is_static():
+    power = jax.jit(lambda x, n: x**n if n > 1 else x, static_argnums=1)
+    assert optimize(power)(3.0, 2) == 9 and optimize(power)(3.0, 1) == 3

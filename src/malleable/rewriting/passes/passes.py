@@ -101,7 +101,8 @@ def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Calla
 
     def called(*args, **kwargs):
         placed = where_they_are(shardings, args, kwargs)
-        hidden = *_hidden((args, kwargs)), Plain(links((args, kwargs))), Plain(placed)
+        given = _hidden((args, kwargs), staged_arguments(fun, args, kwargs)[2])
+        hidden = *given, Plain(links((args, kwargs))), Plain(placed)
         if _is_hashable(hidden):
             return finish(args, kwargs, traced_once(*hidden))
         leaves, tree = jax.tree.flatten(hidden, is_leaf=_is_plain)  # nothing to remember it by
@@ -421,8 +422,10 @@ class Plain:
         self.it = it
 
     def __eq__(self, other):
-        same = isinstance(other, Plain) and type(self.it) is type(other.it)
-        return same and (self.it is other.it or self.it == other.it)
+        if not isinstance(other, Plain) or type(self.it) is not type(other.it):
+            return False
+        zeros = isinstance(self.it, float | complex) and repr(self.it) != repr(other.it)  # -0.0
+        return self.it is other.it or (self.it == other.it and not zeros)
 
     def __hash__(self):
         return hash(self.it)
@@ -432,8 +435,10 @@ def _is_plain(x) -> bool:
     return isinstance(x, Plain)
 
 
-def _hidden(tree):
-    return jax.tree.map(lambda x: x if compat.is_array(x) else Plain(x), tree)
+def _hidden(tree, traced=None):
+    leaves, structure = jax.tree.flatten(tree)
+    kept = zip(leaves, traced or [True] * len(leaves), strict=True)
+    return structure.unflatten([x if t and compat.is_array(x) else Plain(x) for x, t in kept])
 
 
 def _shown(tree):
