@@ -96,3 +96,10 @@ def test_a_budget_too_small_names_the_least_and_the_line():
     with pytest.raises(mal.TransformError, match=r"the least is \d+ bytes") as error:
         mal.optimize(scan_loss, mal.remat(budget=1))(*ARGS)
     assert "test_remat.py" in str(error.value) and "remat(budget=" in str(error.value)
+
+
+def test_a_budget_for_what_is_a_gradient_already_is_told_to_go_around_the_loss():
+    slopes = jax.grad(lambda x: jnp.sum(jnp.sin(x) ** 2))
+    with pytest.raises(mal.TransformError, match="around a loss, not around its gradient") as error:
+        mal.optimize(slopes, mal.remat(budget=1))(jnp.ones(3))
+    assert "remat(budget=" not in str(error.value)  # nothing was gained

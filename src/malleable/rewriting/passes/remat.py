@@ -95,11 +95,12 @@ def _remat(budget: float, shardings, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
             if held <= budget:
                 _tell(program, cut)
                 return made
-    raise TransformError(
-        f"a budget of {budget:.0f} bytes cannot be met: the least is {least} bytes, of {plain}",
-        where=_first_place(jaxpr),
-        hint=f"remat(budget={least}), a smaller batch or microbatch(n), or more devices",
-    )
+    what = f"a budget of {budget:.0f} bytes cannot be met: the least is {least} bytes, of {plain}"
+    hint = f"remat(budget={least}), " * (least < plain)
+    hint += "a smaller batch or microbatch(n), or more devices"
+    if any(aval.shape for aval in jaxpr.out_avals):
+        hint += "; remat goes around a loss, not around its gradient"
+    raise TransformError(what, where=_first_place(jaxpr), hint=hint)
 
 
 def _forms(jaxpr: compat.Jaxpr, flat: compat.Jaxpr) -> Iterator[compat.Jaxpr]:
