@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+import malleable as mal
 from malleable import Note, interpret, listen, note
 from tests.rules import twice
 
@@ -70,3 +71,11 @@ def test_a_transformation_that_decides_nothing_leaves_no_note():
     with listen() as heard:
         interpret(lambda x: lax.cond(x > 0, jnp.sin, jnp.cos, x), {lax.sin_p: twice})(1.0)
     assert heard == []
+
+
+def test_a_terminal_shows_a_result_as_it_is_read():
+    x = jnp.float32(0.5)
+    found = mal.first_nonfinite(lambda x: jnp.log(x - 1))(x)
+    calls, breaks = mal.trace_calls(jnp.sin)(x), mal.explain(mal.jit(jnp.sin))(x)
+    for result in (found, calls, breaks, mal.cost(jnp.sin)(x)):
+        assert repr(result) == str(result) and hasattr(result, "_repr_html_")

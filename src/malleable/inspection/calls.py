@@ -21,7 +21,7 @@ from malleable.core.stage import stage
 from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.show.rows.outline import Body, outline
-from malleable.notes import as_page
+from malleable.notes import Told
 from malleable.python_source.changes import unchanged
 
 _WORDS = "jit vmap pmap value_and_grad grad vjp jvp scan remat checkpoint while cond shard_map"
@@ -35,8 +35,8 @@ _SAID = {  # what a transformation was told, if it is not this
 }  # fmt: skip
 
 
-@dataclass
-class Called:
+@dataclass(repr=False)
+class Called(Told):
     """One call of a transformation. kind: "vmap", "flax.linen: scan"; said: what it was told.
 
     fun: the name of the function it was given; defined: where that begins; at: the user's line
@@ -88,9 +88,6 @@ class Called:
 
     def __str__(self):
         return "\n".join(_lines(self, "", ""))
-
-    def _repr_html_(self) -> str:
-        return as_page(self)
 
 
 _TRY = "it uses values or names of the calls around it: look at the program of one of those"

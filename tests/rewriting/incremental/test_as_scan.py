@@ -599,3 +599,13 @@ def test_rows_that_do_not_fit_are_an_error(rows, message):
 def test_many_layers_are_no_deep_recursion():
     f = functools.reduce(lambda f, _: lambda v: jnp.tanh(f(v)) + v, range(400), lambda v: v)
     assert len(as_scan(f, x(T, D))[1].kept) == 0
+
+
+def test_a_step_is_shown_as_the_function_it_is_a_step_of():
+    def running(x):
+        return jnp.cumsum(jnp.sin(x))
+
+    carry, step = as_scan(running, jnp.zeros(4))
+    assert "step of" in repr(step) and "running" in repr(step)
+    text = str(mal.show(step, quiet=True)(carry, 1.0))
+    assert "return jnp.cumsum(jnp.sin(x))" in text and "= rows" in text

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from malleable.notes import Note, as_page
+from malleable.notes import Note, Told
 
 try:
     from rich.table import Table
@@ -112,8 +112,8 @@ class Source:
     lines: tuple[Line, ...]
 
 
-@dataclass
-class Report:
+@dataclass(repr=False)
+class Report(Told):
     """What one call of a function under `jit` did, and why.
 
     ops, flop: {"compiled", "numpy", "host"}: how many operations ran where, and about how much
@@ -178,9 +178,6 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(text or "" for text, _ in self.styled())
-
-    def _repr_html_(self) -> str:
-        return as_page(self)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         if Table is None or Text is None:

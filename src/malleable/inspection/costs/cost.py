@@ -26,7 +26,7 @@ from malleable.inspection.counting import Count
 from malleable.inspection.debugging.stepping import undonated
 from malleable.inspection.modules import module_scopes
 from malleable.inspection.show.rows.outline import Body, Row, outline
-from malleable.notes import note
+from malleable.notes import Told, note
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
@@ -52,8 +52,8 @@ class LineCost:
     live: int
 
 
-@dataclass(frozen=True)
-class Cost:
+@dataclass(frozen=True, repr=False)
+class Cost(Told):
     """flops: operations; bytes: memory traffic without fusion; peak: bytes alive at once.
 
     peak_at: the line where that is; lines: the dearest first; stacks: {frames from the outermost

@@ -27,7 +27,7 @@ from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
 from malleable.inspection.modules import module_scopes
 from malleable.inspection.show.arguments import argument_names
-from malleable.notes import as_page, note
+from malleable.notes import Told, note
 from malleable.programs.evaluate import evaluate
 from malleable.progress import working
 from malleable.python_source.changes import links, unchanged
@@ -36,8 +36,8 @@ from malleable.signatures import P
 _FEW = 4  # operands that are worth reading
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Told):
     """Where a bad value is made. kind: "nan", "inf" or "large".
 
     primitive: what made it, "" for an `argument` that had it already; place: the user's line;
@@ -117,9 +117,6 @@ class Finding:
             lines.append("hidden: the result does not show it, though a gradient may")
         lines.append(f"a way out: {self.hint}")
         return "\n  ".join(lines)
-
-    def _repr_html_(self) -> str:
-        return as_page(self)
 
     def _at(self):
         where = places.spell(self.place)

@@ -4,6 +4,7 @@ carry, step = as_scan(model, tokens)
 carry, y = step(carry, token)          # the next row of model(tokens)
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,7 +101,7 @@ class Steps:
     """A program that was proved to be causal, and the plan of its step."""
 
     def __init__(self, fun: Callable, xs: Any, axis: int, width: int, poison: bool):
-        self.poison = poison
+        self.fun, self.poison = fun, poison
         self.axis, self.width, self.stride = axis, width, width
         self.length = self._length([jax.typeof(x) for x in jax.tree.leaves(xs) if is_sequence(x)])
         with row_by_row(self.length):
@@ -288,6 +289,8 @@ class Steps:
             )
             for v, node in made.items()
         }
+        step.__signature__, step.__wrapped__ = inspect.signature(step), self.fun  # shown as its
+        step.__qualname__ = f"step of {getattr(self.fun, '__qualname__', type(self.fun).__name__)}"
         return step
 
     def _step(self, carry: Any, blocks: Sequence) -> tuple[Any, list]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from malleable import compat
 from malleable.core.stage import stage
-from malleable.notes import as_page
+from malleable.notes import Told
 from malleable.python_source.changes import unchanged
 from malleable.rewriting.graph.graph import COMMUTATIVE, Graph, Node
 from malleable.rewriting.passes.passes import dce
@@ -15,8 +15,8 @@ from malleable.rewriting.rules.rules import Match, NoMatch, Rule, forms
 from malleable.signatures import P
 
 
-@dataclass(frozen=True)
-class Miss:
+@dataclass(frozen=True, repr=False)
+class Miss(Told):
     """The place of a program that comes nearest to the pattern of a rule.
 
     where: the user's line there; matched, size: how many operations of the pattern are as they
@@ -48,9 +48,6 @@ class Miss:
         if self.reason:
             lines.append(self.reason)
         return "\n  ".join(lines)
-
-    def _repr_html_(self) -> str:
-        return as_page(self)
 
 
 def why_not(rule: Rule, fun: Callable[P, Any]) -> Callable[P, Miss]:
