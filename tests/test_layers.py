@@ -88,12 +88,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(89900, 58000),
+    "all": Budget(89940, 58000),
     "compat": Budget(3110, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2390, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(20140, 12500),
+    "rewriting": Budget(20195, 12500),
     "python_source": Budget(1825, 1400),
     "arrays": Budget(3725, 3100),
     "frontend": Budget(14175, 9300),

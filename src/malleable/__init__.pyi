@@ -104,8 +104,8 @@ from malleable.rewriting.passes.reroll import reroll as reroll
 from malleable.rewriting.rules.library import LIBRARY as LIBRARY
 from malleable.rewriting.rules.misses import Miss as Miss
 from malleable.rewriting.rules.misses import why_not as why_not
+from malleable.rewriting.rules.rewriting import rewrite as rewrite
 from malleable.rewriting.rules.rules import NoMatch as NoMatch
-from malleable.rewriting.rules.rules import rewrite as rewrite
 from malleable.rewriting.rules.rules import rule as rule
 from malleable.rewriting.rules.wildcards import Arr as Arr
 from malleable.rewriting.rules.wildcards import Fun as Fun

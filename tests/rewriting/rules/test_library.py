@@ -18,7 +18,7 @@ from malleable.programs.evaluate import evaluate
 from malleable.rewriting.check import check_rule
 from malleable.rewriting.passes.passes import LEVELS
 from malleable.rewriting.rules.library import ACCURATE, LIBRARY
-from malleable.rewriting.rules.rules import rewrite
+from malleable.rewriting.rules.rewriting import rewrite
 
 RULES = {rule.name: rule for rule in (*LIBRARY, *ACCURATE)}
 

@@ -14,7 +14,8 @@ from malleable.errors import RuleError
 from malleable.notes import listen
 from malleable.programs.evaluate import evaluate
 from malleable.rewriting.passes.passes import optimize
-from malleable.rewriting.rules.rules import NoMatch, alone, primitive_rule, rewrite, rule
+from malleable.rewriting.rules.rewriting import rewrite
+from malleable.rewriting.rules.rules import NoMatch, alone, primitive_rule, rule
 from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static
 from tests.work import calls
 

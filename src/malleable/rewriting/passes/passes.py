@@ -18,7 +18,7 @@ import numpy as np
 from malleable import compat
 from malleable.core.stage import stage, staged_arguments
 from malleable.errors import MalleableError, RuleError
-from malleable.notes import note
+from malleable.notes import listen, note
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.types import short_type
 from malleable.python_source.changes import (
@@ -164,6 +164,15 @@ def checked(p: Pass, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     after = _run_pass(name, p, jaxpr)
     if after is not jaxpr:
         _check(name, jaxpr, after)
+    return after
+
+
+def or_say(what: str, why: Callable[[], str], p: Pass, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
+    """What a pass makes of a program; a note, where that is the same and it has left none."""
+    with listen() as heard:
+        after = p(jaxpr)
+    if after is jaxpr and not heard:
+        note(what, _line(jaxpr), why)
     return after
 
 

@@ -1,6 +1,6 @@
 """Why a rule does not fire, `why_not(rule, fun)(*args)`: its nearest miss and what differs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,12 +71,22 @@ def why_not(rule: Rule, fun: Callable[P, Any]) -> Callable[P, Miss]:
     def found(*args: P.args, **kwargs: P.kwargs) -> Miss:
         with unchanged(fun, (args, kwargs)):
             program = dce(stage(fun)(*args, **kwargs).jaxpr)
-        misses = list(_misses(rule, program))
         names = " or ".join(f"`{name}`" for name in sorted(rule.plan().starts))
         none = Miss(rule.name, reason=f"the program has no {names}, with which its pattern ends")
-        return max(misses, key=lambda miss: (miss.fires, miss.matched / miss.size), default=none)
+        return max(_misses(rule, program), key=_nearness, default=none)
 
     return found
+
+
+def nearest(rules: Sequence[Rule], program: compat.Jaxpr) -> str:
+    """Where a program comes nearest to one of the rules, and what differs there; for a note."""
+    misses = (miss for r in rules for miss in _misses(r, program))
+    none = "the program has no operation with which a pattern ends"
+    return str(max(misses, key=_nearness, default=none)).replace("\n  ", "; ")
+
+
+def _nearness(miss: Miss) -> tuple[bool, float]:
+    return miss.fires, miss.matched / miss.size
 
 
 def _misses(rule: Rule, program: compat.Jaxpr) -> Iterator[Miss]:

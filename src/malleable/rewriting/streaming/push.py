@@ -19,6 +19,7 @@ from jax import lax
 
 from malleable import compat
 from malleable.notes import note
+from malleable.programs.equations import every
 from malleable.rewriting.axis.axes import Ax
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.machine import Machine, decided_for
@@ -29,6 +30,7 @@ from malleable.rewriting.passes.passes import (
     dce,
     each_body,
     is_sized,
+    or_say,
     settled,
 )
 from malleable.rewriting.rules.traced import below
@@ -131,7 +133,9 @@ def push_up_reductions(
         return jaxpr
 
     with decided_for(machine):
-        return on_parts(rounds, jaxpr)
+        scans = [e for e in every(jaxpr.jaxpr.eqns) if e.primitive.name == "scan"]
+        why = "no reduction takes what a scan stacks" if scans else "the program has no scan"
+        return or_say("nothing is pushed up", lambda: why, partial(on_parts, rounds), jaxpr)
 
 
 def chosen(sinks, level):

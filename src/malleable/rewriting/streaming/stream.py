@@ -20,10 +20,11 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.notes import note
 from malleable.programs.equations import every
+from malleable.programs.types import bytes_of
 from malleable.rewriting.axis.axes import Ax, restack, unstack
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.machine import Machine, decided_for
-from malleable.rewriting.passes.passes import configurable, in_bodies, is_sized, settled
+from malleable.rewriting.passes.passes import configurable, in_bodies, is_sized, or_say, settled
 from malleable.rewriting.sharding.local import on_parts
 from malleable.rewriting.streaming.comparisons import Compared, compared, torn
 from malleable.rewriting.streaming.cost import (
@@ -121,7 +122,20 @@ def stream(
         return body
 
     with decided_for(machine):
-        return on_parts(lambda p: settled(p, in_bodies(pass_over)(p)), jaxpr, _has_more_loops)
+        run = lambda p: settled(p, in_bodies(pass_over)(p))  # noqa: E731
+        parts = lambda p: on_parts(run, p, _has_more_loops)  # noqa: E731
+        return or_say("nothing is streamed", lambda: _too_small(jaxpr, threshold), parts, jaxpr)
+
+
+def _too_small(jaxpr: compat.Jaxpr, threshold: int | None) -> str:
+    """Why nothing is streamed, for a note."""
+    made = [(bytes_of(v.aval), e) for e in every(jaxpr.jaxpr.eqns) for v in e.outvars]
+    least = Machine.current().large if threshold is None else threshold
+    most, eqn = max(made, key=lambda one: one[0], default=(least, None))
+    if eqn is None or most >= least:
+        return "no large value is spread out from small ones and reduced again"
+    where = compat.where(eqn)
+    return f"its largest value, at {where}, has {most} bytes; from {least} on it counts as large"
 
 
 def _has_more_loops(before: compat.Jaxpr, after: compat.Jaxpr) -> bool:
