@@ -385,7 +385,7 @@ def test_entries_of_tables_are_named_as_their_primitives():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 3130, sizes
+    assert sum(sizes.values()) <= 3133, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 570)])
