@@ -89,7 +89,7 @@ class Rulebook:
             fit.append(self.default)
         return fit
 
-    def meet(self, frame: Frame, args: list, behind: Any = None, how: Any = None) -> list[Any]:
+    def meet(self, frame: Frame, args: list[Any], behind: Any = None, how: Any = None) -> list[Any]:
         """The equation at hand, values among its operands: by a rule, entered, or on arrays.
 
         behind: the rules up to this one are not asked; how: `ask`, which checks what they return.
