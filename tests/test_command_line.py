@@ -52,7 +52,7 @@ def test_show_runs_passes_and_writes_a_page(model, capsys, tmp_path):
 
 
 def test_cost_counts_and_draws(model, capsys, tmp_path):
-    assert main(["cost", model, "--args", "f32[4,SIZE]"]) == 1  # a type has numbers
+    assert main(["cost", model, "--args", "f32[4,SIZE]"]) == 2  # a type has numbers
     assert main(["cost", model, "--args", "jnp.ones((4, SIZE))", "--html", "c.svg"]) == 0
     assert "a_model.py:9 in step" in capsys.readouterr().out
     assert (tmp_path / "c.svg").read_text().startswith("<svg")
@@ -99,14 +99,14 @@ def test_step_reads_commands(model, monkeypatch, capsys):
     ],
 )
 def test_a_wrong_name_says_what_there_is(model, capsys, given, told):
-    assert main(["show", given]) == 1
+    assert main(["show", given]) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_wrong_argument_or_pass_is_named(model, capsys):
-    assert main(["show", model, "--args", "f32[4,"]) == 1
-    assert main(["show", model, "--args", "f32[4,3]", "--passes", "shrink"]) == 1
-    assert main(["show", model, "--args", "f33[2]"]) == 1
+    assert main(["show", model, "--args", "f32[4,"]) == 2
+    assert main(["show", model, "--args", "f32[4,3]", "--passes", "shrink"]) == 2
+    assert main(["show", model, "--args", "f33[2]"]) == 2
     assert main(["show", model, "--args", "f32[4,3]", "--html", "absent/p.html"]) == 1
     told = capsys.readouterr().err
     assert "'f33[2]' is no type" in told and "absent/p.html" in told
@@ -195,3 +195,19 @@ def test_bash_completes_commands_and_options(capsys):
     ).stdout.split()
     assert run("malleable so", 1) == ["source"]
     assert run("malleable show f.py:f --pa", 3) == ["--passes"]
+
+
+def test_a_module_that_fails_is_told_by_its_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_broken_module.py").write_text("def f(x): return x\n\n\nhalf = 1 / 0\n")
+    assert main(["show", "a_broken_module.py:f", "--args", "1.0"]) == 1
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError" in told and "a_broken_module.py:4" in told
+    with pytest.raises(ZeroDivisionError):
+        main(["show", "a_broken_module.py:f", "--args", "1.0", "--traceback"])
+
+
+def test_what_jax_says_of_its_frames_is_left_out(capsys):
+    assert main(["show", "jax.numpy:dot", "--args", "f32[3]", "f32[4]"]) == 1
+    told = capsys.readouterr().err
+    assert "same shape" in told and "For simplicity" not in told

@@ -49,11 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(completion(parser, given.shell))
         return 0
     try:
+        given.passes = [_pass(name) for name in filter(None, given.passes.split(","))]
         fun, known = find_function(given.function)
         args = [argument(text, known) for text in given.args]
     except (mal.MalleableError, OSError) as error:
         print(f"malleable: {error}", file=sys.stderr)
-        return 1
+        return 2
+    except Exception as error:  # of the user's module
+        return _failed(given, error)
     if wrong := _misfit(given.function, fun, args):
         print(f"malleable: {wrong}", file=sys.stderr)
         return 2
@@ -64,11 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"malleable: {error}", file=sys.stderr)
         return 1
     except Exception as error:
-        if given.traceback:
-            raise
-        print(f"malleable: {_raised(given.function, error)}", file=sys.stderr)
-        return 1
+        return _failed(given, error)
     return 0
+
+
+def _failed(given: argparse.Namespace, error: Exception) -> int:
+    if given.traceback:
+        raise error
+    print(f"malleable: {_raised(given.function, error)}", file=sys.stderr)
+    return 1
 
 
 def _misfit(name: str, fun: Callable[..., Any], args: list[Any]) -> str:
@@ -91,7 +98,8 @@ def _raised(name: str, error: Exception) -> str:
     own = [f for f in frames if compat.is_users(f.filename) and not f.filename.startswith("<")]
     lines = [f"{name} raised {type(error).__name__}: {error}"]
     lines += [f"  at {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in own]
-    lines += [f"  {note}" for note in getattr(error, "__notes__", ())]
+    notes = getattr(error, "__notes__", ())
+    lines += [f"  {note}" for note in notes if not note.startswith("---")]  # JAX's, on frames
     return "\n".join([*lines, "  hint: --traceback shows all of the calls"])
 
 
@@ -108,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         made = commands.add_parser(
             name, help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
         )
-        made.set_defaults(run=run)
+        made.set_defaults(run=run, passes="")
         made.add_argument("function", help="module:function, file.py:function, or an expression")
         made.add_argument(
             "--args", nargs="*", default=[], help="expressions, or types: float32[8,3], key"
@@ -117,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     made = add("show", _show, "the program, each equation under its source line")
-    made.add_argument("--passes", default="", help="run these first: dce,cse,push_up_reductions")
+    made.add_argument("--passes", help="run these first: dce,cse,push_up_reductions")
     made.add_argument("--hlo", action="store_true", help="what XLA is given, too")
     made.add_argument("--html", metavar="FILE", help="write a page instead of printing")
     made = add("cost", _cost, "operations, traffic and memory by source line")
@@ -262,8 +270,7 @@ def _sample(shape: tuple[int, ...], dtype) -> jax.Array:
 
 
 def _show(fun, args, given) -> None:
-    passes = [_pass(name) for name in filter(None, given.passes.split(","))]
-    shown = mal.show(fun, passes=passes, hlo=given.hlo, quiet=bool(given.html))(*args)
+    shown = mal.show(fun, passes=given.passes, hlo=given.hlo, quiet=bool(given.html))(*args)
     if given.html:
         shown.html(given.html)
         print(f"wrote {given.html}")
