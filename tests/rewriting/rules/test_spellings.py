@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from malleable import optimize, rewrite, rule, stage, why_not
 from tests.rules import prims
@@ -44,11 +45,13 @@ ALIKE = {
             lambda x: jnp.exp(x @ x.T),
             lambda x: jnp.exp(jnp.einsum("ij,kj->ik", x, x)),
             lambda x: jnp.exp(jnp.inner(x, x)),
+            lambda x: jnp.exp(lax.dot(x, x.T)),  # of no preferred type
         ],
     ),
     "a product of lanes": (
         LANES,
         [
+            lambda x: jnp.exp(lax.batch_matmul(x, x.mT)),
             lambda x: jnp.exp(x @ x.mT),
             lambda x: jnp.exp(jnp.einsum("bij,bkj->bik", x, x)),
             lambda x: jnp.exp(jax.vmap(lambda a: a @ a.T)(x)),

@@ -80,7 +80,8 @@ def _contraction(graph: Any, params: dict[str, Any], ins: tuple) -> tuple:
         [a for i, a in enumerate(own) if i not in (*gone, *lane)]
         for own, gone, lane in zip((axes, others), contracted, batch, strict=True)
     ]
-    how = params["precision"], params["preferred_element_type"], params.get("out_sharding")
+    kept = params["preferred_element_type"] or graph.avals[left].dtype  # None: that of both
+    how = params["precision"], kept, params.get("out_sharding")
     return left, right, pairs, lanes, rest, how
 
 
