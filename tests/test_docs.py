@@ -6,6 +6,7 @@ import doctest
 import importlib.util
 import io
 import itertools
+import json
 import linecache
 import pathlib
 import pkgutil
@@ -459,3 +460,31 @@ def test_tangents_may_stop_at_a_marker():
 def test_tangents_may_be_refused():
     with pytest.raises(mal.TransformError, match=r"goes through `mark`\n  at .*test_docs\.py:\d+"):
         slope_of("refuse")
+
+
+# ---------------------------------------------------------------- notebooks
+
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path):
+    notebook = pytest.importorskip("nbformat").read(path, as_version=4)
+    client = pytest.importorskip("nbclient").NotebookClient
+    client(notebook, timeout=120, kernel_name="python3").execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert cells and all(cell.execution_count for cell in cells)
+
+
+def test_there_is_one_for_each_job_and_the_page_links_to_it():
+    page = (DOCS / "notebooks" / "index.md").read_text()
+    assert len(NOTEBOOKS) >= 4 and all(f"({path.name})" in page for path in NOTEBOOKS)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_stored_holds_no_error_and_no_folder_of_a_machine(path):
+    cells = json.loads(path.read_text())["cells"]
+    outputs = [o for cell in cells for o in cell.get("outputs", ())]
+    assert outputs and all(o["output_type"] != "error" for o in outputs)
+    assert "/tmp/" not in path.read_text() and "/home/" not in path.read_text()
