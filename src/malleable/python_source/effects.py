@@ -9,54 +9,15 @@ from typing import Any
 
 from malleable.python_source import kinds
 
-_METHODS = frozenset(
-    [
-        "append",
-        "extend",
-        "insert",
-        "pop",
-        "remove",
-        "clear",
-        "sort",
-        "reverse",
-        "update",
-        "setdefault",
-        "popitem",
-        "add",
-        "discard",
-        "appendleft",
-        "popleft",
-        "extendleft",
-        "rotate",
-        "fill",
-        "put",
-        "resize",
-        "send",
-        "throw",
-        "close",
-        "write",
-        "writelines",
-        "shuffle",
-        "seed",
-        "next",
-        "print",
-        "setattr",
-        "delattr",
-        "__next__",
-    ]
+_METHOD_NAMES = (
+    "append extend insert pop remove clear sort reverse update setdefault popitem add discard "
+    "appendleft popleft extendleft rotate fill put resize send throw close write writelines "
+    "shuffle seed next print setattr delattr __next__"
 )
-_HOOKS = frozenset(
-    [
-        "setitem",
-        "setattr_",
-        "delitem",
-        "delattr_",
-        "aug_item",
-        "aug_attr",
-        "writes_global",
-        "writes_cell",
-    ]
-)  # of the front end, in code that it has converted
+_METHODS = frozenset(_METHOD_NAMES.split())
+# of the front end, in code that it has converted
+_HOOK_NAMES = "setitem setattr_ delitem delattr_ aug_item aug_attr writes_global writes_cell"
+_HOOKS = frozenset(_HOOK_NAMES.split())
 _WRITES = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_ATTR")
 DEEP = 4  # functions that call one another
 

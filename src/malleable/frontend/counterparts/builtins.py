@@ -435,7 +435,8 @@ def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable
         found = None
         for x in iterable:
             if is_traced(x):
-                refuse_acting(acts(iterable))
+                if found is None:
+                    refuse_acting(acts(iterable))
                 found = truth(x) if found is None else combine(found, truth(x))
             elif bool(x) is stops:
                 return stops

@@ -52,15 +52,8 @@ from malleable.frontend.values.values import STALE, Bounded, bounded, flatten, i
 ENDLESS = 10_000  # items after which an iterator without a length counts as one without an end
 CONSUMERS = {
     *(builtins.sum, builtins.max, builtins.min, builtins.any, builtins.all, builtins.next),
-    *(
-        collections.deque,
-        builtins.list,
-        builtins.sorted,
-        math.fsum,
-        math.prod,
-        statistics.mean,
-        statistics.fmean,
-    ),
+    *(collections.deque, builtins.list, builtins.sorted, math.fsum, math.prod),
+    *(statistics.mean, statistics.fmean),
 }
 
 # after which of the items that it goes over a function asks for no more
@@ -100,7 +93,7 @@ class Collected:
                 refuse_acting(what)
                 self.each(begun.as_list(), flag, body, tested)
 
-            return tried(lambda: self.each_of(items, flag, body), anew, begun)
+            return tried(lambda: self.each_of(items, flag, body, what), anew, begun)
         steps, here = sized(items), None
         if steps is not None and type(steps) is not Steps:
             steps, here = steps
@@ -115,9 +108,9 @@ class Collected:
 
             paired = Steps(steps.length, lambda i: (steps.get(i), here and here(i)), steps.arrays)
             return for_(paired, step, None, (), (), None)
-        return self.each_of(items, flag, body)
+        return self.each_of(items, flag, body, what)
 
-    def each_of(self, items, flag, body: Callable) -> None:
+    def each_of(self, items, flag, body: Callable, what: str) -> None:
         for k, item in enumerate(items):
             if self.done:
                 return
@@ -128,8 +121,8 @@ class Collected:
                     hint="write it as a `while loop(test, max_steps=n)`",
                 )
             body(item, flag)
-            if self.stops is not None and not all(map(is_untraced, self.pairs[-1:])):
-                refuse_acting(acts(items))
+            if what and not all(map(is_untraced, self.pairs[-1:])):
+                refuse_acting(what)
 
     def unless_stopped(self, body: Callable, item, flag) -> None:
         """body(item, flag); where that changes something, only if no item before has stopped us."""
