@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import sys
+import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,12 +19,20 @@ from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
 Place = namedtuple("Place", "file line function column end_line end_column")
 _session = user_context(0)
 _sessions = itertools.count(1)
+ITERATORS = frozenset(  # which `jax.tree` takes for leaves with a warning, soon an error
+    (types.GeneratorType, map, filter, zip, enumerate, type(iter([])), type({}.values()))
+)
 LANES = "lanes:"  # begins the name scope of a scan over the examples of a vmap
 
 
 def is_pytree_class(cls: type) -> bool:
     """Whether JAX knows how to take objects of a class apart."""
     return cls in tree_util._registry or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+
+
+def is_iterator(x) -> bool:
+    """Whether JAX wants to be told that a value of Python's own is a leaf of a pytree."""
+    return type(x) in ITERATORS
 
 
 def user_places(*eqns: Eqn) -> list[Place]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
+from malleable.execution.common.leaves import flatten
 from malleable.execution.common.options import JitOptions, Options
 from malleable.execution.cutting import announce, calls
 from malleable.execution.cutting.cutting import Partition
@@ -25,7 +26,6 @@ from malleable.execution.regions.signatures import (
     CONCRETE,
     FIXED,
     ends,
-    flatten,
     is_log,
     kinds,
     outer_kinds,

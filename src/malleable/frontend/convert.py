@@ -245,7 +245,7 @@ def finish_result(out) -> Any:
 
 
 def is_whole(x) -> bool:
-    return isinstance(x, Box) or bounded(x) is not None
+    return isinstance(x, Box) or bounded(x) is not None or compat.is_iterator(x)
 
 
 def finish_leaf(failed, seen: dict, x) -> Any:

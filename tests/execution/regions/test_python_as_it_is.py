@@ -3,6 +3,7 @@
 import copy
 import math
 import types
+import warnings
 
 import jax
 import numpy as np
@@ -282,3 +283,35 @@ def test_a_dict_whose_items_are_attributes():
     held = Settings(rate=0.5)
     of_argument = mal.jit(lambda settings, x: x * settings.rate)
     assert of_argument(held, jnp.ones(())) == mal.jit(lambda x: x * held.rate)(jnp.ones(())) == 0.5
+
+
+def rows(x, n):
+    for start in range(0, len(x), n):
+        yield start, x[start : start + n]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        rows,
+        lambda x, n: zip(range(3), x.reshape(3, 2), strict=True),
+        lambda x, n: {0: (n, x)}.values(),
+    ],
+    ids=["generator", "zip", "values of a dict"],
+)
+def test_jax_warns_of_no_iterator_that_python_runs(made):
+    def program(x, n):
+        log = []
+        for start, part in made(x, n):
+            if part.mean() > 1:
+                log.append(start)
+                continue
+            x = x + part.sum()
+        return x, log
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        got, wanted = (fun(jnp.arange(6.0), 4) for fun in (mal.jit(program), program))
+    assert not found
+    assert got[1] == wanted[1]
+    np.testing.assert_allclose(got[0], wanted[0])

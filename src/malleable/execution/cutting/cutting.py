@@ -14,6 +14,7 @@ import numpy as np
 
 from malleable.execution.common import anf, code_objects
 from malleable.execution.common.breaks import Unsupported
+from malleable.execution.common.leaves import flatten
 from malleable.execution.common.listeners import is_heard
 from malleable.execution.common.options import Options
 from malleable.execution.common.sizes import trace_symbolic
@@ -40,7 +41,7 @@ from malleable.execution.purity.facts import ARRAY, NUMBER, NUMPY, Scope, Stays
 from malleable.execution.regions import tracing
 from malleable.execution.regions.families import over_sizes
 from malleable.execution.regions.regions import Runner, State, Variant
-from malleable.execution.regions.signatures import compiling, flatten, is_away, shapes_of
+from malleable.execution.regions.signatures import compiling, is_away, shapes_of
 from malleable.execution.regions.tracing import UNSET, Failed
 from malleable.frontend.syntax.rewrite import NoSource, mangle
 from malleable.notes import note

@@ -18,11 +18,11 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.common import code_objects
+from malleable.execution.common.leaves import flatten
 from malleable.execution.cutting import calls, writing
 from malleable.execution.cutting.partition import Region
 from malleable.execution.host.host import is_raw
 from malleable.execution.regions.regions import Runner
-from malleable.execution.regions.signatures import flatten
 from malleable.programs import cost
 from malleable.python_source import nodes, scopes
 

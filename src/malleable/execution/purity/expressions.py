@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from malleable.execution.common.leaves import flatten
 from malleable.execution.purity.callees import (
     computes,
     impure,
@@ -345,7 +346,7 @@ def call(node, scope):
 def refuse_held(node, scope) -> None:
     """Raise Stays where a container that came in may hand out what is called, and that may act."""
     held = [v for v in scope.values.values() if isinstance(v, list | dict | tuple | set)]
-    for x in jax.tree.leaves(held):
+    for x in flatten(held)[0]:
         if not callable(x):
             continue
         if why := impure(x, scope):

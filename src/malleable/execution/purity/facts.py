@@ -16,6 +16,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.execution.common.code_objects import cells_of
+from malleable.execution.common.leaves import flatten
 from malleable.python_source import kinds, scopes
 
 ARRAY = "array"  # an array of JAX, or a pytree with such ones
@@ -105,9 +106,8 @@ def kind_of(value) -> Any:
         return Known(value)
     if isinstance(value, types.ModuleType | type) or (callable(value) and not is_pytree(value)):
         return Known(value)
-    try:
-        leaves = jax.tree.leaves(value)
-    except ValueError:  # a dict whose keys have no order
+    leaves, structure = flatten(value)
+    if structure is None:
         return Known(value)
     if type(value) in (list, dict, tuple) or is_pytree(value):
         found = [kind_of(leaf) for leaf in leaves]
@@ -123,10 +123,8 @@ def kind_of(value) -> Any:
 
 def may_change(value) -> bool:
     """Whether the same object may hold something else at the next call, unlike what has a hash."""
-    try:
-        return any(map(_is_mutable, jax.tree.leaves(value)))
-    except ValueError:  # a dict whose keys have no order
-        return True
+    leaves, structure = flatten(value)
+    return structure is None or any(map(_is_mutable, leaves))
 
 
 def _is_mutable(leaf) -> bool:
@@ -158,11 +156,8 @@ def may_be_rebound(owner, name: str) -> bool:
 
 
 def is_pytree(value) -> bool:
-    try:
-        leaves = jax.tree.leaves(value, is_leaf=lambda x: x is not value)
-    except ValueError:  # a dict whose keys have no order
-        return False
-    return not (len(leaves) == 1 and leaves[0] is value)
+    leaves, structure = flatten(value, lambda x: x is not value or compat.is_iterator(x))
+    return structure is not None and not (len(leaves) == 1 and leaves[0] is value)
 
 
 def join(*found):

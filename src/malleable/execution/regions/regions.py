@@ -21,6 +21,7 @@ import numpy as np
 from malleable import compat
 from malleable.execution.common import work
 from malleable.execution.common.breaks import Cut, NeedsPython, OtherSignature, Unsupported
+from malleable.execution.common.leaves import flatten
 from malleable.execution.common.listeners import is_heard
 from malleable.execution.common.sizes import size_values
 from malleable.execution.host.host import arrive, arrive_all
@@ -34,7 +35,6 @@ from malleable.execution.regions.signatures import (
     PLAIN,
     compiling,
     exactly,
-    flatten,
     is_away,
     is_log,
     orders,

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.execution.common.host_values import own
+from malleable.execution.common.leaves import flatten
 
 ARRAY = compat.HostArray
 NUMBERS = frozenset([int, float, complex])
@@ -23,16 +24,6 @@ CONCRETE = frozenset([ARRAY, np.ndarray, int, float, complex])
 
 compiling: contextvars.ContextVar = contextvars.ContextVar("compiling", default=False)
 """Whether the residual program is being traced, and Python must not act."""
-
-
-def flatten(value):
-    """Leaves and structure; a dict whose keys have no order is a leaf."""
-    if hasattr(type(value), "__next__"):
-        return [value], None
-    try:
-        return jax.tree.flatten(value)
-    except ValueError:
-        return [value], None
 
 
 def exactly(value):

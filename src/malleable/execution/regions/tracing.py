@@ -17,9 +17,9 @@ from malleable.arrays import journal
 from malleable.arrays.box import UNSIZED, Box
 from malleable.arrays.masked import compacted, selections
 from malleable.execution.common import code_objects
+from malleable.execution.common.leaves import flatten
 from malleable.execution.host.host import is_raw
 from malleable.execution.purity.facts import ARRAY, NUMBER, SCALAR, SIZE, Stays
-from malleable.execution.regions.signatures import flatten
 from malleable.frontend.common.session import Options, Session, run_in_session
 from malleable.frontend.convert import OPERATORS, box_all, finish_result
 from malleable.frontend.counterparts.bounded import BoundedList
@@ -254,9 +254,9 @@ def attempt(
             out, tests = around(body.fun, *given), []
         if tests and body.guarded:
             raise Stays("mask", "an empty selection raises here")
-        if lifted and any(map(_is_open, jax.tree.leaves(out, is_leaf=_is_open))):
+        found, made["tree"] = flatten(out, lambda x: _is_open(x) or compat.is_iterator(x))
+        if lifted and any(map(_is_open, found)):
             raise Stays("mask", "the size of the result depends on values")
-        found, made["tree"] = jax.tree.flatten(out)
         made["out"] = jax.tree.unflatten(made["tree"], [0] * len(found))
         made["order"] = skeleton(out)
         same = {

@@ -1,0 +1,17 @@
+"""The leaves of values that users made, of whatever kinds."""
+
+import jax
+
+from malleable import compat
+
+
+def flatten(value, is_leaf=compat.is_iterator) -> tuple:
+    """Leaves and structure; an iterator is a leaf, and so is a dict whose keys have no order.
+
+    >>> flatten([1, (2, None)])[0]
+    [1, 2]
+    """
+    try:
+        return jax.tree.flatten(value, is_leaf)
+    except ValueError:
+        return [value], None
