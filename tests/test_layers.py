@@ -89,7 +89,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
     "all": Budget(89960, 58000),
-    "compat": Budget(3110, 2300),
+    "compat": Budget(3116, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2390, 1450),
     "effects": Budget(1000, 1000),

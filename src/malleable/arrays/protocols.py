@@ -6,15 +6,13 @@ import inspect
 import numpy as np
 from jax import numpy as jnp
 
-from malleable import compat
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, without_boxes
 from malleable.arrays.masked import UNSIZED, guarded, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.arrays.rows import gathered
-from malleable.arrays.specials import DEFAULT, SPECIAL
-from malleable.errors import TransformError
+from malleable.arrays.specials import DEFAULT, SPECIAL, written_outside
 
 # what gives an array, not a number, also where it has no axes
 LIKE = {np.zeros_like, np.ones_like, np.full_like, np.empty_like}
@@ -73,11 +71,7 @@ def rebox_numpy(out):
 def put_out(out, result, where=True, ufunc=np.positive):
     """Write a result into the `out` argument; returns it."""
     if not isinstance(out, Box):
-        raise TransformError(
-            "a traced value is written into an array that was made outside",
-            where=compat.where(),
-            hint="make the array inside the function",
-        )
+        raise written_outside()
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):
         refuse_cast(ufunc, result.dtype, out.dtype)
     if where is not True:

@@ -96,6 +96,15 @@ def _unsized(func):
 # ---------------------------------------------------------------- writing
 
 
+def written_outside() -> TransformError:
+    """What is raised where a traced value would be written into an array that is no box."""
+    return TransformError(
+        "a traced value is written into an array made outside of the converted function",
+        where=compat.where(),
+        hint="pass the array as an argument, or copy it inside with np.array(...)",
+    )
+
+
 def copyto(dst, src, casting="same_kind", where=True):
     number = type(src) in (bool, int, float)
     held_as = src if isinstance(src, Box) else np.asarray(src)
@@ -446,12 +455,16 @@ def _split_views(fun):
     return split
 
 
-def _if_box(fun):
-    """Do as others do, unless the first argument is a box."""
+def _if_box(fun, writes=False):
+    """Do as others do, unless the first argument is a box: it may be written to."""
 
     def call(*args, **kwargs):
         first = args[0] if args else next(iter(kwargs.values()), None)
-        return fun(*args, **kwargs) if isinstance(first, Box) else DEFAULT
+        if isinstance(first, Box):
+            return fun(*args, **kwargs)
+        if writes and isinstance(first, np.ndarray) and any_traced((args, kwargs)):
+            raise written_outside()
+        return DEFAULT
 
     return call
 
@@ -474,7 +487,7 @@ _OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
     **{f: _reshaping(f) for f in (np.squeeze, np.expand_dims)},
-    **_by_name(copyto, fill_diagonal, putmask, place, put, put_along_axis, nan_to_num, reshape),
+    **_by_name(nan_to_num, reshape),
     **_by_name(flip, rot90, unstack, matrix_transpose, real, imag, iscomplexobj, isrealobj, copy),
     **{f: _method(f.__name__) for f in (np.transpose, np.ravel, np.swapaxes)},
     np.fliplr: lambda m: flip(m, 1),
@@ -494,12 +507,14 @@ _UNSIZED = (
     *(np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d),
     *(np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all),
 )
+_WRITING = _by_name(copyto, fill_diagonal, putmask, place, put, put_along_axis)
 SPECIAL: dict[Any, Any] = {
     **_by_name(shape, ndim, size, where, compress, clip, broadcast_arrays, einsum),
     **{f: _at_least(f) for f in (np.atleast_1d, np.atleast_2d, np.atleast_3d)},
     **{f: _on_types(f) for f in (np.result_type, np.can_cast, np.min_scalar_type)},
     **{f: _unsized(f) for f in _UNSIZED},
     **{f: _if_box(fun) for f, fun in _OF_BOXES.items()},
+    **{f: _if_box(fun, writes=True) for f, fun in _WRITING.items()},
     **{f: _if_traced(fun) for f, fun in _OF_TRACED.items()},
     np.common_type: _on_models(np.common_type),
 }

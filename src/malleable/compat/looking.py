@@ -19,9 +19,7 @@ from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
 Place = namedtuple("Place", "file line function column end_line end_column")
 _session = user_context(0)
 _sessions = itertools.count(1)
-ITERATORS = frozenset(  # which `jax.tree` takes for leaves with a warning, soon an error
-    (types.GeneratorType, map, filter, zip, enumerate, type(iter([])), type({}.values()))
-)
+ITERATORS = {types.GeneratorType, map, filter, zip, enumerate, type(iter([])), type({}.values())}
 LANES = "lanes:"  # begins the name scope of a scan over the examples of a vmap
 
 
@@ -31,7 +29,7 @@ def is_pytree_class(cls: type) -> bool:
 
 
 def is_iterator(x) -> bool:
-    """Whether JAX wants to be told that a value of Python's own is a leaf of a pytree."""
+    """Whether `jax.tree` takes a value for a leaf with a warning, which is to be an error."""
     return type(x) in ITERATORS
 
 
@@ -101,8 +99,7 @@ def argument_names(jaxpr: Jaxpr) -> tuple[str, ...]:
 
 def name_of(jaxpr: Jaxpr) -> str:
     """The name of the function behind a program, "" where JAX does not know it."""
-    known = getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
-    return known.rpartition(" at ")[0]
+    return (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "").rpartition(" at ")[0]
 
 
 def key_numbers(x):

@@ -315,3 +315,15 @@ def test_jax_warns_of_no_iterator_that_python_runs(made):
     assert not found
     assert got[1] == wanted[1]
     np.testing.assert_allclose(got[0], wanted[0])
+
+
+def test_a_value_whose_hash_raises_is_told_apart_by_what_it_is():
+    """As that of a writable memoryview: a ValueError."""
+    held = np.zeros(3)
+
+    def program(x):
+        memoryview(held)[0] = float(x.sum())
+        return x * 2
+
+    np.testing.assert_array_equal(mal.jit(program)(jnp.arange(3.0)), [0, 2, 4])
+    assert held.tolist() == [3, 0, 0]

@@ -418,6 +418,19 @@ def test_an_array_from_outside_can_be_read_but_not_written(own):
     ):
         with pytest.raises(TransformError, match="made outside"):
             traced(change, 1.0)
+    call = lambda fun, *args, **kwargs: (
+        lambda x: own.call(fun, table, *(x if a is None else a for a in args), **kwargs)
+    )
+    for change in (
+        call(np.add, None, out=table),
+        call(np.put, [0], None),
+        call(np.putmask, table > 1, None),
+        call(np.copyto, None),
+        call(np.place, table > 1, None),
+        lambda x: own.setitem(x, table.flat, 0),
+    ):
+        with pytest.raises(TransformError, match="made outside of the converted function"):
+            traced(change, jnp.ones(1)[0])
     own.setitem(Box(np.float64(5)), table, 0)
     own.aug("+=", table, Box(np.ones(4)))
     assert table.tolist() == [6, 2, 3, 4]

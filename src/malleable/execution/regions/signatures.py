@@ -50,7 +50,7 @@ def signature(leaf, may_be_raw=False) -> tuple:
         return (kind, leaf.__code__, id(leaf.__globals__))  # a lambda, made again for each call
     try:
         hash(leaf)
-    except TypeError:
+    except Exception:  # whatever its __hash__ raises: most often a TypeError
         return (kind, id(leaf))
     return (kind, leaf)
 

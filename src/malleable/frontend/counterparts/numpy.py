@@ -137,8 +137,8 @@ def _ufunc(ufunc, method):
             inputs = inputs[: ufunc.nin]
         if "out" in kwargs and not isinstance(kwargs["out"], tuple):
             kwargs["out"] = (kwargs["out"],)
-        if kwargs.get("out") == (None,):
-            del kwargs["out"]
+        if all(x is None for x in kwargs.get("out", ())):
+            kwargs.pop("out", None)
         return run_ufunc(ufunc, method, inputs, kwargs)
 
     return call

@@ -26,6 +26,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.joined import added_to
 from malleable.arrays.numbers import is_python_int
+from malleable.arrays.specials import written_outside
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import numpy, sequences
@@ -475,6 +476,8 @@ class Items:
             refuse_bound(x, i)
         elif isinstance(x, dict) and has_traced(i):
             return put_there(x, i, value)
+        elif isinstance(x, np.flatiter):
+            _check_array(x.base, value, has_traced(i))
         elif isinstance(x, np.void):
             _check_array(x, value, False)
             journal.touch_object(x.base)
@@ -675,8 +678,4 @@ def _check_array(x, value, traced_index: bool) -> None:
             where=compat.where(),
             hint="keep an array for each field, in a dict or a class",
         )
-    raise TransformError(
-        "a traced value is written into an array made outside of the converted function",
-        where=compat.where(),
-        hint="pass the array as an argument, or copy it inside with np.array(...)",
-    )
+    raise written_outside()
