@@ -288,7 +288,7 @@ def result_of_choice(x: Choice):
     if is_place(x):
         members = all(isinstance(o, int) for o in x.options)
         return Box(x.value, True) if members else snapshot(x)
-    value, number = x.value, jnp.issubdtype(x.value.dtype, jnp.inexact)
+    value, number = x.value, jnp.issubdtype(jnp.result_type(x.value), jnp.inexact)
     if any(o is None for o in x.options) and not number:
         raise TransformError(
             "the result is None or a number, depending on a traced condition",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from malleable import autograph, listen
+from malleable import TransformError, autograph, listen
 from tests.frontend.behaviour.behaviour import error_of
 
 
@@ -325,6 +325,68 @@ def test_names_that_a_path_does_not_bind_are_an_error_to_their_handler():
 
     for f in (bound_before, deleted, bound_in_steps, a_list):
         agree(f, (-2.0,), (0.5,), (2.0,))
+
+
+def test_a_handler_of_unbound_names_runs_where_a_path_has_not_returned():
+    def f(v, x):
+        v = v.copy()
+
+        def g():
+            try:
+                if x < 0:
+                    return 0
+                if 0:
+                    y = 1
+                w = y
+            except UnboundLocalError:
+                v[1] += 1
+            v[0] = w if x < 0 else 7
+
+        g()
+        return v
+
+    agree(f, (np.zeros(3), 1.0), (np.zeros(3), -1.0))
+
+
+def test_a_branch_that_reads_an_unbound_name_is_one_that_raises():
+    def f(v, x):
+        v = v.copy()
+        if x > 0:
+            if 0:
+                y = 1
+            v[1] = y
+        v[0] = 7
+        return v
+
+    traced = jax.jit(autograph(f))
+    with listen() as notes:
+        assert traced(np.zeros(2), -1.0).tolist() == [7, 0]
+    assert "`raise UnboundLocalError` does not happen" in notes[0].what
+    assert np.isnan(traced(np.zeros(2), 1.0)).all()
+
+
+def test_a_name_that_nobody_binds_is_an_error_also_in_a_branch():
+    def f(x):
+        for i in range(2):
+            if x > i:
+                x += mistyped  # noqa: F821
+        return x
+
+    with pytest.raises(NameError, match="mistyped"):
+        jax.jit(autograph(f))(-1.0)
+
+
+def test_none_or_an_int_is_refused_as_a_result():
+    def f(x):
+        try:
+            if x < 0:
+                return 0
+            raise ValueError
+        except ValueError:
+            pass
+
+    with pytest.raises(TransformError, match="the result is None or a number"):
+        jax.jit(lambda x: autograph(lambda x: (f(x), x))(x))(1.0)
 
 
 def test_an_int_to_a_negative_power_is_a_float_in_a_try():

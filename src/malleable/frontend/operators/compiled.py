@@ -171,6 +171,7 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
 
     def body(*xs):
         nonlocal written
+        journal.current().again = True
         rest = iter(xs)
         i = Box(next(rest), True) if extra else None
         parts = [next(rest) for _ in slices]

@@ -102,8 +102,8 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
         return
     places = places_of(state)
     with once_more(body):
-        yes = trace_block(told(asked, True, body, places), places)
-        no = trace_block(told(asked, False, orelse or nothing, places), places)
+        paths = (told(asked, True, body, places), told(asked, False, orelse or nothing, places))
+        yes, no = (trace_block(functools.partial(step, path, state), places) for path in paths)
     if live is not None:
         forget_dead(places, live, yes, no)
     merge(test, yes, no, line_of(body))

@@ -154,6 +154,11 @@ def is_kept(e: BaseException, book: journal.Journal) -> bool:
     return is_raised(e) or (isinstance(e, NameError) and within_others)
 
 
+def is_unknown(e: BaseException) -> bool:
+    """Whether an exception says that there is no such name, and not that it is not bound yet."""
+    return type(e) is NameError and not is_raised(e) and "free variable" not in str(e)
+
+
 def forget_new(book: journal.Journal) -> None:
     """Drop the places that only the block knows: they held its values from the start."""
     for key, place in list(book.places.items()):
@@ -230,7 +235,9 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     for block in blocks:
         if block.error is not None:
             block.after, block.places = {}, {}
-            if not isinstance(block.error, NameError) or is_raised(block.error):
+            if is_unknown(block.error):
+                raise block.error
+            if is_raised(block.error) or not any(book.again for book in journal.all_open()):
                 drop_raise(block.error, where)
                 block.after = {raised.key: (Static(True), ())}
                 block.places = {raised.key: raised}
