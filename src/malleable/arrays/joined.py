@@ -48,7 +48,7 @@ class Joined(Box):
 
     def heed(self, changed: Box) -> None:
         """An array that this may be, or a part of which, has another content."""
-        if self.telling:
+        if self.telling or self._value is None:  # a copy that is outdated
             return
         for ref, condition in self.links:
             box = ref()

@@ -13,6 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.errors import TransformError
 
 INTEGERS = (int, np.integer)
 
@@ -325,6 +326,28 @@ class Part:
 
     def fill(self, whole: np.ndarray, part) -> None:
         getattr(whole, self.name)[...] = part
+
+    def model(self, whole: np.ndarray):
+        return whole
+
+
+class Outdated:
+    """All of a copy whose original has been written to since."""
+
+    __slots__ = ("where", "why")
+    static, traced = True, ()
+
+    def __init__(self, why: str, where: str):
+        self.why, self.where = why, where
+
+    def read(self, whole):
+        raise TransformError(
+            f"what is used here is a copy, of before a write at {self.where}: {self.why}",
+            where=compat.where(),
+            hint="use it before that write, or make it a copy() where Python has a part",
+        )
+
+    put = fill = lambda self, whole, part: self.read(whole)
 
     def model(self, whole: np.ndarray):
         return whole

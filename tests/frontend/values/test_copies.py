@@ -187,3 +187,22 @@ def class_of_the_class(x):
 def test_what_a_class_has_stays_where_an_instance_may_have_its_own(f):
     with pytest.raises(TransformError, match=r"`K.n` changes, and whether"):
         jax.jit(autograph(f))(1.0)
+
+
+def test_a_row_that_only_one_branch_knows_is_not_used_after_a_write_to_the_array():
+    """Which row it is, is worked out in that branch: what leaves it is a copy."""
+
+    def f(x, n, used):
+        rows, row = ROWS * x, None
+        if n > 0:
+            row = rows[n % 2]
+        first = 0.0 if row is None else row[0]
+        rows[0, 0] = 7.0
+        if used and row is not None:
+            first = row[0]
+        return rows[0, 0] + first
+
+    got = jax.jit(autograph(f), static_argnums=2)
+    assert got(1.0, 2, False) == f(1.0, 2, False) and got(1.0, 0, False) == f(1.0, 0, False)
+    with pytest.raises(TransformError, match=r"a copy, of before a write at .*: one branch of an"):
+        got(1.0, 2, True)

@@ -8,7 +8,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
-from malleable.frontend.values.trees import Leaf, Static, Tree
+from malleable.frontend.values.trees import Leaf, Made, Static, Tree
 from malleable.notes import note
 
 IN_A_LIST = "a list whose length is traced has it, or a copy of it"
@@ -17,15 +17,21 @@ A_PART = "one branch of an `if` makes it, or its other name, a part of another a
 
 @dataclass(frozen=True)
 class Copied:
-    """What a write to a thing calls: an error, or where only a part has a copy, a note."""
+    """What a write to a thing calls: an error, or where only a part has a copy, a note.
+
+    copy: of that part, where it is known: using it is an error then.
+    """
 
     thing: Any
     why: str
     part: bool = False
+    copy: Box | None = None
 
     def __call__(self, changed) -> None:
         if changed is not self.thing:
             return
+        if self.copy is not None:
+            return self.copy.outdate(self.why)
         if self.part:
             return note("this write does not reach each copy", compat.where(), self.why)
         raise TransformError(
@@ -33,6 +39,24 @@ class Copied:
             where=compat.where(),
             hint="write to it before, or to a copy() of it, or set a list's item: xs[i] = new",
         )
+
+
+def copies_of(box: Box, token: Made, made: dict) -> list[Copied]:
+    """What is not to be written to, or with a note, where `box` holds what a stand-in is for."""
+    whole = token if token.root is None else token.root
+    family = made.setdefault((id(whole),), [])
+    others = [(x, other) for x, other in family if other is not token]
+    family.append((box, token))
+    parts = [(x, other is not whole) for x, other in (*others, (box, token))] if others else []
+    found = [Copied(x, A_PART) for x, is_part in parts if is_part]
+    found += [
+        Copied(x, A_PART, True, copy)
+        for x, is_part in parts
+        for copy, copied in parts
+        if copied and not is_part
+    ]
+    found += [Copied(x, token.why or A_PART, True, box) for x in token.boxes]
+    return [Copied(box, token.why or A_PART), *found] if token.why or token.boxes else found
 
 
 def disown(tree: Tree, why: str, known: Tree | None = None) -> None:
@@ -63,7 +87,7 @@ def keep(copies: Iterable[Copied]) -> None:
     for new in copies:
         told = [x for book in books for x in book.followers.get(id(new.thing), ())]
         same = (x for x in told if isinstance(x, Copied) and x.thing is new.thing)
-        if not any(x.part <= new.part for x in same):
+        if not any(x.part <= new.part and (not x.part or x.copy is new.copy) for x in same):
             journal.follow(new.thing, new)
 
 

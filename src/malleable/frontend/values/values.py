@@ -26,7 +26,7 @@ from malleable.arrays.journal import ABSENT
 from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import drop_raise, session
-from malleable.frontend.values.copies import A_PART, IN_A_LIST, Copied, disown, keep
+from malleable.frontend.values.copies import IN_A_LIST, copies_of, disown, keep
 from malleable.frontend.values.picked import Picked, one_of, refuse_mixed
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import (
@@ -552,18 +552,6 @@ def with_partners(box: Box, mine: list, made: dict) -> Box:
         made.setdefault(id(token), []).append((box, condition, holds))
         keep(copies_of(box, token, made))
     return box
-
-
-def copies_of(box: Box, token: Made, made: dict) -> list[Copied]:
-    """What is not to be written to, or with a note, where `box` holds what a stand-in is for."""
-    whole = token if token.root is None else token.root
-    family = made.setdefault((id(whole),), [])
-    others = [(x, other) for x, other in family if other is not token]
-    family.append((box, token))
-    parts = [(x, other is not whole) for x, other in (*others, (box, token))] if others else []
-    found = [Copied(x, A_PART, not is_part) for x, is_part in parts]
-    found += [Copied(x, token.why or A_PART, True) for x in token.boxes]
-    return [Copied(box, token.why or A_PART), *found] if token.why or token.boxes else found
 
 
 def assembled(tree: Node, children: list) -> Any:
