@@ -53,7 +53,7 @@ class Journal:
         self.followers: dict[int, list] = {}  # by id of an array: the arrays that may be it
         self.undefined: set = set()  # variables that were joined with nothing
         self.unread: set = set()  # names that a branch found undefined
-        self.again = False  # a step of a loop, which is traced again if it binds one of these
+        self.binds = False  # of a step of a loop: perhaps it binds one of these for the next
         self.made: dict | None = None  # by id: what was made here and has a state nobody sees
         self.new: set[int] = set()  # the ids of objects that were made here
 

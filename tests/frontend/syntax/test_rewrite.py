@@ -271,6 +271,20 @@ def test_names_that_do_not_leave_a_block_are_not_state():
     assert calls == [("if_", ("y",), ("y",)), ("while_", ("y",), ("y",), ())]
 
 
+def test_a_lambda_in_a_comprehension_is_found_under_its_target():
+    """Whose name is another in the code where a variable around the comprehension has it, too."""
+
+    def fun(x):
+        for k in range(2):
+            x += k
+        late = [lambda: (k, x) for k in range(3)]  # noqa: B023
+        return late[0]
+
+    ag, _ = recording()
+    late = rewrite(fun, ag)(7)
+    assert rewrite(late, ag)() == late() == fun(7)() == (2, 8)
+
+
 def test_captured_names_are_state():
     def fun(x):
         if x:

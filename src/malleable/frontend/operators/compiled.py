@@ -95,13 +95,16 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     absent = {c.place.name: c.tree for c in carried.values() if is_absent(c.tree)}
     index = counter_type() if steps is not None else None
     runs = steps is not None and type(steps.length) is int and steps.length > 0
+    binds = True  # perhaps a step binds what a branch before it has read
     for k in range(ROUNDS):
         with notes_aside() as leave:  # of a step whose types have not settled, nothing is said
-            block = trace_step(loop, steps, carried, index)
+            block = trace_step(loop, steps, carried, index, binds)
         known = len(carried)
         copies.keep(block.copies)
         if not settle(loop, carried, block, bound, k > 2, runs):
-            break
+            if not binds or block.unread <= {c.place.name for c in carried.values()}:
+                break
+            binds = False
         if k > 4 and len(carried) > known:
             raise CannotStage("every step makes objects that the next ones change")
     else:
@@ -117,9 +120,6 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     for c in carried.values():  # written to, and copied, in every step
         for copied in block.copies:
             copied(c.place.owner)
-    for name in block.unread - {c.place.name for c in carried.values()}:
-        text = f"cannot access local variable {name!r} where it is not associated with a value"
-        raise UnboundLocalError(text, name=name)
     if steps is None or type(steps.length) is not int:
         needed = [name for name in absent if loop.live is None or name in loop.live]
         if needed and session().options.exact:
@@ -160,8 +160,11 @@ def arrays_of(steps: Steps | None) -> list:
     return list(steps.arrays) if isinstance(steps, Slices) else []
 
 
-def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
-    """The body, traced once on fresh values for all that goes around."""
+def trace_step(loop: Loop, steps, carried: dict, index, binds: bool) -> Block:
+    """The body, traced once on fresh values for all that goes around.
+
+    binds: whether it may bind names that it reads before: else a branch that does so raises.
+    """
     written = False
     extra, arrays = [index] if index is not None else [], arrays_of(steps)
     slices = [compat.slice_type(a) for a in arrays]
@@ -171,7 +174,7 @@ def trace_step(loop: Loop, steps, carried: dict, index) -> Block:
 
     def body(*xs):
         nonlocal written
-        journal.current().again = True
+        journal.current().binds = binds
         rest = iter(xs)
         i = Box(next(rest), True) if extra else None
         parts = [next(rest) for _ in slices]

@@ -18,6 +18,7 @@ from malleable.python_source.nodes import (
 )
 
 ITEM = "_ag_item"
+TARGET = "_ag_c"  # begins the new name of what a comprehension binds
 INLINED = sys.version_info >= (3, 12)
 
 
@@ -171,26 +172,26 @@ def _renamed(writer, node, targets):
     inside captures, once the comprehension is inlined; our lambdas are many.
     """
     for old in targets & writer.mentioned:
-        new = f"_ag_c{next(writer.numbers)}_{old}"
+        new = f"{TARGET}{next(writer.numbers)}_{old}"
         first, rest = node.generators[0], node.generators[1:]
         parts = [getattr(node, field) for field in ("elt", "key", "value") if hasattr(node, field)]
         for part in (first.target, *first.ifs, *rest, *parts):
-            _rename(part, old, new)
+            rename(part, old, new)
         targets = targets - {old} | {new}
     return targets
 
 
-def _rename(node, old, new):
+def rename(node, old, new):
     if isinstance(node, ast.Name) and node.id == old:
         node.id = new
     elif isinstance(node, ast.Lambda) and old in scopes.arguments(node):
         for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
-            _rename(default, old, new)
+            rename(default, old, new)
     elif isinstance(node, scopes.COMPREHENSIONS) and old in _targets(node):
-        _rename(node.generators[0].iter, old, new)
+        rename(node.generators[0].iter, old, new)
     else:
         for child in ast.iter_child_nodes(node):
-            _rename(child, old, new)
+            rename(child, old, new)
 
 
 def _targets(node):

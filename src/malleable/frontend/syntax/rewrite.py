@@ -15,6 +15,7 @@ import threading
 import types
 import weakref
 
+from malleable.frontend.syntax import loops
 from malleable.frontend.syntax.generators import as_list
 from malleable.frontend.syntax.writer import Writer
 from malleable.python_source import source
@@ -137,6 +138,9 @@ def _find_and_rewrite(code, module_globals, mode, listed=False):
             if isinstance(arg, ast.arg):
                 arg.annotation = None
     node = as_list(node) if listed else node
+    for name in code.co_freevars:  # of a lambda in a comprehension whose targets have new names
+        if name.startswith(loops.TARGET):
+            loops.rename(node, name.split("_", 3)[3], name)
     node.args.defaults = []
     node.args.kw_defaults = [None] * len(node.args.kwonlyargs)
     try:

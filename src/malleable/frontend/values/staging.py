@@ -237,7 +237,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             block.after, block.places = {}, {}
             if is_unknown(block.error):
                 raise block.error
-            if is_raised(block.error) or not any(book.again for book in journal.all_open()):
+            if is_raised(block.error) or not any(book.binds for book in journal.all_open()):
                 drop_raise(block.error, where)
                 block.after = {raised.key: (Static(True), ())}
                 block.places = {raised.key: raised}
