@@ -4,6 +4,7 @@ import copy
 import math
 import types
 import warnings
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -327,3 +328,29 @@ def test_a_value_whose_hash_raises_is_told_apart_by_what_it_is():
 
     np.testing.assert_array_equal(mal.jit(program)(jnp.arange(3.0)), [0, 2, 4])
     assert held.tolist() == [3, 0, 0]
+
+
+class Result(NamedTuple):
+    statistic: float
+    place: int
+
+
+class Made(Result):
+    """As results of SciPy: more is needed to make one than the items of the tuple."""
+
+    def __new__(cls, statistic, place, *, sign):
+        new = super().__new__(cls, statistic, place)
+        new.sign = sign
+        return new
+
+
+def test_a_tuple_that_only_its_library_can_make_passes_through():
+    held = Made(0.5, 2, sign=-1)
+
+    def program(x):
+        found = held if len(x) else None
+        y = jnp.sin(x) * found.statistic
+        return y[found.place] / (np.asarray(found) / 2).sum(), found
+
+    got, same = mal.jit(program)(jnp.arange(3.0))
+    assert same is held and got == pytest.approx(float(program(jnp.arange(3.0))[0]))

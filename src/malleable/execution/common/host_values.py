@@ -169,17 +169,16 @@ def arrive_all(tree: Any) -> Any:
     kind = type(tree)
     if kind is np.ndarray:
         return tree if tree.flags.writeable else arrive(tree)
-    if kind is tuple or kind is list:
+    named = isinstance(tree, tuple) and hasattr(tree, "_fields")
+    if kind is tuple or kind is list or named:
         parts = [arrive_all(part) for part in tree]
         same = all(a is b for a, b in zip(parts, tree, strict=True))
-        return tree if same else kind(parts)
+        return tree if same else kind(*parts) if named else kind(parts)
     if kind is dict:
         parts = {key: arrive_all(value) for key, value in tree.items()}
         return tree if all(parts[key] is tree[key] for key in tree) else parts
     if kind is slice:
         return slice(arrive_all(tree.start), arrive_all(tree.stop), arrive_all(tree.step))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return kind(*map(arrive_all, tree))
     return tree
 
 
