@@ -88,7 +88,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(90005, 58000),
+    "all": Budget(90035, 58000),
     "compat": Budget(3116, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2390, 1450),
@@ -97,7 +97,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "python_source": Budget(1825, 1400),
     "arrays": Budget(3725, 3100),
     "frontend": Budget(14205, 9300),
-    "execution": Budget(13690, 10300),
+    "execution": Budget(13715, 10300),
     "inspection": Budget(23330, 16000),
     "integrations": Budget(4100, 4000),
     "tour": Budget(843, 700),

@@ -354,3 +354,26 @@ def test_a_tuple_that_only_its_library_can_make_passes_through():
 
     got, same = mal.jit(program)(jnp.arange(3.0))
     assert same is held and got == pytest.approx(float(program(jnp.arange(3.0))[0]))
+
+
+class Square:
+    def __init__(self, side):
+        self.side = side
+
+    def __eq__(self, other):
+        return isinstance(other, Square) and bool((self.side == other.side).all())
+
+    def __rmul__(self, times):
+        return float(times * self.side.sum())
+
+    def __hash__(self):
+        return 5
+
+
+def test_what_an_operator_makes_of_an_object_is_what_its_class_says():
+    def program(x):
+        some = [Square(x), Square(x * 2), Square(x)]
+        return some[0] == some[2], some[0] != some[1], 3 * some[0], len({*some})
+
+    got = mal.jit(program)(jnp.arange(3.0))
+    assert got == program(jnp.arange(3.0)) and list(map(type, got)) == [bool, bool, float, int]

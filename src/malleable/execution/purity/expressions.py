@@ -3,6 +3,7 @@
 import ast
 import functools
 import math
+import operator
 import types
 from typing import Any
 
@@ -58,11 +59,15 @@ _COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type
 _RAISES = {math.sqrt, math.log, math.log2, math.log10, math.log1p, math.acos, math.asin}
 _RAISES |= {math.acosh, math.atanh, math.fmod, math.remainder, math.pow}
 _MAKES = frozenset([list, dict, set, sorted])
+OPERATORS = [name[2:] for name in vars(operator) if name.startswith("__")]
+OVERLOADED = [*(f"__{name}" for name in OPERATORS), *(f"__r{name}" for name in OPERATORS)]
 _PASSED = (NUMBER, NUMPY, SCALAR, SIZE)  # kinds that a parameter has of its argument
 
 
 def expression(node, scope: Scope):
     """The kind of an expression. Raises Stays for one that Python must run."""
+    if isinstance(node, ast.BinOp | ast.Compare | ast.UnaryOp):
+        refuse_overloaded(node, scope)
     match node:
         case None | ast.Constant():
             return NUMBER
@@ -154,6 +159,18 @@ def expression(node, scope: Scope):
             raise Stays("python", "it waits")
     parts = [expression(x, scope) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]
     return join(*parts)
+
+
+def refuse_overloaded(node, scope) -> None:
+    """Raise Stays where a class of the user's says what an operator makes of an object."""
+    for x in map(functools.partial(came_in, scope=scope), ast.iter_child_nodes(node)):
+        kind = type(x)
+        if kind.__module__.partition(".")[0] in ("jax", "jaxlib") or not isinstance(
+            kind_of(x), Known
+        ):
+            continue
+        if any(isinstance(getattr(kind, name, None), types.FunctionType) for name in OVERLOADED):
+            raise Stays("object", "what an operator makes of an object, its class says")
 
 
 def refuse_digits(found, scope, node) -> None:
