@@ -105,11 +105,8 @@ def counting_selects():
     if _selects.get() is not None:
         yield
         return
-    token = _selects.set([0])
-    try:
+    with compat.setting(_selects, [0]):
         yield
-    finally:
-        _selects.reset(token)
 
 
 def count_select() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from malleable import compat
+
 ABSENT: Any = type(
     "Absent", (), {"__repr__": lambda self: "ABSENT"}
 )()  # no such variable, no such key
@@ -115,11 +117,8 @@ def back_to(journals: tuple[Journal, ...]) -> None:
 def opened(base: bool = False) -> Iterator[Journal]:
     """A journal for the block."""
     journal = Journal(base)
-    token = _open.set((*_open.get(), journal))
-    try:
+    with compat.setting(_open, (*_open.get(), journal)):
         yield journal
-    finally:
-        _open.reset(token)
 
 
 def _touch(kind, owner, name="") -> None:

@@ -33,6 +33,12 @@ def program(like: Jaxpr, eqns: Sequence[Eqn], outs: Sequence, consts: dict) -> J
     return like.replace(jaxpr=raw, consts=list(consts.values()))
 
 
+def with_equations(jaxpr: Jaxpr, eqns: Sequence[Eqn]) -> Jaxpr:
+    """The program with other equations, which make the same variables."""
+    consts = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    return program(jaxpr, eqns, jaxpr.jaxpr.outvars, consts)
+
+
 def with_bodies(eqn: Eqn, new: Sequence[Jaxpr]) -> Eqn:
     """The equation with other bodies of the same types, in the order of `bodies`."""
     rest = iter(new)

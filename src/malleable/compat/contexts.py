@@ -1,10 +1,23 @@
 """Values of a thread that JAX's caches are told apart by."""
 
 import contextlib
+import contextvars
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from jax._src import config
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def setting(variable: contextvars.ContextVar[T], value: T) -> Iterator[None]:
+    """While open, the variable has this value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 class user_context:

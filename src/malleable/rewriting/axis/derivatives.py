@@ -135,11 +135,8 @@ def _proved(eqn, ins, rule):
     key = eqn.primitive.name, str(compat.bodies(eqn.params)[0]), ins
     if key in _proving.get():
         return None
-    token = _proving.set(_proving.get() | {key})
-    try:
+    with compat.setting(_proving, _proving.get() | {key}):
         found = rule()
-    finally:
-        _proving.reset(token)
     why = f"a derivative rule does not go along the axis: {found}"
     return why if isinstance(found, str) else found
 

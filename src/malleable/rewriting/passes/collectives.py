@@ -8,7 +8,13 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import listen, note, unheard
 from malleable.programs.equations import every
-from malleable.rewriting.passes.passes import Pass, configurable, in_bodies, with_bodies_by
+from malleable.rewriting.passes.passes import (
+    Pass,
+    configurable,
+    first_place,
+    in_bodies,
+    with_bodies_by,
+)
 from malleable.rewriting.sharding.local import localized
 from malleable.rewriting.sharding.mapped import deferred_sums
 from malleable.rewriting.sharding.moved import moved_behind
@@ -36,12 +42,11 @@ def defer_collectives(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     if any(eqn.primitive.name in SENT for eqn in every(jaxpr.eqns)):
         mapped = any(eqn.primitive.name == "shard_map" for eqn in every(jaxpr.eqns))
         return _inside_maps(jaxpr) if mapped else _of_device(jaxpr)
-    placed = Placement.current()
     if any(eqn.primitive.name == "shard_map" for eqn in jaxpr.eqns):
         return jaxpr
-    if placed is None or len(placed.specs) != len(jaxpr.in_avals):
+    if (placed := Placement.current(jaxpr)) is None:
         why = "it is not known where the arguments are: see `shardings` of `optimize`"
-        note(STAYS, compat.where(*jaxpr.eqns[:1]) if jaxpr.eqns else "", why)
+        note(STAYS, first_place(jaxpr), why)
         return jaxpr
     guesses = _batches(jaxpr, 0, None) if any(a.shape for a in jaxpr.in_avals) else [{}]
     for batch in guesses[:-1]:
@@ -124,18 +129,17 @@ def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
 
 def _taken(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
     """The program with the batch of these arguments in n steps. Raises Apart where it cannot."""
-    placed = Placement.current()
-    known = placed is not None and len(placed.specs) == len(jaxpr.in_avals)
-    mapped = _one_map(jaxpr, chosen)
+    placed, takers = Placement.current(jaxpr), _takers(jaxpr, chosen)
+    mapped = len(takers) == 1 and jaxpr.eqns[takers[0]].primitive.name == "shard_map"
     local = jaxpr if mapped else None
-    if placed is not None and known and not mapped:
+    if placed is not None and not mapped:
         local = localized(jaxpr, placed, batch=chosen)
     if local is not None:
         return _steps_inside(local, chosen, n)
-    made = in_steps(jaxpr, _states(jaxpr, chosen, n), n, known)
-    if known:
+    made = in_steps(jaxpr, _states(jaxpr, chosen, n), n, placed is not None)
+    if placed is not None:
         why = f"XLA partitions the loop: up to {n} times as much is sent, see `communication`"
-        note("each step may sum over the devices", _first_place(jaxpr), why)
+        note("each step may sum over the devices", first_place(jaxpr), why)
     return made
 
 
@@ -146,7 +150,7 @@ def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> list[dict[int, int]]:
     if argnums is None:
         if not with_axis:
             raise TransformError(f"no argument has an axis {axis}", hint=COUNT)
-        alike = _likely_batch(shapes, axis, with_axis)
+        alike = _likely_batch(shapes, axis, with_axis, Placement.current(jaxpr))
         guesses = list(dict.fromkeys(tuple(alike[k:]) for k in (0, -2, -1)))
     else:
         guesses = [tuple([argnums] if isinstance(argnums, int) else argnums)]
@@ -157,13 +161,13 @@ def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> list[dict[int, int]]:
     return [{i % len(shapes): axis % len(shapes[i]) for i in found} for found in guesses]
 
 
-def _likely_batch(shapes: list[tuple], axis: int, with_axis: list[int]) -> list[int]:
+def _likely_batch(
+    shapes: list[tuple], axis: int, with_axis: list[int], placed: Placement | None
+) -> list[int]:
     """The arguments side by side whose axis is as long as that of the last, and on its devices."""
-    placed = Placement.current()
-    specs = placed.specs if placed is not None and len(placed.specs) == len(shapes) else None
 
     def key(i: int) -> tuple:
-        spec = specs[i] if specs is not None else None
+        spec = placed.specs[i] if placed is not None else None
         at = axis % len(shapes[i])
         return shapes[i][axis], spec[at] if spec is not None and at < len(spec) else None
 
@@ -178,15 +182,9 @@ def _states(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> list[State]:
         if size % n:
             told = f"a batch of {size} does not divide into {n} steps"
             raise TransformError(
-                told, where=_first_place(jaxpr), hint="n divides the batch of a device"
+                told, where=first_place(jaxpr), hint="n divides the batch of a device"
             )
     return [chosen.get(i, WHOLE) for i in range(len(jaxpr.in_avals))]
-
-
-def _one_map(jaxpr: compat.Jaxpr, chosen: dict[int, int]) -> bool:
-    """Whether all that takes the batch is one program mapped over devices."""
-    takers = _takers(jaxpr, chosen)
-    return len(takers) == 1 and jaxpr.eqns[takers[0]].primitive.name == "shard_map"
 
 
 def _takers(jaxpr: compat.Jaxpr, chosen: dict[int, int]) -> list[int]:
@@ -211,9 +209,4 @@ def _steps_inside(local: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat
     with compat.inside(eqn):
         made = in_steps(body, _states(body, mine, n), n, False)
     eqns = [*local.eqns[:at], compat.with_bodies(eqn, [made]), *local.eqns[at + 1 :]]
-    consts = dict(zip(local.jaxpr.constvars, local.consts, strict=True))
-    return compat.program(local, eqns, local.jaxpr.outvars, consts)
-
-
-def _first_place(jaxpr: compat.Jaxpr) -> str:
-    return compat.where(*jaxpr.eqns[:1]) if jaxpr.eqns else ""
+    return compat.with_equations(local, eqns)

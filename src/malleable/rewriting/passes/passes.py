@@ -290,10 +290,8 @@ def with_bodies_by(chosen: Callable[[compat.Eqn], Pass], jaxpr: compat.Jaxpr) ->
         return eqn if all(map(operator.is_, new, inside)) else compat.with_bodies(eqn, new)
 
     eqns = list(map(entered, jaxpr.eqns))
-    if all(map(operator.is_, eqns, jaxpr.eqns)):
-        return jaxpr
-    consts = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
-    return compat.program(jaxpr, eqns, jaxpr.jaxpr.outvars, consts)
+    same = all(map(operator.is_, eqns, jaxpr.eqns))
+    return jaxpr if same else compat.with_equations(jaxpr, eqns)
 
 
 @configurable
@@ -375,7 +373,8 @@ def _check(name, before, after):
         hint = "return the program, also where nothing is to do"
         if callable(after):
             hint = f"{name!r} makes passes: give it what it asks for, {name}(...)"
-        what = f"pass {name!r} returned {_class_text(after)} where a program belongs"
+        given = "nothing" if after is None else f"a {type(after).__name__}"
+        what = f"pass {name!r} returned {given} where a program belongs"
         raise RuleError(what, hint=hint)
     keep = "a pass keeps the types of arguments and results"
     for kind, was, now in (
@@ -402,10 +401,6 @@ def _check(name, before, after):
         ) from None
 
 
-def _class_text(thing) -> str:
-    return "nothing" if thing is None else f"a {type(thing).__name__}"
-
-
 def _types(*avals) -> list[str]:
     short = list(map(short_type, avals))
     if len(set(short)) == len(short):
@@ -418,6 +413,11 @@ def _types(*avals) -> list[str]:
 
 def _line(jaxpr) -> str:
     return compat.where(*jaxpr.eqns) if jaxpr.eqns else ""
+
+
+def first_place(jaxpr: compat.Jaxpr) -> str:
+    """Where a program begins, for notes about all of it."""
+    return compat.where(*jaxpr.eqns[:1]) if jaxpr.eqns else ""
 
 
 # ---------------------------------------------------------------- leaves that are no arrays

@@ -24,7 +24,7 @@ from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.graph import Graph
-from malleable.rewriting.passes.passes import configurable
+from malleable.rewriting.passes.passes import configurable, first_place
 from malleable.rewriting.passes.reroll import reroll
 from malleable.rewriting.sharding.placement import HINT, Placement, is_sharding
 
@@ -76,11 +76,11 @@ def _remat(budget: float, shardings, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     placements = _placements(jaxpr, shardings)
     moving = [i for i, a in enumerate(jaxpr.in_avals) if compat.differentiable(a)]
     if not moving or not any(map(compat.differentiable, jaxpr.out_avals)):
-        note("nothing is worked out again", _first_place(jaxpr), "it has no gradient")
+        note("nothing is worked out again", first_place(jaxpr), "it has no gradient")
         return jaxpr
     flat = Graph.of(jaxpr).jaxpr()
     if any(map(compat.has_effects, flat.eqns)):
-        note("nothing is worked out again", _first_place(jaxpr), "it has side effects")
+        note("nothing is worked out again", first_place(jaxpr), "it has side effects")
         return jaxpr
     memory = functools.partial(_memory, moving=moving, placements=placements)
     plain = memory(jaxpr)
@@ -100,7 +100,7 @@ def _remat(budget: float, shardings, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     hint += "a smaller batch or microbatch(n), or more devices"
     if any(aval.shape for aval in jaxpr.out_avals):
         hint += "; remat goes around a loss, not around its gradient"
-    raise TransformError(what, where=_first_place(jaxpr), hint=hint)
+    raise TransformError(what, where=first_place(jaxpr), hint=hint)
 
 
 def _forms(jaxpr: compat.Jaxpr, flat: compat.Jaxpr) -> Iterator[compat.Jaxpr]:
@@ -126,22 +126,17 @@ def _likely_cuts(program: compat.Jaxpr, budget: float, plain: int) -> list[Cut]:
     return list(dict.fromkeys(tried))
 
 
-def _first_place(jaxpr: compat.Jaxpr) -> str:
-    return compat.where(*jaxpr.eqns[:1]) if jaxpr.eqns else ""
-
-
 def _placements(jaxpr: compat.Jaxpr, shardings) -> list:
     """A sharding or None for each argument."""
     if shardings is None:
-        placed = Placement.current()
-        if placed is None or len(placed.specs) != len(jaxpr.in_avals):
+        if (placed := Placement.current(jaxpr)) is None:
             return [None] * len(jaxpr.in_avals)
-        mesh = placed.mesh
-        return [s if s is None else jax.sharding.NamedSharding(mesh, s) for s in placed.specs]
+        named = functools.partial(jax.sharding.NamedSharding, placed.mesh)
+        return [s if s is None else named(s) for s in placed.specs]
     found = jax.tree.leaves(shardings, is_leaf=is_sharding)
     if len(found) != len(jaxpr.in_avals) or not all(map(is_sharding, found)):
         told = f"shardings has {len(found)} leaves, and the program {len(jaxpr.in_avals)} arguments"
-        raise TransformError(told, where=_first_place(jaxpr), hint=HINT)
+        raise TransformError(told, where=first_place(jaxpr), hint=HINT)
     return found
 
 

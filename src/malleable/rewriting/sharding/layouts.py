@@ -94,8 +94,8 @@ def layouts(program: compat.Jaxpr, shardings: Sequence[Any] | None = None) -> La
     >>> layouts(stage(abs)(1.0).jaxpr).mesh is None
     True
     """
-    placed = Placement.current() if shardings is None else _stated(program, shardings)
-    if placed is None or len(placed.specs) != len(program.in_avals):
+    placed = Placement.current(program) if shardings is None else _stated(program, shardings)
+    if placed is None:
         return Layouts(program, None, {})
     found = {}
     for name in placed.mesh.axis_names:

@@ -17,13 +17,13 @@ from malleable.rewriting.graph.slices import typed
 from malleable.rewriting.machine import Machine, decided_for
 from malleable.rewriting.sharding.made import made_in_parts
 from malleable.rewriting.sharding.parts import (
+    ALONG,
     SUM,
     WHOLE,
     Apart,
     PartsPlan,
     Sent,
     State,
-    along,
     cost,
     is_part,
     local_shape,
@@ -73,9 +73,8 @@ def on_parts(
     it cannot be run on parts, nothing is done: what is cut or merged might have to be sent.
     worth(before, after) says whether what the pass made of the parts is to be kept.
     """
-    placed = Placement.current()
-    mapped = any(eqn.primitive.name == "shard_map" for eqn in jaxpr.eqns)
-    if placed is None or len(placed.specs) != len(jaxpr.in_avals) or mapped:
+    placed = Placement.current(jaxpr)
+    if placed is None or any(eqn.primitive.name == "shard_map" for eqn in jaxpr.eqns):
         return p(jaxpr)
     local = localized(jaxpr, placed)
     if local is None:
@@ -117,7 +116,7 @@ def _axis(jaxpr, placed: Placement, name: str, batch) -> Axis | None:
         kept = batch or ()
         cut = any(is_part(ins[i]) for i in kept)
         rest = {v for i, (v, s) in rows if cut and i not in kept and is_part(s)}
-        with along(name):
+        with compat.setting(ALONG, name):
             plan = planned(jaxpr, ins, k, consts, rest)
         made_in_parts(jaxpr, plan, k)
         sent = cost(jaxpr, plan)

@@ -21,6 +21,7 @@ from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.sharding.local import fewer_sums
 from malleable.rewriting.sharding.parts import (
     OWN,
+    RULE,
     SENT,
     SUM,
     VARIED,
@@ -38,7 +39,6 @@ from malleable.rewriting.sharding.parts import (
     names_of,
     of_wholes,
     planned,
-    ruled_by,
 )
 from malleable.rewriting.sharding.writer import OPENED, Axis, Local, Writer
 
@@ -77,9 +77,9 @@ def _deferred_along(axes: tuple[str, ...], body: compat.Jaxpr, specs) -> compat.
     ins = [rule.given(v) for v in raw.invars]
     for i, spec in enumerate(specs):
         ins[i] = ins[i] if {n for e in spec for n in names_of(e)} & {*axes} else WHOLE
-    with ruled_by(rule.step):
+    with compat.setting(RULE, rule.step):
         try:
-            plan = planned(body, ins, 1, [WHOLE] * len(body.consts))
+            plan = planned(body, ins, 1)
         except Apart as why:
             note("a collective stays in a loop", compat.where(why.eqn or body.eqns[0]), why.why)
             return body

@@ -12,9 +12,9 @@ Source: Xu et al., "GSPMD", 2021; the placements of PyTorch's DTensor; ZeRO.
 """
 
 import contextlib
-import contextvars
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeGuard
 
@@ -107,21 +107,23 @@ def planned(
     program: compat.Jaxpr,
     ins: Sequence[State],
     k: int,
-    consts: Sequence[State],
+    consts: Sequence[State] | None = None,
     gatherable: Collection[Any] = (),
 ) -> PartsPlan:
     """How each of k devices runs a program on its parts. Raises Apart where it cannot.
 
-    gatherable: arguments that may be made whole, where an equation cannot run on their parts.
+    consts: the states of the constants, whole by default; gatherable: arguments that may be made
+    whole, where an equation cannot run on their parts.
 
     >>> import jax.numpy as jnp
     >>> x, w = jnp.ones((8, 5)), jnp.ones((5, 3))
-    >>> planned(compat.trace(lambda x, w: jnp.tanh(x @ w), x, w), [0, WHOLE], 4, []).outs
+    >>> planned(compat.trace(lambda x, w: jnp.tanh(x @ w), x, w), [0, WHOLE], 4).outs
     (0,)
-    >>> planned(compat.trace(lambda x: x.sum(), x), [0], 4, []).outs
+    >>> planned(compat.trace(lambda x: x.sum(), x), [0], 4).outs
     ('sum',)
     """
     early: set[Any] = set()
+    consts = [WHOLE] * len(program.consts) if consts is None else consts
     while True:
         plan = _planned_once(program, ins, k, consts, gatherable, early)
         asked = {
@@ -169,7 +171,7 @@ def _planned_once(program, ins, k, consts, gatherable, early) -> PartsPlan:
 
 def _step_or_gather(eqn, ins, k, can_be_whole) -> PartsStep:
     """A step on parts; where it cannot be, with as few operands made whole as will do."""
-    if (rule := _rule.get()) is not None:
+    if (rule := RULE.get()) is not None:
         return rule(eqn, ins, k)
     try:
         return step_on_parts(eqn, ins, k)
@@ -187,19 +189,8 @@ def _step_or_gather(eqn, ins, k, can_be_whole) -> PartsStep:
         raise why
 
 
-_rule: contextvars.ContextVar[Callable[..., PartsStep] | None] = contextvars.ContextVar(
-    "_rule", default=None
-)
-
-
-@contextlib.contextmanager
-def ruled_by(rule: Callable[..., PartsStep]) -> Iterator[None]:
-    """Plan by another rule of equations than `step_on_parts`."""
-    token = _rule.set(rule)
-    try:
-        yield
-    finally:
-        _rule.reset(token)
+# Another rule of equations to plan by than `step_on_parts`.
+RULE: ContextVar[Callable[..., PartsStep] | None] = ContextVar("RULE", default=None)
 
 
 def _state(atom, states) -> State:
@@ -240,7 +231,7 @@ def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
         if view is not None and any(map(is_placed, every(compat.bodies(eqn.params)[0].eqns))):
             raise Apart("a function with a reverse rule says where its values are", eqn)
         return PartsStep(tuple(ins), tuple(of_wholes(eqn, ins)))
-    if name in SENT and _is_by_element(eqn):
+    if name in SENT and _keeps_places(eqn):
         settled = tuple(WHOLE if s == SUM else s for s in ins)
         return PartsStep(settled, settled)
     if compat.bodies(eqn.params) and name not in SCATTERS and not name.startswith("scatter"):
@@ -259,27 +250,17 @@ def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
 def _said_on_parts(eqn, state: State, k: int) -> PartsStep:
     """A constraint on where a value is: what is not in parts yet is there as it says."""
     spec = getattr(eqn.params[SAYS[eqn.primitive.name]], "spec", ())
-    said = next((d for d, e in enumerate(spec) if _along.get() in names_of(e)), None)
+    said = next((d for d, e in enumerate(spec) if ALONG.get() in names_of(e)), None)
     if is_part(state) or said is None or shapes(eqn.invars)[0][said] % k:
         settled = WHOLE if state == SUM else state
         return PartsStep((settled,), (settled,))  # taken apart by axes where it is run
     return PartsStep((said,), (said,))
 
 
-_along: contextvars.ContextVar[str | None] = contextvars.ContextVar("_along", default=None)
+ALONG: ContextVar[str | None] = ContextVar("ALONG", default=None)  # the axis that is planned for
 
 
-@contextlib.contextmanager
-def along(name: str) -> Iterator[None]:
-    """Plan along this axis of a mesh."""
-    token = _along.set(name)
-    try:
-        yield
-    finally:
-        _along.reset(token)
-
-
-def _is_by_element(eqn) -> bool:
+def _keeps_places(eqn) -> bool:
     """Whether a collective along another axis of the mesh leaves each element in its place."""
     same = shapes(eqn.invars) == shapes(eqn.outvars)
     return same and "split_axis" not in eqn.params and len(eqn.invars) == len(eqn.outvars)
@@ -299,49 +280,35 @@ def of_wholes(eqn, ins) -> list[State]:
 
 def linear(eqn: compat.Eqn, ins: list[State]) -> PartsStep | None:
     """The equation as a function of SUMs that gives SUMs, or None where it is not linear."""
-    name, count = eqn.primitive.name, len(eqn.outvars)
-    if any(map(is_part, ins)) or _grows(eqn, ins):
+    if any(map(is_part, ins)) or not _is_linear(eqn, ins):
         return None
-    sums = (SUM,) * count
-    if name in ADDED:
-        return PartsStep(tuple(ins), sums) if WHOLE not in ins else None
-    if name == "mul":  # by what is not finite, a part of 0 would not stay 0
-        return PartsStep(tuple(ins), sums) if any(map(is_number, eqn.invars)) else None
-    if name == "div":
-        exact = compat.differentiable(eqn.outvars[0].aval) and is_number(eqn.invars[1])
-        return PartsStep(tuple(ins), sums) if exact else None
-    if name == "select_n":
-        good = ins[0] != SUM and WHOLE not in ins[1:]
-        return PartsStep(tuple(ins), sums) if good else None
-    if name == "convert_element_type":
-        return PartsStep(tuple(ins), sums) if _is_exact_cast(eqn) else None
-    if name in FIRST:
-        good = SUM not in ins[1:] and compat.differentiable(eqn.outvars[0].aval)
-        good = good and eqn.params.get("fill_value") is None
-        return PartsStep(tuple(ins), sums) if good else None
-    if name == "dynamic_update_slice":
-        good = WHOLE not in ins[:2] and SUM not in ins[2:]
-        return PartsStep(tuple(ins), sums) if good else None
-    if name in SCATTERS:
-        good = ins[0] != WHOLE and ins[1] != SUM and ins[2] != WHOLE
-        return PartsStep(tuple(ins), sums) if good else None
-    if name in ("pad", "concatenate"):
-        return PartsStep(tuple(ins), sums) if WHOLE not in ins else None
-    if name in LINEAR and name not in SENT and len(ins) == 1:
-        return PartsStep(tuple(ins), sums)
-    return None
-
-
-def _grows(eqn, ins) -> bool:
-    """Whether a SUM would become larger before it is summed: more to send than now."""
     before = max(bytes_of(v.aval) for v, s in zip(eqn.invars, ins, strict=True) if s == SUM)
-    return sum(bytes_of(v.aval) for v in eqn.outvars) > before
+    if sum(bytes_of(v.aval) for v in eqn.outvars) > before:  # more to send than now
+        return None
+    return PartsStep(tuple(ins), (SUM,) * len(eqn.outvars))
 
 
-def _is_exact_cast(eqn) -> bool:
-    """Whether a conversion keeps floats as precise as they are."""
-    (old,), (new,) = ([v.aval.dtype for v in side] for side in (eqn.invars, eqn.outvars))
-    return old.kind in "fV" and new.kind in "fV" and new.itemsize >= old.itemsize
+def _is_linear(eqn, ins: list[State]) -> bool:
+    """Whether an equation is linear in those of its operands that are SUMs, taken together."""
+    name, old, new = eqn.primitive.name, eqn.invars[0].aval.dtype, eqn.outvars[0].aval
+    if name in ADDED or name in ("pad", "concatenate"):
+        return WHOLE not in ins
+    if name == "mul":  # by what is not finite, a part of 0 would not stay 0
+        return any(map(is_number, eqn.invars))
+    if name == "div":
+        return compat.differentiable(new) and is_number(eqn.invars[1])
+    if name == "select_n":
+        return ins[0] != SUM and WHOLE not in ins[1:]
+    if name == "convert_element_type":  # floats stay as precise as they are
+        return old.kind in "fV" and new.dtype.kind in "fV" and new.dtype.itemsize >= old.itemsize
+    if name in FIRST:
+        exact = compat.differentiable(new) and eqn.params.get("fill_value") is None
+        return SUM not in ins[1:] and exact
+    if name == "dynamic_update_slice":
+        return WHOLE not in ins[:2] and SUM not in ins[2:]
+    if name in SCATTERS:
+        return ins[0] != WHOLE and ins[1] != SUM and ins[2] != WHOLE
+    return name in LINEAR and name not in SENT and len(ins) == 1
 
 
 # ---------------------------------------------------------------- parts of a dimension
@@ -412,7 +379,7 @@ def _summed(eqn, wants, ended) -> tuple[list[State], list[State]]:
             if wants[1 - side] == partner:
                 return wants, [SUM]
             if is_undivided(wants[1 - side]):
-                if _cuts_wholes.get():
+                if CUTS_WHOLES.get():
                     wants[1 - side] = partner
                     return wants, [SUM]
                 # on devices XLA cuts it, or makes the other whole: who knows
@@ -420,17 +387,8 @@ def _summed(eqn, wants, ended) -> tuple[list[State], list[State]]:
     raise Apart(f"{name} needs the parts of all devices", eqn)
 
 
-_cuts_wholes: contextvars.ContextVar[bool] = contextvars.ContextVar("_cuts_wholes", default=False)
-
-
-@contextlib.contextmanager
-def wholes_cut() -> Iterator[None]:
-    """Plan for steps of a loop, where a part of what is whole is at hand and sends nothing."""
-    token = _cuts_wholes.set(True)
-    try:
-        yield
-    finally:
-        _cuts_wholes.reset(token)
+# Whether a part of what is whole is at hand and sends nothing, as in steps of a loop.
+CUTS_WHOLES: ContextVar[bool] = ContextVar("CUTS_WHOLES", default=False)
 
 
 def _scatter_on_parts(eqn, ins, k) -> tuple[list[State], list[State]]:
@@ -488,7 +446,7 @@ def entered_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
         case compat.Call(body, _, lost) if name in CALLS and not lost:
             if name == "jit" and not compat.is_transparent(eqn):
                 raise Apart("a jit says where its operands are", eqn)
-            plan = planned(body, ins, k, [WHOLE] * len(body.consts))
+            plan = planned(body, ins, k)
             return PartsStep(tuple(ins), plan.outs, (plan,))
         case compat.CustomJvp() as view:
             return _ruled_on_parts(eqn, view, ins, k)
@@ -504,20 +462,17 @@ def entered_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
 def _ruled_on_parts(eqn, view, ins, k) -> PartsStep:
     """A function with a derivative rule, which runs on parts as the function does."""
     settled = [WHOLE if s == SUM else s for s in ins]
-    plan = planned(view.body, settled, k, [WHOLE] * len(view.body.consts))
+    plan = planned(view.body, settled, k)
     if SUM in plan.outs:
         raise Apart("a function with a derivative rule of its own sums parts", eqn)
     key = str(view.body), tuple(settled)
     if key in _inside_rules.get():  # met in its own rule
         return PartsStep(tuple(settled), plan.outs, (plan,), derivative(eqn, view))
-    token = _inside_rules.set(_inside_rules.get() | {key})
-    try:
+    with compat.setting(_inside_rules, _inside_rules.get() | {key}):
         made = derivative(eqn, view)
         program, smooth, results = made
         due = [*settled, *(s for s, f in zip(settled, smooth, strict=True) if f)]
-        rule = planned(program, due, k, [WHOLE] * len(program.consts))
-    finally:
-        _inside_rules.reset(token)
+        rule = planned(program, due, k)
     moved = [s for s, f in zip(plan.outs, results, strict=True) if f]
     if [is_undivided(s) or s for s in rule.outs] != [
         is_undivided(s) or s for s in (*plan.outs, *moved)
@@ -526,9 +481,7 @@ def _ruled_on_parts(eqn, view, ins, k) -> PartsStep:
     return PartsStep(tuple(settled), plan.outs, (plan,), made)
 
 
-_inside_rules: contextvars.ContextVar[frozenset] = contextvars.ContextVar(
-    "_inside_rules", default=frozenset()
-)
+_inside_rules: ContextVar[frozenset] = ContextVar("_inside_rules", default=frozenset())
 
 
 def derivative(eqn, view) -> Rule:
@@ -559,7 +512,7 @@ def _cond_on_parts(eqn, branches, ins, k) -> PartsStep:
     if is_part(ins[0]):
         raise Apart("each device would take a branch of its own", eqn)
     wants = (WHOLE if ins[0] == SUM else ins[0], *ins[1:])
-    plans = [planned(b, ins[1:], k, [WHOLE] * len(b.consts)) for b in branches]
+    plans = [planned(b, ins[1:], k) for b in branches]
     columns = zip(*(plan.outs for plan in plans), strict=True)
     outs = []
     for column in columns:
@@ -578,8 +531,7 @@ def _scan_on_parts(eqn, loop, ins, k) -> PartsStep:
     n = len(carry)
 
     def body(carry):
-        known = [WHOLE] * len(loop.body.consts)
-        return planned(loop.body, (*consts, *carry, *rows), k, known)
+        return planned(loop.body, (*consts, *carry, *rows), k)
 
     plan, state = _settled(eqn, loop.body, body, carry, n)
     ys = [s + 1 if is_part(s) else (WHOLE if s == ZERO else s) for s in plan.outs[n:]]
@@ -637,10 +589,10 @@ def _while_on_parts(eqn, loop, ins, k) -> PartsStep:
     tests, consts, carry = loop.split(list(ins))
 
     def body(carry):
-        return planned(loop.body, (*consts, *carry), k, [WHOLE] * len(loop.body.consts))
+        return planned(loop.body, (*consts, *carry), k)
 
     plan, state = _settled(eqn, loop.body, body, carry, len(carry))
-    test = planned(loop.cond, (*tests, *state), k, [WHOLE] * len(loop.cond.consts))
+    test = planned(loop.cond, (*tests, *state), k)
     if is_part(test.outs[0]):
         raise Apart("how often a loop runs differs between the devices", eqn)
     return PartsStep(_merged(eqn, loop, tests, consts, state), tuple(state), (test, plan))

@@ -2,7 +2,7 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,11 @@ class Placement:
     specs: tuple[PartitionSpec | None, ...]
 
     @classmethod
-    def current(cls) -> "Placement | None":
-        """That of the program that passes are run on now; None where nothing is known."""
-        return _placed.get()
+    def current(cls, program: compat.Jaxpr) -> "Placement | None":
+        """That of a program that passes are run on now; None where nothing is known of it."""
+        placed = _placed.get()
+        known = placed is not None and len(placed.specs) == len(program.in_avals)
+        return placed if known else None
 
     def among(self, chosen: Sequence[bool]) -> "Placement":
         """Of some of the arguments only."""
@@ -42,7 +44,9 @@ class Placement:
 
         None where no argument is on a mesh, or all are there as a whole.
         """
-        told = list(leaves) if given is None else _as_told(leaves, given)
+        told = list(leaves)
+        if given is not None:
+            told = [x if s is None else _fitting(x, s) for x, s in zip(leaves, given, strict=True)]
         named = [sharding for x in told if (sharding := sharding_of(x)) is not None]
         meshes = list(dict.fromkeys(s.mesh for s in named if isinstance(s, NamedSharding)))
         if len(meshes) != 1:
@@ -68,22 +72,17 @@ class Placement:
 _placed: contextvars.ContextVar[Placement | None] = contextvars.ContextVar("placed", default=None)
 
 
-@contextlib.contextmanager
-def placed_as(placement: Placement | None) -> Iterator[None]:
+def placed_as(placement: Placement | None) -> contextlib.AbstractContextManager[None]:
     """Run passes on a program whose arguments are there."""
-    token = _placed.set(placement)
-    try:
-        yield
-    finally:
-        _placed.reset(token)
+    return compat.setting(_placed, placement)
 
 
 def where_they_are(shardings, args: tuple, kwargs: dict) -> Placement | None:
     """The placement of the arguments of a call: as `shardings` says, or else as they are."""
+    leaves = jax.tree.leaves((args, kwargs))
     if shardings is None:
-        leaves = jax.tree.leaves((args, kwargs))
         return Placement.of(leaves) if jax.device_count() > 1 else None
-    return Placement.of(jax.tree.leaves((args, kwargs)), broadcast(shardings, args, kwargs))
+    return Placement.of(leaves, broadcast(shardings, args, kwargs))
 
 
 def sharding_of(x) -> Any:
@@ -115,31 +114,24 @@ def broadcast(shardings, args: tuple, kwargs: dict) -> list:
 
     Raises TransformError for a tree that is none, or for what is no sharding.
     """
-    is_leaf = is_sharding
-    for x in jax.tree.leaves(shardings, is_leaf=is_leaf):
-        if not is_leaf(x):
+    for x in jax.tree.leaves(shardings, is_leaf=is_sharding):
+        if not is_sharding(x):
             told = f"shardings holds {type(x).__name__} {x!r}, which is no sharding"
             raise TransformError(told, hint=HINT)
-    if is_leaf(shardings):
+    if is_sharding(shardings):
         found = [shardings] * len(jax.tree.leaves(args))
     else:
         if isinstance(shardings, list):
             shardings = tuple(shardings)
         try:
-            spread = jax.tree.map(
-                lambda s, part: [s] * len(jax.tree.leaves(part)), shardings, args, is_leaf=is_leaf
-            )
+            spread = lambda s, part: [s] * len(jax.tree.leaves(part))  # noqa: E731
+            found = jax.tree.map(spread, shardings, args, is_leaf=is_sharding)
         except (ValueError, TypeError) as error:
             told = f"shardings is no tree of the arguments: {str(error).splitlines()[0]}"
             hint = f"it has the structure of the {len(args)} positional arguments, or of a prefix"
             raise TransformError(told, hint=hint) from None
-        found = jax.tree.leaves(spread, is_leaf=is_leaf)
+        found = jax.tree.leaves(found, is_leaf=is_sharding)
     return found + [None] * len(jax.tree.leaves(kwargs))
-
-
-def _as_told(leaves: Sequence, given: Sequence) -> list:
-    """What was given for each argument, checked against its shape; the argument, for None."""
-    return [x if s is None else _fitting(x, s) for x, s in zip(leaves, given, strict=True)]
 
 
 def _fitting(x, given) -> NamedSharding:

@@ -15,6 +15,7 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.sharding.parts import (
+    CUTS_WHOLES,
     SUM,
     VARIED,
     WHOLE,
@@ -25,7 +26,6 @@ from malleable.rewriting.sharding.parts import (
     is_part,
     local_shape,
     planned,
-    wholes_cut,
 )
 from malleable.rewriting.sharding.writer import Axis, Local, Writer, on_any_mesh
 
@@ -36,8 +36,8 @@ def in_steps(program: compat.Jaxpr, ins: Sequence[State], n: int, spread: bool) 
     spread: each step takes every n-th element, so that a dimension over devices stays there; else
     those that lie side by side.
     """
-    with wholes_cut():
-        plan = planned(program, ins, n, [WHOLE] * len(program.consts))
+    with compat.setting(CUTS_WHOLES, True):
+        plan = planned(program, ins, n)
     for v, s in plan.states.items():
         if is_part(s):
             local_shape(v.aval.shape, (s,), (n,))

@@ -501,4 +501,4 @@ class Writer:
     def rule_plan(self, program, smooth, states, i) -> PartsPlan:
         mine = [s[i] for s in states]
         due = [*mine, *(s for s, f in zip(mine, smooth, strict=True) if f)]
-        return planned(program, due, self.counts[i], [WHOLE] * len(program.consts))
+        return planned(program, due, self.counts[i])
