@@ -25,8 +25,17 @@ CustomVjp = namedtuple("CustomVjp", "body fwd bwd symbolic")
 # cond and switch: the operands are the index, then the arguments of the branches
 Branch = namedtuple("Branch", "branches")
 
-# split(args) -> consts, carry, xs; body(*consts, *carry, *xs_i) -> (*carry, *ys_i)
-Scan = namedtuple("Scan", "body split length reverse unroll")
+
+class Scan(namedtuple("Scan", "body split length reverse unroll")):
+    """split(args) -> consts, carry, xs; body(*consts, *carry, *xs_i) -> (*carry, *ys_i)."""
+
+    __slots__ = ()
+
+    @property
+    def how(self) -> dict:
+        """The options of a `lax.scan` that goes through the same steps."""
+        return {"length": self.length, "reverse": self.reverse, "unroll": self.unroll}
+
 
 # split(args) -> consts of the test, consts of the body, carry
 While = namedtuple("While", "cond body split")

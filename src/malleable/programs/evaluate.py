@@ -49,6 +49,14 @@ def evaluate(
     return [read(v) for v in raw.outvars]
 
 
+def one_step(
+    loop: compat.Scan, consts: Sequence, carry: Sequence, xs: Sequence, step: Callable = compat.copy
+) -> tuple[list, list]:
+    """(carry, what is stacked) of one step of a scan, on what the step takes."""
+    outs = evaluate(loop.body, [*consts, *carry, *xs], step)
+    return outs[: len(carry)], outs[len(carry) :]
+
+
 def inlined(fun: Callable) -> Callable:
     """`fun`, traced once per signature and trace context; leaves no call in the program.
 

@@ -88,8 +88,7 @@ def scan(sizes, eqn, *ins):
         return outs[:count], outs[count:]
 
     if not is_symbolic(view.length):
-        options = {"length": view.length, "reverse": view.reverse, "unroll": view.unroll}
-        carry, ys = lax.scan(step, carry, xs, **options)
+        carry, ys = lax.scan(step, carry, xs, **view.how)
         return [*carry, *ys]
     length, room = sizes.true(view.length), sizes.room(view.length)
     rows = [v.aval for v in view.body.jaxpr.outvars[count:]]

@@ -276,8 +276,7 @@ def scan(flow, eqn, ins, outs, n, origin):
             outs = body.run(t, *consts, *carry, *x)
             return tuple(outs[:k]), tuple(outs[k:])
 
-        options = {"length": loop.length, "reverse": loop.reverse, "unroll": loop.unroll}
-        carry, ys = lax.scan(step, tuple(carry), tuple(xs), **options)
+        carry, ys = lax.scan(step, tuple(carry), tuple(xs), **loop.how)
         return [*carry, *ys]
 
     return Flow(axes, results, run)

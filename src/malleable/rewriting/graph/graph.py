@@ -221,6 +221,13 @@ class Graph:
         """Run fun on values of the graph: what it does becomes part of it."""
         return self._splice(self.stage(fun, ins, like, rule), ins)
 
+    def rewrite(
+        self, node: Node, fun: Callable, ins: Sequence[int] | None = None, rule: str = ""
+    ) -> None:
+        """Put what fun makes of `ins`, the node's own operands by default, in its place."""
+        new = self.trace(fun, node.ins if ins is None else ins, node, rule)
+        self.replace(dict(zip(node.outs, new, strict=True)))
+
     def splice(
         self, jaxpr: compat.Jaxpr, ins: Sequence[int], like: Node | None = None, rule: str = ""
     ) -> list[int]:

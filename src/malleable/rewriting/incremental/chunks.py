@@ -12,7 +12,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.programs.evaluate import evaluate
+from malleable.programs.evaluate import one_step
 from malleable.rewriting.boxes.blocks import cut
 from malleable.rewriting.boxes.dependence import Along, Before, groups, rel
 from malleable.rewriting.boxes.spans import Box, Span, Start, whole_span
@@ -369,10 +369,7 @@ class Chunks:
         """The results on whole operands; the first state, and what is kept within a chunk."""
         consts, carry, xs = self.view.split(operands)
 
-        def body(c, x):
-            outs = evaluate(self.view.body, [*consts, *c, *x])
-            return outs[: len(c)], outs[len(c) :]
-
+        body = functools.partial(one_step, self.view, consts)
         last, ys = lax.scan(body, list(carry), list(xs), length=self.view.length)
         kept, loops = {}, {}
         if self.inner is not None:
@@ -396,9 +393,7 @@ class Chunks:
             spans = [(Span(at, 1), *run.plan.whole(v)[1:]) for v in xs]
             return [run.read(v, span)[0] for v, span in zip(xs, spans, strict=True)]
 
-        def body(carry, chunk_of_rows) -> list:
-            return evaluate(self.view.body, [*fixed, *carry, *chunk_of_rows])
-
+        body = functools.partial(one_step, self.view, fixed)
         here = rows(now.divided(chunk))
         late = [
             cut(run.before(v), run.plan.boxes[v][0], 0, run.at, run.plan.limits)
@@ -407,9 +402,8 @@ class Chunks:
         ]
 
         def last() -> tuple:
-            outs = body(carry, here)
-            ends = [y[None] for y, of in zip(outs[n:], self.kinds, strict=True) if of == LATE]
-            return outs[:n], ends
+            after, ys = body(carry, here)
+            return after, [y[None] for y, of in zip(ys, self.kinds, strict=True) if of == LATE]
 
         after, late = lax.cond(t % chunk == chunk - 1, last, lambda: (carry, late))
         blocks: dict[str, list] = {LATE: late, EARLY: [], SPLIT: []}
@@ -418,7 +412,7 @@ class Chunks:
                 is_next = (of.lag > 0) & (t + 1 < chunk * self.view.length)
                 one = [jnp.where(is_next, a, b) for a, b in zip(after, carry, strict=True)]
                 (box,) = run.plan.boxes[node.outs[n + k]]
-                blocks[EARLY].append(body(one, rows(box[0].start))[n + k][None])
+                blocks[EARLY].append(body(one, rows(box[0].start))[1][k][None])
         if self.inner is not None:
             blocks[SPLIT], kept, loops = self._within(run, node, (fixed, carry, here), kept, loops)
         order = {kind: iter(of) for kind, of in blocks.items()}

@@ -12,7 +12,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.programs.evaluate import evaluate
+from malleable.programs.evaluate import evaluate, one_step
 from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import compute
 from malleable.rewriting.boxes.dependence import Along, groups, rel, runs_bodies
@@ -45,8 +45,10 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
         if node.name == "concatenate":
             _without_empty(graph, node)
         if node.name == "reshape" and (order := node.params["dimensions"]) is not None:
-            new = graph.trace(functools.partial(_in_order, order, node), node.ins, node)
-            graph.replace({node.outs[0]: new[0]})
+            sizes = node.params["new_sizes"]
+            graph.rewrite(
+                node, lambda x, o=order, n=sizes: [lax.reshape(lax.transpose(x, o), n)]
+            )  # in two steps, that a reshape takes the dimensions in another order
     for node in graph.order():
         if node.name in WRITES:
             _join(graph, node, known)
@@ -64,12 +66,17 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
             graph.replace({node.outs[0]: made.ins[0]})
         elif node.name == "stack" and "concatenate" in {u.name for u in graph.users(node.outs[0])}:
             axis = node.params["axis"]
-            rows = lambda *xs, d=axis: lax.concatenate([jnp.expand_dims(x, d) for x in xs], d)  # noqa: E731
-            graph.replace({node.outs[0]: graph.trace(rows, node.ins, node)[0]})
+            rows = lambda *xs, d=axis: [lax.concatenate([jnp.expand_dims(x, d) for x in xs], d)]  # noqa: E731
+            graph.rewrite(node, rows)
     for node in graph.order():
         if node.name == "concatenate":
             _flatten(graph, node)
-    _of_form(graph)
+    parted: dict[int, tuple[int, tuple[int, ...], int]] = {}  # (dim, its sizes, the value)
+    for node in graph.order():
+        if node.name == "reshape" and node.params.get("dimensions") is None:
+            _part_reshape(graph, node, parted)
+        elif any(v in parted for v in node.ins) and not runs_bodies(node.eqn):
+            _part_rows(graph, node, parted)
 
 
 def _without_empty(graph: Graph, node: Node) -> None:
@@ -88,7 +95,7 @@ def _flatten(graph: Graph, node: Node) -> None:
     if any(inner):
         parts = zip(node.ins, joins, inner, strict=True)
         ins = [u for v, j, is_joined in parts for u in (j.ins if j and is_joined else [v])]
-        graph.replace({node.outs[0]: graph.trace(lambda *xs: lax.concatenate(xs, d), ins, node)[0]})
+        graph.rewrite(node, lambda *xs: [lax.concatenate(xs, d)], ins)
 
 
 def map_at_once(graph: Graph, length: int) -> None:
@@ -111,7 +118,7 @@ def _map(graph: Graph, node: Node, view: Any) -> None:
     axes = [None] * len(consts) + [0] * len(xs)
     run = lambda *xs: evaluate(view.body, xs)  # noqa: E731
     body = jax.vmap(run, axes, axis_size=view.length)
-    graph.replace(dict(zip(node.outs, graph.trace(body, node.ins, node), strict=True)))
+    graph.rewrite(node, body)
 
 
 def unrolled(graph: Graph, v: int) -> bool:
@@ -135,12 +142,11 @@ def unrolled(graph: Graph, v: int) -> bool:
         rows: list[Any] = [None] * view.length
         for k in reversed(order) if view.reverse else order:
             row = [lax.index_in_dim(x, k, 0, keepdims=False) for x in xs]
-            outs = evaluate(view.body, [*consts, *carry, *row])
-            carry, rows[k] = outs[: len(carry)], outs[len(carry) :]
+            carry, rows[k] = one_step(view, consts, carry, row)
         stacked = [lax.concatenate([y[None] for y in ys], 0) for ys in zip(*rows, strict=True)]
         return [*carry, *stacked]
 
-    graph.replace(dict(zip(node.outs, graph.trace(turns, node.ins, node), strict=True)))
+    graph.rewrite(node, turns)
     return True
 
 
@@ -196,8 +202,7 @@ def _with_end_first(graph: Graph, node: Node, turned: dict, known: Callable) -> 
             move = by if p["limit_indices"][d] <= n else -n
             cut = {end: _with(p[end], d, p[end][d] + move) for end in ends}
             eqn = node.eqn.replace(params={**p, **cut})
-            new = graph.trace(lambda x: compat.bind(eqn, [x]), ins, node)
-            graph.replace({node.outs[0]: new[0]})
+            graph.rewrite(node, lambda x: compat.bind(eqn, [x]), ins)
         case Along(o, 1, 0, 0) if not others and all(
             graph.avals[u].shape[o] == graph.avals[v].shape[d]
             for u in node.outs
@@ -236,9 +241,9 @@ def _leave_out(graph: Graph, node: Node, known: Callable) -> bool:
 
         def product(c, *parts, d=d, gone=gone):
             rows = [jnp.zeros_like(x) if left else x for x, left in zip(parts, gone, strict=True)]
-            return lax.concatenate(rows, d) * c
+            return [lax.concatenate(rows, d) * c]
 
-        graph.replace({node.outs[0]: graph.trace(product, [other, *join.ins], node)[0]})
+        graph.rewrite(node, product, [other, *join.ins])
         return True
     return False
 
@@ -267,7 +272,7 @@ def _trim(graph: Graph, node: Node, known: Callable) -> bool:
             w = lax.slice_in_dim(w, a, b, axis=d)
         return compat.bind(eqn, [x, w])
 
-    graph.replace(dict(zip(node.outs, graph.trace(trimmed, node.ins, node), strict=True)))
+    graph.rewrite(node, trimmed)
     return True
 
 
@@ -296,7 +301,7 @@ def _join(graph: Graph, node: Node, known: Callable) -> None:
     def joined(x, y):
         y = lax.reshape(y.astype(x.dtype), sizes)
         if not dims:
-            return write(x, y)
+            return [write(x, y)]
         (d,) = dims
         old = lax.slice_in_dim(x, starts[d], starts[d] + sizes[d], axis=d)
         parts = [
@@ -304,10 +309,9 @@ def _join(graph: Graph, node: Node, known: Callable) -> None:
             write(old, y),
             lax.slice_in_dim(x, starts[d] + sizes[d], shape[d], axis=d),
         ]
-        return lax.concatenate([p for p in parts if p.shape[d]], d)
+        return [lax.concatenate([p for p in parts if p.shape[d]], d)]
 
-    (new,) = graph.trace(joined, [x, block], node)
-    graph.replace({node.outs[0]: new})
+    graph.rewrite(node, joined, [x, block])
 
 
 def _choose(graph: Graph, node: Node, known: Callable) -> None:
@@ -331,9 +335,9 @@ def _choose(graph: Graph, node: Node, known: Callable) -> None:
 
     def joined(*xs):
         runs = itertools.pairwise(ends)
-        return lax.concatenate([lax.slice_in_dim(xs[c[a]], a, b, axis=d) for a, b in runs], d)
+        return [lax.concatenate([lax.slice_in_dim(xs[c[a]], a, b, axis=d) for a, b in runs], d)]
 
-    graph.replace({node.outs[0]: graph.trace(joined, cases, node)[0]})
+    graph.rewrite(node, joined, cases)
 
 
 def _turn_around(graph: Graph, node: Node) -> None:
@@ -349,7 +353,7 @@ def _turn_around(graph: Graph, node: Node) -> None:
         outs = compat.bind(eqn, [*args[:m], *(lax.rev(x, (0,)) for x in args[m:])])
         return [*outs[: m - n], *(lax.rev(y, (0,)) for y in outs[m - n :])]
 
-    graph.replace(dict(zip(node.outs, graph.trace(forwards, node.ins, node), strict=True)))
+    graph.rewrite(node, forwards)
 
 
 def _is_reversed(graph: Graph, v: int, dims: tuple[int, ...]) -> bool:
@@ -378,9 +382,9 @@ def _slice_of_joined(graph: Graph, node: Node) -> None:
             for x, (_, a, b) in zip(xs, parts, strict=True)
             for lo, hi in [(_with(p["start_indices"], d, a), _with(p["limit_indices"], d, b))]
         ]
-        return lax.concatenate(cut, d) if len(cut) > 1 else cut[0]
+        return [lax.concatenate(cut, d)] if len(cut) > 1 else cut
 
-    graph.replace({node.outs[0]: graph.trace(sliced, [v for v, *_ in parts], node)[0]})
+    graph.rewrite(node, sliced, [v for v, *_ in parts])
 
 
 def _merge_joined(graph: Graph, node: Node) -> None:
@@ -396,15 +400,10 @@ def _merge_joined(graph: Graph, node: Node) -> None:
 
             def joined(*xs, d=mine[0], o=o, by=by):
                 sizes = [(*shape[:o], x.shape[d] * by, *shape[o + 1 :]) for x in xs]
-                return lax.concatenate(list(map(lax.reshape, xs, sizes)), o)
+                return [lax.concatenate(list(map(lax.reshape, xs, sizes)), o)]
 
-            graph.replace({node.outs[0]: graph.trace(joined, join.ins, node)[0]})
+            graph.rewrite(node, joined, join.ins)
             return
-
-
-def _in_order(order: Sequence[int], node: Node, x: Any) -> Any:
-    """A reshape that takes the dimensions in another order, in two steps."""
-    return lax.reshape(lax.transpose(x, order), node.params["new_sizes"])
 
 
 def _with(places: Sequence[int], d: int, at: int) -> tuple[int, ...]:
@@ -447,15 +446,6 @@ def _block_and_place(
 
 
 # ---------------------------------------------------------------- merged dimensions
-
-
-def _of_form(graph: Graph) -> None:
-    parted: dict[int, tuple[int, tuple[int, ...], int]] = {}  # (dim, its sizes, the value)
-    for node in graph.order():
-        if node.name == "reshape" and node.params.get("dimensions") is None:
-            _part_reshape(graph, node, parted)
-        elif any(v in parted for v in node.ins) and not runs_bodies(node.eqn):
-            _part_rows(graph, node, parted)
 
 
 def _part_reshape(graph: Graph, node: Node, parted: dict) -> None:

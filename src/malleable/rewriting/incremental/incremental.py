@@ -426,8 +426,7 @@ def split_long(graph: Graph, dirty: Mapping[int, Sequence[Box]]) -> bool:
             if shape[d] >= LONG and all(box[d].size < shape[d] for box in boxes)
         ]
         if axes and math.prod(graph.avals[node.outs[0]].shape) <= math.prod(shape[d] for d in axes):
-            (new,) = graph.trace(functools.partial(_by_parts, node, axes), node.ins, node)
-            graph.replace({node.outs[0]: new})
+            graph.rewrite(node, lambda x, node=node, axes=axes: [_by_parts(node, axes, x)])
             found = True
     return found
 

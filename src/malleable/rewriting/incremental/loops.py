@@ -8,7 +8,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from malleable.programs.evaluate import evaluate
+from malleable.programs.evaluate import one_step
 from malleable.rewriting.boxes.blocks import cut
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Node
@@ -51,11 +51,11 @@ class Rows:
 
     def _run(self, consts: Sequence, carry: Sequence, xs: Sequence, length: int) -> tuple:
         """The last state, the rows of the results, and the states before each row."""
-        n, reverse = len(carry), self.view.reverse and not carry
+        reverse = self.view.reverse and not carry
 
         def body(c, x):
-            outs = evaluate(self.view.body, [*consts, *c, *x])
-            return outs[:n], (outs[n:], c)
+            new, ys = one_step(self.view, consts, c, x)
+            return new, (ys, c)
 
         last, (ys, before) = lax.scan(body, list(carry), list(xs), length=length, reverse=reverse)
         return last, ys, before
@@ -353,10 +353,7 @@ class Recurrence:
         self.span = self.nominal.clipped(self.n, plan.limits)
 
     def _steps(self, consts: Sequence, carry: Sequence, xs: Sequence, length: int) -> tuple:
-        def body(c, x):
-            outs = evaluate(self.view.body, [*consts, *c, *x])
-            return outs[: len(c)], outs[len(c) :]
-
+        body = functools.partial(one_step, self.view, consts)
         if length == 1:
             last, ys = body(list(carry), [x[0] for x in xs])
             return last, [y[None] for y in ys]
@@ -403,12 +400,10 @@ class Recurrence:
             is_row = (place >= 0) & (place < self.n)
             k = jnp.clip(place - moved, 0, self.width - 1)
             x = [lax.dynamic_index_in_dim(r, k, keepdims=False) for r in rows]
-            new = evaluate(self.view.body, [*fixed, *carry, *x])
-            carry = [jnp.where(is_row, a, b) for a, b in zip(new, carry, strict=False)]
-            put = [
-                lax.dynamic_update_index_in_dim(y, a, k, 0)
-                for y, a in zip(ys, new[len(carry) :], strict=True)
-            ]
+            new, made = one_step(self.view, fixed, carry, x)
+            carry = [jnp.where(is_row, a, b) for a, b in zip(new, carry, strict=True)]
+            pairs = zip(ys, made, strict=True)
+            put = [lax.dynamic_update_index_in_dim(y, a, k, 0) for y, a in pairs]
             return carry, [jnp.where(is_row, a, b) for a, b in zip(put, ys, strict=True)]
 
         state = (list(carry), old)

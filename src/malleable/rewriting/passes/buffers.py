@@ -35,11 +35,7 @@ def unbuffer(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     >>> [eqn.primitive.name for eqn in unbuffer(stage(squares)(jnp.zeros(9)).jaxpr).eqns]
     ['scan', 'slice', 'slice', 'concatenate']
     """
-    return in_bodies(_unbuffer)(jaxpr)
-
-
-def _unbuffer(jaxpr):
-    return _of_loops(_without_buffers, jaxpr)
+    return in_bodies(lambda jaxpr: _of_loops(_without_buffers, jaxpr))(jaxpr)
 
 
 def take_rows(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
@@ -184,8 +180,7 @@ def _replace(graph, node, steps, whole, name):
         given = iter(args)
         return whole(*([next(given) for _ in part] for part in steps[1:4]))
 
-    ins = [*steps.consts, *steps.carry, *steps.xs]
-    graph.replace(dict(zip(node.outs, graph.trace(run, ins, node, name), strict=True)))
+    graph.rewrite(node, run, [*steps.consts, *steps.carry, *steps.xs], name)
 
 
 def _without_first(graph, node):

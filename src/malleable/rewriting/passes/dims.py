@@ -45,8 +45,7 @@ def _merge_all(jaxpr):
         if placed or not any(group[1:] for side in sides for group in side):
             continue
         run = functools.partial(_merged, node.eqn, sides, numbers)
-        new = graph.trace(run, node.ins, node, "merge_dims")
-        graph.replace(dict(zip(node.outs, new, strict=True)))
+        graph.rewrite(node, run, rule="merge_dims")
         changed = True
     return graph.jaxpr() if changed else jaxpr
 

@@ -100,8 +100,7 @@ def _from_scan(view: compat.Scan, node, limit):
             outs = split.step(made, [*consts, *carry, *x])
             return outs[:k], outs[k:]
 
-        options = {"length": view.length, "reverse": view.reverse, "unroll": view.unroll}
-        carry, ys = lax.scan(step, carry, xs, **options)
+        carry, ys = lax.scan(step, carry, xs, **view.how)
         return [*carry, *ys]
 
     return loop

@@ -121,8 +121,7 @@ def _trim_scan(graph, node):
         return typed(outs, node.eqn.outvars)
 
     ins = [label[1] for label in (*shared, *carried, *stacked)]
-    new = graph.trace(whole, ins, node, "scan_trim")
-    graph.replace(dict(zip(node.outs, new, strict=True)))
+    graph.rewrite(node, whole, ins, "scan_trim")
     return True
 
 

@@ -20,7 +20,7 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.cost import flop_of
-from malleable.programs.evaluate import evaluate
+from malleable.programs.evaluate import evaluate, one_step
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.graph import Graph
@@ -291,15 +291,8 @@ def _fragment(eqns, ins, outs, *args, again: bool = False) -> list:
 
 def _by_steps(view: compat.Scan, given) -> list:
     consts, carry, xs = view.split(given)
-    n = len(carry)
-
-    @jax.checkpoint
-    def step(consts, carry, x):
-        outs = evaluate(view.body, [*consts, *carry, *x])
-        return tuple(outs[:n]), tuple(outs[n:])
-
-    options = {"length": view.length, "reverse": view.reverse, "unroll": view.unroll}
-    last, ys = lax.scan(lambda c, x: step(consts, c, x), tuple(carry), tuple(xs), **options)
+    step = jax.checkpoint(functools.partial(one_step, view))
+    last, ys = lax.scan(lambda c, x: step(consts, c, x), carry, xs, **view.how)
     return [*last, *ys]
 
 

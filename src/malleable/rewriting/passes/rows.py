@@ -96,5 +96,4 @@ def restack(graph, rows):
             values, fun = stack(graph, node.ins)
             if len(values) < len(node.ins):
                 same = lambda *xs, fun=fun, eqn=node.eqn: typed([fun(*xs)], eqn.outvars)  # noqa: E731
-                new = graph.trace(same, values, node, "reroll")
-                graph.replace(dict(zip(node.outs, new, strict=True)))
+                graph.rewrite(node, same, values, "reroll")

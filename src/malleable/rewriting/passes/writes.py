@@ -77,7 +77,7 @@ def _read_back(graph: Graph, node: Node, dim: int, rows: dict[int, int]) -> None
     is_row = shape[dim] == 1 and shape[:dim] + shape[dim + 1 :] == of[:dim] + of[dim + 1 :]
     if is_row and first[dim] in rows:
         same = lambda x: typed([lax.reshape(x, shape)], node.eqn.outvars)  # noqa: E731
-        graph.replace({node.outs[0]: graph.trace(same, [rows[first[dim]]], node)[0]})
+        graph.rewrite(node, same, [rows[first[dim]]])
 
 
 def _place_written(graph: Graph, v: int) -> int:

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
-from malleable.programs.evaluate import evaluate
+from malleable.programs.evaluate import one_step
 from malleable.programs.primitives import has, kind
 from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.graph import Graph
@@ -43,10 +43,8 @@ def moved_behind(body: compat.Jaxpr) -> compat.Jaxpr:
         for a in found.values():
             _note_memory(a, view.length)
         if found:
-            new = graph.trace(
-                _summing_loop(view, found, node.eqn), node.ins, node, "defer_collectives"
-            )
-            graph.replace(dict(zip(node.outs, new, strict=True)))
+            loop = _summing_loop(view, found, node.eqn)
+            graph.rewrite(node, loop, rule="defer_collectives")
             changed = True
     return graph.jaxpr() if changed else body
 
@@ -140,18 +138,15 @@ def _summing_loop(view: compat.Scan, found: dict[int, Accumulator], eqn: compat.
 
     def loop(*args):
         consts, carry, xs = view.split(args)
-        n = len(carry)
         start = list(carry)
         for i, a in found.items():
             aval: Any = a.sent.invars[0].aval
             start[i] = compat.match_layout(jnp.zeros(aval.shape, aval.dtype), aval)
 
         def body(carry, x):
-            outs = evaluate(view.body, [*consts, *carry, *x], step)
-            return outs[:n], outs[n:]
+            return one_step(view, consts, carry, x, step)
 
-        options = {"length": view.length, "reverse": view.reverse, "unroll": view.unroll}
-        last, ys = lax.scan(body, start, xs, **options)
+        last, ys = lax.scan(body, start, xs, **view.how)
         last = list(last)
         for i, a in found.items():
             (total,) = rebind(a.sent, [last[i]])

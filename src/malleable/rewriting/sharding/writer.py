@@ -438,8 +438,7 @@ class Writer:
             made = [v.x for v in self.due(found, ends)]
             return made[:n], made[n:]
 
-        options = {"length": view.length, "reverse": view.reverse, "unroll": view.unroll}
-        last, ys = lax.scan(step, [v.x for v in start], rows, **options)
+        last, ys = lax.scan(step, [v.x for v in start], rows, **view.how)
         return [Local(x, tuple(s)) for x, s in zip((*last, *ys), outs, strict=True)]
 
     def loop(self, view, steps, operands, outs) -> list[Local]:

@@ -315,8 +315,7 @@ def _take_last(graph: Graph, node: Node, view) -> bool:
             whole = user.name == "slice" and p["limit_indices"][1:] == shape[1:]
             ends = whole and (p["start_indices"][0], p["limit_indices"][0]) == (last, last + 1)
             if ends and not any(p["start_indices"][1:]) and set(p["strides"] or (1,)) == {1}:
-                new = graph.trace(lambda c: [lax.expand_dims(c, (0,))], same[:1], user, NAME)
-                graph.replace(dict(zip(user.outs, new, strict=True)))
+                graph.rewrite(user, lambda c: [lax.expand_dims(c, (0,))], same[:1], NAME)
                 taken = True
     return taken
 

@@ -13,7 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.programs.evaluate import evaluate
+from malleable.programs.evaluate import one_step
 from malleable.rewriting.axis.axes import Ax, restack, unstack
 from malleable.rewriting.axis.bodies import REMATS
 from malleable.rewriting.graph.graph import Graph, Node
@@ -88,7 +88,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, how: Strategy) -> dict[i
             return plan.step(state, blocks, wholes, t, k)
 
         tail = advance if remat is None else checkpointed(advance)
-        one = functools.partial(step_of, view, fixed)
+        one = functools.partial(one_step, view, fixed)
         again = is_handed_on(view.body)
 
         def single(loop, step):
@@ -126,8 +126,7 @@ def rebuild(graph: Graph, node: Node, view, plan: Plan, how: Strategy) -> dict[i
         if remat == "body":
             step = worked_out_again(step)
         if k == 1:
-            options = {"reverse": view.reverse, "unroll": view.unroll, "length": n}
-            loop, stacked = lax.scan(step, loop, every, **options)
+            loop, stacked = lax.scan(step, loop, every, **view.how)
         else:
             loop, stacked = in_chunks(step, loop, every, n, k, view.reverse)
         final, state = loop
@@ -172,17 +171,11 @@ def emitted(
     return dict(zip(old, graph.trace(run, given, node, by), strict=True))
 
 
-def step_of(view, fixed: list, c: list, x: list) -> tuple[list, list]:
-    """(carry, what is stacked) of one step of a scan."""
-    outs = evaluate(view.body, [*fixed, *c, *x])
-    return outs[: len(c)], outs[len(c) :]
-
-
 def stacked_at(view, node: Node, at: dict, steps: Sequence[int]) -> list[dict[int, Any]]:
     """What a scan stacks at consecutive steps, by value, worked out beside it, from its start."""
     consts, carry, xs = view.split(list(node.ins))
     fixed, c, rows = lax.stop_gradient([[at[v] for v in part] for part in (consts, carry, xs)])
-    one = functools.partial(step_of, view, fixed)
+    one = functools.partial(one_step, view, fixed)
     first, found = steps[0], []
     before = slice(first + 1, None) if view.reverse else slice(0, first)
     if count := (view.length - 1 - first if view.reverse else first):
@@ -231,10 +224,9 @@ def rebuild_batched(graph, node, view, plan, parts: Parts, how: Strategy) -> dic
         @_ours
         def one(loop, every):
             (c, state), (x, feeds, t) = loop, every
-            outs = evaluate(view.body, [*(at[v] for v in consts), *c, *x])
-            rows = [outs[len(c) + i] for i in used]
-            state, gone = again(state, rows, feeds, t, w)
-            return (outs[: len(c)], state), [gone[v] for v in plan.escapes]
+            c, y = one_step(view, [at[v] for v in consts], c, x)
+            state, gone = again(state, [y[i] for i in used], feeds, t, w)
+            return (c, state), [gone[v] for v in plan.escapes]
 
         if how.remat == "body":
             one = worked_out_again(one)
@@ -289,7 +281,7 @@ def rebuild_behind(graph, node, view, plan: Plan, places: dict, how: Strategy) -
             advance = worked_out_again(advance)
 
         def one(c, x):
-            return evaluate(view.body, [*(at[v] for v in consts), *c, *x])[: len(carry)]
+            return one_step(view, [at[v] for v in consts], c, x)[0]
 
         @_ours
         def step(loop, every):
