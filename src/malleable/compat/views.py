@@ -212,6 +212,12 @@ def zero_tangent(aval):
     return np.zeros(aval.shape, jax.dtypes.float0)
 
 
+def fill_tangents(flags, tangents, avals) -> list:
+    """The tangents of all, given those of what the flags say; zeros for the others."""
+    rest = iter(tangents)
+    return [next(rest) if f else zero_tangent(a) for f, a in zip(flags, avals, strict=True)]
+
+
 def add_tangents(a, b):
     """The sum, where the type has tangents at all."""
     return a if a.dtype == jax.dtypes.float0 else a + b
@@ -261,15 +267,15 @@ def _shard_map(eqn):
         return frozenset(names if isinstance(names, tuple | list) else (names,))
 
     said = (
-        [frozenset(a for part in spec for a in _mesh_axes(part)) for spec in p[specs]]
+        [frozenset(a for part in spec for a in names_of(part)) for spec in p[specs]]
         for specs in ("in_specs", "out_specs")
     )
     return Map(close(p["jaxpr"]), axes, wrap, lanes, united, *said)
 
 
-def _mesh_axes(part):
-    """The mesh axes that a part of a PartitionSpec names."""
-    return () if part is None else part if isinstance(part, tuple) else (part,)
+def names_of(entry) -> tuple:
+    """The mesh axes that an entry of a PartitionSpec names."""
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
 # collectives whose results are the same on all devices of their axes; JAX's types do not say so

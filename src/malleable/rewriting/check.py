@@ -14,9 +14,9 @@ from malleable import compat
 from malleable.errors import RuleError
 from malleable.programs.evaluate import evaluate
 from malleable.progress import working
-from malleable.rewriting.axis.axes import Ax, Sunk, flow
+from malleable.rewriting.axis.axes import flow
 from malleable.rewriting.graph.graph import Graph
-from malleable.rewriting.graph.slices import lowest
+from malleable.rewriting.graph.slices import Ax, Sunk, lowest
 from malleable.rewriting.rules.rules import Rule
 from malleable.rewriting.rules.traced import MISFITS, Sides, Traced
 from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static, extent, line

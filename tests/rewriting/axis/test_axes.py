@@ -9,16 +9,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.rewriting.axis.axes import (
-    Ax,
-    Flow,
-    flow,
-    flow_program,
-    restack,
-    slice_shape,
-    take,
-    unstack,
-)
+from malleable.rewriting.axis.axes import flow, flow_program
+from malleable.rewriting.graph.slices import Ax, Flow, restack, slice_shape, take, unstack
 
 
 def numbers(*shape, dtype="float32", seed=0):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from malleable.rewriting.axis.axes import Ax, Flow, flow
+from malleable.rewriting.axis.axes import flow
 from malleable.rewriting.boxes.dependence import Along, Before, Group, Place, rel
-from malleable.rewriting.graph.slices import shapes
+from malleable.rewriting.graph.slices import Ax, Flow, shapes
 from tests.rewriting.axis.test_axes import CASES, equation
 from tests.rewriting.boxes.test_dependence import EQUATIONS
 

@@ -239,7 +239,7 @@ def spell_lane(coords: Coords, sizes: bool = False) -> str:
 def shard_of(value, spec, coords: Coords):
     """The part of a value that a lane gets. spec: a PartitionSpec, axes by dimension."""
     for d, names in enumerate(spec):
-        names = names_of(names)
+        names = compat.names_of(names)
         if names:
             size = value.shape[d] // int(np.prod([coords[a][1] for a in names]))
             start = spot(coords, names) * size
@@ -251,7 +251,7 @@ def assemble(values: Sequence, lanes: Sequence[Coords], spec):
     """The whole, of the parts of all lanes; of lanes with the same part the first has it."""
     parts = list(zip(lanes, values, strict=True))
     for d, names in enumerate(spec):
-        names = names_of(names)
+        names = compat.names_of(names)
         if names:
             parts = _joined_parts(parts, d, names)
     return parts[0][1]
@@ -266,11 +266,6 @@ def _joined_parts(parts, d, names):
     return [
         (rest, lax.concatenate([row[i] for i in sorted(row)], d)) for rest, row in rows.values()
     ]
-
-
-def names_of(names) -> tuple:
-    """The axes that an entry of a PartitionSpec names."""
-    return () if names is None else names if isinstance(names, tuple) else (names,)
 
 
 def home(x):

@@ -62,7 +62,7 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
     specs = rows[0][1]
     for outs, _, along in rows:
         for x, spec, axes_of_x in zip(outs, specs, along, strict=True):
-            said = {a for names in spec if names for a in lanes.names_of(names)}
+            said = {a for names in spec if names for a in compat.names_of(names)}
             if len(spec) > x.ndim or not axes_of_x <= said:
                 return None
     columns = zip(*(outs for outs, *_ in rows), strict=True)

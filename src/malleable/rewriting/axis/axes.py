@@ -11,33 +11,7 @@ from malleable.rewriting.axis import contractions as axis_contractions
 from malleable.rewriting.axis import derivatives as axis_derivatives
 from malleable.rewriting.axis import shapes as axis_shapes
 from malleable.rewriting.axis import windows as axis_windows
-from malleable.rewriting.axis.windows import Origin
-from malleable.rewriting.graph.slices import (
-    Ax,
-    Flow,
-    Running,
-    Sunk,
-    restack,
-    slice_shape,
-    take,
-    typed,
-    unstack,
-)
-
-__all__ = [
-    "RULES",
-    "Ax",
-    "Flow",
-    "Origin",
-    "Running",
-    "Sunk",
-    "flow",
-    "flow_program",
-    "restack",
-    "slice_shape",
-    "take",
-    "unstack",
-]
+from malleable.rewriting.graph.slices import Ax, Flow, Running, Sunk, typed
 
 
 def flow(

@@ -1,7 +1,5 @@
 """How a streamed axis passes products of matrices, convolutions, and whatever can be batched."""
 
-import functools
-
 import jax
 from jax import lax
 
@@ -99,27 +97,19 @@ def batched(eqn, ins, outs, n, origin):
         return f"nothing is known about an axis in {eqn.primitive}"
     here = [len(s) > ax.dim and s[ax.dim] == n for s in shapes(eqn.invars)]
     guesses = {tuple(a is not None for a in ins), tuple(here)}
-    for carried in sorted(guesses, key=sum):
-        if any(carried) and _proved(eqn, ax.dim, carried):
-            return _lane(eqn, carried, ax)
-    return f"nothing is known about an axis in {eqn.primitive}"
-
-
-def _lane(eqn, carried, ax):
+    proved = (c for c in sorted(guesses, key=sum) if any(c) and _proved(eqn, ax.dim, c))
+    if (carried := next(proved, None)) is None:
+        return f"nothing is known about an axis in {eqn.primitive}"
     axes, one = tuple(ax if c else None for c in carried), _under_vmaps(eqn, carried, ax.dim)
     return Flow(axes, (ax,) * len(eqn.outvars), lambda t, *xs: one(*xs))
 
 
 def _under_vmaps(eqn, carried, depth):
-    fun = functools.partial(_bind, eqn)
+    fun = lambda *xs: compat.bind(eqn, xs)  # noqa: E731
     lanes = [0 if c else None for c in carried]
     for _ in range(depth):
         fun = jax.vmap(fun, in_axes=lanes)
     return fun
-
-
-def _bind(eqn, *xs):
-    return compat.bind(eqn, xs)
 
 
 def _proved(eqn, dim, carried) -> bool:
@@ -133,7 +123,7 @@ def _proved(eqn, dim, carried) -> bool:
     )
     try:
         for some in (slices, lanes):  # a rule of batches asks for no rank: half a matrix has no lu
-            compat.trace(lambda *xs: _bind(eqn, *xs), *some)
+            compat.trace(_under_vmaps(eqn, carried, 0), *some)
         jaxpr = compat.trace(_under_vmaps(eqn, carried, dim + 1), *avals).jaxpr
     except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError):
         return False  # the primitive refuses such operands, or has no batching rule

@@ -26,7 +26,7 @@ def custom_jvp(flow, eqn, ins, outs, n, origin):
     results = [compat.differentiable(v.aval) for v in eqn.outvars]
 
     def rule(*args):
-        primals, dots = args[: len(avals)], _filled(smooth, args[len(avals) :], avals)
+        primals, dots = args[: len(avals)], compat.fill_tangents(smooth, args[len(avals) :], avals)
         made, moved = given.jvp(primals, dots)
         return [*made, *_picked(results, moved)]
 
@@ -52,10 +52,8 @@ def custom_jvp(flow, eqn, ins, outs, n, origin):
         @one.defjvp
         def _(primals, dots):
             flat = _surely(eqn, along()).run(*primals, *_picked(smooth, dots[1:]))
-            made, moved = flat[: len(results)], iter(flat[len(results) :])
-            zeros = map(compat.zero_tangent, made)
-            moved = [next(moved) if r else z for r, z in zip(results, zeros, strict=True)]
-            return tuple(made), tuple(moved)
+            made, moved = flat[: len(results)], flat[len(results) :]
+            return tuple(made), tuple(compat.fill_tangents(results, moved, made))
 
         return list(one(t, *xs))
 
@@ -85,7 +83,7 @@ def custom_vjp(flow, eqn, ins, outs, n, origin):
             return forth
 
         def rule(*args):
-            cts = _filled(results, args[len(kept) :], types)
+            cts = compat.fill_tangents(results, args[len(kept) :], types)
             return _picked(smooth, given.bwd(list(args[: len(kept)]), cts))
 
         program = compat.trace(rule, *kept, *_picked(results, types))
@@ -154,12 +152,6 @@ def _surely(eqn, found):
 
 def _picked(flags, values):
     return [v for flag, v in zip(flags, values, strict=True) if flag]
-
-
-def _filled(flags, values, avals):
-    """The tangents of all, given those of the differentiable ones."""
-    rest = iter(values)
-    return [next(rest) if f else compat.zero_tangent(a) for f, a in zip(flags, avals, strict=True)]
 
 
 RULES = {"custom_jvp_call": custom_jvp, "custom_vjp_call": custom_vjp}

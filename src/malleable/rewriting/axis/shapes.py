@@ -111,16 +111,20 @@ def regrouped(before, ax, after, n, wanted):
     return found[0] if found else None
 
 
+def _without(gone, eqn, ins, outs) -> tuple[Ax, Ax | None]:
+    """Where operands carry the axis, and where results do that lack some dimensions; None: gone."""
+    left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
+    given = next((ax for ax in ins if ax), None)
+    source = given or known((), outs)._replace(dim=left[known((), outs).dim])
+    return source, None if source.dim in gone else source._replace(dim=left.index(source.dim))
+
+
 def squeeze(eqn, ins, outs, n, origin):
     gone = sorted(d % len(eqn.invars[0].aval.shape) for d in eqn.params["dimensions"])
-    left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
-    if ins[0]:
-        if ins[0].dim in gone:
-            return "an axis of length 1 is squeezed"
-        source = ins[0]
-    else:
-        source = outs[0]._replace(dim=left[outs[0].dim])
-    ax, dims = source._replace(dim=left.index(source.dim)), slots(gone, source)
+    source, ax = _without(gone, eqn, ins, outs)
+    if ax is None:
+        return "an axis of length 1 is squeezed"
+    dims = slots(gone, source)
     return Flow((source,), (ax,), lambda t, x: [lax.squeeze(x, dims)])
 
 
@@ -134,15 +138,12 @@ def transpose(eqn, ins, outs, n, origin):
 def reduction(eqn, ins, outs, n, origin):
     """Over the axis: a sink, told the dimensions of a block to reduce. Over others: a flow."""
     axes = [int(a) for a in eqn.params["axes"]]
-    rank = len(eqn.invars[0].aval.shape)
-    left = [d for d in range(rank) if d not in axes]
-    source = ins[0] or outs[0]._replace(dim=left[outs[0].dim])
+    source, ax = _without(axes, eqn, ins, outs)
     over, best = slots(axes, source), EXTREMES.get(eqn.primitive.name)
-    if source.dim in axes:
+    if ax is None:
         if best and eqn.invars[0].aval.dtype.kind == "c":
             return "complex numbers are compared along the axis"
         return Sunk((source,), (0, *(a + 1 for a in over)))
-    ax = source._replace(dim=left.index(source.dim))
     if best and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.floating):
         return Flow((source,), (ax,), lambda t, x: [extreme(best, over, t, x)])
     return Flow((source,), (ax,), lambda t, x: rebind(eqn, [x], axes=over))
@@ -150,12 +151,10 @@ def reduction(eqn, ins, outs, n, origin):
 
 def extremum(eqn, ins, outs, n, origin):
     """argmax and argmin."""
-    (k,), rank = eqn.params["axes"], len(eqn.invars[0].aval.shape)
-    left = [d for d in range(rank) if d != k]
-    source = ins[0] or outs[0]._replace(dim=left[outs[0].dim])
-    if source.dim == k:
+    source, ax = _without(eqn.params["axes"], eqn, ins, outs)
+    if ax is None:
         return Sunk((source,), (source.dim + 1 if source.width > 1 else None, *source[1:]))
-    ax, over = source._replace(dim=left.index(source.dim)), slots((k,), source)
+    over = slots(eqn.params["axes"], source)
     return Flow((source,), (ax,), lambda t, x: [first_extremum(eqn, t, x, *over)])
 
 
@@ -211,12 +210,10 @@ def cumulative(eqn, ins, outs, n, origin):
 def reduce_any(eqn, ins, outs, n, origin):
     """lax.reduce with a function of the user's: operands, then their initial values."""
     over, count = list(eqn.params["dimensions"]), len(eqn.outvars)
-    left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in over]
-    given = next((a for a in ins if a), None)
-    source = given or known((), outs)._replace(dim=left[known((), outs).dim])
-    if source.dim in over:
+    source, ax = _without(over, eqn, ins, outs)
+    if ax is None:
         return "a lax.reduce over the axis: write it as a sink"
-    ax, dims = source._replace(dim=left.index(source.dim)), slots(over, source)
+    dims = slots(over, source)
     ins = (source,) * count + (None,) * (len(eqn.invars) - count)
     return Flow(ins, (ax,) * count, lambda t, *xs: rebind(eqn, xs, dimensions=dims))
 

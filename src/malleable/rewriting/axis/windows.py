@@ -43,12 +43,17 @@ def _at_its_dim(eqn, ins, outs, arrays, run):
     return Flow(axes, (ax,) * len(eqn.outvars), lambda t, *xs: run(*xs))
 
 
-def concatenate(eqn, ins, outs, n, origin):
-    ax, along = known(ins, outs), eqn.params["dimension"]
-    if along == ax.dim:
-        return "a concatenation along the axis"
-    at = slots((along,), ax)[0]
-    return _at_its_dim(eqn, ins, outs, len(ins), lambda *xs: rebind(eqn, xs, dimension=at))
+def _along_another(parameter: str, why: str):
+    """What works along one dimension, another than the axis, which all operands carry."""
+
+    def rule(eqn, ins, outs, n, origin):
+        ax, along = known(ins, outs), eqn.params[parameter]
+        if along == ax.dim:
+            return why
+        there = {parameter: slots((along,), ax)[0]}
+        return _at_its_dim(eqn, ins, outs, len(ins), lambda *xs: rebind(eqn, xs, **there))
+
+    return rule
 
 
 def pad(eqn, ins, outs, n, origin):
@@ -77,30 +82,6 @@ def rev(eqn, ins, outs, n, origin):
         return "the axis is reversed"
     moved = slots(dims, ax)
     return _at_its_dim(eqn, ins, outs, 1, lambda x: [lax.rev(x, moved)])
-
-
-def sort(eqn, ins, outs, n, origin):
-    ax, along = known(ins, outs), eqn.params["dimension"]
-    if along == ax.dim:
-        return "the axis is sorted"
-    at = slots((along,), ax)[0]
-    return _at_its_dim(eqn, ins, outs, len(ins), lambda *xs: rebind(eqn, xs, dimension=at))
-
-
-def top_k(eqn, ins, outs, n, origin):
-    ax, along = known(ins, outs), eqn.params["axis"]
-    if along == ax.dim:
-        return "the largest elements along the axis"
-    at = slots((along,), ax)[0]
-    return _at_its_dim(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], axis=at))
-
-
-def split(eqn, ins, outs, n, origin):
-    ax, along = known(ins, outs), eqn.params["axis"]
-    if along == ax.dim:
-        return "the axis is split"
-    at = slots((along,), ax)[0]
-    return _at_its_dim(eqn, ins, outs, 1, lambda x: rebind(eqn, [x], axis=at))
 
 
 def _starts(starts, ax):
@@ -375,13 +356,13 @@ def _evaluate(made, depth: int = 12):
 
 
 RULES = {
-    "concatenate": concatenate,
+    "concatenate": _along_another("dimension", "a concatenation along the axis"),
     "pad": pad,
     "slice": cut,
     "rev": rev,
-    "sort": sort,
-    "top_k": top_k,
-    "split": split,
+    "sort": _along_another("dimension", "the axis is sorted"),
+    "top_k": _along_another("axis", "the largest elements along the axis"),
+    "split": _along_another("axis", "the axis is split"),
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     "gather": gather,

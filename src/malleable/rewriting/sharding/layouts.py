@@ -23,7 +23,6 @@ from malleable.rewriting.sharding.parts import (
     Apart,
     State,
     is_part,
-    names_of,
     spec_of,
     step_on_parts,
 )
@@ -160,7 +159,9 @@ class _Axis:
         """What a spec says of this axis."""
         if not isinstance(spec, PartitionSpec) or PartitionSpec.UNCONSTRAINED in spec:
             return UNKNOWN
-        return next((d for d, entry in enumerate(spec) if self.name in names_of(entry)), WHOLE)
+        return next(
+            (d for d, entry in enumerate(spec) if self.name in compat.names_of(entry)), WHOLE
+        )
 
     def entered(self, eqn: compat.Eqn, ins: list[State]) -> Sequence[State] | None:
         match compat.view(eqn):

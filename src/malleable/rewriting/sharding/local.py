@@ -27,7 +27,6 @@ from malleable.rewriting.sharding.parts import (
     cost,
     is_part,
     local_shape,
-    names_of,
     planned,
     spec_of,
 )
@@ -51,7 +50,10 @@ def localized(
     batch: arguments that stay in parts; others are gathered where parts of them do not help. By
     default none is.
     """
-    names = [name for name in placed.mesh.axis_names if _is_used(placed, name)]
+    used = {
+        name for spec in placed.specs for entry in spec or () for name in compat.names_of(entry)
+    }
+    names = [name for name in placed.mesh.axis_names if name in used]
     axes = [axis for name in names if (axis := _axis(jaxpr, placed, name, batch)) is not None]
     if not axes or len(axes) < len(names):
         return None
@@ -133,17 +135,12 @@ def _axis(jaxpr, placed: Placement, name: str, batch) -> Axis | None:
     return Axis(name, k, plan, sent)
 
 
-def _is_used(placed: Placement, name: str) -> bool:
-    """Whether an argument is in parts along an axis of the mesh."""
-    return any(name in names_of(e) for spec in placed.specs if spec is not None for e in spec)
-
-
 def state_on(spec, name, mesh) -> State:
     """Which dimension of an argument is in parts along an axis of the mesh."""
     if spec is None:
         raise Apart("it is not known where an argument is")
     for dim, entry in enumerate(spec):
-        names = names_of(entry)
+        names = compat.names_of(entry)
         if list(names) != [a for a in mesh.axis_names if a in names]:
             raise Apart("an argument is on several axes of the mesh, in another order")
         if name in names:
@@ -217,7 +214,7 @@ def _mapped_program(jaxpr: compat.Jaxpr, placed: Placement, axes: Sequence[Axis]
 def _due(v, states: Sequence[State], names: Sequence[str]) -> tuple[State, ...]:
     """The state of a result: sums made, and in parts where its type says so."""
     told = None if isinstance(v, compat.Literal) else getattr(v.aval, "sharding", None)
-    typed_as = {n: d for d, e in enumerate(told.spec) for n in names_of(e)} if told else {}
+    typed_as = {n: d for d, e in enumerate(told.spec) for n in compat.names_of(e)} if told else {}
     found = []
     for name, s in zip(names, states, strict=True):
         want = typed_as.get(name, WHOLE if s == SUM else s)

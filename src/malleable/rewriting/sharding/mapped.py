@@ -36,18 +36,12 @@ from malleable.rewriting.sharding.parts import (
     entered_on_parts,
     is_undivided,
     linear,
-    names_of,
     of_wholes,
     planned,
 )
 from malleable.rewriting.sharding.writer import OPENED, Axis, Local, Writer
 
 SUMS = SENT & has("sum")
-
-
-def sums_over_devices(jaxpr: compat.Jaxpr) -> list[tuple[str, ...]]:
-    """The axes of a mesh over which a program sums, in loops too; each once."""
-    return list(dict.fromkeys(axes for eqn in every(jaxpr.eqns) if (axes := _axes(eqn))))
 
 
 def _axes(eqn: compat.Eqn) -> tuple[str, ...]:
@@ -64,7 +58,7 @@ def deferred_sums(body: compat.Jaxpr, specs: Sequence[Any] = ()) -> compat.Jaxpr
     specs: of each argument, where it is, if that is known: what is nowhere in parts is the same on
     all devices, also where types do not say so.
     """
-    for axes in sums_over_devices(body):
+    for axes in dict.fromkeys(axes for eqn in every(body.eqns) if (axes := _axes(eqn))):
         body = _deferred_along(axes, body, specs)
     return body
 
@@ -76,7 +70,7 @@ def _deferred_along(axes: tuple[str, ...], body: compat.Jaxpr, specs) -> compat.
     raw = body.jaxpr
     ins = [rule.given(v) for v in raw.invars]
     for i, spec in enumerate(specs):
-        ins[i] = ins[i] if {n for e in spec for n in names_of(e)} & {*axes} else WHOLE
+        ins[i] = ins[i] if {n for e in spec for n in compat.names_of(e)} & {*axes} else WHOLE
     with compat.setting(RULE, rule.step):
         try:
             plan = planned(body, ins, 1)

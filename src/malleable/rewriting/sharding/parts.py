@@ -250,7 +250,7 @@ def step_on_parts(eqn: compat.Eqn, ins: list[State], k: int) -> PartsStep:
 def _said_on_parts(eqn, state: State, k: int) -> PartsStep:
     """A constraint on where a value is: what is not in parts yet is there as it says."""
     spec = getattr(eqn.params[SAYS[eqn.primitive.name]], "spec", ())
-    said = next((d for d, e in enumerate(spec) if ALONG.get() in names_of(e)), None)
+    said = next((d for d, e in enumerate(spec) if ALONG.get() in compat.names_of(e)), None)
     if is_part(state) or said is None or shapes(eqn.invars)[0][said] % k:
         settled = WHOLE if state == SUM else state
         return PartsStep((settled,), (settled,))  # taken apart by axes where it is run
@@ -491,10 +491,7 @@ def derivative(eqn, view) -> Rule:
     results = [compat.differentiable(v.aval) for v in eqn.outvars]
 
     def rule(*args):
-        rest = iter(args[len(avals) :])
-        dots = [
-            next(rest) if f else compat.zero_tangent(a) for f, a in zip(smooth, avals, strict=True)
-        ]
+        dots = compat.fill_tangents(smooth, args[len(avals) :], avals)
         made, moved = view.jvp(list(args[: len(avals)]), dots)
         return [*made, *(t for t, f in zip(moved, results, strict=True) if f)]
 
@@ -677,8 +674,3 @@ def spec_of(rank: int, states: Sequence[State], names: Sequence[str]) -> Partiti
         if is_part(s):
             entries[int(s)] = (*entries[int(s)], name)
     return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
-
-
-def names_of(entry) -> tuple:
-    """The mesh axes of an entry of a PartitionSpec."""
-    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)

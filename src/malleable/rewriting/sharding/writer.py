@@ -31,7 +31,6 @@ from malleable.rewriting.sharding.parts import (
     is_part,
     is_undivided,
     local_shape,
-    names_of,
     planned,
     with_bodies_planned,
 )
@@ -53,7 +52,7 @@ class Axis(NamedTuple):
 
 def _left_of(spec, names: Sequence[str]) -> PartitionSpec:
     """What a spec says of the other axes of the mesh."""
-    rest = (tuple(n for n in names_of(entry) if n not in names) for entry in spec)
+    rest = (tuple(n for n in compat.names_of(entry) if n not in names) for entry in spec)
     return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in rest))
 
 
@@ -335,7 +334,7 @@ class Writer:
         spec = getattr(sharding, "spec", None)
         if spec is None:
             raise Apart("a constraint that is no NamedSharding", eqn)
-        entries = [names_of(e) for e in spec]
+        entries = [compat.names_of(e) for e in spec]
         for name, s in zip(self.names, states, strict=True):
             said = next((d for d, names in enumerate(entries) if name in names), None)
             if (int(s) if is_part(s) else None) != said or s == SUM:
@@ -489,9 +488,7 @@ class Writer:
                 self.run(program, plans, values, self.constants(program)), [*outs, *moved]
             )
             made = [v.x for v in found]
-            rest = iter(made[count:])
-            zeros = map(compat.zero_tangent, made[:count])
-            dots_out = [next(rest) if f else z for f, z in zip(results, zeros, strict=True)]
+            dots_out = compat.fill_tangents(results, made[count:], made[:count])
             return tuple(made[:count]), tuple(dots_out)
 
         found = one(*(self.vary(v, names) for v in operands))

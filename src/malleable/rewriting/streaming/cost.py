@@ -29,6 +29,8 @@ from malleable.rewriting.streaming.schedule.residuals import is_heavy
 FUSED = kind("reduce") & has("sum", "extremum")  # with what they reduce
 APART = has("apart")  # never with what reduces them
 KEPT = has("kept")
+TWICE = has("recomputed")
+WHOLE = has("whole")  # wants its operands in memory
 CLAMP = frozenset(["max", "min"])  # of which XLA makes one, if there are both
 
 
@@ -165,15 +167,6 @@ def is_better_behind(plan: Plan, node: Node, view: compat.Scan, late: Sequence[N
     )
 
 
-TWICE = has("recomputed")
-WHOLE = has("whole")
-
-
-def is_made_whole(graph, value) -> bool:
-    """Whether a user of a value wants it in memory."""
-    return any(user.name in WHOLE for user in graph.users(value))
-
-
 def chunk_of(region: Region, light: bool) -> int:
     """Steps per chunk: enough rows for the products with a whole matrix, else one step.
 
@@ -227,18 +220,13 @@ def steps_of(region: Region, node: Node, most: Any) -> int:
     XLA may round in one way in a loop and in another in what is left over: no ties any more.
     """
     n, most = region.n, min(most, region.n)
-    if n % most == 0 or not finds_places(region):
+    ended = (a for a in region.actions.values() if isinstance(a, Ended))
+    if n % most == 0 or not any(a.sink.name in ("argmin", "argmax") for a in ended):
         return most
     k = max(d for d in range(1, most) if n % d == 0)
     why = f"the place of an extremum among {n} is looked for in equal parts"
     note(f"{k} steps at a time, not {most}", compat.where(node.eqn), why)
     return k
-
-
-def finds_places(region: Region) -> bool:
-    """Whether an `argmin` or `argmax` along the axis comes of it."""
-    ended = (a for a in region.actions.values() if isinstance(a, Ended))
-    return any(a.sink.name in ("argmin", "argmax") for a in ended)
 
 
 def is_awkward(block: int) -> bool:

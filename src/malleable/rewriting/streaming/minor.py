@@ -14,8 +14,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.rewriting.axis.axes import Ax, unstack
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.graph.slices import Ax, unstack
 from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming.comparisons import Compared, behind
 from malleable.rewriting.streaming.region.frontier import FUSIBLE, pull, size

@@ -20,8 +20,8 @@ from jax import lax
 from malleable import compat
 from malleable.notes import note
 from malleable.programs.equations import every
-from malleable.rewriting.axis.axes import Ax
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.graph.slices import Ax
 from malleable.rewriting.machine import Machine, decided_for
 from malleable.rewriting.passes.buffers import unbuffer
 from malleable.rewriting.passes.passes import (

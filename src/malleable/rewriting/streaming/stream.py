@@ -21,17 +21,17 @@ from malleable import compat
 from malleable.notes import note
 from malleable.programs.equations import every
 from malleable.programs.types import bytes_of
-from malleable.rewriting.axis.axes import Ax, restack, unstack
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.graph.slices import Ax, restack, unstack
 from malleable.rewriting.machine import Machine, decided_for
 from malleable.rewriting.passes.passes import configurable, in_bodies, is_sized, or_say, settled
 from malleable.rewriting.sharding.local import on_parts
 from malleable.rewriting.streaming.comparisons import Compared, compared, torn
 from malleable.rewriting.streaming.cost import (
+    WHOLE,
     even,
     is_fused,
     is_kept,
-    is_made_whole,
     steps_of,
     takes_longer,
 )
@@ -307,7 +307,8 @@ def _rows(region: Region, small: int) -> int:
     graph = region.graph
     if is_search(region):
         return 1  # one row against all: a running best and its place, all vectors
-    kept = [v for v in region.streams if is_kept(graph, v) or is_made_whole(graph, v)]
+    wanted = lambda v: any(user.name in WHOLE for user in graph.users(v))  # noqa: E731
+    kept = [v for v in region.streams if is_kept(graph, v) or wanted(v)]
     kept = [v for v in kept if size(graph, v) > small]  # a number for each row is none of these
     widest = max(size(graph, v) for v in kept or region.streams) // region.n
     machine, k = Machine.current(), 1

@@ -14,10 +14,9 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.programs.evaluate import one_step
-from malleable.rewriting.axis.axes import Ax, restack, unstack
 from malleable.rewriting.axis.bodies import REMATS
 from malleable.rewriting.graph.graph import Graph, Node
-from malleable.rewriting.graph.slices import handed_back, weakened
+from malleable.rewriting.graph.slices import Ax, handed_back, restack, unstack, weakened
 from malleable.rewriting.streaming.emit.as_written import as_written
 from malleable.rewriting.streaming.emit.means import means_of_one
 from malleable.rewriting.streaming.region.region import Region, Window

@@ -9,7 +9,8 @@ import numpy as np
 
 from malleable import compat
 from malleable.programs.primitives import has, kind
-from malleable.rewriting.axis.axes import Ax, Flow, flow
+from malleable.rewriting.axis.axes import flow
+from malleable.rewriting.graph.slices import Ax, Flow
 from malleable.rewriting.streaming.region.region import Alias, Ended, Kept, Mapped, Mark, Stream
 
 LINEAR = has("linear") & (kind("same", "dims", "reduce") | {"neg"})

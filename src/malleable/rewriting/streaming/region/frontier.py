@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from malleable.programs.primitives import has
 from malleable.programs.types import bytes_of
-from malleable.rewriting.axis.axes import Flow, flow
+from malleable.rewriting.axis.axes import flow
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.graph.slices import Flow
 from malleable.rewriting.machine import Machine
 from malleable.rewriting.streaming.region.region import (
     Ended,

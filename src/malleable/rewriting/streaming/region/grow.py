@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from malleable import compat
-from malleable.rewriting.axis.axes import Ax, Flow, Running, Sunk, flow
+from malleable.rewriting.axis.axes import flow
 from malleable.rewriting.axis.picks import is_pick
 from malleable.rewriting.graph.graph import Graph, Node, fingerprint
+from malleable.rewriting.graph.slices import Ax, Flow, Running, Sunk
 from malleable.rewriting.streaming.region import feedback
 from malleable.rewriting.streaming.region.region import (
     Alias,

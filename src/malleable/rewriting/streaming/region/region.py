@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from malleable.rewriting.axis.axes import Ax, Flow, Running
 from malleable.rewriting.axis.windows import Origin
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.graph.slices import Ax, Flow, Running
 from malleable.rewriting.streaming.region.sinks import Sink, Spec
 
 

@@ -11,9 +11,10 @@ from jax import lax
 
 from malleable import compat
 from malleable.programs.primitives import kind
-from malleable.rewriting.axis.axes import Ax, Flow, flow
+from malleable.rewriting.axis.axes import flow
 from malleable.rewriting.axis.shapes import ELEMENTWISE
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.graph.slices import Ax, Flow
 from malleable.rewriting.streaming.region.frontier import size
 
 NAME = "push_up_reductions"

@@ -11,9 +11,9 @@ import jax
 from jax import numpy as jnp
 
 from malleable.programs.primitives import kind
-from malleable.rewriting.axis.axes import Ax
 from malleable.rewriting.axis.shapes import SUMMED
 from malleable.rewriting.graph.graph import Node
+from malleable.rewriting.graph.slices import Ax
 from malleable.rewriting.passes.dims import merging
 from malleable.rewriting.streaming.region.frontier import FUSIBLE
 from malleable.rewriting.streaming.region.region import Alias, Mapped

@@ -17,8 +17,8 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.rewriting.axis import picks
-from malleable.rewriting.axis.axes import Ax, slice_shape, unstack
 from malleable.rewriting.graph.graph import Node
+from malleable.rewriting.graph.slices import Ax, slice_shape, unstack
 from malleable.rewriting.streaming.region.region import (
     Alias,
     Carried,
