@@ -431,7 +431,7 @@ def _fingerprint(jaxpr):
     def define(variables):
         for v in variables:
             numbers[v] = len(numbers)
-        return tuple(_type_key(v.aval) for v in variables)
+        return tuple((v.aval, getattr(v.aval, "weak_type", None)) for v in variables)
 
     def read(atom):
         if isinstance(atom, compat.Literal):
@@ -503,10 +503,6 @@ _KINDS = (
     ("dict", dict),
     ("array", (np.ndarray, jax.Array)),
 )
-
-
-def _type_key(aval):
-    return aval, getattr(aval, "weak_type", None)
 
 
 def _constant_key(value, aval):

@@ -135,7 +135,9 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
     loose = [part for p in loose if (part := _seen_from(plan, node, p, rows, dim, lag, found))]
     if kept:
         gone = [p for p in (*rows.values(), *loose) if p.dim is None]
-        check_gone(plan, node, [p for p in gone if not _is_known(plan, node, p, lag)])
+        sizes = [plan.shape(node.ins[p.operand])[p.source] for p in gone]
+        open_ends = [p for p, n in zip(gone, sizes, strict=True) if not p.is_known(n, lag)]
+        check_gone(plan, node, open_ends)
     columns = [p for p in kept if p.dim != dim]
     loose += [p if way.level is None else p._replace(lag=min(p.lag, way.level)) for p in columns]
     if any(p.dim == dim for p in loose):
@@ -156,10 +158,6 @@ def _begins(plan: Plan, v: int, rows: Rows) -> int | None:
         return rows.lag if rows.dim is None else None
     n = plan.shape(v)[rows.dim]
     return min(rows.lag, 0) if n <= rows.lag + 1 or (n == 1 and rows.lag > -FIRST) else None
-
-
-def _is_known(plan: Plan, node: Node, part: Part, lag: int) -> bool:
-    return part.is_known(plan.shape(node.ins[part.operand])[part.source], lag)
 
 
 def _rows_of_constant(plan: Plan, node: Node, tables: Sequence, dim: int) -> int:

@@ -155,7 +155,12 @@ def _without_buffers(graph, node):
             ]
             return (outs[: len(rest)], late), outs[len(rest) :]
 
-        late = [[_row_before(carry[w.carry], w, k) for k in range(w.depth())] for w in writes]
+        # the rows of a buffer that would have been written 1, 2, ... steps before the first one
+        before = [[w.at.at(-1 - k) for k in range(w.depth())] for w in writes]
+        late = [
+            [lax.slice_in_dim(carry[w.carry], at, at + 1, axis=w.dim) for at in places]
+            for w, places in zip(writes, before, strict=True)
+        ]
         (left, _), ys = lax.scan(step, ([carry[j] for j in rest], late), xs, *steps.how)
         new = dict(zip(rest, left, strict=True))
         for write, made in zip(writes, ys[len(rows) :], strict=True):
@@ -165,12 +170,6 @@ def _without_buffers(graph, node):
 
     _replace(graph, node, steps, whole, "unbuffer")
     return True
-
-
-def _row_before(buffer, write, k):
-    """The row of a buffer that would have been written k + 1 steps before the first one."""
-    place = write.at.at(-1 - k)
-    return lax.slice_in_dim(buffer, place, place + 1, axis=write.dim)
 
 
 def _replace(graph, node, steps, whole, name):

@@ -78,7 +78,8 @@ def _groups(eqn):
     """
     contract, batch = eqn.params["dimension_numbers"]
     pairs = list(zip(*contract, strict=True))
-    starts = [0, *(i for i, (a, b) in enumerate(pairwise(pairs), 1) if not _is_next(a, b))]
+    apart = lambda one, two: any(b != a + 1 for a, b in zip(one, two, strict=True))  # noqa: E731
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(pairs), 1) if apart(a, b))]
     sides, numbers = [], ([], [])
     for v, inner, outer in zip(eqn.invars, contract, batch, strict=True):
         kinds: dict = {d: max(s for s in starts if s <= i) for i, d in enumerate(inner)}
@@ -94,7 +95,3 @@ def _groups(eqn):
         numbers[0].append(tuple(first[inner[s]] for s in starts if s < len(inner)))
         numbers[1].append(tuple(first[d] for d in outer))
     return sides, tuple(map(tuple, numbers))
-
-
-def _is_next(one, two) -> bool:
-    return all(b == a + 1 for a, b in zip(one, two, strict=True))

@@ -129,12 +129,9 @@ def _take_branch(graph: Graph) -> bool:
 
 
 def _is_foldable(node) -> bool:
-    return _is_pure(node.eqn) and (bool(node.ins) or node.name == "iota")
-
-
-def _is_pure(eqn) -> bool:
     """Whether an equation gives the same values whenever it runs, soon, wherever it runs."""
-    return not any(e.effects or e.primitive.name in LEFT for e in every([eqn]))
+    pure = not any(e.effects or e.primitive.name in LEFT for e in every([node.eqn]))
+    return pure and (bool(node.ins) or node.name == "iota")
 
 
 def _is_number(value) -> bool:

@@ -136,13 +136,10 @@ def _token(graph, node, i):
     """Equal for equations that may stand at the same place of a block."""
     if node.eqn.effects:
         return i
-    types = tuple((graph.avals[v], _weak(graph.avals[v])) for v in (*node.ins, *node.outs))
+    avals = [graph.avals[v] for v in (*node.ins, *node.outs)]
+    types = tuple((aval, getattr(aval, "weak_type", False)) for aval in avals)
     params = params_key(node.eqn) if node.key is None else node.key[2]
     return node.primitive, () if node.name == "slice" else params, types
-
-
-def _weak(aval):
-    return getattr(aval, "weak_type", False)
 
 
 def _weights(nodes):

@@ -9,6 +9,7 @@ same part, is made in parts, if it can be made without what the other devices ha
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -37,14 +38,18 @@ VIEWS = kind("dims")
 Dims = frozenset[int]
 
 
-def made_in_parts(program: compat.Jaxpr, plan: PartsPlan, k: int) -> None:
-    """Have each of k devices make its part, and not the whole, in a plan and in its bodies."""
-    _plan_made(program, plan, k, plan.outs, {})
+def made_in_parts(
+    program: compat.Jaxpr,
+    plan: PartsPlan,
+    k: int,
+    due: Sequence[State] | None = None,
+    given: Mapping = MappingProxyType({}),
+) -> None:
+    """Have each of k devices make its part, and not the whole, in a plan and in its bodies.
 
-
-def _plan_made(program, plan: PartsPlan, k: int, due: Sequence[State], given: Mapping) -> None:
-    """As `made_in_parts`; due: how the results are used; given: what arguments may be made in."""
-    raw = program.jaxpr
+    due: how the results are used, by default as they are; given: what arguments may be made in.
+    """
+    raw, due = program.jaxpr, plan.outs if due is None else due
     free: dict[Any, Dims] = dict(given)
     for eqn in raw.eqns:
         free |= _free(eqn, [_of(free, v) for v in eqn.invars], k)
@@ -71,7 +76,7 @@ def _plan_made(program, plan: PartsPlan, k: int, due: Sequence[State], given: Ma
             step = dataclasses.replace(step, wants=tuple(wants), outs=tuple(outs))
         elif step.inside:
             for body, inner in zip(_bodies_of_step(eqn), step.inside, strict=True):
-                _plan_made(body, inner, k, inner.outs, {})
+                made_in_parts(body, inner, k)
         plan.steps[i] = step
         plan.states.update(zip(eqn.outvars, step.outs, strict=True))
         use(eqn.invars, step.wants)
@@ -87,7 +92,7 @@ def _call_made(eqn, step: PartsStep, outs: list[State], ins: list[Dims], k: int)
     """The step of a call, with what is passed to it and comes from it made in parts."""
     step = with_bodies_planned(eqn, step, k)
     (body,), (inner,) = compat.bodies(eqn.params), step.inside
-    _plan_made(body, inner, k, outs, dict(zip(body.jaxpr.invars, ins, strict=True)))
+    made_in_parts(body, inner, k, outs, dict(zip(body.jaxpr.invars, ins, strict=True)))
     return dataclasses.replace(step, wants=inner.ins, outs=inner.outs)
 
 
@@ -151,7 +156,9 @@ def _operands_of_part(eqn, d: int, ins: list[Dims], k: int) -> Sequence[State] |
     if name == "iota":
         return []
     if name == "random_bits":
-        if not _is_drawn_by_place(eqn):
+        # whether each number is made of the key and of its place alone
+        counted = str(eqn.invars[0].aval.dtype) == "key<fry>" and compat.context_key(eqn)[0]
+        if not counted or math.prod(eqn.params["shape"]) >= 1 << 32:
             return None
         along: State = d if d < len(sizes[0]) else WHOLE
         return [along]
@@ -180,12 +187,6 @@ def _operands_of_part(eqn, d: int, ins: list[Dims], k: int) -> Sequence[State] |
 
 
 # ---------------------------------------------------------------- random numbers
-
-
-def _is_drawn_by_place(eqn) -> bool:
-    """Whether each number of a `random_bits` is made of the key and of its place alone."""
-    counted = str(eqn.invars[0].aval.dtype) == "key<fry>" and compat.context_key(eqn)[0]
-    return counted and math.prod(eqn.params["shape"]) < 1 << 32
 
 
 def drawn_by_place(eqn: compat.Eqn, key, starts: Sequence, sizes: Sequence[int]):

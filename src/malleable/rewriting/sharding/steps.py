@@ -134,7 +134,8 @@ def _batch_loop(program, plan: PartsPlan, inner, after, env, n: int, spread: boo
     totals, stacked = lax.scan(step, zeros, (lax.iota(jnp.int32, n), xs))
     found = dict(zip(kept, typed(totals, kept), strict=True))
     for v, x in zip(rows, stacked, strict=True):
-        found[v] = _parts_unstacked(x, int(plan.states[v]), v.aval.shape, spread)
+        dim = int(plan.states[v]) + spread
+        found[v] = jnp.moveaxis(x, 0, dim).reshape(v.aval.shape)
     return found
 
 
@@ -144,10 +145,6 @@ def _parts_stacked(x, dim: int, n: int, spread: bool):
     split = (size, n) if spread else (n, size)
     x = x.reshape(*x.shape[:dim], *split, *x.shape[dim + 1 :])
     return jnp.moveaxis(x, dim + 1 if spread else dim, 0)
-
-
-def _parts_unstacked(x, dim: int, shape, spread: bool):
-    return jnp.moveaxis(x, 0, dim + 1 if spread else dim).reshape(shape)
 
 
 class StepWriter(Writer):
