@@ -15,9 +15,8 @@ import numpy as np
 
 from malleable import compat
 
-ABSENT: Any = type(
-    "Absent", (), {"__repr__": lambda self: "ABSENT"}
-)()  # no such variable, no such key
+# no such variable, no such key
+ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 
 
 class Place:

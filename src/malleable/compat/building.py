@@ -6,13 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import jax
-import jax.core
-import jax.export
 import numpy as np
 from jax._src import config, core, literals, shard_map, source_info_util
 from jax._src.interpreters import partial_eval as pe
 
-from malleable.compat.programs import Eqn, Jaxpr, Literal, OpenJaxpr, bodies
+from malleable.compat.programs import Eqn, Jaxpr, Literal, OpenJaxpr, bodies, function_at
 
 
 def new_var(aval):
@@ -111,11 +109,15 @@ def inside(eqn: Eqn) -> Iterator[None]:
         if eqn.primitive.name == "shard_map":
             p = eqn.params
             manual = frozenset(p.get("newly_manual_axes") or p.get("manual_axes") or ())
-            mesh = shard_map._as_manual_mesh(p["mesh"], manual | frozenset(p["mesh"].manual_axes))
             stack.enter_context(shard_map._extend_axis_env(p["mesh"], manual))
-            stack.enter_context(jax.sharding.use_abstract_mesh(mesh))
+            stack.enter_context(jax.sharding.use_abstract_mesh(manual_mesh(p["mesh"], manual)))
             stack.enter_context(config._check_vma(p["check_vma"]))
         yield
+
+
+def manual_mesh(mesh, axes):
+    """A mesh some of whose axes, and those that are so already, are a shard_map's."""
+    return shard_map._as_manual_mesh(mesh, frozenset(axes) | frozenset(mesh.manual_axes))
 
 
 def is_transparent(eqn: Eqn) -> bool:
@@ -137,27 +139,22 @@ def made_by(maker: str, fun: Callable) -> Callable:
 
 def is_made_by(maker: str, jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program went through `made_by`."""
-    return _function_at(jaxpr).startswith(f"{maker}.")
+    return function_at(jaxpr).startswith(f"{maker}.")
 
 
 def is_of_jax(jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program is JAX's own."""
-    return JAX_FOLDER in _function_at(jaxpr)
+    return JAX_FOLDER in function_at(jaxpr)
 
 
 def has_rule_of_jax(jaxpr: Jaxpr) -> bool:
     """Whether the function behind a program is one of JAX that has a derivative rule of JAX."""
     if not is_of_jax(jaxpr):
         return False
-    name, _, at = _function_at(jaxpr).rpartition(" at ")
+    name, _, at = function_at(jaxpr).rpartition(" at ")
     file = at.rpartition(":")[0]
     near = [m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == file]
     return any(isinstance(vars(m).get(name), jax.custom_jvp | jax.custom_vjp) for m in near)
-
-
-def _function_at(jaxpr: Jaxpr) -> str:
-    """`name at file:line` of the function behind a program."""
-    return getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
 
 
 JAX_FOLDER = str(pathlib.Path(jax.__file__).parent)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.core
-import jax.export
 from jax import lax
 from jax._src import core, source_info_util
 from jax._src.lax import lax as lax_internal
@@ -24,8 +22,8 @@ from jax.interpreters import mlir
 from jaxlib import xla_client
 
 from malleable.compat.building import JAX_FOLDER
-from malleable.compat.looking import Place, places_of
-from malleable.compat.programs import Eqn, Jaxpr, Primitive, is_users
+from malleable.compat.looking import Place, argument_names, places_of
+from malleable.compat.programs import Eqn, Jaxpr, Primitive, function_at, is_users
 
 
 @functools.cache
@@ -81,10 +79,9 @@ def names_around(eqn: Eqn) -> list[tuple[str, str]]:
 
 def spoken_of(jaxpr: Jaxpr) -> tuple[str, tuple[str, ...]]:
     """What the user called the function behind a program, and its arguments; "" for unknown."""
-    info, count = jaxpr.jaxpr.debug_info, len(jaxpr.jaxpr.invars)
-    known = getattr(info, "arg_names", None) or ()
-    names = tuple(str(n or "") for n in known) if len(known) == count else ("",) * count
-    return (getattr(info, "func_src_info", None) or "").partition(" at ")[0], names
+    known, count = argument_names(jaxpr), len(jaxpr.jaxpr.invars)
+    names = tuple(map(str, known)) if len(known) == count else ("",) * count
+    return function_at(jaxpr).partition(" at ")[0], names
 
 
 @contextlib.contextmanager

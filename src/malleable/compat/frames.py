@@ -73,9 +73,8 @@ TRACE_JIT = _of("pjit", "_trace_for_jit")
 TRACING = ("trace_to_jaxpr", "trace_to_subjaxpr")  # what they begin with
 
 
-LOCALS: dict[
-    str, list[tuple[str, ...]]
-] = {}  # {function: names of a variable, one of which it has}
+# {function: names of a variable, one of which it has}
+LOCALS: dict[str, list[tuple[str, ...]]] = {}
 
 
 class Local:

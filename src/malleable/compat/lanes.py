@@ -10,15 +10,15 @@ from typing import Any
 
 import jax
 import jax.core
-import jax.export
 import numpy as np
-from jax._src import config, core, linear_util, shard_map, sharding_impls
+from jax._src import config, core, linear_util, sharding_impls
 from jax._src import mesh as mesh_internal
 from jax._src.interpreters import ad as ad_internal
 from jax._src.interpreters import batching as batching_internal
 from jax._src.interpreters import partial_eval as pe
 from jax.interpreters import ad
 
+from malleable.compat.building import manual_mesh
 from malleable.compat.programs import (
     Eqn,
     HostArray,
@@ -164,14 +164,15 @@ class Lane(jax.core.Trace):
             stack.enter_context(under_trace(self))
             stack.enter_context(core.extend_axis_env_nd(list(self.axes.items())))
             if mesh is not None:
-                manual, self.manual = _manual(mesh, self.axes), True
+                manual, self.manual = manual_mesh(mesh, self.axes), True
                 stack.enter_context(jax.sharding.use_abstract_mesh(manual))
                 stack.enter_context(config._check_vma(checked))
             yield
 
     def plainly(self, prim, args, params):
         """Run an operation as it would run outside of the lane."""
-        params = {k: None if is_manual(p) else p for k, p in params.items()}
+        there = lambda p: isinstance(p, jax.sharding.NamedSharding) and p.mesh._any_axis_manual  # noqa: E731
+        params = {k: None if there(p) else p for k, p in params.items()}  # of a shard_map around
         with self.beside():
             out = prim.bind(*args, **prim.get_bind_params(params))
         return list(out) if prim.multiple_results else [out]
@@ -272,10 +273,6 @@ def part_type(x, spec, mesh, axes, checked):
     return core.shard_aval(mesh, frozenset(axes), checked, spec, aval)
 
 
-def _manual(mesh, axes):
-    return shard_map._as_manual_mesh(mesh, frozenset(axes) | frozenset(mesh.manual_axes))
-
-
 def is_weak(x) -> bool:
     """Whether the dtype of an array gives way to that of others, as a number's does."""
     return getattr(jax.typeof(x), "weak_type", False)
@@ -284,11 +281,6 @@ def is_weak(x) -> bool:
 def is_known(x) -> bool:
     """Whether there is a value behind an array, a number or a tracer."""
     return core.is_concrete(x)
-
-
-def is_manual(p) -> bool:
-    """Whether a parameter places values on the mesh of a shard_map around it."""
-    return isinstance(p, jax.sharding.NamedSharding) and p.mesh._any_axis_manual
 
 
 def thread_state() -> Callable[[], None]:

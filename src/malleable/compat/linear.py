@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import jax
-import jax.core
-import jax.export
 from jax import numpy as jnp
 from jax._src import core
 from jax.interpreters import ad, batching, mlir

@@ -14,7 +14,7 @@ import numpy as np
 from jax._src import config, source_info_util, traceback_util, tree_util
 
 from malleable.compat.contexts import user_context
-from malleable.compat.programs import Eqn, Jaxpr, is_users, user_frames
+from malleable.compat.programs import Eqn, Jaxpr, function_at, is_users, user_frames
 
 Place = namedtuple("Place", "file line function column end_line end_column")
 _session = user_context(0)
@@ -48,7 +48,7 @@ def places_of(traceback) -> tuple[Place, ...]:
 
 def defined(jaxpr: Jaxpr) -> Place | None:
     """Where the function behind a program begins, if it is the user's."""
-    name, _, at = (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "").rpartition(" at ")
+    name, _, at = function_at(jaxpr).rpartition(" at ")
     file, _, line = at.rpartition(":")
     known = line.isdigit() and is_users(file)
     return Place(file, int(line), name, 0, int(line), 0) if known else None
@@ -99,7 +99,7 @@ def argument_names(jaxpr: Jaxpr) -> tuple[str, ...]:
 
 def name_of(jaxpr: Jaxpr) -> str:
     """The name of the function behind a program, "" where JAX does not know it."""
-    return (getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or "").rpartition(" at ")[0]
+    return function_at(jaxpr).rpartition(" at ")[0]
 
 
 def key_numbers(x):

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.core
-import jax.export
 from jax import numpy as jnp
 from jax._src import core, source_info_util
 from jax._src.debugging import DebugEffect
@@ -48,11 +47,8 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
     mlir.register_lowering(prim, mlir.lower_fun(run, multiple_results=True))
 
     def abstract(*avals, **params):
-        types = [
-            t if isinstance(t, jax.core.ShapedArray) else jax.core.ShapedArray(t.shape, t.dtype)
-            for t in out(*avals, **params)
-        ]
-        return types, {effect}
+        known, array = out(*avals, **params), jax.core.ShapedArray
+        return [t if isinstance(t, array) else array(t.shape, t.dtype) for t in known], {effect}
 
     prim.def_effectful_abstract_eval(abstract)
 
@@ -85,10 +81,8 @@ def define_marker(prim: Primitive, out: Callable, run: Callable, lanes: str, tan
     batching.fancy_primitive_batchers[prim] = batch
     ad.primitive_jvps[prim] = jvp
     if tangents != "refuse":
-        ad.primitive_transposes[prim] = lambda cts, *xs, **_: [
-            *cts,
-            *(None for _ in xs[len(cts) :]),
-        ]
+        undone = lambda cts, *xs, **_: [*cts, *(None for _ in xs[len(cts) :])]  # noqa: E731
+        ad.primitive_transposes[prim] = undone
     if effect is SOURCE:  # JAX hoists what a loop does not change, effects and all: jax#16637
         pe.custom_partial_eval_rules[prim] = _stay_in_loop(prim)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.core
-import jax.export
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
@@ -74,6 +73,11 @@ def close(jaxpr) -> Jaxpr:
     if isinstance(jaxpr, Jaxpr):
         return jaxpr
     return pe.close_jaxpr(pe.convert_constvars_jaxpr(jaxpr) if jaxpr.constvars else jaxpr)
+
+
+def function_at(jaxpr: Jaxpr) -> str:
+    """`name at file:line` of the function behind a program, "" where JAX does not know it."""
+    return getattr(jaxpr.jaxpr.debug_info, "func_src_info", None) or ""
 
 
 def bodies(params: dict) -> list[Jaxpr]:
@@ -222,18 +226,12 @@ _PLACES: dict[Any, int] = {}
 
 def host_mode() -> bool | None:
     """Whether 64-bit types are on; None where settings ask for more than values (NaN checks)."""
-    if (
-        config.debug_nans.value
-        or config.debug_infs.value
-        or config.default_device.value is not None
-    ):
+    checks = config.debug_nans.value or config.debug_infs.value
+    if checks or config.default_device.value is not None:
         return None
-    if config.numpy_dtype_promotion.value is not _STANDARD:
+    if config.numpy_dtype_promotion.value is not config.NumpyDtypePromotion.STANDARD:
         return None
     return config.enable_x64.value if config.numpy_rank_promotion.value == "allow" else None
-
-
-_STANDARD = config.NumpyDtypePromotion.STANDARD
 
 
 def put(x: np.ndarray, weak: bool = False) -> jax.Array:
@@ -291,12 +289,10 @@ def varying(x) -> frozenset:
 
 # ---------------------------------------------------------------- where am I
 
-_parts = [
-    p for p in pathlib.Path(__file__).parent.parent.iterdir() if p.name != "tour"
-]  # a user, as you
-for _path in map(str, _parts):
-    source_info_util.register_exclusion(_path)
-    traceback_util.register_exclusion(_path)
+for _path in pathlib.Path(__file__).parent.parent.iterdir():
+    if _path.name != "tour":  # a user, as you
+        source_info_util.register_exclusion(str(_path))
+        traceback_util.register_exclusion(str(_path))
 _NUMPY = str(pathlib.Path(np.__file__).parent)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import jax
 import jax.core
-import jax.export
 import numpy as np
 from jax._src import config, core, source_info_util
 
@@ -66,9 +65,8 @@ class LiveTrace(jax.core.Trace):
         """A watched value; what is no array (a mutable reference, say) is left as it is."""
         if is_ref(self.typeof(value)):
             return value
-        if is_array(value) and not isinstance(
-            value, jax.Array
-        ):  # a number stays known under a jit around us
+        if is_array(value) and not isinstance(value, jax.Array):
+            # a number stays known under a jit around us
             with core.set_current_trace(core.eval_trace):
                 value = as_array(value)
         return self.tracer(self, value)
@@ -98,9 +96,8 @@ class LiveTrace(jax.core.Trace):
 
         with self.outside():
             if "subfuns" in params or self.watches(prim, params, values):
-                one = trace(
-                    bind, *map(self.abstract, values)
-                )  # what comes with functions is one equation first
+                # what comes with functions is one equation first
+                one = trace(bind, *map(self.abstract, values))
                 one = one.replace(consts=[self.lower(c) for c in one.consts])
                 outs = self.process(one, values)
                 outs = outs if prim.multiple_results else outs[0]

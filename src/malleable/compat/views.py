@@ -4,7 +4,6 @@ from collections import namedtuple
 
 import jax
 import jax.core
-import jax.export
 import numpy as np
 from jax import numpy as jnp
 from jax.interpreters import ad

@@ -149,18 +149,15 @@ def _is_of_jax(view) -> bool:
     """Whether a derivative rule is JAX's own, and not a user's for a function of JAX: there, the
     function's own is inside.
     """
-    customs = compat.CustomJvp | compat.CustomVjp
-    inside = every(view.body.jaxpr.eqns)
-    return compat.has_rule_of_jax(view.body) and not any(
-        isinstance(compat.view(eqn), customs) for eqn in inside
-    )
+    inside = map(compat.view, every(view.body.jaxpr.eqns))
+    customs = (v for v in inside if isinstance(v, compat.CustomJvp | compat.CustomVjp))
+    return compat.has_rule_of_jax(view.body) and not any(True for _ in customs)
 
 
 def _no_rule(frame, x):
     name, given = frame.eqn.primitive, type(x).__name__
-    what = (
-        f"a derivative through `{name}` is asked for, whose own rule is about arrays, not {given}"
-    )
+    whose = f"a derivative through `{name}` is asked for, whose own rule"
+    what = f"{whose} is about arrays, not {given}"
     hint = f"give jax.extend.core.primitives.{name}_p a rule for {given}, which binds arrays"
     return frame.error(what, hint)
 

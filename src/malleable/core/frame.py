@@ -120,9 +120,8 @@ class Frame:
         Each device of a shard_map draws a key of its own; with shared=True all draw the same.
         """
         if self.key is None:
-            raise self.error(
-                "a random key is asked for, and none was given", "pass `key=` to interpret"
-            )
+            what = "a random key is asked for, and none was given"
+            raise self.error(what, "pass `key=` to interpret")
         self.draws += 1
         key = jax.random.fold_in(self.key, self.draws - 1)
         for axis in () if shared else self.devices:
@@ -235,9 +234,8 @@ def fold(old: Write, new: Write, add: Callable = jnp.add) -> Write:
     if old.written is None or new.written is None:
         return replace(new, value=value, written=None)
     shape = max(old.written.shape, new.written.shape, key=len)
-    return replace(
-        new, value=value, written=spread(old.written, shape) | spread(new.written, shape)
-    )
+    written = spread(old.written, shape) | spread(new.written, shape)
+    return replace(new, value=value, written=written)
 
 
 def spread(flag, shape):

@@ -223,14 +223,10 @@ def _scan(view: compat.Scan, book, frame, args):
         return (carry, mine, folded), (ys, {q: end.writes[q] for q in stacked})
 
     folded = {q: _unwritten(w) for q, w in end.writes.items() if q not in stacked}
-    (carry, frame.carry, folded), (ys, writes) = lax.scan(
-        step,
-        (carry, mine, folded),
-        (steps, feeds, xs),
-        length=view.length if isinstance(view.length, int) else None,  # symbolic: that of the rows
-        reverse=view.reverse,
-        unroll=view.unroll,
-    )
+    # a symbolic length is that of the rows
+    how = view.how | {"length": view.length if isinstance(view.length, int) else None}
+    state, (ys, writes) = lax.scan(step, (carry, mine, folded), (steps, feeds, xs), **how)
+    carry, frame.carry, folded = state
     frame.changed = frame.changed or end.changed
     for q, w in (writes | folded).items():
         certain = q in folded and end.writes[q].written is None and view.length > 0
@@ -284,9 +280,8 @@ def _while(view: compat.While, book, frame, args):
     turned = lambda c, mine: one(mine, start, c, at_work(go, c))  # noqa: E731
     carry, mine, (_, again, end) = _settle(frame, "a while loop", turned, carry)
     go, types, likes = values.vary_as(go, again), (carry, mine), again
-    _check_modes(
-        end.writes, ["stack", "unique", "masked"], "a while loop of unknown length", "last"
-    )
+    once = ["stack", "unique", "masked"]
+    _check_modes(end.writes, once, "a while loop of unknown length", "last")
 
     def step(state):
         go, i, mine, folded, carry = state
@@ -532,10 +527,8 @@ def _map(view: compat.Map, book, frame, args):
         seen["specs"] = jax.tree.map(
             lambda x: PartitionSpec(view.lanes(x)) if view.lanes(x) else same, end.writes
         )
-        return outs, (
-            end.carry,
-            jax.tree.map(lambda x: x[None] if view.lanes(x) else x, end.writes),
-        )
+        writes = jax.tree.map(lambda x: x[None] if view.lanes(x) else x, end.writes)
+        return outs, (end.carry, writes)
 
     start = Frame(frame.carry, shared=frame.shared, key=root)
     start.devices = (*frame.devices, *_drawing(view, book, frame)) if root is not None else ()

@@ -285,7 +285,8 @@ def ask(rule: Callable, frame: Frame, args: list) -> list:
     """What a rule makes of `frame.eqn`; checked, so that a slip is found where it happens."""
     eqn = frame.eqn
     outs = results_of(rule, frame, args)
-    if is_bound(frame, outs):
+    bound = frame.bound  # what `bind` gave for the very operands that the rule got
+    if bound and len(outs) == len(bound) and all(map(operator.is_, outs, bound)):
         return outs
     wanted = [v.aval for v in eqn.outvars]
     typed = all(is_value(x) or compat.is_array(x) for x in outs)
@@ -317,12 +318,6 @@ def results_of(rule: Callable, frame: Frame, args: list) -> list:
     if is_value(out) or not isinstance(out, list | tuple):
         return [] if out is None else [out]
     return list(out)
-
-
-def is_bound(frame: Frame, outs: list) -> bool:
-    """Whether a rule handed on what `bind` gave for the very operands it got."""
-    bound = frame.bound
-    return bool(bound) and len(outs) == len(bound) and all(map(operator.is_, outs, bound))
 
 
 def has_way_in(eqn: compat.Eqn) -> bool:

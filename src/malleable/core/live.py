@@ -75,10 +75,7 @@ def live(
         def body(trace):
             lifted = [trace.lift(x) if is_value(x) or compat.is_array(x) else x for x in leaves]
             copies = relinked(jax.tree.unflatten(tree, lifted), twice)
-            with (
-                compat.handling(book.markers),
-                watching(fun, (args, kwargs), copies) as watch,
-            ):
+            with compat.handling(book.markers), watching(fun, (args, kwargs), copies) as watch:
                 a, k = copies
                 lowered = lambda: jax.tree.map(trace.lower, body_of(*a, **k))  # noqa: E731
                 out, changes, new, raised = watch.run(lowered, raises=False)

@@ -267,8 +267,8 @@ def _common(frame, what: str, a, b):
                 return join(frame, what, _type_of_array(frame, x, what), y)
     elif is_value(a) or is_value(b):
         own, array = (a, b) if is_value(a) else (b, a)
-        lifted = _type_of_lifted(frame, array, own)
-        if lifted is not None:
+        lift = lambda: jax.eval_shape(lambda x: _lifted(frame, x, own), array)  # noqa: E731
+        if hasattr(own, "lift") and (lifted := _answer(lift)) is not None:
             return vary_as(lifted, own) if same_types(own, lifted) else lifted
         if hasattr(own, "materialise"):
             return join(frame, what, _type_of_array(frame, own, what), array)
@@ -298,12 +298,6 @@ def _lifted(frame, array, like):
         hint = f"return {_a(name)} that stands for the array"
         raise RuleError(problem, where=frame.where, hint=hint)
     return new
-
-
-def _type_of_lifted(frame, array, like):
-    if not hasattr(like, "lift"):
-        return None
-    return _answer(lambda: jax.eval_shape(lambda x: _lifted(frame, x, like), array))
 
 
 def _answer(ask: Callable[[], Any]) -> Any:
@@ -391,7 +385,8 @@ def to_caller(frame, tree, operands):
         if not is_value(x) or stacks(x):
             return x
         what = f"returned {text_of(x)} to a `vmap` or `scan` around"
-        if not _is_static(x):
+        grown = _answer(lambda: typeof_abstract(_stack_of(x, 1)).shape)
+        if grown != typeof(x).shape:  # a field changes the shape of what it stands for
             _tell(frame, lanes, operands, what, _NO_STACK)
             return x
         if lanes or compat.is_scan_body() or type(x) not in WATCHED:
@@ -426,11 +421,6 @@ def _note_lanes(size: int, what: str, where: str, why: str, sizes: tuple) -> Non
 LANES = compat.lane_watch("lanes", _note_lanes)
 _NO_STACK = "the stack is none by its `aval`: let only a `vmap` take it, or return an array"
 _NO_CUT = "it has no field that `in_axes` could cut: give each lane its own inside"
-
-
-def _is_static(x) -> bool:
-    """Whether no field changes the shape of what a value stands for."""
-    return bool(_answer(lambda: typeof_abstract(_stack_of(x, 1)).shape == typeof(x).shape))
 
 
 def row_of(x, sizes: tuple):

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.core
-import jax.export
 from jax import lax
 from jax._src import ad_checkpoint, core, custom_derivatives, pjit, shard_map
 from jax._src.interpreters import batching as batching_internal

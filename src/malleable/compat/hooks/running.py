@@ -13,8 +13,6 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 
 import jax
-import jax.core
-import jax.export
 from jax._src import api, config, dtypes, pjit
 from jax._src.ops import scatter
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.core
 import jax.export
 import numpy as np
 from jax._src.export import shape_poly

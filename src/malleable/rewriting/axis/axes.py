@@ -49,10 +49,7 @@ def flow(
 
 
 def flow_program(
-    program: compat.Jaxpr,
-    ins: Sequence[Ax | None],
-    n: int,
-    outs: Sequence[Ax | None] | None = None,
+    program: compat.Jaxpr, ins: Sequence[Ax | None], n: int, outs: Sequence[Ax | None] | None = None
 ) -> Flow | str:
     """How an axis of length n goes through a whole program; None among `ins`: given whole.
 

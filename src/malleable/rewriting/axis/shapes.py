@@ -111,7 +111,7 @@ def regrouped(before, ax, after, n, wanted):
     return found[0] if found else None
 
 
-def _without(gone, eqn, ins, outs) -> tuple[Ax, Ax | None]:
+def _dims_left(gone, eqn, ins, outs) -> tuple[Ax, Ax | None]:
     """Where operands carry the axis, and where results do that lack some dimensions; None: gone."""
     left = [d for d in range(len(eqn.invars[0].aval.shape)) if d not in gone]
     given = next((ax for ax in ins if ax), None)
@@ -121,7 +121,7 @@ def _without(gone, eqn, ins, outs) -> tuple[Ax, Ax | None]:
 
 def squeeze(eqn, ins, outs, n, origin):
     gone = sorted(d % len(eqn.invars[0].aval.shape) for d in eqn.params["dimensions"])
-    source, ax = _without(gone, eqn, ins, outs)
+    source, ax = _dims_left(gone, eqn, ins, outs)
     if ax is None:
         return "an axis of length 1 is squeezed"
     dims = slots(gone, source)
@@ -138,7 +138,7 @@ def transpose(eqn, ins, outs, n, origin):
 def reduction(eqn, ins, outs, n, origin):
     """Over the axis: a sink, told the dimensions of a block to reduce. Over others: a flow."""
     axes = [int(a) for a in eqn.params["axes"]]
-    source, ax = _without(axes, eqn, ins, outs)
+    source, ax = _dims_left(axes, eqn, ins, outs)
     over, best = slots(axes, source), EXTREMES.get(eqn.primitive.name)
     if ax is None:
         if best and eqn.invars[0].aval.dtype.kind == "c":
@@ -151,7 +151,7 @@ def reduction(eqn, ins, outs, n, origin):
 
 def extremum(eqn, ins, outs, n, origin):
     """argmax and argmin."""
-    source, ax = _without(eqn.params["axes"], eqn, ins, outs)
+    source, ax = _dims_left(eqn.params["axes"], eqn, ins, outs)
     if ax is None:
         return Sunk((source,), (source.dim + 1 if source.width > 1 else None, *source[1:]))
     over = slots(eqn.params["axes"], source)
@@ -210,7 +210,7 @@ def cumulative(eqn, ins, outs, n, origin):
 def reduce_any(eqn, ins, outs, n, origin):
     """lax.reduce with a function of the user's: operands, then their initial values."""
     over, count = list(eqn.params["dimensions"]), len(eqn.outvars)
-    source, ax = _without(over, eqn, ins, outs)
+    source, ax = _dims_left(over, eqn, ins, outs)
     if ax is None:
         return "a lax.reduce over the axis: write it as a sink"
     dims = slots(over, source)

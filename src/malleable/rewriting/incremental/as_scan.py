@@ -20,12 +20,7 @@ from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import prove
-from malleable.rewriting.incremental.forms import (
-    ends_first,
-    leave_out_zeros,
-    map_at_once,
-    unrolled,
-)
+from malleable.rewriting.incremental.forms import ends_first, leave_out_zeros, map_at_once, unrolled
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
 from malleable.rewriting.incremental.plan import (

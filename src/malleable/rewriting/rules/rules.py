@@ -27,15 +27,7 @@ from malleable.rewriting.graph.graph import Graph, Node, fingerprint
 from malleable.rewriting.graph.spellings import respelled
 from malleable.rewriting.passes.passes import LEVELS
 from malleable.rewriting.rules import patterns
-from malleable.rewriting.rules.traced import (
-    NoMatch,
-    Sides,
-    Traced,
-    Unfit,
-    below,
-    fitted,
-    unfit,
-)
+from malleable.rewriting.rules.traced import NoMatch, Sides, Traced, Unfit, below, fitted, unfit
 from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static, line, recast, wildcards
 from malleable.rewriting.rules.wildcards import arrays as example_arrays
 from malleable.rewriting.rules.wildcards import settings as example_settings
