@@ -93,8 +93,6 @@ class Methods:
             return self[...]
         if np.dtype(dtype) == self.dtype:
             return self[...]
-        if places.is_jax(self.value):
-            return self._new(self.value.view(dtype), False)
         return self._new(self.value.view(dtype), False)
 
     # ---- copies

@@ -217,10 +217,6 @@ def unstack(x, /, *, axis=0):
     return tuple(np.moveaxis(x, axis, 0))
 
 
-def matrix_transpose(x, /):
-    return x.mT
-
-
 def _reshaping(func):
     def call(a, *args, **kwargs):
         if args[1:]:
@@ -249,14 +245,6 @@ def _at_least_one(func, a):
     return a if new == a.shape and not a.scalar else a.reshape(new)
 
 
-def real(val):
-    return val.real
-
-
-def imag(val):
-    return val.imag
-
-
 # ---------------------------------------------------------------- types and others
 
 
@@ -271,17 +259,11 @@ def _type_or_number(x):
 
 
 def _on_types(func):
-    def call(*args, **kwargs):
-        return func(*map(_type_or_number, args), **kwargs)
-
-    return call
+    return lambda *args, **kwargs: func(*map(_type_or_number, args), **kwargs)
 
 
-def _on_models(func):
-    def call(*args, **kwargs):
-        return func(*(np.empty(0, a.dtype) if isinstance(a, Box) else a for a in args), **kwargs)
-
-    return call
+def common_type(*arrays):
+    return np.common_type(*(np.empty(0, a.dtype) if isinstance(a, Box) else a for a in arrays))
 
 
 def iscomplexobj(x):
@@ -332,14 +314,6 @@ def choose(a, choices, out=None, mode="raise"):
         return DEFAULT
     choices = [functions.as_operand(c) for c in unbox(choices)]
     return wrap(jnp.choose(unbox(a), choices, mode="clip" if mode == "raise" else mode))
-
-
-def copy(a, order="K", subok=False):
-    return Box(a.copy().value, False)
-
-
-def array_str(a, *args, **kwargs):
-    return str(a)
 
 
 def _of_complex(last: bool):
@@ -446,13 +420,9 @@ def einsum(*operands, out=None, optimize=False, **kwargs):
 
 def _split_views(fun):
     """np.split and its kin: views, made as NumPy's own Python makes them."""
-
-    def split(ary, *args, **kwargs):
-        if any_traced((args, kwargs)):
-            return DEFAULT
-        return fun._implementation(ary, *args, **kwargs)
-
-    return split
+    own = fun._implementation
+    known = lambda *given: not any_traced(given)  # noqa: E731
+    return lambda ary, *at, **how: own(ary, *at, **how) if known(at, how) else DEFAULT
 
 
 def _if_box(fun, writes=False):
@@ -488,8 +458,12 @@ _OF_BOXES: dict[Any, Any] = {
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
     **{f: _reshaping(f) for f in (np.squeeze, np.expand_dims)},
     **_by_name(nan_to_num, reshape),
-    **_by_name(flip, rot90, unstack, matrix_transpose, real, imag, iscomplexobj, isrealobj, copy),
+    **_by_name(flip, rot90, unstack, iscomplexobj, isrealobj),
     **{f: _method(f.__name__) for f in (np.transpose, np.ravel, np.swapaxes)},
+    np.matrix_transpose: lambda x: x.mT,
+    np.real: lambda val: val.real,
+    np.imag: lambda val: val.imag,
+    np.copy: lambda a, order="K", subok=False: Box(a.copy().value, False),
     np.fliplr: lambda m: flip(m, 1),
     np.flipud: lambda m: flip(m, 0),
     np.shares_memory: shares_memory,
@@ -500,7 +474,7 @@ _OF_BOXES: dict[Any, Any] = {
 _OF_TRACED = {
     **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
     **_by_name(choose, poly, apply_over_axes, partition, argpartition),
-    **dict.fromkeys((np.array_str, np.array_repr, np.array2string), array_str),
+    **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),
     np.lib.stride_tricks.sliding_window_view: sliding_window_view,
 }
 _UNSIZED = (
@@ -516,5 +490,5 @@ SPECIAL: dict[Any, Any] = {
     **{f: _if_box(fun) for f, fun in _OF_BOXES.items()},
     **{f: _if_box(fun, writes=True) for f, fun in _WRITING.items()},
     **{f: _if_traced(fun) for f, fun in _OF_TRACED.items()},
-    np.common_type: _on_models(np.common_type),
+    np.common_type: common_type,
 }

@@ -78,17 +78,9 @@ def rel(eqn: compat.Eqn, known: Known = lambda operand: None) -> Sequence[Sequen
     """
     ins = [tuple(shape) for shape in shapes(eqn.invars)]
     out, *others = (tuple(shape) for shape in shapes(eqn.outvars))
-    name, found = eqn.primitive.name, None
-    if name in ELEMENTWISE and not others:
-        found = _elementwise(ins, out)
-    elif name in REDUCTIONS:
-        found = _reduction(eqn.params["axes"], ins[0])
-    elif name in CUMULATIVE:
-        found = _cumulative(eqn.params, ins[0])
-    elif name in WINDOWS:
-        found = _window(eqn.params, ins[0])
-    elif name in _RELATIONS:
-        found = _RELATIONS[name](eqn.params, ins, out, known)
+    relation, found = _RELATIONS.get(eqn.primitive.name), None
+    if relation is not None and not (others and relation is _elementwise):
+        found = relation(eqn.params, ins, out, known)
     return found or [[ALL] * len(shape) for shape in ins]
 
 
@@ -112,23 +104,19 @@ def _but(n: int, gone: Sequence[int]) -> list[Entry]:
     return [Along(left.index(d)) if d in left else ALL for d in range(n)]
 
 
-def _elementwise(ins, out):
+def _elementwise(p, ins, out, known):
     if any(len(shape) not in (0, len(out)) for shape in ins):
         return None
     return [[Along(d) if n == out[d] else ALL for d, n in enumerate(shape)] for shape in ins]
 
 
-def _reduction(axes, shape):
-    return [_but(len(shape), axes)]
-
-
-def _cumulative(p, shape):
-    entries = same(range(len(shape)))
+def _cumulative(p, ins, out, known):
+    entries = same(range(len(out)))
     entries[p["axis"]] = ALL if p["reverse"] else Before(p["axis"])
     return [entries]
 
 
-def _window(p, shape):
+def _window(p, ins, out, known):
     reach = zip(p["window_dilation"], p["window_dimensions"], strict=True)
     rows = zip(p["window_strides"], p["padding"], p["base_dilation"], reach, strict=True)
     return [
@@ -142,16 +130,6 @@ def _window(p, shape):
 def _broadcast(p, ins, out, known):
     pairs = zip(ins[0], map(int, p["broadcast_dimensions"]), strict=True)  # vmap gives NumPy's
     return [[Along(d) if n == out[d] else ALL for n, d in pairs], *([] for _ in ins[1:])]
-
-
-def _transpose(p, ins, out, known):
-    order = list(p["permutation"])
-    return [same([order.index(d) for d in range(len(out))])]
-
-
-def _squeeze(p, ins, out, known):
-    n = len(ins[0])
-    return [_but(n, [d % n for d in p["dimensions"]])]
 
 
 def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -269,10 +247,6 @@ def _stack(p, ins, out, known):
     return [same([d + (d >= p["axis"]) for d in range(len(ins[0]))])] * len(ins)
 
 
-def _unstack(p, ins, out, known):
-    return [_but(len(ins[0]), [p["axis"]])]
-
-
 def _along_others(name):
     def relation(p, ins, out, known):
         dim = p.get(name, len(ins[0]) - 1)
@@ -333,16 +307,20 @@ def _of_vectors(p, ins, out, known):
     return [[*same(range(n)), *([ALL] * (len(shape) - n))] for shape in ins]
 
 
-def _fft(p, ins, out, known):
-    n = len(ins[0])
-    return [_but(n, range(n - len(p["fft_lengths"]), n))]
+def _lacks(gone: Callable) -> Callable:
+    """The relation of results that lack some dimensions: gone(params, rank)."""
+    return lambda p, ins, out, known: [_but(len(ins[0]), gone(p, len(ins[0])))]
 
 
 _RELATIONS = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(REDUCTIONS, _lacks(lambda p, n: p["axes"])),
+    **dict.fromkeys(CUMULATIVE, _cumulative),
+    **dict.fromkeys(WINDOWS, _window),
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
-    "transpose": _transpose,
-    "squeeze": _squeeze,
+    "transpose": lambda p, ins, out, known: [same(np.argsort(p["permutation"]).tolist())],
+    "squeeze": _lacks(lambda p, n: [d % n for d in p["dimensions"]]),
     "dot_general": _dot,
     "conv_general_dilated": _conv,
     "pad": _pad,
@@ -351,12 +329,12 @@ _RELATIONS = {
     "rev": _rev,
     "concatenate": _concatenate,
     "stack": _stack,
-    "unstack": _unstack,
+    "unstack": _lacks(lambda p, n: [p["axis"]]),
     "split": _along_others("axis"),
     "sort": _along_others("dimension"),
     "top_k": _along_others("axis"),
     "gather": _gather,
-    "fft": _fft,
+    "fft": _lacks(lambda p, n: range(n - len(p["fft_lengths"]), n)),
     **dict.fromkeys(SCATTERS, _scatter),
     **dict.fromkeys(("cholesky", "eigh", "lu", "qr", "geqrf", "svd"), _of_matrices),
     "triangular_solve": _of_matrices,

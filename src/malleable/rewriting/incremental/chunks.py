@@ -126,7 +126,8 @@ def _made_of_chunks(
     for m in moved:
         for d, x in m.rows.loose.items():
             entry = tables[m.operand][d]
-            if _is_crossed(m, (o, i)):
+            # whether its rows are not those of the result
+            if m.outer != o or (m.is_split and i is None) or (m.inner != i and i is not None):
                 if x.beyond not in SURE:
                     raise crossed(plan, node, node.ins[m.operand], found)
             else:
@@ -205,12 +206,6 @@ def _parts_of_chunks(plan: Plan, node: Node, moved: Sequence[Moved], own, way: W
     if not lags:
         raise refuse(node, f"`{node.name}` needs all rows of a chunk")
     return lags, columns, gone
-
-
-def _is_crossed(m: Moved, own: tuple[int, int | None]) -> bool:
-    """Whether the rows of an operand are not those of the result."""
-    o, i = own
-    return m.outer != o or (m.is_split and i is None) or (m.inner != i and i is not None)
 
 
 def _seen(node: Node, m: Moved, d: int, x: Loose, entry: Any, lag: int) -> Part:
@@ -348,7 +343,6 @@ class Chunks:
     def __init__(self, node: Node, view: Any, inner: Plan | None, kinds, rows, chunk: int):
         self.node, self.view, self.inner, self.chunk = node, view, inner, chunk
         self.kinds, self.rows = kinds, rows
-        self._keep: list[int] | None = None
 
     def _split(self, run: Run) -> list:
         """The new row of each result that has one."""
@@ -360,10 +354,9 @@ class Chunks:
             outs.append(run.read(v, tuple(box))[None])
         return outs
 
+    @functools.cached_property
     def keep(self) -> list[int]:
-        if self._keep is None:
-            self._keep = read_from_before(self.inner, self._split) if self.inner else []
-        return self._keep
+        return read_from_before(self.inner, self._split) if self.inner else []
 
     def start(self, operands: Sequence) -> tuple[list, Any]:
         """The results on whole operands; the first state, and what is kept within a chunk."""
@@ -375,7 +368,7 @@ class Chunks:
         if self.inner is not None:
             first = [jax.tree.map(lambda x: x[0], x) for x in xs]
             values, loops = self.inner.values([*consts, *carry, *first])
-            kept = {v: self.inner.begun(v, values[v]) for v in self.keep()}
+            kept = {v: self.inner.begun(v, values[v]) for v in self.keep}
         return [*last, *ys], (list(carry), kept, loops)
 
     def step(self, run: Run, node: Node, state: Any) -> tuple[list, Any]:

@@ -229,10 +229,7 @@ class Program:
         plan = self.plan
         made = [*plan.graph.inputs, *(v for node in plan.nodes for v in node.outs)]
         every = {v: plan.type_of(v) for v in made if not plan.is_constant(v)}
-        changes = {
-            k: self._zeros(box, v)
-            for (k, box), v in zip(self.blocks.values(), self.inputs, strict=True)
-        }
+        changes = self._no_changes()
 
         def trial(kept):
             loops = plan.values([kept[v] for v in plan.graph.inputs])[1]
@@ -254,24 +251,25 @@ class Program:
             return False
         types = [plan.type_of(v) for v in plan.graph.inputs]
         kept, loops = jax.eval_shape(self._state, types)
-        changes = {
-            k: self._zeros(box, v)
-            for (k, box), v in zip(self.blocks.values(), self.inputs, strict=True)
-        }
 
         def update(kept, loops, changes):
             run = self._run(kept, loops, changes)
             return [run.whole(v) for v in plan.graph.outputs]
 
-        return flop(compat.trace(update, kept, loops, changes)) > flop(self.staged.jaxpr)
+        return flop(compat.trace(update, kept, loops, self._no_changes())) > flop(self.staged.jaxpr)
 
     def _state(self, args: Sequence) -> tuple[dict, dict]:
         values, loops = self.plan.values(args)
         return {v: values[v] for v in self.keep}, loops
 
-    def _zeros(self, box: Box, v: int):
-        block = jnp.zeros(sizes_of(box), self.plan.graph.avals[v].dtype)
-        return block, [jnp.int32(0)] * len(box)
+    def _no_changes(self) -> dict[int, tuple]:
+        """Changes of the types of all there are."""
+        pairs = zip(self.blocks.values(), self.inputs, strict=True)
+        kinds = {k: (box, self.plan.graph.avals[v].dtype) for (k, box), v in pairs}
+        zero = jnp.int32(0)
+        return {
+            k: (jnp.zeros(sizes_of(box), t), [zero] * len(box)) for k, (box, t) in kinds.items()
+        }
 
     def _run(self, kept: Mapping, loops: Mapping, changes: Mapping[int, tuple]) -> Run:
         plan = self.plan

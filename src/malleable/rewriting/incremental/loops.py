@@ -134,20 +134,17 @@ class Layers:
     def __init__(self, node: Node, view: Any, inner: Plan):
         self.node, self.view, self.inner = node, view, inner
         self.ins, self.outs = inner.graph.inputs, inner.graph.outputs
-        self._keep: list[int] | None = None
 
+    @functools.cached_property
     def keep(self) -> list[int]:
         """The values of the body that an update reads from before."""
-        if self._keep is None:
-            self._keep = read_from_before(
-                self.inner, lambda run: [self._result(run, v, k) for k, v in enumerate(self.outs)]
-            )
-        return self._keep
+        results = lambda run: [self._result(run, v, k) for k, v in enumerate(self.outs)]  # noqa: E731
+        return read_from_before(self.inner, results)
 
     def start(self, xs: Sequence) -> tuple[list, Any]:
         """The results on whole operands, and what is kept."""
         consts, carry, rows = self.view.split(xs)
-        keep, n = self.keep(), len(carry)
+        keep, n = self.keep, len(carry)
 
         def body(c, x):
             values, loops = self.inner.values([*consts, *c, *x])
@@ -195,15 +192,11 @@ class Choice:
 
     def __init__(self, plan: Plan, node: Node, inners: Sequence[Plan]):
         self.plan, self.node, self.inners = plan, node, inners
-        self._keep: list[list[int]] | None = None
 
+    @functools.cached_property
     def keep(self) -> list[list[int]]:
-        if self._keep is None:
-            self._keep = [
-                read_from_before(inner, functools.partial(self._results, inner))
-                for inner in self.inners
-            ]
-        return self._keep
+        of = functools.partial
+        return [read_from_before(inner, of(self._results, inner)) for inner in self.inners]
 
     def _results(self, inner: Plan, run: Run) -> list[list]:
         """The blocks of the results that change; none of the others."""
@@ -221,7 +214,7 @@ class Choice:
             return outs, ({v: inner.begun(v, values[v]) for v in keep}, loops)
 
         begins = [
-            functools.partial(begin, *pair) for pair in zip(self.inners, self.keep(), strict=True)
+            functools.partial(begin, *pair) for pair in zip(self.inners, self.keep, strict=True)
         ]
         types = [jax.eval_shape(f, *operands)[1] for f in begins]
         none = [jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), t) for t in types]
