@@ -7,6 +7,7 @@ says so first (`touch_list(xs)`, ...). Where no block is being traced, that cost
 import array
 import contextlib
 import contextvars
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -149,33 +150,13 @@ def tell(box) -> None:
                 follower(box)
 
 
-def before_write(box) -> None:
-    """The content of a box (anything with `_value`) is about to change."""
-    _touch("box", box)
-
-
-def touch_list(xs: list) -> None:
-    _touch("list", xs)
-
-
-def touch_dict(d: dict) -> None:
-    _touch("dict", d)
-
-
-def touch_set(s) -> None:
-    _touch("set", s)
-
-
-def touch_attr(obj, name: str) -> None:
-    _touch("attr", obj, name)
-
-
-def touch_cell(cell, name: str = "") -> None:
-    _touch("cell", cell, name)
-
-
-def touch_global(variables: dict, name: str) -> None:
-    _touch("global", variables, name)
+# What is about to change: the content of a box (anything with `_value`), a list, ...
+before_write = functools.partial(_touch, "box")
+touch_list, touch_dict, touch_set = (functools.partial(_touch, k) for k in ("list", "dict", "set"))
+# ... and what has several places: an object, a cell, a table of variables, and the name
+touch_attr = functools.partial(_touch, "attr")
+touch_cell = functools.partial(_touch, "cell")
+touch_global = functools.partial(_touch, "global")
 
 
 def touch_object(obj) -> None:

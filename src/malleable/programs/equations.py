@@ -1,6 +1,7 @@
 """Every equation of a program, those of bodies included, and what may be asked of them all."""
 
 from collections.abc import Container, Iterable, Iterator
+from typing import Any
 
 from malleable import compat
 
@@ -18,6 +19,11 @@ def every(eqns: Iterable[compat.Eqn]) -> Iterator[compat.Eqn]:
         yield eqn
         for body in compat.bodies(eqn.params):
             yield from every(body.jaxpr.eqns)
+
+
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """The variables among operands or results, in which numbers may stand."""
+    return [v for v in atoms if not isinstance(v, compat.Literal)]
 
 
 def mentions(program: compat.Jaxpr, names: Container[str]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import listen, note, unheard
-from malleable.programs.equations import every
+from malleable.programs.equations import every, variables
 from malleable.rewriting.passes.passes import (
     Pass,
     configurable,
@@ -190,8 +190,8 @@ def _states(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> list[State]:
 def _takers(jaxpr: compat.Jaxpr, chosen: dict[int, int]) -> list[int]:
     """Which equations take the batch."""
     batch = {jaxpr.jaxpr.invars[i] for i in chosen}
-    rows = [[v for v in eqn.invars if not isinstance(v, compat.Literal)] for eqn in jaxpr.eqns]
-    return [i for i, operands in enumerate(rows) if not batch.isdisjoint(operands)]
+    rows = enumerate(variables(eqn.invars) for eqn in jaxpr.eqns)
+    return [i for i, operands in rows if not batch.isdisjoint(operands)]
 
 
 def _steps_inside(local: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:

@@ -10,7 +10,7 @@ from jax import lax
 
 from malleable import compat
 from malleable.notes import note
-from malleable.programs.equations import every
+from malleable.programs.equations import every, variables
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
 from malleable.programs.types import bytes_of
@@ -143,7 +143,7 @@ def _split(body: compat.Jaxpr, constant: list[bool], limit: int, maybe: bool = F
     source = {v: bytes_of(v.aval) for v in (*program.constvars, *given)}  # bytes it is made of
     moved: dict = {}  # variable -> its equation, of those that go
     for eqn in program.eqns:
-        ins = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
+        ins = variables(eqn.invars)
         if not all(v in source for v in ins) or not _may_move(eqn, maybe):
             continue
         made_of = max((source[v] for v in ins), default=0)
@@ -154,13 +154,13 @@ def _split(body: compat.Jaxpr, constant: list[bool], limit: int, maybe: bool = F
         if goes:
             moved.update((v, eqn) for v in eqn.outvars)
 
-    rest, needed = [], _variables(program.outvars)
+    rest, needed = [], set(variables(program.outvars))
     for eqn in reversed(program.eqns):
         if eqn.outvars and eqn.outvars[0] in moved:
             continue
         if compat.has_effects(eqn) or any(v in needed for v in eqn.outvars):
             rest.append(eqn)
-            needed.update(_variables(eqn.invars))
+            needed.update(variables(eqn.invars))
     frontier = [v for v in moved if v in needed]
     if not frontier:
         return None
@@ -170,10 +170,6 @@ def _split(body: compat.Jaxpr, constant: list[bool], limit: int, maybe: bool = F
     before = compat.dce(compat.program(body, ahead, frontier, consts))
     inside = compat.program(body, rest[::-1], program.outvars, consts | dict.fromkeys(frontier))
     return Split(before, inside)
-
-
-def _variables(atoms) -> dict:
-    return dict.fromkeys(v for v in atoms if not isinstance(v, compat.Literal))
 
 
 def _may_move(eqn, maybe: bool) -> bool:

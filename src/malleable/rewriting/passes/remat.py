@@ -20,6 +20,7 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.cost import flop_of
+from malleable.programs.equations import variables
 from malleable.programs.evaluate import evaluate, one_step
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
@@ -201,8 +202,8 @@ def _all_kept(jaxpr: compat.Jaxpr) -> float:
 def _crossing(jaxpr: compat.Jaxpr) -> list[float]:
     """Bytes that are made before each equation and used at it or behind; arguments are not."""
     eqns, raw = jaxpr.eqns, jaxpr.jaxpr
-    last = {v: i for i, eqn in enumerate(eqns) for v in _without_numbers(eqn.invars)}
-    last |= {v: len(eqns) for v in _without_numbers(raw.outvars)}
+    last = {v: i for i, eqn in enumerate(eqns) for v in variables(eqn.invars)}
+    last |= {v: len(eqns) for v in variables(raw.outvars)}
     change = [0.0] * (len(eqns) + 1)
     for i, eqn in enumerate(eqns):
         for v in eqn.outvars:
@@ -215,10 +216,6 @@ def _crossing(jaxpr: compat.Jaxpr) -> list[float]:
         held += step
         found.append(held)
     return found
-
-
-def _without_numbers(atoms) -> list:
-    return [v for v in atoms if not isinstance(v, compat.Literal)]
 
 
 def _cuts(jaxpr: compat.Jaxpr) -> list[Cut]:
@@ -254,16 +251,16 @@ def _in_parts(jaxpr: compat.Jaxpr, cut: Cut) -> compat.Jaxpr:
     raw, starts = jaxpr.jaxpr, (*cut.starts, len(jaxpr.eqns))
     users: dict = {}
     for i, eqn in enumerate(jaxpr.eqns):
-        for v in _without_numbers(eqn.invars):
+        for v in variables(eqn.invars):
             users[v] = i
-    users |= dict.fromkeys(_without_numbers(raw.outvars), len(jaxpr.eqns))
+    users |= dict.fromkeys(variables(raw.outvars), len(jaxpr.eqns))
 
     def whole(*args):
         env = dict(zip((*raw.constvars, *raw.invars), (*jaxpr.consts, *args), strict=True))
         for k, (a, b) in enumerate(itertools.pairwise(starts)):
             eqns = jaxpr.eqns[a:b]
             made = {v for eqn in eqns for v in eqn.outvars}
-            ins = [v for eqn in eqns for v in _without_numbers(eqn.invars) if v not in made]
+            ins = [v for eqn in eqns for v in variables(eqn.invars) if v not in made]
             ins = list(dict.fromkeys(ins))
             outs = [v for eqn in eqns for v in eqn.outvars if users.get(v, -1) >= b]
             run = functools.partial(_fragment, eqns, ins, outs)

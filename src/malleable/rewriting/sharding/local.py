@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 
 from malleable import compat
 from malleable.notes import note
+from malleable.programs.equations import variables
 from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.slices import typed
 from malleable.rewriting.machine import Machine, decided_for
@@ -122,8 +123,7 @@ def _axis(jaxpr, placed: Placement, name: str, batch) -> Axis | None:
             plan = planned(jaxpr, ins, k, consts, rest)
         made_in_parts(jaxpr, plan, k)
         sent = cost(jaxpr, plan)
-        variables = [v for v in jaxpr.jaxpr.outvars if not isinstance(v, compat.Literal)]
-        for v in dict.fromkeys(variables):
+        for v in dict.fromkeys(variables(jaxpr.jaxpr.outvars)):
             if plan.states[v] == SUM:
                 sent.late.append(Sent(1, bytes_of(v.aval), None))
         more = _times(sent.late) > _times(sent.early) or _bytes(sent.late) > _bytes(sent.early)
@@ -167,7 +167,7 @@ def _mapped_program(jaxpr: compat.Jaxpr, placed: Placement, axes: Sequence[Axis]
     raw = jaxpr.jaxpr
     names = [a.name for a in axes]
     counts = [a.count for a in axes]
-    rows = lambda variables: [tuple(_at(a.plan, v) for a in axes) for v in variables]  # noqa: E731
+    rows = lambda atoms: [tuple(_at(a.plan, v) for a in axes) for v in atoms]  # noqa: E731
     ends = [_due(v, s, names) for v, s in zip(raw.outvars, rows(raw.outvars), strict=True)]
     inputs = (*raw.invars, *raw.constvars)
     given = rows(inputs)

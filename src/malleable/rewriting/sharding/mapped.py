@@ -14,7 +14,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
-from malleable.programs.equations import every
+from malleable.programs.equations import every, variables
 from malleable.programs.primitives import has
 from malleable.programs.types import bytes_of
 from malleable.rewriting.graph.slices import rebind, typed
@@ -79,7 +79,7 @@ def _deferred_along(axes: tuple[str, ...], body: compat.Jaxpr, specs) -> compat.
             return body
         sent = cost(body, plan)
         ends = [WHOLE if s == SUM else s for s in plan.outs]
-        outs = dict.fromkeys(v for v in raw.outvars if not isinstance(v, compat.Literal))
+        outs = dict.fromkeys(variables(raw.outvars))
         sent.late += [Sent(1, bytes_of(v.aval), None) for v in outs if plan.states[v] == SUM]
         if not fewer_sums([Axis("devices", 1, plan, sent)]):
             return body

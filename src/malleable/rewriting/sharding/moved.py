@@ -13,6 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.notes import note
+from malleable.programs.equations import variables
 from malleable.programs.evaluate import one_step
 from malleable.programs.primitives import has, kind
 from malleable.programs.types import bytes_of
@@ -75,9 +76,8 @@ def _accumulators(view: compat.Scan) -> dict[int, Accumulator]:
     _, carry, _ = view.split(program.invars)
     makers = {v: eqn for eqn in program.eqns for v in eqn.outvars}
     used: dict = {}
-    for v in (*(v for eqn in program.eqns for v in eqn.invars), *program.outvars):
-        if not isinstance(v, compat.Literal):
-            used[v] = used.get(v, 0) + 1
+    for v in variables((*(v for eqn in program.eqns for v in eqn.invars), *program.outvars)):
+        used[v] = used.get(v, 0) + 1
     found = {}
     for i, c in enumerate(carry):
         new = program.outvars[i]

@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from malleable import compat
-from malleable.programs.equations import every
+from malleable.programs.equations import every, variables
 from malleable.programs.primitives import has, kind
 from malleable.programs.types import bytes_of
 from malleable.rewriting.boxes.dependence import Along, Group, Place, rel
@@ -129,7 +129,7 @@ def planned(
         asked = {
             v
             for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True)
-            for v in _asked(eqn.invars, step.wants, plan.states)
+            for v in asked_for_sums(eqn.invars, step.wants, plan.states)
         }
         twice = {
             v
@@ -151,7 +151,7 @@ def _planned_once(program, ins, k, consts, gatherable, early) -> PartsPlan:
         states[v] = s
     for eqn in raw.eqns:
         operands = [_state(v, states) for v in eqn.invars]
-        variables = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
+        given = variables(eqn.invars)
         if early:
             rows = zip(eqn.invars, operands, strict=True)
             operands = [WHOLE if s == SUM and v in early else s for v, s in rows]
@@ -161,7 +161,7 @@ def _planned_once(program, ins, k, consts, gatherable, early) -> PartsPlan:
             if why.eqn is None or not compat.where(why.eqn):  # what JAX has in a call of its own
                 why.eqn = eqn
             raise
-        if len(variables) == 1 and variables[0] in can_be_whole:
+        if len(given) == 1 and given[0] in can_be_whole:
             can_be_whole.update(eqn.outvars)  # a view, or a conversion
         plan.steps.append(step)
         states.update(zip(eqn.outvars, step.outs, strict=True))
@@ -605,7 +605,7 @@ def cost(
     into = Cost() if into is None else into
     made = set()
     for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True):
-        for v in _asked(eqn.invars, step.wants, plan.states):
+        for v in asked_for_sums(eqn.invars, step.wants, plan.states):
             if v not in made:  # once for all its users
                 into.late.append(Sent(times, bytes_of(v.aval), eqn))
                 made.add(v)
@@ -617,7 +617,7 @@ def cost(
     return into
 
 
-def _asked(atoms, wants, states):
+def asked_for_sums(atoms, wants, states):
     """The operands that are SUMs and have to be whole; each once."""
     seen = set()
     for v, want in zip(atoms, wants, strict=True):
@@ -648,7 +648,7 @@ def _cost_inside(eqn, step, times, into) -> None:
 
 def _body(program, plan, due, times, into) -> None:
     cost(program, plan, times, into)
-    for v in _asked(program.jaxpr.outvars, due, plan.states):
+    for v in asked_for_sums(program.jaxpr.outvars, due, plan.states):
         into.late.append(Sent(times, bytes_of(v.aval), None))
 
 

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import TransformError
+from malleable.programs.equations import variables
 from malleable.rewriting.graph.slices import rebind, typed
 from malleable.rewriting.sharding.parts import (
     CUTS_WHOLES,
@@ -23,6 +24,7 @@ from malleable.rewriting.sharding.parts import (
     Cost,
     PartsPlan,
     State,
+    asked_for_sums,
     is_part,
     local_shape,
     planned,
@@ -63,23 +65,17 @@ def _phases(program, plan: PartsPlan) -> tuple[list, list, list]:
     late: set = set()  # what is made behind the loop
     inside: set = set()  # and in it
     for i, (eqn, step) in enumerate(zip(program.eqns, plan.steps, strict=True)):
-        variables = [v for v in eqn.invars if not isinstance(v, compat.Literal)]
-        states = [plan.states[v] for v in variables]
+        given = variables(eqn.invars)
         if any(is_part(s) or s == SUM for s in step.outs):
-            wanted = zip(eqn.invars, step.wants, strict=True)
-            ended = [
-                v
-                for v, w in wanted
-                if not isinstance(v, compat.Literal) and plan.states[v] == SUM and w != SUM
-            ]
-            if ended or any(v in late for v in variables):
+            ended = [*asked_for_sums(eqn.invars, step.wants, plan.states)]
+            if ended or any(v in late for v in given):
                 raise Apart("a sum over the batch is used in each of its steps", eqn)
             inside.update(eqn.outvars)
             inner.append((i, eqn))
-        elif SUM in states or any(v in late for v in variables):
+        elif any(plan.states[v] == SUM or v in late for v in given):
             late.update(eqn.outvars)
             after.append(eqn)
-        elif any(v in inside for v in variables):  # whole, beside parts: a mask that a loop draws
+        elif any(v in inside for v in given):  # whole, beside parts: a mask that a loop draws
             inside.update(eqn.outvars)
             inner.append((i, eqn))
         else:
@@ -97,20 +93,14 @@ def _batch_loop(program, plan: PartsPlan, inner, after, env, n: int, spread: boo
     """What the steps make that is used behind them, or is a result: {variable: value}."""
     raw = program.jaxpr
     made = {v for _, eqn in inner for v in eqn.outvars}
-    used = [v for eqn in after for v in eqn.invars] + list(raw.outvars)
-    used = [v for v in used if not isinstance(v, compat.Literal)]
+    used = variables([*(v for eqn in after for v in eqn.invars), *raw.outvars])
     wanted = [v for v in dict.fromkeys(used) if v in made]
     sums = [v for v in wanted if plan.states[v] == SUM]
     rows = [v for v in wanted if is_part(plan.states[v])]
     alike = [v for v in wanted if v not in sums and v not in rows]  # the same in each step
     cut = [v for v in raw.invars if is_part(plan.states[v])]
-    given = [
-        v
-        for v in dict.fromkeys(
-            a for _, e in inner for a in e.invars if not isinstance(a, compat.Literal)
-        )
-        if v not in made and v not in cut
-    ]
+    given = dict.fromkeys(variables(a for _, e in inner for a in e.invars))
+    given = [v for v in given if v not in made and v not in cut]
 
     def body(t, wholes, parts):
         writer = StepWriter(n, plan, t, spread)
@@ -210,19 +200,12 @@ class StepWriter(Writer):
     def made_there(self, value: Local, cuts):
         assert value.maker is not None
         eqn, operands = value.maker
-        ((_, dim),) = cuts
         if eqn.primitive.name in VARIED:
             inner = operands[0]
             known = None if inner.maker is None else self.made_there(inner, cuts)
             return None if known is None else rebind(eqn, [known])[0]
-        shape = local_shape(eqn.outvars[0].aval.shape, (dim,), self.counts)
-        if eqn.primitive.name != "broadcast_in_dim":
-            return None
-        to = list(map(int, eqn.params["broadcast_dimensions"]))
-        before = jnp.shape(operands[0].x)
-        if dim in to and before[to.index(dim)] != 1:
-            return None
-        return rebind(eqn, [operands[0].x], **self.unplaced(eqn), shape=shape)[0]
+        spread = eqn.primitive.name == "broadcast_in_dim"
+        return super().made_there(value, cuts) if spread else None
 
     def extent(self) -> int:
         """How long the batch is."""

@@ -121,9 +121,14 @@ def stream(
             body = compat.dce(after)
         return body
 
+    def has_more_loops(before: compat.Jaxpr, after: compat.Jaxpr) -> bool:
+        """Whether anything is streamed: what only came apart into terms may fuse worse."""
+        names = [[eqn.primitive.name for eqn in every(p.jaxpr.eqns)] for p in (before, after)]
+        return names[1].count("scan") > names[0].count("scan")
+
     with decided_for(machine):
         run = lambda p: settled(p, in_bodies(pass_over)(p))  # noqa: E731
-        parts = lambda p: on_parts(run, p, _has_more_loops)  # noqa: E731
+        parts = lambda p: on_parts(run, p, has_more_loops)  # noqa: E731
         return or_say("nothing is streamed", lambda: _too_small(jaxpr, threshold), parts, jaxpr)
 
 
@@ -136,14 +141,6 @@ def _too_small(jaxpr: compat.Jaxpr, threshold: int | None) -> str:
         return "no large value is spread out from small ones and reduced again"
     where = compat.where(eqn)
     return f"its largest value, at {where}, has {most} bytes; from {least} on it counts as large"
-
-
-def _has_more_loops(before: compat.Jaxpr, after: compat.Jaxpr) -> bool:
-    """Whether anything is streamed: what only came apart into terms may fuse worse."""
-    scans = [
-        sum(eqn.primitive.name == "scan" for eqn in every(p.jaxpr.eqns)) for p in (before, after)
-    ]
-    return scans[1] > scans[0]
 
 
 def _next(graph: Graph, tried: set, least: int) -> Node | None:

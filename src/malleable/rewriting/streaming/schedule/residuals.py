@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from malleable import compat
-from malleable.programs.equations import mentions
+from malleable.programs.equations import mentions, variables
 from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import has, kind
 from malleable.programs.types import bytes_of
@@ -77,13 +77,10 @@ def _kept(view, wanted) -> tuple[int, int]:
     program = compat.trace(forward, *avals).jaxpr
     _, carry, xs = view.split(list(program.invars))
     needs: dict[Any, frozenset] = {v: frozenset([v]) for v in (*carry, *xs)}
-    of = lambda atoms: frozenset().union(  # noqa: E731
-        *(needs.get(v, ()) for v in atoms if not isinstance(v, compat.Literal))
-    )
+    of = lambda atoms: frozenset().union(*(needs.get(v, ()) for v in variables(atoms)))  # noqa: E731
     for eqn in program.eqns:
         needs.update(dict.fromkeys(eqn.outvars, of(eqn.invars)))
-    outs = {v for v in program.outvars if not isinstance(v, compat.Literal)}
-    kept = [v for v in outs if needs.get(v) and v not in xs]
+    kept = [v for v in {*variables(program.outvars)} if needs.get(v) and v not in xs]
     return sum(_bytes(v.aval) for v in kept), sum(_bytes(v.aval) for v in of(kept) & set(carry))
 
 
