@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from malleable import compat
-
 # no such variable, no such key
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 
@@ -117,8 +115,11 @@ def back_to(journals: tuple[Journal, ...]) -> None:
 def opened(base: bool = False) -> Iterator[Journal]:
     """A journal for the block."""
     journal = Journal(base)
-    with compat.setting(_open, (*_open.get(), journal)):
+    token = _open.set((*_open.get(), journal))
+    try:
         yield journal
+    finally:
+        _open.reset(token)
 
 
 def _touch(kind, owner, name="") -> None:

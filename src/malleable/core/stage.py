@@ -117,9 +117,9 @@ DEEP = 20  # a user's function that calls itself for ever is staged in fewer
 def _nested_once_more() -> Generator[None]:
     """Stage a function inside of those that are being staged; too many are refused by name."""
     depth = _nesting.get() + 1
+    token = _nesting.set(depth)
     try:
-        with compat.setting(_nesting, depth):
-            yield
+        yield
     except RecursionError:
         if depth < DEEP:
             raise
@@ -129,6 +129,8 @@ def _nested_once_more() -> Generator[None]:
             hint="interpret takes several rules, and optimize several passes, at once; or raise "
             "the limit: sys.setrecursionlimit",
         ) from None
+    finally:
+        _nesting.reset(token)
 
 
 def stage_values(

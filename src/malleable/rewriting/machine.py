@@ -9,12 +9,11 @@ Each number has a unit, the benchmark that it is from, and the month in which th
 import contextlib
 import contextvars
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, get_type_hints
 
 import jax
-
-from malleable import compat
 
 # (unit, `python -m benchmarks.` what, when): on an AMD EPYC of two cores, float32
 Bytes = Annotated[int, "bytes", "rewriting", "2026-11"]
@@ -164,6 +163,11 @@ BACKENDS = {"cpu": CPU, "gpu": GPU, "tpu": TPU}
 _asked: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("machine", default=None)
 
 
-def decided_for(machine: Machine | None) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def decided_for(machine: Machine | None) -> Iterator[None]:
     """Decide for this machine in here; None: for the one that it was."""
-    return compat.setting(_asked, _asked.get() if machine is None else machine)
+    token = _asked.set(_asked.get() if machine is None else machine)
+    try:
+        yield
+    finally:
+        _asked.reset(token)

@@ -187,13 +187,7 @@ def needs(graph: Graph, values: Iterable[int], parts: Iterable[int], ins: Sequen
     return False
 
 
-class _Key(NamedTuple):
-    kind: type
-    text: str
-    value: Any
-
-
 def _key(value):
     """Tells 1 from 1.0 and True, 0.0 from -0.0, and one function from another."""
     known = getattr(value, "key", value)  # of the body of a loop: its fingerprint
-    return _Key(type(value), repr(known) if known is value else "", known)
+    return type(value), repr(known) if known is value else "", known
