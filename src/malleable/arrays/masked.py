@@ -77,6 +77,15 @@ def _is_same_size(a, b) -> bool:
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
+def _over_all(fun, neutral):
+    """A reduction, in which what is not selected is `neutral`."""
+
+    def method(self, axis=None, dtype=None, out=None, **kwargs):
+        return self._over(fun, neutral, axis, dtype=dtype, out=out, **kwargs)
+
+    return method
+
+
 class Masked:
     """The elements of `whole` (*m, *rest) where `mask` (*m) is true, as an array (count, *rest)."""
 
@@ -205,17 +214,8 @@ class Masked:
             self._refuse("where= in a reduction")
         return self._box(fun(filled, axis=axes, **extra))
 
-    def sum(self, axis=None, dtype=None, out=None, **kwargs):
-        return self._over(jnp.sum, 0, axis, dtype=dtype, out=out, **kwargs)
-
-    def prod(self, axis=None, dtype=None, out=None, **kwargs):
-        return self._over(jnp.prod, 1, axis, dtype=dtype, out=out, **kwargs)
-
-    def any(self, axis=None, out=None, **kwargs):
-        return self._over(jnp.any, 0, axis, out=out, **kwargs)
-
-    def all(self, axis=None, out=None, **kwargs):
-        return self._over(jnp.all, 1, axis, out=out, **kwargs)
+    sum, prod = _over_all(jnp.sum, 0), _over_all(jnp.prod, 1)
+    any, all = _over_all(jnp.any, 0), _over_all(jnp.all, 1)
 
     def max(self, axis=None, out=None, **kwargs):
         if "initial" not in kwargs:

@@ -1,6 +1,7 @@
 """What an equation that carries programs means: Call, Branch, Scan, While, Map and their like."""
 
 from collections import namedtuple
+from typing import Any
 
 import jax
 import jax.core
@@ -31,7 +32,7 @@ class Scan(namedtuple("Scan", "body split length reverse unroll")):
     __slots__ = ()
 
     @property
-    def how(self) -> dict:
+    def how(self) -> dict[str, Any]:
         """The options of a `lax.scan` that goes through the same steps."""
         return {"length": self.length, "reverse": self.reverse, "unroll": self.unroll}
 

@@ -223,9 +223,9 @@ def _scan(view: compat.Scan, book, frame, args):
         return (carry, mine, folded), (ys, {q: end.writes[q] for q in stacked})
 
     folded = {q: _unwritten(w) for q, w in end.writes.items() if q not in stacked}
-    # a symbolic length is that of the rows
-    how = view.how | {"length": view.length if isinstance(view.length, int) else None}
-    state, (ys, writes) = lax.scan(step, (carry, mine, folded), (steps, feeds, xs), **how)
+    n = view.length if isinstance(view.length, int) else None  # symbolic: that of the rows
+    how = {"reverse": view.reverse, "unroll": view.unroll}
+    state, (ys, writes) = lax.scan(step, (carry, mine, folded), (steps, feeds, xs), n, **how)
     carry, frame.carry, folded = state
     frame.changed = frame.changed or end.changed
     for q, w in (writes | folded).items():

@@ -228,6 +228,13 @@ class Graph:
         new = self.trace(fun, node.ins if ins is None else ins, node, rule)
         self.replace(dict(zip(node.outs, new, strict=True)))
 
+    def take_branch(self, node: Node, index: int) -> None:
+        """Put the branch of a cond that this index takes in its place."""
+        branches = compat.bodies(node.params)
+        taken = branches[min(max(index, 0), len(branches) - 1)]
+        outs = self.splice(taken, node.ins[1:])
+        self.replace(dict(zip(node.outs, outs, strict=True)))
+
     def splice(
         self, jaxpr: compat.Jaxpr, ins: Sequence[int], like: Node | None = None, rule: str = ""
     ) -> list[int]:

@@ -291,10 +291,7 @@ def _decide(graph: Graph, node: Node) -> bool:
     index = Plan(graph, {}).small_constant(node.ins[0])
     if index is None:
         return False
-    view: Any = compat.view(node.eqn)
-    branches = view.branches
-    branch = branches[min(max(int(index), 0), len(branches) - 1)]
-    graph.replace(dict(zip(node.outs, graph.splice(branch, node.ins[1:]), strict=True)))
+    graph.take_branch(node, int(index))
     return True
 
 

@@ -409,8 +409,10 @@ def _steps(graph, node):
         known |= {
             v: counts.get(i) for i, v in enumerate(test.inputs[len(test_consts) :], len(consts))
         }
-        length = _trips(test, known)
-        xs, how = [], (length or 0, False, 1)
+        # how often the test holds, from the start on; 0 if unknown
+        length = _turn(test, known, 1) or 0
+        sure = length and _turn(test, known, length + 1) == length
+        xs, how = [], (length if sure else 0, False, 1)
     if not how[0]:
         return None
     lines = {body.inputs[i]: line for i, line in _counts(graph, body, consts, carry).items()}
@@ -421,10 +423,7 @@ def _steps(graph, node):
     _follow(body, lines, how[0])
     for choice in [n for n in body.order() if n.name == "cond"]:
         if (line := lines.get(choice.ins[0])) and not line.step:
-            chosen: Any = compat.view(choice.eqn)
-            k = min(max(line.start, 0), len(chosen.branches) - 1)
-            outs = body.splice(chosen.branches[k], choice.ins[1:])
-            body.replace(dict(zip(choice.outs, outs, strict=True)))
+            body.take_branch(choice, line.start)
             _follow(body, lines, how[0])
     return Steps(body, consts, carry, xs, how, lines)
 
@@ -464,12 +463,6 @@ def _number(graph, v):
 def _counts_with(aval) -> bool:
     """Whether a value of this type is an integer, or a bool."""
     return getattr(getattr(aval, "dtype", None), "kind", None) in tuple("iub")
-
-
-def _trips(test, lines):
-    """How often a test of a `while` holds, from the start on; None if unknown."""
-    guess = _turn(test, lines, 1)
-    return guess if guess and _turn(test, lines, guess + 1) == guess else None
 
 
 def _turn(test, lines, length):

@@ -194,7 +194,9 @@ class Plan:
         for node, action in self.region.actions.items():
             if isinstance(action, Ended | Carried):
                 avals = [shapes[self._key(node, i)] for i in self._operands(node, action)]
-                state[node] = self._start(node, action, avals)
+                powers = [m for m in getattr(action, "marks", ()) if m.kind == "power"]
+                first: Any = action.sink.init(action.spec, *avals)
+                state[node] = (first,) * sums_for(powers[0]) if powers else first
             elif isinstance(action, Kept):
                 aval = shapes[self._key(node, 0)]
                 zero = jnp.zeros(aval.shape[1:], aval.dtype)
@@ -220,12 +222,6 @@ class Plan:
 
     def _operands(self, node, action):
         return [i for i, ax in enumerate(axes_of(action, node)) if ax is not None]
-
-    def _start(self, node, action, avals):
-        powers = [m for m in getattr(action, "marks", ()) if m.kind == "power"]
-        if powers:
-            return (action.sink.init(action.spec, *avals),) * sums_for(powers[0])
-        return action.sink.init(action.spec, *avals)
 
     def _abstract(self):
         """The types of all blocks of one step."""
