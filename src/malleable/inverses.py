@@ -33,7 +33,8 @@ def inverse(
 
     `fun` may apply invertible operations one after the other, to parts of x with what is known
     from other parts (couplings), multiply by square matrices, choose by what is known, and do so
-    in a scan, fori_loop or map: to its carry, to rows, or to each with what came before.
+    in a scan, a loop of known length or a map: to its carry, to rows, or to each with what came
+    before, cumulative sums and the like included.
 
     Args:
         fun: takes one pytree of arrays, and returns as many numbers as it is given.
@@ -152,29 +153,67 @@ def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
     match compat.view(eqn) if compat.bodies(eqn.params) and not called else None:
         case compat.Call(body) | compat.CustomJvp(body) | compat.CustomVjp(body):
             return _solve(body, ins, outs, table, tried)
-        case compat.Branch() | compat.Scan() as view:
-            back = _branch_back if isinstance(view, compat.Branch) else _loop_back
-            found = back(view, ins, outs, table, tried)
+        case compat.Branch() | compat.Scan() | compat.While() as view:
+            found = _BACK[type(view)](view, ins, outs, table, tried)
             return (found, outs) if found else None
     open_ = [i for i, cell in enumerate(ins) if not _is_full(cell)]
-    if len(open_) > 1:
+    if len(open_) > 1 and (called or (name, 1) not in _TWO):
         return None
-    (i,) = open_
     others = [cell.x for cell in ins if _is_full(cell)]
     if name == "dot_general" and len(ins) == 2 and _is_full(out):
-        found = _product_back(eqn, i, others[0], ins, out)
+        found = _product_back(eqn, open_[0], others[0], ins, out)
         return (found, outs) if found else None
-    back = table.get(name) if not others else _TWO.get((name, i))
-    back = table[eqn.params["name"],] if called else back
+    if name in _FROM_THE_LAST and _is_full(out):
+        start, step = _FROM_THE_LAST[name]
+        others, back = [_rows_before(out.x, start, **eqn.params)], step
+    elif name == "integer_pow" and eqn.params["y"] % 2:
+        back = functools.partial(_root, eqn.params["y"])
+    elif called:
+        back = table[eqn.params["name"],]
+    elif len(ins) == 2:
+        return _of_two_back(eqn, open_, ins, outs)
+    else:
+        back = table.get(name)
+    return _entries_back(eqn, open_[0], back, others, True, ins, outs)
+
+
+def _of_two_back(eqn, open_, ins, outs) -> tuple[list, list] | None:
+    """Each operand at the entries where the result and the other one are known."""
+    found = None
+    for i in open_:
+        other = ins[1 - i]
+        x = other.x if _is_full(other) else jnp.where(other.known, other.x, 1)
+        back = _TWO.get((eqn.primitive.name, i))
+        found = _entries_back(eqn, i, back, [x], other.known, *(found or (ins, outs))) or found
+    return found
+
+
+def _entries_back(eqn, i: int, back, others: list, known, ins, outs) -> tuple[list, list] | None:
+    """Operand i, entry by entry, where the result and `known` say it."""
+    (out, *_) = outs
     if back is None or not all(
         compat.differentiable(v.aval) for v in (eqn.invars[i], *eqn.outvars)
     ):
         return None
-    dtype = eqn.invars[i].aval.dtype
+    dtype, known = eqn.invars[i].aval.dtype, out.known & known
+    if not known.any():
+        return None
     y = out.x if _is_full(out) else jnp.where(out.known, out.x, 0.5)  # in the range of all of them
     x, dx = jax.jvp(lambda y: back(y, *others), (y,), (jnp.ones_like(y),))
-    ins[i] = _join(ins[i], Cell(x.astype(dtype), out.known, out.slope + jnp.log(jnp.abs(dx))))
+    ins[i] = _join(ins[i], Cell(x.astype(dtype), known, out.slope + jnp.log(jnp.abs(dx))))
     return ins, outs
+
+
+def _rows_before(y, start: float, *, axis: int, reverse: bool):
+    """The row before each along an axis, and `start` before the first."""
+    edge = [(0, 0, 0)] * y.ndim
+    edge[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
+    return lax.pad(y, jnp.asarray(start, y.dtype), edge)
+
+
+def _root(n: int, y):
+    """x of x ** n, for an odd n."""
+    return 1 / y if n == -1 else jnp.sign(y) * jnp.abs(y) ** (1 / n)
 
 
 def _entries_moved(eqn, ins, outs) -> tuple[list, list] | None:
@@ -193,6 +232,8 @@ def _entries_moved(eqn, ins, outs) -> tuple[list, list] | None:
     entries = [cell for cell, m in zip(ins, moving, strict=True) if m]
     known = np.concatenate([c.known.ravel() for c in entries])
     for k, (out, at) in enumerate(zip(outs, map(np.asarray, went), strict=True)):
+        if not at.size:
+            continue
         at = np.where((at >= 0) & (at < ends[-1]), at, -1)  # what is filled in is no entry
         place = np.full(ends[-1] + 1, -1)
         place[at[out.known]] = np.arange(at.size).reshape(at.shape)[out.known]
@@ -217,7 +258,7 @@ def _product_back(eqn, i: int, matrix, ins, out) -> list[Cell] | None:
     matrix = matrix if theirs else matrix.T  # y = matrix @ x
     y = out.x if i == 0 else jnp.moveaxis(out.x, 0, -1)
     x = jnp.moveaxis(jnp.linalg.solve(matrix, y[..., None])[..., 0], -1, mine)
-    slope = jnp.sum(jnp.broadcast_to(out.slope, y.shape)) / y.size
+    slope = jnp.sum(_with_slopes(out)[1]) / y.size
     ins[i] = _known(x, slope - jnp.linalg.slogdet(matrix)[1] / n)
     return ins
 
@@ -286,24 +327,64 @@ def _loop_back(view, ins, outs, table, tried) -> list[Cell] | None:
     return None if missing else found
 
 
+def _while_back(view, ins, outs, table, tried) -> list[Cell] | None:
+    """Of a while that turns as often as what is known says: as a scan of so many steps."""
+    _, consts, carry = view.split(ins)
+    inside, before = [*consts, *carry], ins[: -len(consts) - len(carry) or None]
+    n, m = len(carry), len(consts)
+    todo = _unknown_in_loop(view.body, inside, n, m)
+    decides = [not _is_full(c) for c in before] + [k in todo for k in range(n)]
+    if analyze(view.cond, decides, _depends, operator.or_, False)[0][0]:
+        return None
+    known = [c.x for k, c in enumerate([*before, *inside]) if k - len(before) - m not in todo]
+    if any(isinstance(x, compat.Tracer) for x in known):
+        return None
+    xs = [c.x for c in consts]
+
+    def turn(state):
+        count, state = state
+        new = evaluate(view.body, [*xs, *state])
+        return count + 1, [
+            x if k in todo else y for k, (x, y) in enumerate(zip(state, new, strict=True))
+        ]
+
+    with jax.ensure_compile_time_eval():
+        test = lambda s: evaluate(view.cond, [*(c.x for c in before), *s[1]])[0]  # noqa: E731
+        length = int(lax.while_loop(test, turn, (0, [jnp.asarray(c.x) for c in carry]))[0])
+
+    def loop(*xs):
+        step = lambda c, _: (evaluate(view.body, [*xs[:m], *c]), None)  # noqa: E731
+        return lax.scan(step, list(xs[m:]), None, length=length)[0]
+
+    program = compat.trace(loop, *(v.aval for v in view.body.jaxpr.invars))
+    found, _ = _solve(program, inside, outs, table, tried)
+    return [*before, *found] if all(map(_is_full, found)) else None
+
+
+def _depends(eqn, facts) -> list[bool]:
+    return [any(facts)] * len(eqn.outvars)
+
+
 def _unknown_in_loop(body, ins, n: int, m: int) -> list[int]:
     """Which of the carries of a scan depend on what is not known."""
     facts = [not _is_full(cell) for cell in ins]
-    depends = lambda eqn, facts: [any(facts)] * len(eqn.outvars)  # noqa: E731
     while True:
-        ends = analyze(body, facts, depends, operator.or_, False)[0][:n]
+        ends = analyze(body, facts, _depends, operator.or_, False)[0][:n]
         wide = [a or b for a, b in zip(facts[m : m + n], ends, strict=True)]
         if wide == facts[m : m + n]:
             return [k for k in range(n) if wide[k]]
         facts[m : m + n] = wide
 
 
+_BACK = {compat.Branch: _branch_back, compat.Scan: _loop_back, compat.While: _while_back}
 _MOVES = kind("dims", "rearrange", "cut", "join") | {
     "select_n"
 }  # every entry of the result is an operand's
 _ONE: dict[str, Callable] = {
     "copy": lambda y: y,
     "convert_element_type": lambda y: y,
+    "erf": jax.scipy.special.erfinv,
+    "erf_inv": jax.scipy.special.erf,
     "exp": jnp.log,
     "exp2": jnp.log2,
     "expm1": jnp.log1p,
@@ -313,6 +394,7 @@ _ONE: dict[str, Callable] = {
     "neg": jnp.negative,
     "sinh": jnp.arcsinh,
     "asinh": jnp.sinh,
+    "rsqrt": lambda y: 1 / y**2,
     "sqrt": jnp.square,
     "cbrt": lambda y: y**3,
     "tanh": jnp.arctanh,
@@ -326,4 +408,11 @@ _TWO: dict[tuple[str, int], Callable] = {  # by which operand is not known
     ("mul", 1): jnp.divide,
     ("div", 0): jnp.multiply,
     ("div", 1): lambda y, a: a / y,
+}
+_FROM_THE_LAST: dict[
+    str, tuple[float, Callable]
+] = {  # cumulative: (before the first, y, last -> x)
+    "cumsum": (0, jnp.subtract),
+    "cumprod": (1, jnp.divide),
+    "cumlogsumexp": (-np.inf, lambda y, last: y + jnp.log1p(-jnp.exp(last - y))),
 }

@@ -54,6 +54,10 @@ def twice_read(x):
     return lax.scan(step, x, jnp.array([1.1, 0.4]))[0]
 
 
+def decayed(one, other):
+    return one[0] * other[0], other[0] * one[1] + other[1]
+
+
 def in_rows(row):
     return lax.map(jnp.sinh, M @ row)
 
@@ -81,6 +85,14 @@ FLOWS = {
     "autoregressive, reverse": lambda x: autoregressive(x, reverse=True),
     "filter": filtered,
     "parts read twice": twice_read,
+    "while": lambda x: lax.fori_loop(0, jnp.int32(3), lambda i, x: coupling(x) / (i + 1), x),
+    "cumsum": lambda x: jnp.exp(jnp.cumsum(x)),
+    "cumprod, reverse": lambda x: lax.cumprod(x, reverse=True),
+    "cumlogsumexp of rows": lambda x: jnp.ravel(lax.cumlogsumexp(x.reshape(2, 2), axis=1)),
+    "sums by association": lambda x: lax.associative_scan(jnp.add, jnp.sinh(x)),
+    "a recurrence by association": lambda x: lax.associative_scan(decayed, (M.ravel(), x))[1],
+    "odd powers": lambda x: 1 / x**3,
+    "matrix of vmap": lambda x: jnp.ravel(jax.vmap(lambda row: M @ row)(x.reshape(2, 2))),
     "triangular": lambda x: jnp.stack([x[0], x[1] + x[0] ** 2, x[2] * jnp.exp(x[0] * x[1]), x[3]]),
     "where": lambda x: jnp.where(jnp.array([True, False, True, False]), jnp.exp(x), 2 * x),
 }
@@ -135,10 +147,8 @@ def test_a_rule_may_be_for_a_jitted_function():
         (lambda x: jnp.concatenate([x[:2], x[:2]]), "some of x is not in y"),
         (lambda x: jax.jit(lambda x: jnp.cos(x))(x) * 2, "`cos` is not inverted"),
         (lambda x: lax.fori_loop(0, 3, lambda i, x: x * x, x), "`mul` is not inverted"),
-        (
-            lambda x: lax.fori_loop(0, jnp.int32(3), lambda i, x: x * 2, x),
-            "`while` is not inverted",
-        ),
+        (lambda x: lax.while_loop(lambda x: x[0] < 3, lambda x: x * 2, x), "`while` is not"),
+        (lambda x: x**2, "`integer_pow` is not inverted|`square` is not inverted"),
         (lambda x: lax.cond(x[0] > 0, jnp.exp, jnp.sinh, x), "`cond` is not inverted"),
         (
             lambda x: lax.cond(M[0, 0] > 0, jnp.exp, lambda x: jnp.ones(4), x),
