@@ -163,11 +163,12 @@ def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
     if name == "dot_general" and len(ins) == 2 and _is_full(out):
         found = _product_back(eqn, open_[0], others[0], ins, out)
         return (found, outs) if found else None
-    if name in _FROM_THE_LAST and _is_full(out):
-        start, step = _FROM_THE_LAST[name]
-        others, back = [_rows_before(out.x, start, **eqn.params)], step
+    if name in kind("cumulative") and _is_full(out):
+        back = _TWO.get((name, 0))
+        start = {jnp.subtract: 0, jnp.divide: 1}.get(back, -np.inf)
+        others = [_rows_before(out.x, start, **eqn.params)]
     elif name == "integer_pow" and eqn.params["y"] % 2:
-        back = functools.partial(_root, eqn.params["y"])
+        back = functools.partial(_odd_root, eqn.params["y"])
     elif called:
         back = table[eqn.params["name"],]
     elif len(ins) == 2:
@@ -211,7 +212,7 @@ def _rows_before(y, start: float, *, axis: int, reverse: bool):
     return lax.pad(y, jnp.asarray(start, y.dtype), edge)
 
 
-def _root(n: int, y):
+def _odd_root(n: int, y):
     """x of x ** n, for an odd n."""
     return 1 / y if n == -1 else jnp.sign(y) * jnp.abs(y) ** (1 / n)
 
@@ -400,7 +401,12 @@ _ONE: dict[str, Callable] = {
     "tanh": jnp.arctanh,
     "atanh": jnp.tanh,
 }
-_TWO: dict[tuple[str, int], Callable] = {  # by which operand is not known
+_TWO: dict[
+    tuple[str, int], Callable
+] = {  # by which operand is not known; cumulative: the last row is
+    ("cumsum", 0): jnp.subtract,
+    ("cumprod", 0): jnp.divide,
+    ("cumlogsumexp", 0): lambda y, last: y + jnp.log1p(-jnp.exp(last - y)),
     **dict.fromkeys([(name, i) for name in ("add", "add_any") for i in (0, 1)], jnp.subtract),
     ("sub", 0): jnp.add,
     ("sub", 1): lambda y, a: a - y,
@@ -408,11 +414,4 @@ _TWO: dict[tuple[str, int], Callable] = {  # by which operand is not known
     ("mul", 1): jnp.divide,
     ("div", 0): jnp.multiply,
     ("div", 1): lambda y, a: a / y,
-}
-_FROM_THE_LAST: dict[
-    str, tuple[float, Callable]
-] = {  # cumulative: (before the first, y, last -> x)
-    "cumsum": (0, jnp.subtract),
-    "cumprod": (1, jnp.divide),
-    "cumlogsumexp": (-np.inf, lambda y, last: y + jnp.log1p(-jnp.exp(last - y))),
 }

@@ -240,6 +240,7 @@ sparse
   csr_fromdense csr_matmat csr_matvec csr_spmm csr_spmv csr_todense spsolve todense
 marker
   linear_loop
+  own_derivative: free
 """
 
 

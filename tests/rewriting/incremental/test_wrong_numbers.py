@@ -229,11 +229,58 @@ def gradients(f, x):
         lambda x: jax.nn.softmax(masked(x)) @ jnp.log(x),
         lambda x: jax.nn.softplus(jnp.cumsum(x, 0)),
         lambda x: lax.associative_scan(lambda a, b: a * b / (a + b), x),
+        lambda x: jnp.cumsum(jax.nn.relu(x - 1), 0) + jnp.maximum(x - 1, 0),
+        lambda x: lax.scan(lambda c, row: (rounded(c + row, 0.5),) * 2, x[0] * 0, x)[1],
+        lambda x: (
+            jax.nn.softmax(masked(jax.nn.relu(x))) @ jax.vmap(lambda row: rounded(row, 3.0))(x)
+        ),
+        lambda x: unlike(x) + jnp.sin(x) + x * 2,
     ],
 )
 def test_derivatives_through_steps(f):
-    ours, wanted = gradients(f, POSITIVE)
+    ours, wanted = gradients(
+        f, POSITIVE.at[3].set(1)
+    )  # where relu(x - 1) has a derivative of its own
     np.testing.assert_allclose(ours, wanted, 1e-4, 1e-4)
+
+
+@jax.custom_jvp
+def rounded(x, slope):
+    return jnp.round(x)
+
+
+@rounded.defjvp
+def through(xs, dots):
+    return rounded(*xs), dots[0] * xs[1] + dots[1] * xs[0]
+
+
+@jax.custom_jvp
+def unlike(x):
+    return x
+
+
+unlike.defjvp(lambda xs, dots: (unlike(*xs), 7 * jnp.sin(xs[0]) * dots[0]))
+
+
+@jax.custom_jvp
+def once(x):
+    return x
+
+
+once.defjvp(lambda xs, dots: (xs[0], 7 * dots[0]))  # its second derivative is another
+
+
+def test_derivatives_through_updates():
+    f = lambda x: rounded(jax.nn.relu(x), 2.0).sum(1) + unlike(x * x).sum(1)
+    init, update = incremental(f, change={0: (1, None)})
+    new = lambda block: update(init(X)[1], {0: (block, (2, 0))})[0] ** 2
+    whole = lambda block: f(X.at[2].set(block[0])) ** 2
+    for derivative in (
+        lambda f: jax.grad(lambda b: f(b).sum()),
+        lambda f: jax.hessian(lambda b: f(b).sum()),
+    ):
+        ours, wanted = (derivative(f)(jnp.arange(float(D))[None] / 2) for f in (new, whole))
+        np.testing.assert_allclose(ours, wanted, 1e-4, 1e-4)
 
 
 @jax.custom_vjp
@@ -241,6 +288,12 @@ def twice(x):
     return x * 2
 
 
+@jax.custom_jvp
+def of_rows(x):
+    return x * 2
+
+
+of_rows.defjvp(lambda xs, dots: (of_rows(*xs), dots[0].sum(1, keepdims=True) + 0 * xs[0]))
 twice.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 100,))
 
 
@@ -248,7 +301,8 @@ twice.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 100,))
     "f",
     [
         lambda x: jnp.cumsum(twice(x), 0),
-        lambda x: jnp.cumsum(jax.nn.relu(x), 0),
+        lambda x: jnp.cumsum(of_rows(x), 0),
+        lambda x: jnp.cumsum(once(x), 0),
         lambda x: jax.nn.softmax(jnp.where(TRIL, jnp.sqrt(x @ x.T), -jnp.inf)) @ x,
     ],
 )

@@ -57,7 +57,9 @@ ALL = None
 Entry = Along | Before | Group | Place | None
 Known = Callable[[int], Any]  # the constant that an operand is, or None
 
+DERIVED = "own_derivative"  # its first operand, whose derivative is told by the others
 ELEMENTWISE = kind("elementwise", "complex", "cast", "same") | {"name", "sharding_constraint"}
+ELEMENTWISE |= {DERIVED}
 CUMULATIVE = kind("cumulative")
 WINDOWS = kind("window") & has("sum", "extremum")
 SCATTERS = frozenset(name for name in kind("write") if name.startswith("scatter"))

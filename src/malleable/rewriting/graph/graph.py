@@ -61,8 +61,8 @@ class Graph:
     ['sin', 'add']
     """
 
-    def __init__(self, like: compat.Jaxpr, inline: Callable[[compat.Eqn], bool]):
-        self.like, self._inline = like, inline
+    def __init__(self, like: compat.Jaxpr, inline: Callable[[compat.Eqn], bool], body: Callable):
+        self.like, self._inline, self._body = like, inline, body
         self.avals: list = []
         self.maker: list[Node | None] = []
         self.inputs: list[int] = []
@@ -80,13 +80,15 @@ class Graph:
 
     @staticmethod
     def of(
-        jaxpr: compat.Jaxpr, inline: Callable[[compat.Eqn], bool] = compat.is_transparent
+        jaxpr: compat.Jaxpr,
+        inline: Callable[[compat.Eqn], bool] = compat.is_transparent,
+        body: Callable[[compat.Eqn], compat.Jaxpr] = lambda eqn: compat.bodies(eqn.params)[0],
     ) -> "Graph":
         """The graph of a program, with the calls that inline(eqn) tells substituted away.
 
-        By default those that say nothing but a name.
+        By default those that say nothing but a name. body(eqn): what is put in place of a call.
         """
-        graph = Graph(jaxpr, inline)
+        graph = Graph(jaxpr, inline, body)
         graph.inputs = [graph._value(v.aval, v) for v in jaxpr.jaxpr.invars]
         graph.outputs = graph._splice(jaxpr, graph.inputs)
         graph._pins = Counter(graph.outputs)
@@ -368,8 +370,7 @@ class Graph:
         def step(eqn, values):
             if self._inline(eqn):
                 whole = eqn if call is None else compat.within(eqn, call)
-                body = compat.bodies(eqn.params)[0]
-                outs = self._splice(body, values, create=create, call=whole, other=other)
+                outs = self._splice(self._body(eqn), values, create=create, call=whole, other=other)
             elif (branch := _usual(eqn)) is not None and self._inline is not never:
                 outs = self._splice(branch, values[1:], create=create, call=call, other=other)
             elif (number := self._number(eqn, values)) is not None:

@@ -20,18 +20,15 @@ from malleable.programs.types import bytes_of, type_text
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import prove
+from malleable.rewriting.incremental.derivatives import ODD, OWN, own_derivative, without_derivative
 from malleable.rewriting.incremental.forms import ends_first, leave_out_zeros, map_at_once, unrolled
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
 from malleable.rewriting.incremental.plan import (
-    ODD,
-    OWN,
     Plan,
     asked_for,
     cleared,
     opened,
-    own_derivative,
-    without_derivative,
 )
 from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros

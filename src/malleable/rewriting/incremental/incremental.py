@@ -25,14 +25,12 @@ from malleable.rewriting.boxes.blocks import identity_of
 from malleable.rewriting.boxes.dependence import Along, rel
 from malleable.rewriting.boxes.spans import Box, Span, Start, sizes_of, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.incremental.derivatives import OWN, own_derivative, without_derivative
 from malleable.rewriting.incremental.dirty import mark_dirty
 from malleable.rewriting.incremental.plan import (
-    OWN,
     Plan,
     asked_for,
     opened,
-    own_derivative,
-    without_derivative,
 )
 from malleable.rewriting.incremental.run import Run
 from malleable.signatures import P, R

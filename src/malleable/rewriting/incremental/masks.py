@@ -8,7 +8,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable.programs.primitives import has, kind
-from malleable.rewriting.boxes.dependence import ELEMENTWISE
+from malleable.rewriting.boxes.dependence import DERIVED, ELEMENTWISE
 from malleable.rewriting.graph.graph import Node
 from malleable.rewriting.incremental.plan import Plan, execute
 
@@ -73,6 +73,8 @@ LEVEL = has("levels", "extremum") | {"clamp", "select_n"}
 
 def masked(node: Node, kinds: Sequence[Beyond | None], name: str) -> Beyond | None:
     """What stands beyond in the result of a node, by what stands beyond in its operands."""
+    if name == DERIVED:
+        return kinds[0]
     sure = Beyond.KNOWN if SURE.issuperset(kinds) else None
     if not sure and name in PARTIAL:
         sure = Beyond.ODD if _holds_floats(node) else None

@@ -14,6 +14,7 @@ from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.dependence import ELEMENTWISE
 from malleable.rewriting.boxes.spans import Box, Span, whole
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.incremental.derivatives import HIDDEN, marked
 from malleable.rewriting.incremental.forms import clarify
 
 CHEAP = ELEMENTWISE | kind("dims") | {"iota", "slice"}  # rather made again in part than kept
@@ -256,15 +257,14 @@ def execute(node: Node, xs: Sequence) -> list:
 def opened(program: compat.Jaxpr) -> Graph:
     """The graph of a program with all calls in it opened; refuses side effects.
 
-    A call with a derivative of its own is opened as well: see `own_derivative`.
+    A call with a derivative of its own is opened as well: see `marked`, and `own_derivative`.
     """
 
     def inline(eqn: compat.Eqn) -> bool:
         calls = compat.Call | compat.CustomJvp | compat.CustomVjp
         return bool(compat.bodies(eqn.params)) and isinstance(compat.view(eqn), calls)
 
-    graph = Graph.of(program, inline)
-    return cleared(graph)
+    return cleared(Graph.of(program, inline, marked))
 
 
 def cleared(graph: Graph) -> Graph:
@@ -293,58 +293,6 @@ def _decide(graph: Graph, node: Node) -> bool:
         return False
     graph.take_branch(node, int(index))
     return True
-
-
-# those whose own derivative is that of their bodies, only better rounded
-SAME_DERIVATIVE = {"_softmax", "logaddexp", "_logsumexp", "logsumexp"}
-HIDDEN = "call_hi_primitive"  # a call of a body, and of a derivative, in an object
-
-
-def own_derivative(program: compat.Jaxpr) -> compat.Eqn | None:
-    """A call in a program with another derivative than that of its body, if there is one."""
-    for eqn in program.eqns:
-        if eqn.primitive.name == HIDDEN and not _is_of_jax(eqn):
-            return eqn
-        inside = compat.bodies(eqn.params)
-        if isinstance(compat.view(eqn), compat.CustomJvp | compat.CustomVjp):
-            names = {body.jaxpr.debug_info.func_name for body in inside}
-            if names.isdisjoint(SAME_DERIVATIVE):
-                return eqn
-        for body in inside:
-            if (found := own_derivative(body)) is not None:
-                return found
-    return None
-
-
-def _is_of_jax(eqn: compat.Eqn) -> bool:
-    return type(eqn.params["_prim"]).__module__.partition(".")[0] == "jax"
-
-
-def without_derivative(eqn: compat.Eqn | None, why: str, tree: Any) -> Any:
-    """The arrays of a pytree; their derivative is a TransformError, at the line of an equation."""
-    if eqn is None:
-        return tree
-
-    @jax.custom_jvp
-    def same(x):
-        return x
-
-    @same.defjvp
-    def refuse(xs, tangents):
-        raise TransformError(
-            f"a derivative is taken through steps or updates, but {why}",
-            where=compat.where(eqn),
-            hint="differentiate the function itself",
-        )
-
-    def marked(x):
-        return same(x) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else x
-
-    return jax.tree.map(marked, tree)
-
-
-OWN = "a call in it has a derivative of its own, of whole arrays only"
-ODD = "what stands where rows are not known yet may have none"
 
 
 class Seen(dict):
