@@ -168,13 +168,11 @@ def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
         start = {jnp.subtract: 0, jnp.divide: 1}.get(back, -np.inf)
         others = [_rows_before(out.x, start, **eqn.params)]
     elif name == "integer_pow" and eqn.params["y"] % 2:
-        back = functools.partial(_odd_root, eqn.params["y"])
-    elif called:
-        back = table[eqn.params["name"],]
-    elif len(ins) == 2:
+        back = lambda y, n=1 / eqn.params["y"]: jnp.sign(y) * jnp.abs(y) ** n  # noqa: E731
+    elif len(ins) == 2 and not called:
         return _of_two_back(eqn, open_, ins, outs)
     else:
-        back = table.get(name)
+        back = table[eqn.params["name"],] if called else table.get(name)
     return _entries_back(eqn, open_[0], back, others, True, ins, outs)
 
 
@@ -210,11 +208,6 @@ def _rows_before(y, start: float, *, axis: int, reverse: bool):
     edge = [(0, 0, 0)] * y.ndim
     edge[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
     return lax.pad(y, jnp.asarray(start, y.dtype), edge)
-
-
-def _odd_root(n: int, y):
-    """x of x ** n, for an odd n."""
-    return 1 / y if n == -1 else jnp.sign(y) * jnp.abs(y) ** (1 / n)
 
 
 def _entries_moved(eqn, ins, outs) -> tuple[list, list] | None:

@@ -189,3 +189,42 @@ def test_a_loop_that_looks_ahead_at_all_but_its_last_step_is_refused():
 def test_a_state_may_not_begin_with_later_rows(f):
     with pytest.raises(TransformError, match="not causal along the axis: "):
         as_scan(f, X)
+
+
+# ---------------------------------------------------------------- what is not chosen, and groups
+
+
+def chosen(v, lowest=0):
+    at = lambda t: jnp.where(t > lowest, jnp.tanh(v[t - 1] * 2) + v[t], 0)
+    return jax.vmap(at)(jnp.arange(T))
+
+
+def routed(v):
+    """Places in the buffers of two experts each, counted over tokens and choices in one."""
+    weights, experts = lax.top_k(v, 2)
+    hot = jax.nn.one_hot(experts, D)
+    places = jnp.cumsum(hot.reshape(2 * T, D), 0).reshape(T, 2, D)
+    return jnp.einsum("tkd,tk->td", hot * (places <= 4), weights)
+
+
+@pytest.mark.parametrize("f", [chosen, lambda v: chosen(v[:, 0]), routed])
+def test_rows_that_are_never_looked_at(f):
+    assert_right(f)
+
+
+@pytest.mark.parametrize("operation", [lax.cumsum, lax.cummax, lax.cumprod])
+def test_a_cumulative_operation_over_groups_of_each_row(operation):
+    assert_right(lambda v: operation(v.reshape(T * D), 0).reshape(T, D))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: chosen(v, lowest=-1),
+        lambda v: jnp.cumsum(v.T.reshape(-1)).reshape(D, T).T,
+        lambda v: lax.cumsum(v.reshape(-1), reverse=True).reshape(T, D),
+    ],
+)
+def test_later_rows_that_are_looked_at_are_refused(f):
+    with pytest.raises(TransformError, match="not causal"):
+        as_scan(f, X)

@@ -235,12 +235,23 @@ def gradients(f, x):
             jax.nn.softmax(masked(jax.nn.relu(x))) @ jax.vmap(lambda row: rounded(row, 3.0))(x)
         ),
         lambda x: unlike(x) + jnp.sin(x) + x * 2,
+        lambda x: lax.map(lambda row: jax.nn.relu(unlike(row)), x),
+        lambda x: jax.checkpoint(lambda x: jax.nn.relu(unlike(x)))(x),
     ],
 )
 def test_derivatives_through_steps(f):
     ours, wanted = gradients(
         f, POSITIVE.at[3].set(1)
     )  # where relu(x - 1) has a derivative of its own
+    np.testing.assert_allclose(ours, wanted, 1e-4, 1e-4)
+
+
+def test_derivatives_through_steps_of_merged_rows():
+    x = draw(3, T, D).at[:, 2].set(0)
+    f = lambda x: x + jax.nn.relu(jax.nn.relu(unlike(x.reshape(-1, D))) @ X[:D]).reshape(x.shape)
+    carry, step = as_scan(f, x, axis=1)
+    rows = lambda x: lax.scan(step, carry, jnp.moveaxis(x, 1, 0))[1]
+    ours, wanted = (jax.grad(lambda x, f=f: (f(x) ** 2).sum())(x) for f in (rows, f))
     np.testing.assert_allclose(ours, wanted, 1e-4, 1e-4)
 
 

@@ -24,12 +24,7 @@ from malleable.rewriting.incremental.derivatives import ODD, OWN, own_derivative
 from malleable.rewriting.incremental.forms import ends_first, leave_out_zeros, map_at_once, unrolled
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
-from malleable.rewriting.incremental.plan import (
-    Plan,
-    asked_for,
-    cleared,
-    opened,
-)
+from malleable.rewriting.incremental.plan import Plan, asked_for, cleared, opened
 from malleable.rewriting.incremental.recurrences import row_by_row
 from malleable.rewriting.incremental.run import Run, zeros
 from malleable.rewriting.incremental.times import WAYS, NotCausal, Rows, refuse

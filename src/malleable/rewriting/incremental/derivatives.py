@@ -1,7 +1,8 @@
 """Derivatives through steps and updates: those of calls that have one of their own, or an error."""
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax import numpy as jnp
@@ -29,19 +30,20 @@ class _Alias(compat.Primitive):
 
     def bind(self, *xs, rule):
         @jax.custom_jvp
-        def alias(x, *others):
+        def own_derivative(x, *others):
             return x
 
-        alias.defjvp(lambda xs, dots: (alias(*xs), rule(*xs[1:], *dots[1:])[0]))
-        return alias(*xs)
+        own_derivative.defjvp(lambda xs, dots: (own_derivative(*xs), rule(*xs[1:], *dots[1:])[0]))
+        return own_derivative(*xs)
 
 
 _ALIAS = _Alias(DERIVED)
 
 
-def _of_any_shape(program: Any) -> Callable | None:
+def _of_any_shape(program: compat.Jaxpr) -> Callable | None:
     """An elementwise program on numbers and arrays of one shape, on those of any; else None."""
-    shape = max((v.aval.shape for v in program.jaxpr.invars), key=len)
+    given: Any = program.jaxpr.invars
+    shape, filled = max((v.aval.shape for v in given), key=len), set()
 
     def step(eqn: compat.Eqn, xs: list) -> list:
         if inside := compat.bodies(eqn.params):
@@ -51,20 +53,20 @@ def _of_any_shape(program: Any) -> Callable | None:
         return compat.bind(eqn, jnp.broadcast_arrays(*xs))
 
     def is_one(eqn: Any) -> bool:
-        shapes = [v.aval.shape for v in (*eqn.invars, *eqn.outvars)]
-        if not {*shapes} <= {(), shape}:
+        ins: Any = [v for v in eqn.invars if isinstance(v, compat.Literal) or v not in filled]
+        if eqn.primitive.name == "broadcast_in_dim":
+            filled.update(eqn.outvars)
+            return all(v.aval.shape == () for v in ins)
+        if not {v.aval.shape for v in (*ins, *eqn.outvars)} <= {(), shape}:
             return False
         if inside := compat.bodies(eqn.params):
             return isinstance(compat.view(eqn), compat.Call) and all(map(is_one, inside[0].eqns))
-        filled = eqn.primitive.name == "broadcast_in_dim" and shapes[0] == ()
-        return filled or eqn.primitive.name in ELEMENTWISE - {DERIVED}
+        return eqn.primitive.name in ELEMENTWISE - {DERIVED}
 
     is_plain = all(jnp.shape(c) == () for c in program.consts)
-    return (
-        (lambda *xs: evaluate(program, xs, step))
-        if is_plain and all(map(is_one, program.eqns))
-        else None
-    )
+    if not is_plain or not all(map(is_one, program.eqns)):
+        return None
+    return lambda *xs: evaluate(program, xs, step)
 
 
 def _rule(eqn: compat.Eqn) -> Callable | None:
@@ -77,7 +79,7 @@ def _rule(eqn: compat.Eqn) -> Callable | None:
     n = len(types)
     pair = lambda *xs: [x for part in view.jvp(xs[:n], xs[n:]) for x in part]  # noqa: E731
     both = compat.trace(pair, *types, *types)
-    if not _calls_itself(eqn, both):
+    if not _is_alias(eqn) and not _calls_itself(eqn, both):
         return None
     rule = compat.dce(compat.trace(lambda *xs: evaluate(both, xs)[1:], *types, *types))
     return _of_any_shape(rule) if _of_any_shape(view.body) else None
@@ -96,10 +98,16 @@ def _calls_itself(eqn: compat.Eqn, rule: compat.Jaxpr) -> bool:
 def marked(eqn: compat.Eqn) -> compat.Jaxpr:
     """The body of a call, and if its derivative is one number by number, that."""
     (body, *_), rule = compat.bodies(eqn.params), _rule(eqn)
-    if rule is None:
+    if rule is None and not _is_alias(eqn):
         return body
+    rule = rule or functools.partial(_refuse, eqn, OWN)
     run = lambda *xs: [_ALIAS.put(*evaluate(body, xs), *xs, rule=rule)]  # noqa: E731
     return compat.trace(run, *(v.aval for v in eqn.invars))
+
+
+def _is_alias(eqn: compat.Eqn) -> bool:
+    """Whether it is one of ours, as a form that is looked through has made it."""
+    return compat.bodies(eqn.params)[0].jaxpr.debug_info.func_name == _ALIAS.name
 
 
 def _is_same(eqn: compat.Eqn) -> bool:
@@ -113,11 +121,9 @@ def own_derivative(program: compat.Jaxpr) -> compat.Eqn | None:
         if eqn.primitive.name == HIDDEN and not _is_of_jax(eqn):
             return eqn
         inside = compat.bodies(eqn.params)
-        if isinstance(compat.view(eqn), compat.CustomJvp | compat.CustomVjp):
-            if _rule(eqn) is not None:
-                continue
-            if not _is_same(eqn):
-                return eqn
+        custom = isinstance(compat.view(eqn), compat.CustomJvp | compat.CustomVjp)
+        if custom and not _is_same(eqn) and _rule(eqn) is None:
+            return eqn
         for body in inside:
             if (found := own_derivative(body)) is not None:
                 return found
@@ -139,16 +145,20 @@ def without_derivative(eqn: compat.Eqn | None, why: str, tree: Any) -> Any:
 
     @same.defjvp
     def refuse(xs, tangents):
-        raise TransformError(
-            f"a derivative is taken through steps or updates, but {why}",
-            where=compat.where(eqn),
-            hint="differentiate the function itself",
-        )
+        _refuse(eqn, why)
 
     def marked(x):
         return same(x) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else x
 
     return jax.tree.map(marked, tree)
+
+
+def _refuse(eqn: compat.Eqn, why: str, *_: Any) -> NoReturn:
+    raise TransformError(
+        f"a derivative is taken through steps or updates, but {why}",
+        where=compat.where(eqn),
+        hint="differentiate the function itself",
+    )
 
 
 OWN = "a call in it has a derivative of its own, of whole arrays only"

@@ -14,8 +14,15 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.programs.evaluate import evaluate, one_step
 from malleable.programs.primitives import kind
-from malleable.rewriting.boxes.blocks import compute
-from malleable.rewriting.boxes.dependence import Along, groups, rel, runs_bodies
+from malleable.rewriting.boxes.blocks import compute, identity_of
+from malleable.rewriting.boxes.dependence import (
+    ELEMENTWISE,
+    Along,
+    Before,
+    groups,
+    rel,
+    runs_bodies,
+)
 from malleable.rewriting.boxes.spans import Box, whole, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
 
@@ -321,6 +328,15 @@ def _choose(graph: Graph, node: Node, known: Callable) -> None:
         graph.replace({node.outs[0]: cases[int(first)]})
         return
     joins = [graph.maker[v] for v in cases]
+    looked_up = (
+        []
+        if c is None
+        else [_look_up_chosen(graph, v, c.astype(int) == k, known, {}) for k, v in enumerate(cases)]
+    )
+    if looked_up not in ([], cases):
+        new = graph.trace(lambda *xs: compat.bind(node.eqn, xs), [which, *looked_up], node)
+        graph.replace({node.outs[0]: new[0]})
+        return
     dims = {n.params["dimension"] for n in joins if n is not None and n.name == "concatenate"}
     if not dims or c is None or c.ndim != len(graph.avals[cases[0]].shape):
         return
@@ -338,6 +354,26 @@ def _choose(graph: Graph, node: Node, known: Callable) -> None:
         return [lax.concatenate([lax.slice_in_dim(xs[c[a]], a, b, axis=d) for a, b in runs], d)]
 
     graph.rewrite(node, joined, cases)
+
+
+def _look_up_chosen(graph: Graph, v: int, chosen: Any, known: Callable, seen: dict) -> int:
+    """A value in which, where it is not chosen, what is looked up at known places is the first."""
+    made: Any = graph.maker[v]
+    if made is None or v in seen:
+        return seen.get(v, v)
+    seen[v], ins, shape = v, list(made.ins), graph.avals[v].shape
+    chosen = np.broadcast_to(chosen, shape)
+    if made.name == "gather" and (places := known(ins[1])) is not None:
+        windows = tuple(made.params["dimension_numbers"].offset_dims)
+        is_used = np.asarray(chosen.any(windows))
+        ins[1] = graph.constant(np.where(is_used[..., None], places, 0).astype(places.dtype))
+    elif made.name in ELEMENTWISE | {"squeeze"}:
+        for k, u in enumerate(ins):
+            if math.prod(of := graph.avals[u].shape) == chosen.size:
+                ins[k] = _look_up_chosen(graph, u, chosen.reshape(of), known, seen)
+    if tuple(ins) != made.ins:
+        (seen[v],) = graph.trace(lambda *xs: compat.bind(made.eqn, xs), ins, made)
+    return seen[v]
 
 
 def _turn_around(graph: Graph, node: Node) -> None:
@@ -478,6 +514,17 @@ def _part_reshape(graph: Graph, node: Node, parted: dict) -> None:
         parted[y] = d, tuple(sizes), _with_shape(graph, node, x, shape)
 
 
+def _cumulative(node: Node, d: int, size: int, x: Any) -> Any:
+    """A cumulative operation over two dimensions in a row: in groups of the second, then on."""
+    run = lambda x, axis: compat.bind(  # noqa: E731
+        node.eqn.replace(params={**node.params, "axis": axis}), [x]
+    )[0]
+    ends = run(lax.slice_in_dim(run(x, d + 1), size - 1, size, axis=d + 1), d)
+    before = jnp.full_like(lax.slice_in_dim(ends, 0, 1, axis=d), identity_of(node.name, x.dtype))
+    before = lax.concatenate([before, lax.slice_in_dim(ends, 0, -1, axis=d)], d)
+    return lax.slice_in_dim(run(lax.concatenate([before, x], d + 1), d + 1), 1, None, axis=d + 1)
+
+
 def _with_shape(graph: Graph, node: Node, v: int, shape: Sequence[int]) -> int:
     return graph.trace(lambda x: lax.reshape(x, shape), [v], node)[0]
 
@@ -487,6 +534,10 @@ def _part_rows(graph: Graph, node: Node, parted: dict) -> None:
     tables = rel(node.eqn)
     ends = {(tables[k][parted[v][0]], parted[v][1]) for k, v in enumerate(node.ins) if v in parted}
     (entry, sizes), *others = ends
+    if isinstance(entry, Before) and len(sizes) == 2 and not node.params["reverse"]:
+        run = functools.partial(_cumulative, node, entry.dim, sizes[1])
+        (new,) = graph.trace(run, [parted[node.ins[0]][2]], node)
+        parted[node.outs[0]] = entry.dim, sizes, new
     if others or not isinstance(entry, Along) or entry != Along(entry.dim):
         return
     o, axes = entry.dim, []

@@ -27,11 +27,7 @@ from malleable.rewriting.boxes.spans import Box, Span, Start, sizes_of, whole_sp
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.incremental.derivatives import OWN, own_derivative, without_derivative
 from malleable.rewriting.incremental.dirty import mark_dirty
-from malleable.rewriting.incremental.plan import (
-    Plan,
-    asked_for,
-    opened,
-)
+from malleable.rewriting.incremental.plan import Plan, asked_for, opened
 from malleable.rewriting.incremental.run import Run
 from malleable.signatures import P, R
 
