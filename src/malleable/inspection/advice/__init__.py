@@ -68,11 +68,7 @@ TOPICS: list[Callable[[Trouble], Iterator[Advice]]] = [
 @contextlib.contextmanager
 def watch() -> Iterator[errors.Adviser]:
     """While open, what runs is looked at, and where transformations are called is remembered."""
-    with (
-        compat.whole_tracebacks(),
-        creation.recorded(),
-        running.observed(OBSERVERS) as block,
-    ):
+    with compat.whole_tracebacks(), creation.recorded(), running.observed(OBSERVERS) as block:
         yield lambda error: advise(error, block.failures)
 
 

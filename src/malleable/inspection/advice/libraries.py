@@ -156,10 +156,7 @@ _TABLE: tuple[tuple[str, Callable[[re.Match, Trouble, Step], Told]], ...] = (
     (r'(\w+) needs PRNG for "(\w+)"', _no_key),
     (r'update variable "(\w+)" in "(.*?)" because collection "(\w+)" is immutable', _immutable),
     (r"passed to an apply function should be a dictionary of collections", _collections),
-    (
-        r'access "(\w+)" from collection "(\w+)" in "(.*?)" but the collection is empty',
-        _empty,
-    ),
+    (r'access "(\w+)" from collection "(\w+)" in "(.*?)" but the collection is empty', _empty),
     (r"Submodule (\w+) must be defined in `setup\(\)`", _submodule),
     (r"not passing `params` when calling `update`", _no_params),
     (r"no `rngs` argument was provided to (\w+)", _no_rngs),

@@ -35,8 +35,7 @@ NATIVE = {
 
 # by type: the primitives that have none; all others do
 FOREIGN = {
-    np.dtype("uint32"): ORDERED
-    + " neg integer_pow cumsum cumprod dot_general reduce_prod abs sign",
+    np.dtype("uint32"): ORDERED + " neg integer_pow cumsum cumprod dot_general reduce_prod abs sign"
 }
 TOP = np.uint32(2**31)
 

@@ -148,9 +148,7 @@ def of_values(op, node, **_):
 
 
 @rule(
-    subtensor.Subtensor,
-    subtensor.AdvancedSubtensor,
-    getattr(subtensor, "AdvancedSubtensor1", None),
+    subtensor.Subtensor, subtensor.AdvancedSubtensor, getattr(subtensor, "AdvancedSubtensor1", None)
 )
 def read_items(op, node, **kwargs):
     take = theirs(op, node, **kwargs)

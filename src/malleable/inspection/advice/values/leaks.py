@@ -243,7 +243,4 @@ def _outlived(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     return _leak(found, trouble, last) if outlived(trouble) else None
 
 
-leaks = topic(
-    Diagnosis("", _leak, kind="UnexpectedTracerError"),
-    Diagnosis("", _outlived),
-)
+leaks = topic(Diagnosis("", _leak, kind="UnexpectedTracerError"), Diagnosis("", _outlived))
