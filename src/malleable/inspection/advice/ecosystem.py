@@ -15,14 +15,14 @@ import jax
 from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import creation, sources, tried
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, topic
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Unsure, sure, topic
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import leaves, of_type
 from malleable.inspection.advice.hint import Way
 
-Told = tuple[str, str | tuple[Way, ...], Place | None] | None
+Told = tuple[str, str | tuple[Way, ...]] | tuple[str, str | tuple[Way, ...], Place | None]
 
 
 def _within(trouble: Trouble, library: str) -> list[Step]:
@@ -54,18 +54,14 @@ def is_equinox(x: Any) -> bool:
 
 def _module(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """jax.jit and jax.grad of a function that takes a module, which holds functions, too."""
-    inner = trouble.within(*frames.GRAD, *frames.VMAP, *frames.JIT)
-    fun = inner.held.fun if inner is not None else None
-    args: tuple = (inner.held.args if inner is not None else None) or ()
-    held = [(n, x) for n, x in zip(sources.parameters(fun), args, strict=False)]
-    modules = [(name, x) for name, x in held if is_equinox(x)]
+    inner = sure(trouble.within(*frames.GRAD, *frames.VMAP, *frames.JIT))
+    fun, args = sure(inner.held.fun), inner.held.args or ()
+    held = zip(sources.parameters(fun), args, strict=False)
+    name, module = sure([(name, x) for name, x in held if is_equinox(x)])[0]
     made = creation.how(tuple(_FILTERED), fun)
-    if not modules or fun is None or inner is None:
-        return None
     usual = "grad" if inner.name in frames.GRAD else "vmap" if inner.name in frames.VMAP else "jit"
     kind = made.kind if made is not None else usual
     place = made.place if made is not None else creation.find(kind, fun, trouble)
-    name, module = modules[0]
     odd = next((p for p, x in leaves(module, name) if not hasattr(x, "dtype")), name)
     what = f"`{name}` is a module of Equinox, and `{odd}` in it is no array; jax.{kind} takes "
     what += f"arrays and trees of them (it is called at {here(step.place)})"
@@ -95,9 +91,7 @@ def _shaped(filtered: Callable, fun: Any, args: tuple) -> bool | None:
 def _channels(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """An image with its channels last."""
     layers = [s for s in _within(trouble, "equinox") if "weight" in dir(s.values.get("self"))]
-    if not layers:
-        return None
-    given, layer = layers[0].values.get("x"), layers[0].values["self"]
+    given, layer = sure(layers)[0].values.get("x"), layers[0].values["self"]
     shape, wanted = tuple(getattr(given, "shape", ()))[-layer.num_spatial_dims - 1 :], int(found[2])
     what = f"{type(layer).__name__} of Equinox takes one example with its channels first, "
     what += f"({wanted}, ...), and is given one of shape {shape}"
@@ -105,24 +99,28 @@ def _channels(found: re.Match, trouble: Trouble, step: Step) -> Told:
     if shape[-1:] == (wanted,):
         way = "move the channels to the front of each example: jnp.moveaxis(x, -1, 0); of a batch, "
         way += "before jax.vmap, jnp.moveaxis(x, -1, 1)"
-    return what, way, None
+    return what, way
 
 
 def _frozen(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """model.w = w."""
-    node = sources.statement(sources.expression(step.place))
-    if not isinstance(node, ast.Assign):
-        return None
-    target = node.targets[0]
-    if not isinstance(target, ast.Attribute) or not is_equinox(sources.value(target.value, step)):
-        return None
+    node, target = _stored(step)
+    sure(is_equinox(sources.value(target.value, step)))
     owner, value = text(target.value), ast.unparse(node.value)
     what = f"`{owner}` is a module of Equinox, which cannot be changed in place"
     new = f"{_alias('equinox', step)}.tree_at(lambda m: m.{target.attr}, {owner}, {value})"
     if isinstance(target.value, ast.Name) and owner != "self":
         new = f"{owner} = {new}"
-        return what, _ways(step, Rewrite(f"make a new one: {new}", node, new)), None
-    return what, f"make a new one: {new}, and return it", None
+        return what, _ways(step, Rewrite(f"make a new one: {new}", node, new))
+    return what, f"make a new one: {new}, and return it"
+
+
+def _stored(step: Step) -> tuple[ast.Assign, ast.Attribute]:
+    """The statement that sets an attribute, and its target."""
+    match node := sources.statement(sources.expression(step.place)):
+        case ast.Assign(targets=[ast.Attribute() as target, *_]):
+            return node, target
+    raise Unsure
 
 
 # ---------------------------------------------------------------- Optax
@@ -130,55 +128,48 @@ def _frozen(found: re.Match, trouble: Trouble, step: Step) -> Told:
 
 def _state(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """opt.init(model)."""
-    call = sources.call_at(step.place)
-    if call is None:
-        return None
-    given = next((n for n in call.args if is_equinox(sources.value(n, step))), None)
-    if given is None:
-        return None
+    call = sure(sources.call_at(step.place))
+    given = sure(next((n for n in call.args if is_equinox(sources.value(n, step))), None))
     eqx, name = _alias("equinox", step), text(given)
     new = f"{eqx}.filter({name}, {eqx}.is_inexact_array)"
     what = f"`{name}` is a module of Equinox, and holds what is no array; `{text(call.func)}` "
     what += "makes a state for arrays"
-    return what, _ways(step, Rewrite(f"pass its arrays only: {new}", given, new)), None
+    return what, _ways(step, Rewrite(f"pass its arrays only: {new}", given, new))
 
 
 def _labels(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """Labels that are not integers, or have one axis too many."""
-    call = sources.call_at(step.place)
-    inner = [s for s in _within(trouble, "optax") if {"logits", "labels"} <= set(s.values)]
-    if call is None or not inner or "integer" not in inner[0].name or len(call.args) < 2:
-        return None
-    logits, labels = inner[0].values["logits"], inner[0].values["labels"]
+    call = sure(sources.call_at(step.place))
+    inner = sure([s for s in _within(trouble, "optax") if {"logits", "labels"} <= set(s.values)])[0]
+    sure("integer" in inner.name and len(call.args) > 1)
+    logits, labels = inner.values["logits"], inner.values["labels"]
     name, given = text(call.func), call.args[1]
     what = f"`{text(given)}` is {of_type(labels)}; `{name}` takes whole numbers, one for each row "
     what += f"of `{text(call.args[0])}`, which is {of_type(logits)}"
     if "int" not in str(labels.dtype):
         new = f"{tried.closed(given)}.astype(jnp.int32)"
         soft = f"{name.removesuffix('_with_integer_labels')}, if each row holds probabilities"
-        return what, _ways(step, Rewrite(f"write {new}", given, new), soft), None
+        return what, _ways(step, Rewrite(f"write {new}", given, new), soft)
     if tuple(labels.shape) == (*logits.shape[:-1], 1):
         new = f"{tried.closed(given)}[..., 0]"
-        return what, _ways(step, Rewrite(f"write {new}", given, new)), None
-    return what, f"pass labels of shape {tuple(logits.shape[:-1])}", None
+        return what, _ways(step, Rewrite(f"write {new}", given, new))
+    return what, f"pass labels of shape {tuple(logits.shape[:-1])}"
 
 
 def _updates(found: re.Match, trouble: Trouble, step: Step) -> Told:
     """optax.apply_updates(params, optimizer.update(...))."""
-    call = sources.call_at(step.place)
-    inner = [s for s in _within(trouble, "optax") if s.name == "apply_updates"]
-    if call is None or not inner or len(call.args) < 2:
-        return None
-    params, updates = inner[0].values.get("params"), inner[0].values.get("updates", ())
+    call = sure(sources.call_at(step.place))
+    values = sure([s for s in _within(trouble, "optax") if s.name == "apply_updates"])[0].values
+    params, updates = values.get("params"), values.get("updates", ())
     pair = isinstance(updates, tuple) and not hasattr(updates, "_fields") and len(updates) == 2
-    if not pair or jax.tree.structure(updates[0]) != jax.tree.structure(params):
-        return None
+    sure(len(call.args) > 1 and pair)
+    sure(jax.tree.structure(updates[0]) == jax.tree.structure(params))
     name = text(call.args[1])
     what = f"`{name}` is a pair, (updates, state), as the update of an optimizer returns it; "
     what += f"`{text(call.func)}` takes the updates"
     new = f"{tried.closed(call.args[1])}[0]"
     way = Rewrite(f"pass {new}, and keep {name}[1], the new state", call.args[1], new)
-    return what, _ways(step, way), None
+    return what, _ways(step, way)
 
 
 # ---------------------------------------------------------------- Diffrax, NumPyro, Haiku, nnx
@@ -188,9 +179,8 @@ def _field(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """A vector field of another shape, or with other arguments."""
     inner = [s.values["self"] for s in _within(trouble, "diffrax") if "self" in s.values]
     fields = [f for f in (getattr(x, "vector_field", None) for x in inner) if f is not None]
-    fun = sources.users(fields[0]) if fields else None
-    if fun is None or sources.definition(fun) is None:
-        return None
+    fun = sources.users(sure(fields)[0])
+    sure(sources.definition(fun))
     name, place, ends = sources.name_of(fun), sources.where_defined(fun), sources.returns(fun)
     found = re.search(r"input type=(\S+) and requested type=(\S+)", trouble.text)
     if found is not None:
@@ -198,12 +188,10 @@ def _field(met: re.Match, trouble: Trouble, step: Step) -> Told:
         what += f"\n  it is solved at {here(step.place)}"
         way = "return the derivative of y, of the shape that y has"
         return what, way, ends[-1][1] if ends else place
-    given = re.search(rf"\b{re.escape(name)}\(\) takes (\d+) positional", trouble.text)
-    if given is not None:
-        what = f"Diffrax calls the vector field {name} with three arguments, (t, y, args), and it "
-        what += f"takes {given[1]}\n  it is solved at {here(step.place)}"
-        return what, f"let it take all three: {name}(t, y, args)", place
-    return None
+    given = sure(re.search(rf"\b{re.escape(name)}\(\) takes (\d+) positional", trouble.text))
+    what = f"Diffrax calls the vector field {name} with three arguments, (t, y, args), and it "
+    what += f"takes {given[1]}\n  it is solved at {here(step.place)}"
+    return what, f"let it take all three: {name}(t, y, args)", place
 
 
 def _site(met: re.Match, trouble: Trouble, step: Step) -> Told:
@@ -214,19 +202,18 @@ def _site(met: re.Match, trouble: Trouble, step: Step) -> Told:
         site = text(call.args[0]) if call is not None and call.args else "a site"
         what = f"numpyro.sample({site}, ...) draws, and there is no key to draw from"
         way = "give the model one: numpyro.handlers.seed(model, jax.random.key(0))(...); or pass "
-        return what, way + "the model to MCMC, SVI or Predictive, and the key to these", None
+        return what, way + "the model to MCMC, SVI or Predictive, and the key to these"
     sites = (s.values["site"] for s in inner if isinstance(s.values.get("site"), dict))
     found: dict[str, Any] = next(sites, {})
     plates = {p.name: p.size for p in found.get("cond_indep_stack", ())}
     value: Any = found.get("value")
-    if trouble.kind != "ValueError" or not plates or not hasattr(value, "shape"):
-        return None
+    sure(trouble.kind == "ValueError" and plates and hasattr(value, "shape"))
     sizes = ", ".join(f"{name!r} of size {size}" for name, size in plates.items())
     what = f"the value of the site {found['name']!r} is {of_type(value)}, within the plate {sizes}"
     if len(plates) == 1 and len(value.shape) == 1:
         size, name = value.shape[0], next(iter(plates))
-        return what, f"make the plate {name!r} of size {size}, or pass {plates[name]} values", None
-    return what, "let each plate have the size of its axis of the value", None
+        return what, f"make the plate {name!r} of size {size}, or pass {plates[name]} values"
+    return what, "let each plate have the size of its axis of the value"
 
 
 def _transformed(met: re.Match, trouble: Trouble, step: Step) -> Told:
@@ -235,19 +222,17 @@ def _transformed(met: re.Match, trouble: Trouble, step: Step) -> Told:
     if "must be initialized inside an `hk.transform`" in words:
         what = "modules of Haiku are made inside of a function that hk.transform is given"
         way = "write net = hk.transform(f), then params = net.init(key, x) and "
-        return what, f"{way}net.apply(params, key, x)", None
+        return what, f"{way}net.apply(params, key, x)"
     if "non-None PRNGKey" in words:
         what = "the function draws random numbers (hk.next_rng_key), and no key is passed"
-        return what, "pass one second: .apply(params, key, ...)", None
-    found = re.search(
-        r"'(\S+?)' with retrieved shape (\(.*?\)) does not match shape=\[(.*?)\]", words
+        return what, "pass one second: .apply(params, key, ...)"
+    mismatch = r"'(\S+?)' with retrieved shape (\(.*?\)) does not match shape=\[(.*?)\]"
+    name, has, needs = sure(re.search(mismatch, words)).groups()
+    what = (
+        f"the parameter {name!r} has shape {has}, and this module, for this input, needs ({needs})"
     )
-    if found is not None:
-        what = f"the parameter {found[1]!r} has shape {found[2]}, and this module, for this input, "
-        what += f"needs ({found[3]})"
-        way = "pass an input of the width that they were made for, or make new ones, .init(key, x)"
-        return what, way, None
-    return None
+    way = "pass an input of the width that they were made for, or make new ones, .init(key, x)"
+    return what, way
 
 
 # ---------------------------------------------------------------- what is left out of a call
@@ -263,78 +248,64 @@ def _lacking(met: re.Match, trouble: Trouble, step: Step) -> Told:
         what += f".{inner[-1].name} runs the module once, with what comes after the key"
         way = f"pass {argument} there as well: .{inner[-1].name}(key, ..., {argument}=...)"
         return what, way, caller.place if caller else None
-    call = sources.call_at(step.place)
-    if argument != "rngs" or "keyword" not in kind or call is None:
-        return None
+    call = sure(sources.call_at(step.place))
+    sure(argument == "rngs" and "keyword" in kind)
     given = ", ".join([*map(ast.unparse, [*call.args, *call.keywords]), "rngs=nnx.Rngs(0)"])
     new = f"{ast.unparse(call.func)}({given})"
     what = f"{name[0]} makes its parameters from random numbers, and has no key to draw them from"
-    return what, _ways(step, Rewrite(f"write {new}", call, new)), None
+    return what, _ways(step, Rewrite(f"write {new}", call, new))
 
 
 def _swapped(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """net.apply(out, x), where out, params = net.init_with_output(key, x)."""
-    call = sources.call_at(step.place)
-    if call is None or not call.args:
-        return None
-    given = sources.value(call.args[0], step)
-    if not hasattr(given, "dtype"):
-        return None
+    call = sure(sources.call_at(step.place))
+    given = sources.value(sure(call.args)[0], step)
+    sure(hasattr(given, "dtype"))
     what = f"`{text(call.args[0])}` is {of_type(given)}, and {text(call.func)} takes the variables "
     what += "of the module first, a dictionary of collections"
-    way = "pass what .init has returned; .init_with_output returns (output, variables)"
-    return what, way, None
+    return what, "pass what .init has returned; .init_with_output returns (output, variables)"
 
 
 def _replaced(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """state.params = params."""
-    node = sources.statement(sources.expression(step.place))
-    target = node.targets[0] if isinstance(node, ast.Assign) else None
-    if not isinstance(node, ast.Assign) or not isinstance(target, ast.Attribute):
-        return None
+    node, target = _stored(step)
     owner, value = sources.value(target.value, step), ast.unparse(node.value)
     name = text(target.value)
     what = f"`{name}` is a {type(owner).__name__}, a dataclass that cannot be changed in place"
     new = f"dataclasses.replace({name}, {target.attr}={value})"
     if callable(getattr(type(owner), "replace", None)):
         new = f"{name}.replace({target.attr}={value})"
-    if not dataclasses.is_dataclass(owner) or not isinstance(target.value, ast.Name):
-        return None
-    return what, f"make a new one: {name} = {new}", None
+    sure(dataclasses.is_dataclass(owner) and isinstance(target.value, ast.Name))
+    return what, f"make a new one: {name} = {new}"
 
 
 def _tokens(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """Floats where an embedding takes whole numbers."""
     layers = [s for s in _within(trouble, "flax") if type(s.values.get("self")).__name__ == "Embed"]
-    given = layers[0].values.get("inputs") if layers else None
-    if given is None:
-        return None
+    given = sure(layers)[0].values.get("inputs")
+    sure(given is not None)
     what = f"Embed looks up rows by whole numbers, and is given {of_type(given)}"
-    return what, "make its input a whole number: .astype(jnp.int32)", None
+    return what, "make its input a whole number: .astype(jnp.int32)"
 
 
 def _dropout(met: re.Match, trouble: Trouble, step: Step) -> Told:
-    call = sources.call_at(step.place)
-    if call is None:
-        return None
+    call = sure(sources.call_at(step.place))
     name, given = text(call.func), ", ".join(map(text, call.args))
     what = f"`{name}` draws random numbers, and is given no key"
     way = f"pass one: {name}({given}, key=key); or inference=True, or eqx.nn.inference_mode, where "
-    return what, f"{way}nothing is to be dropped", None
+    return what, f"{way}nothing is to be dropped"
 
 
 def _parameters(met: re.Match, trouble: Trouble, step: Step) -> Told:
     """dist.Normal(mu, scale) with parameters that do not broadcast."""
     inner = [s for s in _within(trouble, "numpyro") if s.name == "__init__"]
-    made = next((s for s in reversed(inner) if "self" in s.values), None)
-    names = getattr(type(made.values["self"]), "arg_constraints", ()) if made else ()
-    given = {n: made.values.get(n) for n in names} if made else {}
+    values = sure([s.values for s in inner if "self" in s.values])[-1]
+    made = type(values["self"])
+    given = {n: values.get(n) for n in getattr(made, "arg_constraints", ())}
     shown = [f"`{n}` is {of_type(x)}" for n, x in given.items() if x is not None]
-    if made is None or len(shown) < 2:
-        return None
-    what = f"the parameters of {type(made.values['self']).__name__} do not broadcast to one shape: "
-    way = "give them shapes that broadcast; independent variables belong into a plate"
-    return what + ", ".join(shown), way, None
+    sure(len(shown) > 1)
+    what = f"the parameters of {made.__name__} do not broadcast to one shape: {', '.join(shown)}"
+    return what, "give them shapes that broadcast; independent variables belong into a plate"
 
 
 ecosystem = topic(

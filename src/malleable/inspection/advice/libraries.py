@@ -2,14 +2,14 @@
 
 import ast
 import re
-from collections.abc import Callable
+from typing import Any
 
 from malleable.inspection.advice.evidence import sources
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, sure, topic
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 
-Told = tuple[str, str] | None
+Told = tuple[str, str]
 
 
 def _entry(trouble: Trouble) -> Step | None:
@@ -35,10 +35,8 @@ def _other_shape(found, trouble: Trouble, step: Step) -> Told:
     if shape and wanted[-1:] == got[-1:] and len(got) == len(wanted) > 1:
         what += f": the input of the layer has shape {shape}, and its parameters were made for "
         what += f"one whose last axis has size {got[-2]}, not {shape[-1]}"
-        return (
-            what,
-            f"pass an input of the width {got[-2]}, or make new parameters with .init(key, x)",
-        )
+        way = f"pass an input of the width {got[-2]}, or make new parameters with .init(key, x)"
+        return what, way
     return what, "make new parameters with .init(key, x), or use the module they were made with"
 
 
@@ -117,10 +115,8 @@ def _no_rngs(found, trouble: Trouble, step: Step) -> Told:
 
 
 def _rank(found, trouble: Trouble, step: Step) -> Told:
-    call, rank = sources.call_at(step.place), int(found[1])
+    call, rank = sure(sources.call_at(step.place)), int(found[1])
     shape = tuple(map(int, re.findall(r"\d+", found[2])))
-    if call is None:
-        return None
     what = f"`{text(call.func)}` takes an array with {rank} axes, and is given one of shape {shape}"
     if len(shape) == rank + 1:
         return what, f"map it over the leading axis: {_mapped(call)}"
@@ -133,20 +129,18 @@ def _mapped(call: ast.Call) -> str:
 
 def _batch(found, trouble: Trouble, step: Step) -> Told:
     """A batch is passed to a layer of Equinox, which takes one example."""
-    layer, call = trouble.foreign, sources.call_at(step.place)
-    if layer is None or call is None or "equinox" not in layer.place.file:
-        return None
+    layer, call = sure(trouble.foreign), sure(sources.call_at(step.place))
+    sure("equinox" in layer.place.file)
     x, weight = layer.values.get("x"), getattr(layer.values.get("self"), "weight", None)
     shape, size = (tuple(getattr(one, "shape", ())) for one in (x, weight))
-    if len(shape) != 2 or len(size) != 2 or shape[-1] != size[-1]:
-        return None
+    sure((len(shape), len(size)) == (2, 2) and shape[-1] == size[-1])
     what = f"a layer of Equinox takes one example, of shape ({size[-1]},), and is given many: "
     return what + f"an array of shape {shape}", f"map it over the leading axis: {_mapped(call)}"
 
 
 _OF_ENTRY = {_empty, _other_shape, _no_parameter, _no_key, _immutable, _collections}
 
-_TABLE: tuple[tuple[str, Callable[[re.Match, Trouble, Step], Told]], ...] = (
+_TABLE: tuple[tuple[str, Probe], ...] = (
     (
         r'For parameter "(\w+)" in "(.*?)", the given initializer is expected to generate shape '
         r"(\(.*?\)), but the existing parameter it received has shape (\(.*?\))",
@@ -164,15 +158,16 @@ _TABLE: tuple[tuple[str, Callable[[re.Match, Trouble, Step], Told]], ...] = (
 )
 
 
-def _refused(probe: Callable[[re.Match, Trouble, Step], Told]) -> Probe:
+def _refused(probe: Any) -> Probe:
     """A probe of what a library refuses; for Flax, at the line that gives it the parameters."""
 
-    def probed(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
-        told = probe(found, trouble, step) if trouble.foreign is not None else None
-        entry = _entry(trouble) if told and probe in _OF_ENTRY else None
-        if told is None or entry is None or entry is step:
-            return told and Said(*told)
-        return Said(f"{told[0]}\n  in the layer of {here(step.place)}", told[1], entry.place)
+    def probed(found: re.Match, trouble: Trouble, step: Step) -> Said:
+        sure(trouble.foreign)
+        what, way = probe(found, trouble, step)
+        entry = _entry(trouble) if probe in _OF_ENTRY else None
+        if entry is None or entry is step:
+            return Said(what, way)
+        return Said(f"{what}\n  in the layer of {here(step.place)}", way, entry.place)
 
     return probed
 

@@ -5,11 +5,24 @@ it, and what is said then; the first that has something to say is heard.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from malleable.compat import Place
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.hint import Advice, Way
+
+T = TypeVar("T")
+
+
+class Unsure(Exception):
+    """What a sentence would speak of is not known: nothing is said."""
+
+
+def sure(x: T | None) -> T:
+    """What a sentence needs to be there, or to be so: no array; Unsure where it is not."""
+    if not x:
+        raise Unsure
+    return x
 
 
 class Said(NamedTuple):
@@ -32,7 +45,7 @@ class Diagnosis:
     match, kind: patterns; frame: functions of JAX, one of which the error came through; library:
     a package in whose files it is raised, or on the way. probe
     gives what is said, or the values for the templates what and hint, beside the groups of match,
-    _1 and so on, and `at`; None where it is not sure.
+    _1 and so on, and `at`; None, or Unsure raised, where it is not sure.
     """
 
     match: str
@@ -54,7 +67,10 @@ class Diagnosis:
             return None
         if self.frame and not trouble.within(*self.frame):
             return None
-        told: Any = self.probe(found, trouble, step)
+        try:
+            told: Any = self.probe(found, trouble, step)
+        except Unsure:
+            return None
         if isinstance(told, dict):
             values = {f"_{i}": group for i, group in enumerate(found.groups(), 1)} | told
             return Said(self.what.format(**values), self.hint.format(**values), told.get("at"))

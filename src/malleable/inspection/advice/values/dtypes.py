@@ -3,38 +3,31 @@
 import ast
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import sources
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Unsure, sure, topic
 from malleable.inspection.advice.evidence.operands import Operand, operands
 from malleable.inspection.advice.evidence.sources import MISSING, text
-from malleable.inspection.advice.evidence.trouble import Trouble, here
+from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.evidence.wording import kind, of_type, shape_of
-from malleable.inspection.advice.hint import Advice
+
+Told = tuple[str, str]
 
 
-def dtypes(trouble: Trouble) -> Iterator[Advice]:
-    """An operation on a value of the wrong kind."""
-    step = trouble.last
-    if (
-        step is None
-        or trouble.foreign is not None
-        or (trouble.callee is not None and trouble.callee.name in frames.TREE_MAP)
-    ):
-        return
-    for pattern, say in _TABLE:
-        found = re.search(pattern, trouble.text, re.S)
-        if found is None:
-            continue
-        node, known = operands(trouble, deep=True)
-        advice = say(found, node, known)
-        if advice is not None:
-            yield Advice(advice[0], here(step.place), advice[1], 3)
-            return
+def _operation(say: Callable[..., Told]) -> Probe:
+    """A probe of what goes into the operation that fails, in the user's own line."""
+
+    def probed(found: re.Match, trouble: Trouble, step: Step) -> Told:
+        callee = trouble.callee
+        sure(not trouble.foreign and not (callee and callee.name in frames.TREE_MAP))
+        return say(found, *operands(trouble, deep=True))
+
+    return probed
 
 
 def _arrays(known: list[Operand]) -> list[Operand]:
@@ -45,7 +38,7 @@ def _shown(known: list[Operand]) -> str:
     return ", ".join(f"`{one.name}` is {of_type(one.value)}" for one in known)
 
 
-def _immutable(found, node, known) -> tuple[str, str] | None:
+def _immutable(found, node, known) -> Told:
     statement = sources.statement(node)
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=array, slice=index)], value=value):
@@ -58,24 +51,21 @@ def _immutable(found, node, known) -> tuple[str, str] | None:
         case ast.Delete():
             return "arrays of JAX cannot lose elements in place", "use jnp.delete(x, i)"
         case _:
-            return None
+            raise Unsure
     name, at = text(array), text(index).strip("()")
     what = f"`{name}` is an array of JAX, and those cannot be changed in place"
     return what, f"write {name} = {name}.at[{at}].{method}({text(value)})"
 
 
-def _no_at(found, node, known) -> tuple[str, str] | None:
-    attribute = _attribute(node, "at")
-    if attribute is None:
-        return None
-    name = text(attribute.value)
+def _no_at(found, node, known) -> Told:
+    name = text(_attribute(node, "at").value)
     what = f"`{name}` is a NumPy array (numpy.ndarray), which has no .at; arrays of JAX have"
     return what, f"write jnp.asarray({name}).at[...], or make {name} with jax.numpy"
 
 
-def _attribute(node: ast.AST, name: str) -> ast.Attribute | None:
+def _attribute(node: ast.AST, name: str) -> ast.Attribute:
     inside = [*ast.walk(node), *sources.parents(node)]
-    return next((n for n in inside if isinstance(n, ast.Attribute) and n.attr == name), None)
+    return sure([n for n in inside if isinstance(n, ast.Attribute) and n.attr == name])[0]
 
 
 _METHODS = {"append": "jnp.append(x, y), or collect in a list and jnp.stack it"}
@@ -85,27 +75,20 @@ _METHODS |= {"permute": "jnp.transpose(x, axes)", "unsqueeze": "jnp.expand_dims(
 _METHODS |= {"fill": "jnp.full_like(x, value)", "sort_": "jnp.sort(x)", "clone": "x.copy()"}
 
 
-def _no_attribute(found, node, known) -> tuple[str, str] | None:
-    attribute = _attribute(node, found[1])
-    if attribute is None:
-        return None
-    name = text(attribute.value)
+def _no_attribute(found, node, known) -> Told:
+    name = text(_attribute(node, found[1]).value)
     what = f"`{name}` is an array of JAX, which has no .{found[1]}"
     return what, f"write {_METHODS[found[1]]}" if found[1] in _METHODS else "look in jax.numpy"
 
 
-def _ragged(found, node, known) -> tuple[str, str] | None:
+def _ragged(found, node, known) -> Told:
     call = next((n for n in (node, *sources.parents(node)) if isinstance(n, ast.Call)), None)
-    for one in known:
-        if isinstance(one.value, list | tuple):
-            uneven = _uneven(one.value, one.name)
-            if uneven is not None:
-                path, sizes = uneven
-                what = f"the rows of `{path}` are not equally long: {', '.join(map(str, sizes))}"
-                name = text(call.func) if call is not None else "jnp.array"
-                way = f"pad them to the same length before {name}, e.g. row + [0.0] * ({max(sizes)}"
-                return what, f"{way} - len(row)); or keep a list of arrays"
-    return None
+    lists = [one for one in known if isinstance(one.value, list | tuple)]
+    path, sizes = sure(next(filter(None, (_uneven(one.value, one.name) for one in lists)), None))
+    what = f"the rows of `{path}` are not equally long: {', '.join(map(str, sizes))}"
+    name = text(call.func) if call is not None else "jnp.array"
+    way = f"pad them to the same length before {name}, e.g. row + [0.0] * ({max(sizes)}"
+    return what, f"{way} - len(row)); or keep a list of arrays"
 
 
 def _uneven(rows: Any, path: str) -> tuple[str, list[int]] | None:
@@ -118,11 +101,9 @@ def _uneven(rows: Any, path: str) -> tuple[str, list[int]] | None:
     return None
 
 
-def _unsupported(found, node, known) -> tuple[str, str] | None:
+def _unsupported(found, node, known) -> Told:
     odd = [one for one in known if not hasattr(one.value, "dtype") and not _number(one.value)]
-    if not odd:
-        return None
-    one = odd[0]
+    one = sure(odd)[0]
     others = [other for other in known if other is not one and hasattr(other.value, "dtype")]
     what = f"`{one.name}` is {kind(one.value)}"
     what += f" and {_shown(others[:1])}" if others else ""
@@ -147,14 +128,12 @@ def _number(x: Any) -> bool:
     return x is MISSING or isinstance(x, bool | int | float | complex | np.generic)
 
 
-def _same(found, node, known) -> tuple[str, str] | None:
+def _same(found, node, known) -> Told:
     arrays = _arrays(known)
     types = {str(one.value.dtype) for one in arrays}
-    if len(types) < 2:
-        return None
-    to = max(
-        types, key=lambda t: ("biufc".find(np.dtype(t).kind), t) if "key" not in t else (-1, t)
-    )
+    sure(len(types) > 1)
+    widest = lambda t: (-1 if "key" in t else "biufc".find(np.dtype(t).kind), t)  # noqa: E731
+    to = max(types, key=widest)
     odd = next(one for one in arrays if str(one.value.dtype) != to)
     name = text(node.func) if isinstance(node, ast.Call) else "this operation"
     what = f"{name} takes arrays of one dtype only: {_shown(arrays)}"
@@ -163,12 +142,10 @@ def _same(found, node, known) -> tuple[str, str] | None:
     return what, way if strict else f"{way}; functions of jax.numpy convert by themselves"
 
 
-def _accepts(found, node, known) -> tuple[str, str] | None:
+def _accepts(found, node, known) -> Told:
     dtype, accepted = found[1], found[2]
     arrays = [one for one in _arrays(known) if str(one.value.dtype) == dtype] or _arrays(known)
-    if not arrays:
-        return None
-    one = arrays[0]
+    one = sure(arrays)[0]
     only = accepted.strip(" .")
     what = f"`{one.name}` is {of_type(one.value)}, and this operation takes {only} only"
     if "float" in accepted:
@@ -179,15 +156,13 @@ def _accepts(found, node, known) -> tuple[str, str] | None:
     return what, f"write ({one.name}).astype(jnp.int32)"
 
 
-def _indexer(found, node, known) -> tuple[str, str] | None:
+def _indexer(found, node, known) -> Told:
     item = next((n for n in (node, *sources.parents(node)) if isinstance(n, ast.Subscript)), None)
     floats = [one for one in known if str(getattr(one.value, "dtype", "")).startswith("float")]
     floats += [one for one in known if isinstance(one.value, float)]
     inside = {text(n) for n in ast.walk(item.slice)} if item is not None else set()
     chosen = [one for one in floats if one.name in inside] or floats[-1:]
-    if not chosen:
-        return None
-    one = chosen[0]
+    one = sure(chosen)[0]
     array = text(item.value) if item is not None else "the array"
     what = f"`{one.name}`, used as an index of `{array}`, is {of_type(one.value)}; an index is a "
     what += "whole number or a truth value"
@@ -195,47 +170,37 @@ def _indexer(found, node, known) -> tuple[str, str] | None:
     return what, f"write {array}[{cast}]"
 
 
-def _integers(found, node, known) -> tuple[str, str] | None:
+def _integers(found, node, known) -> Told:
     floats = [one for one in _arrays(known) if one.value.dtype.kind == "f"]
     inside = [one for one in floats if re.search("ind|idx|pos|perm", one.name)] or floats[-1:]
-    if not inside:
-        return None
-    one = inside[0]
+    one = sure(inside)[0]
     name = text(node.func) if isinstance(node, ast.Call) else "this"
     what = f"`{one.name}` is {of_type(one.value)}, and {name} takes whole numbers for indices"
     return what, f"write {one.name}.astype(jnp.int32)"
 
 
-def _unpacked(found, node, known) -> tuple[str, str] | None:
+def _unpacked(found, node, known) -> Told:
     statement = sources.statement(node)
     arrays = [one for one in _arrays(known) if one.shape]
-    if not isinstance(statement, ast.Assign) or not arrays:
-        return None
-    targets = statement.targets[0]
+    one, targets = sure(arrays)[0], sure(getattr(statement, "targets", None))[0]
     count = len(targets.elts) if isinstance(targets, ast.Tuple) else "?"
-    one = arrays[0]
     what = f"`{one.name}` is one array of shape {one.shape}, not a tuple: it is unpacked row by "
     what += f"row, {one.shape[0]} rows into {count} names"
     return what, f"pass a tuple of {count}, or index it: {one.name}[0]"
 
 
-def _text(found, node, known) -> tuple[str, str] | None:
+def _text(found, node, known) -> Told:
+    arrays = [one for one in known if isinstance(one.value, np.ndarray)]
     odd = [one for one in known if isinstance(one.value, str)]
-    odd += [
-        one for one in known if isinstance(one.value, np.ndarray) and one.value.dtype.kind in "UO"
-    ]
-    if not odd:
-        return None
-    what = f"`{odd[0].name}` is {kind(odd[0].value)} (a str): arrays of JAX hold numbers only"
+    one = sure(odd + [one for one in arrays if one.value.dtype.kind in "UO"])[0]
+    what = f"`{one.name}` is {kind(one.value)} (a str): arrays of JAX hold numbers only"
     return what, "keep text outside of arrays, or number it: an index into a list of names"
 
 
-def _not_array(found, node, known) -> tuple[str, str] | None:
+def _not_array(found, node, known) -> Told:
     odd = [one for one in known if isinstance(one.value, list | tuple | dict | str | None)]
     odd = [one for one in odd if one.value is not MISSING]
-    if not odd:
-        return None
-    one = odd[0]
+    one = sure(odd)[0]
     name = text(node.func) if isinstance(node, ast.Call) else "this"
     what = f"`{one.name}` is {kind(one.value)}; {name} takes arrays"
     if isinstance(one.value, list | tuple):
@@ -243,7 +208,7 @@ def _not_array(found, node, known) -> tuple[str, str] | None:
     return what, "pass an array"
 
 
-def _whole(found, node, known) -> tuple[str, str] | None:
+def _whole(found, node, known) -> Told:
     floats = [one for one in known if isinstance(one.value, float)]
     name = floats[0].name if floats else None
     shown = f"`{name}` is {of_type(floats[0].value)}" if floats else f"it is {found[1]}"
@@ -251,7 +216,7 @@ def _whole(found, node, known) -> tuple[str, str] | None:
     return what, f"write int({name}), or divide with //" if name else "write int(...), or use //"
 
 
-def _no_dtype(found, node, known) -> tuple[str, str] | None:
+def _no_dtype(found, node, known) -> Told:
     near = difflib.get_close_matches(found[1], _NAMES, 1, 0.5)
     what = f"there is no dtype called {found[1]!r}"
     return what, f"write {near[0]!r}, or jnp.{near[0]}" if near else "write jnp.float32, say"
@@ -262,10 +227,7 @@ _NAMES += ["float16", "float32", "float64", "bool", "bfloat16", "complex64"]
 
 _TABLE = (
     (r"data type '(\w+)' not understood", _no_dtype),
-    (
-        r"arrays are immutable and do not support in-place item|object does not support item ass",
-        _immutable,
-    ),
+    (r"arrays are immutable and do not support in-place|not support item ass", _immutable),
     (r"'numpy\.ndarray' object has no attribute 'at'", _no_at),
     (r"(?:Tracer|ArrayImpl)' object has no attribute '(\w+)'", _no_attribute),
     (r"(?:Tracer|ArrayImpl|Array) has no attribute '?(\w+)'?", _no_attribute),
@@ -274,15 +236,11 @@ _TABLE = (
     (r"arguments to have the same dtypes|no available implicit dtype promotion", _same),
     (r"does not accept dtype (\w+).*?Accepted dtypes.*?subtypes of ([^.]*)", _accepts),
     (r"Indexer must have integer or boolean type|slice indices must be integers", _indexer),
-    (
-        r"indices must be of integer type|must have an integer dtype|indices must have (?:an )?int",
-        _integers,
-    ),
+    (r"must be of integer type|must have an integer dtype|indices must have (an )?int", _integers),
     (r"values to unpack", _unpacked),
     (r"with dtype <U|Only arrays of numeric types", _text),
     (r"requires ndarray or scalar arguments|Cannot interpret value of type", _not_array),
-    (
-        r"Shapes must be 1D sequences of concrete values of integer type, got (\(?[\d., ]+\)?)",
-        _whole,
-    ),
+    (r"Shapes must be 1D sequences of concrete values .*, got (\(?[\d., ]+\)?)", _whole),
 )
+
+dtypes = topic(*(Diagnosis(f"(?s){said}", _operation(say)) for said, say in _TABLE))
