@@ -132,8 +132,8 @@ def _batch(found, trouble: Trouble, step: Step) -> Told:
     layer, call = sure(trouble.foreign), sure(sources.call_at(step.place))
     sure("equinox" in layer.place.file)
     x, weight = layer.values.get("x"), getattr(layer.values.get("self"), "weight", None)
-    shape, size = (tuple(getattr(one, "shape", ())) for one in (x, weight))
-    sure((len(shape), len(size)) == (2, 2) and shape[-1] == size[-1])
+    shape, size = (tuple(map(int, getattr(one, "shape", ()))) for one in (x, weight))
+    sure(len(shape) == len(size) == 2 and shape[-1] == size[-1])
     what = f"a layer of Equinox takes one example, of shape ({size[-1]},), and is given many: "
     return what + f"an array of shape {shape}", f"map it over the leading axis: {_mapped(call)}"
 

@@ -5,7 +5,7 @@ it, and what is said then; the first that has something to say is heard.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from malleable.compat import Place
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
@@ -18,7 +18,7 @@ class Unsure(Exception):
     """What a sentence would speak of is not known: nothing is said."""
 
 
-def sure(x: T | None) -> T:
+def sure(x: T | Literal[False] | None) -> T:
     """What a sentence needs to be there, or to be so: no array; Unsure where it is not."""
     if not x:
         raise Unsure

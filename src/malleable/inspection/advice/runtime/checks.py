@@ -6,7 +6,7 @@ import re
 from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import syntax
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.watching import indices
 
@@ -28,10 +28,9 @@ def unchecked(found: re.Match, trouble: Trouble, last: Step) -> dict | None:
 
 def checkified(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """A check that failed."""
-    step, module = raised_from(trouble), type(trouble.error.__cause__).__module__
-    if step is None or not module.endswith("checkify"):
-        return None
-    kind, text = type(trouble.error.__cause__).__name__, trouble.text.strip().rstrip(".")
+    step, made = sure(raised_from(trouble)), type(trouble.error.__cause__)
+    sure(made.__module__.endswith("checkify"))
+    kind, text = made.__name__, trouble.text.strip().rstrip(".")
     node = failing(step.place, text)
     shown = f"`{syntax.text_of(node)}`" if node is not None else "this line"
     used = ", ".join(f"`{n}`" for n in dict.fromkeys(names(node)))
@@ -87,8 +86,7 @@ def overflow(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     if not limits:
         return what, f"use a wider dtype, or a value within {dtype}"
     hint = "turn on 64-bit types at the start, jax.config.update('jax_enable_x64', True); or write "
-    hint += "it "
-    return what, f"{hint}as a float ({value}.0); or, below 2**32, as jnp.uint32({value})"
+    return what, f"{hint}it as a float ({value}.0); or, below 2**32, as jnp.uint32({value})"
 
 
 CHECKS = (

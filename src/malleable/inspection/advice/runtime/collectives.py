@@ -5,7 +5,7 @@ import re
 
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import syntax
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.mapped import mappings
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
 
@@ -18,12 +18,10 @@ _ASKING = ("axis_index", "axis_size", "pcast", "all_gather")
 
 def unbound_axis(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """A collective over an axis that nothing around it names."""
-    axis = found[1] if found[0] else _unsaid(trouble)
-    if not axis:
-        return None
+    axis = found[1] if found[0] else _unsaid(trouble, step)
     calls = syntax.calls_on(step.place, *_COLLECTIVES)
-    call = next((c for c in calls if any(_is_text(n, axis) for n in ast.walk(c))), None)
-    call = call or (calls[0] if calls else None)
+    says = lambda c: axis in (getattr(n, "value", None) for n in ast.walk(c))  # noqa: E731
+    call = next((c for c in (*filter(says, calls), *calls)), None)
     name = syntax.called(call) if call else "a collective"
     written = f"`{syntax.text_of(call)}`" if call else f"`{name}`"
     maps = list(mappings(trouble))
@@ -55,35 +53,26 @@ def unbound_axis(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     return Said(what, hint, place, instead=instead if found[0] else "")
 
 
-def _unsaid(trouble: Trouble) -> str:
+def _unsaid(trouble: Trouble, step: Step) -> str:
     """The axis that a shard_map does not have, where JAX only asserts that it has it."""
-    step, callee = trouble.last, trouble.callee
-    if step is None or callee is None:
-        return ""
+    callee = sure(trouble.callee)
     calls = syntax.calls_on(step.place, *_COLLECTIVES)
-    maps = list(mappings(trouble))
-    known = {m.axis for m in maps}
-    if len(calls) != 1 or callee.name != syntax.called(calls[0]) or not known - {""}:
-        return ""
+    known = {m.axis for m in mappings(trouble)}
+    sure([syntax.called(call) for call in calls] == [callee.name] and known - {""})
     at = 0 if callee.name in ("axis_index", "axis_size") else 1
-    axis = syntax.argument(calls[0], at, "axis_name")
-    axis = axis.value if isinstance(axis, ast.Constant) else None
-    return axis if isinstance(axis, str) and axis not in known else ""
-
-
-def _is_text(node: ast.AST, text: str) -> bool:
-    return isinstance(node, ast.Constant) and node.value == text
+    axis = getattr(syntax.argument(calls[0], at, "axis_name"), "value", None)
+    return sure(isinstance(axis, str) and axis not in known and axis)
 
 
 def permutation(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
     """ppermute with a device that sends or receives twice."""
     pairs = re.findall(r"\((\d+), (\d+)\)", trouble.text)
+    shown = ", ".join(f"({a}, {b})" for a, b in pairs)
     for side, i in (("receives", 1), ("sends", 0)):
         seen = [pair[i] for pair in pairs]
-        twice = next((n for n in seen if seen.count(n) > 1), None)
-        if twice is not None:
-            shown = ", ".join(f"({a}, {b})" for a, b in pairs)
-            return {"twice": twice, "side": side, "shown": shown}
+        for n in seen:
+            if seen.count(n) > 1:
+                return {"twice": n, "side": side, "shown": shown}
     return None
 
 

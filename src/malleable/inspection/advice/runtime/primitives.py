@@ -93,9 +93,7 @@ def primitive_named(step: Step, text: str) -> str:
 
 def held_by(step: Step | None, name: str) -> str:
     """A variable in sight of a frame that holds a primitive of some name."""
-    if step is None:
-        return ""
-    for scope in (step.values, step.frame.f_globals):
+    for scope in (step.values, step.frame.f_globals) if step else ():
         for variable, value in list(scope.items()):
             if isinstance(value, compat.Primitive) and value.name == name:
                 return variable

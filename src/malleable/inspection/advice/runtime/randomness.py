@@ -10,7 +10,7 @@ import numpy as np
 from malleable import compat
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import sources, syntax, tried
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.hint import Advice, Way
@@ -29,19 +29,15 @@ def reused_keys(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
         for first, second in keys.clashes(own):
             return _said(keys.inside(first, second))
     place = step.place
-    name = keys.asked(place)
-    block = running.block()
-    before = None
-    if block:
-        used = block.find(keys.Keys).used.values()
-        at = [u.place for u in used if name and holds(step, name, u.key)]
-        before = next((p for p in at if p != place), None)
-    if before is not None:
-        return _said(keys.twice(name, before, place))
+    name, block = sure(keys.asked(place)), running.block()
+    used = block.find(keys.Keys).used.values() if block else ()
+    for use in used:
+        if use.place != place and holds(step, name, use.key):
+            return _said(keys.twice(name, use.place, place))
     what = f"`{name}` has been used before: drawing from it again gives numbers that depend"
     hint = f"`{name}, sub = jax.random.split({name})` before each use, and use `sub`; or "
     hint += f"jax.random.fold_in({name}, n) with another n each time"
-    return Said(what, hint, place, 2.5) if name else None
+    return Said(what, hint, place, 2.5)
 
 
 def _said(advice: Advice) -> Said:
@@ -60,9 +56,7 @@ def holds(step: Step, name: str, key) -> bool:
 def not_a_key(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """Something else, where a key belongs."""
     call: Any = next((c for c in syntax.calls_on(step.place, *_SAMPLERS)), None)
-    node = syntax.argument(call, 0, "key")
-    if node is None:
-        return None
+    node = sure(syntax.argument(call, 0, "key"))
     name, function = syntax.text_of(node), syntax.text_of(call.func)
     value = sources.value(node, step)
     if value is sources.MISSING and isinstance(node, ast.Subscript):
@@ -89,11 +83,9 @@ def not_a_key(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] 
 def item(node: ast.Subscript, step: Step) -> Any:
     """An element of an array, by a number."""
     whole, index = sources.value(node.value, step), sources.value(node.slice, step)
-    if isinstance(whole, jax.Array) and not isinstance(whole, compat.Tracer):
-        return (
-            jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype) if isinstance(index, int) else None
-        )
-    return sources.MISSING
+    if not isinstance(whole, jax.Array) or isinstance(whole, compat.Tracer):
+        return sources.MISSING
+    return jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype) if isinstance(index, int) else None
 
 
 def named_key(node: ast.expr, step: Step) -> bool:
@@ -106,10 +98,8 @@ def is_old_key(x: Any) -> bool:
 
 def seeds(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """jax.random.key(1.5)."""
-    call = next(iter(syntax.calls_on(step.place, "key", "PRNGKey", "seed")), None)
-    node = syntax.argument(call, 0, "seed")
-    if node is None or call is None:
-        return None
+    call = sure(syntax.calls_on(step.place, "key", "PRNGKey", "seed"))[0]
+    node = sure(syntax.argument(call, 0, "seed"))
     value, name = sources.value(node, step), syntax.text_of(node)
     kind = type(value).__name__ if value is not sources.MISSING else "no integer"
     if hasattr(value, "dtype"):
@@ -135,9 +125,7 @@ def converted(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
 def many_keys(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """Several keys, where one belongs."""
     call: Any = next((c for c in syntax.calls_on(step.place, *_SAMPLERS)), None)
-    node = syntax.argument(call, 0, "key")
-    if node is None:
-        return None
+    node = sure(syntax.argument(call, 0, "key"))
     name, function, shape = syntax.text_of(node), syntax.text_of(call.func), found[1]
     rest = [syntax.text_of(a) for a in call.args[1:]]
     inside = ", ".join(["k", *rest, *(ast.unparse(k) for k in call.keywords if k.arg != "key")])
@@ -152,15 +140,12 @@ def many_keys(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
 def arithmetic(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """A key, where numbers belong."""
     names = [n for n, v in step.values.items() if is_key(v)]
-    node = syntax.expression_at(step.place)
-    used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
-    name = next((n for n in names if n in used), None)
-    if name is None:
-        return None
+    node = sure(syntax.expression_at(step.place))
+    used = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    name = sure([n for n in names if n in {one.id for one in used}])[0]
     what = f"`{name}` is a random key, a value of its own kind ({jax.typeof(step.values[name])}), "
     what += f"and `{syntax.text_of(node)}` treats it as numbers"
-    whole = [n for n in ast.walk(node) if isinstance(n, ast.Name)] if node else []
-    whole = [n for n in whole if is_whole(sources.value(n, step))]
+    whole = [n for n in used if is_whole(sources.value(n, step))]
     number = whole[0].id if whole else "i"
     new = f"jax.random.fold_in({name}, {number})"
     others = f"for several, jax.random.split({name}, n); for its bits, jax.random.key_data({name})"
@@ -178,16 +163,13 @@ def is_whole(x: Any) -> bool:
 
 def unpacking(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """`a, b, c = jax.random.split(key)`."""
-    calls = syntax.calls_on(step.place, "split")
-    if not calls or "random" not in syntax.text_of(calls[0].func):
-        return None
-    statement = next(syntax.assignments_on(step.place), None)
-    targets = statement.targets[0] if statement else None
-    if not isinstance(targets, ast.Tuple | ast.List):
-        return None
-    count = len(targets.elts)
-    key = syntax.text_of(syntax.argument(calls[0], 0, "key"))
-    number = syntax.argument(calls[0], 1, "num")
+    call = sure(syntax.calls_on(step.place, "split"))[0]
+    statement = sure(next(syntax.assignments_on(step.place), None))
+    names = sure(getattr(statement.targets[0], "elts", None))
+    sure("random" in syntax.text_of(call.func))
+    count = len(names)
+    key = syntax.text_of(syntax.argument(call, 0, "key"))
+    number = syntax.argument(call, 1, "num")
     given = syntax.text_of(number) if number else "2"
     what = f"jax.random.split makes {given} keys of `{key}` here, and {count} names are on the left"
     return what, f"write jax.random.split({key}, {count})"

@@ -8,7 +8,7 @@ from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import sources, syntax
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer
@@ -111,24 +111,21 @@ def callbacks(told: re.Match, trouble: Trouble, last: Step) -> Said | None:
     raised = raised_at(trouble.text)
     if "Incorrect output" in lines[-1] or "Mismatched number of outputs" in lines[-1]:
         return wrong_result(trouble.error, lines[-1], found)
-    elif raised is not None:
-        name = next((n for n, _, fun in found if is_within(fun, raised)), "")
-        name = name or (found[0][0] if len(found) == 1 else "a function of the host")
-        by = next((p for n, p, _ in found if n == name), None)
-        where = f", called by the callback at {places.spell(by)}" if by else ""
-        what = f"`{name}`{where}, runs on the host and raised {lines[-1].strip()}"
-        hint = f"correct `{name}` at this line, for the NumPy arrays it is given; what it raises "
-        hint += "cannot be caught inside of the traced function, only around the call"
-        return Said(what, hint, raised)
-    return None
+    name = next((n for n, _, fun in found if is_within(fun, sure(raised))), "")
+    name = name or (found[0][0] if len(found) == 1 else "a function of the host")
+    by = next((p for n, p, _ in found if n == name), None)
+    where = f", called by the callback at {places.spell(by)}" if by else ""
+    what = f"`{name}`{where}, runs on the host and raised {lines[-1].strip()}"
+    hint = f"correct `{name}` at this line, for the NumPy arrays it is given; what it raises "
+    hint += "cannot be caught inside of the traced function, only around the call"
+    return Said(what, hint, sure(raised))
 
 
 def wrong_result(error: BaseException, line: str, found: list) -> Said | None:
     """What the host function returned, and what was promised."""
     expected, actual = re.search(r"Expected: (.+?), Actual: (.+)$", line).groups()  # type: ignore
     fits = [f for f in found if _promises(f, expected)] or found
-    if len(fits) != 1 and not running.runs_of(error):
-        return None  # one of several that ran before
+    sure(len(fits) == 1 or running.runs_of(error))  # else it is one of several that ran before
     name, place, fun = fits[0]
     defined = f" ({places.spell(sources.where_defined(fun))})" if sources.where_defined(fun) else ""
     thing = "shape" if "shape" in line else "dtype" if "dtype" in line else "number of results:"
@@ -197,11 +194,11 @@ def raised_at(text: str) -> Place | None:
 
 def is_within(fun, place: Place) -> bool:
     """Whether a line is in the source of a function."""
-    found = sources.definition(fun)
-    if found is None:
-        return False
-    node, at = found
-    return at.file == place.file and node.lineno <= place.line <= (node.end_lineno or node.lineno)
+    match sources.definition(fun):
+        case node, at:
+            last = node.end_lineno or node.lineno
+            return at.file == place.file and node.lineno <= place.line <= last
+    return False
 
 
 def host_function(found: re.Match, trouble: Trouble, step: Step) -> dict:

@@ -8,7 +8,7 @@ import jax
 from malleable.compat import frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import sources
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.mapped import is_shard_map, is_users, made_at
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.watching import running
@@ -31,11 +31,10 @@ class _Map(NamedTuple):
         return f" (returned at {places.spell(ends[-1][1])})" if ends else ""
 
 
-def _map(trouble: Trouble) -> _Map | None:
+def _map(trouble: Trouble) -> _Map:
     steps = [s for s in reversed(trouble.steps) if s.jax and is_shard_map(s)]
-    step = next((s for s in steps if is_users(s.held.body)), steps[0] if steps else None)
-    if step is None or "shard_map" not in trouble.text:
-        return None
+    step = next((s for s in steps if is_users(s.held.body)), sure(steps)[0])
+    sure("shard_map" in trouble.text)
     fun, mesh, caller = step.held.body, step.held.mesh, trouble.caller(step)
     place = made_at(trouble, step, "shard_map", fun)
     apart = caller and place and (caller.place.file, caller.place.line) != (place.file, place.line)
@@ -44,11 +43,9 @@ def _map(trouble: Trouble) -> _Map | None:
     return _Map(step.held, fun, sources.name_of(fun), axes, at, caller)
 
 
-def _values(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
+def _values(found: re.Match, trouble: Trouble, step: Step) -> dict:
     """What the templates of this topic speak of."""
     seen = _map(trouble)
-    if seen is None:
-        return None
     told = {"function": seen.function, "line": seen.line, "at": seen.at}
     known = ", ".join(f"'{axis}'" for axis in seen.axes)
     return told | {"known": known, "first": (*seen.axes, "d")[0]}
@@ -57,14 +54,13 @@ def _values(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
 def _elsewhere(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """An argument that lies on a mesh with explicit axes in another way than in_specs says."""
     seen = _map(trouble)
-    if seen is None:
-        return None
     spec, has, kind = found.groups()
     name, leaf = _passed(seen.held, sources.parameters(seen.fun))
     axes, sizes = seen.axes, tuple(getattr(seen.held.mesh, "axis_sizes", ()))
-    what = f"{name} ({kind.rstrip('.')}) is laid out as {has}, and in_specs says {spec}: over a "
-    what += "mesh "
-    what += "with explicit axes, which jax.make_mesh makes, shard_map does not move its arguments"
+    what = (
+        f"{name} ({kind.rstrip('.')}) is laid out as {has}, and in_specs says {spec}: over a mesh"
+    )
+    what += " with explicit axes, which jax.make_mesh makes, shard_map does not move its arguments"
     known = running.name_in(seen.caller.frame, leaf) if seen.caller else ""
     shown = known or (name.split("`")[1] if "`" in name else "x")
     auto = ", ".join(["jax.sharding.AxisType.Auto"] * len(axes)) + "," * (len(axes) == 1)
@@ -85,8 +81,6 @@ def _passed(held: frames.Held, params: list[str]) -> tuple[str, Any]:
 
 def _arity(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     seen = _map(trouble)
-    if seen is None:
-        return None
     specs, args, function = seen.held.in_specs, seen.held.args or (), seen.function
     if not isinstance(specs, tuple | list) or isinstance(specs, jax.P):
         what = f"in_specs has another structure than the {len(args)} arguments of `{function}`"
@@ -111,21 +105,20 @@ def _arity(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     return Said(f"{what}: there is no entry for {missing}", hint, seen.at)
 
 
-def _too_long(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
+def _too_long(found: re.Match, trouble: Trouble, step: Step) -> dict:
     short = [part.strip() for part in found[2][2:-1].split(",") if part.strip()][: int(found[6])]
+    return _values(found, trouble, step) | {"short": ", ".join(short)}
+
+
+def _out_too_long(found: re.Match, trouble: Trouble, step: Step) -> dict:
     told = _values(found, trouble, step)
-    return told and told | {"short": ", ".join(short)}
+    named = f"the result of `{told['function']}`"
+    return told | {"result": re.sub(r"^.+?\(\*args\)", named, found[4])}
 
 
-def _out_too_long(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
-    told = _values(found, trouble, step)
-    named = f"the result of `{told['function']}`" if told else ""
-    return told and told | {"result": re.sub(r"^.+?\(\*args\)", named, found[4])}
-
-
-def _uneven(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
-    told, up = _values(found, trouble, step), -(-int(found[7]) // int(found[9])) * int(found[9])
-    return told and told | {"name": found[3] or found[1], "up": up}
+def _uneven(found: re.Match, trouble: Trouble, step: Step) -> dict:
+    up = -(-int(found[7]) // int(found[9])) * int(found[9])
+    return _values(found, trouble, step) | {"name": found[3] or found[1], "up": up}
 
 
 def _varying(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, sources, syntax
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.mapped import (
     closed_over,
     is_pmap,
@@ -83,28 +83,22 @@ def too_many_entries(culprit: str, size: int, shape: str, count: int) -> tuple[s
     what += f"so {size} entries, and there are {count} devices"
     first = f"pad it to {-(-size // count) * count} entries and " if size % count else ""
     hint = f"{first}reshape it to ({count}, {-(-size // count)}, ...), with jax.vmap inside; or "
-    hint += "use "
-    return what, f"{hint}jax.vmap alone, which needs no devices; or jax.jit with a sharding"
+    return what, f"{hint}use jax.vmap alone, which needs no devices; or jax.jit with a sharding"
 
 
 def pmap_wrapper(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """What pmap does with its arguments fails: several entries for a device, or no axis."""
     after = trouble.steps[trouble.steps.index(step) + 1 :]
-    mapped = next((s for s in after if s.jax and is_pmap(s) and s.held.args is not None), None)
-    if mapped is None:
-        return None
+    mapped = sure([s for s in after if s.jax and is_pmap(s) and s.held.args is not None])[0]
     leaves = pmap_shapes(mapped)
     if found[1]:
         each, *rest = (int(n) for n in re.findall(r"\d+", found[1]))
         fits = {n: s for n, s in leaves.items() if [*s[1:]] == rest and s and s[0] % each == 0}
         large = {n: s for n, s in fits.items() if s[0] == max(t[0] for t in fits.values())}
-        if len({s[0] for s in fits.values()}) == 1:
-            name, shape = next(iter(large.items()))
-            return too_many_entries(name, shape[0], str(shape), shape[0] // each)
-        return None
-    culprit = next((name for name, shape in leaves.items() if not shape), "")
-    if not culprit:
-        return None
+        sure(len({s[0] for s in fits.values()}) == 1)
+        name, shape = next(iter(large.items()))
+        return too_many_entries(name, shape[0], str(shape), shape[0] // each)
+    culprit = sure([name for name, shape in leaves.items() if not shape])[0]
     what = f"pmap maps argument `{culprit}` over its leading axis, and it has shape (), so no axis"
     hint = f"pass it whole to every device: None for `{culprit}` in in_axes of jax.pmap"
     made = mapped_function(mapped)
@@ -117,12 +111,10 @@ def pmap_wrapper(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, st
 
 def pmap_devices(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """More entries than devices, where pmap itself says so."""
-    mapped = next((s for s in trouble.steps if s.jax and is_pmap(s) and s.held.args), None)
+    mapped = sure([s for s in trouble.steps if s.jax and is_pmap(s) and s.held.args])[0]
     wanted = next(int(group) for group in found.groups() if group is not None)
-    given = mapped.held.args if mapped is not None else ()
-    leaves = [np.shape(x) for x in jax.tree.leaves(given) if np.ndim(x)]
-    if mapped is None or not leaves or leaves[0][0] != wanted:
-        return None
+    leaves = [np.shape(x) for x in jax.tree.leaves(mapped.held.args) if np.ndim(x)]
+    sure(sure(leaves)[0][0] == wanted)
     return pmap_sizes(mapped, wanted, str(leaves[0]))
 
 
@@ -157,8 +149,7 @@ def devices(met: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | No
         r"(?:argument (\S+) of \S+|(\S+) inside \S+) .*?device ids (\[.*?\]|\d+) on platform (\w+)",
         trouble.text,
     )
-    if len(found) < 2:
-        return None
+    sure(len(found) > 1)
     if not any(run.own for run in running.runs_of(trouble.error)):
         found = [(_lying_on(ids, step), of, ids, at) for _, of, ids, at in found]  # of JAX's own
     parts = []
@@ -236,8 +227,7 @@ def empty_mesh(found: re.Match, trouble: Trouble, step: Step) -> Said:
 def constraint(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """with_sharding_constraint, device_put and jit with a spec longer than the array has axes."""
     spec, least, rank = found.groups()
-    if "_internal_pmap" in spec:
-        return None
+    sure("_internal_pmap" not in spec)
     call = next(iter(syntax.calls_on(step.place, "with_sharding_constraint", "device_put")), None)
     node = syntax.argument(call, 0, "x")
     name = f"`{syntax.text_of(node)}`" if node is not None else "the array"
@@ -271,9 +261,8 @@ def explicit(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     if "ontracting" in trouble.text or "out_sharding" in trouble.text:
         hint = "say it, jnp.matmul(x, w, out_sharding=jax.P(...)) or jnp.einsum(..., "
         hint += "out_sharding=...), or bring one operand to another sharding first, "
-        return f"how to shard the result of {written} is open: {both}", (
-            f"{hint}jax.sharding.reshard(w, jax.P(...))"
-        )
+        hint += "jax.sharding.reshard(w, jax.P(...))"
+        return f"how to shard the result of {written} is open: {both}", hint
     hint = "bring one to the sharding of the other first: jax.sharding.reshard(y, jax.typeof(x)"
     return f"the shardings of the operands of {written} do not fit: {both}", f"{hint}.sharding)"
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, sources, syntax, tried
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, sure, topic
 from malleable.inspection.advice.evidence.differences import differ, differences
 from malleable.inspection.advice.evidence.fitting import fitted
 from malleable.inspection.advice.evidence.sources import text
@@ -28,10 +28,9 @@ def _branches(probe: Callable[[Trouble, _Choice], Said | None]) -> Probe:
     """A probe of the cond or switch that an error came through."""
 
     def probed(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-        step = trouble.within(*frames.BRANCHES)
-        caller = trouble.caller(trouble.within(*frames.SWITCH) or step)
-        if step is None or "conditionals" not in step.place.file or caller is None:
-            return None
+        step = sure(trouble.within(*frames.BRANCHES))
+        caller = sure(trouble.caller(trouble.within(*frames.SWITCH) or step))
+        sure("conditionals" in step.place.file)
         return probe(trouble, _Choice(step, caller, sources.expression(caller.place)))
 
     return probed
@@ -73,9 +72,8 @@ def _outputs(trouble: Trouble, choice: _Choice) -> Said | None:
         return Said(what + begins, way, place or caller.place)
     pairs = list(zip(leaves(left, ""), leaves(right, ""), strict=True))
     changed = [(i, p, a, b) for i, ((p, a), (_, b)) in enumerate(pairs) if differ(a, b)]
-    if not changed or "manual axis" in (held.differences or ""):
-        return None
-    number, path, a, b = changed[0]
+    sure("manual axis" not in (held.differences or ""))
+    number, path, a, b = sure(changed)[0]
     programs = step.held.true_program, step.held.false_program
     at = [_made(f, p, number, path) for f, p in zip((one, other), programs, strict=True)]
     part = f" for the part {path}" if path else ""

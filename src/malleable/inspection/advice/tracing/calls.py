@@ -8,7 +8,7 @@ from typing import Any
 
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import creation, sources, syntax
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure, topic
 from malleable.inspection.advice.evidence.sources import MISSING, text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import a, is_jitted, kind, listed, of_type
@@ -36,10 +36,7 @@ _CALLERS = {  # who calls the user's function, and with what
 
 
 def _unhashable(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    step = last
-    call = sources.call_at(step.place)
-    if call is None:
-        return None
+    step, call = last, sure(sources.call_at(last.place))
     told = re.search(r"object of type <class '(.+?)'>", trouble.text)
     wanted = told[1].rpartition(".")[2] if told else ""
     fun, static, place = _jitted(call, step)
@@ -78,9 +75,8 @@ def _unhashable_self(call: ast.Call, step: Step, wanted: str) -> Said | None:
                     what = f"`self`, {a(wanted)} object, is a static argument of {wanted}."
                     what += f"{method.name}: static arguments are compared by hash, and it has none"
                     what += f"\n  it is called at {here(step.place)}"
-                    way = f"give {wanted} a hash, e.g. @dataclass(frozen=True), or register it as "
-                    way += "a "
-                    way += "pytree (jax.tree_util.register_dataclass) and drop the static argument"
+                    way = f"give {wanted} a hash, e.g. @dataclass(frozen=True), or register it as a"
+                    way += " pytree (jax.tree_util.register_dataclass) and drop the static argument"
                     return Said(what, way, sources.place(at, step.place.file, node.name))
     return None
 
@@ -128,11 +124,9 @@ def _hashable(name: str, kind_told: str, written: ast.expr) -> str:
     shown = text(written)
     if kind_told == "list":
         inner = shown[1:-1] if isinstance(written, ast.List) else None
-        return (
-            f"pass a tuple: {name}=({inner}{',' * (',' not in (inner or ','))})"
-            if inner
-            else (f"pass a tuple: {name}=tuple({shown})")
-        )
+        if inner:
+            return f"pass a tuple: {name}=({inner}{',' * (',' not in inner)})"
+        return f"pass a tuple: {name}=tuple({shown})"
     if kind_told == "dict":
         return f"pass a tuple of pairs, tuple(sorted({shown}.items())), or a frozen dataclass"
     if kind_told in ("ndarray", "ArrayImpl", "Array") or "Tracer" in kind_told:
@@ -148,11 +142,9 @@ def _hashable(name: str, kind_told: str, written: ast.expr) -> str:
 
 
 def _options(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    step = trouble.within(*frames.OPTION_CHECK)
+    step = sure(trouble.within(*frames.OPTION_CHECK))
     outer = trouble.within(*frames.JIT_MAKER) or step
-    caller = trouble.caller(outer)
-    if step is None or outer is None or caller is None:
-        return None
+    caller = sure(trouble.caller(outer))
     fun = outer.held.fun or step.held.fun
     names, name = sources.parameters(fun), sources.name_of(fun)
     option = step.held.option or "static_argnames"
@@ -166,8 +158,7 @@ def _options(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
         way = f"write {option}={near[0]!r}" if near else f"name one of {listed(names, 'or')}"
         return Said(what, way, place)
     numbers = step.held.argnums
-    if numbers is None:
-        return None
+    sure(numbers is not None)
     count = len(names)
     shown = ", ".join(f"{i} is {n}" for i, n in enumerate(names))
     what = f"{option}={numbers!r}, but {given} has {count} positional arguments, counted from 0 "
@@ -182,11 +173,9 @@ def _options(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 
 def _no_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     steps = [s for s in trouble.steps if not s.own and s.name not in frames.RERAISE]
-    steps = [s for s in steps if s.held.among("fun")]
-    caller = trouble.caller(steps[0]) if steps else None
-    if caller is None:
-        return None
-    step, node = steps[0], sources.expression(caller.place)
+    step = sure([s for s in steps if s.held.among("fun")])[0]
+    caller = sure(trouble.caller(step))
+    node = sources.expression(caller.place)
     value = step.held.fun
     name = {"vmap": "jax.vmap", "jit": "jax.jit", "grad": "jax.grad"}.get(step.name, step.name)
     call = next((n for n in ast.walk(node) if _first_is_call(n)), None) if node else None
@@ -209,9 +198,7 @@ def _said(value: Any) -> str:
 
 
 def _arguments(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    told = re.match(r"(?:.*\.)?(\S+?)\(\) (.*)", trouble.text, re.S)
-    if told is None:
-        return None
+    told = sure(re.match(r"(?:.*\.)?(\S+?)\(\) (.*)", trouble.text, re.S))
     name, problem = told[1].rpartition(".")[2], told[2]
     by = next((s for s in reversed(trouble.steps) if s.name in _CALLERS and not s.own), None)
     outer = trouble.within(*frames.AROUND_SCAN)
@@ -295,11 +282,8 @@ def _signature(by: Step, fun, name: str, names: list[str]) -> str:
         )
     listing = ", ".join(wanted)
     made = f"lambda {listing}: ..." if name == "<lambda>" else f"def {name}({listing})"
-    return (
-        f"let it take these arguments: {made}; or pass fewer operands"
-        if by.name in frames.BRANCHES
-        else f"let it take these arguments: {made}"
-    )
+    fewer = "; or pass fewer operands" if by.name in frames.BRANCHES else ""
+    return f"let it take these arguments: {made}{fewer}"
 
 
 def _callee(trouble: Trouble, name: str) -> Any:
@@ -319,19 +303,17 @@ def _direct(step: Step, name: str, problem: str) -> Said | None:
     """A call in user code of something that JAX made of a function."""
     node = sources.expression(step.place)
     calls = [n for n in (node, *sources.parents(node)) if isinstance(n, ast.Call)] if node else []
-    if not calls:
-        return None
-    call = calls[0]
+    call = sure(calls)[0]
     called = sources.value(call.func, step)
     inner = called if called is not MISSING else None
     if isinstance(call.func, ast.Call) and call.func.args:
         written = [n for n in ast.walk(call.func.args[0]) if isinstance(n, ast.Name)]
         values = [sources.value(n, step) for n in written]
         inner = next((v for v in values if getattr(sources.plain(v), "__name__", "") == name), None)
-    elif inner is None or not (is_jitted(inner) or hasattr(inner, "__wrapped__")):
-        return None
-    if inner is None or sources.name_of(inner) != name:
-        return None  # the function that is passed on fails, not this one
+    else:
+        sure(is_jitted(inner) or hasattr(inner, "__wrapped__"))
+    inner = sure(inner)
+    sure(sources.name_of(inner) == name)  # else the function that is passed on fails
     place: Place | None = sources.where_defined(inner)
     try:
         signature = str(inspect.signature(inner))

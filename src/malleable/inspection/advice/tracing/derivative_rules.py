@@ -9,7 +9,7 @@ import jax
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure, topic
 from malleable.inspection.advice.evidence.differences import Difference, differences
 from malleable.inspection.advice.evidence.fitting import closed, fitted, gathered
 from malleable.inspection.advice.evidence.sources import text
@@ -19,11 +19,9 @@ from malleable.inspection.advice.evidence.wording import is_leaf, kind, listed, 
 
 def _function(trouble: Trouble, kind_of_rule: str) -> Any:
     """The custom_vjp or custom_jvp object whose call is running, if it still is."""
-    for step in reversed(trouble.steps):
-        owner = step.held.owner if step.name == frames.CALL and not step.own else None
-        if type(owner).__name__ == kind_of_rule:
-            return owner
-    return None
+    calls = [s for s in reversed(trouble.steps) if s.name == frames.CALL and not s.own]
+    owners = [step.held.owner for step in calls]
+    return sure([one for one in owners if type(one).__name__ == kind_of_rule])[0]
 
 
 def _backward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
@@ -64,9 +62,8 @@ def _backward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     arity = len(tree.children()) if tree is not None else None
     shown = text(value) if value is not None else "nothing"
     what = f"{name} returns {kind(result)}, but {primal_name} has {arity} argument"
-    what += (
-        "s" * (arity != 1) + f": it has to return a tuple of {arity}, one gradient for each{begins}"
-    )
+    what += "s" * (arity != 1)
+    what += f": it has to return a tuple of {arity}, one gradient for each{begins}"
     if not isinstance(result, tuple) and arity == 1:
         way = f"write `return ({shown},)`"
     elif isinstance(result, tuple | list) and arity is not None and len(result) < arity:
@@ -85,11 +82,9 @@ def _is_users(rule: Any) -> bool:
 
 def _named_rule(trouble: Trouble) -> Any:
     """The backward rule among what JAX's frames hold."""
-    for step in reversed(trouble.steps):
-        rule = sources.plain(step.held.backward_rule) if not step.own else None
-        if rule is not None and _is_users(rule):
-            return rule
-    return None
+    steps = (s for s in reversed(trouble.steps) if not s.own)
+    rules = (sources.plain(step.held.backward_rule) for step in steps)
+    return next((rule for rule in rules if rule is not None and _is_users(rule)), None)
 
 
 def _used(trouble: Trouble) -> str:
@@ -100,10 +95,8 @@ def _used(trouble: Trouble) -> str:
 def _argument(path: str, names: list[str]) -> str:
     """``the argument `p['b']` `` for the path `[0]['b']` in the tuple of arguments."""
     first, _, rest = path.partition("]")
-    index = int(first[1:])
-    return (
-        f"the argument `{names[index]}{rest}`" if index < len(names) else f"argument {index}{rest}"
-    )
+    known = names[int(first[1:]) :]
+    return f"the argument `{known[0]}{rest}`" if known else f"argument {first[1:]}{rest}"
 
 
 def _parts(step: Step, rule: Any, name: str, names: list[str], begins: str) -> Said | None:
@@ -160,11 +153,8 @@ def _numbers(aval: str) -> tuple[int, ...]:
 
 
 def _forward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    owner = _function(trouble, "custom_vjp")
-    step = trouble.within(*frames.FORWARD_RULE)
-    rule = getattr(owner, "fwd", None)
-    if rule is None or step is None:
-        return None
+    owner, step = _function(trouble, "custom_vjp"), sure(trouble.within(*frames.FORWARD_RULE))
+    rule = sure(getattr(owner, "fwd", None))
     ends = sources.returns(rule)
     name, primal = sources.name_of(rule), sources.name_of(owner)
     value, place = ends[-1] if ends else (None, sources.where_defined(rule))
@@ -186,11 +176,8 @@ def _forward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 
 
 def _tangent(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    owner = _function(trouble, "custom_jvp")
-    step = trouble.within(*frames.JVP_RULE)
-    rule = getattr(owner, "jvp", None)
-    if rule is None or step is None:
-        return None
+    owner, step = _function(trouble, "custom_jvp"), sure(trouble.within(*frames.JVP_RULE))
+    rule = sure(getattr(owner, "jvp", None))
     ends, name, primal = sources.returns(rule), sources.name_of(rule), sources.name_of(owner)
     value, place = ends[-1] if ends else (None, sources.where_defined(rule))
     begins = _used(trouble)
@@ -214,8 +201,9 @@ def _tangent(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
         elif _shape(tangent) == _shape(result):
             way += f": ({shown}).astype(jnp.{result.dtype})"
     else:
-        what = f"{name}, the rule of {primal}, returns the tangent {structure(tangent)} for a "
-        what += "result "
+        what = (
+            f"{name}, the rule of {primal}, returns the tangent {structure(tangent)} for a result "
+        )
         what += structure(result)
         way = "return a tangent for every part of the result"
         if is_leaf(result) and isinstance(tangent, tuple | list):
@@ -251,8 +239,6 @@ def _forward_mode(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 def _undefined(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     rule = f"custom_{found[1].lower()}"
     owner = _function(trouble, rule)
-    if owner is None:
-        return None
     fun = sources.plain(owner)
     defined = sources.definition(fun) if fun else None
     name = sources.name_of(owner)

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import bodies, creation, sources, syntax
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure, topic
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import kind, leaves, of_type, structure
@@ -17,9 +17,7 @@ from malleable.inspection.advice.evidence.wording import kind, leaves, of_type, 
 
 def _of_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     step: Any = trouble.within(*frames.GRADS)
-    caller = trouble.caller(step)
-    if caller is None:
-        return None
+    caller = sure(trouble.caller(step))
     words, fun = trouble.text, sources.users(step.held.fun)
     name, ends = sources.name_of(fun), sources.returns(fun)
     value, place = ends[-1] if ends else (None, sources.where_defined(fun))
@@ -102,13 +100,10 @@ def _inputs(step: Step, caller: Step, words: str) -> Said | None:
         for path, leaf in leaves(args[i], root) if i < len(args) else ():
             floats = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
             (good if floats else bad).append((path, leaf))
-    if not bad:
-        return None
-    path, leaf = bad[0]
+    path, leaf = sure(bad)[0]
     root = re.split(r"[\[.]", path)[0]
-    shown = (
-        of_type(leaf) if hasattr(leaf, "dtype") else f"{of_type(leaf)} ({jnp.result_type(leaf)})"
-    )
+    plain = not hasattr(leaf, "dtype")
+    shown = of_type(leaf) + (f" ({jnp.result_type(leaf)})" if plain else "")
     what = f"`{path}` is {shown}; only floats have a derivative"
     what += f"\n  the argument `{root}` of {sources.name_of(fun)} is differentiated"
     if path == root:
@@ -119,11 +114,8 @@ def _inputs(step: Step, caller: Step, words: str) -> Said | None:
             way += f"; or differentiate by another argument: argnums={others[0]}"
     else:
         way = f"keep `{path}` out of `{root}`: pass it as an argument of its own, which argnums "
-        way += "does "
-        plain = not hasattr(leaf, "dtype")
-        way += "not name; or make it a float, " + (
-            f"{float(leaf)}" if plain else f"{path}.astype(jnp.float32)"
-        )
+        way += "does not name; or make it a float, "
+        way += f"{float(leaf)}" if plain else f"{path}.astype(jnp.float32)"
         way += "; or pass allow_int=True" if step.name in frames.REVERSE else ""
     return Said(what, way, caller.place)
 
@@ -138,9 +130,9 @@ def _argnums(trouble: Trouble, step: Step, caller: Step, fun) -> Said | None:
     if made is not None and made.line != caller.place.line:
         what += f"\n  it is called at {here(caller.place)}"
     last = max(len(args) - 1, 0)
-    way = (
-        f"write argnums={last} for `{names[last]}`" if last < len(names) else "pass more arguments"
-    )
+    way = "pass more arguments"
+    if last < len(names):
+        way = f"write argnums={last} for `{names[last]}`"
     if isinstance(argnums, tuple | list) and last < len(names):
         inside = [n for n in argnums if n <= last]
         free = [n for n in range(last, -1, -1) if n not in inside]
@@ -165,8 +157,7 @@ def _reverse(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
     fori = next((c for c in calls if text(c.func).endswith("fori_loop")), None)
     which = "lax.fori_loop with bounds that are traced" if fori else "lax.while_loop"
-    if place is None:
-        return None
+    place = sure(place)
     what = f"{which} cannot be differentiated in reverse (grad): how often it runs is not known "
     what += "beforehand, and so not how much to keep"
     if last.place.line != place.line:
@@ -181,18 +172,15 @@ def _reverse(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
             ways.append(f"make the bound `{name}` a Python number")
         ways.append("loop to the largest bound with lax.scan and jnp.where(i < bound, new, old)")
     else:
-        ways.append(
-            "use lax.scan over the largest number of steps and keep the old value once done"
-        )
+        most = "use lax.scan over the largest number of steps and keep the old value once done"
+        ways.append(most)
     ways.append("differentiate forward, jax.jacfwd or jax.jvp; or give a rule with jax.custom_vjp")
     return Said(what, "; or ".join(ways), place)
 
 
 def _tangents(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    step = trouble.within(*frames.JVP)
-    caller = trouble.caller(step)
-    if step is None or caller is None:
-        return None
+    step = sure(trouble.within(*frames.JVP))
+    caller = sure(trouble.caller(step))
     fun, call = step.held.fun, sources.expression(caller.place)
     primals, tangents = step.held.primals, step.held.tangents
     names = sources.parameters(fun)
@@ -240,11 +228,9 @@ def _part(written: ast.expr | None, number: int) -> str:
 
 def _cotangent(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     told = re.search(r"got (\S+?),? but expected (\S+)", trouble.text)
-    step = trouble.within(*frames.VJP_CALL)
-    caller = trouble.caller(step)
-    call = sources.expression(caller.place) if caller else None
-    if caller is None or not isinstance(call, ast.Call):
-        return None
+    caller = sure(trouble.caller(trouble.within(*frames.VJP_CALL)))
+    call: Any = sources.expression(caller.place)
+    sure(isinstance(call, ast.Call))
     name, given = text(call.func), ", ".join(map(text, call.args))
     check = trouble.within(*frames.COTANGENT_CHECK)
     if check is not None and told is not None:

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, sources, syntax, tried
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, topic
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, sure, topic
 from malleable.inspection.advice.evidence.differences import differ, differences
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
@@ -40,9 +40,8 @@ def _looped(probe: Callable[[Trouble, _Loop], Said | None]) -> Probe:
         outer = trouble.within(*frames.AROUND_SCAN)
         if outer is None or trouble.caller(outer) is not trouble.caller(step):
             outer = step
-        caller = trouble.caller(outer)
-        if caller is None or "lax" not in step.place.file:
-            return None
+        caller = sure(trouble.caller(outer))
+        sure("lax" in step.place.file)
         return probe(trouble, _Loop(step, outer, caller, sources.expression(caller.place)))
 
     return probed
@@ -58,9 +57,7 @@ def _nothing(trouble: Trouble, loop: _Loop) -> Said:
 
 def _carry(trouble: Trouble, loop: _Loop) -> Said | None:
     step, outer, caller, call = loop
-    check = trouble.within(*frames.CARRY_CHECK)
-    if check is None:
-        return None
+    check = sure(trouble.within(*frames.CARRY_CHECK))
     start, end = check.held.in_carry.unflatten(), check.held.out_carry.unflatten()
     fun, inner = outer.held.body, ""
     if outer.name in frames.FORI and isinstance(start, tuple) and len(start) >= 2:
@@ -77,9 +74,8 @@ def _carry(trouble: Trouble, loop: _Loop) -> Said | None:
     program = step.held.program
     pairs = zip(leaves(start, ""), leaves(end, ""), strict=True)
     changed = [(i, a, b) for i, (a, b) in enumerate(pairs) if differ(a[1], b[1])]
-    if not changed or "manual axis" in trouble.text or "pcast" in trouble.text:
-        return None
-    number, (path, old), (_, new) = changed[0]
+    sure("manual axis" not in trouble.text and "pcast" not in trouble.text)
+    number, (path, old), (_, new) = sure(changed)[0]
     offset = 1 if inner else 0
     made = bodies.maker(program, number + offset) if program is not None else None
     piece = bodies.part(fun, (("[0]" if outer.name in frames.SCAN else "") + path))
@@ -185,11 +181,9 @@ def _ways(old, new, init: ast.expr | None, path: str, expression: str) -> str:
         if len(new.shape) == len(old.shape) and all(
             m <= n for m, n in zip(old.shape, new.shape, strict=True)
         ):
-            grow = "an array cannot grow in a loop: start with its final shape, e.g. jnp.zeros, "
-            grow += "and "
-            return (
-                f"{grow}write into it with .at[i].set(...); or return the shape {tuple(old.shape)}"
-            )
+            grow = "an array cannot grow in a loop: start with its final shape, e.g. jnp.zeros, and"
+            shape = tuple(old.shape)
+            return f"{grow} write into it with .at[i].set(...); or return the shape {shape}"
         shape = tuple(old.shape)
         if len(new.shape) < len(old.shape):
             return f"return the shape it had: jnp.broadcast_to({expression}, {shape}); or {first}"
@@ -239,10 +233,7 @@ def _inputs(trouble: Trouble, loop: _Loop) -> Said | None:
     step, outer, caller, call = loop
     at = (1, "xs") if outer.name in frames.MAP else (2, "xs")
     written = syntax.argument(call, *at)
-    flat = step.held.xs_flat
-    if flat is None:
-        return None
-    pairs = _named(flat.unflatten(), written)
+    pairs = _named(sure(step.held.xs_flat).unflatten(), written)
     shapes: list[tuple[str, Any]] = [(path, tuple(getattr(x, "shape", ()))) for path, x in pairs]
     length = step.held.length
     flat_ones = [(path, x) for path, x in pairs if not getattr(x, "shape", ())]
@@ -333,10 +324,9 @@ def _bounds(trouble: Trouble, loop: _Loop) -> Said:
 
 def _associative(trouble: Trouble, loop: _Loop) -> Said | None:
     step, outer, caller, _ = loop
+    sure({outer.name, step.name} & {*frames.ASSOCIATIVE})
     fun, elems = step.held.body, step.held.elems
     ends, name = sources.returns(fun), sources.name_of(fun)
-    if not {outer.name, step.name} & {*frames.ASSOCIATIVE}:
-        return None
     value, place = ends[-1] if ends else (None, sources.where_defined(fun) or caller.place)
     shown = text(value) if value is not None else "nothing"
     one = kind(elems)

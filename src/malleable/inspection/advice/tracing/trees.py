@@ -8,7 +8,7 @@ from typing import Any
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import bodies, creation, sources
-from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, topic
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, Unsure, sure, topic
 from malleable.inspection.advice.evidence.differences import children, differences
 from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
@@ -39,13 +39,9 @@ def _two_trees(met: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """Trees of different structure, in a call in user code or in a library."""
     step: Any = trouble.within(*frames.TREE_MAP)
     inside = not _is_users(step, trouble)
-    if inside and trouble.foreign is None:
-        return None
-    caller = trouble.caller(step)
-    call = sources.expression(caller.place) if caller else None
+    sure(not inside or trouble.foreign)
+    caller, call = _called(step, trouble)
     trees = [step.held.tree, *(step.held.rest or ())]
-    if caller is None or not isinstance(call, ast.Call):
-        return None
     given = [text(arg) for arg in call.args[1:]]
     if inside:  # a library maps over what it was given
         given = [_called_by(caller, tree) or f"tree {i}" for i, tree in enumerate(trees, 1)]
@@ -83,6 +79,15 @@ def _two_trees(met: re.Match, trouble: Trouble, last: Step) -> Said | None:
     return None
 
 
+def _called(step: Step, trouble: Trouble) -> tuple[Step, ast.Call]:
+    """Who calls a function of JAX, and the call."""
+    caller = sure(trouble.caller(step))
+    match call := sources.expression(caller.place):
+        case ast.Call():
+            return caller, call
+    raise Unsure
+
+
 def _part(tree: Any, pair: Any) -> int | None:
     """Which of two results, as of jax.value_and_grad or an optimizer's update, is such a tree."""
     if type(pair) is not tuple or len(pair) != 2 or is_leaf(tree):
@@ -109,21 +114,12 @@ def _one_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """The function fails on the leaves at one path."""
     step: Any = trouble.within(*frames.TREE_MAP)
     inner = trouble.steps[trouble.steps.index(step) + 1 :]
-    xs = next((s.held.xs for s in inner if isinstance(s.held.xs, tuple)), None)
-    caller = trouble.caller(step)
-    call = sources.expression(caller.place) if caller else None
-    if (
-        xs is None
-        or caller is None
-        or not _is_users(step, trouble)
-        or not isinstance(call, ast.Call)
-    ):
-        return None
+    xs = sure([s.held.xs for s in inner if isinstance(s.held.xs, tuple)])[0]
+    caller, call = _called(step, trouble)
     trees = [step.held.tree, *(step.held.rest or ())]
     paths = [k for k, leaf in leaves(trees[0], "", is_leaf=step.held.is_leaf) if leaf is xs[0]]
     names = [text(arg) for arg in call.args[1:]]
-    if len(paths) != 1 or len(names) < len(trees) or len(xs) != len(trees):
-        return None
+    sure(_is_users(step, trouble) and len(paths) == 1 and len(xs) == len(trees) <= len(names))
     shown = ", ".join(f"`{n}{paths[0]}` is {of_type(x)}" for n, x in zip(names, xs, strict=False))
     what = f"the function fails at the leaf {paths[0]} of the trees: {shown}"
     what += f"\n  it is mapped over the trees at {here(caller.place)}" if last != caller else ""
@@ -138,41 +134,38 @@ def _one_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 
 def _no_key(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """A key that a dictionary among the traced arguments does not have."""
-    item = sources.around(sources.expression(last.place), ast.Subscript)
-    if item is None or not any(s.jax for s in trouble.steps):
-        return None
-    tree = sources.value(item.value, last)
-    if isinstance(tree, dict) and trouble.error.args[0] not in tree:
-        name, key = text(item.value), trouble.error.args[0]
-        what = f"`{name}` has no key {key!r}; its keys are {', '.join(map(repr, tree))}"
-        near = difflib.get_close_matches(str(key), list(map(str, tree)), 1, 0.3)
-        way = f"write {near[0]!r}, or add {key!r} where `{name}` is made" if near else ""
-        return Said(what, way or f"add {key!r} where `{name}` is made")
-    return None
+    item = sure(sources.around(sources.expression(last.place), ast.Subscript))
+    tree: Any = sources.value(item.value, last)
+    name, key = text(item.value), trouble.error.args[0]
+    sure(any(s.jax for s in trouble.steps) and isinstance(tree, dict) and key not in tree)
+    what = f"`{name}` has no key {key!r}; its keys are {', '.join(map(repr, tree))}"
+    near = difflib.get_close_matches(str(key), list(map(str, tree)), 1, 0.3)
+    way = f"write {near[0]!r}, or " if near else ""
+    return Said(what, f"{way}add {key!r} where `{name}` is made")
 
 
 # ---------------------------------------------------------------- leaves that are not arrays
 
 
 def _no_array(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    told = re.search(r"passed to the function at path (\S+?)\.(?:\s|$)", trouble.text)
-    step = trouble.within(*frames.JIT_INPUT)
+    told = sure(re.search(r"passed to the function at path (\S+?)\.(?:\s|$)", trouble.text))
+    step = sure(trouble.within(*frames.JIT_INPUT))
     jit = trouble.within(*frames.JIT) or step
-    fun = jit.held.fun if jit else None
-    if told is None or step is None or fun is None:
-        return None
+    fun = sure(jit.held.fun)
     path, leaf, name = told[1], step.held.x, sources.name_of(fun)
     root = re.split(r"[\[.]", path)[0]
     made, call = creation.find("jit", fun, trouble), trouble.caller(jit)
     place = made or (call.place if call else None)
-    kindly = _called(leaf)
-    what = f"`{path}` is {kindly}; the arguments of {name}, which jax.jit traces, have to be arrays"
+    what = (
+        f"`{path}` is {_spelled(leaf)}; the arguments of {name}, which jax.jit traces, have to be "
+    )
+    what += "arrays"
     if call is not None and made is not None and call.place.line != made.line:
         what += f"\n  it is called at {here(call.place)}"
     return Said(what, _make_static(path, root, leaf, name), place)
 
 
-def _called(leaf: Any) -> str:
+def _spelled(leaf: Any) -> str:
     if leaf is None:
         return "no array"
     if isinstance(leaf, str):
@@ -217,18 +210,14 @@ def _no_result(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     told = re.search(
         r"returned a value of type (.+?) (?:at output component (\S+?))?,", trouble.text
     )
-    if step is None and told is None:
-        return None
+    sure(step or told)
     leaf = step.held.x if step else None
     path = (told[2] if told else "") or ""
-    around = trouble.within(*frames.STAGED)
-    fun = around and (around.held.fun or around.held.body)
-    piece = bodies.part(fun, path) if fun is not None else None
-    if piece is None:
-        return None
-    name, at = sources.name_of(fun), piece[1]
+    around = sure(trouble.within(*frames.STAGED))
+    fun = sure(around.held.fun or around.held.body)
+    name, at = sources.name_of(fun), sure(bodies.part(fun, path))[1]
     shown = f"the result of {name}" if not path else f"`{path}` in the result of {name}"
-    what = f"{shown} is {_called(leaf)}; a traced function returns arrays"
+    what = f"{shown} is {_spelled(leaf)}; a traced function returns arrays"
     way = "leave it out of what is returned and add it outside, or return a number that stands for "
     way += "it, as an array; None is allowed"
     return Said(what, way, at)
@@ -236,19 +225,18 @@ def _no_result(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 
 def _no_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     """grad and vmap say what is not an array, but not where it is."""
-    step = trouble.within(*frames.DIFFERENTIATED)
     loop = trouble.within(*frames.FUNCTIONAL)
     if loop is not None:
         return _no_operand(loop, trouble)
-    if step is None or (caller := trouble.caller(step)) is None:
-        return None
+    step = sure(trouble.within(*frames.DIFFERENTIATED))
+    caller = sure(trouble.caller(step))
     fun, args = step.held.fun, step.held.args or step.held.primals or ()
     names = sources.parameters(fun)
     for i, arg in enumerate(args):
         root = names[i] if i < len(names) else f"args[{i}]"
         for path, leaf in leaves(arg, root):
             if not hasattr(leaf, "dtype") and not isinstance(leaf, bool | int | float | complex):
-                what = f"`{path}` is {_called(leaf)}, where {sources.name_of(fun)} needs an array"
+                what = f"`{path}` is {_spelled(leaf)}, where {sources.name_of(fun)} needs an array"
                 way = f"close over it, or functools.partial({sources.name_of(fun)}, {root}=...)"
                 if path != root:  # the rest of the argument is still wanted
                     way = f"make a tree of the other leaves of `{root}`, and close over this one"
@@ -258,26 +246,22 @@ def _no_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 
 def _no_operand(step: Step, trouble: Trouble) -> Said | None:
     """A loop or a branch is given something that is not an array."""
-    caller = trouble.caller(step)
-    call = sources.expression(caller.place) if caller else None
-    if caller is None or not isinstance(call, ast.Call):
-        return None
+    caller, _ = _called(step, trouble)
     of = step.held
     held = [of.init_flat, of.xs_flat, of.init_val_flat, of.args, of.operands]
     for flat, name in zip(held, ("init", "xs", "init_val", "operands", "operands"), strict=True):
         tree = getattr(flat, "unflatten", lambda flat=flat: flat)()
         for path, leaf in leaves(tree, name):
             if isinstance(leaf, str) or (callable(leaf) and not hasattr(leaf, "dtype")):
-                what = f"`{path}` is {_called(leaf)}: lax.{step.name} works on arrays and numbers"
+                what = f"`{path}` is {_spelled(leaf)}: lax.{step.name} works on arrays and numbers"
                 way = "take it out of what is passed, and let the body close over it"
                 return Said(what, way, caller.place)
     return None
 
 
 def _unsorted(met: re.Match, trouble: Trouble, last: Step) -> Said | None:
-    call = sources.expression(last.place)
-    if not isinstance(call, ast.Call):
-        return None
+    call: Any = sources.expression(last.place)
+    sure(isinstance(call, ast.Call))
     for arg in [*call.args, *(keyword.value for keyword in call.keywords)]:
         for path, found in _dicts(sources.value(arg, last), text(arg)):
             types = sorted({type(key).__name__ for key in found})

@@ -94,11 +94,9 @@ def truths(trouble: Trouble) -> Iterator[Advice]:
         return
     asked = needs.truth(node)
     names = [sources.text(atom) for atom in sources.atoms(asked.at)]
-    shapes = [
-        (n, wording.shape_of(sources.value(a, step)))
-        for n, a in zip(names, sources.atoms(asked.at), strict=True)
-    ]
-    shown = ", ".join(f"`{n}` has shape {shape}" for n, shape in shapes if shape)
+    shapes = [wording.shape_of(sources.value(atom, step)) for atom in sources.atoms(asked.at)]
+    pairs = zip(names, shapes, strict=True)
+    shown = ", ".join(f"`{n}` has shape {shape}" for n, shape in pairs if shape)
     at = sources.text(asked.at)
     what = f"{asked.what.replace(' from', '')}, and `{at}` is an array of many: {shown}"
     ways = [tried.way(way, step, values=False) for way in asked.ways]

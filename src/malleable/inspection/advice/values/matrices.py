@@ -2,6 +2,7 @@
 
 import ast
 
+from malleable.inspection.advice.evidence.diagnosis import sure
 from malleable.inspection.advice.evidence.operands import Operand
 from malleable.inspection.advice.evidence.sources import text
 
@@ -17,13 +18,11 @@ _SQUARE = {*_INSTEAD, "det", "slogdet", "cholesky", "matrix_power", "expm", "sqr
 _SQUARE |= {"solve_triangular", "cho_factor", "cho_solve", "schur", "logm", "triangular_solve"}
 
 
-def square(found, node: ast.AST, known: list[Operand]) -> tuple[str, str] | None:
+def square(found, node: ast.AST, known: list[Operand]) -> tuple[str, str]:
     """(what, way out) for a function of linear algebra that takes a square matrix first."""
     name = text(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     arrays = [one for one in known if one.shape and len(one.shape) > 1]
-    if name not in _SQUARE or not arrays:
-        return None
-    one = arrays[0]
+    one = sure(name in _SQUARE and arrays)[0]
     rows, columns = one.shape[-2:]
     others = [other for other in known if other.shape and other is not one]
     if rows != columns:
@@ -32,12 +31,9 @@ def square(found, node: ast.AST, known: list[Operand]) -> tuple[str, str] | None
         hint = "pass a square one, of which the last two axes are equal"
         instead = _INSTEAD.get(name, "").format(a=one.name, b=others[0].name if others else "b")
         return what, hint + (f"; of this one, {instead}" if instead else "")
-    if not others or name == "matrix_power":
-        return None
-    other = others[0]
+    other = sure(name != "matrix_power" and others)[0]
     size = other.shape[-2] if len(other.shape) > 1 else other.shape[-1]
-    if size == rows:
-        return None
+    sure(size != rows)
     what = f"{one} and {other}: a right side for {rows} equations has {rows} rows, not {size}"
     turned = len(other.shape) == 2 and other.shape[-1] == rows
     return what, f"write {other.name}.T" if turned else f"pass a `{other.name}` of {rows} rows"

@@ -1,11 +1,14 @@
 """Shapes that do not fit: broadcasting, products, joining, reshaping, axes and indices."""
 
 import ast
+import contextlib
+import math
 import re
 from collections.abc import Iterator
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import sources, tried
+from malleable.inspection.advice.evidence.diagnosis import Unsure, sure
 from malleable.inspection.advice.evidence.fitting import closed, fitted
 from malleable.inspection.advice.evidence.mapped import is_pmap
 from malleable.inspection.advice.evidence.operands import Operand, operands
@@ -16,7 +19,7 @@ from malleable.inspection.advice.evidence.wording import listed
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.values.matrices import square
 
-Said = tuple[str, str | Rewrite] | None
+Said = tuple[str, str | Rewrite]
 
 
 def shapes(trouble: Trouble) -> Iterator[Advice]:
@@ -76,15 +79,14 @@ def _by_pairs(trouble: Trouble, step: Step) -> str:
     )
 
 
-def _said(trouble: Trouble, step: Step) -> Said:
+def _said(trouble: Trouble, step: Step) -> Said | None:
     """(what, way out) by the first row of the table that fits the error."""
     for pattern, say in _TABLE:
         found = re.search(pattern, trouble.text, re.S | re.I)
         if found is not None:
             node, known = operands(trouble, deep=True, step=step)
-            advice = say(found, node, [one for one in known if one.shape is not None])
-            if advice is not None:
-                return advice
+            with contextlib.suppress(Unsure):
+                return say(found, node, [one for one in known if one.shape is not None])
     return None
 
 
@@ -100,10 +102,8 @@ def _shown(known: list[Operand]) -> str:
 
 def _broadcast(found, node, known) -> Said:
     arrays = [one for one in known if one.shape]
-    pair = _clash(arrays)
+    pair = _clash(sure(arrays))
     if pair is None:
-        if not arrays:
-            return None
         return f"these shapes do not broadcast: {_shown(arrays)}", _ANY_SHAPE
     one, other = pair
     axis, a, b = _where(one.shape, other.shape) or (0, 0, 0)
@@ -114,10 +114,9 @@ def _broadcast(found, node, known) -> Said:
 
 def _promotion(found, node, known) -> Said:
     """Arrays that broadcast, and jax_numpy_rank_promotion forbids it."""
-    arrays = [one for one in known if one.shape]
-    few, many = min(arrays, key=_count, default=None), max(arrays, key=_count, default=None)
-    if few is None or many is None or _count(few) == _count(many) or _clash(arrays):
-        return None
+    arrays = sure([one for one in known if one.shape])
+    few, many = min(arrays, key=_count), max(arrays, key=_count)
+    sure(_count(few) != _count(many) and not _clash(arrays))
     what = f"{few} and {many}: they broadcast, but the setting jax_numpy_rank_promotion='raise' "
     what += "forbids to broadcast arrays with different numbers of axes"
     index = ", ".join(["None"] * (_count(many) - _count(few)) + [":"] * _count(few))
@@ -177,9 +176,7 @@ def _product(found, node, known) -> Said:
     arrays = [one for one in known if one.shape]
     if len(arrays) == 1 and _twice(node):
         arrays *= 2
-    if len(arrays) < 2:
-        return None
-    one, other = arrays[:2]
+    one, other = sure(len(arrays) > 1 and arrays)[:2]
     inner = one.shape[-1], other.shape[-2] if len(other.shape) > 1 else other.shape[0]
     of = "the second last axis" if len(other.shape) > 1 else "the axis"
     what = f"{one} and {other}: the last axis of `{one.name}` has size {inner[0]} and {of} of "
@@ -215,19 +212,16 @@ def _multiplies(a: tuple, b: tuple) -> bool:
 
 
 def _einsum(found, node, known) -> Said:
-    if not isinstance(node, ast.Call) or not node.args:
-        return None
-    spec = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+    spec = getattr(_call(node, 1).args[0], "value", None)
     arrays = [one for one in known if one.shape is not None]
     if not isinstance(spec, str) or "..." in spec:
-        return (f"in this einsum {_shown(arrays)}", "") if arrays else None
+        return f"in this einsum {_shown(sure(arrays))}", ""
     terms = spec.split("->")[0].replace(" ", "").split(",")
     given = node.args[1:]
     if len(terms) != len(given):
         what = f"`{spec}` speaks of {len(terms)} arrays, and {len(given)} are passed"
         return what, "write one group of letters for each array"
-    if len(arrays) != len(terms):
-        return None  # the shape of one of them is not known
+    sure(len(arrays) == len(terms))  # else the shape of one of them is not known
     sizes: dict[str, tuple[int, str]] = {}
     for term, one in zip(terms, arrays, strict=True):
         shape = one.shape or ()
@@ -241,7 +235,15 @@ def _einsum(found, node, known) -> Said:
                 what += f"`{one.name}`: {_shown(arrays)}"
                 return what, f"use another letter for one of them, or the same size for {letter}"
             sizes.setdefault(letter, (size, one.name))
-    return None
+    raise Unsure
+
+
+def _call(node: ast.AST, count: int) -> ast.Call:
+    """The call that fails, with so many arguments by position at least."""
+    match node:
+        case ast.Call(args=args) if len(args) >= count:
+            return node
+    raise Unsure
 
 
 # ---------------------------------------------------------------- joining and reshaping
@@ -276,9 +278,8 @@ def _join(found, node, known) -> Said:
         differ = [i for i, (m, n) in enumerate(zip(few.shape, many.shape, strict=True)) if m != n]
         if len(differ) == 1:
             joined = f"jnp.concatenate([{', '.join(names)}], axis={differ[0]})"
-            return what, Rewrite(
-                f"only axis {differ[0]} differs: join along it, {joined}", node, joined
-            )
+            way = f"only axis {differ[0]} differs: join along it, {joined}"
+            return what, Rewrite(way, node, joined)
     return what, _ALIKE
 
 
@@ -288,9 +289,8 @@ _ALIKE = "make them alike in every axis but the one along which they are joined,
 def _join_parts(message: str, name: str, node: ast.AST) -> Said:
     """Of a list that is made in the call, whose parts have no names."""
     shapes = dict.fromkeys(re.findall(r"\(\d*(?:, ?\d*)*\)", message))
-    if len(shapes) < 2 or not isinstance(node, ast.Call) or not node.args:
-        return None
-    what = f"{name} cannot join the parts of `{text(node.args[0])}`: their shapes are "
+    sure(len(shapes) > 1)
+    what = f"{name} cannot join the parts of `{text(_call(node, 1).args[0])}`: their shapes are "
     same = "pad or cut them to one shape" if name == "stack" else _ALIKE
     return f"{what}{listed(shapes, quote='')}", same
 
@@ -301,17 +301,13 @@ def _drop(shape: tuple, axis: int) -> tuple:
 
 def _reshape(found, node, known) -> Said:
     arrays = [one for one in known if one.shape and hasattr(one.value, "dtype")]
-    if not arrays or not isinstance(node, ast.Call):
-        return None
-    one, size = arrays[0], 1
-    for n in one.shape:
-        size *= n
-    wanted = [text(a) for a in node.args[0 if isinstance(node.func, ast.Attribute) else 1 :]]
-    wanted = [w for w in wanted if w != one.name]
-    shape = ", ".join(wanted)
+    one, call = sure(arrays)[0], _call(node, 0)
+    size = math.prod(one.shape)
+    wanted = [text(a) for a in call.args[0 if isinstance(call.func, ast.Attribute) else 1 :]]
+    shape = ", ".join(w for w in wanted if w != one.name)
     shape = shape if shape.startswith("(") else f"({shape})"
     what = f"{one}, which are {size} elements, and they do not fill the shape {shape}"
-    fits = [n for n in (_whole_number(a) for a in node.args) if n and n > 0 and size % n == 0]
+    fits = [n for n in (_whole_number(a) for a in call.args) if n and n > 0 and size % n == 0]
     way = f"choose a shape whose product is {size}; -1 stands for what is left, e.g. "
     return what, way + f"{one.name}.reshape({fits[0] if fits else one.shape[0]}, -1)"
 
@@ -327,11 +323,10 @@ def _axis(found, node, known) -> Said:
     axis, count = int(found[1]), int(found[2])
     arrays = [one for one in known if one.shape is not None and len(one.shape) == count]
     named = [one for one in known if type(one.value) is int and one.value == axis]
-    if str(abs(axis)) not in text(node) and not named:
-        return None
-    name = f"`{arrays[0].name}` has shape {arrays[0].shape}" if arrays else "the array"
-    if not arrays:
-        name = f"the array has {count} axes"
+    sure(str(abs(axis)) in text(node) or named)
+    name = f"the array has {count} axes"
+    if arrays:
+        name = f"`{arrays[0].name}` has shape {arrays[0].shape}"
     what = f"axis {axis} is asked for, but {name}: its {count} axes are 0 to {count - 1}"
     if count == 0:
         return f"axis {axis} is asked for, but {name}, and no axis", "drop axis=, or pass an array"
@@ -340,13 +335,12 @@ def _axis(found, node, known) -> Said:
 
 def _no_axis(found, node, known) -> Said:
     """axis=2 of an array with two axes, where JAX says only that a tuple has no such entry."""
-    arrays = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
+    arrays = sure([one for one in known if one.shape is not None and hasattr(one.value, "dtype")])
     axis = {k.arg: k.value for k in getattr(node, "keywords", ())}.get("axis")
     given = next((one.value for one in known if one.node is axis), None)
-    if axis is None or type(given) is not int or not arrays:
-        return None
     count = len(arrays[0].shape)
-    return None if -count <= given < count else _axis((None, given, count), node, known)
+    sure(axis is not None and type(given) is int and not -count <= given < count)
+    return _axis((None, given, count), node, known)
 
 
 def _indices(found, node, known) -> Said:
@@ -365,9 +359,7 @@ def _indices(found, node, known) -> Said:
 
 def _convolution(found, node, known) -> Said:
     arrays = [one for one in known if len(one.shape or ()) > 2][:2]
-    if len(arrays) < 2:
-        return None
-    image, kernel = arrays
+    image, kernel = sure(len(arrays) > 1 and arrays)
     what = f"{image} and {kernel}: the image has {found[1]} channels and the kernel expects "
     what += found[2]
     way = "make the numbers of channels equal; or say which axis is which with dimension_numbers="
@@ -382,12 +374,12 @@ def _convolution(found, node, known) -> Said:
 
 
 def _update(found, node, known) -> Said:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
-        return None
-    if ".at[" not in text(node.func):
+    call = _call(node, 1)
+    name, at = text(call.args[0]), getattr(call.func, "value", None)
+    if ".at[" not in text(sure(at) and call.func):
         way = "give it a shape that broadcasts to it, one whose axes are equal or 1"
-        return f"`{text(node.args[0])}` is {found[1]}, and {found[2]} is wanted there", way
-    name, place = text(node.args[0]), text(node.func.value).replace(".at", "")
+        return f"`{name}` is {found[1]}, and {found[2]} is wanted there", way
+    place = text(sure(at)).replace(".at", "")
     what = f"`{name}` is {found[1]}, and the place it is written to, `{place}`, is {found[2]}"
     got, wanted = (tuple(map(int, re.findall(r"\d+", t.partition("[")[2]))) for t in found.groups())
     fits = fitted(name, got, wanted)
@@ -395,36 +387,26 @@ def _update(found, node, known) -> Said:
 
 
 def _squeezed(found, node, known) -> Said:
-    arrays = [one for one in known if one.shape]
-    if not arrays:
-        return None
-    one = arrays[0]
+    one = sure([one for one in known if one.shape])[0]
     ones = [i for i, n in enumerate(one.shape or ()) if n == 1]
     what = f"`{one.name}` has shape {one.shape}: only an axis of size 1 can be squeezed out, and "
     what += f"axis {found[1]} is not"
-    way = (
-        f"write axis={ones[0]}" if ones else f"take one entry of the axis, {one.name}[:, 0], or sum"
-    )
-    return what, way
+    if ones:
+        return what, f"write axis={ones[0]}"
+    return what, f"take one entry of the axis, {one.name}[:, 0], or sum"
 
 
 def _uneven(found, node, known) -> Said:
-    arrays = [one for one in known if one.shape]
-    if not arrays or not isinstance(node, ast.Call) or len(node.args) < 2:
-        return None
-    one, given = arrays[0], ", ".join(map(text, node.args))
-    what = f"{one}, and it cannot be split into {text(node.args[1])} equal parts"
+    one, args = sure([one for one in known if one.shape])[0], _call(node, 2).args
+    given = ", ".join(map(text, args))
+    what = f"{one}, and it cannot be split into {text(args[1])} equal parts"
     return what, f"write jnp.array_split({given}), whose parts may differ in size; or pad it"
 
 
 def _too_large(found, node, known) -> Said:
-    arrays = [one for one in known if one.shape and hasattr(one.value, "dtype")]
-    if not arrays:
-        return None
-    what = f"the slice, of shape {found[1]}, is larger than the array, of shape {found[2]}: "
-    return what + _shown(
-        arrays
-    ), f"take a slice of at most {found[2]}, or pad the array with jnp.pad"
+    shown = _shown(sure([one for one in known if one.shape and hasattr(one.value, "dtype")]))
+    what = f"the slice, of shape {found[1]}, is larger than the array, of shape {found[2]}: {shown}"
+    return what, f"take a slice of at most {found[2]}, or pad the array with jnp.pad"
 
 
 _TABLE = (
