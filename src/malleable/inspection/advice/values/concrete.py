@@ -17,7 +17,7 @@ from malleable.inspection.advice.evidence.wording import listed
 from malleable.inspection.advice.hint import Advice, Way
 from malleable.inspection.advice.values import needs
 from malleable.inspection.advice.values.leaks import outlived
-from malleable.inspection.advice.values.truth import Need
+from malleable.inspection.advice.values.needs import Need
 
 MANY = 5  # arguments that a value depends on and that are named
 
