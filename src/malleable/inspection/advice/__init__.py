@@ -15,24 +15,21 @@ from collections.abc import Callable, Iterator
 
 from malleable import compat, errors
 from malleable.inspection.advice import steps as steps
-from malleable.inspection.advice.ecosystem import ecosystem
+from malleable.inspection.advice.ecosystem import ecosystem, libraries
 from malleable.inspection.advice.evidence import creation
 from malleable.inspection.advice.evidence.diagnosis import topic
 from malleable.inspection.advice.evidence.trouble import Trouble
 from malleable.inspection.advice.hint import Advice
-from malleable.inspection.advice.libraries import libraries
 from malleable.inspection.advice.runtime.checks import CHECKS
-from malleable.inspection.advice.runtime.collectives import COLLECTIVES
 from malleable.inspection.advice.runtime.primitives import RULES
 from malleable.inspection.advice.runtime.randomness import KEYS
 from malleable.inspection.advice.runtime.runtime import HOST, Memory
 from malleable.inspection.advice.runtime.shard_specs import SHARD_SPECS, VARYING
-from malleable.inspection.advice.runtime.sharding import SHARDING
+from malleable.inspection.advice.runtime.sharding import COLLECTIVES, SHARDING
 from malleable.inspection.advice.tracing.axes import axes
 from malleable.inspection.advice.tracing.branches import branches
 from malleable.inspection.advice.tracing.calls import calls
-from malleable.inspection.advice.tracing.derivative_rules import derivative_rules
-from malleable.inspection.advice.tracing.derivatives import derivatives
+from malleable.inspection.advice.tracing.derivatives import derivative_rules, derivatives
 from malleable.inspection.advice.tracing.loops import loops
 from malleable.inspection.advice.tracing.trees import trees
 from malleable.inspection.advice.values.concrete import concrete, truths

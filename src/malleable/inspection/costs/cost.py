@@ -21,7 +21,7 @@ from malleable.core.interpret import interpret
 from malleable.core.stage import stage
 from malleable.errors import MalleableError, TransformError
 from malleable.inspection import counting, places
-from malleable.inspection.costs import flame, liveness, profiles
+from malleable.inspection.costs import flame, liveness
 from malleable.inspection.counting import Count
 from malleable.inspection.debugging.stepping import undonated
 from malleable.inspection.modules import module_scopes
@@ -110,11 +110,11 @@ class Cost(Told):
 
     def speedscope(self, path: str | os.PathLike[str]) -> None:
         """Write flops and bytes by stack as a file for speedscope.app."""
-        _write_json(path, profiles.speedscope(self.stacks, self.name))
+        _write_json(path, flame.speedscope(self.stacks, self.name))
 
     def perfetto(self, path: str | os.PathLike[str]) -> None:
         """Write the flops by stack as a trace for ui.perfetto.dev: 1 ns there is 1 flop."""
-        _write_json(path, profiles.perfetto(self.stacks, self.name))
+        _write_json(path, flame.perfetto(self.stacks, self.name))
 
     def flame(self, path: str) -> None:
         """Write a picture (SVG): calls from the top down, as wide as they have flops."""

@@ -21,7 +21,6 @@ from malleable.inspection.files.format.program import Body, Equation, Number, Pr
 from malleable.inspection.files.save import Slot, take_apart
 from malleable.inspection.source import structures, trees, values
 from malleable.inspection.source.calls import converted, expression
-from malleable.inspection.source.derivatives import NO_DERIVATIVE, custom
 from malleable.inspection.source.layout import (
     RESERVED,
     atom,
@@ -32,7 +31,7 @@ from malleable.inspection.source.layout import (
     target,
     variables,
 )
-from malleable.inspection.source.structures import Role
+from malleable.inspection.source.structures import NO_DERIVATIVE, Role, custom
 
 _WIDE = 90  # characters of a comment
 _WIDE_TYPES = {"int64", "uint64", "float64", "complex128"}

@@ -6,13 +6,16 @@ nested ones. A mesh of one device is no mesh.
 
 from typing import Any
 
+import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.compat import Jaxpr, Literal
 from malleable.integrations.onnx.lowering import FLOW, Lowering, pair_type, rule
 from malleable.notes import note
+from malleable.programs.primitives import kind
 
 
 def call(lowering: Lowering, eqn, args, done):
@@ -168,3 +171,48 @@ def called_back(lowering: Lowering, eqn, args, done):
 
 
 CALL = "write it in jax.numpy, or export the parts before and after it"
+
+
+def distinct(program: Jaxpr) -> Jaxpr:
+    """The program with bodies whose results are copies where they are not their own.
+
+    >>> from malleable import stage
+    >>> twice = lambda p, x: jax.lax.cond(p, lambda: (x + 1, x + 2), lambda: (x, x))
+    >>> (eqn,) = distinct(stage(twice)(True, 1.0).jaxpr).eqns[-1:]
+    >>> [len(body.eqns) for body in compat.bodies(eqn.params)]
+    [2, 2]
+    """
+    raw = program.jaxpr
+    eqns = list(map(_with_own_results, raw.eqns))
+    consts = dict(zip(raw.constvars, program.consts, strict=True))
+    return compat.program(program, eqns, raw.outvars, consts)
+
+
+def _with_own_results(eqn):
+    if eqn.primitive.name not in kind("control"):
+        return eqn
+    return compat.with_bodies(eqn, [_own(distinct(body)) for body in compat.bodies(eqn.params)])
+
+
+def _own(body: Jaxpr) -> Jaxpr:
+    raw = body.jaxpr
+    made = {v for eqn in raw.eqns for v in eqn.outvars}
+    seen, eqns, outs = set(), list(raw.eqns), []
+    for v in raw.outvars:
+        if isinstance(v, Literal) or v not in made or v in seen:
+            eqns.append(_copy(v))
+            v = eqns[-1].outvars[0]
+        seen.add(v)
+        outs.append(v)
+    consts = dict(zip(raw.constvars, body.consts, strict=True))
+    return compat.program(body, eqns, outs, consts)
+
+
+def _copy(v):
+    """An equation that copies a variable, or a number."""
+    (eqn,) = compat.trace(lambda x: jnp.array(x, copy=True), _type(v.aval)).jaxpr.eqns
+    return eqn.replace(invars=[v], outvars=[compat.new_var(v.aval)])
+
+
+def _type(aval):
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -25,7 +25,7 @@ from malleable.integrations.onnx import (  # noqa: F401  they register their rul
     pairs,
     windows,
 )
-from malleable.integrations.onnx.bodies import distinct
+from malleable.integrations.onnx.control import distinct
 from malleable.integrations.onnx.lowering import Problem, is_pair, lower
 from malleable.integrations.onnx.missing import left_to_softmax
 from malleable.integrations.onnx.restoring import restored

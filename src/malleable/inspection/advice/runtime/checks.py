@@ -5,7 +5,7 @@ import re
 
 from malleable.compat import Place
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.watching import indices
@@ -32,7 +32,7 @@ def checkified(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     sure(made.__module__.endswith("checkify"))
     kind, text = made.__name__, trouble.text.strip().rstrip(".")
     node = failing(step.place, text)
-    shown = f"`{syntax.text_of(node)}`" if node is not None else "this line"
+    shown = f"`{sources.text_of(node)}`" if node is not None else "this line"
     used = ", ".join(f"`{n}`" for n in dict.fromkeys(names(node)))
     if kind == "OOBError":
         return out_of_bounds(step, text, node)
@@ -47,9 +47,9 @@ def checkified(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 def failing(place: Place, text: str) -> ast.expr | None:
     """The expression a check is about, if there is but one on its line that may be."""
     primitive = re.search(r"primitive:? (\w+)", text)
-    found: list = syntax.calls_on(place, primitive[1]) if primitive else []
+    found: list = sources.calls_on(place, primitive[1]) if primitive else []
     if "out-of-bounds" in text:
-        found = syntax.subscripts_on(place)
+        found = sources.subscripts_on(place)
     return found[0] if len(found) == 1 else None
 
 
@@ -78,8 +78,8 @@ def names(node: ast.AST | None) -> list[str]:
 def overflow(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     """A Python integer that does not fit."""
     value, dtype = found[1] or found[2], found[3] or "int32"
-    node = syntax.expression_at(step.place)
-    shown = f" in `{syntax.text_of(node)}`" if node is not None else ""
+    node = sources.expression_at(step.place)
+    shown = f" in `{sources.text_of(node)}`" if node is not None else ""
     limits = {"int32": "-2**31 to 2**31 - 1", "int64": "-2**63 to 2**63 - 1"}.get(dtype)
     reach = f" ({limits})" if limits else ""
     what = f"the Python integer {value}{shown} does not fit into {dtype}{reach}"

@@ -4,7 +4,7 @@ import ast
 import re
 
 from malleable import compat
-from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
 
@@ -62,9 +62,9 @@ def bound_at(trouble: Trouble, name: str) -> tuple[Step | None, str]:
     lines = [*traced_at(trouble), *trouble.own]
     bound = []
     for step in lines:
-        for call in syntax.calls_on(step.place, "bind"):
+        for call in sources.calls_on(step.place, "bind"):
             if isinstance(call.func, ast.Attribute):
-                bound.append((step, syntax.text_of(call.func.value)))
+                bound.append((step, sources.text_of(call.func.value)))
     for step, text in bound:  # the outermost: a derivative rule may bind it again
         if primitive_named(step, text) == name:
             return step, text

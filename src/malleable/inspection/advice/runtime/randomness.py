@@ -9,7 +9,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import sources, syntax, tried
+from malleable.inspection.advice.evidence import sources, tried
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
@@ -55,9 +55,9 @@ def holds(step: Step, name: str, key) -> bool:
 
 def not_a_key(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """Something else, where a key belongs."""
-    call: Any = next((c for c in syntax.calls_on(step.place, *_SAMPLERS)), None)
-    node = sure(syntax.argument(call, 0, "key"))
-    name, function = syntax.text_of(node), syntax.text_of(call.func)
+    call: Any = next((c for c in sources.calls_on(step.place, *_SAMPLERS)), None)
+    node = sure(sources.argument(call, 0, "key"))
+    name, function = sources.text_of(node), sources.text_of(call.func)
     value = sources.value(node, step)
     if value is sources.MISSING and isinstance(node, ast.Subscript):
         value = item(node, step)
@@ -66,10 +66,10 @@ def not_a_key(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] 
     what = f"`{name}` is {got}, and `{function}` needs a random key"
     others = [a for a in [*call.args[1:], *(k.value for k in call.keywords)] if named_key(a, step)]
     if others:
-        key = syntax.text_of(others[0])
+        key = sources.text_of(others[0])
         hint = f"the key comes first: {function}({key}, {name})"
     elif isinstance(node, ast.Subscript) and getattr(value, "dtype", None) == np.uint32:
-        whole = syntax.text_of(node.value)
+        whole = sources.text_of(node.value)
         what += f" (`{whole}`, of shape (2,), is one key as it is)"
         hint = f"pass `{whole}`; for several keys, keys = jax.random.split({whole}, n) and keys[0]"
     else:
@@ -98,20 +98,20 @@ def is_old_key(x: Any) -> bool:
 
 def seeds(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """jax.random.key(1.5)."""
-    call = sure(syntax.calls_on(step.place, "key", "PRNGKey", "seed"))[0]
-    node = sure(syntax.argument(call, 0, "seed"))
-    value, name = sources.value(node, step), syntax.text_of(node)
+    call = sure(sources.calls_on(step.place, "key", "PRNGKey", "seed"))[0]
+    node = sure(sources.argument(call, 0, "seed"))
+    value, name = sources.value(node, step), sources.text_of(node)
     kind = type(value).__name__ if value is not sources.MISSING else "no integer"
     if hasattr(value, "dtype"):
         kind = f"an array of {value.dtype}"
-    kind, function = kind if " " in kind else f"a {kind}", syntax.text_of(call.func)
+    kind, function = kind if " " in kind else f"a {kind}", sources.text_of(call.func)
     what = f"the seed `{name}` is {kind}, and `{function}` needs an integer"
     return Said(what, f"pass an int: {function}(int({name}))", weight=3)
 
 
 def converted(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     """np.asarray(key)."""
-    used = checks.names(syntax.expression_at(step.place))
+    used = checks.names(sources.expression_at(step.place))
     names = [n for n in used if is_key(step.values.get(n))]
     name = names[0] if names else "the key"
     what = "a random key cannot become a NumPy array"
@@ -124,10 +124,10 @@ def converted(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
 
 def many_keys(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """Several keys, where one belongs."""
-    call: Any = next((c for c in syntax.calls_on(step.place, *_SAMPLERS)), None)
-    node = sure(syntax.argument(call, 0, "key"))
-    name, function, shape = syntax.text_of(node), syntax.text_of(call.func), found[1]
-    rest = [syntax.text_of(a) for a in call.args[1:]]
+    call: Any = next((c for c in sources.calls_on(step.place, *_SAMPLERS)), None)
+    node = sure(sources.argument(call, 0, "key"))
+    name, function, shape = sources.text_of(node), sources.text_of(call.func), found[1]
+    rest = [sources.text_of(a) for a in call.args[1:]]
     inside = ", ".join(["k", *rest, *(ast.unparse(k) for k in call.keywords if k.arg != "key")])
     what = f"`{name}` holds several keys, with shape {shape}, and `{function}` takes one, of shape "
     what += "()"
@@ -140,17 +140,17 @@ def many_keys(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
 def arithmetic(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     """A key, where numbers belong."""
     names = [n for n, v in step.values.items() if is_key(v)]
-    node = sure(syntax.expression_at(step.place))
+    node = sure(sources.expression_at(step.place))
     used = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
     name = sure([n for n in names if n in {one.id for one in used}])[0]
     what = f"`{name}` is a random key, a value of its own kind ({jax.typeof(step.values[name])}), "
-    what += f"and `{syntax.text_of(node)}` treats it as numbers"
+    what += f"and `{sources.text_of(node)}` treats it as numbers"
     whole = [n for n in used if is_whole(sources.value(n, step))]
     number = whole[0].id if whole else "i"
     new = f"jax.random.fold_in({name}, {number})"
     others = f"for several, jax.random.split({name}, n); for its bits, jax.random.key_data({name})"
     first: str | Rewrite = f"for a key that depends on a number write {new}"
-    if isinstance(node, ast.BinOp) and len(whole) == 1 and name == syntax.text_of(node.left):
+    if isinstance(node, ast.BinOp) and len(whole) == 1 and name == sources.text_of(node.left):
         first = Rewrite(first, node, new)
     return Said(what, (tried.way(first, step, values=False), Way(others)), weight=3)
 
@@ -163,14 +163,14 @@ def is_whole(x: Any) -> bool:
 
 def unpacking(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """`a, b, c = jax.random.split(key)`."""
-    call = sure(syntax.calls_on(step.place, "split"))[0]
-    statement = sure(next(syntax.assignments_on(step.place), None))
+    call = sure(sources.calls_on(step.place, "split"))[0]
+    statement = sure(next(sources.assignments_on(step.place), None))
     names = sure(getattr(statement.targets[0], "elts", None))
-    sure("random" in syntax.text_of(call.func))
+    sure("random" in sources.text_of(call.func))
     count = len(names)
-    key = syntax.text_of(syntax.argument(call, 0, "key"))
-    number = syntax.argument(call, 1, "num")
-    given = syntax.text_of(number) if number else "2"
+    key = sources.text_of(sources.argument(call, 0, "key"))
+    number = sources.argument(call, 1, "num")
+    given = sources.text_of(number) if number else "2"
     what = f"jax.random.split makes {given} keys of `{key}` here, and {count} names are on the left"
     return what, f"write jax.random.split({key}, {count})"
 

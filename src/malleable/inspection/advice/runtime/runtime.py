@@ -7,7 +7,7 @@ from typing import Any
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import sources, syntax
+from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.watching import running
@@ -90,7 +90,7 @@ def large(program: compat.Jaxpr, outer: tuple = ()) -> Iterator[tuple[int, str, 
 def _body(body: compat.Jaxpr) -> str:
     """` from what `step` returns (file.py:12)`, of the body of a loop."""
     defined = compat.defined(body)
-    ends = syntax.returns_of(defined) if defined else []
+    ends = sources.returns_of(defined) if defined else []
     return f" from what its body returns ({places.spell(ends[-1])})" if ends else ""
 
 
@@ -203,9 +203,9 @@ def is_within(fun, place: Place) -> bool:
 
 def host_function(found: re.Match, trouble: Trouble, step: Step) -> dict:
     """The name of the function that a callback calls at a line."""
-    calls = syntax.calls_on(step.place, "pure_callback", "io_callback", "callback")
-    given = syntax.argument(calls[0] if calls else None, 0, "callback")
-    return {"name": syntax.text_of(given) or "the host function"}
+    calls = sources.calls_on(step.place, "pure_callback", "io_callback", "callback")
+    given = sources.argument(calls[0] if calls else None, 0, "callback")
+    return {"name": sources.text_of(given) or "the host function"}
 
 
 def ordered_effects(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
@@ -213,8 +213,8 @@ def ordered_effects(found: re.Match, trouble: Trouble, step: Step) -> Said | Non
     for program in programs(trouble):
         for eqn, outer in _callbacks(program):
             place = places.of(eqn, *outer)
-            calls = syntax.calls_on(place, "print", "callback", "io_callback") if place else []
-            name = syntax.text_of(calls[0].func) if calls else "a callback"
+            calls = sources.calls_on(place, "print", "callback", "io_callback") if place else []
+            name = sources.text_of(calls[0].func) if calls else "a callback"
             if eqn.params.get("ordered") or calls:
                 what = f"`{name}` is called with ordered=True, in a program that runs on several "
                 hint = "write ordered=False, or run it on a single device"

@@ -10,7 +10,7 @@ import numpy as np
 from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import creation, sources, syntax
+from malleable.inspection.advice.evidence import creation, sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.mapped import (
     closed_over,
@@ -139,7 +139,7 @@ def named_by_shape(trouble: Trouble, step: Step, shape: str) -> tuple[str, str]:
 
 
 def _names(place: Place) -> list[ast.Name]:
-    node = syntax.expression_at(place)
+    node = sources.expression_at(place)
     return [n for n in ast.walk(node) if isinstance(n, ast.Name)] if node else []
 
 
@@ -212,8 +212,8 @@ def in_shardings(found: re.Match, trouble: Trouble, step: Step) -> Said:
 
 def no_mesh(found: re.Match, trouble: Trouble, step: Step) -> dict:
     """A spec by itself, where no mesh is set."""
-    call = next(iter(syntax.calls_on(step.place, "with_sharding_constraint")), None)
-    return {"spec": syntax.text_of(syntax.argument(call, 1, "shardings")) or "jax.P(...)"}
+    call = next(iter(sources.calls_on(step.place, "with_sharding_constraint")), None)
+    return {"spec": sources.text_of(sources.argument(call, 1, "shardings")) or "jax.P(...)"}
 
 
 def empty_mesh(found: re.Match, trouble: Trouble, step: Step) -> Said:
@@ -228,9 +228,9 @@ def constraint(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]
     """with_sharding_constraint, device_put and jit with a spec longer than the array has axes."""
     spec, least, rank = found.groups()
     sure("_internal_pmap" not in spec)
-    call = next(iter(syntax.calls_on(step.place, "with_sharding_constraint", "device_put")), None)
-    node = syntax.argument(call, 0, "x")
-    name = f"`{syntax.text_of(node)}`" if node is not None else "the array"
+    call = next(iter(sources.calls_on(step.place, "with_sharding_constraint", "device_put")), None)
+    node = sources.argument(call, 0, "x")
+    name = f"`{sources.text_of(node)}`" if node is not None else "the array"
     short = [part.strip() for part in spec[2:-1].split(",") if part.strip()][: int(rank)]
     what = f"the spec {spec} is for {least} axes, and {name} has {rank}"
     hint = f"drop the entries too many, jax.P({', '.join(short)}), or give {name} another dimension"
@@ -248,7 +248,7 @@ def unknown_mesh_axis(found: re.Match, trouble: Trouble, step: Step) -> tuple[st
 
 def explicit(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
     """Operands whose explicit shardings do not combine."""
-    node = syntax.expression_at(step.place)
+    node = sources.expression_at(step.place)
     used = []
     for name in dict.fromkeys(n.id for n in _names(step.place)):
         value = step.values.get(name, step.frame.f_globals.get(name))
@@ -257,7 +257,7 @@ def explicit(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str]:
             used.append(f"`{name}` is {kind}")
     specs = re.findall(r"\((?:[^()]*)\)", trouble.text)
     both = ", and ".join(used[:2]) or f"the shardings are {', and '.join(specs[:2])}"
-    written = f"`{syntax.text_of(node)}`" if node is not None else "this line"
+    written = f"`{sources.text_of(node)}`" if node is not None else "this line"
     if "ontracting" in trouble.text or "out_sharding" in trouble.text:
         hint = "say it, jnp.matmul(x, w, out_sharding=jax.P(...)) or jnp.einsum(..., "
         hint += "out_sharding=...), or bring one operand to another sharding first, "
@@ -311,4 +311,100 @@ SHARDING = (
         )
     ),
     Diagnosis("", explicit, kind="ShardingTypeError"),
+)
+
+# ---------------------------------------------------------------- collectives
+
+_COLLECTIVES = (
+    *("psum", "pmean", "pmax", "pmin", "all_gather", "all_to_all", "ppermute", "pshuffle"),
+    *("pswapaxes", "psum_scatter", "axis_index", "axis_size", "pcast", "pvary"),
+)
+_ASKING = ("axis_index", "axis_size", "pcast", "all_gather")
+
+
+def unbound_axis(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
+    """A collective over an axis that nothing around it names."""
+    axis = found[1] if found[0] else _unsaid(trouble, step)
+    calls = sources.calls_on(step.place, *_COLLECTIVES)
+    says = lambda c: axis in (getattr(n, "value", None) for n in ast.walk(c))  # noqa: E731
+    call = next((c for c in (*filter(says, calls), *calls)), None)
+    name = sources.called(call) if call else "a collective"
+    written = f"`{sources.text_of(call)}`" if call else f"`{name}`"
+    maps = list(mappings(trouble))
+    named = [m for m in maps if m.axis]
+    does = "asks for" if name in _ASKING else "reduces over"
+    what = f"{written} {does} the axis '{axis}', and nothing around it has an axis of that name"
+    place = step.place
+    if named:
+        known = ", ".join(f"'{m.axis}'" for m in named)
+        what += f": the axes named there are {known}"
+        other = named[-1].axis
+        hint = f"write '{other}' here, or "
+        shard = named[-1].kind == "shard_map"
+        hint += f"call the axis of the mesh '{axis}'" if shard else f"axis_name='{axis}' where the "
+        hint += "" if shard else "function is mapped"
+        what += f" (mapped at {places.spell(named[-1].place)})" if named[-1].place else ""
+    elif maps:
+        mapped = maps[-1]
+        place = mapped.place or step.place
+        hint = f"name the axis where the function is mapped: jax.{mapped.kind}({mapped.function}, "
+        hint += f"axis_name='{axis}')"
+        what += f"; {mapped.kind} maps `{mapped.function}` without an axis_name"
+        what += f" (`{name}` is called at {places.spell(step.place)})"
+    else:
+        hint = f"call it under a map that names the axis: jax.vmap(f, axis_name='{axis}'), or "
+        hint += f"jax.shard_map over a mesh with an axis '{axis}'"
+    # JAX names psum and shard_map, whatever was called and under which map
+    instead = f"unbound axis name: {axis} (JAX's own words are in error.jax_message)"
+    return Said(what, hint, place, instead=instead if found[0] else "")
+
+
+def _unsaid(trouble: Trouble, step: Step) -> str:
+    """The axis that a shard_map does not have, where JAX only asserts that it has it."""
+    callee = sure(trouble.callee)
+    calls = sources.calls_on(step.place, *_COLLECTIVES)
+    known = {m.axis for m in mappings(trouble)}
+    sure([sources.called(call) for call in calls] == [callee.name] and known - {""})
+    at = 0 if callee.name in ("axis_index", "axis_size") else 1
+    axis = getattr(sources.argument(calls[0], at, "axis_name"), "value", None)
+    return sure(isinstance(axis, str) and axis not in known and axis)
+
+
+def permutation(found: re.Match, trouble: Trouble, step: Step) -> dict | None:
+    """ppermute with a device that sends or receives twice."""
+    pairs = re.findall(r"\((\d+), (\d+)\)", trouble.text)
+    shown = ", ".join(f"({a}, {b})" for a, b in pairs)
+    for side, i in (("receives", 1), ("sends", 0)):
+        seen = [pair[i] for pair in pairs]
+        for n in seen:
+            if seen.count(n) > 1:
+                return {"twice": n, "side": side, "shown": shown}
+    return None
+
+
+def all_to_all(found: re.Match, trouble: Trouble, step: Step) -> dict:
+    """A collective that splits an axis the devices do not divide."""
+    node = sources.argument(next(iter(sources.calls_on(step.place, found[1])), None), 0, "x")
+    array = f"`{sources.text_of(node)}`" if node is not None else "its operand"
+    return {"array": array, "up": -(-int(found[3]) // int(found[5])) * int(found[5])}
+
+
+COLLECTIVES = (
+    Diagnosis(r"unbound axis name:? '?(\w+)'?", unbound_axis),
+    Diagnosis(r"^$", unbound_axis, kind="AssertionError"),
+    Diagnosis(
+        "ppermute sources and destinations must be unique",
+        permutation,
+        "in the perm of ppermute, device {twice} {side} twice: {shown}",
+        "each device may send once and receive once: a ring is [(i, (i + 1) % n) for i in "
+        "range(n)]; to send to all, use jax.lax.all_gather",
+    ),
+    Diagnosis(
+        r"size of (\w+) (\w+) \((\d+)\) has to be divisible by the size of the named axis "
+        r"(\w+) \((\d+)\)",
+        all_to_all,
+        "{_1} splits an axis of size {_3} of {array} ({_2}) over the {_5} devices of '{_4}', and "
+        "{_5} does not divide {_3}",
+        "pad that axis to {up}, a multiple of {_5}, or split another axis",
+    ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from malleable.compat import frames
-from malleable.inspection.advice.evidence import bodies, sources, syntax, tried
+from malleable.inspection.advice.evidence import bodies, sources, tried
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, sure, topic
 from malleable.inspection.advice.evidence.differences import differ, differences
 from malleable.inspection.advice.evidence.fitting import fitted
@@ -131,7 +131,7 @@ def _odd(one: Any, other: Any, a: Any, b: Any) -> int:
 
 def _predicate(trouble: Trouble, choice: _Choice) -> Said:
     step, caller, call = choice
-    pred, node = step.held.pred, syntax.argument(call, 0, "pred")
+    pred, node = step.held.pred, sources.argument(call, 0, "pred")
     name = text(node) if node is not None else "pred"
     shape = tuple(getattr(pred, "shape", ()))
     if shape:
@@ -148,7 +148,7 @@ def _predicate(trouble: Trouble, choice: _Choice) -> Said:
 
 def _index(trouble: Trouble, choice: _Choice) -> Said:
     step, caller, call = choice
-    index, node = step.held.index, syntax.argument(call, 0, "index")
+    index, node = step.held.index, sources.argument(call, 0, "index")
     name = text(node) if node is not None else "index"
     shape = tuple(getattr(index, "shape", ()))
     what = f"`{name}`, the index of lax.switch, is {of_type(index)}"

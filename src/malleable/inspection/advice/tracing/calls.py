@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from malleable.compat import Place, frames
-from malleable.inspection.advice.evidence import creation, sources, syntax
+from malleable.inspection.advice.evidence import creation, sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure, topic
 from malleable.inspection.advice.evidence.sources import MISSING, text
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
@@ -179,7 +179,7 @@ def _no_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     value = step.held.fun
     name = {"vmap": "jax.vmap", "jit": "jax.jit", "grad": "jax.grad"}.get(step.name, step.name)
     call = next((n for n in ast.walk(node) if _first_is_call(n)), None) if node else None
-    written = syntax.argument(call or node, 0, "fun")
+    written = sources.argument(call or node, 0, "fun")
     shown = f"`{text(written)}`" if written is not None else "its first argument"
     what = f"{name} takes a function, but {shown} is {_said(value)}"
     way = f"pass the function, and its arguments afterwards: {name}(f)(x)"

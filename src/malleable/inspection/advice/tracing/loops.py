@@ -9,7 +9,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable.compat import frames
-from malleable.inspection.advice.evidence import bodies, sources, syntax, tried
+from malleable.inspection.advice.evidence import bodies, sources, tried
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Probe, Said, sure, topic
 from malleable.inspection.advice.evidence.differences import differ, differences
 from malleable.inspection.advice.evidence.sources import text
@@ -64,7 +64,7 @@ def _carry(trouble: Trouble, loop: _Loop) -> Said | None:
         start, end, inner = start[1], end[1] if isinstance(end, tuple) else end, "[1]"
     name, root = sources.name_of(fun), _root(fun, outer.name)
     at = {"scan": (1, "init"), "while_loop": (2, "init_val"), "fori_loop": (3, "init_val")}
-    init = syntax.argument(call, *at.get(outer.name, (99, "init")))
+    init = sources.argument(call, *at.get(outer.name, (99, "init")))
     begins = f"\n  the loop starts at {here(caller.place)}"
     found = next(differences(start, end), None)
     if found is not None and (swapped := _swapped(outer, start, begins)):
@@ -232,7 +232,7 @@ def _pair(trouble: Trouble, loop: _Loop) -> Said:
 def _inputs(trouble: Trouble, loop: _Loop) -> Said | None:
     step, outer, caller, call = loop
     at = (1, "xs") if outer.name in frames.MAP else (2, "xs")
-    written = syntax.argument(call, *at)
+    written = sources.argument(call, *at)
     pairs = _named(sure(step.held.xs_flat).unflatten(), written)
     shapes: list[tuple[str, Any]] = [(path, tuple(getattr(x, "shape", ()))) for path, x in pairs]
     length = step.held.length
@@ -307,7 +307,7 @@ def _test(trouble: Trouble, loop: _Loop) -> Said:
 def _bounds(trouble: Trouble, loop: _Loop) -> Said:
     step, _, caller, call = loop
     low, high = step.held.lower, step.held.upper
-    names = [syntax.argument(call, 0, "lower"), syntax.argument(call, 1, "upper")]
+    names = [sources.argument(call, 0, "lower"), sources.argument(call, 1, "upper")]
     shown = [
         text(n) if n is not None else w for n, w in zip(names, ("lower", "upper"), strict=True)
     ]

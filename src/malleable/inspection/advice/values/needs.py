@@ -1,4 +1,4 @@
-"""Python asks a traced value for its truth, a number, elements or a key: `if x`, `range(n)`, `x[m]`."""
+"""Python asks a traced value for a truth value, a number, elements or a key: `if x`, `x[m]`."""
 
 import ast
 import importlib

@@ -13,7 +13,7 @@ import jax
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import creation, syntax
+from malleable.inspection.advice.evidence import creation, sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.hint import Advice
@@ -201,7 +201,7 @@ def leaves(value) -> list:
 
 def named_at(step: Step, array) -> str:
     """What the user calls an array in the expression that failed."""
-    node = syntax.expression_at(step.place)
+    node = sources.expression_at(step.place)
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
     for name in names:
         held = step.values.get(name, step.frame.f_globals.get(name))

@@ -23,7 +23,7 @@ from malleable.core.frame import Frame
 from malleable.core.interpret import Rulebook
 from malleable.core.interpret import run as interpret
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.trouble import here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
@@ -109,7 +109,7 @@ class Indices(Observer):
 def advice(site: Site, count: int, bad: int, size: int) -> Advice:
     base, index, node = site.wrote
     writes = site.eqn.primitive.name.startswith("scatter") or "update" in site.eqn.primitive.name
-    sliced = "dynamic" in syntax.called(node)
+    sliced = "dynamic" in sources.called(node)
     asked = bad - size if bad < 0 and not sliced else bad
     many = f" ({count} indices are outside)" if count > 1 else ""
     if sliced:
@@ -125,10 +125,10 @@ def advice(site: Site, count: int, bad: int, size: int) -> Advice:
         subject = f"the index {asked} is outside"
     what = f"{subject} of `{base}`, whose axis has size {size}{many}; JAX {outcome}, silently"
     other = "drop" if writes else "fill"
-    if syntax.called(node) in _FUNCTIONS:
-        how = f"{syntax.text_of(node.func)}(..., mode="  # type: ignore[attr-defined]
+    if sources.called(node) in _FUNCTIONS:
+        how = f"{sources.text_of(node.func)}(..., mode="  # type: ignore[attr-defined]
     elif isinstance(node, ast.Call):
-        how = f"{base}.at[{index}].{syntax.called(node)}(..., mode="
+        how = f"{base}.at[{index}].{sources.called(node)}(..., mode="
     else:
         how = f"{base}.at[{index}].get(mode="
     hint = f'correct the index, or say what shall happen: {how}"clip") or mode="{other}"'
@@ -181,7 +181,7 @@ def eager_sites(program: compat.Jaxpr, place: Place | None) -> Iterator[Site]:
 
 def written(place: Place | None) -> Index | None:
     """The index at a place, unless the user said what shall happen to one out of bounds."""
-    return wrote(syntax.expression_at(place)) if place else None
+    return wrote(sources.expression_at(place)) if place else None
 
 
 def wrote(node: ast.expr | None) -> Index | None:
@@ -190,27 +190,27 @@ def wrote(node: ast.expr | None) -> Index | None:
         return None
     match node:
         case ast.Subscript(value=base, slice=index):
-            return Index(syntax.text_of(base), _plain(index), node)
+            return Index(sources.text_of(base), _plain(index), node)
         case ast.Call(
             func=ast.Attribute(
                 value=ast.Subscript(value=ast.Attribute(value=base, attr="at"), slice=index),
                 attr=how,
             )
         ) if how in _METHODS:
-            return Index(syntax.text_of(base), _plain(index), node)
-        case ast.Call() if syntax.called(node) in _FUNCTIONS:
-            base = next(filter(None, (syntax.argument(node, 0, k) for k in _ARRAYS)), None)
-            second = 2 if "update" in syntax.called(node) else 1
-            index = syntax.argument(node, second, "start_indices")
-            return Index(syntax.text_of(base), syntax.text_of(index), node) if base else None
+            return Index(sources.text_of(base), _plain(index), node)
+        case ast.Call() if sources.called(node) in _FUNCTIONS:
+            base = next(filter(None, (sources.argument(node, 0, k) for k in _ARRAYS)), None)
+            second = 2 if "update" in sources.called(node) else 1
+            index = sources.argument(node, second, "start_indices")
+            return Index(sources.text_of(base), sources.text_of(index), node) if base else None
     return None
 
 
 def _plain(index: ast.expr) -> str:
     """An index as it stands between the brackets: `i, j`."""
     if isinstance(index, ast.Tuple):
-        return ", ".join(map(syntax.text_of, index.elts))
-    return syntax.text_of(index)
+        return ", ".join(map(sources.text_of, index.elts))
+    return sources.text_of(index)
 
 
 # ---------------------------------------------------------------- the check

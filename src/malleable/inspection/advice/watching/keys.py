@@ -16,7 +16,7 @@ import numpy as np
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.trouble import here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
@@ -193,9 +193,9 @@ def through(name: str, first: Use, second: Use) -> Advice:
     """Two calls of one user function, given one key."""
     pairs = zip(first.chain, second.chain, strict=False)
     one, two = next(((a, b) for a, b in pairs if a != b), (first.chain[0], second.chain[0]))
-    calls = [syntax.expression_at(p) for p in (one, two)]
-    texts = [syntax.text_of(c) or f"line {p.line}" for c, p in zip(calls, (one, two), strict=True)]
-    given = [{syntax.text_of(a) for a in getattr(c, "args", [])} for c in calls]
+    calls = [sources.expression_at(p) for p in (one, two)]
+    texts = [sources.text_of(c) or f"line {p.line}" for c, p in zip(calls, (one, two), strict=True)]
+    given = [{sources.text_of(a) for a in getattr(c, "args", [])} for c in calls]
     shared = [a for a in sorted(given[0] & given[1]) if "key" in a or "rng" in a] or [name]
     name = shared[0]
     assert second.place
@@ -224,16 +224,16 @@ def twice(name: str, first: Place, second: Place) -> Advice:
 
 def _how(place: Place) -> str:
     """`jax.random.normal`, as the user wrote it."""
-    node = syntax.expression_at(place)
-    name = syntax.text_of(getattr(node, "func", None))
+    node = sources.expression_at(place)
+    name = sources.text_of(getattr(node, "func", None))
     return f"`{name}`" if name else "the line"
 
 
 def asked(place: Place) -> str:
     """What the user gives as the key at a place."""
-    node = syntax.expression_at(place)
-    key = syntax.argument(node, 0, "key")
-    return syntax.text_of(key) if key is not None else ""
+    node = sources.expression_at(place)
+    key = sources.argument(node, 0, "key")
+    return sources.text_of(key) if key is not None else ""
 
 
 # ---------------------------------------------------------------- reading a program

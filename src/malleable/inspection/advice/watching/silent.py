@@ -7,7 +7,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.compat import Place
-from malleable.inspection.advice.evidence import syntax
+from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.trouble import here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import indices, running
@@ -60,11 +60,11 @@ class Truncations(Observer):
         place = running.place_in(caller)
         wrote = indices.written(place)
         node = wrote.node if wrote else None
-        value = syntax.argument(node, 0, "values")
+        value = sources.argument(node, 0, "values")
         if place is None or wrote is None or value is None or (place.file, place.line) in self.told:
             return
         self.told.add((place.file, place.line))
-        running.warn(converts(wrote.base, syntax.text_of(value), given, kept, place), place)
+        running.warn(converts(wrote.base, sources.text_of(value), given, kept, place), place)
 
     def look(self, name: str, value, caller):
         lost = overflowing(value)
@@ -130,7 +130,7 @@ def overflowing(x) -> tuple[Any, Any] | None:
 
 def handed_over(place: Place) -> str:
     """What a line of user code turns into an array of JAX."""
-    node = syntax.expression_at(place)
-    if syntax.called(node) not in ("asarray", "array", "device_put"):
+    node = sources.expression_at(place)
+    if sources.called(node) not in ("asarray", "array", "device_put"):
         return ""
-    return syntax.text_of(syntax.argument(node, 0, "object") or syntax.argument(node, 0, "a"))
+    return sources.text_of(sources.argument(node, 0, "object") or sources.argument(node, 0, "a"))
