@@ -23,6 +23,7 @@ from malleable.inspection import places
 from malleable.inspection.show.rows.outline import Body, outline
 from malleable.notes import Told
 from malleable.python_source.changes import unchanged
+from malleable.python_source.source import closed_over
 
 _WORDS = "jit vmap pmap value_and_grad grad vjp jvp scan remat checkpoint while cond shard_map"
 _LIBRARY = re.compile("|".join(_WORDS.split()))
@@ -273,7 +274,8 @@ def _closed(x, depth: int = 4):
         kwargs = {k: inner(v) for k, v in x.keywords.items()}
         return functools.partial(inner(x.func), *map(inner, x.args), **kwargs)
     if isinstance(x, types.FunctionType) and x.__closure__:
-        old = [_contents(cell) for cell in x.__closure__]
+        held = closed_over(x)
+        old = [held.get(name) for name in x.__code__.co_freevars]
         new = [inner(c) for c in old]
         if all(a is b for a, b in zip(old, new, strict=True)):
             return x
@@ -300,13 +302,6 @@ def _holds_tracer(x, depth: int = 10, seen: set[int] | None = None) -> bool:
     else:
         inside = gc.get_referents(x)
     return any(_holds_tracer(part, depth - 1, seen) for part in inside)
-
-
-def _contents(cell):
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty still
-        return None
 
 
 def _merge(call: Called) -> None:

@@ -3,7 +3,9 @@
 import ast
 import linecache
 import threading
+import types
 from dataclasses import dataclass
+from typing import Any
 
 from malleable.python_source.nodes import copied
 
@@ -141,3 +143,10 @@ def _arguments(node):
 
 def _taken(code):
     return code.co_argcount, code.co_kwonlyargcount
+
+
+def closed_over(fun: Any) -> dict[str, Any]:
+    """{name: value} of what a function closes over, without what has no value yet."""
+    names = getattr(getattr(fun, "__code__", None), "co_freevars", ())
+    cells = zip(names, getattr(fun, "__closure__", None) or (), strict=False)
+    return {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}

@@ -17,6 +17,7 @@ from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.costs.collectives import Sent, axis_of, collectives
+from malleable.inspection.costs.cost import scaled
 from malleable.programs.equations import every
 from malleable.python_source.changes import unchanged
 from malleable.rewriting.passes.passes import optimize
@@ -73,14 +74,14 @@ class Communication:
         return 0 if self.before is None else self.before.bytes - self.bytes
 
     def __str__(self):
-        told = [f"{self.name}: {self.times:g} collectives, {_scaled(self.bytes)}B on a device"]
+        told = [f"{self.name}: {self.times:g} collectives, {scaled(self.bytes)}B on a device"]
         if self.before is not None:
             was = self.before
-            told[0] += f"; before the passes {was.times:g}, {_scaled(was.bytes)}B"
+            told[0] += f"; before the passes {was.times:g}, {scaled(was.bytes)}B"
         for row in self.rows:
             way = " (backward)" * row.backward
             told.append(
-                f"{_scaled(row.bytes):>9}B {row.times:>6g} x {row.kind:18} {row.axis or '?':12} "
+                f"{scaled(row.bytes):>9}B {row.times:>6g} x {row.kind:18} {row.axis or '?':12} "
                 f"{row.line or '(no line)'}{way}: {row.why}"
             )
         return "\n".join(told)
@@ -158,10 +159,3 @@ def _mesh_shape(staged, args, kwargs) -> dict[str, int]:
         if told is not None and getattr(told, "shape", None):
             return dict(told.shape)
     return {}
-
-
-def _scaled(n: float) -> str:
-    unit = 0
-    while n >= 1000 and unit < 4:
-        n, unit = n / 1000, unit + 1
-    return f"{n:.3g} {('', 'k', 'M', 'G', 'T')[unit]}"

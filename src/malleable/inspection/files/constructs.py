@@ -319,10 +319,6 @@ def _scatter_apply(b, p, args):
     return [lax.scatter_apply(x, indices, fun, update_shape=updates.shape, **rest)]
 
 
-def _random_wrap(b, p, args):
-    return [jax.random.wrap_key_data(args[0], impl=p["impl"])]
-
-
 TABLE: dict[str, Callable] = {
     "jit": _jit,
     "checkpoint": _checkpoint,
@@ -340,7 +336,7 @@ TABLE: dict[str, Callable] = {
     **{f"scatter-{how}": _scatter(f"scatter_{how}") for how in ("add", "sub", "mul", "min", "max")},
     "scatter_apply": _scatter_apply,
     "device_put": lambda b, p, args: jax.device_put(list(args)),
-    "random_wrap": _random_wrap,
+    "random_wrap": lambda b, p, args: ([jax.random.wrap_key_data(args[0], impl=p["impl"])]),
     "random_unwrap": lambda b, p, args: [jax.random.key_data(args[0])],
     "sharding_constraint": lambda b, p, args: [
         lax.with_sharding_constraint(args[0], p["sharding"])

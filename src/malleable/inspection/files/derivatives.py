@@ -18,6 +18,7 @@ from malleable.inspection.files.format import types
 from malleable.inspection.files.format.program import Ref
 from malleable.notes import note
 from malleable.programs.equations import every
+from malleable.python_source.source import closed_over
 
 # how deep rules of rules go, each of another function, and how many equations they may have
 DEPTHS = {5: 3_000, 3: 10_000, 2: 30_000, 1: None}
@@ -227,16 +228,9 @@ def _dig_function(fun, parts: list, seen: set) -> None:
         return
     seen.add(id(fun))
     user = not str(getattr(fun, "__module__", "")).startswith(_TRACING)
-    inside = [c.cell_contents for c in fun.__closure__ or () if _is_full(c)]
+    inside = [*closed_over(fun).values()]
     if user:
         parts.append(id(fun.__code__))
         inside += [fun.__defaults__, *(fun.__kwdefaults__ or {}).values()]
     for part in inside:
         _dig(part, parts, seen, user)
-
-
-def _is_full(cell) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # empty still
-        return False

@@ -18,6 +18,7 @@ from malleable.inspection.files.format.parameters import SILENT
 from malleable.inspection.files.reading import Reader
 from malleable.notes import note
 from malleable.programs.primitives import kind
+from malleable.python_source.source import closed_over
 
 WAY_OUT = "save it without transformable=True: as StableHLO it can be called, though not changed"
 
@@ -135,8 +136,8 @@ def policy_name(policy) -> tuple[str, ...] | None:
             return (name,)
     made = getattr(policy, "__qualname__", type(policy).__name__).partition(".")[0]
     name = _BY_NAMES.get(made.replace("_", "").lower())
-    cells = [c.cell_contents for c in getattr(policy, "__closure__", None) or ()]
-    held = [x for x in (*cells, *vars(policy).values()) if isinstance(x, set | frozenset)]
+    held = [*closed_over(policy).values(), *vars(policy).values()]
+    held = [x for x in held if isinstance(x, set | frozenset)]
     if name and len(held) == 1 and all(isinstance(x, str) for x in held[0]):
         return name, *sorted(held[0])
     return None
@@ -145,14 +146,6 @@ def policy_name(policy) -> tuple[str, ...] | None:
 def _are_stateless(policy, known) -> bool:
     """Whether two policies, objects of one class, have nothing in them that could differ."""
     return not callable(getattr(type(policy), "__get__", None)) and policy == known
-
-
-def _custom_jvp(reader, eqn):
-    return "custom_jvp", derivatives.custom_jvp(reader, eqn)
-
-
-def _custom_vjp(reader, eqn):
-    return "custom_vjp", derivatives.custom_vjp(reader, eqn)
 
 
 # ---------------------------------------------------------------- branches and loops
@@ -263,8 +256,8 @@ _TAKE = {
     **dict.fromkeys(("remat", "remat2", "checkpoint"), _checkpoint),
     **dict.fromkeys((n for n in compat.INLINED if n not in {*REFUSED, "linear_call"}), _inlined),
     **dict.fromkeys(_SCATTERS, _scatter),
-    "custom_jvp_call": _custom_jvp,
-    "custom_vjp_call": _custom_vjp,
+    "custom_jvp_call": lambda reader, eqn: ("custom_jvp", derivatives.custom_jvp(reader, eqn)),
+    "custom_vjp_call": lambda reader, eqn: ("custom_vjp", derivatives.custom_vjp(reader, eqn)),
     "cond": _cond,
     "scan": _scan,
     "while": _while,

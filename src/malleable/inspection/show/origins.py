@@ -1,7 +1,6 @@
 """The Python behind a function: what it wraps, its name, the source that equations come from."""
 
 import ast
-import contextlib
 import functools
 import inspect
 import types
@@ -14,6 +13,7 @@ from malleable.inspection.show.rows.outline import Body
 from malleable.inspection.show.rows.renamed import rows_of
 from malleable.inspection.show.shown import Sources
 from malleable.python_source.files import File, read
+from malleable.python_source.source import closed_over
 
 _LONGEST = 400  # lines of a function that is shown whole around the lines that matter
 _AROUND = 20  # lines before and after, of a longer one
@@ -78,10 +78,7 @@ def _held(fun: types.FunctionType) -> Any:
             found[id(inner)] = outer
         elif inner is not outer:
             todo.append(inner)
-        for cell in getattr(inner, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # it may be empty still
-                held = cell.cell_contents
-                todo += [held] * callable(held)
+        todo += filter(callable, closed_over(inner).values())
     return next(iter(found.values())) if len(found) == 1 else fun
 
 

@@ -117,18 +117,6 @@ def _operator(eqn: Equation, kinds: list[str]) -> str | None:
     return f"{a} {_OPERATORS[eqn.operation]} {b}"
 
 
-def _negative(eqn, kinds):
-    return f"-{eqn.ins[0]}" if isinstance(eqn.ins[0], str) else None
-
-
-def _not(eqn, kinds):
-    return f"~{eqn.ins[0]}" if isinstance(eqn.ins[0], str) else None
-
-
-def _power(eqn, kinds):
-    return f"{eqn.ins[0]} ** {eqn.params['y']}" if isinstance(eqn.ins[0], str) else None
-
-
 def _astype(eqn, kinds):
     (x,), dtype = operands(eqn), eqn.params["new_dtype"]
     if eqn.params.get("weak_type") or eqn.params.get("sharding") is not None:
@@ -198,14 +186,6 @@ def _iota(eqn, kinds):
     if len(shape) == 1:
         return f"lax.iota({dtype}, {shape[0]})"
     return f"lax.broadcasted_iota({dtype}, {spell(shape)}, {p['dimension']})"
-
-
-def _concatenate(eqn, kinds):
-    return f"jnp.concatenate([{', '.join(operands(eqn))}], axis={eqn.params['dimension']})"
-
-
-def _stack(eqn, kinds):
-    return f"jnp.stack([{', '.join(operands(eqn))}], axis={eqn.params['axis']})"
 
 
 def _reduction(eqn, kinds):
@@ -289,17 +269,23 @@ def _collective(call: str, eqn: Equation) -> str | None:
 _WRITE: dict[str, Callable] = {
     **dict.fromkeys(_OPERATORS, _operator),
     **dict.fromkeys(_REDUCTIONS, _reduction),
-    "neg": _negative,
-    "not": _not,
-    "integer_pow": _power,
+    "neg": lambda eqn, kinds: f"-{eqn.ins[0]}" if isinstance(eqn.ins[0], str) else None,
+    "not": lambda eqn, kinds: f"~{eqn.ins[0]}" if isinstance(eqn.ins[0], str) else None,
+    "integer_pow": lambda eqn, kinds: (
+        f"{eqn.ins[0]} ** {eqn.params['y']}" if isinstance(eqn.ins[0], str) else None
+    ),
     "convert_element_type": _astype,
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,
     "iota": _iota,
-    "concatenate": _concatenate,
-    "stack": _stack,
+    "concatenate": lambda eqn, kinds: (
+        f"jnp.concatenate([{', '.join(operands(eqn))}], axis={eqn.params['dimension']})"
+    ),
+    "stack": lambda eqn, kinds: (
+        f"jnp.stack([{', '.join(operands(eqn))}], axis={eqn.params['axis']})"
+    ),
     "dot_general": _dot,
     "select_n": _select,
     "dynamic_slice": _dynamic_slice,

@@ -8,6 +8,7 @@ from typing import Any
 
 from malleable import compat
 from malleable.inspection.places import is_own
+from malleable.python_source.source import closed_over
 
 _LIBRARIES = ("jax", "jaxlib", "numpy", "malleable", "builtins", "functools", "operator")
 
@@ -68,22 +69,12 @@ def _holds(x: Any, seen: set, depth: int, is_mine: Callable[[str], bool], librar
     if hasattr(x, "__self__") and hasattr(x, "__func__"):
         return inner(x.__func__, x.__self__) or not _is_library(type(x.__self__), libraries)
     if hasattr(x, "__wrapped__"):
-        return inner(x.__wrapped__, *_closed_over(x))
+        return inner(x.__wrapped__, *closed_over(x).values())
     if hasattr(x, "__code__"):
-        return is_mine(x.__code__.co_filename) or inner(*_closed_over(x))
+        return is_mine(x.__code__.co_filename) or inner(*closed_over(x).values())
     return not _is_library(type(x), libraries) or inner(
         *vars(x).values() if hasattr(x, "__dict__") else ()
     )
-
-
-def _closed_over(fun) -> list:
-    found = []
-    for cell in getattr(fun, "__closure__", None) or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not filled yet
-            continue
-    return found
 
 
 def _is_library(x, libraries) -> bool:

@@ -1,6 +1,5 @@
 """The maps over examples and devices that an error came through: vmap, pmap, shard_map."""
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, sources
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
+from malleable.python_source import source
 
 
 @dataclass(frozen=True)
@@ -56,23 +56,17 @@ def made_at(trouble: Trouble, step: Step, kind: str, fun: Any) -> Place | None:
 
 def closed_over(step: Step, name: str) -> Any:
     """What the functions in a frame hold under some name."""
-    for value in list(step.values.values()):
-        code = getattr(value, "__code__", None)
-        if code is not None and name in code.co_freevars:
-            with contextlib.suppress(ValueError):  # it may be empty still
-                return value.__closure__[code.co_freevars.index(name)].cell_contents
-    return None
+    held = (source.closed_over(value) for value in list(step.values.values()))
+    return next((found[name] for found in held if name in found), None)
 
 
 def mapped_function(mapped: Step) -> Any:
     """The user function that a frame of pmap maps."""
     for value in list(mapped.values.values()):
-        for cell in getattr(value, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # it may be empty still
-                held = cell.cell_contents
-                for one in (held, getattr(held, "f", None)):
-                    if callable(one) and is_users(one):
-                        return one
+        for held in source.closed_over(value).values():
+            for one in (held, getattr(held, "f", None)):
+                if callable(one) and is_users(one):
+                    return one
     return None
 
 

@@ -13,6 +13,7 @@ from malleable.inspection.advice.evidence.trouble import Step
 from malleable.python_source.files import around as around
 from malleable.python_source.files import parents as parents
 from malleable.python_source.files import read
+from malleable.python_source.source import closed_over
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 MISSING = object()
@@ -107,8 +108,7 @@ def _closed_over(fun: Any) -> list:
     """What a function closes over, or the attributes of an object that is called like one."""
     if isinstance(fun, functools.partial):
         return [fun.func]
-    cells = getattr(fun, "__closure__", None) or ()
-    inside = [cell.cell_contents for cell in cells if cell != types.CellType()]
+    inside = [*closed_over(fun).values()]
     return inside or (list(vars(fun).values()) if hasattr(fun, "__dict__") else [])
 
 

@@ -29,6 +29,7 @@ from malleable.inspection.advice.evidence.sources import MISSING
 from malleable.inspection.advice.evidence.trouble import Step, place_of
 from malleable.inspection.advice.hint import Edit, Way
 from malleable.programs.types import is_key
+from malleable.python_source.source import closed_over
 
 MOST = 1 << 20  # elements of one sample of everything: a trial takes less than a second
 DRAWS = 3
@@ -328,8 +329,6 @@ def computes(fun: Any, depth: int = DEPTH) -> bool:
 def _within(fun: types.FunctionType, owner: Any) -> Any:
     """A function as a step that has not begun: what it closes over, and its globals."""
     held = {} if isinstance(owner, types.FunctionType) else {"self": owner}
-    for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # it may be empty still
-            held[name] = cell.cell_contents
+    held |= closed_over(fun)
     frame = types.SimpleNamespace(f_globals=fun.__globals__, f_builtins=vars(builtins))
     return types.SimpleNamespace(values=held, frame=frame)

@@ -20,6 +20,7 @@ from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
 from malleable.programs.types import type_text
+from malleable.python_source.source import closed_over
 
 MANY = 8  # said while the block is open
 SEVERAL = 5  # said at its end
@@ -294,13 +295,7 @@ def held(fun) -> dict[str, str]:
         names = list(inspect.signature(fun.func).parameters)
         kept |= dict(zip(names, fun.args, strict=False)) | fun.keywords
         fun = fun.func
-    code = code_of(fun)
-    cells = getattr(inspect.unwrap(fun), "__closure__", None) or ()
-    for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
-        try:
-            kept[name] = cell.cell_contents
-        except ValueError:  # still empty
-            continue
+    kept |= closed_over(inspect.unwrap(getattr(fun, "__func__", fun)))
     numbers = bool | int | float | complex | str | np.generic
     return {name: repr(x) for name, x in kept.items() if isinstance(x, numbers)}
 
