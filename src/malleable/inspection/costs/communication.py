@@ -125,12 +125,8 @@ def _read(fun: Callable, args: tuple, kwargs: dict) -> Communication:
     shape = _mesh_shape(staged, args, kwargs)
     rows: dict[tuple, list] = {}
     for sent in collectives(compat.compiled_text(lowered)):
-        key = (
-            _line_sent(sent),
-            sent.kind,
-            axis_of(sent.groups, shape),
-            "transpose(" in sent.operation,
-        )
+        back = "transpose(" in sent.operation
+        key = _line_sent(sent), sent.kind, axis_of(sent.groups, shape), back
         entry = rows.setdefault(key, [0.0, 0.0])
         entry[0] += sent.times
         entry[1] += sent.times * sent.bytes

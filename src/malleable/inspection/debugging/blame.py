@@ -264,11 +264,8 @@ def _inside_devices(body, eqn, args, test, outside) -> Origin:
 def first_step(body: Body, eqn: compat.Eqn, args: Sequence, test: Test) -> Step | None:
     """The first step inside an equation that makes something bad of what is not."""
     given = set(body.program.jaxpr.invars)
-    known = {
-        v: x
-        for v, x in zip(eqn.invars, args, strict=True)
-        if not isinstance(v, compat.Literal) and v not in given
-    }
+    pairs = zip(eqn.invars, args, strict=True)
+    known = {v: x for v, x in pairs if not isinstance(v, compat.Literal) and v not in given}
     alone = compat.program(body.program, [eqn], eqn.outvars, known)
     for event in walk(alone, body.args):
         if not isinstance(event, Step) or any(is_bad(x, test) for x in event.inputs):

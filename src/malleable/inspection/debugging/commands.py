@@ -200,7 +200,7 @@ class Commands(cmd.Cmd):
             self._say("before the first equation")
             return
         step, place = session.at, session.place
-        path = f" in {_path(step)}" * bool(step.path)
+        path = f" in {' > '.join(map(str, step.path))}" * bool(step.path)
         spelled = places.spell(place) or "no line of the user's"
         self._say(f"> {spelled}{path}")
         if place:
@@ -214,10 +214,6 @@ class Commands(cmd.Cmd):
 
     def _say(self, text: str) -> None:
         self.stdout.write(text + "\n")
-
-
-def _path(step) -> str:
-    return " > ".join(map(str, step.path))
 
 
 def _text(argument: str) -> str:

@@ -300,11 +300,8 @@ class _Search:
         here = self.told(found, _nan)
         if found.eqn is None or found.step:
             return here
-        bad = [
-            v
-            for v, x in zip(found.eqn.invars, found.values[0], strict=True)
-            if blame.is_bad(x, _nonfinite)
-        ]
+        pairs = zip(found.eqn.invars, found.values[0], strict=True)
+        bad = [v for v, x in pairs if blame.is_bad(x, _nonfinite)]
         if not bad:
             return here
         try:

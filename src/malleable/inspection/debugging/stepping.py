@@ -159,12 +159,9 @@ def undonated(program: compat.Jaxpr) -> compat.Jaxpr:
     """
     if not any(any(eqn.params.get("donated_invars", ())) for eqn in program.jaxpr.eqns):
         return program
-    kept = [
-        eqn.replace(params=eqn.params | {"donated_invars": (False,) * len(eqn.invars)})
-        if "donated_invars" in eqn.params
-        else eqn
-        for eqn in program.jaxpr.eqns
-    ]
+    off = lambda eqn: eqn.params | {"donated_invars": (False,) * len(eqn.invars)}  # noqa: E731
+    gives = lambda eqn: "donated_invars" in eqn.params  # noqa: E731
+    kept = [eqn.replace(params=off(eqn)) if gives(eqn) else eqn for eqn in program.jaxpr.eqns]
     consts = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
     return compat.program(program, kept, program.jaxpr.outvars, consts)
 
@@ -277,19 +274,9 @@ class _Walker:
             env.update(zip(outs, outputs, strict=True))
             if not spot.quiet and (not entered or self.whole):
                 self.count += 1
-                yield Step(
-                    table.eqns[at],
-                    tuple(inputs),
-                    tuple(outputs),
-                    spot.path,
-                    self.count,
-                    table.program,
-                    spot.before,
-                    entered,
-                    Env(env, table, at),
-                    table,
-                    at,
-                )
+                eqn, values = table.eqns[at], (tuple(inputs), tuple(outputs))
+                where = spot.path, self.count, table.program, spot.before, entered
+                yield Step(eqn, *values, *where, Env(env, table, at), table, at)
         return [env[v] for v in table.outs]
 
     def collective(self, table: Table, at: int, inputs: list, spot: _Spot) -> _Walk:
@@ -389,10 +376,8 @@ class _Run(NamedTuple):
                 return None
             ys = zip(*(reversed(rows) if view.reverse else rows), strict=True)
             types = [v.aval for v in view.body.jaxpr.outvars[len(carry) :]]
-            return [
-                *outs[: len(carry)],
-                *(lanes.stack_lanes(y, t) for y, t in zip(ys, types, strict=True)),
-            ]
+            stacked = [lanes.stack_lanes(y, t) for y, t in zip(ys, types, strict=True)]
+            return [*outs[: len(carry)], *stacked]
 
         outs = carry
         for i in order:

@@ -23,40 +23,17 @@ Scope = tuple[str, str, tuple[Place, ...]]  # file, function, the frames that ca
 
 _FUNCTION = ast.FunctionDef | ast.Lambda
 _SPELLED = {  # what functions of NumPy are called as primitives, where not the same
-    "sum": "reduce_sum",
-    "max": "reduce_max",
-    "min": "reduce_min",
-    "prod": "reduce_prod",
-    "any": "reduce_or",
-    "all": "reduce_and",
-    "dot": "dot_general",
-    "matmul": "dot_general",
-    "maximum": "max",
-    "minimum": "min",
-    "negative": "neg",
-    "power": "pow",
-    "multiply": "mul",
-    "subtract": "sub",
-    "divide": "div",
-    "fori_loop": "while",
-    "while_loop": "while",
-}
+    "sum": "reduce_sum", "max": "reduce_max", "min": "reduce_min", "prod": "reduce_prod",
+    "any": "reduce_or", "all": "reduce_and", "dot": "dot_general", "matmul": "dot_general",
+    "maximum": "max", "minimum": "min", "negative": "neg", "power": "pow", "multiply": "mul",
+    "subtract": "sub", "divide": "div", "fori_loop": "while", "while_loop": "while",
+}  # fmt: skip
 _OPERATORS = {
-    ast.Add: {"add"},
-    ast.Sub: {"sub"},
-    ast.Mult: {"mul"},
-    ast.Div: {"div"},
-    ast.Pow: {"pow", "integer_pow", "square"},
-    ast.MatMult: {"dot_general"},
-    ast.Mod: {"rem"},
-    ast.Lt: {"lt"},
-    ast.LtE: {"le"},
-    ast.Gt: {"gt"},
-    ast.GtE: {"ge"},
-    ast.Eq: {"eq"},
+    ast.Add: {"add"}, ast.Sub: {"sub"}, ast.Mult: {"mul"}, ast.Div: {"div"}, ast.Mod: {"rem"},
+    ast.Pow: {"pow", "integer_pow", "square"}, ast.MatMult: {"dot_general"}, ast.USub: {"neg"},
+    ast.Lt: {"lt"}, ast.LtE: {"le"}, ast.Gt: {"gt"}, ast.GtE: {"ge"}, ast.Eq: {"eq"},
     ast.NotEq: {"ne"},
-    ast.USub: {"neg"},
-}
+}  # fmt: skip
 
 
 def visible(program: compat.Jaxpr, chain: tuple[Place, ...], known: Mapping) -> dict[str, Any]:

@@ -78,16 +78,8 @@ def diff(
 def compared(names: tuple[str, str], old: Body, new: Body, notes: tuple = ()) -> Difference:
     """The difference of two programs."""
     changes, new = align(old, new)
-    return Difference(
-        names=names,
-        old=old,
-        new=new,
-        changes=changes,
-        before=totals(old),
-        after=totals(new),
-        sources=sources(old, new),
-        notes=notes,
-    )
+    counts = totals(old), totals(new)
+    return Difference(names, old, new, changes, *counts, sources(old, new), notes)
 
 
 def totals(body: Body) -> Totals:

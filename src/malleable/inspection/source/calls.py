@@ -71,13 +71,8 @@ def _by_name(eqn: Equation, kinds: list[str]) -> str | None:
 
 
 _NEEDED = inspect.Parameter.empty
-_OTHERWISE = {
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "reduce",
-    "conj",
-    "top_k_",
-}  # mean other things
+# these mean other things
+_OTHERWISE = {"dynamic_slice", "dynamic_update_slice", "reduce", "conj", "top_k_"}
 
 
 @functools.cache

@@ -317,8 +317,5 @@ def _needless(body: Body, preds: dict) -> set[int]:
     for eqn in body.equations:
         read = eqn.ins[1:] if eqn.operation == "cond" and eqn.ins[0] in preds else eqn.ins
         used |= {a for a in read if isinstance(a, str)}
-    return {
-        id(e)
-        for e in body.equations
-        if e.outs and e.outs[0][0] in preds and e.outs[0][0] not in used
-    }
+    first = {id(e): e.outs[0][0] for e in body.equations if e.outs}
+    return {at for at, name in first.items() if name in preds and name not in used}

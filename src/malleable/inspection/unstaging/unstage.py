@@ -257,11 +257,8 @@ class _Constructs:
             note("ran a shard_map as a whole", compat.where(), "it maps something that is no array")
             return NotImplemented
         if any(isinstance(x, compat.Tracer) and lanes.is_explicit(x) for x in args):
-            note(
-                "ran a shard_map as a whole",
-                compat.where(),
-                "it is differentiated on an explicit mesh",
-            )
+            why = "it is differentiated on an explicit mesh"
+            note("ran a shard_map as a whole", compat.where(), why)
             return NotImplemented
         every = functools.partial(on_devices, lane, args, mesh, in_specs, axes, checked)
         outs = unless_refused(every, "shard_map")

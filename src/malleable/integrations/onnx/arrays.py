@@ -20,12 +20,8 @@ def pad_interior(eqn):
     """Padding between the elements: zeros in a new axis, which is merged."""
     config = eqn.params["padding_config"]
     if all(inner == 0 for _, _, inner in config):
-        sizes = eqn.invars[0].aval.shape
-        return (
-            None
-            if all(isinstance(n, int) for n in sizes)
-            else lambda x, value: joined(x, value, config)
-        )
+        static = all(isinstance(n, int) for n in eqn.invars[0].aval.shape)
+        return None if static else lambda x, value: joined(x, value, config)
 
     def fun(x, value):
         for axis, (_, _, inner) in enumerate(config):

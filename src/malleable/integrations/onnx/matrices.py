@@ -51,11 +51,8 @@ def triangular(eqn):
         b = b if p["left_side"] else b.T
         n = a.shape[0]
         rows = jnp.arange(n)
-        diagonal = (
-            jnp.ones(n, a.dtype)
-            if p["unit_diagonal"]
-            else jnp.sum(a * jnp.eye(n, dtype=a.dtype), 1)
-        )
+        diagonal = jnp.sum(a * jnp.eye(n, dtype=a.dtype), 1)
+        diagonal = jnp.ones(n, a.dtype) if p["unit_diagonal"] else diagonal
         rest = a * (rows[:, None] > rows if lower else rows[:, None] < rows).astype(a.dtype)
 
         def row(i, x):
@@ -91,11 +88,8 @@ def lu(eqn):
             at = jnp.sum(first * here)
             factor = jnp.where(rows > j, (a @ here) / jnp.where(at == 0, 1, at), 0)
             a = a - factor[:, None] * jnp.where(columns > j, first, 0)
-            return (
-                jnp.where((rows > j)[:, None] & (columns == j), factor[:, None], a),
-                pivots,
-                order,
-            )
+            a = jnp.where((rows > j)[:, None] & (columns == j), factor[:, None], a)
+            return a, pivots, order
 
         k = min(m, n)
         start = a, jnp.zeros(k, np.int32), rows.astype(np.int32)

@@ -74,11 +74,8 @@ def probe(session, run: Callable, prepared: Prepared, allowed: float) -> None:
             ]
         want = run(values)
         got = session.run(values, prepared.inputs)
-        odd = [
-            name
-            for name, a, b in zip(prepared.outputs, got, want, strict=True)
-            if differs(a, b, 10 * allowed)
-        ]
+        outs = zip(prepared.outputs, got, want, strict=True)
+        odd = [name for name, a, b in outs if differs(a, b, 10 * allowed)]
         if odd:
             why = f"of the arguments given, made {kind}: {', '.join(f'`{name}`' for name in odd)}"
             note(f"the ONNX model differs from JAX for {kind}", "", why)
@@ -229,9 +226,8 @@ def similar(x: np.ndarray, shape: tuple, rng) -> np.ndarray:
 
 
 def symbols(size) -> list[str]:
-    return re.findall(
-        r"[A-Za-z_]\w*", re.sub(r"\b(floordiv|mod|max|min|non_negative)\b", "", str(size))
-    )
+    names = re.sub(r"\b(floordiv|mod|max|min|non_negative)\b", "", str(size))
+    return re.findall(r"[A-Za-z_]\w*", names)
 
 
 def solve(names, avals, values) -> dict[str, int]:

@@ -18,21 +18,16 @@ from malleable.integrations.onnx.lowering import rule
 def convolution(eqn):
     """Batch, features, space; nothing between the inputs, no negative padding, one batch."""
     p = eqn.params
-    numbers, groups, batches = (
-        p["dimension_numbers"],
-        p["feature_group_count"],
-        p["batch_group_count"],
-    )
+    numbers, groups = p["dimension_numbers"], p["feature_group_count"]
+    batches = p["batch_group_count"]
     x_spec, w_spec, out_spec = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     rank = len(x_spec) - 2
     plain, back = tuple(range(rank + 2)), tuple(np.argsort(out_spec))
 
     def fun(x, w):
         x, w = x.transpose(x_spec), w.transpose(w_spec)
-        edges = [
-            (low, high, d - 1)
-            for (low, high), d in zip(p["padding"], p["lhs_dilation"], strict=True)
-        ]
+        pairs = zip(p["padding"], p["lhs_dilation"], strict=True)
+        edges = [(low, high, d - 1) for (low, high), d in pairs]
         odd = any(low < 0 or high < 0 or inner for low, high, inner in edges)
         if odd:
             x = padded(x, np.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *edges])
@@ -42,9 +37,8 @@ def convolution(eqn):
             x = x.reshape(batches, n, c, *x.shape[2:]).swapaxes(0, 1)
             x, count = x.reshape(n, batches * c, *x.shape[3:]), batches
         if rank > 2:
-            return summed(eqn, x, w, count, [(0, 0)] * rank if odd else p["padding"]).transpose(
-                back
-            )
+            padding = [(0, 0)] * rank if odd else p["padding"]
+            return summed(eqn, x, w, count, padding).transpose(back)
         out = lax.conv_general_dilated(
             x, w, p["window_strides"], [(0, 0)] * rank if odd else p["padding"],
             rhs_dilation=p["rhs_dilation"], feature_group_count=count,

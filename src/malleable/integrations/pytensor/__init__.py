@@ -50,11 +50,8 @@ class SelectiveLinker(JAXLinker):
 
 def _copy_generators(fgraph, input_storage, storage_map):
     """Give the function its own copy of each shared generator, as PyTensor's linker does."""
-    shared = [
-        variable
-        for variable in fgraph.inputs
-        if isinstance(variable, SharedVariable) and isinstance(variable.get_value(True), Generator)
-    ]
+    shared = [v for v in fgraph.inputs if isinstance(v, SharedVariable)]
+    shared = [v for v in shared if isinstance(v.get_value(True), Generator)]
     if shared:
         warnings.warn(
             f"The RandomType SharedVariables {shared} will not be used in the compiled JAX graph. "

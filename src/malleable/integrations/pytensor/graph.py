@@ -34,15 +34,8 @@ RULES = {}
 """The Ops that are not left to PyTensor: class -> rule(op, node=node, **kwargs), a function."""
 
 SHAPE_ARITHMETIC = (
-    Elemwise,
-    CAReduce,
-    DimShuffle,
-    ScalarOp,
-    basic.MakeVector,
-    basic.ScalarFromTensor,
-    basic.TensorFromScalar,
-    basic.Join,
-    subtensor.Subtensor,
+    *(Elemwise, CAReduce, DimShuffle, ScalarOp, basic.MakeVector, basic.ScalarFromTensor),
+    *(basic.TensorFromScalar, basic.Join, subtensor.Subtensor),
 )
 
 DEMANDS = (  # what JAX raises where a value is needed that it has not got

@@ -185,12 +185,9 @@ def _slices(op, first):
 
 
 def _masks(node, first):
-    kinds = [variable.type for variable in node.inputs]
-    return {
-        i
-        for i, kind in enumerate(kinds)
-        if i >= first and isinstance(kind, TensorType) and kind.dtype == "bool" and kind.ndim
-    }
+    kinds = enumerate(variable.type for variable in node.inputs)
+    arrays = [(i, kind) for i, kind in kinds if i >= first and isinstance(kind, TensorType)]
+    return {i for i, kind in arrays if kind.dtype == "bool" and kind.ndim}
 
 
 @rule(CheckAndRaise)

@@ -110,14 +110,10 @@ def _until(op, node, **kwargs):
             for window, (_, taps) in zip(windows, recurrent, strict=True):
                 args += [window[tap] for tap in taps]
             outs: Any = [*inner(*args, *untraced, *constants)]
+            grouped, slices = op.inner_mitmot_outs_grouped(outs), info.normalized_mit_mot_out_slices
             mit_mots = [
                 buffer.at[i + np.array(taps)].set(jnp.stack(new))
-                for buffer, new, taps in zip(
-                    mit_mots,
-                    op.inner_mitmot_outs_grouped(outs),
-                    info.normalized_mit_mot_out_slices,
-                    strict=True,
-                )
+                for buffer, new, taps in zip(mit_mots, grouped, slices, strict=True)
             ]
             states = [*op.inner_mitsot_outs(outs), *op.inner_sitsot_outs(outs)]
             windows = [
@@ -195,19 +191,12 @@ def _python_loop(op, node, inner):
             for history, (_, taps) in zip(histories, recurrent, strict=False):
                 args += [history[tap] for tap in taps]
             outs: Any = [*inner(*args, *untraced, *constants)]
-            for buffer, new, taps in zip(
-                mit_mots,
-                op.inner_mitmot_outs_grouped(outs),
-                info.normalized_mit_mot_out_slices,
-                strict=True,
-            ):
+            grouped, slices = op.inner_mitmot_outs_grouped(outs), info.normalized_mit_mot_out_slices
+            for buffer, new, taps in zip(mit_mots, grouped, slices, strict=True):
                 for tap, value in zip(taps, new, strict=True):
                     buffer[i + tap] = value
-            rows = (
-                *op.inner_mitsot_outs(outs),
-                *op.inner_sitsot_outs(outs),
-                *op.inner_nitsot_outs(outs),
-            )
+            rows = [*op.inner_mitsot_outs(outs), *op.inner_sitsot_outs(outs)]
+            rows += op.inner_nitsot_outs(outs)
             for history, row in zip(histories, rows, strict=True):
                 history.append(np.asarray(row))
             untraced = op.inner_untraced_sit_sot_outs(outs)

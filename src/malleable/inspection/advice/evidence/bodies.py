@@ -41,11 +41,8 @@ def part(fun: Any, path: str) -> tuple[ast.expr | None, Place] | None:
                     return None, place
                 value = items[key]
             case ast.Dict(keys=names, values=values):
-                known = {
-                    k.value: v
-                    for k, v in zip(names, values, strict=True)
-                    if isinstance(k, ast.Constant)
-                }
+                pairs = zip(names, values, strict=True)
+                known = {k.value: v for k, v in pairs if isinstance(k, ast.Constant)}
                 if key not in known:
                     return None, place
                 value = known[key]

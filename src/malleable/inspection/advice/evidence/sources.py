@@ -293,14 +293,7 @@ def assignments_on(place: Place) -> Iterator[ast.Assign]:
 
 def returns_of(defined: Place) -> list[Place]:
     """Where the function that begins at a place returns."""
-    functions = (
-        n
-        for n in read(defined.file).nodes
-        if isinstance(n, ast.FunctionDef) and n.lineno == defined.line
-    )
-    return [
-        Place(defined.file, n.lineno, f.name, 0, n.lineno, 0)
-        for f in functions
-        for n in own_nodes(f)
-        if isinstance(n, ast.Return)
-    ]
+    functions = (n for n in read(defined.file).nodes if isinstance(n, ast.FunctionDef))
+    inside = [(f.name, n) for f in functions if f.lineno == defined.line for n in own_nodes(f)]
+    ends = [(name, n.lineno) for name, n in inside if isinstance(n, ast.Return)]
+    return [Place(defined.file, line, name, 0, line, 0) for name, line in ends]

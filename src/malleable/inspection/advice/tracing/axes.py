@@ -42,16 +42,13 @@ def axes(trouble: Trouble) -> Iterator[Advice]:
     call = trouble.caller(step)
     name, names = sources.name_of(fun), _names(fun, args)
     edit = creation.keyword(made, "in_axes") or (call.place if call else None)
-    called = (
-        f"\n  it is called at {here(call.place)}"
-        if call and (not edit or edit.line != call.place.line)
-        else ""
-    )
+    apart = call and (not edit or edit.line != call.place.line)
+    called = f"\n  it is called at {here(call.place)}" if call and apart else ""
     advice: tuple[str, str] | None = None
     if "len(in_axes)" in text:
         advice = _arity(spec, args, names, name)
     elif "in_axes specification must be a tree prefix" in text:
-        advice = _prefix(spec, args, names, name)
+        advice = _prefix(spec, args, names)
     elif "out_axes" in text or _moves_out(trouble):
         edit = creation.keyword(made, "out_axes") or edit
         advice = _out(step, trouble, name)
@@ -87,26 +84,21 @@ def _otherwise(step: Step, fun: Any, args: tuple, made: Place | None) -> tuple[W
     known = len(entries) == len(args) <= MOST and not step.held.kwargs
     if not known or not compat.is_idle() or not tried.computes(fun):
         return ()
-    kinds = jax.tree.map(lambda x: jax.typeof(x) if hasattr(x, "shape") else x, args)
+    struct = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "shape") else x  # noqa: E731
+    kinds = jax.tree.map(struct, args)
     options = step.held.among("out_axes", "axis_size", "axis_name")
     fitting: dict[int, list[tuple]] = {}
     for kept in itertools.product((True, False), repeat=len(args)):
         new = tuple(e if keep else None for e, keep in zip(entries, kept, strict=True))
         if any(e is not None for e in new) and new != tuple(entries):
             with tried.quiet(), contextlib.suppress(Exception):  # of what does not run
-                jax.eval_shape(jax.vmap(fun, in_axes=new, **options), *map(_struct, kinds))
+                jax.eval_shape(jax.vmap(fun, in_axes=new, **options), *kinds)
                 fitting.setdefault(len(args) - sum(kept), []).append(new)
     best = fitting[min(fitting)] if fitting else []
     word = "do not map what is the same for all: in_axes="
     edits = [tried.optioned(made, f"in_axes={new!r}") for new in best]
     alone = lambda: True if len(best) == 1 else None  # noqa: E731
     return tuple(Way(f"{word}{n!r}", e, alone) for n, e in zip(best, edits, strict=True))
-
-
-def _struct(kinds: Any) -> Any:
-    return jax.tree.map(
-        lambda k: jax.ShapeDtypeStruct(k.shape, k.dtype) if hasattr(k, "shape") else k, kinds
-    )
 
 
 def _option(what: str) -> str:
@@ -135,12 +127,8 @@ def _arity(spec, args, names, name) -> tuple[str, str]:
     what = f"in_axes has {len(spec)} entries, {spec!r}, but {given} is given {len(args)} arguments"
     if len(spec) > len(args):
         return what, f"write in_axes={spec[: len(args)]!r}, or pass the other arguments too"
-    sizes = {a.shape[0] for a, x in zip(args, spec, strict=False) if x == 0 and shape_of(a)}
-    sizes |= {
-        a.shape[x]
-        for a, x in zip(args, spec, strict=False)
-        if type(x) is int and shape_of(a) and -len(a.shape) <= x < len(a.shape)
-    }
+    shapes = [(shape_of(a) or (), x) for a, x in zip(args, spec, strict=False)]
+    sizes = {s[x] for s, x in shapes if type(x) is int and -len(s) <= x < len(s)}
     more = [0 if (shape_of(a) or (None,))[0] in sizes else None for a in args[len(spec) :]]
     lacking = listed(names[len(spec) :])
     full = (*spec, *more)
@@ -148,7 +136,7 @@ def _arity(spec, args, names, name) -> tuple[str, str]:
     return f"{what}: {lacking} {verb} none", f"give each argument an entry: in_axes={full!r}"
 
 
-def _prefix(spec, args, names, name) -> tuple[str, str] | None:
+def _prefix(spec, args, names) -> tuple[str, str] | None:
     if isinstance(spec, list):
         return f"in_axes={spec!r} is a list", f"write a tuple: in_axes={tuple(spec)!r}"
     for i, (entry, arg) in enumerate(zip(spec, args, strict=False)):
@@ -173,10 +161,8 @@ def _prefix(spec, args, names, name) -> tuple[str, str] | None:
                 new = type(found.right)(new[: len(found.right)])
                 return what, f"write one entry per element, {new!r}, or one number for all of them"
             what = f"`{at}` is {found.left!r}, but the argument `{path}` is {kind(found.right)}"
-            return (
-                what,
-                f"write {_entry(found.right)!r} for `{at}`: it then holds for all in `{path}`",
-            )
+            way = f"write {_entry(found.right)!r} for `{at}`: it then holds for all in `{path}`"
+            return what, way
     return None
 
 
@@ -207,10 +193,8 @@ def _out(step: Step, trouble: Trouble, name: str) -> tuple[str, str] | None:
             new = [*found.left, *[0] * len(found.right)][: len(found.right)]
             what = f"`{at}` = {found.left!r} has {len(found.left)} entries, but {name} returns "
             what += f"{kind(found.right)}"
-            return (
-                what,
-                f"write one entry for each: out_axes={type(found.right)(new)!r}; or out_axes=0",
-            )
+            way = f"write one entry for each: out_axes={type(found.right)(new)!r}; or out_axes=0"
+            return what, way
         what = f"`{at}` is {found.left!r}, but {name} returns {_shape(found.right)} there"
         return what, f"write out_axes=0, or a tree of numbers like {_shape(found.right)}"
     moved = trouble.within(*frames.OUT_AXIS)
@@ -238,9 +222,8 @@ def _shape(tree: Any) -> str:
 
 def _with_zero(spec: Any, path: str) -> Any:
     flat, tree = jax.tree_util.tree_flatten_with_path(spec, is_leaf=lambda x: x is None)
-    return jax.tree.unflatten(
-        tree, [0 if jax.tree_util.keystr(k) == path.strip() else x for k, x in flat]
-    )
+    new = [0 if jax.tree_util.keystr(k) == path.strip() else x for k, x in flat]
+    return jax.tree.unflatten(tree, new)
 
 
 def _returned(fun: Any, edit: Place | None) -> str:

@@ -128,10 +128,9 @@ def _started(old, new, init: ast.expr | None, path: str, caller: Step) -> Iterat
 
 def _permuted(changed: list) -> bool:
     """Whether the same types come back in another order."""
-    types = [
-        [of_type(leaf) for _, leaf in side] for side in zip(*(c[1:] for c in changed), strict=True)
-    ]
-    return sorted(types[0]) == sorted(types[1])
+    sides = zip(*(c[1:] for c in changed), strict=True)
+    one, other = ([of_type(leaf) for _, leaf in side] for side in sides)
+    return sorted(one) == sorted(other)
 
 
 def _structure(found, fun, root, loop, start, end, begins, caller) -> Said:
@@ -267,11 +266,8 @@ def _named(xs: Any, written: ast.expr | None) -> list[tuple[str, Any]]:
     if isinstance(written, ast.Tuple) and isinstance(xs, tuple) and len(xs) == len(written.elts):
         parts = [(text(node), x) for node, x in zip(written.elts, xs, strict=True)]
     elif isinstance(written, ast.Dict) and isinstance(xs, dict):
-        keys: dict = {
-            getattr(k, "value", None): v
-            for k, v in zip(written.keys, written.values, strict=True)
-            if isinstance(k, ast.Constant)
-        }
+        pairs = zip(written.keys, written.values, strict=True)
+        keys: dict = {k.value: v for k, v in pairs if isinstance(k, ast.Constant)}
         parts = [(f"xs[{k!r}] = {text(keys[k])}" if k in keys else k, x) for k, x in xs.items()]
     else:
         parts = [(text(written) if written is not None else "xs", xs)]
@@ -308,9 +304,8 @@ def _bounds(trouble: Trouble, loop: _Loop) -> Said:
     step, _, caller, call = loop
     low, high = step.held.lower, step.held.upper
     names = [sources.argument(call, 0, "lower"), sources.argument(call, 1, "upper")]
-    shown = [
-        text(n) if n is not None else w for n, w in zip(names, ("lower", "upper"), strict=True)
-    ]
+    pairs = zip(names, ("lower", "upper"), strict=True)
+    shown = [text(n) if n is not None else word for n, word in pairs]
     types = [of_type(low), of_type(high)]
     what = f"the bounds of fori_loop differ in type: lower `{shown[0]}` is {types[0]}, upper "
     what += f"`{shown[1]}` is {types[1]}"

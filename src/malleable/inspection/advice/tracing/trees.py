@@ -157,7 +157,7 @@ def _no_array(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     made, call = creation.find("jit", fun, trouble), trouble.caller(jit)
     place = made or (call.place if call else None)
     what = (
-        f"`{path}` is {_spelled(leaf)}; the arguments of {name}, which jax.jit traces, have to be "
+        f"`{path}` is {_said_of(leaf)}; the arguments of {name}, which jax.jit traces, have to be "
     )
     what += "arrays"
     if call is not None and made is not None and call.place.line != made.line:
@@ -165,7 +165,7 @@ def _no_array(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     return Said(what, _make_static(path, root, leaf, name), place)
 
 
-def _spelled(leaf: Any) -> str:
+def _said_of(leaf: Any) -> str:
     if leaf is None:
         return "no array"
     if isinstance(leaf, str):
@@ -217,7 +217,7 @@ def _no_result(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     fun = sure(around.held.fun or around.held.body)
     name, at = sources.name_of(fun), sure(bodies.part(fun, path))[1]
     shown = f"the result of {name}" if not path else f"`{path}` in the result of {name}"
-    what = f"{shown} is {_spelled(leaf)}; a traced function returns arrays"
+    what = f"{shown} is {_said_of(leaf)}; a traced function returns arrays"
     way = "leave it out of what is returned and add it outside, or return a number that stands for "
     way += "it, as an array; None is allowed"
     return Said(what, way, at)
@@ -236,7 +236,7 @@ def _no_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
         root = names[i] if i < len(names) else f"args[{i}]"
         for path, leaf in leaves(arg, root):
             if not hasattr(leaf, "dtype") and not isinstance(leaf, bool | int | float | complex):
-                what = f"`{path}` is {_spelled(leaf)}, where {sources.name_of(fun)} needs an array"
+                what = f"`{path}` is {_said_of(leaf)}, where {sources.name_of(fun)} needs an array"
                 way = f"close over it, or functools.partial({sources.name_of(fun)}, {root}=...)"
                 if path != root:  # the rest of the argument is still wanted
                     way = f"make a tree of the other leaves of `{root}`, and close over this one"
@@ -253,7 +253,7 @@ def _no_operand(step: Step, trouble: Trouble) -> Said | None:
         tree = getattr(flat, "unflatten", lambda flat=flat: flat)()
         for path, leaf in leaves(tree, name):
             if isinstance(leaf, str) or (callable(leaf) and not hasattr(leaf, "dtype")):
-                what = f"`{path}` is {_spelled(leaf)}: lax.{step.name} works on arrays and numbers"
+                what = f"`{path}` is {_said_of(leaf)}: lax.{step.name} works on arrays and numbers"
                 way = "take it out of what is passed, and let the body close over it"
                 return Said(what, way, caller.place)
     return None

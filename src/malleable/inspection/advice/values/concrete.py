@@ -100,10 +100,8 @@ def truths(trouble: Trouble) -> Iterator[Advice]:
     at = sources.text(asked.at)
     what = f"{asked.what.replace(' from', '')}, and `{at}` is an array of many: {shown}"
     ways = [tried.way(way, step, values=False) for way in asked.ways]
-    if (
-        not isinstance(asked.at, ast.BoolOp | ast.UnaryOp)
-        and getattr(asked.at, "ops", [0])[1:] == []
-    ):
+    joined = isinstance(asked.at, ast.BoolOp | ast.UnaryOp)
+    if not joined and getattr(asked.at, "ops", [0])[1:] == []:
         ways.insert(0, Way(f"say which is meant: jnp.all({at}) or jnp.any({at})"))
     yield Advice(what, here(step.place), tuple(ways), 3)
 

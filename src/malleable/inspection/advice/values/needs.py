@@ -216,19 +216,18 @@ def _return_after(node: ast.If) -> ast.Return | None:
 
 
 def _changed(loop: ast.While) -> list[str]:
-    stored = [
-        n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    ]
+    stored = list(dict.fromkeys(n.id for n in _stored(loop)))
     function = sources.around(loop, sources.Function)
     if function is None:
-        return list(dict.fromkeys(stored))
+        return stored
     before = {a.arg for a in sources.arguments(function)}
-    before |= {
-        n.id
-        for n in ast.walk(function)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.lineno < loop.lineno
-    }
-    return [name for name in dict.fromkeys(stored) if name in before]
+    before |= {n.id for n in _stored(function) if n.lineno < loop.lineno}
+    return [name for name in stored if name in before]
+
+
+def _stored(node: ast.AST) -> list[ast.Name]:
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    return [n for n in names if isinstance(n.ctx, ast.Store)]
 
 
 # ---------------------------------------------------------------- numbers, elements, keys
@@ -247,6 +246,7 @@ _SIZED = {  # functions whose result has as many rows as the values say, and wha
 _CASTS = {"int": "jnp.int32", "float": "jnp.float32", "complex": "jnp.complex64"}
 _MATH = {"pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2"}
 _MATH |= {"fabs": "abs", "fsum": "sum", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
+_TAKEN = {"asarray", "array", "asanyarray", "ascontiguousarray", "copy", "float32", "float64"}
 _REDUCTIONS = {"sum", "mean", "max", "min", "prod", "std", "var", "any", "all"}
 
 
@@ -408,7 +408,7 @@ def _within_jnp(part: str):
 
 def _numpy(node: ast.AST, step: Step) -> Need:
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return _store(node, step)
+        return _store(node)
     if isinstance(node, ast.Subscript):
         return _item(node, step)
     call = sources.around(node, ast.Call)
@@ -421,15 +421,7 @@ def _numpy(node: ast.AST, step: Step) -> Need:
     function = sources.value(call.func, step)
     what = f"NumPy's `{name}` needs the values of"
     host = "call it on the host with jax.pure_callback"
-    if last in (
-        "asarray",
-        "array",
-        "asanyarray",
-        "ascontiguousarray",
-        "copy",
-        "float32",
-        "float64",
-    ):
+    if last in _TAKEN:
         new = {"float32": "jnp.float32", "float64": "jnp.float64"}.get(last, "jnp.asarray")
         way = Rewrite(f"drop it, or write {new}({given})", call.func, new)
         return Need(call, what, (way, host), False, _args(call))
@@ -465,7 +457,7 @@ def _twin(function, name: str) -> str | None:
     return None
 
 
-def _store(node: ast.Subscript, step: Step) -> Need:
+def _store(node: ast.Subscript) -> Need:
     name, index = text(node.value), text(node.slice)
     statement = sources.statement(node)
     value = getattr(statement, "value", None)

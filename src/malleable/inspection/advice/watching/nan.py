@@ -117,25 +117,16 @@ def calls(trouble: Trouble) -> Iterator[tuple[Callable, tuple, dict]]:
     for step, inner in zip(steps, [*steps[1:], None], strict=True):
         if not step.jax or step.name not in _CALLS:
             continue
-        if (
-            inner is not None
-            and inner.name in frames.CACHE_MISS
-            and step.name not in frames.CACHE_MISS
-        ):
-            continue
+        later = inner is not None and inner.name in frames.CACHE_MISS
         fun, args, kwargs = step.held.fun, step.held.args, step.held.kwargs
-        if (
-            getattr(fun, "__name__", "") in frames.NAN_CHECK
-        ):  # what JAX calls with a call that has run
+        ran = getattr(fun, "__name__", "") in frames.NAN_CHECK  # JAX calls it with a call that has
+        if ran or (later and step.name not in frames.CACHE_MISS):
             continue
         if not callable(fun) or not isinstance(args, tuple) or not isinstance(kwargs, dict):
             continue
         leaves = jax.tree.leaves((args, kwargs))
-        if any(isinstance(x, compat.Tracer) for x in leaves) or any(
-            map(donations.is_deleted, leaves)
-        ):
-            continue
-        yield without_statics(trouble, fun, args, kwargs)
+        if not any(isinstance(x, compat.Tracer) or donations.is_deleted(x) for x in leaves):
+            yield without_statics(trouble, fun, args, kwargs)
 
 
 _CALLS = (*frames.RERAISE, *frames.CACHE_MISS, *frames.NAN_CHECK)

@@ -135,35 +135,26 @@ def changed_type(path: str, seen: list[str]) -> tuple[str, str]:
             "what was added",
         )
     if {d.removeprefix("weak ") for d in dtypes} != set(dtypes):
-        return (
-            f"argument `{path}` was sometimes a Python number and sometimes an array, "
-            f"{listed(seen)}",
-            f"always pass an array of one dtype: jnp.asarray({path}, dtype)",
-        )
-    return (
-        f"argument `{path}` came with {len(dtypes)} different dtypes, {listed(dtypes)}",
-        f"convert it before the call, so that the dtype is always the same: "
-        f"jnp.asarray({path}, jnp.float32)",
-    )
+        what = f"argument `{path}` was sometimes a Python number and sometimes an array, "
+        return what + listed(seen), f"always pass an array of one dtype: jnp.asarray({path}, dtype)"
+    what = f"argument `{path}` came with {len(dtypes)} different dtypes, {listed(dtypes)}"
+    way = "convert it before the call, so that the dtype is always the same: "
+    return what, f"{way}jnp.asarray({path}, jnp.float32)"
 
 
 def changed_static(path: str, seen: list[str]) -> tuple[str, str]:
     plain = [text for text in seen if not text.startswith("object ")]
     if len(unique(plain)) > 1:
-        return (
-            f"its static argument `{path}` took {len(unique(plain))} values, "
-            f"{listed(unique(plain))}; "
-            "each new value of a static argument is compiled for",
-            f"pass `{path}` as an array (take it out of static_argnums / static_argnames), or "
-            "allow a few values only",
-        )
+        what = f"its static argument `{path}` took {len(unique(plain))} values, "
+        what += f"{listed(unique(plain))}; each new value of a static argument is compiled for"
+        way = f"pass `{path}` as an array (take it out of static_argnums / static_argnames), or "
+        return what, f"{way}allow a few values only"
     kind = seen[0].removeprefix("object ").partition(" ")[0]
-    return (
+    what = (
         f"its static argument `{path}` was a new `{kind}` object each time, and these compare as "
-        "different",
-        f"make one `{kind}` outside of the loop, or give the class __eq__ and __hash__ by value "
-        "(@dataclasses.dataclass(frozen=True))",
     )
+    way = f"make one `{kind}` outside of the loop, or give the class __eq__ and __hash__ by value "
+    return f"{what}different", f"{way}(@dataclasses.dataclass(frozen=True))"
 
 
 def changed_structure(made: list[Compilation]) -> tuple[str, str]:
@@ -182,11 +173,8 @@ def changed_structure(made: list[Compilation]) -> tuple[str, str]:
             f"stack the items of `{root}` into one array, pad it to a fixed length and mask the "
             "rest; a list is a new structure at each length",
         )
-    return (
-        "its arguments came in different structures (keys of a dictionary, None, or keyword "
-        "instead of positional arguments)",
-        "pass the same structure each time",
-    )
+    what = "its arguments came in different structures (keys of a dictionary, None, or keyword "
+    return f"{what}instead of positional arguments)", "pass the same structure each time"
 
 
 def changed_function(made: list[Compilation]) -> tuple[str, str]:
@@ -251,11 +239,8 @@ def compilation(run: Run, before: list[Compilation]) -> Compilation:
     traced = dict(zip(run.names, run.leaves, strict=True))
     types = {path: described(x) for path, x in traced.items()}
     roots = {path.partition("[")[0].partition(".")[0] for path in traced}
-    statics = {
-        name: static(x)
-        for name, x in arguments(run.fun, run.args, run.kwargs).items()
-        if name not in roots and leaves(x)
-    }
+    given = arguments(run.fun, run.args, run.kwargs).items()
+    statics = {name: static(x) for name, x in given if name not in roots and leaves(x)}
     owner = getattr(run.fun, "__self__", None)
     name = type(owner).__name__ if owner is not None else ""
     which = next((m.which for m in before if m.fun() is run.fun), len(before))

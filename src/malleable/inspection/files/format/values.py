@@ -30,18 +30,9 @@ _NAMED = (
     lax.DotAlgorithm,
 )
 _ENUMS = (
-    lax.GatherScatterMode,
-    lax.Precision,
-    lax.FftType,
-    lax.RandomAlgorithm,
-    lax.RoundingMethod,
-    lax.DotAlgorithmPreset,
-    lax.AccuracyMode,
-    lax.linalg.SvdAlgorithm,
-    lax.linalg.EigImplementation,
-    lax.linalg.EighImplementation,
-    compat.MemorySpace,
-    AxisType,
+    *(lax.GatherScatterMode, lax.Precision, lax.FftType, lax.RandomAlgorithm, lax.RoundingMethod),
+    *(lax.DotAlgorithmPreset, lax.AccuracyMode, lax.linalg.SvdAlgorithm),
+    *(lax.linalg.EigImplementation, lax.linalg.EighImplementation, compat.MemorySpace, AxisType),
 )
 RECORDS: dict[str, Any] = {kind.__name__: kind for kind in _NAMED}
 ENUMS: dict[str, Any] = {kind.__name__: kind for kind in _ENUMS}

@@ -135,22 +135,14 @@ class Packer:
     def tables(self, sources: Sources) -> dict[str, Any]:
         for file in sources:
             self.files.setdefault(file, len(self.files))
+        span = lambda p: (p.line, p.column, p.end_line, p.end_column)  # noqa: E731
+        short = lambda function: function.rpartition("<locals>.")[2]  # noqa: E731
         return {
             "words": list(self.words),
             "files": [
                 [places.relative(f), int(places.is_own(f)), sources.get(f, {})] for f in self.files
             ],
-            "places": [
-                [
-                    self.files[p.file],
-                    p.line,
-                    p.column,
-                    p.end_line,
-                    p.end_column,
-                    p.function.rpartition("<locals>.")[2],
-                ]
-                for p in self.places
-            ],
+            "places": [[self.files[p.file], *span(p), short(p.function)] for p in self.places],
             "links": list(self.links),
         }
 

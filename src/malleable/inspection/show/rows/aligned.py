@@ -336,11 +336,8 @@ def _spelled(row: Row) -> tuple:
     given = eqn.params.items()
     if row.bodies:  # the functions beside a body are made anew each time it is traced
         given = [(k, v) for k, v in given if not (callable(v) or hasattr(v, "call_wrapped"))]
-    told = [
-        (key, _ADDRESS.sub("", str(value)))
-        for key, value in given
-        if key not in _COUNTS and not compat.bodies({key: value})
-    ]
+    known = [(k, x) for k, x in given if k not in _COUNTS and not compat.bodies({k: x})]
+    told = [(key, _ADDRESS.sub("", str(value))) for key, value in known]
     if row.primitive.startswith("custom_"):  # of its rules, the user's functions
         rules = (f for f in compat.derivative_key(eqn) if callable(f))
         told.append(("rules", str([getattr(f, "__qualname__", f) for f in rules])))
@@ -368,11 +365,8 @@ def _reader(env: dict) -> Callable[[Any], Atom]:
         if not isinstance(v, compat.Literal):
             return env[v]
         text = spell_atom(v, {})  # of an array, not all of it
-        return (
-            text
-            if not getattr(v.aval, "shape", ())
-            else f"{text}#{hash(_content(np.asarray(v.val))):x}"
-        )
+        many = getattr(v.aval, "shape", ())
+        return f"{text}#{hash(_content(np.asarray(v.val))):x}" if many else text
 
     return read
 
