@@ -452,7 +452,7 @@ def _variables(trouble: Trouble) -> str:
     call = sources.call_at(entry.place) if entry else None
     named = {k.arg: k.value for k in call.keywords} if call is not None else {}
     first = call.args[0] if call is not None and call.args else named.get("variables")
-    return text(first) if first is not None else "variables"
+    return text(first, "variables")
 
 
 def _submodule(found, trouble: Trouble, step: Step) -> tuple[str, str]:

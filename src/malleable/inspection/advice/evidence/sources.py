@@ -65,8 +65,10 @@ def place(node: ast.AST, file: str, function: str) -> Place:
     return Place(file, at.lineno, function, at.col_offset, at.end_lineno, at.end_col_offset)
 
 
-def text(node: ast.AST) -> str:
-    """A node as one line of source, shortened."""
+def text(node: ast.AST | None, default: str = "") -> str:
+    """A node as one line of source, shortened; the default for none."""
+    if node is None:
+        return default
     line = " ".join(ast.unparse(node).split())
     return line if len(line) <= 60 else line[:57] + "..."
 
@@ -162,6 +164,12 @@ def returns(fun: Any) -> list[tuple[ast.expr | None, Place]]:
         return [(node.body, place(node.body, at.file, at.function))]
     ends = [n for n in own_nodes(node) if isinstance(n, ast.Return)]
     return [(n.value, place(n, at.file, at.function)) for n in ends]
+
+
+def ending(fun: Any) -> tuple[ast.expr | None, Place | None]:
+    """(expression, place) of the last value a function returns; without one, where it begins."""
+    ends = returns(fun)
+    return ends[-1] if ends else (None, where_defined(fun))
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:

@@ -83,7 +83,7 @@ def _outputs(trouble: Trouble, choice: _Choice) -> Said | None:
     what += _elsewhere(names[1 - odd], at[1 - odd])
     end = at[odd]
     expression = end[0] if end else None
-    shown = text(expression) if expression is not None else "..."
+    shown = text(expression, "...")
     wanted, got = (a, b) if odd == 1 else (b, a)
     way: str | Rewrite
     if tuple(a.shape) != tuple(b.shape):
@@ -132,7 +132,7 @@ def _odd(one: Any, other: Any, a: Any, b: Any) -> int:
 def _predicate(trouble: Trouble, choice: _Choice) -> Said:
     step, caller, call = choice
     pred, node = step.held.pred, sources.argument(call, 0, "pred")
-    name = text(node) if node is not None else "pred"
+    name = text(node, "pred")
     shape = tuple(getattr(pred, "shape", ()))
     if shape:
         what = f"`{name}`, the predicate (pred) of lax.cond, is {of_type(pred)}, of shape {shape}; "
@@ -149,7 +149,7 @@ def _predicate(trouble: Trouble, choice: _Choice) -> Said:
 def _index(trouble: Trouble, choice: _Choice) -> Said:
     step, caller, call = choice
     index, node = step.held.index, sources.argument(call, 0, "index")
-    name = text(node) if node is not None else "index"
+    name = text(node, "index")
     shape = tuple(getattr(index, "shape", ()))
     what = f"`{name}`, the index of lax.switch, is {of_type(index)}"
     if shape:

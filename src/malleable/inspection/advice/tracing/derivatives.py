@@ -29,9 +29,8 @@ def _of_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     step: Any = trouble.within(*frames.GRADS)
     caller = sure(trouble.caller(step))
     words, fun = trouble.text, sources.users(step.held.fun)
-    name, ends = sources.name_of(fun), sources.returns(fun)
-    value, place = ends[-1] if ends else (None, sources.where_defined(fun))
-    value = value if len(ends) == 1 else None  # which of them it was is not known
+    name, (value, place) = sources.name_of(fun), sources.ending(fun)
+    value = value if len(sources.returns(fun)) == 1 else None  # which of them it was is not known
     begins = f"{bodies.otherwise(fun)}\n  it is differentiated at {here(caller.place)}"
     if "Gradient only defined for scalar-output" in words:
         return _no_scalar(step, fun, value, place or caller.place, begins)
@@ -40,7 +39,7 @@ def _of_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     elif "valued outputs" in words:
         out = trouble.within(*frames.OUTPUT_CHECK)
         seen = of_type(out.held.x) if out and out.held.x is not None else "another type"
-        shown = text(value) if value is not None else "..."
+        shown = text(value, "...")
         what = f"{name} returns {seen}; a gradient needs a real number{begins}"
         way = f"return a real number, e.g. jnp.abs({shown}) or ({shown}).real; or "
         way += "holomorphic=True if the function is holomorphic"
@@ -51,7 +50,7 @@ def _of_function(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
             way += "a cross entropy, jnp.mean(-jax.nn.log_softmax(scores)[...])"
         return Said(what, way, place or caller.place)
     elif ("aux" in words and "pair" in words) or "two-element tuple" in words:
-        shown = text(value) if value is not None else "the value"
+        shown = text(value, "the value")
         said = f" {shown}," if value is not None else " one thing,"
         what = f"has_aux=True, but {name} returns{said} not a pair, a tuple (value, aux)"
         way = f"write `return {shown}, aux`; or drop has_aux=True"
@@ -69,7 +68,7 @@ def _no_scalar(step: Step, fun, value, place: Place, begins: str) -> Said:
         name = f"{sources.name_of(rule)}, the forward rule of {name},"
         if isinstance(value, ast.Tuple) and value.elts:
             value = value.elts[0]
-    shown = text(value) if value is not None else "..."
+    shown = text(value, "...")
     if out is None:
         what = f"{name} returns None"
         what += "; it has no `return` of its result" if not sources.returns(fun) else ""
@@ -175,7 +174,7 @@ def _reverse(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     ways = []
     if fori is not None:
         upper = sources.argument(fori, 1, "upper")
-        name = text(upper) if upper is not None else "n"
+        name = text(upper, "n")
         if trouble.within(*frames.JIT) is not None and name.isidentifier():
             ways.append(f"let jit know the bound: jax.jit(..., static_argnames={name!r})")
         else:
@@ -198,8 +197,8 @@ def _tangents(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         what = "jax.jvp takes the primals and the tangents as tuples, one entry per argument: "
         what += f"they are {kind(primals)} and {kind(tangents)}"
-        parts = [_written(w, d) for w, d in zip(written, ("x", "t"), strict=True)]
-        name = _written(sources.argument(call, 0, "fun"), "f")
+        parts = [text(w, d) for w, d in zip(written, ("x", "t"), strict=True)]
+        name = text(sources.argument(call, 0, "fun"), "f")
         way = f"write jax.jvp({name}, ({parts[0]},), ({parts[1]},))"
         return Said(what, way, caller.place)
     if len(primals) != len(tangents):
@@ -224,10 +223,6 @@ def _tangents(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
                 way += f"{_part(written[0], i)})"
                 return Said(what, way, caller.place)
     return None
-
-
-def _written(node: ast.expr | None, default: str) -> str:
-    return text(node) if node is not None else default
 
 
 def _part(written: ast.expr | None, number: int) -> str:
@@ -319,7 +314,7 @@ def _backward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
         return said
     tree = step.held.in_tree
     arity = len(tree.children()) if tree is not None else None
-    shown = text(value) if value is not None else "nothing"
+    shown = text(value, "nothing")
     what = f"{name} returns {kind(result)}, but {primal_name} has {arity} argument"
     what += "s" * (arity != 1)
     what += f": it has to return a tuple of {arity}, one gradient for each{begins}"
@@ -414,10 +409,9 @@ def _numbers(aval: str) -> tuple[int, ...]:
 def _forward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     owner, step = _function(trouble, "custom_vjp"), sure(trouble.within(*frames.FORWARD_RULE))
     rule = sure(getattr(owner, "fwd", None))
-    ends = sources.returns(rule)
     name, primal = sources.name_of(rule), sources.name_of(owner)
-    value, place = ends[-1] if ends else (None, sources.where_defined(rule))
-    shown = text(value) if value is not None else "nothing"
+    value, place = sources.ending(rule)
+    shown = text(value, "nothing")
     out = step.held.pair_out
     if "must produce a pair" in trouble.text:
         what = f"{name}, the forward rule of {primal}, returns {kind(out)}; it has to return a "
@@ -437,14 +431,14 @@ def _forward(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
 def _tangent(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     owner, step = _function(trouble, "custom_jvp"), sure(trouble.within(*frames.JVP_RULE))
     rule = sure(getattr(owner, "jvp", None))
-    ends, name, primal = sources.returns(rule), sources.name_of(rule), sources.name_of(owner)
-    value, place = ends[-1] if ends else (None, sources.where_defined(rule))
+    name, primal = sources.name_of(rule), sources.name_of(owner)
+    value, place = sources.ending(rule)
     begins = _used(trouble)
     if "must produce a pair" in trouble.text:
         out = step.held.pair_out
         what = f"{name}, the rule of {primal}, returns {kind(out)}; it has to return a pair, a "
         what += "tuple (result, tangent of the result)"
-        shown = text(value) if value is not None else "nothing"
+        shown = text(value, "nothing")
         return Said(what + begins, f"write `return {shown}, tangent`", place)
     result: Any = step.held.py_primals_out
     tangent: Any = step.held.py_tangents_out

@@ -214,9 +214,8 @@ def _root(fun: Any, loop: str) -> str:
 def _pair(trouble: Trouble, loop: _Loop) -> Said:
     step, caller = loop.step, loop.caller
     fun = step.held.body
-    ends, name = sources.returns(fun), sources.name_of(fun)
-    value, place = ends[-1] if ends else (None, sources.where_defined(fun) or caller.place)
-    shown = text(value) if value is not None else "nothing"
+    name, (value, place) = sources.name_of(fun), sources.ending(fun)
+    shown = text(value, "nothing")
     what = f"{name} returns {shown}; a body of lax.scan returns two things, a tuple (carry, y), y "
     what += f"being stacked{bodies.otherwise(fun)}\n  the loop starts at {here(caller.place)}"
     carry = shown if value is not None else "carry"
@@ -225,7 +224,7 @@ def _pair(trouble: Trouble, loop: _Loop) -> Said:
         way = f"write `return ({shown.strip('()')}), None`, if all of it is the carry"
     elif value is not None:
         way = Rewrite(way, value, f"({ast.unparse(value)}, None)")
-    return Said(what, (tried.way(way, caller, values=False),), place)
+    return Said(what, (tried.way(way, caller, values=False),), place or caller.place)
 
 
 def _inputs(trouble: Trouble, loop: _Loop) -> Said | None:
@@ -270,7 +269,7 @@ def _named(xs: Any, written: ast.expr | None) -> list[tuple[str, Any]]:
         keys: dict = {k.value: v for k, v in pairs if isinstance(k, ast.Constant)}
         parts = [(f"xs[{k!r}] = {text(keys[k])}" if k in keys else k, x) for k, x in xs.items()]
     else:
-        parts = [(text(written) if written is not None else "xs", xs)]
+        parts = [(text(written, "xs"), xs)]
     return [pair for root, part in parts for pair in leaves(part, root)]
 
 
@@ -280,9 +279,8 @@ def _test(trouble: Trouble, loop: _Loop) -> Said:
     made = trouble.within(*frames.LOOP_PROGRAMS)
     avals = made.held.cond_out_avals if made else None
     out = avals.unflatten() if avals is not None else None
-    ends, name = sources.returns(fun), sources.name_of(fun)
-    value, place = ends[-1] if ends else (None, sources.where_defined(fun) or caller.place)
-    shown = text(value) if value is not None else "it"
+    name, (value, place) = sources.name_of(fun), sources.ending(fun)
+    shown = text(value, "it")
     begins = f"{bodies.otherwise(fun)}\n  the loop starts at {here(caller.place)}"
     if out is None or not hasattr(out, "shape"):
         what = f"{name}, the test of the loop, returns {kind(out)} instead of one truth value"
@@ -297,15 +295,14 @@ def _test(trouble: Trouble, loop: _Loop) -> Said:
     else:
         what = f"{name}, the test of the loop, returns {of_type(out)} instead of one truth value"
         way = f"compare it: `{shown} > 0` or `{shown} != 0`"
-    return Said(what + begins, way, place)
+    return Said(what + begins, way, place or caller.place)
 
 
 def _bounds(trouble: Trouble, loop: _Loop) -> Said:
     step, _, caller, call = loop
     low, high = step.held.lower, step.held.upper
     names = [sources.argument(call, 0, "lower"), sources.argument(call, 1, "upper")]
-    pairs = zip(names, ("lower", "upper"), strict=True)
-    shown = [text(n) if n is not None else word for n, word in pairs]
+    shown = [text(n, word) for n, word in zip(names, ("lower", "upper"), strict=True)]
     types = [of_type(low), of_type(high)]
     what = f"the bounds of fori_loop differ in type: lower `{shown[0]}` is {types[0]}, upper "
     what += f"`{shown[1]}` is {types[1]}"
@@ -321,14 +318,13 @@ def _associative(trouble: Trouble, loop: _Loop) -> Said | None:
     step, outer, caller, _ = loop
     sure({outer.name, step.name} & {*frames.ASSOCIATIVE})
     fun, elems = step.held.body, step.held.elems
-    ends, name = sources.returns(fun), sources.name_of(fun)
-    value, place = ends[-1] if ends else (None, sources.where_defined(fun) or caller.place)
-    shown = text(value) if value is not None else "nothing"
+    name, (value, place) = sources.name_of(fun), sources.ending(fun)
+    shown = text(value, "nothing")
     one = kind(elems)
     what = f"{name} returns `{shown}`, which has not the structure of its two arguments: each is "
     what += f"{one}, like elems, {structure(elems)}\n  the scan starts at {here(caller.place)}"
     way = f"return {one} again, e.g. `return ({shown}, ...)`, with one combined part for each"
-    return Said(what, way, place)
+    return Said(what, way, place or caller.place)
 
 
 loops = topic(

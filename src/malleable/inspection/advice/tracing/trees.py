@@ -156,10 +156,8 @@ def _no_array(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     root = re.split(r"[\[.]", path)[0]
     made, call = creation.find("jit", fun, trouble), trouble.caller(jit)
     place = made or (call.place if call else None)
-    what = (
-        f"`{path}` is {_said_of(leaf)}; the arguments of {name}, which jax.jit traces, have to be "
-    )
-    what += "arrays"
+    what = f"`{path}` is {_said_of(leaf)}; the arguments of {name}, which jax.jit traces, have to "
+    what += "be arrays"
     if call is not None and made is not None and call.place.line != made.line:
         what += f"\n  it is called at {here(call.place)}"
     return Said(what, _make_static(path, root, leaf, name), place)

@@ -462,7 +462,7 @@ def _store(node: ast.Subscript) -> Need:
     statement = sources.statement(node)
     value = getattr(statement, "value", None)
     way = f"make {name} an array of JAX (jnp.zeros) and write {name} = {name}.at[{index}].set("
-    way += f"{text(value) if value is not None else 'value'})"
+    way += f"{text(value, 'value')})"
     of = (value,) if value is not None else ()
     return Need(
         statement or node,
