@@ -140,10 +140,8 @@ def fitted_arguments(given: Given, wanted: Any, kinds: list[tuple[str, str]], na
     """
     if _json_text(describe_arguments(given)) != _json_text(wanted):
         _explain(given, kinds, name)
-    return [
-        fit_argument(x, kind, f"argument `{path}` of {name}")
-        for x, (path, kind) in zip(given.leaves, kinds, strict=True)
-    ]
+    pairs = zip(given.leaves, kinds, strict=True)
+    return [fit_argument(x, kind, f"argument `{path}` of {name}") for x, (path, kind) in pairs]
 
 
 def _json_text(description) -> str:

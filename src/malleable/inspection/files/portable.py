@@ -27,10 +27,8 @@ def symbolic(leaves: Sequence, specs: Sequence[str | None], paths, constraints) 
     except ValueError as err:
         hint = 'a constraint reads "b >= 4"'
         raise MalleableError(f"{constraints!r} are no constraints: {err}", hint=hint) from err
-    return [
-        x if spec is None else _spec(x, spec, path, scope)
-        for x, spec, path in zip(leaves, specs, paths, strict=True)
-    ]
+    each = zip(leaves, specs, paths, strict=True)
+    return [x if spec is None else _spec(x, spec, path, scope) for x, spec, path in each]
 
 
 def _spec(x, spec: str, path: str, scope):

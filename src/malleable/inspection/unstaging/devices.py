@@ -47,10 +47,8 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
         lane = compat.Lane(sizes, _perform, mesh if checked else None)
         parts = [lanes.shard_of(x, s, at) for x, s in zip(args, in_specs, strict=True)]
         if checked:
-            types = [
-                compat.part_type(x, s, mesh, sizes, True)
-                for x, s in zip(args, in_specs, strict=True)
-            ]
+            pairs = zip(args, in_specs, strict=True)
+            types = [compat.part_type(x, s, mesh, sizes, True) for x, s in pairs]
             parts = [lane.typed(x, t) for x, t in zip(parts, types, strict=True)]
         with saying(f"shard_map[{lanes.spell_lane(at, sizes=True)}]"), lane.entered(mesh, checked):
             outs, specs = body(*parts)

@@ -226,10 +226,8 @@ class _Constructs:
         args = list(map(compat.as_array, args))
         along = [lanes.axes_along(x, d) for x, d in zip(args, dims, strict=True)]
         over = next(filter(None, along), None)  # the axes of a mesh that the examples lie along
-        args = [
-            lanes.laid_along(x, d, None) if axes else x
-            for x, d, axes in zip(args, dims, along, strict=True)
-        ]
+        each = zip(args, dims, along, strict=True)
+        args = [lanes.laid_along(x, d, None) if axes else x for x, d, axes in each]
 
         def example(i):
             one = [x if d is None else _slice(x, i, d) for x, d in zip(args, dims, strict=True)]

@@ -54,10 +54,8 @@ def summed(eqn, x, w, groups, padding):
     p, space = eqn.params, w.shape[2:]
     x = padded(x, np.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *((a, b, 0) for a, b in padding)])
     apart = p["rhs_dilation"]
-    sizes = [
-        (n - (k - 1) * d - 1) // s + 1
-        for n, k, d, s in zip(x.shape[2:], space, apart, p["window_strides"], strict=True)
-    ]
+    each = zip(x.shape[2:], space, apart, p["window_strides"], strict=True)
+    sizes = [(n - (k - 1) * d - 1) // s + 1 for n, k, d, s in each]
     n, total = x.shape[0], jnp.zeros(())
     for at in itertools.product(*map(range, space)):
         offset = (0, 0, *(i * d for i, d in zip(at, apart, strict=True)))
@@ -139,10 +137,8 @@ def scattered(eqn):
         out, zero = 0, np.zeros((), source.dtype)
         wide = [n + low + high for n, (low, high) in zip(shape, p["padding"], strict=True)]
         for offset, hit in hits(x, source.shape, p):
-            edges = [
-                (at, n - at - 1 - (m - 1) * s, s - 1)
-                for at, n, m, s in zip(offset, wide, source.shape, p["window_strides"], strict=True)
-            ]
+            each = zip(offset, wide, source.shape, p["window_strides"], strict=True)
+            edges = [(at, n - at - 1 - (m - 1) * s, s - 1) for at, n, m, s in each]
             out += padded(jnp.where(hit, source, zero), zero, edges)
         return padded(out, zero, [(-low, -high, 0) for low, high in p["padding"]])
 

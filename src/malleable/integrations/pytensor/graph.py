@@ -228,10 +228,8 @@ def on_host(op, node, perform=None):
     def host(*values):
         inputs = [_numpy(v, variable.type) for v, variable in zip(values, node.inputs, strict=True)]
         users = [v for v in inputs if isinstance(v, np.ndarray) and v.flags.writeable]
-        outs = [
-            _raw(out, variable.type, users)
-            for out, variable in zip(perform(*inputs), node.outputs, strict=True)
-        ]
+        pairs = zip(perform(*inputs), node.outputs, strict=True)
+        outs = [_raw(out, variable.type, users) for out, variable in pairs]
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     host.__name__ = type(op).__name__.lower()

@@ -128,10 +128,8 @@ def _until(op, node, **kwargs):
         start = start, first_rows, [*op.outer_untraced_sit_sot(inputs)]
         *_, rows = jax.eval_shape(step, 0, *start)
         kept = [len(buffer) for buffer, _ in recurrent] + list(sizes[1:])
-        traces = [
-            jnp.zeros((max(min(steps, n), 1), *row.shape), row.dtype)
-            for n, row in zip(kept, rows, strict=True)
-        ]
+        pairs = zip(kept, rows, strict=True)
+        traces = [jnp.zeros((max(min(steps, n), 1), *row.shape), row.dtype) for n, row in pairs]
 
         def body(carry):
             i, _, state, traces = carry
@@ -204,10 +202,8 @@ def _python_loop(op, node, inner):
                 break
         kept = [len(buffer) for buffer, _ in recurrent] + list(sizes)
         kinds = [out.type for out in node.outputs[len(mit_mots) : n_outs - len(untraced)]]
-        found = [
-            _stacked(_last(history, n), kind)
-            for history, n, kind in zip(histories, kept, kinds, strict=True)
-        ]
+        each = zip(histories, kept, kinds, strict=True)
+        found = [_stacked(_last(history, n), kind) for history, n, kind in each]
         return _single([*map(jnp.asarray, mit_mots), *found, *untraced])
 
     return loop

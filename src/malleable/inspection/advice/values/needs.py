@@ -97,10 +97,8 @@ def _joined(found: ast.BoolOp) -> Need:
 
 def _chain(found: ast.Compare) -> Need:
     terms = [found.left, *found.comparators]
-    pairs = [
-        f"({text(ast.Compare(a, [op], [b]))})"
-        for a, op, b in zip(terms, found.ops, terms[1:], strict=False)
-    ]
+    each = zip(terms, found.ops, terms[1:], strict=False)
+    pairs = [f"({text(ast.Compare(a, [op], [b]))})" for a, op, b in each]
     both = " & ".join(pairs)
     ways = _instead(found, both, f"write {both}, or jnp.logical_and")
     return Need(found, "a chain of comparisons needs True or False from", ways)

@@ -99,10 +99,8 @@ def outline(program: compat.Jaxpr) -> Body:
             chain = tuple(dict.fromkeys((*places.frames(eqn), *outer)))
             lines = chain or tuple(filter(None, [start]))
             inside = compat.bodies(eqn.params)
-            bodies = tuple(
-                grow(role, body, chain, start, (eqn, *around))
-                for role, body in zip(roles(eqn.primitive.name, len(inside)), inside, strict=True)
-            )
+            pairs = zip(roles(eqn.primitive.name, len(inside)), inside, strict=True)
+            bodies = tuple(grow(role, body, chain, start, (eqn, *around)) for role, body in pairs)
             rows.append(
                 Row(
                     number=number,
