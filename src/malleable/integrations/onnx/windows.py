@@ -36,11 +36,11 @@ def convolution(eqn):
             n, c = x.shape[0] // batches, x.shape[1]
             x = x.reshape(batches, n, c, *x.shape[2:]).swapaxes(0, 1)
             x, count = x.reshape(n, batches * c, *x.shape[3:]), batches
+        padding = [(0, 0)] * rank if odd else p["padding"]
         if rank > 2:
-            padding = [(0, 0)] * rank if odd else p["padding"]
             return summed(eqn, x, w, count, padding).transpose(back)
         out = lax.conv_general_dilated(
-            x, w, p["window_strides"], [(0, 0)] * rank if odd else p["padding"],
+            x, w, p["window_strides"], padding,
             rhs_dilation=p["rhs_dilation"], feature_group_count=count,
             dimension_numbers=lax.ConvDimensionNumbers(plain, plain, plain),
         )  # fmt: skip

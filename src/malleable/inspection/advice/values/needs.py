@@ -117,10 +117,7 @@ def _instead(node: ast.expr, new: str, way: str) -> tuple[str | Rewrite, ...]:
 
 
 def _truth_of_call(call: ast.Call, name: str) -> Need:
-    given, asks = (
-        ", ".join(text(arg) for arg in call.args),
-        f"Python's `{name}` needs True or False",
-    )
+    given, asks = ", ".join(map(text, call.args)), f"Python's `{name}` needs True or False"
     if name == "bool":
         way = f"drop bool() and branch on {given} with jnp.where or lax.cond"
         return Need(call, f"{asks} from", (way,))
