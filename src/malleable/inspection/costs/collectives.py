@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -159,34 +159,22 @@ def _sent(line: _Line, kind, times, lines, users, frames) -> Iterator[Sent]:
         parts, makers = [" ".join(parts)], [None]
     for part, maker in zip(parts, makers, strict=True):
         told = next((x for x in (maker, line) if x is not None and frames.of(x.text)), None)
-        told = told or _first_user(line, users, frames) or _first_maker(line, lines, frames) or line
+        told = told or _nearest(line, lambda x: users.get(x.name, []), frames)  # a gather has none
+        told = told or _nearest(line, lambda x: _makers(x, lines), frames) or line
         name = re.search(r'op_name="([^"]*)"', told.text)
         places = tuple(frames.of(told.text))
         yield Sent(kind, times, bytes_of_type(part), groups, places, name[1] if name else "")
 
 
-def _first_user(line: _Line, users, frames, depth: int = DEPTH) -> _Line | None:
-    """The next instruction that uses a result and has a line: an argument's gather has none."""
-    for user in users.get(line.name, ()):
-        if frames.of(user.text):
-            return user
-    for user in users.get(line.name, ()) if depth else ():
-        found = _first_user(user, users, frames, depth - 1)
-        if found:
-            return found
-    return None
+def _makers(line: _Line, lines: dict[str, _Line]) -> list[_Line]:
+    return [lines[name] for name in line.operands if name in lines]
 
 
-def _first_maker(line: _Line, lines, frames, depth: int = DEPTH) -> _Line | None:
-    makers = [lines[name] for name in line.operands if name in lines]
-    for maker in makers:
-        if frames.of(maker.text):
-            return maker
-    for maker in makers if depth else ():
-        found = _first_maker(maker, lines, frames, depth - 1)
-        if found:
-            return found
-    return None
+def _nearest(line: _Line, beside: Callable, frames, depth: int = DEPTH) -> _Line | None:
+    """The nearest instruction with a line, among those beside one, then beside these."""
+    near = beside(line)
+    further = (_nearest(x, beside, frames, depth - 1) for x in near if depth)
+    return next((x for x in near if frames.of(x.text)), None) or next(filter(None, further), None)
 
 
 def _device_groups(text: str) -> frozenset[frozenset[int]]:

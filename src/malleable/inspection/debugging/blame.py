@@ -244,7 +244,7 @@ def _inside_loop(body, eqn, view, args, outs, test, made, before=None) -> Origin
                 return _inside_loop(body, eqn, view, args, [j], test, made, before=step)
             except Lost:
                 pass
-        return origin(body, [eqn.invars[loop.place(i)]], test, made=made)
+        return origin(body, [eqn.invars[loop.places[i]]], test, made=made)
 
     inner = Body(program, operands, (*body.path, level), (eqn, *body.outer), back)
     return origin(inner, [program.jaxpr.outvars[i] for i in outs], test, made=made)
@@ -327,9 +327,6 @@ class Loop:
         self.consts, self.args = len(own), args
         self.carry, self.xs = ([args[i] for i in part] for part in (carry, xs))
         self.own = [args[i] for i in own]
-
-    def place(self, i: int) -> int:
-        return self.places[i]
 
     def index(self, step: int) -> int:
         """Of the slice that a step works on, which a reversed loop starts with the last of."""

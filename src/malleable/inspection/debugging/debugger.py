@@ -331,7 +331,8 @@ class Session:
         else:
             text = str(what).strip()
             known = {*self._globals, *_MODULES, *map(variables.root, self._arguments)}
-            found = breakpoints.find(self._index(), text, self._here(), self._evaluate_at, known)
+            run = lambda step, code: self.evaluate(code)  # noqa: E731  of the step that just ran
+            found = breakpoints.find(self._index(), text, self._here(), run, known)
         return self._add("breakpoint", text, *found, temporary)
 
     def watch(self, what: Any = None, *, large: float | None = None) -> Breakpoint:
@@ -378,9 +379,6 @@ class Session:
         if self.place:
             return self.place.file
         return self._code.co_filename if self._code else next(iter(self._index().files()), "")
-
-    def _evaluate_at(self, step: Step, code):
-        return self.evaluate(code)  # conditions are asked about the step that just ran
 
     # ------------------------------------------------------------ people
 
