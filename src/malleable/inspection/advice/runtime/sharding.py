@@ -327,7 +327,7 @@ def unbound_axis(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
     axis = found[1] if found[0] else _unsaid(trouble, step)
     calls = sources.calls_on(step.place, *_COLLECTIVES)
     says = lambda c: axis in (getattr(n, "value", None) for n in ast.walk(c))  # noqa: E731
-    call = next((c for c in (*filter(says, calls), *calls)), None)
+    call = next(iter([*filter(says, calls), *calls]), None)
     name = sources.called(call) if call else "a collective"
     written = f"`{sources.text_of(call)}`" if call else f"`{name}`"
     maps = list(mappings(trouble))

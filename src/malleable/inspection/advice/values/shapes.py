@@ -409,11 +409,11 @@ def _convolution(found, node, known) -> Said:
 
 def _update(found, node, known) -> Said:
     call = _call(node, 1)
-    name, at = text(call.args[0]), getattr(call.func, "value", None)
-    if ".at[" not in text(sure(at) and call.func):
+    name, owner = text(call.args[0]), sure(getattr(call.func, "value", None))
+    if ".at[" not in text(call.func):
         way = "give it a shape that broadcasts to it, one whose axes are equal or 1"
         return f"`{name}` is {found[1]}, and {found[2]} is wanted there", way
-    place = text(sure(at)).replace(".at", "")
+    place = text(owner).replace(".at", "")
     what = f"`{name}` is {found[1]}, and the place it is written to, `{place}`, is {found[2]}"
     got, wanted = (tuple(map(int, re.findall(r"\d+", t.partition("[")[2]))) for t in found.groups())
     fits = fitted(name, got, wanted)
