@@ -136,10 +136,15 @@ def index(lowering, eqn, args, done):
     return [np.int32(0)]
 
 
-SAME = ("name", "sharding_constraint", "copy", "copy_p", "optimization_barrier", "device_put")
-
-
-@rule(*SAME, table=FLOW)
+@rule(
+    "name",
+    "sharding_constraint",
+    "copy",
+    "copy_p",
+    "optimization_barrier",
+    "device_put",
+    table=FLOW,
+)
 def same(lowering, eqn, args, done):
     """What only tells the compiler something."""
     return list(args)
