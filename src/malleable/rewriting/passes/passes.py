@@ -30,7 +30,7 @@ from malleable.python_source.changes import (
     unchanged,
 )
 from malleable.python_source.writes import look_for_writes, refuse_write
-from malleable.rewriting.graph.graph import Graph, fingerprint
+from malleable.rewriting.graph.graph import Graph, fingerprint, params_key
 from malleable.rewriting.sharding.placement import placed_as, where_they_are
 from malleable.signatures import P, R
 
@@ -327,11 +327,12 @@ def settled(before: compat.Jaxpr, after: compat.Jaxpr) -> compat.Jaxpr:
 
 
 def _same_equation(a, b) -> bool:
-    """Whether two equations are the same, told without a look inside."""
+    """Whether two equations are the same, those in their bodies but for their names."""
     if a is b:
         return True
-    same = a.primitive is b.primitive and a.params is b.params and len(a.invars) == len(b.invars)
-    return same and all(map(_same_atom, (*a.invars, *a.outvars), (*b.invars, *b.outvars)))
+    same = a.primitive is b.primitive and len(a.invars) == len(b.invars)
+    same = same and all(map(_same_atom, (*a.invars, *a.outvars), (*b.invars, *b.outvars)))
+    return same and (a.params is b.params or params_key(a) == params_key(b))
 
 
 def _same_atom(a, b) -> bool:
