@@ -263,8 +263,8 @@ def _everything(program, moving, grad, vmap, xs):
 
 
 def _direction(x):
-    """A tangent or cotangent with no symmetry."""
-    return jnp.cos(1.7 * jnp.arange(x.size) + 0.3).reshape(x.shape).astype(x.dtype)
+    """A tangent or cotangent with no symmetry; a constant, since XLA may round it in two ways."""
+    return jnp.asarray(np.cos(1.7 * np.arange(x.size) + 0.3).reshape(x.shape), x.dtype)
 
 
 def _nudged(rng, xs):

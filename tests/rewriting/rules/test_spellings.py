@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from malleable import optimize, rewrite, rule, stage, why_not
+from malleable import check_rule, optimize, rewrite, rule, stage, why_not
+from malleable.rewriting.rules import words
 from tests.rules import prims
 
 X, LANES = jnp.arange(12.0).reshape(3, 4) + 1, jnp.ones((2, 3, 4))
@@ -57,6 +58,50 @@ ALIKE = {
             lambda x: jnp.exp(jax.vmap(lambda a: a @ a.T)(x)),
         ],
     ),
+    "a quotient": (
+        X,
+        [
+            lambda x: jnp.exp(x) / (x + 1),
+            lambda x: jnp.exp(x) * (1 / (x + 1)),
+            lambda x: (x + 1) ** -1 * jnp.exp(x),
+        ],
+    ),
+    "a mean": (
+        X,
+        [
+            lambda x: jnp.exp(x.mean(0)),
+            lambda x: jnp.exp(x.sum(0) / 3),
+            lambda x: jnp.exp(x.sum(0) * (1 / 3)),
+        ],
+    ),
+    "a mean that is kept": (
+        X,
+        [lambda x: x - x.mean(-1, keepdims=True), lambda x: x - x.mean(-1)[:, None]],
+    ),
+    "a scale of roots": (
+        X,
+        [
+            lambda x: x * lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-6),
+            lambda x: x / jnp.sqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6),
+            lambda x: x * (1 / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6)),
+        ],
+    ),
+    "a softmax": (
+        X,
+        [
+            lambda x: jax.nn.softmax(x, -1),
+            lambda x: (e := jnp.exp(x - x.max(-1, keepdims=True))) / e.sum(-1)[:, None],
+        ],
+    ),
+    "a sigmoid": (X, [lambda x: x - jax.nn.sigmoid(x), lambda x: x - 1 / (1 + jnp.exp(-x))]),
+    "a choice": (
+        X,
+        [
+            lambda x: jnp.where(x > 3, jnp.sin(x), x),
+            lambda x: jnp.where(~(x > 3), x, jnp.sin(x)),
+        ],
+    ),
+    "a power": (X, [lambda x: jnp.exp(x**3), lambda x: jnp.exp(x * x * x)]),
 }
 PAIRS = [
     (name, i, j)
@@ -107,3 +152,48 @@ def test_a_product_of_other_axes_does_not_match(text):
     a, b = jnp.ones((3, 3)), jnp.ones((3, 3)) * 2
     assert not why_not(there, lambda x, y: jnp.exp(jnp.einsum(text, x, y)))(a, b).fires
     assert why_not(there, lambda x, y: jnp.exp(jnp.einsum("ij,kj->ik", x, y)))(a, b).fires
+
+
+SPELLINGS = [(level, pair) for level, pairs in words.PAIRS.items() for pair in pairs]
+
+
+@pytest.mark.parametrize(("level", "pair"), SPELLINGS, ids=lambda x: getattr(x, "__name__", x))
+def test_both_words_give_the_same_numbers(level, pair):
+    check_rule(rule(pair, level=level))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: jnp.maximum(x, 0), lambda x: jnp.where(x > 0, x, 0)),  # NaN, and a gradient
+        (lambda x: jnp.where(x > 0, x, 0), lambda x: jnp.where(x <= 0, 0, x)),  # NaN
+        (lambda x: jnp.log1p(x), lambda x: jnp.log(1 + x)),  # small x
+        (lambda x: jnp.sqrt(x), lambda x: x**0.5),  # -inf
+    ],
+)
+def test_words_that_differ_at_some_numbers_do_not_match(one, other):
+    assert not why_not(rule(one, lambda x: jnp.cos(x), name="one"), other)(X).fires
+
+
+def test_an_exact_rule_matches_no_words_that_round():
+    product = lambda x, y: x * (1 / y)
+    for level, fires in (("exact", False), ("reassoc", True)):
+        cosine = rule(lambda x, y: jnp.exp(x) / y, lambda x, y: jnp.cos(x) + y * 0, level=level)
+        assert why_not(cosine, lambda x, y: product(jnp.exp(x), y))(X, X).fires is fires
+
+
+# `quotient` never did: there is an `a / b` in `a * (1 / b)`
+@pytest.mark.parametrize(
+    "pair",
+    [pair for _, pair in SPELLINGS if pair is not words.quotient],
+    ids=lambda pair: pair.__name__,
+)
+def test_a_rule_that_puts_other_words_comes_to_rest(pair):
+    for made in (rule(pair, level="fast"), rule(words.turned(pair), level="fast")):
+        fun = lambda x: 1 / jnp.sqrt(jnp.exp(-x) / 2 + x - x.mean(-1, keepdims=True)) + x + x
+        assert jnp.allclose(optimize(fun, rewrite(made, level="fast"))(X), fun(X), equal_nan=True)
+
+
+def test_a_condition_may_be_a_wildcard_beside_numbers():
+    flip = rule(lambda c, x: jnp.where(c, x, -x), lambda c, x: x * jnp.where(c, 1, -1))
+    assert why_not(flip, lambda c, x: jnp.where(c, x, -x))(X > 3, X).fires

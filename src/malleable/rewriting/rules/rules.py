@@ -10,6 +10,7 @@ A pattern matches where the program computes it already: traced with the types t
 adds no equation to the graph of the program. So a rule knows no ranks, dtypes or primitives.
 """
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable
@@ -26,14 +27,23 @@ from malleable.programs.evaluate import evaluate
 from malleable.rewriting.graph.graph import Graph, Node, fingerprint
 from malleable.rewriting.graph.spellings import respelled
 from malleable.rewriting.passes.passes import LEVELS
-from malleable.rewriting.rules import patterns
-from malleable.rewriting.rules.traced import NoMatch, Sides, Traced, Unfit, below, fitted, unfit
+from malleable.rewriting.rules import patterns, words
+from malleable.rewriting.rules.traced import (
+    NoMatch,
+    Sides,
+    Traced,
+    Unfit,
+    below,
+    fitted,
+    unfit,
+)
 from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static, line, recast, wildcards
 from malleable.rewriting.rules.wildcards import arrays as example_arrays
 from malleable.rewriting.rules.wildcards import settings as example_settings
 
 TRIES = 96  # proofs at one place, of different readings of what the wildcards are there
 SAME = "its replacement is what is there already: a call of a jitted function is its body"
+MOST_WORDS = 10  # patterns in other words, of one rule
 FAR = 4000  # nodes to look through for a result that another one's operand depends on
 
 
@@ -122,8 +132,10 @@ def rule(
     or what its annotation says: `Arr`, `Lit`, `Static`, `Fun`, `Prim`. where(match) -> True, False
     or NoMatch(reason); the function may return or raise NoMatch too. level: "exact", "reassoc"
     (other rounding) or "fast" (other accuracy). Tuples of results are matched together.
+    Other words for a pattern match too, as `a * (1 / b)` for `a / b` (`rules/words.py` has all).
     Raises RuleError for a pattern that can never match: when the rule is made, or, with
-    tried=False, when it is used first, which keeps the import of many rules short.
+    tried=False, when it is used first: then it matches in its own words only, and many rules
+    are made fast.
 
     >>> from jax import numpy as jnp
     >>> @rule
@@ -140,17 +152,22 @@ def rule(
     if replacement is not None:
         fun = functools.wraps(one)(lambda *xs: (one(*xs), replacement(*xs)))
     sides = Sides(name or getattr(one, "__name__", "rule"), fun, wildcards(one))
+    guard = where or (lambda match: True)
+    first = functools.cache(lambda: _planned(sides, guard))
 
     @functools.cache
     def plan():
-        known = forms(sides)
-        starts = frozenset().union(*(form.roots[0].names for form in known))
-        find = functools.partial(_find, sides, known, where or (lambda match: True))
-        return Plan(starts, max(form.height for form in known), find)
+        plans = [
+            first(),
+            *(_reworded(sides, level, guard) if tried else ()),
+        ]
+        starts = frozenset().union(*(p.starts for p in plans))
+        find = functools.partial(_find_first, plans)
+        return Plan(starts, max(p.height for p in plans), find)
 
     made = Rule(sides.name, level, line(one), plan, sides)
     if tried:
-        plan()
+        first()
     return made
 
 
@@ -213,6 +230,68 @@ def alone(match: Match) -> bool | NoMatch:
         if v in graph.outputs or any(user not in inner for user in graph.users(v)):
             return NoMatch("a value inside the pattern is used elsewhere too")
     return True
+
+
+# ---------------------------------------------------------------- other words
+
+
+def _planned(sides: Sides, guard: Callable) -> Plan:
+    known = forms(sides)
+    starts = frozenset().union(*(form.roots[0].names for form in known))
+    find = functools.partial(_find, sides, known, guard)
+    return Plan(starts, max(form.height for form in known), find)
+
+
+def _find_first(plans: list[Plan], graph: Graph, node: Node) -> Match | NoMatch | None:
+    """The first match; else why the first that declined did."""
+    found: list[Any] = [None]
+    for plan in (p for p in plans if node.name in p.starts):
+        if not isinstance(found[-1], Match):
+            found.append(plan.find(graph, node))
+    return found[-1] if isinstance(found[-1], Match) else next(filter(None, found), None)
+
+
+def _reworded(sides: Sides, level: str, guard: Callable) -> list[Plan]:
+    """The plans of a pattern in other words, one pair after the other put in it."""
+    made, work = [], [sides]
+    seen = {fingerprint(traced.pattern) for traced in sides.traces()}
+    for before, pair in ((before, pair) for before in work for pair in _pairs(level)):
+        if len(made) == MOST_WORDS:
+            break
+        new = {fingerprint(pair(traced.pattern)) for traced in before.traces()[:3]} - seen
+        if not new:
+            continue
+        seen |= new
+        after = Sides(sides.name, sides.fun, sides.kinds)
+        after.spell = lambda pattern, before=before, pair=pair: pair(before.spell(pattern))
+        with contextlib.suppress(RuleError):  # it would be a wildcard alone
+            plan = _planned(after, guard)
+            inside = (Graph.of(traced.replacement) for traced in after.traces())
+            if any(isinstance(plan.find(g, n), Match) for g in inside for n in g.nodes):
+                continue  # it would match again in what it is replaced by
+            made.append(plan)
+            work.append(after)
+    return made
+
+
+@functools.cache
+def _pairs(level: str) -> list[Callable[[compat.Jaxpr], compat.Jaxpr]]:
+    """For each pair of words no looser than a level: the pass that puts one for the other."""
+    pairs = [p for name in LEVELS[: LEVELS.index(level) + 1] for p in words.PAIRS[name]]
+    varying = lambda m: all(m.graph.value(v) is None for v in m.ins)  # noqa: E731  # no 1 of 1 / b
+    ways = [rule(w, where=varying, tried=False) for p in pairs for w in (p, words.turned(p))]
+    return [functools.partial(_spelled, way.plan) for way in ways]
+
+
+def _spelled(plan: Callable[[], Plan], program: compat.Jaxpr) -> compat.Jaxpr:
+    """A pattern in other words, wherever it has these."""
+    graph = Graph.of(program)
+    for node in [node for node in graph.nodes if node.name in plan().starts]:
+        match = plan().find(graph, node) if node in graph.nodes else None
+        if isinstance(match, Match) and match.replacement is not None:
+            new = graph.splice(match.replacement, match.ins, node)
+            graph.replace(dict(zip(match.roots, new, strict=True)))
+    return graph.jaxpr()
 
 
 # ---------------------------------------------------------------- a pattern and its places

@@ -40,12 +40,16 @@ class Unfit(Exception):
 
 
 class Sides:
-    """The function behind a rule and its traces so far; kinds: {parameter: wildcard}."""
+    """The function behind a rule and its traces so far; kinds: {parameter: wildcard}.
+
+    spell: what is done to a pattern, to have it in other words.
+    """
 
     def __init__(self, name: str, fun: Callable[..., Any], kinds: dict[str, Any]):
         self.name: str = name
         self.fun: Callable[..., Any] = fun
         self.kinds: dict[str, Any] = kinds
+        self.spell: Callable[[compat.Jaxpr], compat.Jaxpr] = lambda pattern: pattern
         self.arrays: list[str] = [n for n, kind in kinds.items() if isinstance(kind, Arr)]
         self._memory: dict[Any, Traced | NoMatch | str] = {}
 
@@ -72,6 +76,10 @@ class Sides:
                 warnings.simplefilter("ignore")  # what is tried here the user did not write
                 self._memory[key] = self._trace(avals, values, closed or {})
         return self._memory[key]
+
+    def traces(self) -> list[Traced]:
+        """What it has been traced to so far."""
+        return [traced for traced in self._memory.values() if isinstance(traced, Traced)]
 
     def _trace(self, avals, values, closed):
         count, problem = 0, ""
@@ -103,7 +111,7 @@ class Sides:
             problem = "contains the pattern, which would match in it again"
         same = before == after and any(map(compat.is_transparent, program.eqns))
         graph.outputs = before
-        pattern = graph.jaxpr()
+        pattern = self.spell(graph.jaxpr())
         graph.outputs = after
         return Traced(pattern, graph.jaxpr(), problem, same)
 

@@ -213,10 +213,11 @@ def _arrays(kinds, size, step):
 def recast(kinds: dict[str, Any], avals: list) -> Iterator[list]:
     """The same arrays with other dtypes, where any will do: a pattern may look different then."""
     found = [kind for kind in kinds.values() if isinstance(kind, Arr)]
-    for dtype in map(np.dtype, ("int32", "bool")):
-        pairs = list(zip(found, avals, strict=True))
-        if any(not a.dtypes for a, _ in pairs):
-            yield [x if a.dtypes else jax.ShapeDtypeStruct(x.shape, dtype) for a, x in pairs]
+    free = [i for i, a in enumerate(found) if not a.dtypes]
+    ways = [("int32", free), ("bool", free), *(("bool", [i]) for i in free if len(free) > 1)]
+    for dtype, there in ways if free else ():
+        other = lambda x, dtype=dtype: jax.ShapeDtypeStruct(x.shape, np.dtype(dtype))  # noqa: E731
+        yield [other(x) if i in there else x for i, x in enumerate(avals)]
 
 
 def _extents(a, ranks, sizes, size):
