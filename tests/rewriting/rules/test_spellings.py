@@ -101,7 +101,6 @@ ALIKE = {
             lambda x: jnp.where(~(x > 3), x, jnp.sin(x)),
         ],
     ),
-    "a power": (X, [lambda x: jnp.exp(x**3), lambda x: jnp.exp(x * x * x)]),
 }
 PAIRS = [
     (name, i, j)

@@ -134,8 +134,7 @@ def rule(
     (other rounding) or "fast" (other accuracy). Tuples of results are matched together.
     Other words for a pattern match too, as `a * (1 / b)` for `a / b` (`rules/words.py` has all).
     Raises RuleError for a pattern that can never match: when the rule is made, or, with
-    tried=False, when it is used first: then it matches in its own words only, and many rules
-    are made fast.
+    tried=False, when it is used first, and then in its own words only: many are made fast.
 
     >>> from jax import numpy as jnp
     >>> @rule
@@ -238,8 +237,8 @@ def alone(match: Match) -> bool | NoMatch:
 def _planned(sides: Sides, guard: Callable) -> Plan:
     known = forms(sides)
     starts = frozenset().union(*(form.roots[0].names for form in known))
-    find = functools.partial(_find, sides, known, guard)
-    return Plan(starts, max(form.height for form in known), find)
+    height = max(form.height for form in known)
+    return Plan(starts, height, functools.partial(_find, sides, known, guard))
 
 
 def _find_first(plans: list[Plan], graph: Graph, node: Node) -> Match | NoMatch | None:
@@ -255,11 +254,9 @@ def _reworded(sides: Sides, level: str, guard: Callable) -> list[Plan]:
     """The plans of a pattern in other words, one pair after the other put in it."""
     made, work = [], [sides]
     seen = {fingerprint(traced.pattern) for traced in sides.traces()}
-    for before, pair in ((before, pair) for before in work for pair in _pairs(level)):
-        if len(made) == MOST_WORDS:
-            break
-        new = {fingerprint(pair(traced.pattern)) for traced in before.traces()[:3]} - seen
-        if not new:
+    for before, pair in ((b, pair) for b in work for pair in _pairs(level)):
+        tried = before.traces()[:3] if len(made) < MOST_WORDS else []
+        if not (new := {fingerprint(pair(traced.pattern)) for traced in tried} - seen):
             continue
         seen |= new
         after = Sides(sides.name, sides.fun, sides.kinds)
@@ -267,10 +264,9 @@ def _reworded(sides: Sides, level: str, guard: Callable) -> list[Plan]:
         with contextlib.suppress(RuleError):  # it would be a wildcard alone
             plan = _planned(after, guard)
             inside = (Graph.of(traced.replacement) for traced in after.traces())
-            if any(isinstance(plan.find(g, n), Match) for g in inside for n in g.nodes):
-                continue  # it would match again in what it is replaced by
-            made.append(plan)
-            work.append(after)
+            if not any(isinstance(plan.find(g, n), Match) for g in inside for n in g.nodes):
+                made.append(plan)  # else it would match again in what it is replaced by
+                work.append(after)
     return made
 
 
@@ -280,10 +276,10 @@ def _pairs(level: str) -> list[Callable[[compat.Jaxpr], compat.Jaxpr]]:
     pairs = [p for name in LEVELS[: LEVELS.index(level) + 1] for p in words.PAIRS[name]]
     varying = lambda m: all(m.graph.value(v) is None for v in m.ins)  # noqa: E731  # no 1 of 1 / b
     ways = [rule(w, where=varying, tried=False) for p in pairs for w in (p, words.turned(p))]
-    return [functools.partial(_spelled, way.plan) for way in ways]
+    return [functools.partial(_in_words, way.plan) for way in ways]
 
 
-def _spelled(plan: Callable[[], Plan], program: compat.Jaxpr) -> compat.Jaxpr:
+def _in_words(plan: Callable[[], Plan], program: compat.Jaxpr) -> compat.Jaxpr:
     """A pattern in other words, wherever it has these."""
     graph = Graph.of(program)
     for node in [node for node in graph.nodes if node.name in plan().starts]:

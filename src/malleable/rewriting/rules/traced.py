@@ -40,16 +40,13 @@ class Unfit(Exception):
 
 
 class Sides:
-    """The function behind a rule and its traces so far; kinds: {parameter: wildcard}.
-
-    spell: what is done to a pattern, to have it in other words.
-    """
+    """The function behind a rule and its traces so far; kinds: {parameter: wildcard}."""
 
     def __init__(self, name: str, fun: Callable[..., Any], kinds: dict[str, Any]):
         self.name: str = name
         self.fun: Callable[..., Any] = fun
         self.kinds: dict[str, Any] = kinds
-        self.spell: Callable[[compat.Jaxpr], compat.Jaxpr] = lambda pattern: pattern
+        self.spell: Callable[[compat.Jaxpr], compat.Jaxpr] = lambda pattern: pattern  # other words
         self.arrays: list[str] = [n for n, kind in kinds.items() if isinstance(kind, Arr)]
         self._memory: dict[Any, Traced | NoMatch | str] = {}
 
@@ -78,7 +75,6 @@ class Sides:
         return self._memory[key]
 
     def traces(self) -> list[Traced]:
-        """What it has been traced to so far."""
         return [traced for traced in self._memory.values() if isinstance(traced, Traced)]
 
     def _trace(self, avals, values, closed):

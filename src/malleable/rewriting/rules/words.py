@@ -1,7 +1,6 @@
 """Pairs of spellings of one function: a pattern that has one of a pair also matches the other.
 
-Each is a function of wildcards, as a rule is, that returns both: values, NaN and gradients are
-the same, but for rounding where its level is "reassoc".
+As rules, they return both: the same values, NaN and gradients, but for rounding if "reassoc".
 """
 
 import functools
@@ -15,10 +14,6 @@ from malleable.rewriting.rules.wildcards import Arr, Lit, Static
 
 AXIS = Static[-1, 0, 1]
 FLOAT = Arr[jnp.floating]
-
-
-def negative(a: FLOAT):
-    return -a, a * -1
 
 
 def chosen(c: Arr[bool], a, b):
@@ -49,10 +44,6 @@ def over_root(a: FLOAT, b: FLOAT):
     return a / jnp.sqrt(b), a * lax.rsqrt(b)
 
 
-def cube(a: FLOAT):
-    return a**3, a * a * a
-
-
 def sigmoid(a: FLOAT):
     return jax.nn.sigmoid(a), 1 / (1 + jnp.exp(-a))
 
@@ -75,9 +66,8 @@ def mean_kept(a: FLOAT, axis: AXIS):
     return jnp.mean(a, axis, keepdims=True), jnp.expand_dims(jnp.mean(a, axis), axis)
 
 
-EXACT = (negative, chosen, mean_kept)
-ROUNDED = (quotient, inverse, scaled, shrunk, inverse_root, over_root, cube, sigmoid, variance)
-PAIRS = {"exact": EXACT, "reassoc": (*ROUNDED, softmax, log_softmax), "fast": ()}
+ROUNDED = (quotient, inverse, scaled, shrunk, inverse_root, over_root, sigmoid, variance)
+PAIRS = {"exact": (chosen, mean_kept), "reassoc": (*ROUNDED, softmax, log_softmax), "fast": ()}
 
 
 def turned(pair: Callable) -> Callable:
