@@ -50,7 +50,7 @@ ROWS = {
         {"local"},
         {"steps", "layouts", "mapped", "moved"},
     ],
-    "rewriting/incremental": [{"forms"}, {"plan"}, {"run"}, {"."}],
+    "rewriting/incremental": [{"derivatives", "forms"}, {"plan"}, {"run"}, {"."}],
     "rewriting/streaming": [{"strategy"}, {"region"}, {"schedule"}, {"emit"}, {"."}],
     "execution": [
         {"common"},
@@ -88,18 +88,18 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(90035, 58000),
+    "all": Budget(89430, 58000),
     "compat": Budget(3116, 2300),
     "programs": Budget(905, 900),
-    "core": Budget(2390, 1450),
+    "core": Budget(2365, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(20195, 12500),
     "python_source": Budget(1825, 1400),
-    "arrays": Budget(3725, 3100),
+    "arrays": Budget(3670, 3100),
     "frontend": Budget(14205, 9300),
-    "execution": Budget(13715, 10300),
-    "inspection": Budget(23330, 16000),
-    "integrations": Budget(4100, 4000),
+    "execution": Budget(13690, 10300),
+    "inspection": Budget(22710, 16000),
+    "integrations": Budget(4020, 4000),
     "tour": Budget(843, 700),
 }
 MOST = 15  # files of a folder, but for `__init__`
