@@ -20,7 +20,7 @@ golden:                         ## what is different from tests/golden/records; 
 
 soak:                           ## slow tests, and the laws on many more random programs: takes hours
 	$(PYTHON) -m pytest -m slow
-	$(PYTHON) -m tests.soak --programs 20000 --python-programs 50000 --rewriting-programs 50000 \
+	$(PYTHON) -m tests.soak --programs 20000 --python-programs 50000 --iterator-programs 20000 --rewriting-programs 50000 \
 		--selective-programs 20000
 	MALLEABLE_LARGE_PROGRAMS=1 $(PYTHON) -m tests.soak --rewriting-programs 25000
 	$(PYTHON) -m benchmarks.selective_soak

@@ -3,7 +3,8 @@
 Prints, per law, how many programs were tried and how many disagreed, with their seeds. Seeds go
 round the laws, so that a run that is cut short has tried them all about equally often. Then come
 `--python-programs 50000` for `autograph`: how many of those were right, with and without a note,
-how many it refused, and the reasons; `--rewriting-programs 50000` for the passes;
+how many it refused, and the reasons; `--iterator-programs 20000` likewise, for what takes items of
+iterators that change something; `--rewriting-programs 50000` for the passes;
 `--selective-programs 20000` for `mal.jit`, and `--jitted-programs 20000` for what it does with
 programs in Python; `--sequence-programs 20000` for `as_scan` and `incremental`. Where one count is
 given, the others are 0: a failure runs again by
@@ -15,6 +16,7 @@ as it does for users: some of its kernels are only for arrays of some size.
 
 import argparse
 import collections
+import functools
 import gc
 import multiprocessing
 import os
@@ -32,6 +34,8 @@ if not os.environ.get("MALLEABLE_LARGE_PROGRAMS"):
 import jax
 
 from tests.generators.programs.programs import example_args, random_program
+from tests.generators.python.iterators import random_iterator_program
+from tests.generators.python.programs import random_python_program
 from tests.laws import execution_laws, sequence_laws
 from tests.laws.laws import LAWS, check
 from tests.laws.python_laws import NOTED, SAME, is_wrong, try_seeds
@@ -53,9 +57,9 @@ def try_laws(seeds):
     return failures
 
 
-def try_python(seeds):
+def try_python(seeds, make=random_python_program):
     """[(name, seed, message)] of the Python programs that are not traced as they run, or noted."""
-    found = try_seeds(seeds)
+    found = try_seeds(seeds, make=make)
     names = {seed: "noted" if text.startswith(NOTED) else "refused" for seed, text in found.items()}
     return [
         ("autograph" if is_wrong(text) else names[seed], seed, text)
@@ -103,6 +107,7 @@ MISSED = {"missed": "refused, though no later row counts"}
 KINDS = {
     "programs": (try_laws, 20_000),
     "python_programs": (try_python, 50_000),
+    "iterator_programs": (functools.partial(try_python, make=random_iterator_program), 20_000),
     "rewriting_programs": (try_rewriting, 50_000),
     "selective_programs": (try_selective, 20_000),
     "jitted_programs": (try_jitted, 20_000),
@@ -184,6 +189,7 @@ def main():
     tables = {
         "programs": LAWS,
         "python_programs": ["autograph"],
+        "iterator_programs": ["autograph"],
         "rewriting_programs": ["rewriting"],
         "selective_programs": ["selective"],
         "jitted_programs": ["jitted"],
@@ -195,8 +201,9 @@ def main():
         for name in tables[kind] if tried else ():
             bad = [seed for law, seed, _ in found if law == name]
             print(f"  {name:<46} {tried:>7} programs  {len(bad):>3} mismatches  {bad[:5] or ''}")
-    if counts["python_programs"]:
-        print_loud(*ran["python_programs"], LOUD)
+    for kind in ("python_programs", "iterator_programs"):
+        if counts[kind]:
+            print_loud(*ran[kind], LOUD)
     if counts["sequence_programs"]:
         print_loud(*ran["sequence_programs"], {"refused": LOUD["refused"], **MISSED})
 

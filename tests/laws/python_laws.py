@@ -23,12 +23,12 @@ SAME, NOTED, REFUSED = "same", "same, noted", "refused"
 SHRINK_SECONDS = 30
 
 
-def try_seeds(seeds: Sequence[int], shrink=False) -> dict[int, str]:
+def try_seeds(seeds: Sequence[int], shrink=False, make=random_python_program) -> dict[int, str]:
     """{seed: outcome}: "same", "same, noted: what", "refused: why", or all that shows why not.
 
     One batch of seeds in four runs its inputs at once, under vmap.
     """
-    programs = [random_python_program(seed) for seed in seeds]
+    programs = [make(seed) for seed in seeds]
     inputs = [several_args(seed) for seed in seeds]
     lanes = seeds[0] // len(seeds) % 4 == 3
     with jax.enable_x64(True):

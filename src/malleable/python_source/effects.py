@@ -2,6 +2,7 @@
 
 import dis
 import functools
+import gc
 import inspect
 import types
 from collections.abc import Iterator
@@ -24,15 +25,28 @@ DEEP = 4  # functions that call one another
 
 def effect_of(iterator, depth: int = DEEP) -> str:
     """What going on with an iterator may change, in a few words; "" where it only computes."""
-    if isinstance(iterator, map | filter):
-        function, *inner = iterator.__reduce__()[1]
-        return of_function(function, depth) or _first(effect_of(x) for x in inner)
-    if not isinstance(iterator, types.GeneratorType) or iterator.gi_frame is None:
-        return ""
-    frame = iterator.gi_frame
-    known = {**frame.f_globals, **frame.f_locals}
-    inner = (effect_of(x, depth - 1) for x in frame.f_locals.values() if depth)
-    return _first(inner) or _first(effects(iterator.gi_code, known, depth))
+    if isinstance(iterator, types.GeneratorType):
+        frame = iterator.gi_frame
+        if frame is None:
+            return ""
+        known = {**frame.f_globals, **frame.f_locals}
+        inner = (effect_of(x, depth - 1) for x in frame.f_locals.values() if depth)
+        return _first(inner) or _first(effects(iterator.gi_code, known, depth))
+    step = getattr(type(iterator), "__next__", None)
+    if isinstance(step, types.FunctionType):
+        return of_function(step, depth)
+    return _first(_of_parts(iterator, depth)) if step is not None else ""
+
+
+def _of_parts(x, depth: int) -> Iterator[str]:
+    """The same of what an iterator of Python's own calls and goes over."""
+    for inner in gc.get_referents(x):
+        if isinstance(inner, tuple) or type(inner).__name__.endswith("_iterator"):
+            yield from _of_parts(inner, depth)
+        elif callable(inner):
+            yield of_function(inner, depth)
+        else:
+            yield effect_of(inner, depth)
 
 
 def of_function(function, depth: int) -> str:

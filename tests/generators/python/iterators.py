@@ -9,8 +9,16 @@ EXPRESSIONS = (
     *("any({})", "all({})", "sum({})", "min({})", "max({}, default=0.0)", "sorted({})[0]"),
     *("next(iter({}))", "next(iter({}), 9.0)", "list({})[0]"),
     *("len(list({}))", "[t for t in {} if t > 0]", "sum(1 for t in {} if t > 0)"),
-    *("any(t > 0.5 for t in {})", "all([t < 1 for t in {}])", "next((t for t in {} if t > 0), -9.0)"),
-    *("[t for t in {}][-1]", "tuple(itertools.islice({}, 2))[1]", "dict(enumerate({}))[0]"),
+    *(
+        "any(t > 0.5 for t in {})",
+        "all([t < 1 for t in {}])",
+        "next((t for t in {} if t > 0), -9.0)",
+    ),
+    *(
+        "[t + total + b[0] for t in {}][-1]",
+        "tuple(itertools.islice({}, 2))[1]",
+        "dict(enumerate({}))[0]",
+    ),
     *("sum(itertools.takewhile(lambda t: t < 1, {}))", "list(zip({}, range(2)))[1][0]"),
     *("sum(p * q for p, q in zip(v, {}))", "functools.reduce(lambda p, q: p + q, {})"),
     *("list(itertools.chain({}, [1.0]))[-1]", "list(map(lambda t: t + 1, {}))[1]"),
@@ -25,9 +33,10 @@ STATEMENTS = (
     "first, *others = {}\nr = first + len(others)",
     "found = [*{}]\nr = found[-1] if found[0] > 0 else found[0]",
     "items = iter({})\nr = next(items)\nif r > 0:\n    r += sum(items)",
-    "try:\n    for t in {}:\n        r += 1 / t\nexcept ZeroDivisionError:\n    r = -1.0",
-    "def first():\n    for t in {}:\n        if t > 0:\n            return t\n    return 0.5\nr = first()",
-    "while r < 1:\n    r += 1 + max({})",
+    "for t in {}:\n    r += total + len(seen) + state.n + count[0] + t",
+    "def first():\n    for t in {}:\n        if t > 0:\n            return t\n"
+    "    return 0.5\nr = first()",
+    "for k in range(2):\n    r += k + max({})",
 )
 KINDS = (  # what is gone through; `made` gives the items and leaves the traces
     *("(made(t) for t in v)", "map(made, v)", "filter(lambda t: made(t) > 0, v)", "gone(v)"),
@@ -40,7 +49,14 @@ EFFECTS = (
     *("pass", "seen.append(t)", "count[0] += 1", "state.n += 1", "total += t", "held['a'] = t"),
     *("b[0] += t", "seen[0] = t", "total = total + 1", "b[:] = t", "held.setdefault('k', t)"),
 )
-VALUES = ("t", "t > 0", "t * 2", "math.floor(t)", "t if t > 0 else 0.0", "abs(t) - 1")
+VALUES = (
+    "t",
+    "1.0 if t > 0 else -0.5",
+    "t * 2",
+    "math.floor(t)",
+    "t if t > 0 else 0.0",
+    "abs(t) - 1",
+)
 
 PROGRAM = """
 class State:

@@ -7,6 +7,7 @@ plain Python and compiled code must agree to the bit. Every loop counts its own 
 """
 
 import functools
+import itertools
 import linecache
 import math
 import random
@@ -34,7 +35,8 @@ class PythonProgram:
         filename = f"<python program {hash(self.source):x}>"
         lines = self.source.splitlines(True)
         linecache.cache[filename] = (len(self.source), None, lines, filename)
-        names = {"np": np, "math": math, "__name__": "random_python_program"}
+        names = {"np": np, "math": math, "itertools": itertools, "functools": functools}
+        names["__name__"] = "random_python_program"
         exec(compile(self.source, filename, "exec"), names)
         return names["program"]
 

@@ -289,6 +289,19 @@ def _shortest(parts: list[Steps]):
     return Box(functools.reduce(jnp.minimum, [*traced, *static]), True)
 
 
+def _refuse_uneven(parts: list[Steps], iterables) -> None:
+    """Refuse an iterator that changes something and is asked once more than what is shorter."""
+    for k, (part, x) in builtins.enumerate(builtins.zip(parts, iterables, strict=True)):
+        sizes = [p.length for p in (part, *parts[k + 1 :])]
+        even = builtins.all(not is_traced(n) and n == sizes[0] for n in sizes)
+        if not even and (what := acts(x)):
+            raise TransformError(
+                f"an iterator {what}, and is asked for an item more than what is shorter has",
+                where=compat.where(),
+                hint="perhaps: put what is shorter first, or make them of one length",
+            )
+
+
 def _most(parts: list[Steps]) -> int | None:
     """How many items the shortest has at most."""
     known = [p.most if is_traced(p.length) else p.length for p in parts]
@@ -302,6 +315,7 @@ def zip_(*iterables, strict=False):
     lengths = {p.length for p in parts if not is_traced(p.length)}
     if strict and len(lengths) > 1:
         raise ValueError("zip() arguments have different lengths")
+    _refuse_uneven(parts, iterables)
     arrays = tuple(a for p in parts for a in p.arrays)
     return Once(
         _shortest(parts), lambda i: tuple(p.get(i) for p in parts), arrays, most=_most(parts)
@@ -312,6 +326,7 @@ def map_(fun, *iterables):
     parts = _together(iterables)
     if parts is None:
         return builtins.map(fun, *iterables)
+    _refuse_uneven(parts, iterables)
     get = lambda i: fun(*(p.get(i) for p in parts))  # noqa: E731
     return Once(_shortest(parts), get, most=_most(parts), made=builtins.map(fun, *iterables))
 

@@ -385,6 +385,8 @@ class Caller(Classes):
         name = _DUNDERS.get(f)
         if name and args and not isinstance(args[0], (Box, *UNSIZED, iterators.Walker)):
             method = getattr(type(args[0]), name, None)
+            if type(method) is _Function and f is next and len(args) == 2:
+                return self._next(method, *args)
             if type(method) is _Function:
                 return self.call(method, *args, **kwargs)
         if f in builtins.HIGHER:
@@ -408,6 +410,13 @@ class Caller(Classes):
             return self._instead(f, replaced, args, kwargs)
         plain = isinstance(f, type) or kinds.is_standard(f)
         return (self._unconverted if plain else self._compiled)(f, *args, **kwargs)
+
+    def _next(self, step, iterator, default):
+        """next(iterator, default)"""
+        try:
+            return self.call(step, iterator)
+        except StopIteration:
+            return default
 
     def _instead(self, f, replaced, args, kwargs):
         """Call what NumPy's or SciPy's table has for f, something compiled."""

@@ -7,6 +7,7 @@ one whose length is traced. `sum(x for x in xs if x > 0)` and its like go over s
 import builtins
 import collections
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from malleable.frontend.counterparts.builtins import (
     as_steps,
     refuse_acting,
 )
-from malleable.frontend.operators.generators import beginning, tried
+from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
 from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, truth
@@ -91,7 +92,9 @@ class Collected:
 
             def anew():
                 refuse_acting(what)
-                self.each(begun.as_list(), flag, body, tested)
+                apart = Apart(begun)
+                self.each(apart.items, flag, body, tested)
+                apart.check()
 
             return tried(lambda: self.each_of(items, flag, body, what), anew, begun)
         steps, here = sized(items), None
@@ -111,8 +114,9 @@ class Collected:
         return self.each_of(items, flag, body, what)
 
     def each_of(self, items, flag, body: Callable, what: str) -> None:
-        for k, item in enumerate(items):
-            if self.done:
+        rest, end = iter(items), object()
+        for k in itertools.count():
+            if self.done or (item := next(rest, end)) is end:
                 return
             if k > ENDLESS and not hasattr(items, "__len__") and flag is not True:
                 raise TransformError(

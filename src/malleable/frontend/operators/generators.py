@@ -5,6 +5,7 @@ yields: what asks for all at once takes that list, whose length may be traced, i
 """
 
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ from malleable.arrays.box import Box
 from malleable.errors import TransformError
 from malleable.frontend.counterparts.builtins import Steps
 from malleable.frontend.operators.hidden import Trial, is_iterator
-from malleable.python_source.source import NoSource
+from malleable.python_source.source import NoSource, closed_over
 
 UNFIT = (TransformError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
-DEEP = 3  # containers within one another that are looked into for what a generator goes over
+DEEP = 5  # containers and functions within one another that are looked into for what is gone over
 
 _begun: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -144,7 +145,9 @@ def inside_of(x, depth: int) -> Iterator:
         yield x._value
         return
     inside: list | tuple = ()
-    if isinstance(x, list | tuple | set):
+    if isinstance(x, types.FunctionType):
+        inside = [*closed_over(x).values()]
+    elif isinstance(x, list | tuple | set):
         inside = [*x]
     elif isinstance(x, dict):
         inside = [*x.values()]
