@@ -376,6 +376,18 @@ def test_a_name_that_nobody_binds_is_an_error_also_in_a_branch():
         jax.jit(autograph(f))(-1.0)
 
 
+def test_a_loop_of_which_every_step_raises_does_so():
+    def f(n, x):
+        held = {"p": x}
+        for _ in range(n):
+            x = min([t for t in held.values() if t])
+            raise ValueError
+        return x
+
+    with pytest.raises(ValueError):
+        jax.jit(autograph(f))(2, 1.0)
+
+
 def test_none_or_an_int_is_refused_as_a_result():
     def f(x):
         try:

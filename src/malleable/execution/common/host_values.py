@@ -169,7 +169,7 @@ def arrive_all(tree: Any) -> Any:
     kind = type(tree)
     if kind is np.ndarray:
         return tree if tree.flags.writeable else arrive(tree)
-    named = isinstance(tree, tuple) and hasattr(tree, "_fields")
+    named = issubclass(kind, tuple) and hasattr(kind, "_fields")
     if kind is tuple or kind is list or named:
         parts = [arrive_all(part) for part in tree]
         same = all(a is b for a, b in zip(parts, tree, strict=True))

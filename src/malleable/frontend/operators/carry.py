@@ -385,6 +385,8 @@ def find_places(
     for key, place in block.places.items():
         if key in carried or key in local or is_dead(place, [block], held) or is_cached(place):
             continue
+        if key not in block.after:  # every step raises
+            continue
         if late and not collected:
             collected = gc.collect() >= 0
         if late and is_dead(place, [block], held):
