@@ -111,8 +111,9 @@ class Box(Methods):
 
     def outdate(self, why: str) -> None:
         """From now on it is an error to use the content: it is that of before this write."""
-        base, step = Box(self.value, False), places.Outdated(why, compat.where())
-        self._value, self._base, self._index = None, base, step
+        if not isinstance(self._index, places.Outdated):
+            base, step = Box(self.value, False), places.Outdated(why, compat.where())
+            self._value, self._base, self._index = None, base, step
 
     def _model(self, dtype=np.int8) -> np.ndarray:
         """An array of NumPy with our memory layout and no meaning."""

@@ -197,6 +197,7 @@ def test_a_row_that_only_one_branch_knows_is_not_used_after_a_write_to_the_array
         if n > 0:
             row = rows[n % 2]
         first = 0.0 if row is None else row[0]
+        rows[0, 0] = 5.0
         rows[0, 0] = 7.0
         if used and row is not None:
             first = row[0]
