@@ -207,3 +207,15 @@ def test_a_row_that_only_one_branch_knows_is_not_used_after_a_write_to_the_array
     assert got(1.0, 2, False) == f(1.0, 2, False) and got(1.0, 0, False) == f(1.0, 0, False)
     with pytest.raises(TransformError, match=r"a copy, of before a write at .*: one branch of an"):
         got(1.0, 2, True)
+
+
+def test_a_set_that_one_branch_adds_to_is_refused():
+    def f(x):
+        seen = {1, 2}
+        if x > 0:
+            seen.add(3)
+        return len(seen)
+
+    with pytest.raises(TransformError, match="a set has other members after one branch") as error:
+        jax.jit(autograph(f))(1.0)
+    assert "keep a bool for each that it may have" in str(error.value)

@@ -276,7 +276,13 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
         for k, p in places.items()
     }
     for key, target in targets.items():
-        if isinstance(target, Either) and places[key].kind in ("list", "dict", "set", "object"):
+        if isinstance(target, Either) and places[key].kind == "set":
+            raise TransformError(
+                "a set has other members after one branch of this `if` than after the other",
+                where=where,
+                hint="keep a bool for each that it may have: seen[k] = True",
+            )
+        if isinstance(target, Either) and places[key].kind in ("list", "dict", "object"):
             raise TransformError(
                 f"a {places[key].kind} is {spell(target.options[0])} after one branch of this "
                 f"`if`, and {spell(target.options[1])} after the other",
