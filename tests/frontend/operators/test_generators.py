@@ -257,3 +257,11 @@ def test_a_generator_that_a_loop_leaves_is_closed_unless_it_has_a_name(named):
         return total, len(closed), sum(rest)
 
     assert_same(f, 2.0)
+
+
+def test_lambdas_of_comprehensions_within_one_another_see_the_last_of_each():
+    def f(v):
+        kept = [[lambda: (i, j, v) for j in range(2)] for i in range(3)]  # noqa: B023
+        return [g()[:2] for row in kept for g in row]
+
+    assert jax.jit(autograph(f))(1.0) == f(1.0) == [(2, 1)] * 6

@@ -586,3 +586,25 @@ def test_a_number_that_goes_around_is_divided_for_a_handler():
         return s, n
 
     assert tuple(map(int, jax.jit(autograph(f))(3))) == f(3)
+
+
+def test_a_namesake_that_a_loop_binds_is_another_variable():
+    def reads(x, v):
+        if x > 0:
+            if 0:
+                y = 1
+            v[1] = y
+        return 2.0
+
+    def f(x, n):
+        v, y = np.zeros(2), 0.0
+        for _ in range(n):
+            y += 1
+            v[0] += reads(x, v)
+        return v, y
+
+    traced = jax.jit(autograph(f))
+    with listen() as notes:
+        assert traced(-1.0, 3)[0].tolist() == [6, 0]
+    assert any("does not happen in a compiled program" in n.what for n in notes)
+    assert np.isnan(traced(1.0, 3)[0]).all()

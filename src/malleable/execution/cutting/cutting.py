@@ -19,6 +19,7 @@ from malleable.execution.common.listeners import is_heard
 from malleable.execution.common.options import Options
 from malleable.execution.common.sizes import trace_symbolic
 from malleable.execution.cutting import announce, calls, partition, writing
+from malleable.execution.cutting.closures import seen_later
 from malleable.execution.cutting.functions import (
     WithoutSuper,
     as_def,
@@ -43,6 +44,7 @@ from malleable.execution.regions.families import over_sizes
 from malleable.execution.regions.regions import Runner, State, Variant
 from malleable.execution.regions.signatures import compiling, is_away, shapes_of
 from malleable.execution.regions.tracing import UNSET, Failed
+from malleable.frontend.syntax.handlers import asks_names
 from malleable.frontend.syntax.rewrite import NoSource, mangle
 from malleable.notes import note
 from malleable.programs.cost import equations
@@ -94,6 +96,10 @@ class Partition:
         inner = any(isinstance(n, ast.Nonlocal) for n in ast.walk(node))
         if inner or uses.declared_global or uses.declared_nonlocal or uses.reads_scope:
             raise NoSource(f"{fun.__qualname__} writes or reads variables of other scopes")
+        if any(map(asks_names, ast.walk(node))):
+            raise NoSource(f"{fun.__qualname__} has a handler for names that are not bound")
+        if name := seen_later(node):
+            raise NoSource(f"a function that {fun.__qualname__} makes sees {name!r} bound later")
         self.filename, self.name = fun.__code__.co_filename, fun.__code__.co_name
         taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         self.users = taken | scopes.arguments(node)

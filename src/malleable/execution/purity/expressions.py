@@ -163,13 +163,14 @@ def expression(node, scope: Scope):
 
 def refuse_overloaded(node, scope) -> None:
     """Raise Stays where a class of the user's says what an operator makes of an object."""
-    for x in map(functools.partial(came_in, scope=scope), ast.iter_child_nodes(node)):
-        kind = type(x)
-        if kind.__module__.partition(".")[0] in ("jax", "jaxlib") or not isinstance(
-            kind_of(x), Known
-        ):
+    for part in ast.iter_child_nodes(node):
+        x = came_in(part, scope)
+        if x is None and isinstance(part, ast.Name) and part.id not in scope.kinds:
+            x = scope.lookup(part.id)
+        ours = type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
+        if ours or not (isinstance(x, tuple) or isinstance(kind_of(x), Known)):
             continue
-        if any(isinstance(getattr(kind, name, None), types.FunctionType) for name in OVERLOADED):
+        if any(isinstance(getattr(type(x), n, None), types.FunctionType) for n in OVERLOADED):
             raise Stays("object", "what an operator makes of an object, its class says")
 
 

@@ -102,7 +102,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         known = len(carried)
         copies.keep(block.copies)
         if not settle(loop, carried, block, bound, k > 2, runs):
-            if not binds or block.unread <= {c.place.name for c in carried.values()}:
+            if not (binds and block.unread):
                 break
             binds = False
         if k > 4 and len(carried) > known:

@@ -78,12 +78,14 @@ def comprehension(writer, node):
 
 def _keeps_functions(node):
     """Whether lambdas are what is collected: each sees the variables as they are in the end."""
-    parts = [getattr(node, field, None) for field in ("elt", "key", "value")]
+    parts = [node]
     while parts:
         part = parts.pop()
         if isinstance(part, ast.Lambda):
             return True
-        if isinstance(part, ast.Tuple | ast.List | ast.Set):
+        if isinstance(part, scopes.COMPREHENSIONS):
+            parts += [getattr(part, name, None) for name in ("elt", "key", "value")]
+        elif isinstance(part, ast.Tuple | ast.List | ast.Set):
             parts += part.elts
         elif isinstance(part, ast.Dict):
             parts += part.values
