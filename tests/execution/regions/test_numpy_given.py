@@ -322,3 +322,21 @@ def test_an_error_of_a_number_is_raised_as_in_python(program):
                 fun(*args)
         else:
             np.testing.assert_allclose(fun(*args), want)
+
+
+def test_an_array_of_numpy_in_a_dict_stays_one_of_64_bits():
+    def made(x):
+        a = np.zeros(2, int)
+        held = {"r": a}
+        a[1] = 2**40
+        return held["r"].max(), x * 2
+
+    def given(x):
+        held = {"r": x}
+        x[1] = 2.0
+        return held["r"].sum()
+
+    for program, make in ((made, lambda: jnp.ones(2)), (given, lambda: np.array([1 / 3, 1.0]))):
+        got, wanted = mal.jit(program)(make()), program(make())
+        one, other = (x[0] if isinstance(x, tuple) else x for x in (got, wanted))
+        assert type(one) is type(other) and one == other

@@ -113,7 +113,7 @@ def kind_of(value) -> Any:
         found = [kind_of(leaf) for leaf in leaves]
         if any(isinstance(k, Known) for k in found):
             return Known(value)
-        if ARRAY in found or (NUMPY in found and type(value) is not list):
+        if ARRAY in found or (NUMPY in found and type(value) not in (list, dict)):
             return ARRAY
         if NUMPY in found:
             return NUMPY
