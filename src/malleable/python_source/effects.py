@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from malleable.python_source import kinds
+from malleable.python_source.source import closed_over
 
 _METHOD_NAMES = (
     "append extend insert pop remove clear sort reverse update setdefault popitem add discard "
@@ -58,8 +59,8 @@ def of_function(function, depth: int) -> str:
         return ""
     if kinds.of_file(function.__code__.co_filename) != kinds.CONVERT:
         return ""
-    found = inspect.getclosurevars(function)
-    return _first(effects(function.__code__, {**found.globals, **found.nonlocals}, depth - 1))
+    known = {**function.__globals__, **closed_over(function)}
+    return _first(effects(function.__code__, known, depth - 1))
 
 
 def effects(code: types.CodeType, known: dict[str, Any], depth: int) -> Iterator[str]:
