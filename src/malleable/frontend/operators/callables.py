@@ -385,10 +385,9 @@ class Caller(Classes):
         name = _DUNDERS.get(f)
         if name and args and not isinstance(args[0], (Box, *UNSIZED, iterators.Walker)):
             method = getattr(type(args[0]), name, None)
-            if type(method) is _Function and f is next and len(args) == 2:
-                return self._next(method, *args)
             if type(method) is _Function:
-                return self.call(method, *args, **kwargs)
+                run = self._next if f is next and len(args) == 2 else self.call
+                return run(method, *args, **kwargs)
         if f in builtins.HIGHER:
             args = list(map(self.bound, args))
             kwargs = {name: self.bound(x) for name, x in kwargs.items()}

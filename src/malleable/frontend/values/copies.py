@@ -42,7 +42,7 @@ class Copied:
 
 
 def copies_of(box: Box, token: Made, made: dict) -> list[Copied]:
-    """What is not to be written to, or with a note, where `box` holds what a stand-in is for."""
+    """What a write to is refused, or outdates a copy, where `box` holds what a stand-in is for."""
     whole = token if token.root is None else token.root
     family = made.setdefault((id(whole),), [])
     others = [(x, other) for x, other in family if other is not token]
