@@ -1,4 +1,4 @@
-"""What an iterator changes is read off its code, also where that closes over what is bound later."""
+"""What an iterator changes is read off its code, also where a variable has no value yet."""
 
 from malleable.python_source.effects import effect_of
 
