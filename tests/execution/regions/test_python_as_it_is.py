@@ -379,65 +379,6 @@ def test_what_an_operator_makes_of_an_object_is_what_its_class_says():
     assert got == program(jnp.arange(3.0)) and list(map(type, got)) == [bool, bool, float, int]
 
 
-def a_lambda_called_later(x):
-    s = 0.0
-    g = lambda: s
-    print(end="")
-    s = float(x.sum())
-    return g() * x
-
-
-def a_lambda_before_its_variable(x):
-    g = lambda: s + x
-    s = x.sum()
-    return g()
-
-
-def functions_in_a_list(x):
-    s, some = 0.0, []
-
-    def g():
-        return s * x
-
-    some.append(g)
-    print(end="")
-    s = 5.0
-    return [f() for f in some]
-
-
-def a_lambda_around_a_loop(x):
-    n = 0
-    more = lambda: n + 1
-    for _ in range(3):
-        n = more()
-        print(end="")
-    return x * n
-
-
-def steps_of_a_search(x):
-    """Each is made again before its variables are bound: this one is cut as ever."""
-    for _ in range(3):
-        at = lambda t: x - t * jnp.sin(x)  # noqa: B023
-        t = 1.0 if float(at(1.0).sum()) > 0 else 0.5
-        x = at(t)
-    return x
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        *(a_lambda_called_later, a_lambda_before_its_variable, functions_in_a_list),
-        *(a_lambda_around_a_loop, steps_of_a_search),
-    ],
-    ids=lambda f: f.__name__,
-)
-def test_a_function_sees_its_variables_as_they_are_when_it_is_called(program):
-    x, jitted = jnp.arange(3.0), mal.jit(program)
-    for _ in range(3):
-        jax.tree.map(np.testing.assert_allclose, jitted(x), program(x))
-    assert bool(mal.explain(jitted)(x).regions) is (program is steps_of_a_search)
-
-
 def test_a_handler_of_unbound_names_runs_at_each_call():
     def program(x):
         r = 0.0

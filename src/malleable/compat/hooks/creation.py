@@ -11,7 +11,7 @@ import jax
 
 from malleable.compat.hooks import Hook
 
-_MADE_BY = (
+MADE_BY = (
     *("vmap", "jit", "pmap", "shard_map", "grad", "value_and_grad", "jacfwd", "jacrev"),
     *("jacobian", "hessian", "linearize", "checkpoint", "remat"),
 )
@@ -30,7 +30,7 @@ def _telling(name, apply, *args, **kwargs):
 
 
 _HOOK = Hook(
-    *((jax, name, functools.partial(_telling, name)) for name in _MADE_BY),
+    *((jax, name, functools.partial(_telling, name)) for name in MADE_BY),
     (jax.custom_vjp, "defvjp", functools.partial(_telling, "defvjp")),
     (jax.custom_jvp, "defjvp", functools.partial(_telling, "defjvp")),
 )

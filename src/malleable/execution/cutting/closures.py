@@ -5,12 +5,23 @@ that such a function sees. What is defined and called by name is defined again i
 """
 
 import ast
-from typing import NamedTuple
+import builtins
+import contextlib
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from malleable.python_source import nodes, scopes
+from malleable.compat.hooks.creation import MADE_BY
+from malleable.execution.cutting.functions import captured
+from malleable.execution.purity import callees
+from malleable.execution.purity.facts import Stays, code_waits, outside
+from malleable.frontend.syntax.rewrite import NoSource
+from malleable.python_source import nodes, scopes, source
 
-_KEEP = "append appendleft add insert extend setdefault update put register partial"
-KEEPS = frozenset(_KEEP.split())  # calls that keep the function which they are given
+MAKERS = {*MADE_BY, "custom_jvp", "custom_vjp", "named_call", "vectorize", "partial"}
+BUILT_IN = vars(builtins).__getitem__
+READ_OUT = (list, tuple, set, frozenset, dict)  # of what they are given, its items
 
 
 class Step(NamedTuple):
@@ -22,20 +33,23 @@ class Step(NamedTuple):
     uses: scopes.Uses
 
 
-def seen_later(node) -> str:
+def seen_later(node, lookup: Callable[[str], Any] = BUILT_IN) -> str:
     """The variable that a function sees that was made before it is bound; "" if there is none.
+
+    lookup: what a name of outside stands for.
 
     >>> seen_later(ast.parse("def f(x):\\n  g = lambda: s\\n  s = x\\n  return g()").body[0])
     's'
     >>> seen_later(ast.parse("def f(x):\\n  s = x\\n  g = lambda: s\\n  return g()").body[0])
     ''
     """
-    steps = _steps(node.body)
-    for step in steps:
-        for name in sorted(step.uses.captured):
-            binds = [s for s in steps if name in s.uses.binds and s is not step]
+    made = Made(node, lookup)
+    for step in made.steps:
+        seen = step.uses.captured
+        for name in sorted(seen | captured(seen, made.defs)):
+            binds = [s for s in made.steps if name in s.uses.binds and s is not step]
             binds = [s for s in binds if s.at > step.at or s.loops & step.loops]
-            if binds and _is_late(step, binds, steps):
+            if binds and made.is_late(step, binds):
                 return name
     return ""
 
@@ -51,18 +65,144 @@ def _steps(stmts: list, found=None, loops: frozenset = frozenset()) -> list[Step
     return found
 
 
-def _is_late(made: Step, binds: list[Step], steps: list[Step]) -> bool:
-    """Whether the function may be called behind one of these."""
-    (stmt, *_) = made.parts
-    if isinstance(stmt, ast.FunctionDef):
-        return any(_keeps(part, stmt.name) for s in steps for part in s.parts)
-    if isinstance(stmt, ast.Return) or not _keeps(stmt):
-        return False
-    named = isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Lambda)
-    if not named or not all(isinstance(target, ast.Name) for target in stmt.targets):
-        return True
-    reads = [s for s in steps if s.uses.reads & made.uses.binds]
-    return any(_is_between(made, bound, read) for bound in binds for read in reads)
+class Made:
+    """The functions that a function makes: whether they may be called behind where they are made.
+
+    within: the functions whose bodies are looked at, from the one called first.
+    """
+
+    def __init__(self, node, lookup, within: tuple = ()):
+        self.lookup, self.within = lookup, within
+        self.steps = _steps(node.body if isinstance(node.body, list) else [ast.Expr(node.body)])
+        self.locals = scopes.arguments(node).union(*(s.uses.binds for s in self.steps))
+        self.defs = {p.name: p for s in self.steps for p in s.parts if type(p) is ast.FunctionDef}
+
+    def is_late(self, made: Step, binds: list[Step]) -> bool:
+        """Whether a function made here may be called behind one of these."""
+        (stmt, *_) = made.parts
+        if isinstance(stmt, ast.ClassDef):
+            return True
+        if isinstance(stmt, ast.FunctionDef):
+            return self.is_kept(stmt)
+        if isinstance(stmt, ast.Return) or not any(map(self.holds, made.parts)):
+            return False
+        targets = stmt.targets if isinstance(stmt, ast.Assign) else []
+        names = {target.id for target in targets if isinstance(target, ast.Name)}
+        if not names or len(names) < len(targets):
+            return True
+        reads = [s for s in self.steps if s.uses.reads & names]
+        if any(self.holds(part, names) for s in reads for part in s.parts):
+            return True
+        return any(_is_between(made, bound, read) for bound in binds for read in reads)
+
+    def is_kept(self, stmt: ast.FunctionDef) -> bool:
+        """Whether a function is more than called by its name, or given to what calls it at once."""
+        args = stmt.args
+        if stmt.decorator_list or _is_generator(stmt):
+            return True
+        if any(map(self.holds, [*args.defaults, *filter(None, args.kw_defaults)])):
+            return True
+        return any(self.holds(p, {stmt.name}) for s in self.steps for p in s.parts if p is not stmt)
+
+    def holds(self, node, names: set | None = None) -> bool:
+        """Whether what this gives, or writes to, may hold a function: a lambda, or one of these."""
+        inside = functools.partial(self.holds, names=names)
+        match node:
+            case ast.Lambda():
+                return names is None or bool(names & scopes.free(node))
+            case ast.Name(id=name, ctx=ast.Load()):
+                return names is not None and name in names
+            case ast.GeneratorExp():
+                return names is None or bool(names & scopes.uses(node).reads)
+            case ast.Assign(targets=[ast.Tuple()], value=ast.GeneratorExp(elt=item)):
+                return inside(item)
+            case ast.FunctionDef() | ast.ClassDef() if names is None:
+                return False
+            case ast.Call(func=function):
+                given = [*node.args, *(k.value for k in node.keywords)]
+                some = [x for x in given if inside(x)]
+                if some and self.keeps(node, some):
+                    return True
+                if isinstance(function, ast.Lambda):
+                    return inside(function.body)
+                if isinstance(function, ast.Name):
+                    return names is not None and function.id in names and self.gives(function.id)
+                return not self.is_made(function) and inside(function)
+        return any(map(inside, ast.iter_child_nodes(node)))
+
+    def gives(self, name: str) -> bool:
+        """Whether a function that is defined here may give back one that it makes."""
+        if name not in self.defs:
+            return False
+        inner = Made(self.defs[name], self.of)
+        gave = [p for s in inner.steps for p in s.parts if isinstance(p, ast.Return)]
+        return any(inner.holds(p) or inner.holds(p, {*inner.defs}) for p in gave)
+
+    def is_made(self, node) -> bool:
+        """Whether this is a function made of another: `jax.vmap(f)`."""
+        made = self.resolved(node.func) if isinstance(node, ast.Call) else None
+        return getattr(made, "__name__", "") in MAKERS
+
+    def keeps(self, call: ast.Call, some: list) -> bool:
+        """Whether a call may keep these functions when it returns, or give them back."""
+        name = getattr(call.func, "id", "")
+        if name in self.defs:
+            return _is_generator(self.defs[name]) or self.kept_by(
+                self.defs[name], call, some, self.of
+            )
+        function = self.resolved(call.func)
+        if function in READ_OUT:
+            return any(type(x) is not ast.GeneratorExp or self.holds(x.elt) for x in some)
+        if function is None or isinstance(function, type) or self.is_made(call):
+            return True
+        package = str(getattr(function, "__module__", "")).partition(".")[0]
+        if function is not iter and (callees.is_pure(function) or package in ("numpy", "scipy")):
+            return False
+        if callees.is_jax(function):
+            return package == "malleable"
+        return self.kept_by_function(function, call, some)
+
+    def kept_by_function(self, function, call: ast.Call, some: list) -> bool:
+        """The same of a function of the user's, by its source."""
+        try:
+            if not isinstance(function, types.FunctionType) or code_waits(function.__code__):
+                return True
+            node = source.find(function.__code__, function.__globals__).node
+        except NoSource:
+            return True
+        return self.kept_by(node, call, some, outside(function))
+
+    def kept_by(self, node, call: ast.Call, some: list, lookup) -> bool:
+        args = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+        given = dict(zip(map(id, call.args), args, strict=False))
+        given |= {id(k.value): k.arg for k in call.keywords if k.arg}
+        starred = any(isinstance(x, ast.Starred) for x in call.args)
+        if starred or any(id(x) not in given for x in some):
+            return True
+        if node in self.within:
+            return False
+        inner = Made(node, lookup, (*self.within, node))
+        names = {given[id(x)] for x in some}
+        return any(inner.holds(part, names) for s in inner.steps for part in s.parts)
+
+    def of(self, name: str) -> Any:
+        """What a name stands for, if it is one of outside that has a value."""
+        with contextlib.suppress(Stays, KeyError):
+            return None if name in self.locals else self.lookup(name)
+
+    def resolved(self, node) -> Any:
+        """What a path of names of outside stands for; None where that is not known."""
+        if isinstance(node, ast.Name):
+            return self.of(node.id)
+        if isinstance(node, ast.Attribute):
+            base = self.resolved(node.value)
+            if isinstance(base, types.ModuleType | type):
+                return getattr(base, node.attr, None)
+        return None
+
+
+def _is_generator(node) -> bool:
+    return any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(node))
 
 
 def _is_between(made: Step, bound: Step, read: Step) -> bool:
@@ -71,20 +211,3 @@ def _is_between(made: Step, bound: Step, read: Step) -> bool:
         return True
     together = bound.loops & read.loops
     return bool(together - made.loops) or (bool(together & made.loops) and read.at < made.at)
-
-
-def _keeps(node, name: str = "") -> bool:
-    """Whether a lambda, or the function of a name, is kept, and not called or handed on at once."""
-    used = set()
-    for call in ast.walk(node):
-        if isinstance(call, ast.Call):
-            of = getattr(call.func, "attr", getattr(call.func, "id", ""))
-            at_once = [] if of in KEEPS else [*call.args, *(k.value for k in call.keywords)]
-            used |= {id(x) for x in (call.func, *at_once)}
-    return any(id(x) not in used for x in ast.walk(node) if _is_function(x, name))
-
-
-def _is_function(node, name: str) -> bool:
-    if not name:
-        return isinstance(node, ast.Lambda)
-    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)

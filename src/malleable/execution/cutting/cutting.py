@@ -98,8 +98,6 @@ class Partition:
             raise NoSource(f"{fun.__qualname__} writes or reads variables of other scopes")
         if any(map(asks_names, ast.walk(node))):
             raise NoSource(f"{fun.__qualname__} has a handler for names that are not bound")
-        if name := seen_later(node):
-            raise NoSource(f"a function that {fun.__qualname__} makes sees {name!r} bound later")
         self.filename, self.name = fun.__code__.co_filename, fun.__code__.co_name
         taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         self.users = taken | scopes.arguments(node)
@@ -107,6 +105,8 @@ class Partition:
         self.params, self.rebound = scopes.arguments(node), uses.binds
         self.locals = self.rebound | self.params
         self.lookup = facts.outside(fun)
+        if name := seen_later(node, self.lookup):
+            raise NoSource(f"a function that {fun.__qualname__} makes sees {name!r} bound later")
         names = anf.Names(self.taken, self.is_fixed, self.is_harmless)
         body = nodes.copied(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
@@ -536,6 +536,7 @@ class Partition:
         if partition.replace(self.tree.body, region, new):
             self.tree.version += 1
         state.instead = self.block(region, state, new)
+        state.dims.clear()  # whose keys hold what came in
         state.make_safe = functools.partial(self.block, region, state, new, True)
 
     def look(self, region: Region, state: State, values) -> scan.Scanned:

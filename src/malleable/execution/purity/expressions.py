@@ -170,8 +170,12 @@ def refuse_overloaded(node, scope) -> None:
         ours = type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
         if ours or not (isinstance(x, tuple) or isinstance(kind_of(x), Known)):
             continue
-        if any(isinstance(getattr(type(x), n, None), types.FunctionType) for n in OVERLOADED):
-            raise Stays("object", "what an operator makes of an object, its class says")
+        _refuse_operators(type(x))
+
+
+def _refuse_operators(kind: type) -> None:
+    if any(isinstance(getattr(kind, n, None), types.FunctionType) for n in OVERLOADED):
+        raise Stays("object", "what an operator makes of an object, its class says")
 
 
 def refuse_digits(found, scope, node) -> None:
@@ -446,6 +450,8 @@ def result(f, args, node, scope):
     why = impure(f, scope)
     if why:
         raise Stays("call", why)
+    if isinstance(f, type) and issubclass(f, tuple):
+        _refuse_operators(f)
     if writes(f) and scope.callee and NUMPY in args:
         raise Stays("effect", "it changes something that lives outside")
     refuse_writes(node.func, writes(f), scope, writes(f) and gives_theirs(node, scope))
