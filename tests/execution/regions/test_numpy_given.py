@@ -340,3 +340,50 @@ def test_an_array_of_numpy_in_a_dict_stays_one_of_64_bits():
         got, wanted = mal.jit(program)(make()), program(make())
         one, other = (x[0] if isinstance(x, tuple) else x for x in (got, wanted))
         assert type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize("x", [np.arange(3), np.array([1 / 3, 1e40]), 2.5, 2])
+def test_a_number_that_numpy_makes_is_one_of_numpy(x):
+    def scaled(a):
+        return np.float32(2) * a
+
+    def divided(a):
+        return np.float32(np.sum(a) % 100) * 3.0 / 7
+
+    for program in (scaled, divided):
+        for _ in range(2):
+            got, wanted = mal.jit(program)(x), program(x)
+            assert type(got) is type(wanted) and got.dtype == wanted.dtype
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_power_by_a_number_of_numpy_has_the_type_of_the_array():
+    def power(x, exponent):
+        return x**exponent, x ** np.int16(3)
+
+    x = jnp.array([7, 100], jnp.int8)
+    for got in mal.jit(power)(x, np.int16(3)):
+        assert got.dtype == jnp.int8 and got.tolist() == [87, 64]
+
+
+@pytest.mark.parametrize("x", [2, jnp.arange(3), np.arange(3)], ids=["number", "jax", "numpy"])
+def test_a_list_is_compared_as_python_does(x):
+    def compared(a):
+        return [1, 2, 3] < a  # noqa: SIM300
+
+    def handled(a):
+        try:
+            return bool((a < [1, 2, 3]).all())
+        except (TypeError, AttributeError):
+            return "no order"
+
+    for program in (compared, handled):
+        try:
+            wanted = program(x)
+        except TypeError:
+            for _ in range(2):
+                with pytest.raises(TypeError, match="not supported between"):
+                    mal.jit(program)(x)
+        else:
+            got = mal.jit(program)(x)
+            assert type(got) is type(wanted) and np.all(got == wanted)

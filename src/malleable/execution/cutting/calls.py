@@ -12,7 +12,7 @@ from malleable.errors import TransformError
 from malleable.execution.common.breaks import NeedsPython as NeedsPython
 from malleable.execution.common.breaks import nearest
 from malleable.execution.host import host
-from malleable.execution.host.table import TABLE
+from malleable.execution.host.table import host_function
 from malleable.execution.purity.facts import Stays
 from malleable.execution.regions.tracing import UNSET
 from malleable.frontend.counterparts import replaced
@@ -89,7 +89,7 @@ class Host:
     def call(self, f, /, *args, **kwargs):
         if getattr(f, "__malleable_host__", False):  # it takes and gives arrays of NumPy
             return self.met(f(*args, **kwargs), args)
-        if self.by_numpy and _is_listed(f):
+        if self.by_numpy and host_function(f) is not None:
             return self.met(host.call(f, *args, **kwargs), args)
         args = [host.arrive_all(x) for x in args]
         kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
@@ -165,10 +165,3 @@ def cut(f, residual_of: Callable):
 def is_of_user(f: types.FunctionType) -> bool:
     """Whether a Python function is one to cut: not of Python, nor of an installed package."""
     return replaced.convertible(f) and not kinds.is_installed(f.__code__.co_filename)
-
-
-def _is_listed(f) -> bool:
-    try:
-        return f in TABLE
-    except TypeError:
-        return False

@@ -76,7 +76,9 @@ def fails_in_python(error: Exception) -> bool:
     """
     if isinstance(error, IndexError | KeyError | ZeroDivisionError):
         return not isinstance(error, calls.NEEDS_VALUE)
-    return type(error) is TypeError and str(error).startswith("unsupported operand")
+    said = str(error)
+    operand = said.startswith("unsupported operand") or "not supported between instances" in said
+    return type(error) is TypeError and operand
 
 
 class Partition:

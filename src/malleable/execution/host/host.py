@@ -23,7 +23,7 @@ from malleable.execution.common.host_values import (
     is_weak,
     own,
 )
-from malleable.execution.host.table import METHODS, OPERATORS, TABLE
+from malleable.execution.host.table import METHODS, OPERATORS, host_function
 from malleable.execution.host.writes import At, Place, numpy_index
 
 __all__ = [
@@ -75,10 +75,7 @@ def getitem(x, index):
 
 def call(fun, *args, **kwargs):
     """fun(*args, **kwargs), in NumPy where the table has `fun`."""
-    try:
-        host = TABLE.get(fun)
-    except TypeError:  # no hash
-        host = None
+    host = host_function(fun)
     if host is not None and compat.host_mode() is not None:
         try:
             return QUIET.run(host, *args, **kwargs)

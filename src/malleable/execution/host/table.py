@@ -20,12 +20,25 @@ from malleable.execution.host.writes import WRITES
 
 TABLE: dict[Callable, Callable] = ELEMENTWISE | REDUCTIONS | SHAPES | SEARCHES | STATISTICS | WRITES
 
-__all__ = ["METHODS", "OPERATORS", "TABLE"]
+__all__ = ["METHODS", "OPERATORS", "TABLE", "host_function"]
 
 _SAME = """
     all any argmax argmin argsort clip conj conjugate cumprod cumsum diagonal dot max mean min
     nonzero prod ravel repeat round searchsorted squeeze std sum swapaxes take var compress
 """
+
+
+def host_function(fun) -> Callable | None:
+    """The host function of a function of JAX; None where there is none.
+
+    NumPy's `float32` equals JAX's, but what it makes stays NumPy's.
+    """
+    if isinstance(fun, type) and issubclass(fun, np.generic):
+        return None
+    try:
+        return TABLE.get(fun)
+    except TypeError:  # no hash
+        return None
 
 
 def _of_many(fun: Callable) -> Callable:

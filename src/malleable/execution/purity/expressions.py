@@ -141,6 +141,10 @@ def expression(node, scope: Scope):
                 scope.typed |= reads_whole(node, scope)
             if isinstance(node.op, ast.Pow) and not is_inexact(came_in(node.left, scope)):
                 scope.typed |= reads_whole(node.right, scope)  # a negative one may be an error
+            if isinstance(node.op, ast.Pow) and isinstance(came_in(node.right, scope), np.integer):
+                raise Stays(
+                    "numpy", "JAX takes a power by a number of NumPy's for one by a constant"
+                )
             if MADE in found and set(found) != {MADE} and not constant:
                 raise Stays("python", "a list meets a number or an array")
             return join(*found)
