@@ -359,6 +359,8 @@ DRAWS = {
     "`count`": lambda held: next(held["count"]),
     "`turns`": lambda held: next(held["turns"]),
     "`page`": lambda held: held["page"].write("a"),
+    "`cursor`": lambda held: next(held["cursor"]),
+    "`pairs`": lambda held: next(held["pairs"]),
 }
 
 
@@ -372,6 +374,8 @@ def stateful():
         "count": itertools.count(),
         "turns": (i for i in range(9)),
         "page": io.StringIO(),
+        "cursor": iter(range(9)),
+        "pairs": zip(range(9), [1, 2, 3], strict=False),
     }
 
 

@@ -14,6 +14,7 @@ import gc
 import inspect
 import io
 import itertools
+import operator
 import random
 import threading
 import types
@@ -372,6 +373,10 @@ def _as_it_was(it) -> tuple[list, Callable[[], Any]]:
 
 
 _CACHE: Any = type(functools.lru_cache(len))
+_ROWS = ([], (), range(0), range(2**70), "", b"", set(), {}, {}.values(), {}.items())
+_ROWS_BACK = ([], range(0), {}, {}.values(), {}.items())
+_CURSORS = {*map(type, map(iter, _ROWS)), *map(type, map(reversed, _ROWS_BACK))}
+_OVER = (enumerate, filter, map, zip, itertools.chain, itertools.islice, itertools.cycle)
 _STATES: dict[Any, tuple[Callable, Callable | None]] = {  # (what it holds, what puts that back)
     set: (set.copy, lambda it, old: (set.clear(it), set.update(it, old)) if it != old else None),
     bytearray: (bytes, lambda it, old: it.__setitem__(slice(None), old)),
@@ -387,9 +392,18 @@ _STATES: dict[Any, tuple[Callable, Callable | None]] = {  # (what it holds, what
         None,
     ),
     itertools.count: (repr, None),
+    **dict.fromkeys(_CURSORS, (operator.length_hint, None)),
+    **dict.fromkeys(_OVER, (lambda it: [_state_of(x) for x in _gone_over(it)], None)),
     io.StringIO: (lambda it: it.closed or it.getvalue(), None),
     _CACHE: (bool, None),
 }
+
+
+def _gone_over(it) -> list:
+    """The iterators that one goes over."""
+    near = gc.get_referents(it)
+    near += [x for held in near if type(held) is tuple for x in held]
+    return [x for x in near if _has_state(x)]
 
 
 def _row(it) -> tuple[Callable, Callable | None]:

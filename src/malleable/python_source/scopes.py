@@ -246,11 +246,12 @@ class Summary:
 class Liveness:
     """Summaries and live names of one function's statements, after its jumps were lowered.
 
-    before: the uses of the body as the user wrote it; behind: the names live behind the body.
+    before: the uses of the body as the user wrote it; behind: the names live behind the body;
+    raised: those live wherever it raises.
     after[id(stmt)], head[id(stmt)]: names live after a statement, at a loop's head.
     """
 
-    def __init__(self, node, body, before, behind=frozenset()):
+    def __init__(self, node, body, before, behind=frozenset(), raised=frozenset()):
         everything = uses(*body)
         self.globals, self.nonlocals = before.declared_global, before.declared_nonlocal
         self.annotated = before.annotated
@@ -258,7 +259,7 @@ class Liveness:
         self.locals = bound - self.globals - self.nonlocals
         self.captured = (everything.captured | before.captured) & self.locals
         self.after, self.head, self._memo = {}, {}, {}
-        self._mark(body, set(behind), set())
+        self._mark(body, set(behind), set(raised))
 
     def summary(self, stmts):
         """Of a statement list."""

@@ -392,3 +392,65 @@ def test_a_handler_of_unbound_names_runs_at_each_call():
 
     jitted = mal.jit(program)
     assert [jitted(jnp.float32(x)) for x in (7, 7, -1, 7)] == [5, 5, 0, 5]
+
+
+def bound_before_an_error(a):
+    v = 0
+    try:
+        v = jnp.sum(a)
+        v = a.tolist()[None]
+    except TypeError:
+        pass
+    return v
+
+
+def bound_twice_before_an_error(a):
+    found = []
+    for name in ("sum", "shape"):
+        v = a + 1
+        try:
+            v = v * 2
+            v = getattr(v, name)()
+        except TypeError:
+            v = v + 3
+        found.append(v)
+    return found
+
+
+def sorted_by_values(a):
+    return sorted(a), sorted([a[3], 2.0, 1.0])
+
+
+def items_at_a_list(a):
+    try:
+        return (a * 2)[[0, 1]]
+    except TypeError:
+        return "no tuple"
+
+
+def a_method_that_numbers_lack(a, s=2.5):
+    try:
+        return s.cumsum() + a
+    except AttributeError:
+        return "no method"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(bound_before_an_error, bound_twice_before_an_error, sorted_by_values),
+        *(items_at_a_list, a_method_that_numbers_lack),
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_each_call_is_as_in_python(program):
+    x, jitted = jnp.array([1, jnp.nan, 3, 2]), mal.jit(program)
+    wanted = program(x)
+    for _ in range(3):
+        got = jitted(x)
+        types = [[type(leaf) for leaf in jax.tree.leaves(out)] for out in (got, wanted)]
+        assert types[0] == types[1]
+        if isinstance(wanted, str):
+            assert got == wanted
+        else:
+            jax.tree.map(np.testing.assert_array_equal, got, wanted)

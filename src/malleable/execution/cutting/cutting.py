@@ -57,6 +57,7 @@ LEAVES = 8  # in a key take as long as one equation without a program; benchmark
 MOST_SHAPES = 8  # programs for sizes of arguments, before one for all sizes is made
 FEW = 4  # equations that take Python no longer than it takes to find the program of a value
 _CONVERSIONS = kind("cast", "same")
+_OPERANDS = ("unsupported operand", "not supported between", "Using a non-tuple sequence")
 _KNOWN_LATE = (tracing.Written, tracing.Shared)
 
 
@@ -76,9 +77,7 @@ def fails_in_python(error: Exception) -> bool:
     """
     if isinstance(error, IndexError | KeyError | ZeroDivisionError):
         return not isinstance(error, calls.NEEDS_VALUE)
-    said = str(error)
-    operand = said.startswith("unsupported operand") or "not supported between instances" in said
-    return type(error) is TypeError and operand
+    return type(error) is TypeError and any(text in str(error) for text in _OPERANDS)
 
 
 class Partition:

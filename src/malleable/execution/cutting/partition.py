@@ -68,11 +68,11 @@ class Tree:
 class Live(scopes.Liveness):
     """Which names are live after each region."""
 
-    def __init__(self, tree: Tree, extra, behind):
+    def __init__(self, tree: Tree, extra, behind, raised):
         self.extra = extra  # of a function defined here: what a region that calls it reads
         before = scopes.uses(*tree.node.body)
         before.binds |= {name for name in tree.taken if name.startswith(anf.MARK)}
-        super().__init__(tree.node, tree.body, before, behind)
+        super().__init__(tree.node, tree.body, before, behind, raised)
 
     def _summarize(self, stmt):
         if isinstance(stmt, Region):

@@ -33,7 +33,7 @@ def settle(
     def extra(names) -> set:
         return captured(names, tree.defs)
 
-    live = Live(tree, extra, after)
+    live = Live(tree, extra, after, after if safe else ())
     held = set().union(*map(scopes.free, kept_functions(tree)))  # they see it whenever they run
     unset: set = set()
     before: dict = {}

@@ -412,6 +412,8 @@ def method(node, function, args, scope):
         keep(of, gives_theirs(node, scope), scope)
         return UNKNOWN
     if base in (NUMBER, SCALAR, SIZE):
+        if not _has(came_in(of, scope), attr):
+            raise Stays("object", f"there is no `.{attr}`")
         if attr in ("append", "extend", "pop", "update", "insert", "remove", "clear", "setdefault"):
             raise Stays("effect", f"`.{attr}()` changes something that lives outside")
         if join(NUMBER, *args) != NUMBER:  # `text.format(x)`
@@ -439,6 +441,12 @@ def method(node, function, args, scope):
     if base == UNKNOWN and attr in _FUNCTIONS and attr not in _AMBIGUOUS:
         return UNKNOWN  # of a module that came as an argument
     raise Stays("call", f"`.{attr}()` may change something")
+
+
+def _has(number, attr: str) -> bool:
+    """Whether a number or text has such an attribute; where it is not known, any of them."""
+    held = [number] if number is not None else (True, 1, 1.0, 1j, "", b"", range(0), slice(0))
+    return any(hasattr(x, attr) for x in held)
 
 
 def result(f, args, node, scope):
@@ -471,6 +479,8 @@ def result(f, args, node, scope):
     mixed = len(args) == 1 or NUMBER in args  # `+=` writes with a number, and not with an array
     if f in (max, min) and scope.numpy_given and mixed and join(*args) not in (NUMBER, NUMPY):
         raise Stays("value", "which number it is depends on a value")
+    if f is sorted and join(NUMBER, *args) != NUMBER:
+        raise Stays("value", "what comes first depends on values")
     if f in _MAKES:
         _refuse_scalars(args)
         return MADE
