@@ -114,17 +114,7 @@ def _unary(fun):
     return method
 
 
-_UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide}
-_UFUNCS |= {
-    "floordiv": np.floor_divide,
-    "mod": np.remainder,
-    "pow": np.power,
-    "xor": np.bitwise_xor,
-}
-_UFUNCS |= {"and": np.bitwise_and, "or": np.bitwise_or, "lshift": np.left_shift}
-_UFUNCS |= {"rshift": np.right_shift, "matmul": np.matmul}
-
-for _name, _ufunc in _UFUNCS.items():
+for _name, _ufunc in functions.OPERATORS.items():
     _fun = numbers.power if _name == "pow" else getattr(operator, f"__{_name}__")
     _fun = (numbers.logical if _name in ("and", "or", "xor") else numbers.arithmetic)(_fun)
     setattr(Box, f"__{_name}__", _binary(_fun))

@@ -87,6 +87,12 @@ def _ordered(strict, plain):
     return compare
 
 
+OPERATORS = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide,
+    "floordiv": np.floor_divide, "mod": np.remainder, "pow": np.power, "matmul": np.matmul,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "lshift": np.left_shift, "rshift": np.right_shift,
+}  # fmt: skip
 ORDERED = {
     "lt": _ordered(operator.lt, operator.lt),
     "le": _ordered(operator.lt, operator.le),

@@ -23,11 +23,14 @@ def get_item(self, index):
     part = _split_mask(self, index)
     if part is not None:
         sub, mask, axis, key = part
-        if axis:
-            if np.ndim(sub.value) != 2 or mask.ndim != 1:
-                raise unknown_size("x[:, mask]")
-            return Columns(Masked(guarded(places.to_jax(sub.value).T, mask), mask, Box, key))
-        return Masked(guarded(places.to_jax(sub.value), mask), mask, Box, key)
+        if axis and (np.ndim(sub.value) != 2 or mask.ndim != 1):
+            raise unknown_size("x[:, mask]")
+        whole = sub.T if axis else sub
+        if key is None:  # a mask makes a copy, a slice a view
+            whole = guarded(places.to_jax(whole.value), mask)
+        selected = Masked(whole, mask, Box, key)
+        selected.held.immutable = self.immutable
+        return Columns(selected) if axis else selected
     if places.is_basic(index):
         ndim = np.ndim(value)
         if places.is_element(index, ndim) or (type(index) is tuple and not index and not ndim):

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import places
-from malleable.arrays.functions import jax_ufunc
+from malleable.arrays.functions import OPERATORS, jax_ufunc
 from malleable.errors import TransformError
 
 compacted: contextvars.ContextVar = contextvars.ContextVar("compacted", default=False)
@@ -87,17 +87,30 @@ def _over_all(fun, neutral):
 
 
 class Masked:
-    """The elements of `whole` (*m, *rest) where `mask` (*m) is true, as an array (count, *rest)."""
+    """The elements of `whole` (*m, *rest) where `mask` (*m) is true, as an array (count, *rest).
 
-    __slots__ = ("_box", "key", "mask", "whole")
+    held: the box that has `whole`. Of a slice with a traced bound it is that of the array itself,
+    of which this is a view: each sees what is written to the other.
+    """
+
+    __slots__ = ("_box", "held", "is_view", "key", "mask")
     traced = True
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, whole, mask, box, key=None):
         if compacted.get():
             raise unknown_size("what a mask selects")
-        self.whole, self.mask, self._box = places.to_jax(whole), mask, box
+        self.is_view = isinstance(whole, box)
+        self.held = whole if self.is_view else box(places.to_jax(whole), False)
+        self.mask, self._box = mask, box
         self.key = key  # what the mask was made of: equal keys, equal masks
+
+    @property
+    def whole(self):
+        whole = places.to_jax(self.held.value)
+        return guarded(whole, self.mask) if self.is_view else whole
+
+    immutable = property(lambda self: self.held.immutable)
 
     dtype = property(lambda self: np.dtype(self.whole.dtype))
     ndim = property(lambda self: 1 + self.whole.ndim - self.mask.ndim)
@@ -131,7 +144,22 @@ class Masked:
         return self._box(jnp.sum(self.mask) * int(np.prod(self.whole.shape[self.mask.ndim :])))
 
     def _like(self, whole):
-        return Masked(whole, self.mask, self._box, self.key)
+        new = Masked(whole, self.mask, self._box, self.key)
+        new.held.immutable = self.immutable is True
+        return new
+
+    def _write(self, new, ufunc=np.positive):
+        """Put these values where the mask is true; TypeError for a type that does not fit."""
+        new = jnp.broadcast_to(new, self.held.shape)
+        if not np.can_cast(new.dtype, self.dtype, "same_kind"):
+            refuse_cast(ufunc, new.dtype, self.dtype)
+        mask = self.mask.reshape(self.mask.shape + (1,) * (new.ndim - self.mask.ndim))
+        whole = places.to_jax(self.held.value)
+        self.held.write(jnp.where(mask, new.astype(whole.dtype), whole))
+
+    def places(self):
+        """The places of the selected elements in `whole`, in order, and then zeros."""
+        return jnp.nonzero(self.mask.ravel(), size=self.mask.size, fill_value=0)[0]
 
     def _refuse(self, what):
         raise unknown_size(f"{what} of x[mask]" if what else "x[mask]")
@@ -165,8 +193,9 @@ class Masked:
             self._refuse(f"{ufunc.__name__}.{method}")
         first = next(x for x in inputs if type(x) is Masked)
         if out is not None and type(out[0]) is Masked:
-            out[0].whole = fun(*map(first._operand, inputs))
-            return out[0]
+            first = out[0]
+            first._write(fun(*map(first._operand, inputs)), ufunc)
+            return first
         return first.map(fun, *inputs)
 
     def _reduce(self, ufunc, axis=0, **kwargs):
@@ -183,8 +212,7 @@ class Masked:
         if args and args[0] is self:
             if name in _PLAIN:
                 return self.map(getattr(jnp, name), *args, **kwargs)
-            if name in ("amax", "amin"):
-                name = name[1:]
+            name = {"amax": "max", "amin": "min", "sort": "ordered"}.get(name, name)
             if name in ("size", "shape", "ndim"):
                 return getattr(self, name)
             if hasattr(Masked, name) and not name.startswith("_"):
@@ -257,7 +285,12 @@ class Masked:
         return np.sqrt(self.var(axis, ddof))
 
     def sort(self, axis=-1, **kwargs):
-        """np.sort of a vector: another one, or of this very one if it is called as a method."""
+        """Sort this vector in place."""
+        ordered = self.ordered(axis, **kwargs)
+        self._write(aligned(ordered.whole, ordered.mask, self.mask))
+
+    def ordered(self, axis=-1, **kwargs):
+        """np.sort of a vector."""
         if self.ndim > 1:
             self._refuse("sorting")
         filled = jnp.sort(self.compact(_highest(self.dtype)))
@@ -267,7 +300,7 @@ class Masked:
     def median(self, axis=None, **kwargs):
         if self.ndim > 1 or axis not in (None, 0):
             self._refuse("the median along an axis")
-        ordered, n = self.sort().whole, jnp.sum(self.mask)
+        ordered, n = self.ordered().whole, jnp.sum(self.mask)
         middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
         return self._box(jnp.where(n > 0, middle, jnp.nan))
 
@@ -326,8 +359,7 @@ class Masked:
     def compact(self, fill=0):
         """The selected elements first, then `fill`: an array as long as the mask."""
         n = self.mask.size
-        order = jnp.nonzero(self.mask.ravel(), size=n, fill_value=0)[0]
-        flat = self.whole.reshape((n, *self.whole.shape[self.mask.ndim :]))[order]
+        flat = self.whole.reshape((n, *self.whole.shape[self.mask.ndim :]))[self.places()]
         held = (jnp.arange(n) < jnp.sum(self.mask)).reshape((n,) + (1,) * (flat.ndim - 1))
         return jnp.where(held, flat, jnp.asarray(fill, flat.dtype))
 
@@ -338,6 +370,8 @@ class Masked:
             at = jnp.where(index < 0, jnp.sum(self.mask) + index, index)
             if needs_some(self.mask):
                 at = jnp.clip(at, 0, jnp.sum(self.mask) - 1)
+            if self.mask.ndim == 1 and self.ndim > 1:
+                return self.held[self.places()[at]]
             return self._box(self.compact()[at])
         if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
             mask = self.mask & self._operand(index)
@@ -348,24 +382,38 @@ class Masked:
                 return self[rows][rest]
             if isinstance(rows, slice) and rows == slice(None) and all(map(places.is_basic, rest)):
                 before = (slice(None),) * self.mask.ndim
-                return self._like(places.read(self.whole, (*before, *rest)))
+                return Masked(self.held[(*before, *rest)], self.mask, self._box, self.key)
         if isinstance(index, slice) and index == slice(None):
-            return self._like(self.whole)
+            return Masked(self.held, self.mask, self._box, self.key)
         if isinstance(index, slice) and index == slice(None, None, -1):
-            axes = tuple(range(self.mask.ndim))
-            return Masked(jnp.flip(self.whole, axes), jnp.flip(self.mask), self._box)
+            back = self.held[(index,) * self.mask.ndim]
+            return Masked(back, jnp.flip(self.mask), self._box)
         return self._refuse("a part")
 
     def __setitem__(self, index, new):
-        if isinstance(index, slice) and index == slice(None):
-            self.whole = jnp.broadcast_to(self._operand(new), self.whole.shape)
-            return
+        part = self
         if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
             mask = self.mask & self._operand(index)
-            new = Masked(self.whole, mask, self._box)._operand(new)
-            self.whole = jnp.where(mask, new, self.whole).astype(self.dtype)
+            part = Masked(self.held, mask, self._box)
+        elif isinstance(index, tuple) and index[0] == slice(None):
+            part = self[index]
+        elif isinstance(index, slice) and index != slice(None):
+            self._refuse("a part")
+        elif not isinstance(index, slice):
+            if isinstance(index, self._box):
+                index = index.value
+            at = index[0] if isinstance(index, tuple) else index
+            if self.mask.ndim > 1 or not places.is_int(at):
+                self._refuse("an element")
+            at = self.places()[jnp.where(at < 0, jnp.sum(self.mask) + at, at)]
+            self.held[(at, *index[1:]) if isinstance(index, tuple) else at] = new
             return
-        self._refuse("an element")
+        new = jnp.asarray(part._operand(new))
+        part._write(new.astype(self.dtype) if new.dtype != self.dtype else new)
+
+    def fill(self, value):
+        """All elements of the view are this number."""
+        self[:] = value
 
     def place_in(self, whole, mask, key=None):
         """whole[mask] = self"""
@@ -394,6 +442,15 @@ class Masked:
         return self._refuse(f".{name}")
 
 
+def refuse_cast(ufunc, given, wanted):
+    """Let NumPy raise its own error."""
+    empty = np.zeros(0, given)
+    np.positive(empty, out=np.zeros(0, wanted)) if ufunc.nin != 2 else ufunc(
+        empty, empty, out=np.zeros(0, wanted)
+    )
+    raise TypeError(f"Cannot cast {given} to {wanted}")
+
+
 def _reducer(ufunc):
     return lambda self, axis=None, **kwargs: self._reduce(ufunc, axis, **kwargs)
 
@@ -409,6 +466,7 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
         self.rows = rows
 
     dtype = property(lambda self: self.rows.dtype)
+    immutable = property(lambda self: self.rows.immutable)
     T = property(lambda self: self.rows)
     shape = property(lambda self: self.rows.shape[::-1])
     size = property(lambda self: self.rows.size)
@@ -438,9 +496,14 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
             return self._times(*inputs)
         if method == "reduce":
             return self._reduce(ufunc, **kwargs)
-        if method != "__call__" or kwargs:
+        out = kwargs.pop("out", (None,))
+        if method != "__call__" or kwargs or type(out[0]) not in (Columns, type(None)):
             raise unknown_size(f"{ufunc.__name__} of x[:, mask]")
-        return Columns(ufunc(*map(self._side, inputs)))
+        rows = ufunc(*map(self._side, inputs))
+        if out[0] is None:
+            return Columns(rows)
+        out[0].rows._write(out[0].rows._operand(rows), ufunc)
+        return out[0]
 
     def _times(self, a, b):
         """a @ b, where one of them is self: the columns of a product are products of columns."""
@@ -477,6 +540,14 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
         if name in _OF_TYPES:
             return _of_types(func, args)
         raise unknown_size(f"np.{name} of x[:, mask]")
+
+    def __getitem__(self, index):
+        if not places.is_int(index):
+            raise unknown_size("a part of x[:, mask]")
+        return self.rows[:, index]
+
+    def __setitem__(self, index, new):
+        raise unknown_size("a part of x[:, mask], written to,")
 
     sum, prod = _reducer(np.add), _reducer(np.multiply)
     max, min = _reducer(np.maximum), _reducer(np.minimum)
@@ -532,14 +603,27 @@ def _operator(name):
     return forward, backward
 
 
+def _written_by(name):
+    fun, ufunc = getattr(operator, f"__{name}__"), OPERATORS[name]
+
+    def method(self, other):
+        if self.immutable is not False:
+            return NotImplemented
+        self._write(fun(self.whole, self._operand(other)), ufunc)
+        return self
+
+    return method
+
+
 def _unary(fun):
     return lambda self: self._like(fun(self.whole))
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor"):
-    _forward, _backward = _operator(_name)
-    setattr(Masked, f"__{_name.strip('_')}__", _forward)
-    setattr(Masked, f"__r{_name.strip('_')}__", _backward)
+for _name in OPERATORS.keys() - {"matmul"}:
+    _forward, _backward = _operator(f"__{_name}__")
+    setattr(Masked, f"__{_name}__", _forward)
+    setattr(Masked, f"__r{_name}__", _backward)
+    setattr(Masked, f"__i{_name}__", _written_by(_name))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Masked, f"__{_name}__", _operator(_name)[0])
 for _name in ("neg", "pos", "abs", "invert"):

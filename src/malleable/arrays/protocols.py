@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, without_boxes
-from malleable.arrays.masked import UNSIZED, guarded, unknown_size
+from malleable.arrays.masked import UNSIZED, guarded, refuse_cast, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import DEFAULT, SPECIAL, written_outside
@@ -81,15 +81,6 @@ def put_out(out, result, where=True, ufunc=np.positive):
         result = jnp.broadcast_to(result, out.shape)
     out.write(result.astype(functions.canonical(out.dtype)))
     return out
-
-
-def refuse_cast(ufunc, given, wanted):
-    """Let NumPy raise its own error."""
-    empty = np.zeros(0, given)
-    np.positive(empty, out=np.zeros(0, wanted)) if ufunc.nin != 2 else ufunc(
-        empty, empty, out=np.zeros(0, wanted)
-    )
-    raise TypeError(f"Cannot cast {given} to {wanted}")
 
 
 def _ufunc_at(ufunc, box, index, *values):

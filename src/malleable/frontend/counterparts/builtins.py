@@ -166,7 +166,8 @@ def as_steps(x) -> Steps | None:
     if values.bounded(x) is not None:
         return Steps(*bounded.over(x[0]), most=x[0].tree.cap)
     if type(x) is Masked and x.mask.ndim == 1:
-        return Steps(x.count, Box(x.compact()).__getitem__, most=x.mask.shape[0])
+        at = Box(x.places())
+        return Steps(x.count, lambda i: x.held[at[i]], most=x.mask.shape[0])
     if isinstance(x, Box) and is_traced(x) and x.ndim:
         return Steps(x.shape[0], x.__getitem__, (x,))
     return None

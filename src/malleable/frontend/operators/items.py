@@ -23,7 +23,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, any_traced, is_traced, rebox, unbox
+from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.joined import added_to
 from malleable.arrays.numbers import is_python_int
 from malleable.arrays.specials import written_outside
@@ -524,7 +524,8 @@ class Items:
         if is_place(x):
             return self._aug_place(op, x, value)
         exact = session().options.exact
-        if isinstance(x, Box) and (exact or (x.immutable is True and not x.scalar)):
+        anew = exact or getattr(x, "immutable", False) is True
+        if anew and (type(x) in UNSIZED or (isinstance(x, Box) and (exact or not x.scalar))):
             return BINARY[op[:-1]][1](x, value)
         if isinstance(x, Box) and x.immutable is not False and not x.scalar:
             alone = sys.getrefcount(x) - journal.references(x) <= held + with_one_name()

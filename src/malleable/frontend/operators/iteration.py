@@ -320,9 +320,9 @@ def over_masked(loop: Loop, items: Masked) -> tuple[Loop, Steps]:
         if_(held, lambda: loop.body(item), None, loop.state, loop.live)
 
     length, arrays = items.mask.shape[0], (items.mask, items.whole)
-    get = lambda i: tuple(Box(a)[i] for a in arrays)  # noqa: E731
+    get = lambda i: (Box(items.mask)[i], items.held[i])  # noqa: E731
     make = lambda i, parts: tuple(map(Box, parts))  # noqa: E731
-    return replace(loop, body=body), Slices(length, get, arrays, make)
+    return replace(loop, body=body), Slices(length, get, arrays, make, (items.held,))
 
 
 def array_steps(box: Box) -> Steps:
