@@ -713,3 +713,18 @@ def test_the_keys_of_a_dict_keep_their_order(of):
 def test_objects_whose_type_keeps_its_names_in_c_are_read_by():
     kept = typing.ParamSpec("kept")
     assert interpret(lambda x: x + len(str(kept)), {})(1.0)[0] == 1 + len(str(kept))
+
+
+def test_the_order_of_a_dict_that_is_closed_over_is_put_back():
+    def run(transform):
+        held = collections.OrderedDict(a=jnp.ones(2))
+
+        def f(x):
+            held["b"] = x * 2
+            held.move_to_end("b", last=False)
+            return x.sum()
+
+        transform(f)(jnp.ones(2))
+        return list(held)
+
+    assert run(reap) == run(lambda f: f) == ["b", "a"]

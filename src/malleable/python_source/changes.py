@@ -193,7 +193,7 @@ class Watch:
         for mark, (it, old) in self.before.items():
             new = contents(it)
             fresh = [k for k, x in new.items() if k not in old or old[k] is not x]
-            if fresh or len(old) != len(new):
+            if fresh or list(old) != list(new):
                 yield it, self.places[mark], old, new, fresh
 
     def undo(self) -> None:
@@ -582,8 +582,8 @@ _OWN: tuple[Any, ...] = (collections.OrderedDict, dict, list, collections.deque)
 
 
 def _is_moved(old: dict, new: dict) -> bool:
-    """Whether the keys that both have stand in another order."""
-    return [k for k in old if k in new] != [k for k in new if k in old]
+    """Whether the keys stand in another order than where the new ones follow the old."""
+    return list(new) != [*(k for k in old if k in new), *(k for k in new if k not in old)]
 
 
 # ---------------------------------------------------------------- what a function reaches

@@ -387,3 +387,24 @@ def test_a_list_is_compared_as_python_does(x):
         else:
             got = mal.jit(program)(x)
             assert type(got) is type(wanted) and np.all(got == wanted)
+
+
+def test_a_mask_of_numpy_drops_what_is_not_finite_as_it_does_in_jax():
+    def program(w):
+        return w * 2 / 3, (w > 0) * jnp.log(w)
+
+    w = np.array([0.0, -1.0, 2.0])
+    np.testing.assert_array_equal(mal.jit(program)(w)[1], program(w)[1])
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.int8, bool])
+def test_numpy_divides_whole_numbers_in_its_own_type(kind):
+    def program(a, x):
+        return (1 / a) * x
+
+    a = np.array([1, 2, 3], kind)
+    with jax.enable_x64(True):
+        x = jnp.arange(3)
+        got, wanted = mal.jit(program)(a, x), program(a, x)
+        assert got.dtype == wanted.dtype and got.weak_type == wanted.weak_type
+        np.testing.assert_array_equal(got, wanted)

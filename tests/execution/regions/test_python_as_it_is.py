@@ -454,3 +454,79 @@ def test_each_call_is_as_in_python(program):
             assert got == wanted
         else:
             jax.tree.map(np.testing.assert_array_equal, got, wanted)
+
+
+def test_a_write_stays_behind_what_raises():
+    pair = (1, 2)
+
+    def program(x, n, state):
+        y = state["absent"]
+        state["k"] = pair[n]
+        return x * y
+
+    jitted, state = mal.jit(program), {"k": 0}
+    for _ in range(3):
+        with pytest.raises(KeyError, match="absent"):
+            jitted(jnp.ones(2), 0, state)
+        assert state == {"k": 0}
+
+
+def test_what_finally_binds_is_there_when_a_later_statement_raises(capsys):
+    def program(x):
+        v = x
+        try:
+            v = x * 2
+        finally:
+            v = x - x
+        print("here")
+        return v.tolist()[None]
+
+    jitted = mal.jit(program)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="list indices"):
+            jitted(jnp.ones(2))
+        assert capsys.readouterr().out == "here\n"
+
+
+def test_a_number_of_numpy_is_a_float_where_python_says_so():
+    def program(x, y, log):
+        v = x @ x
+        m = y.mean()
+        if isinstance(v, float):
+            log.append(m)
+        return isinstance(v, float)
+
+    log: list = []
+    assert mal.jit(program)(np.ones(2), jnp.ones(2), log) and len(log) == 1
+
+
+def test_one_thing_stays_one_thing():
+    def program(x, y):
+        best, held = max(x, y), {"a": x}
+        held["b"] = held["a"] + 1
+        rest = [v for v in (x, x + 1) if v is not x]
+        return best is x, held["a"] is x, len(rest), x * 2
+
+    jitted = mal.jit(program)
+    for _ in range(2):
+        assert jitted(jnp.float32(3), jnp.float32(2))[:3] == (True, True, 1)
+
+
+@pytest.mark.parametrize("program", [lambda u: (u > 1) - True, lambda u: -(u > 1)])
+def test_arithmetic_that_jax_refuses_is_refused(program):
+    for fun in (program, mal.jit(program)):
+        with pytest.raises(TypeError, match="does not accept dtype bool"):
+            fun(jnp.array(2))
+
+
+def test_classes_and_functions_bear_the_name_of_where_they_are_made():
+    def program(x):
+        class Made:
+            pass
+
+        print(end="")
+        return Made.__qualname__, (lambda: 0).__qualname__, x * 2
+
+    jitted, x = mal.jit(program), jnp.ones(1)
+    for _ in range(2):
+        assert jitted(x)[:2] == program(x)[:2]

@@ -22,7 +22,20 @@ def compiled(
     made = next(
         c for c in factory.co_consts if isinstance(c, types.CodeType) and c.co_name == node.name
     )
-    return made.replace(co_name=name, co_qualname=qualname or name)
+    made = _qualified(made, made.co_qualname, qualname or name)
+    return made.replace(co_name=name)
+
+
+def _qualified(code: types.CodeType, old: str, new: str) -> types.CodeType:
+    """The code where it, and what is made in it, bear this qualified name."""
+    called = lambda name: new + name.removeprefix(old)  # noqa: E731
+    consts = [
+        _qualified(x, old, new) if isinstance(x, types.CodeType)
+        else called(x) if isinstance(x, str) and x.startswith(f"{old}.<locals>.")
+        else x
+        for x in code.co_consts
+    ]  # fmt: skip
+    return code.replace(co_qualname=called(code.co_qualname), co_consts=tuple(consts))
 
 
 def function(code, fun_globals: dict, cells: dict, defaults=None, kwdefaults=None):
@@ -42,10 +55,11 @@ def cells_of(fun: types.FunctionType) -> dict:
 _count = iter(range(1, 10**9))
 
 
-def from_text(text: str, what: str, fun_globals: dict, cells: dict):
+def from_text(text: str, what: str, fun_globals: dict, cells: dict, qualname: str = ""):
     """A function made of text that tracebacks and the front end can read."""
     filename = f"<region {next(_count)} of {what}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     node = parse(text).body[0]
     assert isinstance(node, ast.FunctionDef)
-    return function(compiled(node, filename, tuple(cells), node.name), fun_globals, cells)
+    code = compiled(node, filename, tuple(cells), node.name, qualname)
+    return function(code, fun_globals, cells)

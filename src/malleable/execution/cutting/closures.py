@@ -1,7 +1,8 @@
-"""Functions that a function makes, and that see a variable of it bound anew after they are made.
+"""What a function does with its variables that only Python can do; above all, closures.
 
 A region that is cut while it runs has variables of its own: one that is bound there is not the one
-that such a function sees. What is defined and called by name is defined again in each region.
+that a function sees which was made before. What is defined and called by name is defined again in
+each region.
 """
 
 import ast
@@ -16,6 +17,7 @@ from malleable.compat.hooks.creation import MADE_BY
 from malleable.execution.cutting.functions import captured
 from malleable.execution.purity import callees
 from malleable.execution.purity.facts import Stays, code_waits, outside
+from malleable.frontend.syntax.handlers import asks_names
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.python_source import nodes, scopes, source
 
@@ -31,6 +33,19 @@ class Step(NamedTuple):
     loops: frozenset
     parts: list
     uses: scopes.Uses
+
+
+def python_only(node, uses: scopes.Uses, lookup: Callable[[str], Any]) -> str:
+    """What a function does that only Python can do, to be read behind its name; "" if nothing."""
+    inner = any(isinstance(n, ast.Nonlocal) for n in ast.walk(node))
+    if inner or uses.declared_global or uses.declared_nonlocal or uses.reads_scope:
+        return "writes or reads variables of other scopes"
+    if any(map(asks_names, ast.walk(node))):
+        return "has a handler for names that are not bound"
+    if name := seen_later(node, lookup):
+        return f"makes a function that sees {name!r} bound later"
+    test = identity_asked(node, lookup)
+    return test and f"asks whether `{test}`"
 
 
 def seen_later(node, lookup: Callable[[str], Any] = BUILT_IN) -> str:
@@ -51,6 +66,20 @@ def seen_later(node, lookup: Callable[[str], Any] = BUILT_IN) -> str:
             binds = [s for s in binds if s.at > step.at or s.loops & step.loops]
             if binds and made.is_late(step, binds):
                 return name
+    return ""
+
+
+def identity_asked(node, lookup: Callable[[str], Any]) -> str:
+    """The test whether two values of the function are one; "" if there is none.
+
+    What a region hands on is equal to what came in, but need not be the same object.
+    """
+    made = Made(node, lookup)
+    for test in (n for n in ast.walk(node) if isinstance(n, ast.Compare)):
+        sides = [test.left, *test.comparators]
+        outside = (isinstance(x, ast.Constant) or made.resolved(x) is not None for x in sides)
+        if any(isinstance(op, ast.Is | ast.IsNot) for op in test.ops) and not any(outside):
+            return ast.unparse(test)
     return ""
 
 

@@ -19,7 +19,7 @@ from malleable.execution.common.listeners import is_heard
 from malleable.execution.common.options import Options
 from malleable.execution.common.sizes import trace_symbolic
 from malleable.execution.cutting import announce, calls, partition, writing
-from malleable.execution.cutting.closures import seen_later
+from malleable.execution.cutting.closures import python_only
 from malleable.execution.cutting.functions import (
     WithoutSuper,
     as_def,
@@ -44,7 +44,6 @@ from malleable.execution.regions.families import over_sizes
 from malleable.execution.regions.regions import Runner, State, Variant
 from malleable.execution.regions.signatures import compiling, is_away, shapes_of
 from malleable.execution.regions.tracing import UNSET, Failed
-from malleable.frontend.syntax.handlers import asks_names
 from malleable.frontend.syntax.rewrite import NoSource, mangle
 from malleable.notes import note
 from malleable.programs.cost import equations
@@ -57,7 +56,7 @@ LEAVES = 8  # in a key take as long as one equation without a program; benchmark
 MOST_SHAPES = 8  # programs for sizes of arguments, before one for all sizes is made
 FEW = 4  # equations that take Python no longer than it takes to find the program of a value
 _CONVERSIONS = kind("cast", "same")
-_OPERANDS = ("unsupported operand", "not supported between", "Using a non-tuple sequence")
+_OPERANDS = "unsupported operand", "not supported between", "non-tuple sequence", "not accept dtype"
 _KNOWN_LATE = (tracing.Written, tracing.Shared)
 
 
@@ -94,11 +93,6 @@ class Partition:
         if "__class__" in fun.__code__.co_freevars:
             node = WithoutSuper(node).visit(node)
         uses = scopes.uses(*node.body)
-        inner = any(isinstance(n, ast.Nonlocal) for n in ast.walk(node))
-        if inner or uses.declared_global or uses.declared_nonlocal or uses.reads_scope:
-            raise NoSource(f"{fun.__qualname__} writes or reads variables of other scopes")
-        if any(map(asks_names, ast.walk(node))):
-            raise NoSource(f"{fun.__qualname__} has a handler for names that are not bound")
         self.filename, self.name = fun.__code__.co_filename, fun.__code__.co_name
         taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         self.users = taken | scopes.arguments(node)
@@ -106,8 +100,8 @@ class Partition:
         self.params, self.rebound = scopes.arguments(node), uses.binds
         self.locals = self.rebound | self.params
         self.lookup = facts.outside(fun)
-        if name := seen_later(node, self.lookup):
-            raise NoSource(f"a function that {fun.__qualname__} makes sees {name!r} bound later")
+        if why := python_only(node, uses, self.lookup):
+            raise NoSource(f"{fun.__qualname__} {why}")
         names = anf.Names(self.taken, self.is_fixed, self.is_harmless)
         body = nodes.copied(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)

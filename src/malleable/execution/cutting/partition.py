@@ -66,10 +66,14 @@ class Tree:
 
 
 class Live(scopes.Liveness):
-    """Which names are live after each region."""
+    """Which names are live after each region.
 
-    def __init__(self, tree: Tree, extra, behind, raised):
-        self.extra = extra  # of a function defined here: what a region that calls it reads
+    extra: of a function defined here, what a region that calls it reads; guarded: the regions, by
+    id, that may leave the names they bind as they were.
+    """
+
+    def __init__(self, tree: Tree, extra, behind, raised, guarded):
+        self.extra, self.guarded = extra, guarded
         before = scopes.uses(*tree.node.body)
         before.binds |= {name for name in tree.taken if name.startswith(anf.MARK)}
         super().__init__(tree.node, tree.body, before, behind, raised)
@@ -78,6 +82,8 @@ class Live(scopes.Liveness):
         if isinstance(stmt, Region):
             inner = self.summary(stmt.body)
             needs = inner.needs | (self.extra(inner.needs) & self.locals)
+            if id(stmt) in self.guarded:  # no handler reads a name of ours
+                needs |= {name for name in inner.binds if not name.startswith(anf.MARK)}
             return dataclasses.replace(inner, needs=needs)
         found = super()._summarize(stmt)
         if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -251,6 +257,8 @@ def hoisted_read(region: Region, cut: int, names) -> list | None:
     """A statement that reads an attribute of an object, before all the rest; None if it cannot."""
     stmt, before = region.body[cut], region.body[:cut]
     if not (isinstance(stmt, ast.Assign) and isinstance(stmt.value, ast.Attribute | ast.Subscript)):
+        return None
+    if not all(isinstance(target, ast.Name) for target in stmt.targets):
         return None
     if region.guarded or any(escapes(s) or may_end(s, names) for s in before):
         return None

@@ -33,11 +33,11 @@ def settle(
     def extra(names) -> set:
         return captured(names, tree.defs)
 
-    live = Live(tree, extra, after, after if safe else ())
+    guarded = {id(r) for r in partition.regions(tree.body)} if safe else in_handlers(tree.body)
+    live = Live(tree, extra, after, after if safe else (), guarded)
     held = set().union(*map(scopes.free, kept_functions(tree)))  # they see it whenever they run
     unset: set = set()
     before: dict = {}
-    guarded = {id(r) for r in partition.regions(tree.body)} if safe else in_handlers(tree.body)
     partition.surely(tree.body, set(params) | set(tree.defs), before)
     for number, region in enumerate(regions(tree.body), 1):
         inner = live.summary(region.body)

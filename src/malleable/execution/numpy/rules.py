@@ -1,5 +1,6 @@
 """Arithmetic, comparisons, functions and conversions of NumPy for the elementwise primitives."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -132,6 +133,20 @@ def called(w: Writer, eqn, name: str, *ins: Value) -> Value:
 
 RULES.update({p: _operator(*operator) for p, operator in OPERATORS.items()})
 RULES.update({p: _called_by_name(name) for p, name in FUNCTIONS.items()})
+
+
+_SELECTED = frozenset(map(np.dtype, ["float32", "float64", "complex64", "complex128"]))
+
+
+@numpy_rule("mul")
+def product(w, eqn, x, y):
+    """A product; with a mask, 0 where that is False, also for NaN, as XLA has it."""
+    for one, other in ((x, y), (y, x)):
+        if one.mask is not None and other.mask is None and one.shape == other.shape:
+            zero = f"{w.dtype(one.dtype)}(0)"
+            form = lambda m, a: f"np.where({m}, {a}, {zero})"  # noqa: B023, E731
+            return elementwise(w, eqn, form, (one.mask, other), ATOM, 0)
+    return _operator(*OPERATORS["mul"])(w, eqn, x, y)
 
 
 @numpy_rule("max", "min")
@@ -280,7 +295,12 @@ def convert_element_type(w, eqn, x):
     if old == new:
         return x
     form = lambda a: converted_text(w, a, old, new)  # noqa: E731
-    return elementwise(w, eqn, form, (x,)) if x.weak else w.value(aval, form(w.array(x)), x.sizes)
+    if x.weak:
+        return elementwise(w, eqn, form, (x,))
+    if old.kind != "b" or new not in _SELECTED:
+        return w.value(aval, form(w.array(x)), x.sizes)
+    w.name(x)
+    return dataclasses.replace(w.value(aval, form(w.array(x)), x.sizes), mask=x)
 
 
 def converted_text(w: Writer, text: str, old: np.dtype, new: np.dtype) -> str:

@@ -53,7 +53,8 @@ class Value:
     (aligned at the end, 1 or nothing where the axis is yet to be broadcast). weak: a Python number.
     columns: the slices along the last axis, where the array is nothing but those put together.
     natural: no element is negative. counts: the axis along which it is 0, 1, 2, ...
-    cut: (array, index) of a slice, the index as texts such as `1:2` and `:`.
+    cut: (array, index) of a slice, the index as texts such as `1:2` and `:`. mask: what is True
+    where it is 1, and False where it is 0.
     """
 
     text: str
@@ -67,6 +68,7 @@ class Value:
     natural: bool = False
     counts: int | None = None
     cut: tuple[str, tuple[str, ...]] | None = None
+    mask: "Value | None" = None
 
     @property
     def rank(self) -> int:

@@ -61,6 +61,7 @@ _RAISES |= {math.acosh, math.atanh, math.fmod, math.remainder, math.pow}
 _MAKES = frozenset([list, dict, set, sorted])
 OPERATORS = [name[2:] for name in vars(operator) if name.startswith("__")]
 OVERLOADED = [*(f"__{name}" for name in OPERATORS), *(f"__r{name}" for name in OPERATORS)]
+_FLOATS = (np.float32, np.float64)
 _PASSED = (NUMBER, NUMPY, SCALAR, SIZE)  # kinds that a parameter has of its argument
 
 
@@ -145,6 +146,8 @@ def expression(node, scope: Scope):
                 raise Stays(
                     "numpy", "JAX takes a power by a number of NumPy's for one by a constant"
                 )
+            if join(*found) == NUMPY and not _keeps_type(node, scope):
+                raise Stays("numpy", "NumPy computes this")
             if MADE in found and set(found) != {MADE} and not constant:
                 raise Stays("python", "a list meets a number or an array")
             return join(*found)
@@ -232,6 +235,21 @@ def kind_of_item(node: ast.Subscript, scope) -> Any:
         return NUMBER if kind_of(held[at.value]) == NUMBER else None
     except (LookupError, TypeError):
         return None
+
+
+def _keeps_type(node: ast.expr, scope) -> bool:
+    """Whether NumPy and JAX give an expression one type: arithmetic on floats of NumPy's."""
+    match node:
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
+            return _keeps_type(node.left, scope) and _keeps_type(node.right, scope)
+        case ast.UnaryOp(op=ast.USub()):
+            return _keeps_type(node.operand, scope)
+        case ast.Constant(value=value):
+            return isinstance(value, int | float)
+        case ast.Name():
+            value = came_in(node, scope)
+            return type(value) in (int, float) or getattr(value, "dtype", None) in _FLOATS
+    return False
 
 
 def is_item_of_many(node, index, scope) -> bool:
@@ -470,6 +488,8 @@ def result(f, args, node, scope):
     if f is type and args:
         raise Stays("object", "it asks for the type of a value")
     if f in (isinstance, hasattr, callable):
+        if NUMPY in args[:1]:
+            raise Stays("numpy", "it asks what a value of NumPy's is")
         scope.typed = True
         scope.plainly |= join(NUMBER, *args[:1]) != NUMBER
     if f in _COUNTS:

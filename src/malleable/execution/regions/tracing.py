@@ -155,7 +155,8 @@ def make_body(
     watch = Watch() if watched else None
     if watch is not None:
         cells[WATCH] = types.CellType(watch)
-    made = code_objects.from_text("\n".join(lines) + "\n", what, fun.__globals__, cells)
+    text = "\n".join([*lines, ""])
+    made = code_objects.from_text(text, what, fun.__globals__, cells, fun.__qualname__)
     lines_of = [(line, stmt.lineno) for line, stmt in zip(starts, stmts, strict=True)]
     _USER_LINES[made.__code__.co_filename] = (fun.__code__, lines_of)
     return Body(made, starts, made.__code__.co_filename, guarded, copies, watch)
