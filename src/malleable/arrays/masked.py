@@ -153,9 +153,10 @@ class Masked:
         new = jnp.broadcast_to(new, self.held.shape)
         if not np.can_cast(new.dtype, self.dtype, "same_kind"):
             refuse_cast(ufunc, new.dtype, self.dtype)
-        mask = self.mask.reshape(self.mask.shape + (1,) * (new.ndim - self.mask.ndim))
-        whole = places.to_jax(self.held.value)
-        self.held.write(jnp.where(mask, new.astype(whole.dtype), whole))
+        new = new.astype(self.dtype)
+        if self.is_view:
+            new = places.written_where(places.to_jax(self.held.value), self.mask, new)
+        self.held.write(new)
 
     def places(self):
         """The places of the selected elements in `whole`, in order, and then zeros."""

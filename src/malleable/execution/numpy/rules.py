@@ -297,10 +297,8 @@ def convert_element_type(w, eqn, x):
     form = lambda a: converted_text(w, a, old, new)  # noqa: E731
     if x.weak:
         return elementwise(w, eqn, form, (x,))
-    if old.kind != "b" or new not in _SELECTED:
-        return w.value(aval, form(w.array(x)), x.sizes)
-    w.name(x)
-    return dataclasses.replace(w.value(aval, form(w.array(x)), x.sizes), mask=x)
+    made = w.value(aval, form(w.array(x)), x.sizes)
+    return dataclasses.replace(made, mask=x) if old.kind == "b" and new in _SELECTED else made
 
 
 def converted_text(w: Writer, text: str, old: np.dtype, new: np.dtype) -> str:
