@@ -88,7 +88,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(89900, 58000),
+    "all": Budget(89960, 58000),
     "compat": Budget(3116, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2365, 1450),
@@ -97,7 +97,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "python_source": Budget(1825, 1400),
     "arrays": Budget(3745, 3100),
     "frontend": Budget(14240, 9300),
-    "execution": Budget(14030, 10300),
+    "execution": Budget(14070, 10300),
     "inspection": Budget(22710, 16000),
     "integrations": Budget(4020, 4000),
     "tour": Budget(843, 700),

@@ -435,10 +435,31 @@ def a_method_that_numbers_lack(a, s=2.5):
         return "no method"
 
 
+def scaled_by_length(a, b):
+    if a.ndim > 3:
+        raise ValueError
+    return a / b.shape[0]
+
+
+def attributes_that_numbers_lack(a, s=2.5):
+    try:
+        return scaled_by_length(a, s)
+    except AttributeError:
+        try:
+            return scaled_by_length(s, a)
+        except AttributeError:
+            return "no arrays"
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        *(bound_before_an_error, bound_twice_before_an_error, sorted_by_values),
+        *(
+            attributes_that_numbers_lack,
+            bound_before_an_error,
+            bound_twice_before_an_error,
+            sorted_by_values,
+        ),
         *(items_at_a_list, a_method_that_numbers_lack),
     ],
     ids=lambda f: f.__name__,

@@ -73,7 +73,23 @@ _CODE_AND_NUMBERS = (
 
 _verdicts: dict = {}
 _writers: set = set()  # the code of functions that may write to arrays they are called with
+_asked: dict = {}  # by the code of a function
 _askers: set = set()  # of those that ask for the type of a value
+
+
+def attributes_asked(f: types.FunctionType) -> dict[str, set[str]]:
+    """The attributes that a user's function asks of its parameters, by parameter."""
+    if f.__code__ in _asked:
+        return _asked[f.__code__]
+    asked: dict[str, set[str]] = {}
+    with contextlib.suppress(NoSource):
+        node = source.find(f.__code__, f.__globals__).node
+        for part in ast.walk(node):
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
+                asked.setdefault(part.value.id, set()).add(part.attr)
+        rebound = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body])).binds
+        asked = {n: asked[n] for n in scopes.arguments(node) & asked.keys() - rebound}
+    return _asked.setdefault(f.__code__, asked)
 
 
 def makes(f) -> str:

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 
 from malleable.execution.common.leaves import flatten
 from malleable.execution.purity.callees import (
+    attributes_asked,
     computes,
     impure,
     is_jax,
@@ -285,6 +286,8 @@ def attribute(node, scope):
             except AttributeError:
                 raise Stays("python", f"there is no `{node.attr}`") from None
         raise Stays("object", f"it reads `.{node.attr}` of an object")
+    if base in (NUMBER, SCALAR, SIZE) and not _has(came_in(of, scope), node.attr):
+        raise Stays("object", f"there is no `.{node.attr}`")
     if node.attr in _SHAPE and base in (ARRAY, UNKNOWN, NUMPY):
         return NUMBER if base == NUMPY or node.attr == "dtype" else SIZE
     if node.attr == "flat":
@@ -461,6 +464,17 @@ def method(node, function, args, scope):
     raise Stays("call", f"`.{attr}()` may change something")
 
 
+def _refuse_attributes(f, args, node, scope) -> None:
+    """Raise Stays where a function of the user's asks a number for what only arrays have."""
+    if not isinstance(f, types.FunctionType) or not {NUMBER, SCALAR, SIZE}.intersection(args):
+        return
+    asked, names = attributes_asked(f), f.__code__.co_varnames[: f.__code__.co_argcount]
+    for name, kind, given in zip(names, args, node.args, strict=False):
+        number = kind in (NUMBER, SCALAR, SIZE) and came_in(given, scope)
+        if number is not False and not all(_has(number, attr) for attr in asked.get(name, ())):
+            raise Stays("object", f"`{ast.unparse(node.func)}` asks a number for what arrays have")
+
+
 def _has(number, attr: str) -> bool:
     """Whether a number or text has such an attribute; where it is not known, any of them."""
     held = [number] if number is not None else (True, 1, 1.0, 1j, "", b"", range(0), slice(0))
@@ -482,6 +496,7 @@ def result(f, args, node, scope):
         raise Stays("call", why)
     if isinstance(f, type) and issubclass(f, tuple):
         _refuse_operators(f)
+    _refuse_attributes(f, args, node, scope)
     if writes(f) and scope.callee and NUMPY in args:
         raise Stays("effect", "it changes something that lives outside")
     refuse_writes(node.func, writes(f), scope, writes(f) and gives_theirs(node, scope))
