@@ -97,7 +97,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "python_source": Budget(1825, 1400),
     "arrays": Budget(3745, 3100),
     "frontend": Budget(14240, 9300),
-    "execution": Budget(14070, 10300),
+    "execution": Budget(14085, 10300),
     "inspection": Budget(22710, 16000),
     "integrations": Budget(4020, 4000),
     "tour": Budget(843, 700),

@@ -83,7 +83,7 @@ def attributes_asked(f: types.FunctionType) -> dict[str, set[str]]:
         return _asked[f.__code__]
     asked: dict[str, set[str]] = {}
     with contextlib.suppress(NoSource):
-        node = source.find(f.__code__, f.__globals__).node
+        node: Any = source.find(f.__code__, f.__globals__).node
         for part in ast.walk(node):
             if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
                 asked.setdefault(part.value.id, set()).add(part.attr)

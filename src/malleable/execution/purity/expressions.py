@@ -3,17 +3,14 @@
 import ast
 import functools
 import math
-import operator
 import types
 from typing import Any
 
 import jax
 import numpy as np
-from jax import numpy as jnp
 
 from malleable.execution.common.leaves import flatten
 from malleable.execution.purity.callees import (
-    attributes_asked,
     computes,
     impure,
     is_jax,
@@ -42,6 +39,16 @@ from malleable.execution.purity.facts import (
     parameter_kinds,
     refuse_numpy,
 )
+from malleable.execution.purity.operands import (
+    came_in,
+    has_attribute,
+    is_inexact,
+    keeps_type,
+    reads_whole,
+    refuse_attributes,
+    refuse_operators,
+    refuse_overloaded,
+)
 from malleable.python_source import scopes
 
 MANY = 200  # items of a container from which on a region does not take all of it
@@ -60,9 +67,6 @@ _COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type
 _RAISES = {math.sqrt, math.log, math.log2, math.log10, math.log1p, math.acos, math.asin}
 _RAISES |= {math.acosh, math.atanh, math.fmod, math.remainder, math.pow}
 _MAKES = frozenset([list, dict, set, sorted])
-OPERATORS = [name[2:] for name in vars(operator) if name.startswith("__")]
-OVERLOADED = [*(f"__{name}" for name in OPERATORS), *(f"__r{name}" for name in OPERATORS)]
-_FLOATS = (np.float32, np.float64)
 _PASSED = (NUMBER, NUMPY, SCALAR, SIZE)  # kinds that a parameter has of its argument
 
 
@@ -147,7 +151,7 @@ def expression(node, scope: Scope):
                 raise Stays(
                     "numpy", "JAX takes a power by a number of NumPy's for one by a constant"
                 )
-            if join(*found) == NUMPY and not _keeps_type(node, scope):
+            if join(*found) == NUMPY and not keeps_type(node, scope):
                 raise Stays("numpy", "NumPy computes this")
             if MADE in found and set(found) != {MADE} and not constant:
                 raise Stays("python", "a list meets a number or an array")
@@ -169,23 +173,6 @@ def expression(node, scope: Scope):
     return join(*parts)
 
 
-def refuse_overloaded(node, scope) -> None:
-    """Raise Stays where a class of the user's says what an operator makes of an object."""
-    for part in ast.iter_child_nodes(node):
-        x = came_in(part, scope)
-        if x is None and isinstance(part, ast.Name) and part.id not in scope.kinds:
-            x = scope.lookup(part.id)
-        ours = type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
-        if ours or not (isinstance(x, tuple) or isinstance(kind_of(x), Known)):
-            continue
-        _refuse_operators(type(x))
-
-
-def _refuse_operators(kind: type) -> None:
-    if any(isinstance(getattr(kind, n, None), types.FunctionType) for n in OVERLOADED):
-        raise Stays("object", "what an operator makes of an object, its class says")
-
-
 def refuse_digits(found, scope, node) -> None:
     """Leave arithmetic of numbers that are made of arrays to Python: it may raise, too."""
     by_number = found == (SIZE, NUMBER) and not isinstance(node.op, ast.Pow) and may_fail(node)
@@ -198,35 +185,6 @@ def is_container(node, kind, scope) -> bool:
     return kind in (NUMBER, MADE) or type(came_in(node, scope)) in (list, tuple, dict)
 
 
-def came_in(node, scope) -> Any:
-    """What came in under a name; None for what did not, and for what is no name."""
-    return scope.values.get(node.id) if isinstance(node, ast.Name) else None
-
-
-def is_whole(node: ast.expr, scope: Scope) -> bool:
-    """Whether an expression is arithmetic on whole numbers of Python that come in, alone."""
-    match node:
-        case ast.Constant(value=value):
-            return type(value) is int
-        case ast.Name(id=name):
-            return scope.kinds.get(name) == NUMBER and type(scope.values.get(name)) is int
-        case ast.UnaryOp(operand=operand):
-            return is_whole(operand, scope)
-        case ast.BinOp(left=left, right=right):
-            return is_whole(left, scope) and is_whole(right, scope)
-    return False
-
-
-def reads_whole(node: ast.expr, scope: Scope) -> bool:
-    """Whether an expression is whole as in `is_whole`, and no constant."""
-    return any(isinstance(x, ast.Name) for x in ast.walk(node)) and is_whole(node, scope)
-
-
-def is_inexact(value) -> bool:
-    """Whether a value is an array of floating-point or complex numbers."""
-    return jnp.issubdtype(getattr(value, "dtype", int), jnp.inexact)
-
-
 def kind_of_item(node: ast.Subscript, scope) -> Any:
     """The kind of an item at a constant of a container that came in; None where it is no number."""
     held, at = came_in(node.value, scope), node.slice
@@ -236,21 +194,6 @@ def kind_of_item(node: ast.Subscript, scope) -> Any:
         return NUMBER if kind_of(held[at.value]) == NUMBER else None
     except (LookupError, TypeError):
         return None
-
-
-def _keeps_type(node: ast.expr, scope) -> bool:
-    """Whether NumPy and JAX give an expression one type: arithmetic on floats of NumPy's."""
-    match node:
-        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
-            return _keeps_type(node.left, scope) and _keeps_type(node.right, scope)
-        case ast.UnaryOp(op=ast.USub()):
-            return _keeps_type(node.operand, scope)
-        case ast.Constant(value=value):
-            return isinstance(value, int | float)
-        case ast.Name():
-            value = came_in(node, scope)
-            return type(value) in (int, float) or getattr(value, "dtype", None) in _FLOATS
-    return False
 
 
 def is_item_of_many(node, index, scope) -> bool:
@@ -286,7 +229,7 @@ def attribute(node, scope):
             except AttributeError:
                 raise Stays("python", f"there is no `{node.attr}`") from None
         raise Stays("object", f"it reads `.{node.attr}` of an object")
-    if base in (NUMBER, SCALAR, SIZE) and not _has(came_in(of, scope), node.attr):
+    if base in (NUMBER, SCALAR, SIZE) and not has_attribute(came_in(of, scope), node.attr):
         raise Stays("object", f"there is no `.{node.attr}`")
     if node.attr in _SHAPE and base in (ARRAY, UNKNOWN, NUMPY):
         return NUMBER if base == NUMPY or node.attr == "dtype" else SIZE
@@ -433,7 +376,7 @@ def method(node, function, args, scope):
         keep(of, gives_theirs(node, scope), scope)
         return UNKNOWN
     if base in (NUMBER, SCALAR, SIZE):
-        if not _has(came_in(of, scope), attr):
+        if not has_attribute(came_in(of, scope), attr):
             raise Stays("object", f"there is no `.{attr}`")
         if attr in ("append", "extend", "pop", "update", "insert", "remove", "clear", "setdefault"):
             raise Stays("effect", f"`.{attr}()` changes something that lives outside")
@@ -464,23 +407,6 @@ def method(node, function, args, scope):
     raise Stays("call", f"`.{attr}()` may change something")
 
 
-def _refuse_attributes(f, args, node, scope) -> None:
-    """Raise Stays where a function of the user's asks a number for what only arrays have."""
-    if not isinstance(f, types.FunctionType) or not {NUMBER, SCALAR, SIZE}.intersection(args):
-        return
-    asked, names = attributes_asked(f), f.__code__.co_varnames[: f.__code__.co_argcount]
-    for name, kind, given in zip(names, args, node.args, strict=False):
-        number = kind in (NUMBER, SCALAR, SIZE) and came_in(given, scope)
-        if number is not False and not all(_has(number, attr) for attr in asked.get(name, ())):
-            raise Stays("object", f"`{ast.unparse(node.func)}` asks a number for what arrays have")
-
-
-def _has(number, attr: str) -> bool:
-    """Whether a number or text has such an attribute; where it is not known, any of them."""
-    held = [number] if number is not None else (True, 1, 1.0, 1j, "", b"", range(0), slice(0))
-    return any(hasattr(x, attr) for x in held)
-
-
 def result(f, args, node, scope):
     """The kind of f(*args). Raises Stays where f is not known to be pure."""
     if f in (print, input) or getattr(f, "__module__", "") == "warnings":
@@ -495,8 +421,8 @@ def result(f, args, node, scope):
     if why:
         raise Stays("call", why)
     if isinstance(f, type) and issubclass(f, tuple):
-        _refuse_operators(f)
-    _refuse_attributes(f, args, node, scope)
+        refuse_operators(f)
+    refuse_attributes(f, args, node, scope)
     if writes(f) and scope.callee and NUMPY in args:
         raise Stays("effect", "it changes something that lives outside")
     refuse_writes(node.func, writes(f), scope, writes(f) and gives_theirs(node, scope))
