@@ -15,6 +15,7 @@ import malleable as mal
 from malleable import compat
 from malleable.core.stage import stage
 from malleable.errors import MalleableError
+from malleable.inspection.files.format import values
 from malleable.inspection.files.load import load
 from malleable.inspection.files.save import save
 from malleable.notes import listen
@@ -450,3 +451,9 @@ def test_a_model_of_equinox_comes_back(again):
     other = eqx.nn.GRUCell(3, 3, use_bias=False, key=jax.random.key(0))
     with pytest.raises(MalleableError, match="bias"):
         loaded(other, A)
+
+
+@pytest.mark.parametrize("kind", ["int64", "float64", "int8", "bool"])
+def test_an_array_of_numpy_is_read_as_it_was_written_whatever_its_width(kind):
+    read = values.decode(values.encode(np.zeros(3, kind)))
+    assert (read.type, read.value.dtype) == (f"{kind}[3]", np.dtype(kind))

@@ -1,22 +1,27 @@
 """Values as Python expressions, for `export.source`: numbers, arrays, parameters of primitives."""
 
 import base64
-import enum
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection.files.format import types
 from malleable.inspection.files.format.program import Constant, Number
+from malleable.inspection.files.format.values import (
+    ENUMS,
+    RECORDS,
+    Unwritable,
+    decode_array,
+    encode,
+)
 
 _SMALL = 16  # numbers of an array that are written out
-_LINALG = ("SvdAlgorithm", "EigImplementation", "EighImplementation")
+_HOMES = {"MemorySpace": "jax.memory.Space", "AxisType": "jax.sharding.AxisType"}
+_HOMES |= {kind: f"lax.linalg.{kind}" for kind in ENUMS if hasattr(lax.linalg, kind)}
 
 
 def spell_dtype(dtype) -> str:
@@ -37,67 +42,48 @@ def spell(value) -> str:
     >>> spell((1, lax.Precision.HIGHEST, None))
     '(1, lax.Precision.HIGHEST, None)'
     """
-    match value:
-        case compat.MemorySpace():
-            return f"jax.memory.Space.{value.name}"
-        case AxisType():
-            return f"jax.sharding.AxisType.{value.name}"
-        case enum.Enum():
-            name = type(value).__name__
-            return f"lax.{'linalg.' * (name in _LINALG)}{name}.{value.name}"
-        case None | bool() | str() | int():
-            return repr(value)
-        case np.bool_() | np.integer() | np.floating():
-            return spell(value.item())
-        case float():
-            return repr(value) if math.isfinite(value) else f'float("{value}")'
-        case compat.Primitive():
-            return spell_primitive(value.name)
-        case np.dtype() | type() if value == jax.dtypes.float0:
-            return "jax.dtypes.float0"
-        case np.dtype():
-            return f"jnp.dtype({types.spell_dtype(value)!r})"
-        case type() if issubclass(value, np.generic):
-            return f"jnp.dtype({types.spell_dtype(np.dtype(value))!r})"
-        case frozenset():
-            return f"frozenset([{', '.join(map(spell, sorted(value, key=str)))}])"
-        case np.ndarray():
-            return (
-                f"np.asarray({spell_constant(Constant(value, types.unparse(jax.typeof(value))))})"
-            )
-        case PartitionSpec():
-            return f"jax.P({', '.join(map(spell, value))})"
-        case NamedSharding():
-            return f"jax.NamedSharding({spell_mesh(value.mesh)}, {spell(value.spec)})"
-    return _spell_compound(value)
+    try:
+        return _spelled(encode(value))
+    except Unwritable:
+        raise MalleableError(
+            f"{value!r} cannot be written as source", hint="save the function with malleable.save"
+        ) from None
 
 
-def _spell_compound(value) -> str:
-    name = type(value).__name__
-    if type(value) is tuple:
-        return f"({', '.join(map(spell, value))}{',' * (len(value) == 1)})"
-    if type(value) is list:
-        return f"[{', '.join(map(spell, value))}]"
-    if type(value) is dict:
-        return "{" + ", ".join(f"{spell(k)}: {spell(x)}" for k, x in value.items()) + "}"
-    fields = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", None)
-    if fields and getattr(lax, name, None) is type(value):
-        told = ", ".join(f"{f}={spell(getattr(value, f))}" for f in fields)
-        return f"lax.{name}({told})"
-    dtype = getattr(value, "dtype", value)
-    if hasattr(dtype, "_impl"):
-        return spell_dtype(dtype)
-    raise MalleableError(
-        f"{value!r} cannot be written as source", hint="save the function with malleable.save"
-    )
-
-
-def spell_mesh(mesh) -> str:
-    """A mesh of the first devices there are."""
-    axes = [
-        (n, mesh.shape[n], k.name) for n, k in zip(mesh.axis_names, mesh.axis_types, strict=True)
-    ]
-    return spell_mesh_of(axes)
+def _spelled(found) -> str:
+    """A value as a file holds it, as an expression."""
+    if isinstance(found, list):
+        return f"({', '.join(map(_spelled, found))}{',' * (len(found) == 1)})"
+    if not isinstance(found, dict):
+        return repr(found)
+    kind, content = next(iter(found.items()))
+    if kind in ENUMS:
+        return f"{_HOMES.get(kind, f'lax.{kind}')}.{content}"
+    if kind in RECORDS:
+        return f"lax.{kind}({', '.join(f'{name}={_spelled(x)}' for name, x in content.items())})"
+    match kind:
+        case "float":
+            return f'float("{content}")'
+        case "primitive":
+            return spell_primitive(content)
+        case "dtype" if content in types.PLAIN:
+            return f"jnp.dtype({content!r})"
+        case "dtype":
+            return spell_dtype(types.parse_dtype(content))
+        case "set":
+            return f"frozenset([{', '.join(map(_spelled, content))}])"
+        case "list":
+            return f"[{', '.join(map(_spelled, content))}]"
+        case "dict":
+            return "{" + ", ".join(f"{_spelled(k)}: {_spelled(x)}" for k, x in content) + "}"
+        case "spec":
+            return f"jax.P({', '.join(map(_spelled, content))})"
+        case "sharding":
+            mesh, spec = content
+            return f"jax.NamedSharding({spell_mesh_of(mesh['mesh'])}, {_spelled(spec)})"
+        case "array":
+            return f"np.asarray({spell_constant(decode_array(found))})"
+    raise Unwritable(kind)
 
 
 def spell_mesh_of(axes) -> str:

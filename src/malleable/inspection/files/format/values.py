@@ -72,7 +72,7 @@ def encode(value) -> Any:
         case frozenset():
             return {"set": [encode(x) for x in sorted(value, key=str)]}
         case np.ndarray():
-            return encode_array(Constant(value, types.unparse(jax.typeof(value))))
+            return encode_array(Constant(value, types.unparse(value)))
     return _encode_compound(value)
 
 
