@@ -36,8 +36,13 @@ from malleable.rewriting.streaming.cost import (
     takes_longer,
 )
 from malleable.rewriting.streaming.emit.as_written import is_value
-from malleable.rewriting.streaming.emit.means import means_of_one
-from malleable.rewriting.streaming.emit.rebuild import checkpointed, emitted, in_chunks, is_ours
+from malleable.rewriting.streaming.emit.rebuild import (
+    checkpointed,
+    emitted,
+    in_chunks,
+    is_ours,
+    means_of_one,
+)
 from malleable.rewriting.streaming.minor import is_searched, unroll_minor
 from malleable.rewriting.streaming.push import ROUNDS, check_options, chosen
 from malleable.rewriting.streaming.region.frontier import (

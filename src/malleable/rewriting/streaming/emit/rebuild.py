@@ -18,9 +18,9 @@ from malleable.rewriting.axis.bodies import REMATS
 from malleable.rewriting.graph.graph import Graph, Node
 from malleable.rewriting.graph.slices import Ax, handed_back, restack, unstack, weakened
 from malleable.rewriting.streaming.emit.as_written import as_written
-from malleable.rewriting.streaming.emit.means import means_of_one
 from malleable.rewriting.streaming.region.region import Region, Window
 from malleable.rewriting.streaming.region.sinks import WINS
+from malleable.rewriting.streaming.schedule.masks import last_of
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.residuals import is_handed_on
 from malleable.rewriting.streaming.strategy import Strategy
@@ -342,3 +342,35 @@ def join(stacked, ax: Ax, window: Window, shape: Sequence[int], before: int):
     last = first + window.step * (window.count - 1) + 1
     stacked = lax.slice_in_dim(stacked, first, last, window.step)
     return restack(stacked, ax, shape)
+
+
+# ---------------------------------------------------------------- means of one step
+
+
+def means_of_one(plan: Plan, at: dict, rows: Callable, first: int | None = None) -> dict:
+    """{("near", mean): the mean of one step alone}, near which sums of squares round least.
+
+    For `wholes`. at: all values; rows(steps): what the region gets from its scan at these steps, in
+    the order of the stream; first: the step to take, if not the first one of what a mean is of. A
+    mean of the data is never further away from one of them than a root of n deviations.
+    """
+    if not plan.near:
+        return {}
+    at = lax.stop_gradient(at)
+    wholes, found = {v: at[v] for v in plan.wholes}, {}
+    back, most = plan.region.reverse, max((d for _, d in plan.delayed), default=0)
+    for v, key in plan.near.items():
+        window = plan.windows[v]
+        t = first if first is not None else last_of(window) if back else window.start
+        steps = range(t + most, t - 1, -1) if back else range(t - most, t + 1)
+        steps = [s for s in steps if 0 <= s < plan.n] if first is None else [t]
+        steps = steps or [min(max(t, 0), plan.n - 1)]
+        state, before = plan.init(wholes), None
+        for step, blocks in zip(steps, lax.stop_gradient(rows(steps)), strict=True):
+            there = blocks | plan.sources_at(at, step)
+            there |= {(u, d): (before or there)[plan.carry_of(u)] for u, d in plan.handed}
+            state, _ = plan.step(state, there, wholes, step, None)
+            before = there
+        env = plan.feed(dict(wholes), state, lambda w: jnp.float32(w.count))
+        found[key] = jnp.where(jnp.isfinite(env[v]), env[v], jnp.zeros_like(env[v]))
+    return found
