@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 
@@ -29,6 +30,32 @@ def bytes_of(x: Any) -> int:
         return 0
     sizes = (n if isinstance(n, int) else 1 for n in x.shape)
     return math.prod(sizes) * getattr(x.dtype, "itemsize", 4)
+
+
+def identity(name: str, dtype) -> Any:
+    """The number that changes nothing in a reduction, cumulative, of windows or by a scatter.
+
+    >>> identity("reduce_max", jnp.dtype("float32")), identity("cumprod", jnp.dtype("int32"))
+    (-inf, 1)
+    """
+    match name.removeprefix("cum").replace("-", "_").rpartition("_")[2]:
+        case "sum" | "add" | "or" | "xor":
+            return 0
+        case "prod" | "mul":
+            return 1
+        case "and":
+            return np.bitwise_not(np.zeros((), dtype))
+        case "max" | "logsumexp":
+            least = True
+        case "min":
+            least = False
+        case _:
+            raise ValueError(f"{name} has no identity that is known")
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -np.inf if least else np.inf
+    if jnp.issubdtype(dtype, bool):
+        return not least
+    return jnp.iinfo(dtype).min if least else jnp.iinfo(dtype).max
 
 
 def type_text(x: Any) -> str:

@@ -13,10 +13,11 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.errors import RuleError
 from malleable.programs.evaluate import evaluate
+from malleable.programs.types import identity
 from malleable.progress import working
 from malleable.rewriting.axis.axes import flow
 from malleable.rewriting.graph.graph import Graph
-from malleable.rewriting.graph.slices import Ax, Sunk, lowest
+from malleable.rewriting.graph.slices import Ax, Sunk
 from malleable.rewriting.rules.rules import Rule
 from malleable.rewriting.rules.traced import MISFITS, Sides, Traced
 from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static, extent, line
@@ -412,7 +413,7 @@ def _stock(name, *xs):
         at, x = xs
         how, dims = name.removeprefix("scatter-"), range(1, x.ndim)
         numbers = lax.ScatterDimensionNumbers(tuple(dims), (0,), (0,))
-        start = jnp.full((3, *x.shape[1:]), 0 if how == "add" else lowest(x.dtype, f"reduce_{how}"))
+        start = jnp.full((3, *x.shape[1:]), identity(name, x.dtype))
         return getattr(lax, f"scatter_{how}")(start.astype(x.dtype), at, x, numbers)
     if name in ("argmax", "argmin"):
         (x,) = xs

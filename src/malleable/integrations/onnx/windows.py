@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from malleable.integrations.onnx.arrays import combination
 from malleable.integrations.onnx.lowering import rule
+from malleable.programs.types import identity
 
 
 @rule("conv_general_dilated", once=True)
@@ -69,18 +70,18 @@ def summed(eqn, x, w, groups, padding):
 # ---------------------------------------------------------------- windows
 
 WINDOWS = {
-    "reduce_window_max": (lax.max, lambda t: -np.inf if t.kind == "f" else np.iinfo(t).min),
-    "reduce_window_min": (lax.min, lambda t: np.inf if t.kind == "f" else np.iinfo(t).max),
-    "reduce_window_sum": (lax.add, lambda t: 0),
+    "reduce_window_max": lax.max,
+    "reduce_window_min": lax.min,
+    "reduce_window_sum": lax.add,
 }
 
 
 @rule(*WINDOWS)
 def windows(eqn):
     """The reduction of each window."""
-    combine, empty = WINDOWS[eqn.primitive.name]
+    name = eqn.primitive.name
     p, dtype = eqn.params, eqn.outvars[0].aval.dtype
-    start = np.array(empty(dtype)).astype(dtype)
+    combine, start = WINDOWS[name], np.array(identity(name, dtype)).astype(dtype)
     edges = [(a, b, d - 1) for (a, b), d in zip(p["padding"], p["base_dilation"], strict=True)]
 
     def fun(x):

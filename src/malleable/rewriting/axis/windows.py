@@ -11,12 +11,12 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.programs.primitives import kind
+from malleable.programs.types import identity
 from malleable.rewriting.graph.slices import (
     Ax,
     Flow,
     Sunk,
     known,
-    lowest,
     rebind,
     shapes,
     sized,
@@ -152,7 +152,7 @@ def scattered(eqn, ins, origin):
 
     The operand is full of what changes nothing. None where the axis is no axis of the updates.
     """
-    d, start = eqn.params["dimension_numbers"], STARTS.get(eqn.primitive.name)
+    d, name = eqn.params["dimension_numbers"], eqn.primitive.name
     updates = shapes(eqn.invars)[2]
     rows = [i for i in range(len(updates)) if i not in set(map(int, d.update_window_dims))]
     if ins[2]:
@@ -163,22 +163,15 @@ def scattered(eqn, ins, origin):
         ax = ins[1]
     if ax.dim >= len(rows) or ax.dim in set(map(int, d.scatter_indices_batching_dims)):
         return None
-    if start is None:
+    if not name.endswith(("-add", "-max", "-min")):
         return "which of the updates is the last depends on the order of the axis"
     found, dtype = full_of(origin(0)), eqn.outvars[0].aval.dtype
-    if found is None or found != start(dtype):
+    if found is None or found != identity(name, dtype):
         return "it is written into an array that holds something already"
-    if eqn.primitive.name != "scatter-add" and jnp.issubdtype(dtype, jnp.inexact):
+    if name != "scatter-add" and jnp.issubdtype(dtype, jnp.inexact):
         return "which of equal elements has the derivative, only all of them tell"
     axes = (ax, ax._replace(dim=rows[ax.dim]))
     return Sunk((None, *axes), axes)
-
-
-STARTS = {
-    "scatter-add": lambda dtype: 0,
-    "scatter-max": lambda dtype: lowest(dtype, "reduce_max"),
-    "scatter-min": lambda dtype: lowest(dtype, "reduce_min"),
-}
 
 
 def full_of(found: Any):

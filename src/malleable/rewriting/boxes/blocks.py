@@ -8,6 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.programs.types import identity
 from malleable.rewriting.boxes.dependence import WINDOWS, Entry, Known, Place, needs, rel
 from malleable.rewriting.boxes.spans import Box, Span, sizes_of, whole_span
 from malleable.rewriting.graph.slices import shapes
@@ -89,28 +90,12 @@ def compute(
 
 
 def identity_of(name: str, dtype) -> Any:
-    """The number that changes nothing in a reduction, a cumulative one, or one of windows.
+    """The identity of a reduction, a cumulative one, or one of windows, as an array.
 
     >>> float(identity_of("reduce_max", jnp.float32)), int(identity_of("cumprod", jnp.int32))
     (-inf, 1)
     """
-    match name.removeprefix("cum").rpartition("_")[2]:
-        case "sum":
-            return jnp.asarray(0, dtype)
-        case "prod":
-            return jnp.asarray(1, dtype)
-        case "max" | "or" | "logsumexp":
-            least = True
-        case "min" | "and":
-            least = False
-        case _:
-            raise ValueError(f"{name} has no identity that is known")
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.asarray(-jnp.inf if least else jnp.inf, dtype)
-    if jnp.issubdtype(dtype, bool):
-        return jnp.asarray(not least)
-    limits = jnp.iinfo(dtype)
-    return jnp.asarray(limits.min if least else limits.max, dtype)
+    return jnp.asarray(identity(name, dtype), dtype)
 
 
 def _is_a_row_by_a_table(p, sizes: Sequence[int], boxes: Sequence[Box]) -> bool:

@@ -207,13 +207,3 @@ def weakened(x, aval):
     if not hasattr(aval, "weak_type") or jax.typeof(x).weak_type == aval.weak_type:
         return x
     return compat.convert(x, aval.dtype, aval.weak_type)
-
-
-def lowest(dtype, name):
-    """What every value is at least (reduce_max), or at most (reduce_min)."""
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return -jnp.inf if name == "reduce_max" else jnp.inf
-    if dtype == jnp.bool_:
-        return name == "reduce_min"
-    info = jnp.iinfo(dtype)
-    return info.min if name == "reduce_max" else info.max

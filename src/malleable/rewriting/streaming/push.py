@@ -58,8 +58,7 @@ from malleable.rewriting.streaming.region.frontier import finish, pull_sources, 
 from malleable.rewriting.streaming.region.grow import grow
 from malleable.rewriting.streaming.region.region import Region, Stream, Window
 from malleable.rewriting.streaming.region.reversal import unreverse
-from malleable.rewriting.streaming.region.runners import RUNNERS
-from malleable.rewriting.streaming.region.sinks import SINKS, Sink
+from malleable.rewriting.streaming.region.sinks import RUNNERS, SINKS, Sink
 from malleable.rewriting.streaming.schedule.late import late_sums, sum_late
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.residuals import is_better_again, is_heavy

@@ -9,8 +9,7 @@ from jax import numpy as jnp
 from malleable import RuleError, compat, optimize, push_up_reductions
 from malleable.rewriting.axis.axes import flow
 from malleable.rewriting.graph.slices import Ax, Running, Sunk, restack, unstack
-from malleable.rewriting.streaming.region.runners import RUNNERS
-from malleable.rewriting.streaming.region.sinks import SINKS, Spec, sink
+from malleable.rewriting.streaming.region.sinks import RUNNERS, SINKS, Spec, sink
 from tests.rewriting.axis.test_axes import axes, equation, numbers
 
 BY_NAME = {s.name: s for s in SINKS} | {r.name: r for r in RUNNERS}

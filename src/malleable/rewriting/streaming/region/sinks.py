@@ -1,4 +1,4 @@
-"""Reductions that take their array block by block: what a sink is, those that come along, yours.
+"""Reductions that take their array block by block, and cumulative operations, which keep its axis.
 
 A block is (k, *slice): k consecutive slices of the streamed axis, in ascending order.
 """
@@ -17,9 +17,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from malleable import compat
 from malleable.errors import RuleError
-from malleable.programs.types import short_type
-from malleable.rewriting.axis.windows import STARTS
-from malleable.rewriting.graph.slices import in_memory, is_best, lowest, restack
+from malleable.programs.types import identity, short_type
+from malleable.rewriting.graph.slices import in_memory, is_best, restack
 from malleable.rewriting.rules.wildcards import line
 
 WINS = "malleable: which side won"  # kept for a gradient, where all else is worked out again
@@ -170,11 +169,11 @@ def plain(aval):
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
-def folded(name, start, join, reduce, level=exact):
+def folded(name, join, reduce, level=exact):
     """A sink whose accumulator is its result so far: acc = join(acc, reduce(block, dims))."""
 
     def init(spec, aval):
-        return full(start(aval.dtype), left(spec, aval), wide(aval.dtype), aval)
+        return full(identity(name, aval.dtype), left(spec, aval), wide(aval.dtype), aval)
 
     def step(spec, acc, start, block):
         part = reduce(block.astype(acc.dtype), spec.how)
@@ -184,15 +183,11 @@ def folded(name, start, join, reduce, level=exact):
     return Sink(name, init, step, answer, merge, level)
 
 
-def all_ones(dtype):
-    return True if dtype == jnp.bool_ else ~jnp.zeros((), dtype)
-
-
 FOLDS = (
-    folded("reduce_prod", lambda _: 1, lax.mul, lax.reduce_prod, rounds),
-    folded("reduce_and", all_ones, lax.bitwise_and, lax.reduce_and),
-    folded("reduce_or", lambda _: 0, lax.bitwise_or, lax.reduce_or),
-    folded("reduce_xor", lambda _: 0, lax.bitwise_xor, lax.reduce_xor),
+    folded("reduce_prod", lax.mul, lax.reduce_prod, rounds),
+    folded("reduce_and", lax.bitwise_and, lax.reduce_and),
+    folded("reduce_or", lax.bitwise_or, lax.reduce_or),
+    folded("reduce_xor", lax.bitwise_xor, lax.reduce_xor),
 )
 
 
@@ -229,7 +224,7 @@ def extrema(name):
 
     def init(spec, aval):
         shape = left(spec, aval)
-        best = full(lowest(aval.dtype, name), shape, aval.dtype, aval)
+        best = full(identity(name, aval.dtype), shape, aval.dtype, aval)
         if not jnp.issubdtype(aval.dtype, jnp.floating):
             return (best,)
         dtype = wide(aval.dtype)
@@ -280,7 +275,7 @@ def argument_of_extreme(name):
         return (0,) if spec.how[0] is None else (0, spec.how[0])
 
     def worst(dtype):
-        return lowest(dtype, f"reduce_{name.removeprefix('arg')}")
+        return identity(name.removeprefix("arg"), dtype)
 
     def init(spec, aval):
         shape = left(spec._replace(how=dims(spec)), aval)
@@ -345,7 +340,7 @@ def scattered(name, put, join, level=exact):
 
     def init(spec, *avals):
         (out,) = spec.outs
-        return full(STARTS[name](out.dtype), out.shape, wide(out.dtype), *avals)
+        return full(identity(name, out.dtype), out.shape, wide(out.dtype), *avals)
 
     def step(spec, acc, start, *blocks):
         indices, updates = map(back, blocks, spec.how)
@@ -475,3 +470,51 @@ def _answers(new, due) -> bool:
 def rounds_any(spec) -> str:
     """The level of a sink that may round: of one of the user's."""
     return "reassoc" if any(jnp.issubdtype(a.dtype, jnp.inexact) for a in spec.outs) else "exact"
+
+
+# ---------------------------------------------------------------- cumulative operations
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A cumulative operation over a stream: init and level as those of a Sink.
+
+    step(spec, acc, start, block) -> (acc, block of the result). It runs from the start of the axis,
+    or from its end if spec.how: `fits(spec)` says whether the stream does so too.
+    """
+
+    name: str
+    init: Callable
+    step: Callable
+    level: Callable
+
+    def fits(self, spec) -> bool:
+        return bool(spec.how) == bool(spec.reverse)
+
+
+def running(name, join, cumulate, level=exact):
+    """The cumulative operation of a block, joined with what came before."""
+
+    def init(spec, aval):
+        shape, dtype = aval.shape[1:], wide(aval.dtype)
+        first = full(identity(name, aval.dtype), shape, dtype, aval)
+        kept = name == "cumsum" and is_long(spec, dtype)
+        return (first, jnp.zeros_like(first)) if kept else (first,)
+
+    def step(spec, acc, start, block):
+        here = cumulate(block.astype(acc[0].dtype), reverse=spec.how)
+        last = here[0] if spec.how else here[-1]
+        before = acc[0] if len(acc) == 1 else acc[0] + acc[1]
+        after = plus(acc, last) if name == "cumsum" else (join(before, last),)
+        return after, answer(spec, join(before, here))[0]
+
+    return Runner(name, init, step, level)
+
+
+RUNNERS: tuple[Runner, ...] = (
+    running("cumsum", jnp.add, lax.cumsum, rounds),
+    running("cumprod", jnp.multiply, lax.cumprod, rounds),
+    running("cummax", jnp.maximum, lax.cummax),
+    running("cummin", jnp.minimum, lax.cummin),
+    running("cumlogsumexp", jnp.logaddexp, lax.cumlogsumexp, rounds),
+)
