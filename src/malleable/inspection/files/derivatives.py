@@ -31,17 +31,22 @@ class TooMuch(Exception):
 def custom_jvp(reader, eqn: compat.Eqn) -> dict[str, Any]:
     """{body, jvp}: jvp(*args, *tangents of those that have one) -> outs, tangents likewise."""
     view: Any = compat.view(eqn)
+    return _once(reader, eqn, view.body, {"jvp": _forward_rule(reader, eqn, view.jvp)})
+
+
+def _forward_rule(reader, eqn: compat.Eqn, jvp: Callable) -> Callable[[str], Ref]:
+    """jvp(args, tangents) -> (outs, tangents) as a body, without tangents that have no value."""
+    avals = [v.aval for v in eqn.invars]
 
     def rule(name):
-        def jvp(*flat):
-            args, rest = flat[: len(eqn.invars)], iter(flat[len(eqn.invars) :])
-            outs, douts = view.jvp(args, filled(rest, eqn.invars))
+        def run(*flat):
+            args, rest = flat[: len(avals)], iter(flat[len(avals) :])
+            outs, douts = jvp(args, filled(rest, eqn.invars))
             return [*outs, *moving(douts, eqn.outvars)]
 
-        avals = [v.aval for v in eqn.invars]
-        return _staged(reader, eqn, jvp, [*avals, *tangents(eqn.invars)], name)
+        return _staged(reader, eqn, run, [*avals, *tangents(eqn.invars)], name)
 
-    return _once(reader, eqn, view.body, {"jvp": rule})
+    return rule
 
 
 def custom_vjp(reader, eqn: compat.Eqn) -> dict[str, Any]:
@@ -88,22 +93,12 @@ def _apart(fun: Callable, n: int) -> Callable:
 
 def expanded(reader, eqn: compat.Eqn, name: str) -> tuple[str, dict[str, Any]]:
     """A function that hides its body: a call, or one with a custom derivative if it has any."""
-    prim = eqn.params["_prim"]
-    avals = [v.aval for v in eqn.invars]
-    body = compat.expanded(eqn)
+    body, key = compat.expanded(eqn), (name, str(eqn.params["_prim"].params))
     if not tangents(eqn.outvars) or not tangents(eqn.invars):
         return "jit", {"body": reader.body(body, name.lower()), "name": name.lower()}
-
-    def rule(spot):
-        def jvp(*flat):
-            args, rest = flat[: len(avals)], iter(flat[len(avals) :])
-            along = lambda *xs: compat.bind(eqn, xs)  # noqa: E731
-            outs, douts = jax.jvp(along, args, tuple(filled(rest, eqn.invars)))
-            return [*outs, *moving(douts, eqn.outvars)]
-
-        return _staged(reader, eqn, jvp, [*avals, *tangents(eqn.invars)], spot)
-
-    return "custom_jvp", _once(reader, eqn, body, {"jvp": rule}, (name, str(prim.params)))
+    along = lambda *xs: compat.bind(eqn, xs)  # noqa: E731
+    rule = _forward_rule(reader, eqn, lambda args, dots: jax.jvp(along, args, tuple(dots)))
+    return "custom_jvp", _once(reader, eqn, body, {"jvp": rule}, key)
 
 
 # ---------------------------------------------------------------- tangents
