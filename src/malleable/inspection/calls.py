@@ -3,6 +3,7 @@
 import functools
 import gc
 import inspect
+import itertools
 import pathlib
 import re
 import sys
@@ -20,6 +21,7 @@ from malleable.compat import Place
 from malleable.core.stage import stage
 from malleable.errors import MalleableError
 from malleable.inspection import places
+from malleable.inspection.show.arguments import of_arrays
 from malleable.inspection.show.rows.outline import Body, outline
 from malleable.notes import Told
 from malleable.python_source.changes import unchanged
@@ -63,17 +65,10 @@ class Called(Told):
         if self.call is None:
             raise MalleableError(what, where=places.spell(self.at), hint=_TRY)
         fun, *given = self.call
-        leaves, tree = jax.tree.flatten(given)
+        leaves = jax.tree.leaves(given)
         traced = [isinstance(x, jax.ShapeDtypeStruct | jax.Array) for x in leaves]
-
-        def of_arrays(*arrays):
-            rest = iter(arrays)
-            whole = [next(rest) if t else x for x, t in zip(leaves, traced, strict=True)]
-            args, kwargs = jax.tree.unflatten(tree, whole)
-            return fun(*args, **kwargs)
-
         try:
-            return stage(of_arrays)(*(x for x, t in zip(leaves, traced, strict=True) if t)).jaxpr
+            return stage(of_arrays(fun, given, traced))(*itertools.compress(leaves, traced)).jaxpr
         except Exception as error:
             raise MalleableError(what, where=places.spell(self.at), hint=_TRY) from error
 

@@ -13,6 +13,7 @@ from malleable import compat
 from malleable.core import stage
 from malleable.errors import MalleableError
 from malleable.inspection.files.format import trees, types
+from malleable.inspection.show.arguments import positional_names
 
 _KINDS = {kind.name: kind for kind in inspect._ParameterKind}
 
@@ -59,14 +60,7 @@ def arrange(
     except TypeError as err:
         hint = f"its parameters are {signature}"
         raise MalleableError(f"{name} cannot be called like that: {err}", hint=hint) from None
-    positional: list[str] = []
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            rest = len(bound.arguments.get(parameter.name, ()))
-            positional += [f"{parameter.name}[{i}]" for i in range(rest)]
-        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            positional.append(parameter.name)
-    tree = (bound.args, bound.kwargs)
+    tree, positional = (bound.args, bound.kwargs), positional_names(bound)
     found = jax.tree_util.tree_flatten_with_path(tree)[0]
     every = [_spell_path(path, positional) for path, _ in found]
     roots = [_spell_path(path[:2], positional) for path, _ in found]
@@ -78,25 +72,6 @@ def arrange(
     arrays = [(p, x) for p, (_, x), t in zip(every, found, traced, strict=True) if t]
     leaves, paths = [x for _, x in arrays], [p for p, _ in arrays]
     return Given(tree, leaves, paths, every, traced, list(fixed))
-
-
-def of_arrays(fun: Callable, given: Given) -> Callable:
-    """`fun` as a function of the arrays among its arguments."""
-
-    def call(*leaves):
-        args, kwargs = with_leaves(given, leaves)
-        return fun(*args, **kwargs)
-
-    return call
-
-
-def with_leaves(given: Given, leaves: Sequence) -> tuple[tuple, dict]:
-    """The arguments with other arrays among them."""
-    flat, tree = jax.tree.flatten(given.tree)
-    rest = iter(leaves)
-    return jax.tree.unflatten(
-        tree, [next(rest) if t else x for t, x in zip(given.traced, flat, strict=True)]
-    )
 
 
 def is_traced(x) -> bool:

@@ -20,6 +20,7 @@ from malleable.inspection.files import building, calls, derivatives, names, port
 from malleable.inspection.files.format import container, places, spelling, trees, types
 from malleable.inspection.files.format.program import Program
 from malleable.inspection.files.reading import Reader
+from malleable.inspection.show.arguments import with_arrays
 from malleable.inspection.show.rows import outline
 from malleable.inspection.show.rows.renamed import rows_of
 from malleable.programs.equations import every
@@ -127,7 +128,7 @@ def _stage(fun, args, kwargs, name, passes, polymorphic, constraints) -> _Made:
     if polymorphic is not None:
         specs = portable.specs_of(polymorphic, given.tree, given.traced)
         avals = portable.symbolic(given.leaves, specs, given.paths, constraints)
-        a, k = calls.with_leaves(given, avals)
+        a, k = with_arrays(given.tree, given.traced, avals)
     try:
         with compat.apart():
             staged = stage(fun)(*jax.tree.map(lambda x: x, a), **jax.tree.map(lambda x: x, k))

@@ -1,7 +1,8 @@
-"""What a user calls the arrays that go into a program: `params['blocks'][0]['kernel']`."""
+"""The arrays among the arguments of a call: their names, `params['w']`, and a function of them."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 
@@ -14,24 +15,11 @@ def argument_names(fun: Callable, args: tuple, kwargs: dict) -> list[str]:
     >>> argument_names(lambda params, x: x, ({"w": 1.0}, 2.0), {})
     ["params['w']", 'x']
     """
-    names = [f"argument {i}" for i in range(len(args))]
     try:
-        signature = inspect.signature(fun)
-        bound = signature.bind(*args, **kwargs)
+        names = positional_names(inspect.signature(fun).bind(*args, **kwargs))
     except (TypeError, ValueError):  # a builtin, or a call that fun will refuse
-        bound = None
-    if bound is not None:
-        i = 0
-        for name, value in bound.arguments.items():
-            kind = signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                for k in range(len(value)):
-                    names[i] = f"{name}[{k}]"
-                    i += 1
-            elif i < len(args) and kind is not inspect.Parameter.VAR_KEYWORD:
-                names[i] = name
-                i += 1
-    trees = (*zip(names, args, strict=True), *sorted(kwargs.items()))
+        names = [f"argument {i}" for i in range(len(args))]
+    trees = (*zip(names, args, strict=False), *sorted(kwargs.items()))
     full = [
         part + jax.tree_util.keystr(path)
         for part, tree in trees
@@ -39,3 +27,36 @@ def argument_names(fun: Callable, args: tuple, kwargs: dict) -> list[str]:
     ]
     traced = staged_arguments(fun, args, kwargs)[2]
     return [name for name, is_traced in zip(full, traced, strict=True) if is_traced]
+
+
+def positional_names(bound: inspect.BoundArguments) -> list[str]:
+    """The names of arguments by position, those that *args gathers among them.
+
+    >>> positional_names(inspect.signature(lambda x, *rest, n: x).bind(1, 2, 3, n=4))
+    ['x', 'rest[0]', 'rest[1]']
+    """
+    names: list[str] = []
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{name}[{i}]" for i in range(len(bound.arguments.get(name, ())))]
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(name)
+    return names
+
+
+def of_arrays(fun: Callable, given: Any, traced: Sequence[bool]) -> Callable:
+    """`fun` as a function of those leaves of what it is given, (args, kwargs), that are traced."""
+
+    def call(*arrays):
+        args, kwargs = with_arrays(given, traced, arrays)
+        return fun(*args, **kwargs)
+
+    return call
+
+
+def with_arrays(given: Any, traced: Sequence[bool], arrays: Iterable) -> Any:
+    """A pytree with arrays in the place of the leaves that are traced."""
+    (leaves, tree), rest = jax.tree.flatten(given), iter(arrays)
+    return jax.tree.unflatten(
+        tree, [next(rest) if t else x for t, x in zip(traced, leaves, strict=True)]
+    )

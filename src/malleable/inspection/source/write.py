@@ -19,6 +19,7 @@ from malleable.inspection.files import calls, names
 from malleable.inspection.files.format import places, types
 from malleable.inspection.files.format.program import Body, Equation, Number, Program, Ref
 from malleable.inspection.files.save import Slot, take_apart
+from malleable.inspection.show.arguments import of_arrays
 from malleable.inspection.source import structures, trees, values
 from malleable.inspection.source.calls import converted, expression
 from malleable.inspection.source.layout import (
@@ -105,7 +106,7 @@ def _results_of(text: str, called: str, given: calls.Given) -> list[str]:
     module: dict[str, Any] = {}
     with compat.apart():
         exec(compile(text, f"<source of {called}>", "exec"), module)
-        staged = stage(calls.of_arrays(module[called], given))(*given.leaves)
+        staged = stage(of_arrays(module[called], given.tree, given.traced))(*given.leaves)
     return [types.unparse(a) for a in staged.jaxpr.out_avals]
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import jax
 from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import creation, sources, tried
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure, topic
 from malleable.inspection.advice.evidence.differences import children, differences
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import (
@@ -21,29 +21,24 @@ from malleable.inspection.advice.evidence.wording import (
     of_type,
     shape_of,
 )
-from malleable.inspection.advice.hint import Advice, Way
+from malleable.inspection.advice.hint import Way
 
 MOST = 4  # arguments, of which all ways to map some of them are tried
 
 
-def axes(trouble: Trouble) -> Iterator[Advice]:
+def _mapping(met: re.Match, trouble: Trouble, last: Step) -> Said:
     """vmap is told to map over axes that are not there."""
-    step, text = trouble.within(*frames.VMAP, *frames.VMAP_MAKER), trouble.text
-    last = trouble.last
-    if step is None or (last is not None and trouble.caller(step) is not last):
-        return  # what the mapped function does is another matter
+    step, text = sure(trouble.within(*frames.VMAP, *frames.VMAP_MAKER)), trouble.text
+    sure(trouble.caller(step) is last)  # what the mapped function does is another matter
     fun = step.held.fun
     if step.name in frames.VMAP_MAKER:
-        yield from _bad_axes(step, trouble)
-        return
+        return _bad_axes(step, trouble, last)
     spec, args = step.held.in_axes, step.held.args or ()
     options = step.held.among("in_axes", "out_axes")
     made = creation.find("vmap", fun, trouble, **options)
-    call = trouble.caller(step)
     name, names = sources.name_of(fun), _names(fun, args)
-    edit = creation.keyword(made, "in_axes") or (call.place if call else None)
-    apart = call and (not edit or edit.line != call.place.line)
-    called = f"\n  it is called at {here(call.place)}" if call and apart else ""
+    edit = creation.keyword(made, "in_axes") or last.place
+    called = f"\n  it is called at {here(last.place)}" if edit.line != last.place.line else ""
     advice: tuple[str, str] | None = None
     if "len(in_axes)" in text:
         advice = _arity(spec, args, names, name)
@@ -60,21 +55,24 @@ def axes(trouble: Trouble) -> Iterator[Advice]:
     elif "at least one non-None value" in text:
         shown = {n: of_type(a) for n, a in zip(names, args, strict=False)}
         what = f"in_axes={spec!r} maps no argument of {name}, so there is nothing to map over"
-        axes = ", ".join("0" if (shape_of(a) or ()) else "None" for a in args)
-        entry = axes if len(args) == 1 else f"({axes})"
+        entries = ", ".join("0" if (shape_of(a) or ()) else "None" for a in args)
+        entry = entries if len(args) == 1 else f"({entries})"
         given = ", ".join(f"{n}: {t}" for n, t in shown.items())
         advice = f"{what} ({given})", f"write in_axes={entry}, or say how often: axis_size=N"
-    if advice is not None and (source := creation.assigned(made, _option(advice[0]))):
-        called += f"\n  its {_option(advice[0])} are used at {here(edit)}"
+    what, way = sure(advice)
+    if source := creation.assigned(made, _option(what)):
+        called += f"\n  its {_option(what)} are used at {here(edit)}"
         edit = source
-    if advice is not None:
-        # JAX lists a None against an array among the mismatches, which is legal
-        rest = "\nwhat does not fit is told below; JAX's own list is in error.jax_message"
-        known, several = text.partition("Mismatch details")[0], re.search(r"\(\d+ found\)", text)
-        instead = known.rstrip() + rest if several and several[0] != "(1 found)" else ""
-        inputs = re.search("inconsistent sizes|its rank should be at least", text)
-        ways = _otherwise(step, fun, args, made) if inputs else ()
-        yield Advice(advice[0] + called, here(edit), ways or advice[1], 3, instead)
+    # JAX lists a None against an array among the mismatches, which is legal
+    rest = "\nwhat does not fit is told below; JAX's own list is in error.jax_message"
+    known, several = text.partition("Mismatch details")[0], re.search(r"\(\d+ found\)", text)
+    instead = known.rstrip() + rest if several and several[0] != "(1 found)" else ""
+    inputs = re.search("inconsistent sizes|its rank should be at least", text)
+    ways = _otherwise(step, fun, args, made) if inputs else ()
+    return Said(what + called, ways or way, edit, instead=instead)
+
+
+axes = topic(Diagnosis("", _mapping))
 
 
 def _otherwise(step: Step, fun: Any, args: tuple, made: Place | None) -> tuple[Way, ...]:
@@ -105,16 +103,14 @@ def _option(what: str) -> str:
     return "out_axes" if "out_axes" in what else "in_axes"
 
 
-def _bad_axes(step: Step, trouble: Trouble) -> Iterator[Advice]:
+def _bad_axes(step: Step, trouble: Trouble, caller: Step) -> Said:
     """jax.vmap itself refuses in_axes: a list, a float, a string."""
     spec = step.held.in_axes
-    caller = trouble.caller(step)
-    if caller is None or "in_axes" not in trouble.text:
-        return
+    sure("in_axes" in trouble.text)
     what = f"in_axes={spec!r} is {kind(spec)}; it has to be a number, None, or a tuple of such"
     as_tuple = tuple(spec) if isinstance(spec, list) else 0
     place = creation.keyword(caller.place, "in_axes")
-    yield Advice(what, here(place), f"write in_axes={as_tuple!r}", 3)
+    return Said(what, f"write in_axes={as_tuple!r}", place)
 
 
 def _names(fun: Any, args: tuple) -> list[str]:

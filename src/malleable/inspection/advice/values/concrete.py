@@ -11,10 +11,11 @@ from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, flow, sources, tried, wording
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure, topic
 from malleable.inspection.advice.evidence.sources import MISSING
-from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
+from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.evidence.wording import listed
-from malleable.inspection.advice.hint import Advice, Way
+from malleable.inspection.advice.hint import Way
 from malleable.inspection.advice.values import needs
 from malleable.inspection.advice.values.leaks import outlived
 from malleable.inspection.advice.values.needs import Need
@@ -36,21 +37,13 @@ _TELLTALE = {
 }
 
 
-def concrete(trouble: Trouble) -> Iterator[Advice]:
+def _asked(met: re.Match, trouble: Trouble, step: Step) -> Said:
     """A traced value where Python, NumPy or a shape needs a known one."""
-    pattern, step = _TELLTALE.get(trouble.kind), trouble.last
-    if pattern is None or step is None:
-        return
-    weight = 3.0 if re.search(pattern, trouble.text) else 1.5
-    if weight < 3 and not re.search(r"not \w*Tracer|got \w*Tracer|Traced<", trouble.text):
-        return
-    told = told_arguments(trouble)
-    if outlived(trouble):
-        return  # the value has leaked out of its trace
-    node = sources.expression(step.place)
-    need = needs.need(node, step, trouble) if node is not None else None
-    if need is None:
-        return
+    pattern, told = _TELLTALE.get(trouble.kind), told_arguments(trouble)
+    sure(pattern is not None and not outlived(trouble))  # else it has leaked out of its trace
+    weight = 3.0 if re.search(pattern or "", trouble.text) else 1.5
+    sure(weight == 3 or re.search(r"not \w*Tracer|got \w*Tracer|Traced<", trouble.text))
+    need = needs.need(sure(sources.expression(step.place)), step, trouble)
     asked = need.of or (need.at,)
     atoms = every = [atom for part in asked for atom in flow.traced(part, step)]
     if told is not None and len(atoms) > 1:
@@ -60,8 +53,7 @@ def concrete(trouble: Trouble) -> Iterator[Advice]:
     names = list(dict.fromkeys(map(sources.text, atoms)))
     origins = _origins(atoms or asked, step, trouble)
     many = len(names) > 1
-    if not any(flow.has_tracer(sources.value(atom, step)) for atom in atoms) and told is None:
-        return
+    sure(told or any(flow.has_tracer(sources.value(atom, step)) for atom in atoms))
     state = "are traced: their values are" if many else "is traced: its value is"
     what = f"{need.what} {listed(names) if names else 'this'}, which {state} not known yet"
     what += _depends(origins, trouble)
@@ -70,7 +62,7 @@ def concrete(trouble: Trouble) -> Iterator[Advice]:
     if len(every) > len(atoms) and any(way.tried() is False for way in static if way.tried):
         static = [*_static(need, _origins(every, step, trouble), trouble)]
     hints = [*_reduced(need, trouble), *(tried.way(way, step) for way in need.ways)]
-    yield Advice(what, here(place), (*hints, *static), weight)
+    return Said(what, (*hints, *static), place, weight)
 
 
 def _reduced(need: Need, trouble: Trouble) -> Iterator[Way]:
@@ -84,15 +76,9 @@ def _reduced(need: Need, trouble: Trouble) -> Iterator[Way]:
         yield Way(f"{way}jnp.any({shown}), or choose element by element")
 
 
-def truths(trouble: Trouble) -> Iterator[Advice]:
+def _truth(met: re.Match, trouble: Trouble, step: Step) -> tuple[str, tuple[Way, ...]]:
     """Python asks a known array of many elements whether it is true."""
-    step = trouble.last
-    if step is None or "truth value of an array" not in trouble.text:
-        return
-    node = sources.expression(step.place)
-    if node is None:
-        return
-    asked = needs.truth(node)
+    asked = needs.truth(sure(sources.expression(step.place)))
     names = [sources.text(atom) for atom in sources.atoms(asked.at)]
     shapes = [wording.shape_of(sources.value(atom, step)) for atom in sources.atoms(asked.at)]
     pairs = zip(names, shapes, strict=True)
@@ -103,7 +89,10 @@ def truths(trouble: Trouble) -> Iterator[Advice]:
     joined = isinstance(asked.at, ast.BoolOp | ast.UnaryOp)
     if not joined and getattr(asked.at, "ops", [0])[1:] == []:
         ways.insert(0, Way(f"say which is meant: jnp.all({at}) or jnp.any({at})"))
-    yield Advice(what, here(step.place), tuple(ways), 3)
+    return what, tuple(ways)
+
+
+concrete, truths = topic(Diagnosis("", _asked)), topic(Diagnosis("truth value of an array", _truth))
 
 
 def _is_told(atom: ast.AST, told: list[str], step: Step, trouble: Trouble) -> bool:

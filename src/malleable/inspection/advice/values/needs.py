@@ -13,6 +13,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable.inspection.advice.evidence import sources
+from malleable.inspection.advice.evidence.diagnosis import Unsure, sure
 from malleable.inspection.advice.evidence.sources import MISSING, text
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
@@ -245,8 +246,8 @@ _TAKEN = {"asarray", "array", "asanyarray", "ascontiguousarray", "copy", "float3
 _REDUCTIONS = {"sum", "mean", "max", "min", "prod", "std", "var", "any", "all"}
 
 
-def need(node: ast.AST, step: Step, trouble: Trouble) -> Need | None:
-    """What is asked at a failing expression; None if it cannot be told."""
+def need(node: ast.AST, step: Step, trouble: Trouble) -> Need:
+    """What is asked at a failing expression; Unsure if it cannot be told."""
     kind, words = trouble.kind, trouble.text
     if kind == "TracerBoolConversionError":
         return truth(node)
@@ -269,12 +270,11 @@ def need(node: ast.AST, step: Step, trouble: Trouble) -> Need | None:
 
 def _formatted(node: ast.AST, words: str) -> Need | None:
     """`f"{x:.3f}"` and `"%f" % x`."""
-    string = False
     match node:
         case ast.BinOp(op=ast.Mod(), left=ast.Constant() | ast.JoinedStr()):
-            string = True
-    if not string and "format string" not in words:
-        return None
+            pass
+        case _ if "format string" not in words:
+            return None
     strings = [n for n in (node, *sources.parents(node)) if isinstance(n, ast.JoinedStr)]
     node = strings[-1] if strings else node  # the format after the colon is one, too
     way = "print it with jax.debug.print('{x:.3f}', x=...), or return it and print it outside"
@@ -333,10 +333,8 @@ def _some(items: Any) -> list:
     )
 
 
-def _number(node: ast.AST, step: Step, words: str) -> Need | None:
-    call = sources.around(node, ast.Call)
-    if call is None:
-        return None
+def _number(node: ast.AST, step: Step, words: str) -> Need:
+    call = sure(sources.around(node, ast.Call))
     name, given, args = text(call.func), ", ".join(map(text, call.args)), _args(call)
     last = name.rpartition(".")[2]
     function = sources.value(call.func, step)
@@ -468,10 +466,8 @@ def _store(node: ast.Subscript) -> Need:
     )
 
 
-def _mask(node: ast.AST) -> Need | None:
-    item = sources.around(node, ast.Subscript)
-    if item is None:
-        return None
+def _mask(node: ast.AST) -> Need:
+    item = sure(sources.around(node, ast.Subscript))
     array, mask = text(item.value), text(item.slice)
     ways = [*_reduced(item, mask)]
     if not ways or "sum(" in getattr(ways[0], "new", ""):
@@ -500,10 +496,8 @@ def _reduced(item: ast.Subscript, mask: str) -> Iterator[str | Rewrite]:
     yield Rewrite(f"write {(new := f'jnp.{reducer}({array}, where={mask}{options})')}", call, new)
 
 
-def _slice(node: ast.AST) -> Need | None:
-    item = sources.around(node, ast.Subscript)
-    if item is None:
-        return None
+def _slice(node: ast.AST) -> Need:
+    item = sure(sources.around(node, ast.Subscript))
     array = text(item.value)
     axis, first = next(_slices(item.slice), (None, None))
     ways: list[str | Rewrite] = []
@@ -538,7 +532,7 @@ def _elements(node: ast.AST) -> Need:
     return Need(at, "going through elements needs an axis, and there is none in the number", (way,))
 
 
-def _key(node: ast.AST) -> Need | None:
+def _key(node: ast.AST) -> Need:
     for inner in (node, *sources.parents(node)):
         match inner:
             case (
@@ -557,4 +551,4 @@ def _key(node: ast.AST) -> Need | None:
                 what = "sets and dictionaries compare their keys and need the value of"
                 way = "use arrays: jnp.unique(x, size=N), an index into jnp.array, or lax.switch"
                 return Need(inner, what, (way,), True)
-    return None
+    raise Unsure

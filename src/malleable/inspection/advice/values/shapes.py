@@ -4,11 +4,10 @@ import ast
 import contextlib
 import math
 import re
-from collections.abc import Iterator
 
 from malleable.compat import frames
 from malleable.inspection.advice.evidence import sources, tried
-from malleable.inspection.advice.evidence.diagnosis import Unsure, sure
+from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, Unsure, sure, topic
 from malleable.inspection.advice.evidence.fitting import closed, fitted
 from malleable.inspection.advice.evidence.mapped import is_pmap
 from malleable.inspection.advice.evidence.operands import Operand, operands
@@ -16,7 +15,6 @@ from malleable.inspection.advice.evidence.sources import text
 from malleable.inspection.advice.evidence.tried import Rewrite
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.evidence.wording import listed
-from malleable.inspection.advice.hint import Advice
 
 _INSTEAD = {
     "inv": "the pseudo-inverse is jnp.linalg.pinv({a})",
@@ -53,34 +51,31 @@ def square(found, node: ast.AST, known: list[Operand]) -> tuple[str, str]:
 
 # ---------------------------------------------------------------- square matrices
 
-Said = tuple[str, str | Rewrite]
+Told = tuple[str, str | Rewrite]
 
 
-def shapes(trouble: Trouble) -> Iterator[Advice]:
+def _misfit(met: re.Match, trouble: Trouble, step: Step) -> Said:
     """An operation on arrays whose shapes do not fit together."""
-    step, foreign = trouble.last, trouble.foreign
-    if step is None or trouble.kind not in ("TypeError", "ValueError", "IndexError"):
-        return
-    if foreign is not None:
-        found = _said(trouble, foreign)
-        if found is not None:
-            told = re.findall(r"\(\d[\d, ]*\)", trouble.text)
-            said = found[0]
-            if "broadcast" in trouble.text and told and not all(one in said for one in told):
-                said = f"arrays of the shapes {' and '.join(told)} do not broadcast"
-            inside = f"inside of a library, at {here(foreign.place)}, {said}"
-            yield Advice(inside, here(step.place), _passed(trouble), 2)
-        return
-    found = None if _mapped(trouble) else _said(trouble, step)
-    if found is not None:
+    if (foreign := trouble.foreign) is not None:
+        said, _ = sure(_told(trouble, foreign))
+        told = re.findall(r"\(\d[\d, ]*\)", trouble.text)
+        if "broadcast" in trouble.text and told and not all(one in said for one in told):
+            said = f"arrays of the shapes {' and '.join(told)} do not broadcast"
+        inside = f"inside of a library, at {here(foreign.place)}, {said}"
+        return Said(inside, _passed(trouble), weight=2)
+    sure(not _mapped(trouble))
+    if (found := _told(trouble, step)) is not None:
         way = _by_pairs(trouble, step) or found[1]
-        yield Advice(found[0], here(step.place), (tried.way(way, step, values=False),), 3)
-    elif trouble.steps[-1] is not step and not _mapped(trouble):
-        node, known = operands(trouble)  # a library refuses what this line gives to it
-        known = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
-        if known and _is_about(trouble.text, known):
-            name = text(node.func) if isinstance(node, ast.Call) else "this operation"
-            yield Advice(f"{name} refuses what it is given here: {_shown(known)}", here(step.place))
+        return Said(found[0], (tried.way(way, step, values=False),))
+    sure(trouble.steps[-1] is not step)
+    node, known = operands(trouble)  # a library refuses what this line gives to it
+    known = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
+    sure(known and _is_about(trouble.text, known))
+    name = text(node.func) if isinstance(node, ast.Call) else "this operation"
+    return Said(f"{name} refuses what it is given here: {_shown(known)}", "", weight=1)
+
+
+shapes = topic(Diagnosis("", _misfit, kind="TypeError|ValueError|IndexError"))
 
 
 def _passed(trouble: Trouble) -> str:
@@ -113,7 +108,7 @@ def _by_pairs(trouble: Trouble, step: Step) -> str:
     )
 
 
-def _said(trouble: Trouble, step: Step) -> Said | None:
+def _told(trouble: Trouble, step: Step) -> Told | None:
     """(what, way out) by the first row of the table that fits the error."""
     for pattern, say in _TABLE:
         found = re.search(pattern, trouble.text, re.S | re.I)
@@ -134,7 +129,7 @@ def _shown(known: list[Operand]) -> str:
     return ", ".join(map(str, known))
 
 
-def _broadcast(found, node, known) -> Said:
+def _broadcast(found, node, known) -> Told:
     arrays = [one for one in known if one.shape]
     pair = _clash(sure(arrays))
     if pair is None:
@@ -146,7 +141,7 @@ def _broadcast(found, node, known) -> Said:
     return what, _fit(one, other)
 
 
-def _promotion(found, node, known) -> Said:
+def _promotion(found, node, known) -> Told:
     """Arrays that broadcast, and jax_numpy_rank_promotion forbids it."""
     arrays = sure([one for one in known if one.shape])
     few, many = min(arrays, key=_count), max(arrays, key=_count)
@@ -206,7 +201,7 @@ def _fit(one: Operand, other: Operand) -> str | Rewrite:
 # ---------------------------------------------------------------- products
 
 
-def _product(found, node, known) -> Said:
+def _product(found, node, known) -> Told:
     arrays = [one for one in known if one.shape]
     if len(arrays) == 1 and _twice(node):
         arrays *= 2
@@ -245,7 +240,7 @@ def _multiplies(a: tuple, b: tuple) -> bool:
     return bool(a) and bool(b) and a[-1] == b[-2:][0]
 
 
-def _einsum(found, node, known) -> Said:
+def _einsum(found, node, known) -> Told:
     spec = getattr(_call(node, 1).args[0], "value", None)
     arrays = [one for one in known if one.shape is not None]
     if not isinstance(spec, str) or "..." in spec:
@@ -283,7 +278,7 @@ def _call(node: ast.AST, count: int) -> ast.Call:
 # ---------------------------------------------------------------- joining and reshaping
 
 
-def _join(found, node, known) -> Said:
+def _join(found, node, known) -> Told:
     arrays = [one for one in known if one.shape is not None and hasattr(one.value, "dtype")]
     name = text(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else "this"
     if len(arrays) < 2:
@@ -320,7 +315,7 @@ def _join(found, node, known) -> Said:
 _ALIKE = "make them alike in every axis but the one along which they are joined, axis=..."
 
 
-def _join_parts(message: str, name: str, node: ast.AST) -> Said:
+def _join_parts(message: str, name: str, node: ast.AST) -> Told:
     """Of a list that is made in the call, whose parts have no names."""
     shapes = dict.fromkeys(re.findall(r"\(\d*(?:, ?\d*)*\)", message))
     sure(len(shapes) > 1)
@@ -333,7 +328,7 @@ def _drop(shape: tuple, axis: int) -> tuple:
     return shape[:axis] + shape[axis + 1 :]
 
 
-def _reshape(found, node, known) -> Said:
+def _reshape(found, node, known) -> Told:
     arrays = [one for one in known if one.shape and hasattr(one.value, "dtype")]
     one, call = sure(arrays)[0], _call(node, 0)
     size = math.prod(one.shape)
@@ -353,7 +348,7 @@ def _whole_number(node: ast.AST) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _axis(found, node, known) -> Said:
+def _axis(found, node, known) -> Told:
     axis, count = int(found[1]), int(found[2])
     arrays = [one for one in known if one.shape is not None and len(one.shape) == count]
     named = [one for one in known if type(one.value) is int and one.value == axis]
@@ -367,7 +362,7 @@ def _axis(found, node, known) -> Said:
     return what, f"use axes 0 to {count - 1}; the last is axis={count - 1}, or axis=-1"
 
 
-def _no_axis(found, node, known) -> Said:
+def _no_axis(found, node, known) -> Told:
     """axis=2 of an array with two axes, where JAX says only that a tuple has no such entry."""
     arrays = sure([one for one in known if one.shape is not None and hasattr(one.value, "dtype")])
     axis = {k.arg: k.value for k in getattr(node, "keywords", ())}.get("axis")
@@ -377,7 +372,7 @@ def _no_axis(found, node, known) -> Said:
     return _axis((None, given, count), node, known)
 
 
-def _indices(found, node, known) -> Said:
+def _indices(found, node, known) -> Told:
     count, given = int(found[1]), int(found[2])
     arrays = [one for one in known if one.shape is not None and len(one.shape) == count]
     item = text(node) if isinstance(node, ast.Subscript) else "it"
@@ -391,7 +386,7 @@ def _indices(found, node, known) -> Said:
     return what, f"{way}; or add an axis before, {name}[..., None]"
 
 
-def _convolution(found, node, known) -> Said:
+def _convolution(found, node, known) -> Told:
     arrays = [one for one in known if len(one.shape or ()) > 2][:2]
     image, kernel = sure(len(arrays) > 1 and arrays)
     what = f"{image} and {kernel}: the image has {found[1]} channels and the kernel expects "
@@ -407,7 +402,7 @@ def _convolution(found, node, known) -> Said:
     return what, f"{way}('NHWC', 'HWIO', 'NHWC')"
 
 
-def _update(found, node, known) -> Said:
+def _update(found, node, known) -> Told:
     call = _call(node, 1)
     name, owner = text(call.args[0]), sure(getattr(call.func, "value", None))
     if ".at[" not in text(call.func):
@@ -420,7 +415,7 @@ def _update(found, node, known) -> Said:
     return what, "give it that shape, or one that broadcasts to it" + f", e.g. {fits}" * bool(fits)
 
 
-def _squeezed(found, node, known) -> Said:
+def _squeezed(found, node, known) -> Told:
     one = sure([one for one in known if one.shape])[0]
     ones = [i for i, n in enumerate(one.shape or ()) if n == 1]
     what = f"`{one.name}` has shape {one.shape}: only an axis of size 1 can be squeezed out, and "
@@ -430,14 +425,14 @@ def _squeezed(found, node, known) -> Said:
     return what, f"take one entry of the axis, {one.name}[:, 0], or sum"
 
 
-def _uneven(found, node, known) -> Said:
+def _uneven(found, node, known) -> Told:
     one, args = sure([one for one in known if one.shape])[0], _call(node, 2).args
     given = ", ".join(map(text, args))
     what = f"{one}, and it cannot be split into {text(args[1])} equal parts"
     return what, f"write jnp.array_split({given}), whose parts may differ in size; or pad it"
 
 
-def _too_large(found, node, known) -> Said:
+def _too_large(found, node, known) -> Told:
     shown = _shown(sure([one for one in known if one.shape and hasattr(one.value, "dtype")]))
     what = f"the slice, of shape {found[1]}, is larger than the array, of shape {found[2]}: {shown}"
     return what, f"take a slice of at most {found[2]}, or pad the array with jnp.pad"

@@ -1,5 +1,6 @@
 """`jax.debug_nans` and `jax.debug_infs`: which line, for which example, in which step, and why."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.watching import donations, running, storms
 from malleable.inspection.debugging.nonfinite import Finding, first_nonfinite
+from malleable.inspection.show.arguments import of_arrays
 
 _WAYS = re.compile(r"where|eps|clip|maximum|minimum|softmax|finfo")
 
@@ -135,21 +137,14 @@ _CALLS = (*frames.RERAISE, *frames.CACHE_MISS, *frames.NAN_CHECK)
 def without_statics(trouble: Trouble, fun, args, kwargs) -> tuple[Callable, tuple, dict]:
     """A call with its static numbers put into the function."""
     run = next((r for r in running.runs_of(trouble.error) if r.fun is fun), None)
-    leaves, tree = jax.tree.flatten((args, kwargs))
+    leaves = jax.tree.leaves((args, kwargs))
     if run is None:
         return fun, args, kwargs
     traced = [any(x is y for y in run.leaves) for x in leaves]
     if all(t or not compat.is_array(x) for t, x in zip(traced, leaves, strict=True)):
         return fun, args, kwargs
-    given = [x for x, t in zip(leaves, traced, strict=True) if t]
-
-    def call(*given):
-        rest = iter(given)
-        all_of_them = [next(rest) if t else x for t, x in zip(traced, leaves, strict=True)]
-        a, k = jax.tree.unflatten(tree, all_of_them)
-        return fun(*a, **k)
-
-    return call, tuple(given), {}
+    call = of_arrays(fun, (args, kwargs), traced)
+    return call, tuple(itertools.compress(leaves, traced)), {}
 
 
 NONFINITE = (Diagnosis("nan|inf", nonfinite, kind="FloatingPointError"),)
