@@ -47,7 +47,6 @@ class Builder:
         self.program = program
         self.constants = {name: constructs.array(c) for name, c in program.constants.items()}
         self.made: dict = {}  # functions that stand for a body, so that JAX traces them once
-        self.untried: list[tuple[str, list]] = []  # rules, with the types they are called with
         self._tracebacks: dict = {}
 
     def body(self, ref) -> Body:

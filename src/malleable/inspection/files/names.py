@@ -2,9 +2,10 @@
 
 import ast
 import functools
+import itertools
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from malleable.compat import Place
 from malleable.inspection import places
@@ -85,3 +86,13 @@ _RESERVED = {"jax", "jnp", "lax", "np", "partial", "_"}
 def spell_frames(frames: Sequence[Place]) -> str:
     """`file.py:12 in fun` of frames, innermost first, the user's own preferred."""
     return places.spell(places.own(list(frames)))
+
+
+def free(wish: str, taken: Container[str]) -> str:
+    """The wish, with a number behind it where it is taken.
+
+    >>> free("x", {"x", "x_2"})
+    'x_3'
+    """
+    every = itertools.chain([wish], (f"{wish}_{i}" for i in itertools.count(2)))
+    return next(name for name in every if name not in taken)

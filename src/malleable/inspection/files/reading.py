@@ -45,8 +45,7 @@ class Reader:
         """A name for a body that no other has."""
         wish = re.sub(r"\W+", "_", wish).strip("_") or "body"
         wish = f"{wish}_" if keyword.iskeyword(wish) or wish[0].isdigit() else wish
-        every = itertools.chain([wish], (f"{wish}_{i}" for i in itertools.count(2)))
-        name = next(n for n in every if n not in self.bodies)
+        name = chosen.free(wish, self.bodies)
         self.bodies[name] = Body(name, [], [], [])
         return name
 
@@ -147,5 +146,4 @@ def _fresh(wish: str | None, taken: set, short) -> str:
     """The wish, or with a number behind it; a short name where there is none."""
     if not wish:
         return next(n for n in short if n not in taken and not keyword.iskeyword(n))
-    every = itertools.chain([wish], (f"{wish}_{i}" for i in itertools.count(2)))
-    return next(n for n in every if n not in taken)
+    return chosen.free(wish, taken)

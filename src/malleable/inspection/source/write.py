@@ -153,9 +153,7 @@ class _Writer:
         key = (ref, role, str(params) if role.kind == "custom" else "")
         if key in self.known:
             return self.known[key]
-        wish = names.identifier(ref.name)
-        every = [wish, *(f"{wish}_{i}" for i in range(2, len(self.taken) + 3))]
-        self.known[key] = name = next(n for n in every if n not in self.taken)
+        self.known[key] = name = names.free(names.identifier(ref.name), self.taken)
         self.taken |= {name, *(f"{name}_{rule}" for rule in ("jvp", "forward", "backward"))}
         body = self.program.bodies[ref.name]
         if role.kind == "custom":

@@ -58,8 +58,11 @@ def path(root: str, keys: Sequence) -> str:
 
 
 def leaves(tree: Any, root: str, **options) -> list[tuple[str, Any]]:
-    """(path, leaf) of every leaf of a tree."""
-    pairs = jax.tree_util.tree_flatten_with_path(tree, **options)[0]
+    """(path, leaf) of every leaf of a tree; [] of what is none."""
+    try:
+        pairs = jax.tree_util.tree_leaves_with_path(tree, **options)
+    except Exception:  # a dictionary whose keys have no order, say: not a tree of arrays
+        return []
     return [(path(root, keys), leaf) for keys, leaf in pairs]
 
 

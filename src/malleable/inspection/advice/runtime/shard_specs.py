@@ -11,6 +11,7 @@ from malleable.inspection.advice.evidence import sources
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.mapped import is_shard_map, is_users, made_at
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
+from malleable.inspection.advice.evidence.wording import leaves
 from malleable.inspection.advice.watching import running
 
 
@@ -72,10 +73,10 @@ def _elsewhere(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
 def _passed(held: frames.Held, params: list[str]) -> tuple[str, Any]:
     """What the function calls the argument that is being looked at, and its value."""
     one, args = held.looked_at, held.args or ()
-    for i, arg in enumerate(args):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
-            if leaf is one and i < len(params):
-                return f"the argument `{params[i]}{jax.tree_util.keystr(path)}`", leaf
+    for name, arg in zip(params, args, strict=False):
+        for path, leaf in leaves(arg, name):
+            if leaf is one:
+                return f"the argument `{path}`", leaf
     return "an argument", one
 
 
@@ -90,8 +91,7 @@ def _arity(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
         what = f"an entry of in_specs has another structure than its argument of `{function}`"
         hint = "write one jax.P for the whole argument, or a tree of them with the argument's keys"
         return Said(what, hint, seen.at, 2.5)
-    params = sources.parameters(seen.fun)
-    names = (params + [f"argument {i}" for i in range(len(params), len(args))])[: len(args)]
+    names = sources.named(seen.fun, len(args), "argument {}")
     entries = f"{len(specs)} entr{'y' if len(specs) == 1 else 'ies'}"
     what = f"in_specs has {entries}, and `{function}` is called "
     what += f"with {len(args)} argument{'' if len(args) == 1 else 's'}"

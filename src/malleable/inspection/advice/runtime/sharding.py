@@ -19,6 +19,7 @@ from malleable.inspection.advice.evidence.mapped import (
     mappings,
 )
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
+from malleable.inspection.advice.evidence.wording import leaves
 from malleable.inspection.advice.watching import running
 
 _INDIVISIBLE = (  # axis, parts, size, shape
@@ -52,13 +53,10 @@ def indivisible(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str
 
 def pmap_shapes(mapped: Step) -> dict[str, tuple]:
     """{path: shape} of what a pmap is given, by the names of the parameters."""
-    made, shapes = mapped_function(mapped), {}
-    names = sources.parameters(made) if made is not None else []
-    for i, arg in enumerate(mapped.held.args or ()):
-        root = names[i] if i < len(names) else f"argument {i}"
-        for path, leaf in running.leaves_with_path(arg):
-            shapes[root + jax.tree_util.keystr(path)] = np.shape(leaf)
-    return shapes
+    args = mapped.held.args or ()
+    names = sources.named(mapped_function(mapped), len(args), "argument {}")
+    pairs = zip(names, args, strict=True)
+    return {path: np.shape(leaf) for name, x in pairs for path, leaf in leaves(x, name)}
 
 
 def pmap_sizes(mapped: Step, size: int, shape: str) -> tuple[str, str]:
@@ -90,19 +88,18 @@ def pmap_wrapper(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, st
     """What pmap does with its arguments fails: several entries for a device, or no axis."""
     after = trouble.steps[trouble.steps.index(step) + 1 :]
     mapped = sure([s for s in after if s.jax and is_pmap(s) and s.held.args is not None])[0]
-    leaves = pmap_shapes(mapped)
+    held = pmap_shapes(mapped)
     if found[1]:
         each, *rest = (int(n) for n in re.findall(r"\d+", found[1]))
-        fits = {n: s for n, s in leaves.items() if [*s[1:]] == rest and s and s[0] % each == 0}
+        fits = {n: s for n, s in held.items() if [*s[1:]] == rest and s and s[0] % each == 0}
         large = {n: s for n, s in fits.items() if s[0] == max(t[0] for t in fits.values())}
         sure(len({s[0] for s in fits.values()}) == 1)
         name, shape = next(iter(large.items()))
         return too_many_entries(name, shape[0], str(shape), shape[0] // each)
-    culprit = sure([name for name, shape in leaves.items() if not shape])[0]
+    culprit = sure([name for name, shape in held.items() if not shape])[0]
     what = f"pmap maps argument `{culprit}` over its leading axis, and it has shape (), so no axis"
     hint = f"pass it whole to every device: None for `{culprit}` in in_axes of jax.pmap"
-    made = mapped_function(mapped)
-    names = sources.parameters(made) if made is not None else []
+    names = sources.parameters(mapped_function(mapped))
     if culprit in names and len(names) > 1 and closed_over(mapped, frames.IN_AXES) == 0:
         axes = ", ".join("None" if n == culprit else "0" for n in names)
         hint += f", in_axes=({axes})"
@@ -113,19 +110,18 @@ def pmap_devices(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, st
     """More entries than devices, where pmap itself says so."""
     mapped = sure([s for s in trouble.steps if s.jax and is_pmap(s) and s.held.args])[0]
     wanted = next(int(group) for group in found.groups() if group is not None)
-    leaves = [np.shape(x) for x in jax.tree.leaves(mapped.held.args) if np.ndim(x)]
-    sure(sure(leaves)[0][0] == wanted)
-    return pmap_sizes(mapped, wanted, str(leaves[0]))
+    large = [np.shape(x) for x in jax.tree.leaves(mapped.held.args) if np.ndim(x)]
+    sure(sure(large)[0][0] == wanted)
+    return pmap_sizes(mapped, wanted, str(large[0]))
 
 
 def named_by_shape(trouble: Trouble, step: Step, shape: str) -> tuple[str, str]:
     """(what the user calls an array of some shape at a line, the same in a sentence)."""
     for node in sorted(_names(step.place), key=lambda n: n.col_offset):
         value = step.values.get(node.id, step.frame.f_globals.get(node.id))
-        for path, leaf in running.leaves_with_path(value):
+        for path, leaf in leaves(value, node.id):
             if compat.is_array(leaf) and str(np.shape(leaf)) == shape:
-                name = node.id + jax.tree_util.keystr(path)
-                return f"`{name}`", f"`{name}`"
+                return f"`{path}`", f"`{path}`"
     if "jit" in trouble.text and "output" in trouble.text:
         return "the result", "a result of the function"
     checked = trouble.within(*frames.SHARDING_CHECK)

@@ -36,7 +36,7 @@ def _mapping(met: re.Match, trouble: Trouble, last: Step) -> Said:
     spec, args = step.held.in_axes, step.held.args or ()
     options = step.held.among("in_axes", "out_axes")
     made = creation.find("vmap", fun, trouble, **options)
-    name, names = sources.name_of(fun), _names(fun, args)
+    name, names = sources.name_of(fun), sources.named(fun, len(args))
     edit = creation.keyword(made, "in_axes") or last.place
     called = f"\n  it is called at {here(last.place)}" if edit.line != last.place.line else ""
     advice: tuple[str, str] | None = None
@@ -111,11 +111,6 @@ def _bad_axes(step: Step, trouble: Trouble, caller: Step) -> Said:
     as_tuple = tuple(spec) if isinstance(spec, list) else 0
     place = creation.keyword(caller.place, "in_axes")
     return Said(what, f"write in_axes={as_tuple!r}", place)
-
-
-def _names(fun: Any, args: tuple) -> list[str]:
-    known = sources.parameters(fun)[: len(args)]
-    return known + [f"args[{i}]" for i in range(len(known), len(args))]
 
 
 def _arity(spec, args, names, name) -> tuple[str, str]:
@@ -233,15 +228,10 @@ def _mapped(spec, args, kwargs, names) -> list[tuple[str, int, Any, Any]]:
     found = []
     for i, (entry, arg) in enumerate(zip(entries, args, strict=False)):
         full = jax.tree.broadcast(entry, arg, is_leaf=lambda x: x is None)
-        pairs = jax.tree_util.tree_flatten_with_path(arg)[0]
         ends = jax.tree.leaves(full, is_leaf=lambda x: x is None)
-        for (keys, leaf), axis in zip(pairs, ends, strict=True):
-            if axis is not None:
-                found.append((names[i] + jax.tree_util.keystr(keys), i, leaf, axis))
-    for name, arg in kwargs.items():
-        for keys, leaf in jax.tree_util.tree_flatten_with_path(arg)[0]:
-            found.append((name + jax.tree_util.keystr(keys), -1, leaf, 0))
-    return found
+        rows = zip(leaves(arg, names[i]), ends, strict=True)
+        found += [(path, i, leaf, axis) for (path, leaf), axis in rows if axis is not None]
+    return found + [(path, -1, leaf, 0) for k, v in kwargs.items() for path, leaf in leaves(v, k)]
 
 
 def _without(spec, args, odd: set[int]) -> tuple:

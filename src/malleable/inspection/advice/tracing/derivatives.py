@@ -102,11 +102,10 @@ def _inputs(step: Step, caller: Step, words: str) -> Said | None:
     fun, args = step.held.fun, step.held.args or ()
     argnums = step.held.argnums or 0
     numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
-    names = sources.parameters(fun)
+    names = sources.named(fun, len(args))
     good, bad = [], []
-    for i in numbers:
-        root = names[i] if i < len(names) else f"args[{i}]"
-        for path, leaf in leaves(args[i], root) if i < len(args) else ():
+    for i in (i for i in numbers if i < len(args)):
+        for path, leaf in leaves(args[i], names[i]):
             floats = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
             (good if floats else bad).append((path, leaf))
     path, leaf = sure(bad)[0]
@@ -192,7 +191,6 @@ def _tangents(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     caller = sure(trouble.caller(step))
     fun, call = step.held.fun, sources.expression(caller.place)
     primals, tangents = step.held.primals, step.held.tangents
-    names = sources.parameters(fun)
     written = [sources.argument(call, 1, "primals"), sources.argument(call, 2, "tangents")]
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         what = "jax.jvp takes the primals and the tangents as tuples, one entry per argument: "
@@ -204,8 +202,8 @@ def _tangents(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     if len(primals) != len(tangents):
         what = f"jax.jvp is given {len(primals)} primals and {len(tangents)} tangents"
         return Said(what, "pass one tangent for each primal", caller.place)
-    for i, (x, t) in enumerate(zip(primals, tangents, strict=True)):
-        root = names[i] if i < len(names) else f"primals[{i}]"
+    names = sources.named(fun, len(primals), "primals[{}]")
+    for i, (root, x, t) in enumerate(zip(names, primals, tangents, strict=True)):
         if jax.tree.structure(x) != jax.tree.structure(t):
             what = f"the tangent of `{root}` is {structure(t)}, but `{root}` is {structure(x)}"
             way = f"give it the same structure: jax.tree.map(jnp.ones_like, {_part(written[0], i)})"

@@ -13,7 +13,7 @@ import jax
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import creation, sources
+from malleable.inspection.advice.evidence import creation, sources, wording
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.hint import Advice
@@ -205,9 +205,9 @@ def named_at(step: Step, array) -> str:
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
     for name in names:
         held = step.values.get(name, step.frame.f_globals.get(name))
-        for path, leaf in running.leaves_with_path(held):
+        for path, leaf in wording.leaves(held, name):
             if leaf is array:
-                return name + jax.tree_util.keystr(path)
+                return path
     return ""
 
 

@@ -20,13 +20,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-
 from malleable import compat
 from malleable.compat import Place
 from malleable.errors import HEADER, AdviceWarning
 from malleable.inspection import places
 from malleable.inspection.advice.evidence.trouble import place_of
+from malleable.inspection.advice.evidence.wording import leaves
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import direct
 
@@ -268,17 +267,10 @@ def name_in(frame: types.FrameType | None, value) -> str:
                 return name
         for name, held in list(scope.items()):
             if isinstance(held, dict | list | tuple) and not name.startswith("__"):
-                for path, leaf in leaves_with_path(held):
+                for path, leaf in leaves(held, name):
                     if leaf is value:
-                        return name + jax.tree_util.keystr(path)
+                        return path
     return ""
-
-
-def leaves_with_path(tree) -> list:
-    try:
-        return jax.tree_util.tree_leaves_with_path(tree)
-    except Exception:  # a dictionary whose keys have no order, say: not a tree of arrays
-        return []
 
 
 def warn(advice: Advice, place: Place | None) -> None:

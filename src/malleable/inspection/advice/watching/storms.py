@@ -13,7 +13,7 @@ import numpy as np
 
 from malleable.compat import Place, frames
 from malleable.inspection import places
-from malleable.inspection.advice.evidence import creation
+from malleable.inspection.advice.evidence import creation, wording
 from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said
 from malleable.inspection.advice.evidence.trouble import Step, Trouble, here
 from malleable.inspection.advice.hint import Advice
@@ -212,10 +212,8 @@ def not_again(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
         what = f"{name_of(fun)} would be traced again, for arguments it has not seen"
         hint = "call it once with arguments of these types before tracing is forbidden"
         return Said(what, hint, weight=2)
-    now = {}
-    for name, value in arguments(fun, args or (), kwargs or {}).items():
-        for path, leaf in running.leaves_with_path(value):
-            now[name + jax.tree_util.keystr(path)] = described(leaf)
+    given = arguments(fun, args or (), kwargs or {}).items()
+    now = {p: described(leaf) for name, x in given for p, leaf in wording.leaves(x, name)}
     known = [made.types for made in history.made]
     new = {p: t for p, t in now.items() if t not in {k.get(p) for k in known}}
     path, kind = next(iter(new.items()), ("", ""))
