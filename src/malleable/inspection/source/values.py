@@ -43,24 +43,24 @@ def spell(value) -> str:
     '(1, lax.Precision.HIGHEST, None)'
     """
     try:
-        return _spelled(encode(value))
+        return _written(encode(value))
     except Unwritable:
         raise MalleableError(
             f"{value!r} cannot be written as source", hint="save the function with malleable.save"
         ) from None
 
 
-def _spelled(found) -> str:
+def _written(found) -> str:
     """A value as a file holds it, as an expression."""
     if isinstance(found, list):
-        return f"({', '.join(map(_spelled, found))}{',' * (len(found) == 1)})"
+        return f"({', '.join(map(_written, found))}{',' * (len(found) == 1)})"
     if not isinstance(found, dict):
         return repr(found)
     kind, content = next(iter(found.items()))
     if kind in ENUMS:
         return f"{_HOMES.get(kind, f'lax.{kind}')}.{content}"
     if kind in RECORDS:
-        return f"lax.{kind}({', '.join(f'{name}={_spelled(x)}' for name, x in content.items())})"
+        return f"lax.{kind}({', '.join(f'{name}={_written(x)}' for name, x in content.items())})"
     match kind:
         case "float":
             return f'float("{content}")'
@@ -71,16 +71,16 @@ def _spelled(found) -> str:
         case "dtype":
             return spell_dtype(types.parse_dtype(content))
         case "set":
-            return f"frozenset([{', '.join(map(_spelled, content))}])"
+            return f"frozenset([{', '.join(map(_written, content))}])"
         case "list":
-            return f"[{', '.join(map(_spelled, content))}]"
+            return f"[{', '.join(map(_written, content))}]"
         case "dict":
-            return "{" + ", ".join(f"{_spelled(k)}: {_spelled(x)}" for k, x in content) + "}"
+            return "{" + ", ".join(f"{_written(k)}: {_written(x)}" for k, x in content) + "}"
         case "spec":
-            return f"jax.P({', '.join(map(_spelled, content))})"
+            return f"jax.P({', '.join(map(_written, content))})"
         case "sharding":
             mesh, spec = content
-            return f"jax.NamedSharding({spell_mesh_of(mesh['mesh'])}, {_spelled(spec)})"
+            return f"jax.NamedSharding({spell_mesh_of(mesh['mesh'])}, {_written(spec)})"
         case "array":
             return f"np.asarray({spell_constant(decode_array(found))})"
     raise Unwritable(kind)

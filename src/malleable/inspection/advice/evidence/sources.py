@@ -194,7 +194,7 @@ def parameters(fun: Any) -> list[str]:
         return []
 
 
-def named(fun: Any, count: int, word: str = "args[{}]") -> list[str]:
+def called_by(fun: Any, count: int, word: str = "args[{}]") -> list[str]:
     """What a function calls so many arguments; those it has no name for, by number."""
     names = parameters(fun)[:count]
     return names + [word.format(i) for i in range(len(names), count)]

@@ -91,7 +91,7 @@ def _arity(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
         what = f"an entry of in_specs has another structure than its argument of `{function}`"
         hint = "write one jax.P for the whole argument, or a tree of them with the argument's keys"
         return Said(what, hint, seen.at, 2.5)
-    names = sources.named(seen.fun, len(args), "argument {}")
+    names = sources.called_by(seen.fun, len(args), "argument {}")
     entries = f"{len(specs)} entr{'y' if len(specs) == 1 else 'ies'}"
     what = f"in_specs has {entries}, and `{function}` is called "
     what += f"with {len(args)} argument{'' if len(args) == 1 else 's'}"

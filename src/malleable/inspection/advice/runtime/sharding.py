@@ -54,7 +54,7 @@ def indivisible(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str
 def pmap_shapes(mapped: Step) -> dict[str, tuple]:
     """{path: shape} of what a pmap is given, by the names of the parameters."""
     args = mapped.held.args or ()
-    names = sources.named(mapped_function(mapped), len(args), "argument {}")
+    names = sources.called_by(mapped_function(mapped), len(args), "argument {}")
     pairs = zip(names, args, strict=True)
     return {path: np.shape(leaf) for name, x in pairs for path, leaf in leaves(x, name)}
 

@@ -36,7 +36,7 @@ def _mapping(met: re.Match, trouble: Trouble, last: Step) -> Said:
     spec, args = step.held.in_axes, step.held.args or ()
     options = step.held.among("in_axes", "out_axes")
     made = creation.find("vmap", fun, trouble, **options)
-    name, names = sources.name_of(fun), sources.named(fun, len(args))
+    name, names = sources.name_of(fun), sources.called_by(fun, len(args))
     edit = creation.keyword(made, "in_axes") or last.place
     called = f"\n  it is called at {here(last.place)}" if edit.line != last.place.line else ""
     advice: tuple[str, str] | None = None

@@ -102,7 +102,7 @@ def _inputs(step: Step, caller: Step, words: str) -> Said | None:
     fun, args = step.held.fun, step.held.args or ()
     argnums = step.held.argnums or 0
     numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
-    names = sources.named(fun, len(args))
+    names = sources.called_by(fun, len(args))
     good, bad = [], []
     for i in (i for i in numbers if i < len(args)):
         for path, leaf in leaves(args[i], names[i]):
@@ -202,7 +202,7 @@ def _tangents(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     if len(primals) != len(tangents):
         what = f"jax.jvp is given {len(primals)} primals and {len(tangents)} tangents"
         return Said(what, "pass one tangent for each primal", caller.place)
-    names = sources.named(fun, len(primals), "primals[{}]")
+    names = sources.called_by(fun, len(primals), "primals[{}]")
     for i, (root, x, t) in enumerate(zip(names, primals, tangents, strict=True)):
         if jax.tree.structure(x) != jax.tree.structure(t):
             what = f"the tangent of `{root}` is {structure(t)}, but `{root}` is {structure(x)}"

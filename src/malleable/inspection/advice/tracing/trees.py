@@ -229,7 +229,7 @@ def _no_leaf(found: re.Match, trouble: Trouble, last: Step) -> Said | None:
     step = sure(trouble.within(*frames.DIFFERENTIATED))
     caller = sure(trouble.caller(step))
     fun, args = step.held.fun, step.held.args or step.held.primals or ()
-    for root, arg in zip(sources.named(fun, len(args)), args, strict=True):
+    for root, arg in zip(sources.called_by(fun, len(args)), args, strict=True):
         for path, leaf in leaves(arg, root):
             if not hasattr(leaf, "dtype") and not isinstance(leaf, bool | int | float | complex):
                 what = f"`{path}` is {_said_of(leaf)}, where {sources.name_of(fun)} needs an array"

@@ -57,14 +57,14 @@ Told = tuple[str, str | Rewrite]
 def _misfit(met: re.Match, trouble: Trouble, step: Step) -> Said:
     """An operation on arrays whose shapes do not fit together."""
     if (foreign := trouble.foreign) is not None:
-        said, _ = sure(_told(trouble, foreign))
+        said, _ = sure(_by_table(trouble, foreign))
         told = re.findall(r"\(\d[\d, ]*\)", trouble.text)
         if "broadcast" in trouble.text and told and not all(one in said for one in told):
             said = f"arrays of the shapes {' and '.join(told)} do not broadcast"
         inside = f"inside of a library, at {here(foreign.place)}, {said}"
         return Said(inside, _passed(trouble), weight=2)
     sure(not _mapped(trouble))
-    if (found := _told(trouble, step)) is not None:
+    if (found := _by_table(trouble, step)) is not None:
         way = _by_pairs(trouble, step) or found[1]
         return Said(found[0], (tried.way(way, step, values=False),))
     sure(trouble.steps[-1] is not step)
@@ -108,7 +108,7 @@ def _by_pairs(trouble: Trouble, step: Step) -> str:
     )
 
 
-def _told(trouble: Trouble, step: Step) -> Told | None:
+def _by_table(trouble: Trouble, step: Step) -> Told | None:
     """(what, way out) by the first row of the table that fits the error."""
     for pattern, say in _TABLE:
         found = re.search(pattern, trouble.text, re.S | re.I)
