@@ -96,20 +96,15 @@ def _chosen(told, created, used, trouble: Trouble) -> tuple[str, Place, str] | N
     files += [step.place.file for step in trouble.own]
     files = [file for file in dict.fromkeys(files) if places.is_own(file)]
     stores = [s for file in files for s in _stores(file)]
+    line = (created[1], int(created[2])) if created else None
+    made = [s for s in stores if (s[1].file, s[1].line) == line]
+    anywhere = [s for s in stores if used is not None and _last(s[0]) == _last(used[0])]
     if told is None:  # nothing says which function was traced: one line alone may have done it
         exact = [s for s in stores if used is not None and used[0] in (s[0], s[3])]
-        other = [s for s in stores if used is not None and _last(s[0]) == _last(used[0])]
-        made = [
-            s for s in stores if created and (s[1].file, str(s[1].line)) == (created[1], created[2])
-        ]
-        few = next((few for few in (made, exact, other) if few), [])
+        few = made or exact or anywhere
         return few[0][:3] if len(few) == 1 else None
-    inside = [s for s in stores if told and s[1].file == told[2] and s[1].line in _lines_of(told)]
-    made = [
-        s for s in stores if created and s[1].line == int(created[2]) and s[1].file == created[1]
-    ]
-    called = lambda s: used is not None and _last(s[0]) == _last(used[0])  # noqa: E731
-    named, anywhere = [s for s in inside if called(s)], [s for s in stores if called(s)]
+    inside = [s for s in stores if s[1].file == told[2] and s[1].line in _lines_of(told)]
+    named = [s for s in inside if s in anywhere]
     if created and len(named) != 1 and len(inside) > 1:
         inside = [s for s in inside if s[1].line >= int(created[2])] or inside
     exact = [s for s in inside if used is not None and s[3] == used[0]]

@@ -89,9 +89,9 @@ class Keys(Observer):
     """Finds keys used twice, inside a program and between programs."""
 
     def __init__(self):
+        super().__init__()
         self.programs: dict[Any, Reading] = {}
         self.used: dict[int, Used] = {}
-        self.told: set = set()
 
     def called(self, run: Run, caller):
         self.see(run, caller)
@@ -138,11 +138,6 @@ class Keys(Observer):
             given = running.name_in(caller, run.leaves[position]) or running.name_in(caller, key)
             name = given if run.own and given else asked(place) or given or "the key"
             self.tell(place, twice(name, used.place, place))
-
-    def tell(self, place: Place, advice: Advice, about=()):
-        if (place.file, place.line, *about) not in self.told:
-            self.told.add((place.file, place.line, *about))
-            running.warn(advice, place)
 
 
 def around(frame) -> frozenset[tuple[str, int]]:

@@ -60,6 +60,15 @@ class Run:
 class Observer:
     """Looks at what runs in one block."""
 
+    def __init__(self):
+        self.told: set[tuple] = set()  # (file, line, what about) of what was said
+
+    def tell(self, place: Place, advice: Advice, about: tuple = ()) -> None:
+        """Warn at a line, once about one thing."""
+        if (place.file, place.line, *about) not in self.told:
+            self.told.add((place.file, place.line, *about))
+            warn(advice, place)
+
     def called(self, run: Run, caller: types.FrameType | None) -> None:
         """Before a call of a jitted function; caller: the innermost frame of the user's own."""
 

@@ -21,7 +21,7 @@ class Truncations(Observer):
     """Looks at the NumPy arrays that are handed to JAX."""
 
     def __init__(self):
-        self.told: set[tuple] = set()
+        super().__init__()
         self.written: dict[Place, str] = {}
 
     def follows(self, running: compat.Running) -> bool:
@@ -47,33 +47,26 @@ class Truncations(Observer):
                 self.look(name, value, caller)
 
     def narrowed(self, asked, given, caller):
-        place = running.place_in(caller)
-        if place is None or (place.file, place.line) in self.told:
+        if (place := running.place_in(caller)) is None:
             return
-        self.told.add((place.file, place.line))
         asked, given = np.dtype(asked).name, np.dtype(given).name
         what = f"{asked} is asked for, and JAX makes {given} of it: 64-bit types are off"
         hint = f"write {given} if that is enough; else {_WIDE}"
-        running.warn(Advice(what, here(place), hint), place)
+        self.tell(place, Advice(what, here(place), hint))
 
     def converted(self, given, kept, caller):
         place = running.place_in(caller)
         wrote = indices.written(place)
         node = wrote.node if wrote else None
         value = sources.argument(node, 0, "values")
-        if place is None or wrote is None or value is None or (place.file, place.line) in self.told:
-            return
-        self.told.add((place.file, place.line))
-        running.warn(converts(wrote.base, sources.text_of(value), given, kept, place), place)
+        if place is not None and wrote is not None and value is not None:
+            self.tell(place, converts(wrote.base, sources.text_of(value), given, kept, place))
 
     def look(self, name: str, value, caller):
-        lost = overflowing(value)
-        place = running.place_in(caller)
-        if lost is None or place is None or (place.file, place.line) in self.told:
-            return
-        self.told.add((place.file, place.line))
-        name = running.name_in(caller, value) or name or "an array"
-        running.warn(advice(name, np.asarray(value).dtype.name, *lost, place), place)
+        lost, place = overflowing(value), running.place_in(caller)
+        if lost is not None and place is not None:
+            name = running.name_in(caller, value) or name or "an array"
+            self.tell(place, advice(name, np.asarray(value).dtype.name, *lost, place))
 
 
 def converts(base: str, value: str, given, kept, place: Place) -> Advice:
