@@ -196,3 +196,17 @@ def test_a_pmap_is_crossed_too():
     assert values.shape == (8,)
     fed, *_ = interpret(program, {SIN: by_feed}, feeds={"w": values})(X)
     assert_same(fed, X + 28.0)
+
+
+# ------------------------------------------------------------ explicit meshes
+
+
+def test_feeds_are_laid_out_as_an_explicit_mesh_asks():
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        program, x = sharded(jnp.sin, mesh), jax.device_put(X, SPLIT)
+        values = written("stack", program, x)
+        for fed in (values, jax.device_put(values, PartitionSpec()), np.asarray(values)):
+            out, *_ = jax.jit(interpret(program, {SIN: by_feed}, feeds={"w": fed}))(x)
+            assert_same(out, x)
+            assert out.sharding.spec == SPLIT

@@ -298,3 +298,19 @@ def test_what_a_collective_unites_comes_of_a_key_per_device(check_vma):
     each = on_devices(lambda x: x + jax.random.normal(next_key(), (4, 2))[:1, :1], BOTH, True)
     assert_same(mean[0, 0], each.mean())
     assert notes == []
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_key_that_all_share_does_not_make_the_others_the_same(check_vma):
+    def program(x):
+        common = jax.random.uniform(next_key(shared=True))
+        return x + jax.random.normal(next_key(), x.shape), common
+
+    out_specs = (BOTH, PartitionSpec())
+    mapped = jax.shard_map(
+        program, mesh=GRID, in_specs=BOTH, out_specs=out_specs, check_vma=check_vma
+    )
+    with listen() as notes:
+        drawn, common = jax.jit(seed(mapped))(ROOT, jnp.zeros((4, 2)))
+    assert len(set(drawn.ravel().tolist())) == 8 and not notes
+    assert len({float(shard.data) for shard in common.addressable_shards}) == 1

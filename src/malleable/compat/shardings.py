@@ -44,6 +44,11 @@ def is_explicit() -> bool:
     return not mesh.empty and jax.sharding.AxisType.Explicit in mesh.axis_types
 
 
+def is_mapped() -> bool:
+    """Whether a shard_map is around, in which types say along which mesh axes values differ."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
 def match_layout(value, aval):
     """`value` with the devices that a type says: axes it varies over, and explicit axes."""
     value = match_devices(value, aval)
@@ -51,6 +56,14 @@ def match_layout(value, aval):
     if sharding is None or not any(sharding.spec) or jax.typeof(value).sharding == sharding:
         return value
     return jax.sharding.reshard(value, sharding)
+
+
+def lay_out(tree, eqn: Eqn, spec: jax.sharding.PartitionSpec):
+    """Arrays as a shard_map takes them that cuts them by `spec`: an explicit mesh asks for that."""
+    mesh = eqn.params["mesh"]
+    if jax.sharding.AxisType.Explicit not in mesh.axis_types:
+        return tree
+    return jax.tree.map(lambda x: jax.sharding.reshard(x, NamedSharding(mesh, spec)), tree)
 
 
 def on_mesh_of(eqn: Eqn) -> contextlib.AbstractContextManager:

@@ -124,6 +124,7 @@ class Frame:
             raise self.error(what, "pass `key=` to interpret")
         self.draws += 1
         key = jax.random.fold_in(self.key, self.draws - 1)
+        shared = shared or getattr(getattr(self.eqn, "primitive", None), "shared", False)
         for axis in () if shared else self.devices:
             key = jax.random.fold_in(key, lax.axis_index(axis))
         return key

@@ -506,7 +506,10 @@ def _map(view: compat.Map, book, frame, args):
     eqn, outer = frame.eqn, frame.outer
     feeds = {q: _by_row(value) for q, value in frame.feeds.items()}
     split = {q: _spec_of(value, view.axes) for q, value in feeds.items()}
-    feeds = {q: frame.feeds[q] if split[q] == same else _cut(frame, x) for q, x in feeds.items()}
+    feeds = {
+        q: frame.feeds[q] if split[q] == same else compat.lay_out(_cut(frame, x), eqn, split[q])
+        for q, x in feeds.items()
+    }
     seen: dict = {}
     args = [_by_device(frame, x, said) for x, said in zip(args, view.in_axes, strict=True)]
 
@@ -567,7 +570,7 @@ def _drawing(view: compat.Map, book, frame) -> list:
     none, draws = frozenset(), []
 
     def differs(eqn, facts):
-        ruled = eqn.primitive in book.rules
+        ruled = eqn.primitive in book.rules and not getattr(eqn.primitive, "shared", False)
         draws.extend([eqn] * ruled)
         drawn = frozenset(view.axes) if ruled else none
         return [drawn.union(*facts) - view.united(eqn)] * len(eqn.outvars)

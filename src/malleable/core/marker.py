@@ -24,12 +24,13 @@ class Marker(compat.Primitive):
     see: JAX moves a place out of no loop, and so nothing that depends on one (jax#16637).
     """
 
-    def __init__(self, name: str, missing: str, hint: str, out: Any, placed: bool):
+    def __init__(self, name: str, missing: str, hint: str, out: Any, lanes: str):
         super().__init__(name)
         self.missing: str = missing
         self.hint: str = hint
         self.out: Any = out
-        self.placed: bool = placed
+        self.placed: bool = lanes not in ("each", "shared")
+        self.shared: bool = lanes == "shared"
 
     @property
     def active(self) -> bool:
@@ -73,7 +74,7 @@ def marker(
     hint: what to do then.
     lanes: what `vmap` makes of it. "front": the lane axis of mapped operands goes to the front;
     "all": every operand gets it; "each": one result per lane, by its parameter `shape`;
-    "shared": one result for all lanes.
+    "shared": one result for all lanes, and for all devices of a shard_map.
     tangents: "pass" hands them on (default for an identity), "none" has none (default for "each"
     and "shared"), "refuse" is an error (default otherwise).
 
@@ -86,20 +87,19 @@ def marker(
     >>> float(interpret(lambda x: loud(x) + 1, {loud: double})(2.0)[0])
     5.0
     """
-    placed = lanes not in ("each", "shared")
+    new = Marker(name, missing, hint, out, lanes)
     if not tangents:
-        tangents = "pass" if out is None else "refuse" if placed else "none"
+        tangents = "pass" if out is None else "refuse" if new.placed else "none"
     if lanes not in LANES or tangents not in TANGENTS:
         raise ValueError(f"lanes is one of {LANES}, tangents one of {TANGENTS}")
-    new = Marker(name, missing, hint, out, placed)
 
     def types(*avals, **params):
-        operands = avals[:-1] if placed else avals
+        operands = avals[:-1] if new.placed else avals
         given = operands if out is None else out(*operands, **params)
         return given if isinstance(given, list | tuple) else [given]
 
     def run(*args, **params):
-        return new.unhandled(*(args[:-1] if placed else args), **params)
+        return new.unhandled(*(args[:-1] if new.placed else args), **params)
 
     compat.define_marker(new, types, run, lanes, tangents)
     return new
