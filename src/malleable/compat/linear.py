@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import jax
 from jax import numpy as jnp
-from jax._src import core
 from jax.interpreters import ad, batching, mlir
 
 from malleable.compat.markers import NOT_MAPPED
-from malleable.compat.programs import Primitive, as_array
+from malleable.compat.programs import Primitive, as_array, trace
 
 
 def linear_call(forward: Callable, transpose: Callable, residuals: list, linear: list) -> list:
@@ -27,10 +26,8 @@ def _run_linear(*args, forward, transpose, count):
 
 
 def _linear_avals(*avals, **params):
-    return [
-        core.ShapedArray(x.shape, x.dtype)
-        for x in jax.eval_shape(lambda *xs: _run_linear(*xs, **params), *avals)
-    ]
+    outs = trace(lambda *xs: _run_linear(*xs, **params), *avals).out_avals
+    return [x.update(weak_type=False) for x in outs]
 
 
 def _linear_jvp(primals, tangents, *, count, **params):

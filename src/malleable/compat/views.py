@@ -9,7 +9,15 @@ import numpy as np
 from jax import numpy as jnp
 from jax.interpreters import ad
 
-from malleable.compat.programs import Eqn, bodies, close, differentiable, is_ref, varying
+from malleable.compat.programs import (
+    Eqn,
+    bodies,
+    close,
+    differentiable,
+    is_ref,
+    match_devices,
+    varying,
+)
 
 # One body, run once. wrap(fun) gives fun(frame, *args) -> (outs, frame) the same treatment;
 # lost: what a body that was entered cannot keep, or "".
@@ -208,8 +216,8 @@ def _dense_tangents(tangents, variables):
 def zero_tangent(aval):
     """The zero of the tangent space of a type: an array, of dtype float0 for integers."""
     if differentiable(aval):
-        return jnp.zeros(aval.shape, aval.dtype)
-    return np.zeros(aval.shape, jax.dtypes.float0)
+        return match_devices(jnp.zeros(aval.shape, aval.dtype), aval)
+    return match_devices(np.zeros(aval.shape, jax.dtypes.float0), aval)
 
 
 def fill_tangents(flags, tangents, avals) -> list:

@@ -31,7 +31,7 @@ from malleable.frontend.operators.carry import (
 from malleable.frontend.values import copies
 from malleable.frontend.values.conditions import if_, only, places_of, truth
 from malleable.frontend.values.references import is_dead
-from malleable.frontend.values.reverse import while_loop
+from malleable.frontend.values.reverse import varied, while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
 from malleable.frontend.values.trees import (
     MISSING,
@@ -263,10 +263,16 @@ def run_loop(loop: Loop, steps, bound, carried: dict, block: Block, index) -> No
     if steps is not None and type(steps.length) is int and not flagged:
 
         def scan_step(carry, xs):
-            return step(consts, xs[0], xs[1], carry)
+            new, ys = step(consts, xs[0], xs[1], carry)
+            pairs = zip(new, carry, strict=True)
+            return [compat.match_devices(x, old) for x, old in pairs], ys
 
         numbers = compat.convert(jnp.arange(steps.length), index.dtype, True)
-        outs, ys = lax.scan(scan_step, init, (numbers, arrays), length=steps.length)
+        xs = numbers, arrays
+        if compat.is_mapped():
+            first = jax.tree.map(compat.slice_type, xs)
+            init = varied(lambda xs, carry: step(consts, *xs, carry)[0], first, init)[1]
+        outs, ys = lax.scan(scan_step, init, xs, length=steps.length)
     else:
         if any(slot.grows for slot in slots):
             raise CannotStage("a list grows, and how often is known only at run time")

@@ -44,8 +44,33 @@ def while_loop(
     >>> float(loop(6.0)), float(jax.grad(loop)(6.0))
     (0.75, 0.125)
     """
-    loop = _differentiated(cond, body, bound, where)
-    return loop([*map(compat.as_array, consts)], [*map(compat.as_array, init)])
+    consts, init = [*map(compat.as_array, consts)], [*map(compat.as_array, init)]
+    if compat.is_mapped():
+        test = jax.eval_shape(cond, consts, init)
+        consts = [
+            compat.match_devices(x, test) for x in consts
+        ]  # so that no step sums over devices
+        body, init = varied(body, consts, init, cond)
+    return _differentiated(cond, body, bound, where)(consts, init)
+
+
+def varied(body: Callable, consts, init: list, cond: Callable | None = None) -> tuple:
+    """The body and the first carry, varying over the mesh axes that some step makes them vary over.
+
+    Where devices may take different numbers of steps all of it varies, which JAX does not say.
+    """
+
+    def step(consts, carry):
+        outs = zip(body(consts, carry), carry, strict=True)
+        return [compat.match_devices(compat.as_array(x), old) for x, old in outs]
+
+    while True:
+        test = [] if cond is None else [jax.eval_shape(cond, consts, init)]
+        outs = jax.eval_shape(body, consts, init)
+        new = [compat.match_devices(x, y, *test) for x, y in zip(init, outs, strict=True)]
+        if all(x is y for x, y in zip(init, new, strict=True)):
+            return step, init
+        init = new
 
 
 def _differentiated(cond, body, bound, where):
@@ -65,7 +90,7 @@ def _differentiated(cond, body, bound, where):
         linear = [moved[i] for i in steps.consts]
         linear += [_dense_tangent(started[i], init[i]) for i in steps.carry]
         dots = iter(compat.linear_call(steps.forward, steps.backward, [*consts, *init], linear))
-        zero = lambda x: compat.zero_tangent(jax.typeof(x))  # noqa: E731
+        zero = lambda x: SymbolicZero(jax.typeof(x).to_tangent_aval())  # noqa: E731
         return outs, [next(dots) if i in steps.carry else zero(x) for i, x in enumerate(outs)]
 
     loop.defjvp(jvp, symbolic_zeros=True)

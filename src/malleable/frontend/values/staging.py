@@ -1,7 +1,7 @@
 """A block of Python, traced once: what it would leave behind, and how two paths become one."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -325,7 +325,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             columns = zip(branch(yes)(), branch(no)(), strict=True)
             outs = [select_value(pred, one, other) for one, other in columns]
         else:
-            outs = lax.cond(pred, branch(yes), branch(no))
+            outs = lax.cond(pred, *varied(pred, branch(yes), branch(no)))
     rest, made = iter(outs), {}
     for key, target in targets.items():
         place = places[key]
@@ -340,6 +340,18 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     out = rebuild(result, rest, where, pred, made)
     note_missing(out, results, where)
     return out
+
+
+def varied(pred, *branches: Callable) -> Iterable:
+    """Branches whose results vary over the same mesh axes: those of each, and of the choice."""
+    if not compat.is_mapped():
+        return branches
+    types = [pred] * len(jax.eval_shape(branches[0])), *map(jax.eval_shape, branches)
+
+    def alike(branch):
+        return lambda: list(map(compat.match_devices, map(compat.as_array, branch()), *types))
+
+    return map(alike, branches)
 
 
 def updated(tree: Tree, leaves: Iterator, block: Block, outs: Sequence) -> list:
