@@ -90,6 +90,19 @@ def test_sums_of_steps_that_are_added_up_are_made_once(checked, where):
 
 
 @checked_or_not
+def test_a_mean_is_a_mean_where_types_vary_along_another_axis(checked):
+    def local(w, xs):
+        mine = lambda w: lax.pcast(w, "data", to="varying") if checked else w
+        return accumulated(w, xs, mine)[0]
+
+    specs = (P(None, "model"), P(None, "data"))
+    fun = jax.shard_map(local, mesh=MESH, in_specs=specs, out_specs=specs[0], check_vma=checked)
+    args = put(0, 8, 8, spec=specs[0]), put(1, 12, 16, 8, spec=specs[1])
+    check(fun, deferred(fun), *args)
+    assert mal.communication(deferred(fun))(*args).times == 1
+
+
+@checked_or_not
 def test_a_sum_that_a_step_uses_stays_with_a_note(checked):
     def local(w, xs):
         def step(w, x):

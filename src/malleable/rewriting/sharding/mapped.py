@@ -34,6 +34,7 @@ from malleable.rewriting.sharding.parts import (
     State,
     cost,
     entered_on_parts,
+    is_number,
     is_undivided,
     linear,
     of_wholes,
@@ -102,6 +103,7 @@ class _Rule:
 
     def __init__(self, axes: tuple[str, ...], checked: bool):
         self.axes, self.checked = axes, checked
+        self.numbers: dict[Any, Any] = {}  # what types call varying along other axes
 
     def given(self, v) -> State:
         """The state of a value of which only the type is known."""
@@ -113,8 +115,13 @@ class _Rule:
         settled = [WHOLE if s == SUM else s for s in ins]
         if _axes(eqn) == self.axes:
             return PartsStep(tuple(settled), (SUM,) * len(eqn.outvars))
+        literal = lambda v: v if isinstance(v, compat.Literal) else self.numbers.get(v, v)  # noqa: E731
+        written = list(map(literal, eqn.invars))
+        if name in VARIED | {"convert_element_type"} and is_number(written[0]):
+            number = compat.literal(getattr(written[0], "val", None), eqn.outvars[0].aval)
+            self.numbers[eqn.outvars[0]] = number
         if SUM in ins and OWN not in ins and name not in VARIED | SENT:
-            found = linear(eqn, ins)
+            found = linear(eqn.replace(invars=written), ins)
             if found is not None:
                 return found
         if name in OPENED and (found := self.opened(eqn, ins, k)):
