@@ -23,7 +23,17 @@ MODES = {
 
 
 SLOW = {  # what takes more than 8 s of a processor; others go through the same runners
-    *("cliffs", "frontend", "hints", "growth", "incremental", "inspection", "onnx", "reroll"),
+    *(
+        "cliffs",
+        "deep",
+        "frontend",
+        "hints",
+        "growth",
+        "incremental",
+        "inspection",
+        "onnx",
+        "reroll",
+    ),
     *("cases frontend --grad --baseline", "cases selective", "selective_soak"),
 }
 COMMANDS = [command for name in RUN for command in MODES.get(name, [name])]
