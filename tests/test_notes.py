@@ -8,6 +8,7 @@ from jax import lax
 
 import malleable as mal
 from malleable import Note, interpret, listen, note
+from malleable.notes import about
 from tests.rules import twice
 
 
@@ -29,6 +30,15 @@ def test_a_note_is_nothing_when_nobody_listens():
         pass
     note("kept", "model.py:4")
     assert heard == []
+
+
+def test_a_note_without_a_line_is_about_the_place_around_it():
+    with listen() as heard, about(lambda: "model.py:7"):
+        note("kept", "")
+        with about(str):
+            note("kept again", "")
+        note("kept", "model.py:3")
+    assert [n.where for n in heard] == ["model.py:7", "model.py:7", "model.py:3"]
 
 
 def test_notes_come_in_order():

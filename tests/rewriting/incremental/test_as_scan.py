@@ -609,3 +609,12 @@ def test_a_step_is_shown_as_the_function_it_is_a_step_of():
     assert "step of" in repr(step) and "running" in repr(step)
     text = str(mal.show(step, quiet=True)(carry, 1.0))
     assert "return jnp.cumsum(jnp.sin(x))" in text and "= rows" in text
+
+
+def test_rows_of_a_batch_in_front_are_told_the_axis():
+    xs = jnp.ones((3, 5))
+    carry, step = as_scan(lambda xs: jnp.cumsum(xs, 1), xs)
+    with pytest.raises(TransformError, match=r"axis=1\) takes such rows"):
+        step(carry, xs[:, 0])
+    carry, step = as_scan(lambda xs: jnp.cumsum(xs, 1), xs, axis=1)
+    assert lax.scan(step, carry, xs.T)[1][-1].tolist() == [5.0] * 3

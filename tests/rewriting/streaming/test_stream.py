@@ -206,7 +206,18 @@ def test_an_option_that_is_none_is_an_error(options, words):
 
 def test_a_value_that_is_not_large_is_left_alone():
     (why,) = reasons(KERNELS["smoothing"], X, Y, threshold=None)
-    assert why.startswith("its largest value, at ") and "counts as large" in why
+    assert why.startswith("its largest value, at ") and "less than stream(threshold=" in why
+
+
+def test_a_large_value_in_a_function_of_jax_has_the_line_that_calls_it():
+    def masked(x, y):
+        scores = jnp.where(x[:, 0] > 0, x @ y.T, -1.0)
+        return jnp.sort(scores, axis=-1)
+
+    square = jnp.ones((16, 2)), jnp.ones((16, 2))
+    with listen() as notes:
+        jax.make_jaxpr(optimize(masked, streamed(threshold=16)))(*square)
+    assert notes and all("test_stream.py" in n.where for n in notes)
 
 
 def test_at_level_exact_the_result_is_equal_to_the_last_bit():

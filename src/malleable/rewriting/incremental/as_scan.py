@@ -345,9 +345,20 @@ class Steps:
             shape, axis = list(aval.shape), self.axis % aval.ndim
             shape[axis : axis + 1] = [self.width] if self.width > 1 else []
             if x.shape != tuple(shape):
+                hint = "rows are without the axis for a width of 1, and with it otherwise"
+                others = [
+                    d
+                    for d in range(aval.ndim)
+                    if x.shape == (*aval.shape[:d], *aval.shape[d + 1 :])
+                ]
+                if others and self.width == 1:
+                    hint = (
+                        f"as_scan(fun, xs, axis={others[0]}) takes such rows: a batch is in front"
+                    )
                 raise TransformError(
-                    f"a step takes rows of shape {tuple(shape)}, not {x.shape}",
-                    hint="rows are without the axis for a width of 1, and with it otherwise",
+                    f"a step along axis {axis} of {tuple(aval.shape)} takes rows of shape "
+                    f"{tuple(shape)}, not {x.shape}",
+                    hint=hint,
                 )
             if jnp.promote_types(x.dtype, aval.dtype) != aval.dtype:
                 raise TransformError(

@@ -18,7 +18,7 @@ import numpy as np
 from malleable import compat
 from malleable.core.stage import stage, staged_arguments
 from malleable.errors import MalleableError, RuleError
-from malleable.notes import listen, note
+from malleable.notes import about, listen, note
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.types import short_type
 from malleable.python_source.changes import (
@@ -285,7 +285,7 @@ def with_bodies_by(chosen: Callable[[compat.Eqn], Pass], jaxpr: compat.Jaxpr) ->
         inside = compat.bodies(eqn.params)
         if not inside or isinstance(compat.view(eqn), compat.Opaque):
             return eqn
-        with compat.inside(eqn):
+        with compat.inside(eqn), about(lambda: compat.where(eqn)):
             new = list(map(chosen(eqn), inside))
         return eqn if all(map(operator.is_, new, inside)) else compat.with_bodies(eqn, new)
 
