@@ -370,6 +370,20 @@ def test_a_shard_map_comes_back(again):
     assert_close(jax.grad(total(loaded))(x), jax.grad(total(fun))(x))
 
 
+def test_a_program_of_an_explicit_mesh_comes_back(again):
+    spec = jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        x, w = jax.device_put(jnp.ones((8, 4)), spec("i")), jax.device_put(jnp.ones((4, 6)), spec())
+        product = lambda x, w: jnp.einsum("bd,df->bf", x, w, out_sharding=spec("i", "j")) ** 2
+        loaded = again(product, x, w)
+        out = jax.jit(loaded)(x, w)
+        assert_close(out, product(x, w))
+        assert out.sharding.spec == spec("i", "j")
+        slope = jax.grad(lambda x: loaded(x, w).sum())(x)
+        assert_close(slope, jax.grad(lambda x: product(x, w).sum())(x))
+
+
 def test_a_pmap_comes_back(again):
     fun = jax.pmap(lambda x: x / lax.psum(x, "i"), axis_name="i", devices=jax.devices()[:2])
     x = jnp.ones((2, 3))

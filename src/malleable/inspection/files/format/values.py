@@ -68,7 +68,8 @@ def encode(value) -> Any:
         case PartitionSpec():
             return {"spec": [encode(axis) for axis in value]}
         case NamedSharding():
-            return {"sharding": [encode_mesh(value.mesh), encode(value.spec)]}
+            typed = ["type"] * isinstance(value.mesh, jax.sharding.AbstractMesh)
+            return {"sharding": [encode_mesh(value.mesh), encode(value.spec), *typed]}
         case frozenset():
             return {"set": [encode(x) for x in sorted(value, key=str)]}
         case np.ndarray():
@@ -204,8 +205,9 @@ def _decode_spec(axes) -> PartitionSpec:
 
 
 def _decode_sharding(found) -> NamedSharding:
-    mesh, spec = found
-    return NamedSharding(decode_mesh(mesh), decode(spec))
+    mesh, spec, *typed = found
+    mesh = decode_mesh(mesh)
+    return NamedSharding(mesh.abstract_mesh if typed else mesh, decode(spec))
 
 
 def decode_array(found: dict) -> Constant:
