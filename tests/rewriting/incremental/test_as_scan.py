@@ -618,3 +618,18 @@ def test_rows_of_a_batch_in_front_are_told_the_axis():
         step(carry, xs[:, 0])
     carry, step = as_scan(lambda xs: jnp.cumsum(xs, 1), xs, axis=1)
     assert lax.scan(step, carry, xs.T)[1][-1].tolist() == [5.0] * 3
+
+
+def test_a_step_is_made_inside_of_a_map_over_devices():
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec(None, "d")
+    model = lambda xs: jnp.cumsum(jnp.tanh(xs), 0)
+
+    def local(xs):
+        carry, step = as_scan(model, xs)
+        return lax.scan(step, carry, xs)[1]
+
+    xs = x(5, 16)
+    for check_vma in (True, False):
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check_vma)
+        assert np.allclose(mapped(xs), model(xs), atol=1e-6)

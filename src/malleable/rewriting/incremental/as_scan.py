@@ -247,7 +247,8 @@ class Steps:
             return jnp.int32(0), {v: self.plan.begun(v, values[v]) for v in self.keep}, loops
 
         types = [self.plan.graph.avals[v] for v in self.plan.graph.inputs]
-        return jax.jit(begin)(*(jnp.zeros(t.shape, t.dtype) for t in types))
+        rows = (compat.match_devices(jnp.zeros(t.shape, t.dtype), t) for t in types)
+        return jax.jit(begin)(*rows)
 
     def step(self) -> Callable:
         graph = self.plan.graph

@@ -144,7 +144,8 @@ class Plan:
         dim, known = self.rows[v] if v in self.rows else (self.chunks[v].dim, self.chunks[v].lag)
         if known <= 0:  # whatever is there is not read: a loop need not end on zeros
             t = self.kept_type(v)
-            return jnp.full(t.shape, self._unknown(t.dtype), t.dtype)
+            x = jnp.full(t.shape, self._unknown(t.dtype), t.dtype)
+            return compat.match_devices(x, self.graph.avals[v])
         if jnp.issubdtype(x.dtype, jnp.inexact):
             place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
             if (rows := self.chunks.get(v)) is not None:
