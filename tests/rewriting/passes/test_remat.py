@@ -107,3 +107,16 @@ def test_a_hint_names_no_budget_that_gains_nothing():
     with pytest.raises(mal.TransformError, match="bytes") as error:
         mal.optimize(lambda x: jnp.sum(x @ x), mal.remat(budget=1))(jnp.ones((30, 30)))
     assert "remat(budget=" not in str(error.value)
+
+
+@pytest.mark.caches  # JAX keeps the values of a shard_map whose trace an exception ends
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_what_is_in_a_shard_map_is_refused_with_a_way_out(check_vma):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    specs = {"in_specs": (PartitionSpec(), PartitionSpec("d")), "out_specs": PartitionSpec()}
+    mapped = lambda f: jax.shard_map(f, mesh=mesh, check_vma=check_vma, **specs)
+    local = lambda w, x: lax.pmean(scan_loss(w, x), "d")
+    with pytest.raises(mal.TransformError, match=r"test_remat\.py(.|\n)*jax\.checkpoint"):
+        mapped(mal.optimize(local, mal.remat(budget=1000)))(*ARGS)
+    with pytest.raises(mal.TransformError, match=r"jax\.checkpoint there"):
+        mal.optimize(mapped(local), mal.remat(budget=1000))(*ARGS)

@@ -20,7 +20,7 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.cost import flop_of
-from malleable.programs.equations import variables
+from malleable.programs.equations import every, variables
 from malleable.programs.evaluate import evaluate, one_step
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
@@ -79,6 +79,13 @@ def _remat(budget: float, shardings, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     if not moving or not any(map(compat.differentiable, jaxpr.out_avals)):
         note("nothing is worked out again", first_place(jaxpr), "it has no gradient")
         return jaxpr
+    sent = (eqn for eqn in every(jaxpr.eqns) if eqn.primitive.name in kind("collective"))
+    if any(map(compat.varying, jaxpr.in_avals)) or (compat.is_mapped() and any(sent)):
+        raise TransformError(
+            "what a device of a shard_map runs cannot be compiled alone, to see what it takes",
+            where=first_place(jaxpr),
+            hint="use jax.checkpoint there, or let XLA partition the loss and put remat on that",
+        )
     flat = Graph.of(jaxpr).jaxpr()
     if any(map(compat.has_effects, flat.eqns)):
         note("nothing is worked out again", first_place(jaxpr), "it has side effects")
@@ -99,6 +106,8 @@ def _remat(budget: float, shardings, jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     what = f"a budget of {budget:.0f} bytes cannot be met: the least is {least} bytes, of {plain}"
     hint = f"remat(budget={least}), " * (least < plain)
     hint += "a smaller batch or microbatch(n), or more devices"
+    if any(eqn.primitive.name == "shard_map" for eqn in jaxpr.eqns):
+        hint += "; what is in a shard_map stays as it is: use jax.checkpoint there"
     if any(aval.shape for aval in jaxpr.out_avals):
         hint += "; remat goes around a loss, not around its gradient"
     raise TransformError(what, where=first_place(jaxpr), hint=hint)
