@@ -16,6 +16,7 @@ FILES = sorted((ROOT / "benchmarks").glob("*.py"))
 RUN = [path.stem for path in FILES if 'if __name__ == "__main__"' in path.read_text()]
 MODES = {
     "cases": ["cases frontend --grad --baseline", "cases rewriting", "cases selective"],
+    "reroll": ["reroll", "reroll libraries"],
     "rewriting": ["rewriting", "rewriting --engine"],
     "rewriting_cases": [],  # as `cases rewriting` and `cases selective`
     "selective_cases": [],
@@ -25,7 +26,6 @@ MODES = {
 SLOW = {  # what takes more than 8 s of a processor; others go through the same runners
     *(
         "cliffs",
-        "deep",
         "frontend",
         "hints",
         "growth",
@@ -33,6 +33,7 @@ SLOW = {  # what takes more than 8 s of a processor; others go through the same 
         "inspection",
         "onnx",
         "reroll",
+        "reroll libraries",
     ),
     *("cases frontend --grad --baseline", "cases selective", "selective_soak"),
 }
