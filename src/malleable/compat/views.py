@@ -215,9 +215,9 @@ def _dense_tangents(tangents, variables):
 
 def zero_tangent(aval):
     """The zero of the tangent space of a type: an array, of dtype float0 for integers."""
-    if differentiable(aval):
-        return match_devices(jnp.zeros(aval.shape, aval.dtype), aval)
-    return match_devices(np.zeros(aval.shape, jax.dtypes.float0), aval)
+    smooth = differentiable(aval)
+    zeros = jnp.zeros(aval.shape, aval.dtype) if smooth else np.zeros(aval.shape, jax.dtypes.float0)
+    return match_devices(zeros, aval)
 
 
 def fill_tangents(flags, tangents, avals) -> list:
