@@ -22,7 +22,7 @@ ROWS = {
         {"compat"},
         {"programs", "python_source"},
         {"core", "arrays"},
-        {"frontend", "effects", "rewriting"},
+        {"frontend", "effects", "rewriting", "unknowns"},
         {"execution", "prob", "inverses"},
         {"inspection"},  # sees everything, and is seen by nobody
         {"__init__"},

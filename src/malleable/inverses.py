@@ -7,7 +7,7 @@ Source: Oryx, https://www.tensorflow.org/probability/oryx, of which it follows t
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,8 +19,9 @@ from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.programs.analyze import analyze, propagate
 from malleable.programs.equations import every
-from malleable.programs.evaluate import evaluate
+from malleable.programs.evaluate import MOST_EQUATIONS, evaluate, unrolled
 from malleable.programs.primitives import kind
+from malleable.unknowns import ONE, Cell, is_full, join, region_back, told, with_slopes
 
 
 def inverse(
@@ -33,8 +34,10 @@ def inverse(
 
     `fun` may apply invertible operations one after the other, to parts of x with what is known
     from other parts (couplings), multiply by square matrices, choose by what is known, and do so
-    in a scan, a loop of known length or a map: to its carry, to rows, or to each with what came
-    before, cumulative sums and the like included.
+    in a scan, a loop of a length that x does not decide, or a map: to its carry, to rows, or to
+    each with what came before, cumulative sums and the like included. What reads a value more than
+    once is inverted where it is a fraction of linear functions, one function on each side of a
+    number, or linear: then a system is solved.
 
     Args:
         fun: takes one pytree of arrays, and returns as many numbers as it is given.
@@ -59,9 +62,9 @@ def inverse(
         ys, wanted = jax.tree.leaves(y), staged.jaxpr.jaxpr.outvars
         if [jnp.shape(v) for v in ys] != [v.aval.shape for v in wanted]:
             raise TypeError("y has other shapes than what the function returns")
-        cells = [Cell(jnp.asarray(v), np.ones(jnp.shape(v), bool), 0.0) for v in ys]
-        xs, _ = _solve(staged.jaxpr, [None] * len(staged.args), cells, _ONE | own, tried)
-        if not all(map(_is_full, xs)) or sum(x.known.size for x in xs) != sum(map(jnp.size, ys)):
+        cells = [told(jnp.asarray(v)) for v in ys]
+        xs, _ = _solve(staged.jaxpr, [None] * len(staged.args), cells, ONE | own, tried)
+        if not all(map(is_full, xs)) or sum(x.known.size for x in xs) != sum(map(jnp.size, ys)):
             eqn = next(iter(tried.values()), None)
             what = f"`{eqn.primitive}` is not inverted" if eqn else "some of x is not in y"
             raise TransformError(
@@ -70,7 +73,7 @@ def inverse(
                 hint="give `inverse` a rule, {primitive, or jitted function: y -> x}, or use an "
                 "invertible one",
             )
-        logdet = sum(jnp.sum(_with_slopes(x)[1]) for x in xs)
+        logdet = sum(jnp.sum(with_slopes(x)[1]) for x in xs)
         return jax.tree.unflatten(jax.tree.structure(example), [x.x for x in xs]), logdet
 
     return inverted
@@ -82,53 +85,36 @@ def _around(eqn, program) -> list:
     return list(filter(inside, every(program.jaxpr.eqns)))[::-1]
 
 
-class Cell(NamedTuple):
-    """An array, which entries are known, and log|d entry / d y| of those that come from y."""
-
-    x: Any
-    known: np.ndarray
-    slope: Any
-
-
-def _is_full(cell) -> bool:
-    return bool(cell.known.all())
-
-
-def _with_slopes(cell) -> tuple[Any, jax.Array]:
-    """The array, and a slope for each of its entries."""
-    return cell.x, jnp.broadcast_to(cell.slope, cell.known.shape) * 1.0
-
-
-def _known(x, slope: Any = 0.0) -> Cell:
-    return Cell(x, np.ones(jnp.shape(x), bool), slope)
-
-
 def _bottom(aval) -> Cell:
     return Cell(np.zeros(aval.shape, aval.dtype), np.zeros(aval.shape, bool), 0.0)
 
 
-def _join(old: Cell, new: Cell) -> Cell:
-    fresh = new.known & ~old.known
-    if not fresh.any():
-        return old
-    if fresh.all():
-        return new
-    x = jnp.where(fresh, new.x, old.x)
-    return Cell(x, old.known | new.known, jnp.where(fresh, new.slope, old.slope))
-
-
 def _solve(jaxpr, ins: list, outs: list, table: dict, tried: dict) -> tuple[list, list]:
     """The inputs of a program, and its results; None for those that are not known."""
+    jaxpr = _opened(jaxpr, frozenset(key[0] for key in table if len(key) == 1))
+    makers = {v: (k, e) for k, e in enumerate(jaxpr.jaxpr.eqns) for v in e.outvars}
+    cells: dict[Any, Cell] = {}  # what is known of the variables
+    solve = functools.partial(_solve, table=table, tried=tried)
+
+    def seen(v, cell: Cell) -> Cell:
+        if not isinstance(v, compat.Literal):
+            cell = cells[v] = join(cell, cells.get(v, cell))
+        return cell
 
     def transfer(eqn, ins, outs):
-        if all(map(_is_full, ins)):
-            return ins, outs if all(map(_is_full, outs)) else _forward(eqn, ins)
-        known, moves = any(c.known.any() for c in outs), eqn.primitive.name in _MOVES
+        ins, outs = list(map(seen, eqn.invars, ins)), list(map(seen, eqn.outvars, outs))
+        if all(map(is_full, ins)):
+            return ins, outs if all(map(is_full, outs)) else _forward(eqn, ins)
+        moves = eqn.primitive.name in _MOVES
+        if eqn.primitive.name == "mul":
+            outs = [join(outs[0], _product(ins, outs[0]))]
+        known = any(c.known.any() for c in outs)
         if not known and not (moves and any(c.known.any() for c in ins)):
             return ins, outs
         found = _entries_moved(eqn, ins, outs) if moves else _backward(eqn, ins, outs, table, tried)
         tried.pop(id(eqn), None)
-        if found is None and known:
+        is_told = all(map(is_full, outs)) and not found
+        if found is None and known and not (is_told and region_back(eqn, makers, cells, solve)):
             tried[id(eqn)] = eqn
         return found or (ins, outs)
 
@@ -136,37 +122,79 @@ def _solve(jaxpr, ins: list, outs: list, table: dict, tried: dict) -> tuple[list
         return [cell or _bottom(v.aval) for cell, v in zip(cells, atoms, strict=True)]
 
     ins, outs = filled(ins, jaxpr.jaxpr.invars), filled(outs, jaxpr.jaxpr.outvars)
-    return propagate(jaxpr, ins, outs, transfer, _join, _known, _bottom)
+    return propagate(jaxpr, ins, outs, transfer, join, told, _bottom)
+
+
+def _opened(jaxpr, kept: frozenset) -> Any:
+    """A program without calls, but of functions whose inverse is known."""
+
+    def opening(around):
+        def step(eqn, xs):
+            view, has_line = (
+                compat.view(eqn) if compat.bodies(eqn.params) else None,
+                compat.where(eqn),
+            )
+            is_call = isinstance(view, compat.Call | compat.CustomJvp | compat.CustomVjp)
+            if is_call and eqn.params.get("name") not in kept and not _is_logaddexp(eqn):
+                return evaluate(view.body, xs, opening(eqn if has_line else around))
+            if has_line or not around:
+                return compat.copy(eqn, xs)
+            with compat.source(around):
+                return compat.bind(eqn, xs)
+
+        return step
+
+    if not any(compat.bodies(eqn.params) for eqn in jaxpr.jaxpr.eqns):
+        return jaxpr
+    run = lambda *xs: evaluate(jaxpr, xs, opening(None))  # noqa: E731
+    return compat.trace(run, *(v.aval for v in jaxpr.jaxpr.invars))
+
+
+def _is_logaddexp(eqn) -> bool:
+    """Whether a call is that of JAX, which reads its operands more than once: as its program."""
+    if not isinstance(compat.view(eqn), compat.CustomJvp) or len(eqn.invars) != 2:
+        return False
+    types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+    if not all(compat.differentiable(t) for t in types):
+        return False
+    own = every(compat.trace(jnp.logaddexp, *types).jaxpr.eqns)
+    (body, *_) = compat.bodies(eqn.params)
+    return str(body) in [str(b) for e in own for b in compat.bodies(e.params)]
 
 
 def _forward(eqn, ins):
     xs = [cell.x for cell in ins]
     if any(isinstance(x, compat.Tracer) for x in xs):
-        return list(map(_known, compat.copy(eqn, xs)))
+        return list(map(told, compat.copy(eqn, xs)))
     with jax.ensure_compile_time_eval():  # a permutation stays known
-        return list(map(_known, compat.bind(eqn, list(map(jnp.asarray, xs)))))
+        return list(map(told, compat.bind(eqn, list(map(jnp.asarray, xs)))))
 
 
 def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
     """The operands, as far as the results say, and the results; None: they do not."""
     name, (out, *_), called = eqn.primitive.name, outs, (eqn.params.get("name"),) in table
     match compat.view(eqn) if compat.bodies(eqn.params) and not called else None:
-        case compat.Call(body) | compat.CustomJvp(body) | compat.CustomVjp(body):
-            return _solve(body, ins, outs, table, tried)
         case compat.Branch() | compat.Scan() | compat.While() as view:
             found = _BACK[type(view)](view, ins, outs, table, tried)
             return (found, outs) if found else None
-    open_ = [i for i, cell in enumerate(ins) if not _is_full(cell)]
+    open_ = [i for i, cell in enumerate(ins) if not is_full(cell)]
     if len(open_) > 1 and (called or (name, 1) not in _TWO):
         return None
-    others = [cell.x for cell in ins if _is_full(cell)]
-    if name == "dot_general" and len(ins) == 2 and _is_full(out):
+    others = [cell.x for cell in ins if is_full(cell)]
+    if name == "dot_general" and len(ins) == 2 and is_full(out):
         found = _product_back(eqn, open_[0], others[0], ins, out)
         return (found, outs) if found else None
-    if name in kind("cumulative") and _is_full(out):
+    if name in kind("cumulative") and is_full(out):
         back = _TWO.get((name, 0))
         start = {jnp.subtract: 0, jnp.divide: 1}.get(back, -np.inf)
         others = [_rows_before(out.x, start, **eqn.params)]
+    elif name.startswith("custom_jvp"):  # logaddexp
+        back = lambda y, other: y + jnp.log(-jnp.expm1(other - y))  # noqa: E731
+    elif name == "pow" and open_ == [0]:
+        n = others[0]
+        if isinstance(n, compat.Tracer) or np.any(np.asarray(n) == np.round(n)):
+            return None  # one of two signs, where it is even
+        back = lambda y, n: y ** (1 / n)  # noqa: E731
     elif name == "integer_pow" and eqn.params["y"] % 2:
         back = lambda y, n=1 / eqn.params["y"]: jnp.sign(y) * jnp.abs(y) ** n  # noqa: E731
     elif len(ins) == 2 and not called:
@@ -181,9 +209,12 @@ def _of_two_back(eqn, open_, ins, outs) -> tuple[list, list] | None:
     found = None
     for i in open_:
         other = ins[1 - i]
-        x = other.x if _is_full(other) else jnp.where(other.known, other.x, 1)
-        back = _TWO.get((eqn.primitive.name, i))
-        found = _entries_back(eqn, i, back, [x], other.known, *(found or (ins, outs))) or found
+        x = other.x if is_full(other) else jnp.where(other.known, other.x, 1)
+        back, known = _TWO.get((eqn.primitive.name, i)), other.known
+        if eqn.primitive.name == "mul" and not isinstance(other.x, compat.Tracer):
+            known = known & (np.asarray(other.x) != 0)
+            x = jnp.where(known, x, 1)
+        found = _entries_back(eqn, i, back, [x], known, *(found or (ins, outs))) or found
     return found
 
 
@@ -197,10 +228,20 @@ def _entries_back(eqn, i: int, back, others: list, known, ins, outs) -> tuple[li
     dtype, known = eqn.invars[i].aval.dtype, out.known & known
     if not known.any():
         return None
-    y = out.x if _is_full(out) else jnp.where(out.known, out.x, 0.5)  # in the range of all of them
+    y = out.x if is_full(out) else jnp.where(out.known, out.x, 0.5)  # in the range of all of them
     x, dx = jax.jvp(lambda y: back(y, *others), (y,), (jnp.ones_like(y),))
-    ins[i] = _join(ins[i], Cell(x.astype(dtype), known, out.slope + jnp.log(jnp.abs(dx))))
+    ins[i] = join(ins[i], Cell(x.astype(dtype), known, out.slope + jnp.log(jnp.abs(dx))))
     return ins, outs
+
+
+def _product(ins, out) -> Cell:
+    """What is known of a product: where both factors are, or one of them is 0."""
+    known = functools.reduce(np.logical_and, [c.known for c in ins])
+    for cell in ins:
+        if not isinstance(cell.x, compat.Tracer):
+            known = known | cell.known & (np.asarray(cell.x) == 0)
+    x, y = (jnp.where(c.known, c.x, 0) for c in ins) if known.any() else (out.x, 0)
+    return Cell(x * y, np.broadcast_to(known, out.known.shape), 0.0)
 
 
 def _rows_before(y, start: float, *, axis: int, reverse: bool):
@@ -214,7 +255,7 @@ def _entries_moved(eqn, ins, outs) -> tuple[list, list] | None:
     """Of what only moves entries: where each went, seen by moving their numbers."""
     moving = [compat.differentiable(v.aval) for v in eqn.invars]
     rest = [cell for cell, moves in zip(ins, moving, strict=True) if not moves]
-    if not all(map(_is_full, rest)) or any(isinstance(c.x, compat.Tracer) for c in rest):
+    if not all(map(is_full, rest)) or any(isinstance(c.x, compat.Tracer) for c in rest):
         return None
     ends = np.cumsum([cell.known.size * m for cell, m in zip(ins, moving, strict=True)])
     numbers = [
@@ -231,15 +272,15 @@ def _entries_moved(eqn, ins, outs) -> tuple[list, list] | None:
         at = np.where((at >= 0) & (at < ends[-1]), at, -1)  # what is filled in is no entry
         place = np.full(ends[-1] + 1, -1)
         place[at[out.known]] = np.arange(at.size).reshape(at.shape)[out.known]
-        slope = jnp.ravel(_with_slopes(out)[1])
+        slope = jnp.ravel(with_slopes(out)[1])
         for i, number in enumerate(numbers):
             if moving[i]:
                 from_ = place[number]
-                ins[i] = _join(ins[i], Cell(jnp.ravel(out.x)[from_], from_ >= 0, slope[from_]))
+                ins[i] = join(ins[i], Cell(jnp.ravel(out.x)[from_], from_ >= 0, slope[from_]))
         ahead = known[at] & (at >= 0)
         if (ahead & ~out.known).any():
             x = jnp.concatenate([jnp.ravel(c.x) for c in entries])
-            outs[k] = _join(out, Cell(x[at], ahead, 0.0))
+            outs[k] = join(out, Cell(x[at], ahead, 0.0))
     return ins, outs
 
 
@@ -252,27 +293,27 @@ def _product_back(eqn, i: int, matrix, ins, out) -> list[Cell] | None:
     matrix = matrix if theirs else matrix.T  # y = matrix @ x
     y = out.x if i == 0 else jnp.moveaxis(out.x, 0, -1)
     x = jnp.moveaxis(jnp.linalg.solve(matrix, y[..., None])[..., 0], -1, mine)
-    slope = jnp.sum(_with_slopes(out)[1]) / y.size
-    ins[i] = _known(x, slope - jnp.linalg.slogdet(matrix)[1] / n)
+    slope = jnp.sum(with_slopes(out)[1]) / y.size
+    ins[i] = told(x, slope - jnp.linalg.slogdet(matrix)[1] / n)
     return ins
 
 
 def _branch_back(view, ins, outs, table, tried) -> list[Cell] | None:
     """Of a cond by what is known: in the branch that is taken."""
     index, *ins = ins
-    todo = [i for i, cell in enumerate(ins) if not _is_full(cell)]
+    todo = [i for i, cell in enumerate(ins) if not is_full(cell)]
     missing = []
 
     def back(branch):
         found = _solve(branch, ins, outs, table, tried)[0]
-        missing.extend(i for i in todo if not _is_full(found[i]))
-        return [_with_slopes(found[i]) for i in todo]
+        missing.extend(i for i in todo if not is_full(found[i]))
+        return [with_slopes(found[i]) for i in todo]
 
-    if not _is_full(index):
+    if not is_full(index):
         return None
     pairs = lax.switch(index.x, [functools.partial(back, b) for b in view.branches])
     for i, pair in zip(todo, pairs, strict=True):
-        ins[i] = _known(*pair)
+        ins[i] = told(*pair)
     return None if missing else [index, *ins]
 
 
@@ -285,10 +326,10 @@ def _loop_back(view, ins, outs, table, tried) -> list[Cell] | None:
     consts, carry, xs = view.split(ins)
     n, m = len(carry), len(consts)
     todo = _unknown_in_loop(view.body, ins, n, m)
-    backward = all(_is_full(outs[k]) for k in todo)
-    if not all(map(_is_full, consts if backward else (*consts, *carry))):
+    backward = all(is_full(outs[k]) for k in todo)
+    if not all(map(is_full, consts if backward else (*consts, *carry))):
         return None
-    rows, ys = ([c.x if _is_full(c) else None for c in cells] for cells in (xs, outs[n:]))
+    rows, ys = ([c.x if is_full(c) else None for c in cells] for cells in (xs, outs[n:]))
     blank = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in view.body.jaxpr.invars]
     ends, missing = outs if backward else carry, []
 
@@ -299,40 +340,52 @@ def _loop_back(view, ins, outs, table, tried) -> list[Cell] | None:
         return [None if k in todo else x for k, x in enumerate(new)], state
 
     def step(state, x):
-        before, row, y = ([x if x is None else _known(x) for x in part] for part in x)
+        before, row, y = ([x if x is None else told(x) for x in part] for part in x)
         after: list = [None] * n
         for k, pair in zip(todo, state, strict=True):
-            (after if backward else before)[k] = _known(*pair)
+            (after if backward else before)[k] = told(*pair)
         found, made = _solve(view.body, [*consts, *before, *row], [*after, *y], table, tried)
         state = [found[m + k] if backward else made[k] for k in todo]
         new = [c for c, old in zip(found[m + n :], row, strict=True) if old is None]
-        missing.extend(c for c in (*state, *new) if not _is_full(c))
-        return list(map(_with_slopes, state)), list(map(_with_slopes, new))
+        missing.extend(c for c in (*state, *new) if not is_full(c))
+        return list(map(with_slopes, state)), list(map(with_slopes, new))
 
     run = functools.partial(lax.scan, length=view.length)
     start = [None if k in todo else c.x for k, c in enumerate(carry)]
     _, before = run(ahead, start, rows, reverse=view.reverse)
-    state = [_with_slopes(ends[k]) for k in todo]
+    state = [with_slopes(ends[k]) for k in todo]
     state, new = run(step, state, (before, rows, ys), reverse=view.reverse != backward)
     for k, pair in zip(todo if backward else (), state, strict=False):
-        carry[k] = _known(*pair)
-    new = map(_known, *zip(*new, strict=True)) if new else iter(())
-    found = [*consts, *carry, *(c if _is_full(c) else next(new) for c in xs)]
-    return None if missing else found
+        carry[k] = told(*pair)
+    new = map(told, *zip(*new, strict=True)) if new else iter(())
+    found = [*consts, *carry, *(c if is_full(c) else next(new) for c in xs)]
+    return found if not missing else _turn_by_turn(view, ins, outs, table, tried)
+
+
+def _turn_by_turn(view, ins, outs, table, tried) -> list[Cell] | None:
+    """Of a scan whose steps are inverted by what is in their rows, as by the zeros of masks."""
+    rows = view.split(ins)[2]
+    is_there = [is_full(c) and not isinstance(c.x, compat.Tracer) for c in rows]
+    if not any(is_there) or view.length * len(view.body.jaxpr.eqns) > MOST_EQUATIONS:
+        return None
+    program = compat.trace(functools.partial(unrolled, view), *(jax.typeof(c.x) for c in ins))
+    found, _ = _solve(program, ins, outs, table, tried)
+    return found if all(map(is_full, found)) else None
 
 
 def _while_back(view, ins, outs, table, tried) -> list[Cell] | None:
-    """Of a while that turns as often as what is known says: as a scan of so many steps."""
+    """Of a while that turns as often as what is known says: as a scan of so many steps.
+
+    Where that is not known yet, what is known before each turn is computed for it from the start.
+    """
     _, consts, carry = view.split(ins)
     inside, before = [*consts, *carry], ins[: -len(consts) - len(carry) or None]
     n, m = len(carry), len(consts)
     todo = _unknown_in_loop(view.body, inside, n, m)
-    decides = [not _is_full(c) for c in before] + [k in todo for k in range(n)]
+    decides = [not is_full(c) for c in before] + [k in todo for k in range(n)]
     if analyze(view.cond, decides, _depends, operator.or_, False)[0][0]:
         return None
     known = [c.x for k, c in enumerate([*before, *inside]) if k - len(before) - m not in todo]
-    if any(isinstance(x, compat.Tracer) for x in known):
-        return None
     xs = [c.x for c in consts]
 
     def turn(state):
@@ -342,9 +395,34 @@ def _while_back(view, ins, outs, table, tried) -> list[Cell] | None:
             x if k in todo else y for k, (x, y) in enumerate(zip(state, new, strict=True))
         ]
 
-    with jax.ensure_compile_time_eval():
+    start = lambda: [jnp.asarray(c.x) for c in carry]  # noqa: E731
+
+    def turns():
         test = lambda s: evaluate(view.cond, [*(c.x for c in before), *s[1]])[0]  # noqa: E731
-        length = int(lax.while_loop(test, turn, (0, [jnp.asarray(c.x) for c in carry]))[0])
+        return lax.while_loop(test, turn, (0, start()))[0]
+
+    if any(isinstance(x, compat.Tracer) for x in known):
+        if not all(map(is_full, [*consts, *(outs[k] for k in todo)])):
+            return None
+        missing = []
+
+        def back(state):
+            k, after = state[0] - 1, list[Any]([None] * n)
+            state_before = lax.fori_loop(0, k, lambda _, s: turn((0, s))[1], start())
+            for i, pair in zip(todo, state[1], strict=True):
+                after[i] = told(*pair)
+            given = [None if i in todo else told(x) for i, x in enumerate(state_before)]
+            found, _ = _solve(view.body, [*consts, *given], after, table, tried)
+            missing.extend(i for i in todo if not is_full(found[m + i]))
+            return k, [with_slopes(found[m + i]) for i in todo]
+
+        ends = [with_slopes(outs[k]) for k in todo]
+        _, pairs = lax.while_loop(lambda state: state[0] > 0, back, (turns(), ends))
+        for i, pair in zip(todo, pairs, strict=True):
+            carry[i] = told(*pair)
+        return None if missing else [*before, *consts, *carry]
+    with jax.ensure_compile_time_eval():
+        length = int(turns())
 
     def loop(*xs):
         step = lambda c, _: (evaluate(view.body, [*xs[:m], *c]), None)  # noqa: E731
@@ -352,7 +430,7 @@ def _while_back(view, ins, outs, table, tried) -> list[Cell] | None:
 
     program = compat.trace(loop, *(v.aval for v in view.body.jaxpr.invars))
     found, _ = _solve(program, inside, outs, table, tried)
-    return [*before, *found] if all(map(_is_full, found)) else None
+    return [*before, *found] if all(map(is_full, found)) else None
 
 
 def _depends(eqn, facts) -> list[bool]:
@@ -361,7 +439,7 @@ def _depends(eqn, facts) -> list[bool]:
 
 def _unknown_in_loop(body, ins, n: int, m: int) -> list[int]:
     """Which of the carries of a scan depend on what is not known."""
-    facts = [not _is_full(cell) for cell in ins]
+    facts = [not is_full(cell) for cell in ins]
     while True:
         ends = analyze(body, facts, _depends, operator.or_, False)[0][:n]
         wide = [a or b for a, b in zip(facts[m : m + n], ends, strict=True)]
@@ -374,26 +452,6 @@ _BACK = {compat.Branch: _branch_back, compat.Scan: _loop_back, compat.While: _wh
 _MOVES = kind("dims", "rearrange", "cut", "join") | {
     "select_n"
 }  # every entry of the result is an operand's
-_ONE: dict[str, Callable] = {
-    "copy": lambda y: y,
-    "convert_element_type": lambda y: y,
-    "erf": jax.scipy.special.erfinv,
-    "erf_inv": jax.scipy.special.erf,
-    "exp": jnp.log,
-    "exp2": jnp.log2,
-    "expm1": jnp.log1p,
-    "log": jnp.exp,
-    "log1p": jnp.expm1,
-    "logistic": lambda y: jnp.log(y) - jnp.log1p(-y),
-    "neg": jnp.negative,
-    "sinh": jnp.arcsinh,
-    "asinh": jnp.sinh,
-    "rsqrt": lambda y: 1 / y**2,
-    "sqrt": jnp.square,
-    "cbrt": lambda y: y**3,
-    "tanh": jnp.arctanh,
-    "atanh": jnp.tanh,
-}
 _TWO: dict[
     tuple[str, int], Callable
 ] = {  # by which operand is not known; cumulative: the last row is
@@ -407,4 +465,5 @@ _TWO: dict[
     ("mul", 1): jnp.divide,
     ("div", 0): jnp.multiply,
     ("div", 1): lambda y, a: a / y,
+    ("pow", 1): lambda y, a: jnp.log(y) / jnp.log(a),
 }

@@ -10,6 +10,7 @@ import malleable as mal
 
 X = jnp.array([0.4, -0.2, 1.0, 0.3])
 M = jnp.array([[2.0, 0.5], [-0.3, 1.0]])
+SQUARE = jnp.eye(4) + jnp.sin(jnp.arange(16.0)).reshape(4, 4) / 5
 
 
 def coupling(x):
@@ -54,6 +55,11 @@ def twice_read(x):
     return lax.scan(step, x, jnp.array([1.1, 0.4]))[0]
 
 
+def masked_coupling(x, mask):
+    left = SQUARE @ (mask * x)
+    return mask * x + (1 - mask) * (x * jnp.exp(jnp.tanh(left)) + left), None
+
+
 def decayed(one, other):
     return one[0] * other[0], other[0] * one[1] + other[1]
 
@@ -95,6 +101,29 @@ FLOWS = {
     "matrix of vmap": lambda x: jnp.ravel(jax.vmap(lambda row: M @ row)(x.reshape(2, 2))),
     "triangular": lambda x: jnp.stack([x[0], x[1] + x[0] ** 2, x[2] * jnp.exp(x[0] * x[1]), x[3]]),
     "where": lambda x: jnp.where(jnp.array([True, False, True, False]), jnp.exp(x), 2 * x),
+    "a fraction": lambda x: (2 * x + 1) / (x + 4) - 3 / (5 - x) * 0,
+    "logit": lambda x: jax.scipy.special.logit(jax.nn.sigmoid(x) / 2),
+    "more than once": lambda x: x + 0.5 * x - 1,
+    "leaky": lambda x: jnp.where(x > 0.2, x + 0.1, 0.5 * x + 0.2),
+    "falling on both sides": lambda x: jnp.where(x <= 0.0, -3 * x, -jnp.expm1(x)),
+    "activations": lambda x: jax.nn.selu(jax.nn.celu(jax.nn.elu(jax.nn.leaky_relu(x)), 2.0)),
+    "softplus": lambda x: jnp.tanh(jax.nn.softplus(x) * 0.7 - 1),
+    "log_sigmoid in a scan": lambda x: lax.scan(
+        lambda c, p: (jax.nn.log_sigmoid(p * c), None), x, jnp.array([2.0, -0.5])
+    )[0],
+    "reflection": lambda x: x - 2 * X * (X @ x) / (X @ X),
+    "system": lambda x: jnp.linalg.solve(SQUARE, x),
+    "triangular system": lambda x: jax.scipy.linalg.solve_triangular(jnp.triu(SQUARE), x),
+    "matrix each": lambda x: jnp.ravel(
+        jnp.einsum("bij,bj->bi", jnp.stack([M, M.T]), x.reshape(2, 2))
+    ),
+    "convolution of one place": lambda x: jnp.ravel(
+        lax.conv(x.reshape(1, 2, 1, 2), M[..., None, None], (1, 1), "SAME")
+    ),
+    "masks by products": lambda x: lax.scan(masked_coupling, x, jnp.eye(4)[:2] + jnp.eye(4)[2:])[0],
+    "masks by where": lambda x: jnp.where(X > 0, x, x * jnp.exp(SQUARE @ jnp.where(X > 0, x, 0))),
+    "power": lambda x: jnp.exp(x) ** 1.7,
+    "power of a number": lambda x: 3.0 ** jnp.arctan(x),
 }
 
 
@@ -156,7 +185,14 @@ def test_a_rule_may_be_for_a_jitted_function():
         ),
         (lambda x: lax.map(jnp.cos, x), "`cos` is not inverted"),
         (lambda x: jnp.roll(x, jnp.argmax(x)), "`dynamic_slice` is not inverted"),
-        (lambda x: jnp.where(x > 0, x, 2 * x), "`select_n` is not inverted"),
+        (lambda x: jnp.where(x > 0, x, -2 * x), "`select_n` is not inverted"),
+        (lambda x: jnp.where(x > 0, 1 - x, -x), "`select_n` is not inverted"),
+        (lambda x: jnp.where(x > 1, x, 2 * x), "`select_n` is not inverted"),
+        (lambda x: jax.nn.relu(x), "`max` is not inverted"),
+        (lambda x: x - x + 1, "`sub` is not inverted"),
+        (lambda x: (x + 1) / (2 * x + 2), "`div` is not inverted"),
+        (lambda x: x - jnp.ones(4) * (jnp.ones(4) @ x) / 4, "`sub` is not inverted"),
+        (lambda x: jnp.exp(x) ** 2.0, "`pow` is not inverted|`square` is not inverted"),
         (lambda x: lax.scan(lambda c, _: (c * c, None), x, None, length=2)[0], "not inverted"),
     ],
 )
@@ -164,6 +200,30 @@ def test_what_has_no_inverse_names_it_and_the_line(f, said):
     with pytest.raises(mal.TransformError, match=said) as caught:
         mal.inverse(f, X)(X)
     assert "some of" in said or "test_inverse.py" in caught.value.where
+
+
+def test_what_no_piece_gives_has_no_inverse():
+    back = mal.inverse(lambda x: jnp.where(x > 1, 3 * x, 2 * x), 0.0)
+    np.testing.assert_allclose([back(y)[0] for y in (2.0, 2.5, 3.3)], [1, np.nan, 1.1], rtol=1e-6)
+
+
+def test_a_while_of_a_length_that_is_not_known_is_undone():
+    turns = lambda x, n: lax.fori_loop(0, n, lambda i, x: coupling(x) / (i + 1), x)
+    back = jax.jit(lambda y, n: mal.inverse(lambda x: turns(x, n), X)(y))
+    for n in (0, 3):
+        x, logdet = back(turns(X, n), n)
+        np.testing.assert_allclose(x, X, rtol=1e-4)
+        want = -jnp.linalg.slogdet(jax.jacfwd(turns)(X, n))[1]
+        np.testing.assert_allclose(logdet, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_function_of_the_users_is_told_by_what_it_does():
+    @jax.jit
+    def softplus(x):
+        return jnp.sin(x)
+
+    with pytest.raises(mal.TransformError, match="`sin` is not inverted"):
+        mal.inverse(softplus, X)(X)
 
 
 def test_results_of_another_shape_are_refused():

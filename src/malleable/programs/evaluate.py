@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 
 from malleable import compat
+
+MOST_EQUATIONS = 4000  # that a loop may be once it is written turn by turn
 
 
 def evaluate(
@@ -55,6 +58,18 @@ def one_step(
     """(carry, what is stacked) of one step of a scan, on what the step takes."""
     outs = evaluate(loop.body, [*consts, *carry, *xs], step)
     return outs[: len(carry)], outs[len(carry) :]
+
+
+def unrolled(loop: compat.Scan, *args: Any) -> list:
+    """The results of a scan on its operands, written turn by turn."""
+    consts, carry, xs = loop.split(args)
+    order = range(loop.length)
+    rows: list[Any] = [None] * loop.length
+    for k in reversed(order) if loop.reverse else order:
+        row = [lax.index_in_dim(x, k, 0, keepdims=False) for x in xs]
+        carry, rows[k] = one_step(loop, consts, carry, row)
+    stacked = [lax.concatenate([y[None] for y in ys], 0) for ys in zip(*rows, strict=True)]
+    return [*carry, *stacked]
 
 
 def inlined(fun: Callable) -> Callable:

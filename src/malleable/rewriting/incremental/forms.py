@@ -12,7 +12,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.programs.evaluate import evaluate, one_step
+from malleable.programs.evaluate import MOST_EQUATIONS, evaluate
+from malleable.programs.evaluate import unrolled as turn_by_turn
 from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import compute, identity_of
 from malleable.rewriting.boxes.dependence import (
@@ -34,7 +35,6 @@ WRITES: dict[str, Callable] = {  # what is written, of what was there and the bl
     "scatter-min": lax.min,
     "scatter-max": lax.max,
 }
-MOST_EQUATIONS = 4000  # that a loop may be once it is written turn by turn
 MOST = 5  # ends of runs of rows that a constant chooses
 
 
@@ -142,18 +142,7 @@ def unrolled(graph: Graph, v: int) -> bool:
         return True
     if view.length * len(view.body.eqns) > MOST_EQUATIONS:
         return False
-
-    def turns(*args):
-        consts, carry, xs = view.split(args)
-        order = range(view.length)
-        rows: list[Any] = [None] * view.length
-        for k in reversed(order) if view.reverse else order:
-            row = [lax.index_in_dim(x, k, 0, keepdims=False) for x in xs]
-            carry, rows[k] = one_step(view, consts, carry, row)
-        stacked = [lax.concatenate([y[None] for y in ys], 0) for ys in zip(*rows, strict=True)]
-        return [*carry, *stacked]
-
-    graph.rewrite(node, turns)
+    graph.rewrite(node, functools.partial(turn_by_turn, view))
     return True
 
 
