@@ -42,6 +42,7 @@ class Rulebook:
         self.default: Rule | None = default
         self.markers: frozenset[Marker] = frozenset(p for p in rules if isinstance(p, Marker))
         if any(p.placed for p in self.markers):
+            at_place = lambda _: place.active and place.bind()[0]  # noqa: E731
             rules = {**rules, place: at_place}
             self.markers |= {place}
         self.rules: dict[Any, Rule] = {}  # by primitive: the rule for operands of any type
@@ -134,6 +135,12 @@ class Rulebook:
             fields, whole = jax.tree.flatten(args)
             calls = [fields] if eqn.primitive.multiple_results else [[x] for x in fields]
             return whole.unflatten([y for xs in calls for y in compat.copy(eqn, xs, inside=True)])
+        if isinstance(eqn.primitive, Marker) and not eqn.primitive.out and has_values(args):
+            marked, at = args[: len(eqn.outvars)], args[len(eqn.outvars) :]
+            fields, whole = jax.tree.flatten(marked)  # what a transformation around us is told of
+            trees = {k: p for k, p in eqn.params.items() if type(p) is type(whole)}
+            trees = {k: jax.tree.structure(p.unflatten(marked)) for k, p in trees.items()}
+            return whole.unflatten(eqn.primitive.bind(*fields, *at, **{**eqn.params, **trees}))
         arrays = [materialised(frame, x, f"`{eqn.primitive}`") for x in args]
         return compat.copy(eqn, arrays, inside=True)
 
@@ -337,11 +344,6 @@ def keeps_value(frame: Frame, outs: list) -> bool:
     """
     own = isinstance(frame.eqn.primitive, Marker) and len(outs) <= len(frame.args)
     return not outs or not frame.args or (own and all(map(operator.is_, outs, frame.args)))
-
-
-def at_place(frame):
-    """The rule for places: they are needed as long as a transformation around this one waits."""
-    return place.bind()[0] if place.active else False
 
 
 def sites(jaxpr: compat.Jaxpr, prims: Container[compat.Primitive]) -> Iterator[compat.Eqn]:

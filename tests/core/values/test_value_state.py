@@ -222,3 +222,28 @@ def test_a_class_refused_stays_as_it_was():
     with pytest.raises(TypeError, match="is no pytree"):
         mal.value(Plain)
     assert Plain(1).x == 1
+
+
+# ---------------------------------------------------------------- tags
+
+
+def marked(x):
+    step = lambda c, _: (mal.tag(c * 2.0, "c"), None)
+    return mal.tag({"y": lax.scan(step, x, None, length=2)[0]}, "d")["y"] + 1.0
+
+
+def test_a_transformation_around_reads_tags_as_the_values_they_are():
+    run = mal.interpret(marked, INTERVALS)
+    (out, _, _), tags = jax.jit(mal.reap(run))(ROOM)
+    want, inside = mal.interpret(mal.reap(marked), INTERVALS)(ROOM)[0]
+    assert jax.tree.structure((out, tags)) == jax.tree.structure((want, inside))
+    jax.tree.map(np.testing.assert_array_equal, (out, tags), (want, inside))
+    assert (float(out.lo), float(out.hi), tags["c"].hi.tolist()) == (5, 9, [4, 8])
+
+
+def test_a_transformation_around_plants_values():
+    planted = {"d": {"y": Interval(jnp.float32(0), jnp.float32(3))}}
+    out, _, _ = mal.plant(mal.interpret(marked, INTERVALS))(planted, ROOM)
+    assert (float(out.lo), float(out.hi)) == (1, 4)
+    with pytest.raises(TransformError, match=r"'d' is given as .* belongs here"):
+        mal.plant(mal.interpret(marked, INTERVALS))({"d": {"y": jnp.float32(0)}}, ROOM)
