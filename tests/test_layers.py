@@ -41,7 +41,7 @@ ROWS = {
         {"streaming", "incremental"},
         {"check"},
     ],
-    "rewriting/boxes": [{"spans"}, {"dependence"}, {"blocks"}],
+    "rewriting/boxes": [{"spans"}, {"dependence"}, {"blocks", "moves", "convolutions"}],
     "rewriting/sharding": [
         {"placement"},
         {"parts"},

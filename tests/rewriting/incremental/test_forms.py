@@ -228,3 +228,143 @@ def test_a_cumulative_operation_over_groups_of_each_row(operation):
 def test_later_rows_that_are_looked_at_are_refused(f):
     with pytest.raises(TransformError, match="not causal"):
         as_scan(f, X)
+
+
+# ---------------------------------------------------------------- what is moved
+
+
+def shifted(v, mask=CAUSAL):
+    """Scores by distance, of which row i is moved to the left by T - 1 - i; Transformer-XL."""
+    far = v @ jnp.sin(jnp.arange(T * D)).reshape(D, T)
+    far = jnp.pad(far, ((0, 0), (1, 0))).reshape(T + 1, T)[1:]
+    return jax.nn.softmax(jnp.where(mask, v @ v.T + far, -jnp.inf)) @ v
+
+
+def shifted_both_ways(v):
+    far = v @ jnp.sin(jnp.arange(D * (2 * T - 1.0))).reshape(D, -1)
+    far = jnp.pad(jnp.pad(far, ((0, 0), (0, 1))).ravel(), (0, T - 1))
+    far = far.reshape(T + 1, 2 * T - 1)[:T, T - 1 :]
+    return jax.nn.softmax(jnp.where(CAUSAL, v @ v.T + far, -jnp.inf)) @ v
+
+
+def stacked_shifted(v):
+    far = jnp.einsum("td,dhs->hts", v, jnp.cos(jnp.arange(2.0 * T * D)).reshape(D, 2, T))
+    far = jnp.concatenate([jnp.ones((2, T, 1)), far], 2).reshape(2, T + 1, T)[:, 1:]
+    weights = jnp.exp(far) * CAUSAL
+    return ((weights / weights.sum(-1, keepdims=True)) @ v).sum(0)
+
+
+def dense(v, mask=CAUSAL):
+    """Weights that each row makes of itself alone; Synthesizer."""
+    weights = jnp.tanh(v) @ jnp.cos(jnp.arange(1.0 * T * D)).reshape(D, T)
+    return jax.nn.softmax(jnp.where(mask, weights, -jnp.inf)) @ v + (mask * weights) @ v
+
+
+def rolled(v, after=0):
+    same = (jnp.sign(v[:, :1]) == jnp.roll(jnp.sign(v[:, 0]), 1)) & CAUSAL
+    return (same & (np.arange(T) > after)) @ v
+
+
+MOVED = {
+    "a relative shift": shifted,
+    "a relative shift of all distances": shifted_both_ways,
+    "a relative shift of heads, masked by a product": stacked_shifted,
+    "weights that do not come from keys": dense,
+    "columns that are rolled": rolled,
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_is_moved_out_of_a_row_and_masked_does_not_count(name):
+    assert_right(MOVED[name])
+
+
+def test_of_scores_that_are_shifted_only_rows_are_kept():
+    _, step = as_scan(shifted, X)
+    assert {text for text, _, _ in step.kept.values()} == {"float32[12,4]", "float32[4,12]"}
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        functools.partial(shifted, mask=True),
+        functools.partial(shifted, mask=np.tri(T, k=2, dtype=bool)),
+        functools.partial(dense, mask=np.tri(T, k=1, dtype=bool)),
+        functools.partial(dense, mask=CAUSAL | (np.arange(T * T) == 3).reshape(T, T)),
+        functools.partial(rolled, after=-1),
+    ],
+)
+def test_what_is_moved_out_of_a_row_and_is_not_masked_is_refused(f):
+    with pytest.raises(TransformError, match="not causal") as caught:
+        as_scan(f, X)
+    assert "test_forms.py" in caught.value.where
+
+
+# ---------------------------------------------------------------- convolutions in other words
+
+KERNEL = jnp.cos(jnp.arange(T * D)).reshape(T, D)
+
+
+def by_spectra(v, n=2 * T, first=0, **options):
+    spectra = jnp.fft.rfft(v, n, axis=0) * jnp.fft.rfft(KERNEL, n, axis=0)
+    return jnp.fft.irfft(spectra, n, axis=0, **options)[first : T + first]
+
+
+def by_channels(v):
+    x = jnp.stack([v.T, 2 * v.T])
+    spectrum = jnp.fft.rfft(KERNEL[:5].T, 2 * T) / 3.0
+    y = jnp.fft.irfft(jnp.fft.rfft(x, 2 * T) * spectrum, 2 * T)[..., :T]
+    return jnp.tanh(y[1]).T + y[0].T
+
+
+def masked_taps(taps):
+    """Of a kernel of (3, 3), as many places as come first."""
+    return (np.arange(9) < taps).reshape(3, 3, 1, 1) * jnp.sin(jnp.arange(9.0 * D * D)).reshape(
+        3, 3, D, D
+    )
+
+
+def raster(v, first=4, then=5):
+    """PixelCNN: an image of (3, 4) in the order of its rows, of which later places are masked."""
+    x, numbers = v.reshape(1, 3, 4, D), ("NHWC", "HWIO", "NHWC")
+    for taps in (first, then):
+        y = lax.conv_general_dilated(
+            x, masked_taps(taps), (1, 1), "SAME", dimension_numbers=numbers
+        )
+        x = jnp.tanh(y + 0.1) + (x if taps > 4 else 0)
+    return x.reshape(T, D)
+
+
+def raster_of_channels_first(v):
+    x, kernel = v.T.reshape(1, D, 3, 4), jnp.transpose(masked_taps(4), (3, 2, 0, 1))
+    return lax.conv(x, kernel, (1, 1), "SAME")[0].reshape(D, T).T
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        raster_of_channels_first,
+        by_spectra,
+        functools.partial(by_spectra, n=2 * T - 1, norm="ortho"),
+        by_channels,
+        lambda v: jax.scipy.signal.fftconvolve(v[:, 0], KERNEL[:4, 0])[:T],
+        raster,
+    ],
+)
+def test_convolutions_in_other_words(f):
+    assert_right(f)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        functools.partial(by_spectra, n=2 * T - 2),
+        functools.partial(by_spectra, first=1),
+        functools.partial(raster, then=6),
+        lambda v: jnp.fft.irfft(jnp.fft.rfft(v, axis=0) * (1 + 2j), T, axis=0),
+    ],
+)
+def test_convolutions_that_look_ahead_are_refused(f):
+    with pytest.raises(TransformError, match="not causal") as caught:
+        as_scan(f, X)
+    assert "test_forms.py" in caught.value.where

@@ -4,6 +4,7 @@ carry, step = as_scan(model, tokens)
 carry, y = step(carry, token)          # the next row of model(tokens)
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,11 +18,19 @@ from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
+from malleable.rewriting.boxes.convolutions import from_spectra, of_rasters
+from malleable.rewriting.boxes.moves import only_what_counts
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import prove
 from malleable.rewriting.incremental.derivatives import ODD, OWN, own_derivative, without_derivative
-from malleable.rewriting.incremental.forms import ends_first, leave_out_zeros, map_at_once, unrolled
+from malleable.rewriting.incremental.forms import (
+    ends_first,
+    is_zero,
+    leave_out_zeros,
+    map_at_once,
+    unrolled,
+)
 from malleable.rewriting.incremental.loops import TIME
 from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER
 from malleable.rewriting.incremental.plan import Plan, asked_for, cleared, opened
@@ -140,27 +149,31 @@ class Steps:
         """The graph of the program, as it is written, or with its loops told in another way."""
         plain = scan_trim(self.staged.jaxpr)
         try:
-            return self._open(plain)
+            return self._open(plain, again=False)
         except NotCausal as refused:
             program = in_rows(plain)
-            if program is plain or refused.one_by_one:
+            if refused.one_by_one:
                 raise
             try:
-                return self._open(program)
+                return self._open(program, again=True)
             except NotCausal as again:
                 raise again if again.one_by_one else refused from None
 
-    def _open(self, program: compat.Jaxpr) -> Graph:
+    def _open(self, program: compat.Jaxpr, again: bool) -> Graph:
         """The graph of a program that is proved to be causal."""
         graph = opened(program)
         map_at_once(graph, self.length)
         known = lambda v: Plan(graph, {}).small_constant(v)  # noqa: E731
         ends_first(graph, self.length, known)
         without = leave_out_zeros(graph, known)
+        if again:
+            without += from_spectra(graph, known)
+            of_rasters(graph, self.length, functools.partial(is_zero, graph, known=known))
+            without += only_what_counts(graph, known)
         error: NotCausal | None = None
         while True:
             try:
-                self.plan, found = self._proved(graph)
+                self.plan, found = self._proved(graph, again)
                 self.rows = [self._rows(v, found) for v in graph.outputs]
                 break
             except NotCausal as refused:
@@ -174,12 +187,13 @@ class Steps:
             self.plan.assume(FINITE, node, NO_NUMBER)
         return graph
 
-    def _proved(self, graph) -> tuple[Plan, dict]:
+    def _proved(self, graph, by_masks: bool) -> tuple[Plan, dict]:
         """The plan, by the first way of those that there are on which rows need no later ones."""
         error: NotCausal | None = None
         ways = [*WAYS]
         for way in ways:
             plan = Plan(graph, {TIME: (0, self.length - self.stride)}, poison=self.poison)
+            plan.by_masks = by_masks
             try:
                 given = {v: Rows(self.axis % len(plan.shape(v)), 0, {}) for v in graph.inputs}
                 found = prove(plan, given, self.stride, way)

@@ -24,12 +24,13 @@ from malleable.rewriting.incremental.chunks import (
     loop_over_chunks,
 )
 from malleable.rewriting.incremental.loops import ROUNDS, TIME, Choice, Layers, Recurrence, Turns
-from malleable.rewriting.incremental.masks import FINITE, NO_NUMBER, SURE, Beyond
+from malleable.rewriting.incremental.masks import FINITE, NEGATIVES, NO_NUMBER, SURE, Beyond
 from malleable.rewriting.incremental.plan import OpenedWhile, Plan, handed_on, inside_of, opened
 from malleable.rewriting.incremental.times import Loose, NotCausal, Part, Rows, Way, crossed, refuse
 from malleable.rewriting.incremental.windows import narrow
 
 FIRST = 4  # rows that a state may begin with
+MASKING = ("select_n", "mul", "add", "sub", "and")
 
 
 def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int, Rows | None]:
@@ -149,7 +150,20 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
         if not column.is_known(plan.shape(node.outs[0])[o], lag):
             kind = what_is_beyond(plan, node, found, mine, out, column)
             out.loose[o] = Loose(column.lag, kind)
+    if plan.by_masks and node.name in MASKING:
+        _mask_columns(plan, node, found, out)
     return out
+
+
+def _mask_columns(plan: Plan, node: Node, found: dict, out: Rows) -> None:
+    """What each row knows all of, and a constant masks as it does columns in time, is as they."""
+    shape = plan.shape(node.outs[0])
+    for o, n in enumerate(shape):
+        if o != out.dim and n == shape[out.dim] and o not in out.loose:
+            column = Part(0, o, o, out.lag, None)
+            kind = what_is_beyond(plan, node, found, [], out, column)
+            if kind == Beyond.ZERO or kind in NEGATIVES:
+                out.loose[o] = Loose(out.lag, kind)
 
 
 def _begins(plan: Plan, v: int, rows: Rows) -> int | None:

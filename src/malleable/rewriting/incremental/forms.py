@@ -17,7 +17,6 @@ from malleable.programs.evaluate import unrolled as turn_by_turn
 from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import compute, identity_of
 from malleable.rewriting.boxes.dependence import (
-    ELEMENTWISE,
     Along,
     Before,
     groups,
@@ -146,19 +145,13 @@ def unrolled(graph: Graph, v: int) -> bool:
     return True
 
 
-def leave_out_zeros(graph: Graph, known: Callable[[int], Any]) -> list[Node]:
-    """Leave out, in place, what a constant 0 is multiplied with; the operations that had some.
+def leave_out_zeros(graph: Graph, known: Callable) -> list[Node]:
+    """Leave out, in place, ends of kernels that are 0; the convolutions that had some.
 
-    Ends of kernels, so that one that is masked reaches no further than its mask lets it; and rows
-    that were joined to others, as those that `roll` takes from the end.
+    So one that is masked reaches no further than its mask lets it.
     """
-    found = []
-    for node in graph.order():
-        if (node.name == "conv_general_dilated" and _trim(graph, node, known)) or (
-            node.name == "mul" and _leave_out(graph, node, known)
-        ):
-            found.append(node)
-    return found
+    every = graph.order()
+    return [n for n in every if n.name == "conv_general_dilated" and _trim(graph, n, known)]
 
 
 def ends_first(graph: Graph, length: int, known: Callable[[int], Any]) -> None:
@@ -221,32 +214,9 @@ def _are_contracted(node: Node, turned: Mapping) -> bool:
     return tuple(turned[v][0] for v in node.ins if v in turned) in pairs
 
 
-def _leave_out(graph: Graph, node: Node, known: Callable) -> bool:
-    """A product of rows that were joined with a constant that is 0 at all rows of one part."""
-    for v, other in (node.ins, node.ins[::-1]):
-        join, c = graph.maker[v], known(other)
-        if join is None or join.name != "concatenate" or c is None:
-            continue
-        d, shape = join.params["dimension"], tuple(graph.avals[v].shape)
-        others = tuple(a for a in range(len(shape)) if a != d)
-        zero = np.atleast_1d(np.all(np.broadcast_to(c == 0, shape), axis=others))
-        ends = np.cumsum([0, *(graph.avals[u].shape[d] for u in join.ins)])
-        gone = [bool(np.all(zero[a:b])) for a, b in itertools.pairwise(ends)]
-        if not any(gone) or all(gone):
-            continue
-
-        def product(c, *parts, d=d, gone=gone):
-            rows = [jnp.zeros_like(x) if left else x for x, left in zip(parts, gone, strict=True)]
-            return [lax.concatenate(rows, d) * c]
-
-        graph.rewrite(node, product, [other, *join.ins])
-        return True
-    return False
-
-
 def _trim(graph: Graph, node: Node, known: Callable) -> bool:
     numbers, kernel = node.params["dimension_numbers"], node.ins[1]
-    zero = _is_zero(graph, kernel, known)
+    zero = is_zero(graph, kernel, known)
     if zero is None:
         return False
     spatial, cuts = numbers.rhs_spec[2:], []
@@ -272,14 +242,14 @@ def _trim(graph: Graph, node: Node, known: Callable) -> bool:
     return True
 
 
-def _is_zero(graph: Graph, v: int, known: Callable) -> np.ndarray | None:
+def is_zero(graph: Graph, v: int, known: Callable) -> np.ndarray | None:
     """Where a value is 0 whatever else it is made of; None where nothing is known."""
     shape, node = graph.avals[v].shape, graph.maker[v]
     if (c := known(v)) is not None:
         return np.broadcast_to(c == 0, shape)
     if node is None or node.name not in ("mul", "convert_element_type"):
         return None
-    found = [zero for u in node.ins if (zero := _is_zero(graph, u, known)) is not None]
+    found = [zero for u in node.ins if (zero := is_zero(graph, u, known)) is not None]
     return functools.reduce(np.logical_or, found) if found else None
 
 
@@ -317,15 +287,6 @@ def _choose(graph: Graph, node: Node, known: Callable) -> None:
         graph.replace({node.outs[0]: cases[int(first)]})
         return
     joins = [graph.maker[v] for v in cases]
-    looked_up = (
-        []
-        if c is None
-        else [_look_up_chosen(graph, v, c.astype(int) == k, known, {}) for k, v in enumerate(cases)]
-    )
-    if looked_up not in ([], cases):
-        new = graph.trace(lambda *xs: compat.bind(node.eqn, xs), [which, *looked_up], node)
-        graph.replace({node.outs[0]: new[0]})
-        return
     dims = {n.params["dimension"] for n in joins if n is not None and n.name == "concatenate"}
     if not dims or c is None or c.ndim != len(graph.avals[cases[0]].shape):
         return
@@ -343,26 +304,6 @@ def _choose(graph: Graph, node: Node, known: Callable) -> None:
         return [lax.concatenate([lax.slice_in_dim(xs[c[a]], a, b, axis=d) for a, b in runs], d)]
 
     graph.rewrite(node, joined, cases)
-
-
-def _look_up_chosen(graph: Graph, v: int, chosen: Any, known: Callable, seen: dict) -> int:
-    """A value in which, where it is not chosen, what is looked up at known places is the first."""
-    made: Any = graph.maker[v]
-    if made is None or v in seen:
-        return seen.get(v, v)
-    seen[v], ins, shape = v, list(made.ins), graph.avals[v].shape
-    chosen = np.broadcast_to(chosen, shape)
-    if made.name == "gather" and (places := known(ins[1])) is not None:
-        windows = tuple(made.params["dimension_numbers"].offset_dims)
-        is_used = np.asarray(chosen.any(windows))
-        ins[1] = graph.constant(np.where(is_used[..., None], places, 0).astype(places.dtype))
-    elif made.name in ELEMENTWISE | {"squeeze"}:
-        for k, u in enumerate(ins):
-            if math.prod(of := graph.avals[u].shape) == chosen.size:
-                ins[k] = _look_up_chosen(graph, u, chosen.reshape(of), known, seen)
-    if tuple(ins) != made.ins:
-        (seen[v],) = graph.trace(lambda *xs: compat.bind(made.eqn, xs), ins, made)
-    return seen[v]
 
 
 def _turn_around(graph: Graph, node: Node) -> None:

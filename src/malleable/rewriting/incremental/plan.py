@@ -31,7 +31,8 @@ class Plan:
     whether time begins anew, with other inputs that do not change; rings: how many of the latest
     rows are kept, where not all are; narrowed: by (result, operand), the span of a dimension that
     is read of it; deltas: of sums that are updated by a difference, which operand they follow; odd:
-    what may be no number, or have no derivative, where rows are not known yet; told: notes (what,
+    what may be no number, or have no derivative, where rows are not known yet; by_masks: whether
+    dimensions that constants mask are taken to run in time; told: notes (what,
     line, why): on what a step relies that cannot be proved, and what is computed whole.
     """
 
@@ -50,7 +51,7 @@ class Plan:
         self.rings: dict[int, int] = {}
         self.narrowed: dict[tuple[int, int], tuple[int, Span]] = {}
         self.deltas: dict[int, int] = {}
-        self.poison, self.masking, self.restarts = poison, set(), False
+        self.poison, self.masking, self.restarts, self.by_masks = poison, set(), False, False
         self.odd: compat.Eqn | None = None
         self.told: dict[tuple[str, str, str], None] = {}
         self.memo: dict[Any, Any] = {}  # what was found out about constants
@@ -212,7 +213,7 @@ def inside_of(plan: Plan, graph: Graph, outer: Sequence[int], inner: Sequence[in
     pairs = [(a, v) for a, v in zip(inner, outer, strict=True) if plan.is_constant(v)]
     constants = {a: plan.constant(v) for a, v in pairs}
     inside = Plan(graph, plan.limits, constants, plan.poison)
-    inside.restarts = plan.restarts
+    inside.restarts, inside.by_masks = plan.restarts, plan.by_masks
     return inside
 
 
