@@ -226,7 +226,7 @@ NUMBERS = {
         *("rewriting/rules/rules: TRIES", "rewriting/rules/rules: FAR"),
         *("rewriting/rules/traced: REMEMBERED", "rewriting/incremental/plan: FOLDED"),
         *("rewriting/incremental/dirty: FEW", "rewriting/incremental/as_scan: MOST"),
-        *("rewriting/incremental/forms: MOST_EQUATIONS", "rewriting/passes/writes: MOST_ROWS"),
+        *("rewriting/boxes/moves: MOST", "rewriting/passes/writes: MOST_ROWS"),
         "execution/regions/signatures: SHORT",
     ),
     "rounding and random input": (

@@ -21,7 +21,7 @@ from malleable.programs.analyze import analyze, propagate
 from malleable.programs.equations import every
 from malleable.programs.evaluate import MOST_EQUATIONS, evaluate, unrolled
 from malleable.programs.primitives import kind
-from malleable.unknowns import ONE, Cell, is_full, join, region_back, told, with_slopes
+from malleable.unknowns import ONE, Cell, as_cell, is_full, learnt, region_back, with_slopes
 
 
 def inverse(
@@ -62,7 +62,7 @@ def inverse(
         ys, wanted = jax.tree.leaves(y), staged.jaxpr.jaxpr.outvars
         if [jnp.shape(v) for v in ys] != [v.aval.shape for v in wanted]:
             raise TypeError("y has other shapes than what the function returns")
-        cells = [told(jnp.asarray(v)) for v in ys]
+        cells = [as_cell(jnp.asarray(v)) for v in ys]
         xs, _ = _solve(staged.jaxpr, [None] * len(staged.args), cells, ONE | own, tried)
         if not all(map(is_full, xs)) or sum(x.known.size for x in xs) != sum(map(jnp.size, ys)):
             eqn = next(iter(tried.values()), None)
@@ -98,7 +98,7 @@ def _solve(jaxpr, ins: list, outs: list, table: dict, tried: dict) -> tuple[list
 
     def seen(v, cell: Cell) -> Cell:
         if not isinstance(v, compat.Literal):
-            cell = cells[v] = join(cell, cells.get(v, cell))
+            cell = cells[v] = learnt(cell, cells.get(v, cell))
         return cell
 
     def transfer(eqn, ins, outs):
@@ -107,7 +107,7 @@ def _solve(jaxpr, ins: list, outs: list, table: dict, tried: dict) -> tuple[list
             return ins, outs if all(map(is_full, outs)) else _forward(eqn, ins)
         moves = eqn.primitive.name in _MOVES
         if eqn.primitive.name == "mul":
-            outs = [join(outs[0], _product(ins, outs[0]))]
+            outs = [learnt(outs[0], _product_ahead(ins, outs[0]))]
         known = any(c.known.any() for c in outs)
         if not known and not (moves and any(c.known.any() for c in ins)):
             return ins, outs
@@ -122,7 +122,7 @@ def _solve(jaxpr, ins: list, outs: list, table: dict, tried: dict) -> tuple[list
         return [cell or _bottom(v.aval) for cell, v in zip(cells, atoms, strict=True)]
 
     ins, outs = filled(ins, jaxpr.jaxpr.invars), filled(outs, jaxpr.jaxpr.outvars)
-    return propagate(jaxpr, ins, outs, transfer, join, told, _bottom)
+    return propagate(jaxpr, ins, outs, transfer, learnt, as_cell, _bottom)
 
 
 def _opened(jaxpr, kept: frozenset) -> Any:
@@ -165,9 +165,9 @@ def _is_logaddexp(eqn) -> bool:
 def _forward(eqn, ins):
     xs = [cell.x for cell in ins]
     if any(isinstance(x, compat.Tracer) for x in xs):
-        return list(map(told, compat.copy(eqn, xs)))
+        return list(map(as_cell, compat.copy(eqn, xs)))
     with jax.ensure_compile_time_eval():  # a permutation stays known
-        return list(map(told, compat.bind(eqn, list(map(jnp.asarray, xs)))))
+        return list(map(as_cell, compat.bind(eqn, list(map(jnp.asarray, xs)))))
 
 
 def _backward(eqn, ins, outs, table, tried) -> tuple[list, list] | None:
@@ -230,11 +230,11 @@ def _entries_back(eqn, i: int, back, others: list, known, ins, outs) -> tuple[li
         return None
     y = out.x if is_full(out) else jnp.where(out.known, out.x, 0.5)  # in the range of all of them
     x, dx = jax.jvp(lambda y: back(y, *others), (y,), (jnp.ones_like(y),))
-    ins[i] = join(ins[i], Cell(x.astype(dtype), known, out.slope + jnp.log(jnp.abs(dx))))
+    ins[i] = learnt(ins[i], Cell(x.astype(dtype), known, out.slope + jnp.log(jnp.abs(dx))))
     return ins, outs
 
 
-def _product(ins, out) -> Cell:
+def _product_ahead(ins, out) -> Cell:
     """What is known of a product: where both factors are, or one of them is 0."""
     known = functools.reduce(np.logical_and, [c.known for c in ins])
     for cell in ins:
@@ -276,11 +276,11 @@ def _entries_moved(eqn, ins, outs) -> tuple[list, list] | None:
         for i, number in enumerate(numbers):
             if moving[i]:
                 from_ = place[number]
-                ins[i] = join(ins[i], Cell(jnp.ravel(out.x)[from_], from_ >= 0, slope[from_]))
+                ins[i] = learnt(ins[i], Cell(jnp.ravel(out.x)[from_], from_ >= 0, slope[from_]))
         ahead = known[at] & (at >= 0)
         if (ahead & ~out.known).any():
             x = jnp.concatenate([jnp.ravel(c.x) for c in entries])
-            outs[k] = join(out, Cell(x[at], ahead, 0.0))
+            outs[k] = learnt(out, Cell(x[at], ahead, 0.0))
     return ins, outs
 
 
@@ -294,7 +294,7 @@ def _product_back(eqn, i: int, matrix, ins, out) -> list[Cell] | None:
     y = out.x if i == 0 else jnp.moveaxis(out.x, 0, -1)
     x = jnp.moveaxis(jnp.linalg.solve(matrix, y[..., None])[..., 0], -1, mine)
     slope = jnp.sum(with_slopes(out)[1]) / y.size
-    ins[i] = told(x, slope - jnp.linalg.slogdet(matrix)[1] / n)
+    ins[i] = as_cell(x, slope - jnp.linalg.slogdet(matrix)[1] / n)
     return ins
 
 
@@ -313,7 +313,7 @@ def _branch_back(view, ins, outs, table, tried) -> list[Cell] | None:
         return None
     pairs = lax.switch(index.x, [functools.partial(back, b) for b in view.branches])
     for i, pair in zip(todo, pairs, strict=True):
-        ins[i] = told(*pair)
+        ins[i] = as_cell(*pair)
     return None if missing else [index, *ins]
 
 
@@ -340,10 +340,10 @@ def _loop_back(view, ins, outs, table, tried) -> list[Cell] | None:
         return [None if k in todo else x for k, x in enumerate(new)], state
 
     def step(state, x):
-        before, row, y = ([x if x is None else told(x) for x in part] for part in x)
+        before, row, y = ([x if x is None else as_cell(x) for x in part] for part in x)
         after: list = [None] * n
         for k, pair in zip(todo, state, strict=True):
-            (after if backward else before)[k] = told(*pair)
+            (after if backward else before)[k] = as_cell(*pair)
         found, made = _solve(view.body, [*consts, *before, *row], [*after, *y], table, tried)
         state = [found[m + k] if backward else made[k] for k in todo]
         new = [c for c, old in zip(found[m + n :], row, strict=True) if old is None]
@@ -356,8 +356,8 @@ def _loop_back(view, ins, outs, table, tried) -> list[Cell] | None:
     state = [with_slopes(ends[k]) for k in todo]
     state, new = run(step, state, (before, rows, ys), reverse=view.reverse != backward)
     for k, pair in zip(todo if backward else (), state, strict=False):
-        carry[k] = told(*pair)
-    new = map(told, *zip(*new, strict=True)) if new else iter(())
+        carry[k] = as_cell(*pair)
+    new = map(as_cell, *zip(*new, strict=True)) if new else iter(())
     found = [*consts, *carry, *(c if is_full(c) else next(new) for c in xs)]
     return found if not missing else _turn_by_turn(view, ins, outs, table, tried)
 
@@ -410,8 +410,8 @@ def _while_back(view, ins, outs, table, tried) -> list[Cell] | None:
             k, after = state[0] - 1, list[Any]([None] * n)
             state_before = lax.fori_loop(0, k, lambda _, s: turn((0, s))[1], start())
             for i, pair in zip(todo, state[1], strict=True):
-                after[i] = told(*pair)
-            given = [None if i in todo else told(x) for i, x in enumerate(state_before)]
+                after[i] = as_cell(*pair)
+            given = [None if i in todo else as_cell(x) for i, x in enumerate(state_before)]
             found, _ = _solve(view.body, [*consts, *given], after, table, tried)
             missing.extend(i for i in todo if not is_full(found[m + i]))
             return k, [with_slopes(found[m + i]) for i in todo]
@@ -419,7 +419,7 @@ def _while_back(view, ins, outs, table, tried) -> list[Cell] | None:
         ends = [with_slopes(outs[k]) for k in todo]
         _, pairs = lax.while_loop(lambda state: state[0] > 0, back, (turns(), ends))
         for i, pair in zip(todo, pairs, strict=True):
-            carry[i] = told(*pair)
+            carry[i] = as_cell(*pair)
         return None if missing else [*before, *consts, *carry]
     with jax.ensure_compile_time_eval():
         length = int(turns())

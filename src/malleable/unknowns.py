@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.programs.evaluate import evaluate
-from malleable.programs.primitives import has
+from malleable.programs.primitives import has, kind
 
 
 class Cell(NamedTuple):
@@ -33,11 +33,11 @@ def with_slopes(cell) -> tuple[Any, jax.Array]:
     return cell.x, jnp.broadcast_to(cell.slope, cell.known.shape) * 1.0
 
 
-def told(x, slope: Any = 0.0) -> Cell:
+def as_cell(x, slope: Any = 0.0) -> Cell:
     return Cell(x, np.ones(jnp.shape(x), bool), slope)
 
 
-def join(old: Cell, new: Cell) -> Cell:
+def learnt(old: Cell, new: Cell) -> Cell:
     fresh = new.known & ~old.known
     if not fresh.any():
         return old
@@ -77,7 +77,7 @@ def region_back(eqn, makers: Mapping, cells: dict, solve: Callable) -> bool:
         cell = _fraction_back(region, cells[out]) or _pieces_back(region, cells[out], solve)
     cell = cell or _linear_back(region, cells[out])
     if cell is not None:
-        cells[root] = join(cells[root], cell)
+        cells[root] = learnt(cells[root], cell)
     return cell is not None
 
 
@@ -107,7 +107,7 @@ def _fraction_back(region, out: Cell) -> Cell | None:
     if not isinstance(det, compat.Tracer) and np.any(np.asarray(det) == 0):
         return None
     slope = jnp.log(jnp.abs(det * jnp.ones_like(y))) - 2 * jnp.log(jnp.abs(a - c * y))
-    return told((d * y - b) / (a - c * y), out.slope + slope)
+    return as_cell((d * y - b) / (a - c * y), out.slope + slope)
 
 
 def _fraction(eqn, xs: list) -> Fraction | None:
@@ -152,12 +152,13 @@ def _pieces_back(region, out: Cell, solve: Callable) -> Cell | None:
     (x,), known = region.jaxpr.invars, dict(zip(region.jaxpr.constvars, region.consts, strict=True))
     above, at = {}, []  # by test: whether it holds above, and which operand is x
     for eqn in region.jaxpr.eqns:
-        if eqn.primitive.name in _SIDES and x in eqn.invars:
+        name = eqn.primitive.name
+        if name in SIDES and x in eqn.invars:
             k = [v is x for v in eqn.invars].index(True)
             other = eqn.invars[1 - k]
             at.append(other.val if isinstance(other, compat.Literal) else known.get(other))
-            turned = k == 1 and eqn.primitive.name not in ("max", "min")
-            above[eqn.outvars[0]] = _SIDES[eqn.primitive.name] != turned, k
+            turned = k == 1 and name not in has("extremum")
+            above[eqn.outvars[0]] = _holds_above(name) != turned, k
     if not at or any(t is None or isinstance(t, compat.Tracer) or np.any(t != at[0]) for t in at):
         return None
 
@@ -166,7 +167,7 @@ def _pieces_back(region, out: Cell, solve: Callable) -> Cell | None:
             if (test := above.get(eqn.outvars[0])) is not None:
                 holds, k = test[0] == is_above, test[1]
                 return [
-                    xs[k if holds else 1 - k] if eqn.primitive.name in ("max", "min") else holds
+                    xs[k if holds else 1 - k] if eqn.primitive.name in has("extremum") else holds
                 ]
             if eqn.primitive.name == "select_n" and isinstance(xs[0], bool):
                 return [xs[1 + xs[0]]]
@@ -193,13 +194,15 @@ def _pieces_back(region, out: Cell, solve: Callable) -> Cell | None:
     is_high = (out.x - w) * np.sign(dw) >= 0
     number = jnp.where(is_high, high.x, low.x)
     none = ~is_high & ((out.x - v) * np.sign(dv) > 0) & (gap > rounding)
-    return told(jnp.where(none, np.nan, number), jnp.where(is_high, high.slope, low.slope))
+    return as_cell(jnp.where(none, np.nan, number), jnp.where(is_high, high.slope, low.slope))
 
 
-_SIDES = {  # whether it holds above; of an extremum, whether x is it
-    **dict.fromkeys(("gt", "ge", "max"), True),
-    **dict.fromkeys(("lt", "le", "min"), False),
-}
+SIDES = has("compares") - has("commutative") | (has("extremum") & kind("elementwise"))
+
+
+def _holds_above(name: str) -> bool:
+    """Whether a comparison x > t holds above t; of an extremum, whether it is x there."""
+    return name.startswith("g") or name == "max"
 
 
 def _is_continuous(eqn) -> bool:
@@ -210,7 +213,7 @@ def _is_continuous(eqn) -> bool:
         case "integer_pow":
             return eqn.params["y"] > 0
         case name:
-            return name in ONE or name in ("add", "add_any", "sub", "mul")
+            return name in ONE or name in has("sum") & kind("elementwise") or name == "mul"
 
 
 def _linear_back(region, out: Cell) -> Cell | None:
@@ -231,7 +234,7 @@ def _linear_back(region, out: Cell) -> Cell | None:
     if not isinstance(matrix, compat.Tracer) and np.linalg.matrix_rank(matrix) < n:
         return None
     number = jnp.linalg.solve(matrix, jnp.ravel(out.x) - start).reshape(x_shape)
-    return told(number, jnp.mean(with_slopes(out)[1]) - jnp.linalg.slogdet(matrix)[1] / n)
+    return as_cell(number, jnp.mean(with_slopes(out)[1]) - jnp.linalg.slogdet(matrix)[1] / n)
 
 
 def _is_linear(eqn, moves: list[bool]) -> bool:

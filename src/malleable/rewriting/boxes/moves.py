@@ -177,7 +177,7 @@ def _look_up(graph: Graph, node: Node, counts: dict, known: Callable) -> None:
             )
     number, rest = np.asarray(numbers[out]), np.asarray(zeros[out])
     is_there = (number >= 0) & counts.get(out, True)
-    found = _places(number, is_there, given.shape)
+    found = _row_by_row(number, is_there, given.shape)
     if found is None:
         return
     take, places = found
@@ -191,7 +191,7 @@ def _look_up(graph: Graph, node: Node, counts: dict, known: Callable) -> None:
     graph.replace({out: new})
 
 
-def _places(number: np.ndarray, is_there: np.ndarray, before: Sequence[int]) -> tuple | None:
+def _row_by_row(number: np.ndarray, is_there: np.ndarray, before: Sequence[int]) -> tuple | None:
     """(take(x, places), places): a lookup that goes along with as many dimensions as it can."""
     after, at = np.indices(number.shape), np.unravel_index(np.maximum(number, 0), before)
     along: dict[int, int] = {}  # dimensions of the operand, and those of the result

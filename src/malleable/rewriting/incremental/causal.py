@@ -30,7 +30,6 @@ from malleable.rewriting.incremental.times import Loose, NotCausal, Part, Rows, 
 from malleable.rewriting.incremental.windows import narrow
 
 FIRST = 4  # rows that a state may begin with
-MASKING = ("select_n", "mul", "add", "sub", "and")
 
 
 def prove(plan: Plan, given: dict[int, Rows], width: int, way: Way) -> dict[int, Rows | None]:
@@ -150,7 +149,7 @@ def _through(plan: Plan, node: Node, found: dict, way: Way) -> Rows:
         if not column.is_known(plan.shape(node.outs[0])[o], lag):
             kind = what_is_beyond(plan, node, found, mine, out, column)
             out.loose[o] = Loose(column.lag, kind)
-    if plan.by_masks and node.name in MASKING:
+    if plan.by_masks and node.name in ELEMENTWISE:
         _mask_columns(plan, node, found, out)
     return out
 
