@@ -368,3 +368,20 @@ def test_convolutions_that_look_ahead_are_refused(f):
     with pytest.raises(TransformError, match="not causal") as caught:
         as_scan(f, X)
     assert "test_forms.py" in caught.value.where
+
+
+def layered(layer):
+    return lambda v: lax.scan(lambda x, p: (x + layer(x) * p, None), v, jnp.array([0.5, 2.0]))[0]
+
+
+@pytest.mark.parametrize("f", [shifted, dense, rolled, by_spectra, raster])
+def test_other_words_in_layers(f):
+    assert_right(layered(f))
+
+
+def test_kernels_may_be_parameters_of_layers():
+    def layer(x, kernel):
+        spectra = jnp.fft.rfft(x, 2 * T, axis=0) * jnp.fft.rfft(kernel, 2 * T, axis=0)
+        return jnp.tanh(jnp.fft.irfft(spectra, 2 * T, axis=0)[:T]), None
+
+    assert_right(lambda v: lax.scan(layer, v, jnp.stack([KERNEL, KERNEL[::-1]]))[0])

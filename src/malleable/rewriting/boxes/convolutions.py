@@ -19,13 +19,13 @@ class Spectrum(NamedTuple):
     values: tuple[int, ...]
 
 
-def from_spectra(graph: Graph, known: Callable) -> list[Node]:
+def from_spectra(graph: Graph, moving: set, known: Callable) -> list[Node]:
     """Write, in place, products of spectra as convolutions where nothing goes round; the products.
 
     So it is where what is convolved was padded with zeros by as much as the kernel is long.
     """
     spectra: dict[int, Spectrum] = {}
-    moving, done = graph.reach(graph.inputs, forward=True), []
+    done = []
     for node in graph.order():
         out, (x, *_) = node.outs[0], (*node.ins, -1)
         if node.name == "fft":
@@ -125,12 +125,11 @@ def _convolve(graph: Graph, node: Node, found: Spectrum, known: Callable, moving
     return True
 
 
-def of_rasters(graph: Graph, length: int, is_zero: Callable) -> None:
+def of_rasters(graph: Graph, moving: set, length: int, is_zero: Callable) -> None:
     """Write, in place, convolutions of all places of a raster as products row by row.
 
     is_zero(kernel): where it is 0, or None: taps that are so everywhere are left out.
     """
-    moving = graph.reach(graph.inputs, forward=True)
     for node in graph.order():
         if node.name == "conv_general_dilated" and moving.isdisjoint(node.ins[1:]):
             _in_a_row(graph, node, length, is_zero(node.ins[1]))

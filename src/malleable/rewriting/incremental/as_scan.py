@@ -4,7 +4,6 @@ carry, step = as_scan(model, tokens)
 carry, y = step(carry, token)          # the next row of model(tokens)
 """
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,15 +17,13 @@ from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
-from malleable.rewriting.boxes.convolutions import from_spectra, of_rasters
-from malleable.rewriting.boxes.moves import only_what_counts
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import prove
 from malleable.rewriting.incremental.derivatives import ODD, OWN, own_derivative, without_derivative
 from malleable.rewriting.incremental.forms import (
     ends_first,
-    is_zero,
+    in_other_words,
     leave_out_zeros,
     map_at_once,
     unrolled,
@@ -167,9 +164,7 @@ class Steps:
         ends_first(graph, self.length, known)
         without = leave_out_zeros(graph, known)
         if again:
-            without += from_spectra(graph, known)
-            of_rasters(graph, self.length, functools.partial(is_zero, graph, known=known))
-            without += only_what_counts(graph, known)
+            without += in_other_words(graph, graph.inputs, self.length, known)
         error: NotCausal | None = None
         while True:
             try:

@@ -23,6 +23,7 @@ from malleable.rewriting.incremental.chunks import (
     is_in_chunks,
     loop_over_chunks,
 )
+from malleable.rewriting.incremental.forms import in_other_words
 from malleable.rewriting.incremental.loops import ROUNDS, TIME, Choice, Layers, Recurrence, Turns
 from malleable.rewriting.incremental.masks import FINITE, NEGATIVES, NO_NUMBER, SURE, Beyond
 from malleable.rewriting.incremental.plan import OpenedWhile, Plan, handed_on, inside_of, opened
@@ -312,6 +313,12 @@ def _loop_in_time(plan: Plan, node: Node, found: dict, width: int, way: Way) -> 
                 raise refuse(node, "a loop takes rows of several times at once")
             given[a] = _shifted(found[v], -1)
     state = handed_on(found, carry, h)
+    if plan.by_masks and (moving := given | state):
+        v, rows = next(iter(moving.items()))
+        length = graph.avals[v].shape[rows.dim] * rows.chunk
+        known = inside_of(plan, graph, consts, c).small_constant
+        for mask in in_other_words(graph, list(moving), length, known):
+            plan.tell(FINITE, mask, NO_NUMBER)
 
     def turn(state: dict) -> tuple[Plan, dict]:
         inner = inside_of(plan, graph, consts, c)

@@ -16,6 +16,7 @@ from malleable.programs.evaluate import MOST_EQUATIONS, evaluate
 from malleable.programs.evaluate import unrolled as turn_by_turn
 from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import compute, identity_of
+from malleable.rewriting.boxes.convolutions import from_spectra, of_rasters
 from malleable.rewriting.boxes.dependence import (
     Along,
     Before,
@@ -23,6 +24,7 @@ from malleable.rewriting.boxes.dependence import (
     rel,
     runs_bodies,
 )
+from malleable.rewriting.boxes.moves import only_what_counts
 from malleable.rewriting.boxes.spans import Box, whole, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
 
@@ -154,6 +156,17 @@ def leave_out_zeros(graph: Graph, known: Callable) -> list[Node]:
     return [n for n in every if n.name == "conv_general_dilated" and _trim(graph, n, known)]
 
 
+def in_other_words(graph: Graph, inputs: Sequence[int], length: int, known: Callable) -> list[Node]:
+    """Rewrite, in place, what hides that some rows do not count; what masks them by numbers.
+
+    inputs: those that run in time.
+    """
+    moving = graph.reach(inputs, forward=True)
+    done = from_spectra(graph, moving, known)
+    of_rasters(graph, moving, length, functools.partial(_is_zero, graph, known=known))
+    return done + only_what_counts(graph, known)
+
+
 def ends_first(graph: Graph, length: int, known: Callable[[int], Any]) -> None:
     """Put, in place, what is joined behind rows, or behind the columns of scores, in front of them.
 
@@ -216,7 +229,7 @@ def _are_contracted(node: Node, turned: Mapping) -> bool:
 
 def _trim(graph: Graph, node: Node, known: Callable) -> bool:
     numbers, kernel = node.params["dimension_numbers"], node.ins[1]
-    zero = is_zero(graph, kernel, known)
+    zero = _is_zero(graph, kernel, known)
     if zero is None:
         return False
     spatial, cuts = numbers.rhs_spec[2:], []
@@ -242,14 +255,14 @@ def _trim(graph: Graph, node: Node, known: Callable) -> bool:
     return True
 
 
-def is_zero(graph: Graph, v: int, known: Callable) -> np.ndarray | None:
+def _is_zero(graph: Graph, v: int, known: Callable) -> np.ndarray | None:
     """Where a value is 0 whatever else it is made of; None where nothing is known."""
     shape, node = graph.avals[v].shape, graph.maker[v]
     if (c := known(v)) is not None:
         return np.broadcast_to(c == 0, shape)
     if node is None or node.name not in ("mul", "convert_element_type"):
         return None
-    found = [zero for u in node.ins if (zero := is_zero(graph, u, known)) is not None]
+    found = [zero for u in node.ins if (zero := _is_zero(graph, u, known)) is not None]
     return functools.reduce(np.logical_or, found) if found else None
 
 
