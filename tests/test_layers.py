@@ -388,7 +388,7 @@ def test_the_foundation_is_read_in_one_sitting():
     assert sum(sizes.values()) <= 3140, sizes
 
 
-@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 570)])
+@pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 575)])
 def test_the_rest_of_the_door_is_small(which, most):
     """What JAX has no public way for, and what only those who look into programs need of it.
 
