@@ -166,7 +166,7 @@ class Box(Methods):
     def dtype(self):
         root = self
         while root._base is not None:
-            if isinstance(root._index, places.Part):
+            if isinstance(root._index, places.Part | places.Bits):
                 return np.dtype(self.value.dtype)
             root = root._base
         value = root._value

@@ -17,7 +17,7 @@ def get_item(self, index):
         part = value[index]
         if type(part) is not np.ndarray:
             return part
-        return self._view(places.Item(index)) if places.is_basic(index) else Box(part, False)
+        return _part(self, index) if places.is_basic(index) else Box(part, False)
     if has_masked(index):
         return _masked_gather(value, index)
     part = _split_mask(self, index)
@@ -36,8 +36,13 @@ def get_item(self, index):
         if places.is_element(index, ndim) or (type(index) is tuple and not index and not ndim):
             return wrap(places.read(value, index))
         places.selected_shape(np.shape(value), places.modelled(index))
-        return self._view(places.Item(index))
+        return _part(self, index)
     return Box(places.read(value, index), False)
+
+
+def _part(box, index):
+    part = box._view(places.Item(index))
+    return part.copy() if type(box._index) is places.Flat else part
 
 
 def set_item(self, index, new):

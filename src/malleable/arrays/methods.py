@@ -32,17 +32,20 @@ class Methods:
 
     @property
     def flat(self):
-        return self._view(places.reshaped(self.shape, (self.size,)))
+        flat = places.reshaped(self.shape, (self.size,))
+        return self._view(places.Flat(flat.there, flat.back))
 
     @flat.setter
     def flat(self, new):
         self.flat[...] = new
 
     def _part(self, name):
-        if self.scalar or (name == "imag" and self.dtype.kind != "c"):
+        if self.scalar:
             value = self.value
             return self._done(getattr(value if places.is_jax(value) else np.asarray(value), name))
-        return self._view(places.Part(name)) if self.dtype.kind == "c" else self
+        if self.dtype.kind != "c":  # zeros that nobody writes to
+            return self if name == "real" else self._view(places.Strided(np.imag, jnp.imag))
+        return self._view(places.Part(name))
 
     def _set_part(self, name, new):
         if name == "real" or self.dtype.kind == "c":
@@ -53,8 +56,8 @@ class Methods:
     # ---- views
 
     def transpose(self, *axes):
-        if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], tuple | list)):
-            axes = axes[0] or ()
+        if len(axes) == 1 and (axes[0] is None or np.ndim(axes[0])):
+            axes = () if axes[0] is None else tuple(axes[0])
         axes = axes or range(self.ndim)[::-1]
         return self if self.scalar else self._view(places.permuted(a % self.ndim for a in axes))
 
@@ -76,28 +79,40 @@ class Methods:
     def ravel(self, order="C"):
         model = self._model()
         if order == "K":  # as it lies in memory
-            axes = sorted(range(self.ndim), key=lambda k: -abs(model.strides[k]))
-            return self.transpose(axes).reshape(-1)
+            return self.transpose(self._as_it_lies()).reshape(-1)
         if order == "A":
             order = "F" if model.flags.f_contiguous and not model.flags.c_contiguous else "C"
         return self.reshape(-1, order=order)
+
+    def _as_it_lies(self) -> list[int]:
+        """The axes in the order of memory."""
+        steps = self._model().strides
+        return sorted(range(self.ndim), key=lambda k: -abs(steps[k]))
 
     def squeeze(self, axis=None):
         return self.reshape(np.squeeze(self._model(), axis).shape)
 
     def diagonal(self, offset=0, axis1=0, axis2=1):
-        return self._call("diagonal", offset, axis1, axis2)
+        where = offset, axis1, axis2
+        return self._view(
+            places.Strided(lambda x: np.diagonal(x, *where), lambda x: jnp.diagonal(x, *where))
+        )
 
     def view(self, dtype=None, type=None):
         if dtype is None or (isinstance(dtype, builtin_type) and issubclass(dtype, np.ndarray)):
             return self[...]
         if np.dtype(dtype) == self.dtype:
             return self[...]
-        return self._new(self.value.view(dtype), False)
+        old, new = self.dtype, canonical(dtype)
+        return self._view(places.Bits(lambda x: x.view(new), lambda x: x.view(old)))
 
     # ---- copies
 
     def copy(self, order="C"):
+        if order != "C" and self.ndim > 1:  # a view of what lies in another order
+            axes = range(self.ndim)[::-1] if order == "F" else self._as_it_lies()
+            if [*axes] != [*range(self.ndim)]:
+                return self.transpose(axes).copy().transpose(np.argsort(axes))
         value = self.value
         return self._new(value.copy() if isinstance(value, np.ndarray) else value, self.scalar)
 

@@ -307,6 +307,72 @@ def reshaped(old, new, order="C") -> Shape:
     return Shape(lambda x: x.reshape(new, order=order), lambda x: x.reshape(old, order=order))
 
 
+class Flat(Shape):
+    """The elements one after the other, of which an index takes copies."""
+
+    __slots__ = ()
+
+
+class Bits(Shape):
+    """The same memory taken for numbers of another type."""
+
+    __slots__ = ()
+
+    def put(self, whole, part):
+        seen = self.there(whole)
+        return self.back(jnp.broadcast_to(cast(to_jax(part), seen.dtype), seen.shape))
+
+    def fill(self, whole: np.ndarray, part) -> None:
+        self.there(whole)[...] = part
+
+
+class Strided:
+    """What `show`, a function of NumPy, shows of an array: a diagonal, windows, items repeated.
+
+    of_jax: the same for arrays of JAX; without it their elements are gathered.
+    """
+
+    __slots__ = ("of_jax", "show")
+    static, traced = True, ()
+
+    def __init__(self, show, of_jax=None):
+        self.show, self.of_jax = show, of_jax
+
+    def _spots(self, whole) -> np.ndarray:
+        """Where in the array, flattened, each element lies."""
+        return self.show(np.arange(whole.size).reshape(whole.shape))
+
+    def _written(self, whole) -> np.ndarray:
+        at = self._spots(whole)
+        if not at.flags.writeable:
+            raise ValueError("assignment destination is read-only")
+        if np.unique(at).size < at.size:
+            raise TransformError(
+                "a write to a view that shows elements of its array more than once",
+                where=compat.where(),
+                hint="write to the array itself, by an index",
+            )
+        return at
+
+    def read(self, whole):
+        if not is_jax(whole):
+            return self.show(whole)
+        return self.of_jax(whole) if self.of_jax else whole.reshape(-1)[self._spots(whole)]
+
+    def put(self, whole, part):
+        at = self._written(whole)
+        part = jnp.broadcast_to(cast(to_jax(part), whole.dtype), at.shape)
+        return whole.reshape(-1).at[at.ravel()].set(part.ravel()).reshape(whole.shape)
+
+    def fill(self, whole: np.ndarray, part) -> None:
+        new = whole.flatten()
+        new[self._written(whole)] = part
+        whole[...] = new.reshape(whole.shape)
+
+    def model(self, whole: np.ndarray):
+        return self.show(whole)
+
+
 class Part:
     """The real or the imaginary part of a complex array."""
 

@@ -61,8 +61,10 @@ def extract(condition, arr):
 
 
 def compress(condition, a, axis=None, out=None):
-    if not any_traced(condition) or out is not None:
+    if out is not None or not any_traced((condition, a)):
         return DEFAULT
+    if not any_traced(condition):
+        return as_box(a).take(np.flatnonzero(unbox(condition)), axis)
     box = as_box(a).ravel() if axis is None else as_box(a)
     mask = as_box(condition) != 0
     if axis not in (None, 0):
@@ -352,38 +354,50 @@ def poly(seq_of_zeros):
     return wrap(jnp.poly(value).real if real else jnp.poly(value))
 
 
-def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
-    if not any_traced(x):
-        return DEFAULT
-    if writeable:
-        raise TransformError(
-            "windows of a traced array are copies, which show no writes to others",
-            where=compat.where(),
-            hint="write to the array itself, by an index",
-        )
-    sizes = tuple(np.atleast_1d(window_shape))
-    axes = tuple(range(x.ndim)) if axis is None else tuple(np.atleast_1d(axis))
-    for n, along in zip(sizes, axes, strict=True):
-        at = np.arange(x.shape[along] - n + 1)[:, None] + np.arange(n)
-        x = np.moveaxis(x.take(at, along), along % x.ndim + 1, -1)
-    return x
+def _shown(func, of_jax=None):
+    """A function of NumPy that gives a view, of which elements may be left out or repeated."""
+
+    def call(a, *args, **kwargs):
+        if a.scalar or any_traced((args, kwargs)):
+            return DEFAULT
+        args = unbox(args)
+        then = of_jax and (lambda x: of_jax(x, *args, **kwargs))
+        return a._view(places.Strided(lambda x: func(x, *args, **kwargs), then))
+
+    return call
+
+
+def astype(x, dtype, /, *, copy=True, device=None):
+    return x.astype(dtype, copy=copy)
+
+
+def diag(v, k=0):
+    return v.diagonal(k) if v.ndim == 2 else DEFAULT
 
 
 def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwargs):
-    """A copy, where NumPy gives a view."""
-    if not any_traced(x):
+    """A view; strides are counted from the first element of `x`, and stay within it."""
+    if not isinstance(x, Box):
         return np.lib.stride_tricks.as_strided(unbox(x), shape, strides)
-    shape = x.shape if shape is None else shape
-    steps = [s // x.itemsize for s in (x.strides if strides is None else strides)]
-    here = [s // x.itemsize for s in x.strides]
-    if list(np.cumprod([1, *x.shape[:0:-1]])[::-1]) != here:
-        raise unknown_size("as_strided of an array that is not contiguous")
-    note("as_strided gives a copy: a write to it does not reach the array", compat.where())
-    at = sum(
-        np.arange(n).reshape((-1,) + (1,) * k) * s
-        for n, s, k in zip(shape, steps, range(len(shape))[::-1], strict=True)
+    shape, strides = (
+        np.broadcast_to(np.int8(0), x.shape if shape is None else shape).shape,
+        (x.strides if strides is None else strides),
     )
-    return x.ravel()[at]
+    steps = [s // x.itemsize for s in strides]
+    ends = [(n - 1) * s for n, s in zip(shape, steps, strict=True)]
+    outside = 0 not in shape and (any(e < 0 for e in ends) or sum(ends) >= x.size)
+    if outside or not x.flags.c_contiguous:
+        raise TransformError(
+            "as_strided of an array that is not contiguous, or beyond its ends",
+            where=compat.where(),
+            hint="take it of the whole array, or use an index or sliding_window_view",
+        )
+
+    def show(a):
+        steps_of = [s * a.itemsize for s in steps]
+        return np.lib.stride_tricks.as_strided(a, shape, steps_of, writeable=writeable)
+
+    return x._view(places.Strided(show))
 
 
 def shares_memory(a, b, max_work=None):
@@ -391,10 +405,27 @@ def shares_memory(a, b, max_work=None):
 
 
 def broadcast_arrays(*args, subok=False):
-    if not any_jax(unbox(args)):
+    if not any(isinstance(a, Box) for a in args):
         return DEFAULT
-    arrays = jnp.broadcast_arrays(*(functions.nested_array(unbox(a)) for a in args))
-    return tuple(Box(x, False) for x in arrays)
+    boxes = [as_box(a) for a in args]
+    room = np.broadcast_shapes(*(x.shape for x in boxes))
+    return tuple(x if x.shape == room else np.broadcast_to(x, room) for x in boxes)
+
+
+def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
+    if copy or not any(isinstance(x, Box) for x in xi):
+        return DEFAULT
+    axes = [*range(len(xi))]
+    axes[:2] = axes[:2][::-1] if indexing == "xy" else axes[:2]
+    shapes = [tuple(-1 if k == axis else 1 for k in range(len(xi))) for axis in axes]
+    grids = tuple(as_box(x).reshape(s) for x, s in zip(xi, shapes, strict=True))
+    return grids if sparse else broadcast_arrays(*grids)
+
+
+def ix_(*args):
+    if any(np.ndim(x) != 1 or not isinstance(x, Box) or x.dtype == bool for x in args):
+        return DEFAULT
+    return meshgrid(*args, copy=False, sparse=True, indexing="ij")
 
 
 def _seen(x: Box, subscripts: str) -> Box | None:
@@ -403,7 +434,7 @@ def _seen(x: Box, subscripts: str) -> Box | None:
     if not (arrow and old.isalpha() and len(old) == x.ndim and set(old) == set(new)):
         return None
     if old == new * 2:
-        return x.reshape(-1)[:: x.shape[0] + 1]
+        return x._view(places.Strided(lambda a: np.einsum("ii->i", a), jnp.diagonal))
     return x.transpose([*map(old.index, new)]) if len(set(old)) == len(old) == len(new) else None
 
 
@@ -431,7 +462,7 @@ def _if_box(fun, writes=False):
     def call(*args, **kwargs):
         first = args[0] if args else next(iter(kwargs.values()), None)
         if isinstance(first, Box):
-            return fun(*args, **kwargs)
+            return fun(first, *args[1:], **dict([*kwargs.items()][not args :]))
         if writes and isinstance(first, np.ndarray) and any_traced((args, kwargs)):
             raise written_outside()
         return DEFAULT
@@ -457,13 +488,21 @@ _OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
     **{f: _reshaping(f) for f in (np.squeeze, np.expand_dims)},
-    **_by_name(nan_to_num, reshape),
+    **_by_name(nan_to_num, reshape, astype, diag),
     **_by_name(flip, rot90, unstack, iscomplexobj, isrealobj),
-    **{f: _method(f.__name__) for f in (np.transpose, np.ravel, np.swapaxes)},
-    np.matrix_transpose: lambda x: x.mT,
+    **{f: _method(f.__name__) for f in (np.ravel, np.diagonal)},
+    np.transpose: lambda a, axes=None: a.transpose(axes),
+    np.swapaxes: lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
+    **dict.fromkeys((np.matrix_transpose, np.linalg.matrix_transpose), lambda x: x.mT),
+    np.linalg.diagonal: lambda x, offset=0: x.diagonal(offset, -2, -1),
+    np.real_if_close: lambda a, tol=100: DEFAULT if a.dtype.kind == "c" else a,
+    np.broadcast_to: _shown(np.broadcast_to, jnp.broadcast_to),
+    np.lib.stride_tricks.sliding_window_view: _shown(np.lib.stride_tricks.sliding_window_view),
     np.real: lambda val: val.real,
     np.imag: lambda val: val.imag,
-    np.copy: lambda a, order="K", subok=False: Box(a.copy().value, False),
+    np.copy: lambda a, order="K", subok=False: (
+        a.copy(order) if not a.scalar else Box(a.copy().value, False)
+    ),
     np.fliplr: lambda m: flip(m, 1),
     np.flipud: lambda m: flip(m, 0),
     np.shares_memory: shares_memory,
@@ -475,7 +514,6 @@ _OF_TRACED = {
     **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
     **_by_name(choose, poly, apply_over_axes, partition, argpartition),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),
-    np.lib.stride_tricks.sliding_window_view: sliding_window_view,
 }
 _UNSIZED = (
     *(np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d),
@@ -483,7 +521,7 @@ _UNSIZED = (
 )
 _WRITING = _by_name(copyto, fill_diagonal, putmask, place, put, put_along_axis)
 SPECIAL: dict[Any, Any] = {
-    **_by_name(shape, ndim, size, where, compress, clip, broadcast_arrays, einsum),
+    **_by_name(shape, ndim, size, where, compress, clip, broadcast_arrays, einsum, meshgrid, ix_),
     **{f: _at_least(f) for f in (np.atleast_1d, np.atleast_2d, np.atleast_3d)},
     **{f: _on_types(f) for f in (np.result_type, np.can_cast, np.min_scalar_type)},
     **{f: _unsized(f) for f in _UNSIZED},

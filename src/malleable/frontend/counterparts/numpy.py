@@ -222,7 +222,7 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
     """np.array: a copy, of a nested sequence with boxes in it, too."""
     copy = _copies(copy)
     if not copy:
-        found = asarray(object, dtype, copy=copy)
+        found = asarray(object, dtype, order, copy=copy)
         return (
             found
             if found.ndim >= ndmin
@@ -259,6 +259,8 @@ def asarray(a, dtype=None, order=None, *, copy=None, **kwargs):
     if type(a) in UNSIZED:
         return a if dtype is None else a.astype(dtype)
     if isinstance(a, Box) and not a.scalar:
+        if order in ("C", "F") and not a.flags[f"{order}_CONTIGUOUS"]:
+            return asarray(a.copy(order), dtype)
         same = (
             dtype is None
             or np.dtype(dtype) == a.dtype
@@ -270,10 +272,16 @@ def asarray(a, dtype=None, order=None, *, copy=None, **kwargs):
     return array(a, dtype)
 
 
-def at_least_1d_asarray(a, dtype=None, **kwargs):
-    """np.ascontiguousarray and np.asfortranarray, which return at least one axis."""
-    out = asarray(a, dtype)
+def ascontiguousarray(a, dtype=None, **kwargs):
+    """np.ascontiguousarray, which returns at least one axis."""
+    out = asarray(a, dtype, "C")
     return out if out.ndim else out.reshape((1,))
+
+
+def require(a, dtype=None, requirements=None, **kwargs):
+    """np.require: a copy where the array does not lie in memory as required."""
+    wanted = {str(r)[0].upper() for r in requirements or ()}
+    return asarray(a, dtype, next(iter(wanted & {"C", "F"}), None))
 
 
 def asarray_chkfinite(a, dtype=None, order=None):
@@ -475,10 +483,10 @@ _CREATION: dict[str, Callable] = {
     "array": array,
     "asarray": asarray,
     "asanyarray": asarray,
-    "ascontiguousarray": at_least_1d_asarray,
-    "asfortranarray": asarray,
+    "ascontiguousarray": ascontiguousarray,
+    "asfortranarray": lambda a, dtype=None, **kwargs: asarray(a, dtype, "F"),
     "asarray_chkfinite": asarray_chkfinite,
-    "require": asarray,
+    "require": require,
     "full": full,
     "arange": arange,
     "isscalar": isscalar,

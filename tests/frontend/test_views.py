@@ -1,0 +1,89 @@
+"""What NumPy shows in place, ours shows: a later write to either is seen through the other."""
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import TransformError, autograph
+
+windows = np.lib.stride_tricks.sliding_window_view
+strided = np.lib.stride_tricks.as_strided
+A = np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3)
+SHOWN = [  # views and copies alike: NumPy says which
+    lambda a: np.diagonal(a), lambda a: a.diagonal(1), lambda a: np.diag(a),
+    lambda a: np.linalg.diagonal(a), lambda a: np.einsum("ii->i", a[:, :2]),
+    lambda a: np.broadcast_to(a[0], (2, 3)), lambda a: np.broadcast_to(array=a, shape=(1, 2, 3)),
+    lambda a: np.broadcast_arrays(a[0], a)[1], lambda a: np.meshgrid(a[0], a[1])[0],
+    lambda a: np.meshgrid(a[0], a[1], sparse=True, copy=False)[1], lambda a: np.ix_(a[0], a[1])[0],
+    lambda a: windows(a[0], 2), lambda a: windows(a[:, :2], (1, 2), writeable=True),
+    lambda a: strided(a, (2, 2), (3 * a.itemsize, a.itemsize)),
+    lambda a: a.T.ravel(), lambda a: a.T.ravel("K"), lambda a: a.T.reshape(2, 3),
+    lambda a: a.ravel(),
+    lambda a: np.transpose(a, axes=(1, 0)), lambda a: np.swapaxes(a=a, axis1=0, axis2=1),
+    lambda a: np.linalg.matrix_transpose(a), lambda a: np.rot90(np.flip(a)),
+    lambda a: np.split(a, 3, axis=1)[1], lambda a: np.moveaxis(np.atleast_3d(a), 0, 1),
+    lambda a: np.ascontiguousarray(a.T), lambda a: np.ascontiguousarray(a[0, ::2]),
+    lambda a: np.asfortranarray(a), lambda a: np.asfortranarray(a.T),
+    lambda a: np.require(a, None, "F"),
+    lambda a: np.asarray(a, order="F"), lambda a: np.copy(a.T).reshape(-1),
+    lambda a: np.astype(a, a.dtype, copy=False), lambda a: np.real_if_close(a),
+    lambda a: np.real(a),
+    lambda a: a.imag, lambda a: a.view(np.int32), lambda a: a.view(np.uint32)[0],
+    lambda a: a.view(),
+    lambda a: a.flat[:], lambda a: a.flat[1:3], lambda a: np.diagonal(np.flip(a.T)[1:]),
+    lambda a: np.compress([True, True], a, axis=0),
+]  # fmt: skip
+
+
+def later_writes(show, a):
+    shown = show(a)
+    a[0, 0] = 9
+    a[1] = -1
+    return shown, a
+
+
+def writes_through(show, a):
+    shown = show(a)
+    shown[...] = 7
+    a[0] += 1
+    return shown, a
+
+
+def writes_in_a_branch(show, a):
+    a = a * 1
+    shown = show(a)
+    if a[0, 0] < 50:
+        a[0, 1] = 40
+    return shown, a
+
+
+def outcome(run):
+    try:
+        return run()
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("program", [later_writes, writes_through, writes_in_a_branch])
+@pytest.mark.parametrize("show", SHOWN)
+def test_writes_are_seen_where_numpy_shows_them(show, program):
+    want = outcome(lambda: program(show, A.copy()))
+    for convert in autograph, lambda f: jax.jit(autograph(f)):
+        got = outcome(lambda run=convert: run(lambda a: program(show, a))(A.copy()))
+        assert type(want) is not str or got == want
+        for x, y in zip(got, want, strict=True):
+            assert np.shape(x) == np.shape(y)
+            np.testing.assert_array_equal(x, y)
+
+
+def test_gradients_go_through_windows():
+    def f(x):
+        return (windows(x, 2) * np.broadcast_to(x[:2], (2, 2))).sum()
+
+    slope = jax.grad(autograph(f))(np.arange(3.0, dtype=np.float32))
+    np.testing.assert_allclose(slope, [1, 4, 1])
+
+
+def test_strides_beyond_the_end_are_refused():
+    with pytest.raises(TransformError, match="beyond its ends"):
+        jax.jit(autograph(lambda a: strided(a, (3, 3), (12, 4))))(A)
