@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from malleable import TransformError, autograph
+from tests.frontend.behaviour.behaviour import assert_same
 
 windows = np.lib.stride_tricks.sliding_window_view
 strided = np.lib.stride_tricks.as_strided
@@ -87,3 +88,42 @@ def test_gradients_go_through_windows():
 def test_strides_beyond_the_end_are_refused():
     with pytest.raises(TransformError, match="beyond its ends"):
         jax.jit(autograph(lambda a: strided(a, (3, 3), (12, 4))))(A)
+
+
+def of_a_view(x):
+    y = x.view()
+    back = y[::-1]
+    y.shape = 2, -1
+    turned = y.T
+    y.shape = 4
+    y[0], turned[1, 1] = 9, -3
+    back[1] += 1
+    return x, y, back, turned
+
+
+def of_an_array_that_has_views(x):
+    part = x[1:]
+    x.shape = (2, 2)
+    for i in range(3):
+        if x[0, 0] < i:
+            part[0] += i
+        x[1] += 1
+    while part[0] < 100:
+        part += 7
+    return x, part
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of NumPy 2.5
+@pytest.mark.parametrize("program", [of_a_view, of_an_array_that_has_views])
+def test_a_new_shape_is_of_the_same_memory(program):
+    assert_same(program, np.arange(4, dtype=np.float32))
+
+
+def test_a_new_shape_under_a_test_is_refused():
+    def f(x):
+        if x[0] > 0:
+            x.shape = (2, 2)
+        return x
+
+    with pytest.raises(TransformError, match="the shape of an array from before changes"):
+        jax.jit(autograph(f))(np.arange(4.0))

@@ -5,6 +5,7 @@ are given to `Box` in `malleable.arrays.box`: import it from there.
 """
 
 import functools
+import gc
 import operator
 import sys
 from typing import Any
@@ -155,9 +156,30 @@ class Box(Methods):
 
     @shape.setter
     def shape(self, new):
-        changed = self.reshape(new)
-        base, step = self.copy(), changed._index
-        self._value, self._base, self._index = None, base, step
+        old, model = self.shape, self._model()
+        shaped = model.reshape(new)
+        if not np.may_share_memory(shaped, model):
+            raise AttributeError("incompatible shape for in-place modification: use reshape()")
+        if type(self) is not Box or (journal.is_undone() and not self._is_made_here()):
+            raise TransformError(
+                "the shape of an array from before changes under a traced test or in a loop",
+                where=compat.where(),
+                hint="write x = x.reshape(...)",
+            )
+        memory = self._view(self._index)  # what we were, for those that show a part of it
+        memory._value, memory._base = self._value, self._base
+        for view in gc.get_referrers(self):
+            if issubclass(type(view), Box) and view._base is self and view is not memory:
+                view._base = memory
+        for follower in journal.followers_of(self):
+            journal.follow(memory, follower)
+        self._value, self._base, self._index = None, memory, places.reshaped(old, shaped.shape)
+
+    def _is_made_here(self) -> bool:
+        """Whether the array is of the block that is being traced, and not only written there."""
+        book, root = journal.current(), self.root
+        known = book is not None and journal.Place("box", root).key in book.places
+        return not known and compat.is_inner(root._value)
 
     ndim = property(lambda self: len(self.shape))
     size = property(lambda self: int(np.prod(self.shape, dtype=np.intp)))
