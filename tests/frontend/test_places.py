@@ -70,3 +70,37 @@ def test_a_place_shows_none_of_our_names(x):
     with pytest.raises((TransformError, TypeError)) as caught:
         jax.jit(autograph(f))(x)
     assert "Choice" not in str(caught.value) and "Box" not in str(caught.value)
+
+
+class Shifted(list):
+    """A list whose items are read and written by its own methods."""
+
+    def __getitem__(self, i):
+        return super().__getitem__(i) + 100
+
+    def __setitem__(self, i, value):
+        super().__setitem__(i, value * 2)
+
+    def __delitem__(self, i):
+        list.__delitem__(self, i)
+
+
+class Pair(tuple):
+    __slots__ = ()
+
+    def __getitem__(self, i):
+        return tuple.__getitem__(self, 1 - i)
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_a_traced_index_asks_the_methods_of_a_subclass(k):
+    def f(k, x):
+        xs = Shifted([1.0, 2.0, 3.0])
+        read = xs[k], Pair((x, x + 1))[k // 2]
+        xs[k] = x
+        xs[k] += 1
+        found = [*xs]
+        del xs[k]
+        return read, found, [*xs]
+
+    assert_same(f, k, 5.0)

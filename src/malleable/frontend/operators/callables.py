@@ -57,6 +57,7 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
     difference_update symmetric_difference_update itemset __setitem__ __delitem__ __iadd__ __ior__
     __iand__ __isub__ __ixor__ __imul__"""
 _MUTATORS = frozenset(_CHANGES.split())
+_ITEMS = frozenset(("__getitem__", "__setitem__", "__delitem__"))
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _ANY = {type, id, isinstance, print, repr, str, format, hash, callable, getattr, setattr, hasattr}
 _ANY |= {warnings.warn, delattr, zip, enumerate, map, filter, operator.setitem, operator.getitem}
@@ -476,6 +477,8 @@ class Caller(Classes):
             refuse_uncertain(owner, name in ("keys", "values", "items", "popitem"))
         for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
             refuse_uncertain(x, False)
+        if name in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):
+            return items.at_traced(owner, name, *args)
         if isinstance(owner, list):
             if name in ("extend", "__iadd__") and bounded(args[0]) is not None:
                 owner[:] = joined(owner, args[0])
@@ -565,6 +568,8 @@ class Caller(Classes):
         """`list.append(xs, x)`: told to the journal as `xs.append(x)` is."""
         if isinstance(owner, Box):  # `np.ndarray.sum(x)`
             return getattr(owner, f.__name__)(*args, **kwargs)
+        if f.__name__ in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):
+            return items.at_traced(owner, f.__name__, *args)
         if f.__name__ in _MUTATORS:
             items.touch(owner)
         return self._as_it_is(f, owner, *args, **kwargs)

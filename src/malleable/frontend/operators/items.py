@@ -223,6 +223,9 @@ class Items:
         method = getattr(type(x), name, None)
         return method if type(method) is _Function else None
 
+    def _is_sequence(self, x) -> bool:
+        return isinstance(x, list | tuple | range) and self._method(x, "__getitem__") is None
+
     # ------------------------------------------------------------ attributes
 
     def attr(self, o, name: str):
@@ -405,7 +408,7 @@ class Items:
             if is_wanted(INDEX):
                 within(x, i)
             return x[i]
-        if kind is list or kind is tuple or isinstance(x, list | tuple | range):
+        if kind is list or kind is tuple or self._is_sequence(x):
             if bounded(x) is not None:
                 return item(x[0], i) if not isinstance(i, slice) else sliced(x[0], i)
             if is_traced(i):
@@ -466,12 +469,7 @@ class Items:
             touch(x)
             return put_item(x, i, value) if not isinstance(i, slice) else refuse("a slice")
         if isinstance(x, list | collections.deque) and is_traced(i):
-            within(x, i)
-            (journal.touch_list if isinstance(x, list) else journal.touch_object)(x)
-            at = unbox(pick_index(i, len(x)))
-            for k, old in enumerate(list(x)):
-                x[k] = if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old)
-            return
+            return put_at(x, i, value)
         if isinstance(x, list):
             refuse_bound(x, i)
         elif isinstance(x, dict) and has_traced(i):
@@ -664,8 +662,26 @@ def take_out(xs: list, at) -> Any:
     within(xs, at)
     touch(xs)  # once more: this is done only where nothing was raised
     out, at = pick(xs, at), unbox(pick_index(at, len(xs)))
-    xs[:] = [if_else(k < at, *pair) for k, pair in enumerate(itertools.pairwise(xs))]
+    rest = [if_else(k < at, *pair) for k, pair in enumerate(itertools.pairwise(xs))]
+    list.__setitem__(xs, slice(None), rest)
     return out
+
+
+def put_at(xs, at, value) -> None:
+    """xs[at] = value at a traced index of a list or a deque, by no method of a subclass."""
+    within(xs, at)
+    touch(xs)
+    at, kind = unbox(pick_index(at, len(xs))), list if isinstance(xs, list) else collections.deque
+    for k, old in enumerate(list(xs)):
+        kind.__setitem__(xs, k, if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old))
+
+
+def at_traced(xs, name: str, at, *value) -> Any:
+    """`super().__getitem__(at)` and its like in a subclass of list or tuple, at a traced index."""
+    if name == "__setitem__":
+        return put_at(xs, at, *value)
+    within(xs, at)
+    return take_out(xs, at) if name == "__delitem__" else pick(xs, at)
 
 
 def _check_array(x, value, traced_index: bool) -> None:
