@@ -44,7 +44,9 @@ def _operand(x):
     return NotImplemented
 
 
-def _binary(fun, swapped=False):
+def _binary(fun, swapped=False, of_jax=None):
+    """of_jax: what it is for arrays of JAX, of the user's own."""
+
     def method(self, other):
         a = self._value
         if a is None:
@@ -71,7 +73,8 @@ def _binary(fun, swapped=False):
             a = own(a)
         elif type(b) is np.ndarray and belongs_to_jax(type(a)):
             b = own(b)
-        out = fun(b, a) if swapped else fun(a, b)
+        run = of_jax if of_jax and immutable is True else fun
+        out = run(b, a) if swapped else run(a, b)
         if belongs_to_jax(type(out)):
             new = _empty(Box)
             new._value = out
@@ -116,14 +119,14 @@ def _unary(fun):
 
 for _name, _ufunc in functions.OPERATORS.items():
     _fun = numbers.power if _name == "pow" else getattr(operator, f"__{_name}__")
+    _of_jax = None if _name in ("and", "or", "xor") else _fun
+    _fun = numbers.by_zero(_fun) if _name in ("floordiv", "mod") else _fun
     _fun = (numbers.logical if _name in ("and", "or", "xor") else numbers.arithmetic)(_fun)
-    setattr(Box, f"__{_name}__", _binary(_fun))
-    setattr(Box, f"__r{_name}__", _binary(_fun, swapped=True))
+    setattr(Box, f"__{_name}__", _binary(_fun, False, _of_jax))
+    setattr(Box, f"__r{_name}__", _binary(_fun, True, _of_jax))
     setattr(Box, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__"), _ufunc))
-for _name in ("eq", "ne"):
-    setattr(Box, f"__{_name}__", _binary(getattr(operator, _name)))
 for _name, _fun in functions.ORDERED.items():
-    setattr(Box, f"__{_name}__", _binary(_fun))
+    setattr(Box, f"__{_name}__", _binary(_fun, False, _fun.__wrapped__))
 for _name in ("neg", "pos", "abs", "invert"):
     setattr(Box, f"__{_name}__", _unary(numbers.unary(getattr(operator, _name))))
 Box.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.numbers import power
+from malleable.arrays.numbers import OWN, compared, refuse_large, widened
 from malleable.arrays.places import own
 from malleable.errors import TransformError
 
@@ -52,7 +52,7 @@ OTHER_NAMES = {
     "alltrue": "all",
     "sometrue": "any",
     "in1d": "isin",
-    "round_": "round",
+    "around": "round",
     "real_if_close": "asarray",
 }
 REDUCED = {"add": jnp.sum, "multiply": jnp.prod, "maximum": jnp.max, "minimum": jnp.min}
@@ -63,11 +63,9 @@ REDUCED |= {"logical_and": jnp.all, "logical_or": jnp.any}
 def jax_ufunc(ufunc):
     """The jax function that does what a ufunc does, or None."""
     name = ufunc.__name__
-    if name == "power":
-        return power
     if name in _ORDERED:
         return ORDERED[_ORDERED[name]]
-    found = getattr(jnp, name, None)
+    found = OWN.get(name) or getattr(jnp, name, None)
     if found is None or isinstance(found, type):
         found = getattr(jax.scipy.special, name, None)
     return found
@@ -94,12 +92,17 @@ OPERATORS = {
     "lshift": np.left_shift, "rshift": np.right_shift,
 }  # fmt: skip
 ORDERED = {
-    "lt": _ordered(operator.lt, operator.lt),
-    "le": _ordered(operator.lt, operator.le),
-    "gt": _ordered(operator.gt, operator.gt),
-    "ge": _ordered(operator.gt, operator.ge),
+    "lt": compared(_ordered(operator.lt, operator.lt)),
+    "le": compared(_ordered(operator.lt, operator.le)),
+    "gt": compared(_ordered(operator.gt, operator.gt)),
+    "ge": compared(_ordered(operator.gt, operator.ge)),
+    "eq": compared(operator.eq),
+    "ne": compared(operator.ne),
 }
 _ORDERED = {"less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
+_ORDERED |= {"equal": "eq", "not_equal": "ne"}
+BOUNDED = {*OPERATORS.values(), np.maximum, np.minimum, np.fmax, np.fmin, np.fmod, np.divmod}
+BOUNDED -= {np.true_divide, np.matmul}
 
 
 def run_ufunc(ufunc, method, args, kwargs):
@@ -120,6 +123,8 @@ def run_ufunc(ufunc, method, args, kwargs):
         case "__call__":
             if dtype is not None:
                 args = [jnp.asarray(a, dtype) for a in args]
+            elif ufunc in BOUNDED:
+                refuse_large(*args)
             return fun(*args, **kwargs)
         case "reduce":
             rest: dict[str, Any] = dict(zip(("axis", "dtype"), args[1:], strict=False))
@@ -128,15 +133,30 @@ def run_ufunc(ufunc, method, args, kwargs):
                 if dtype is not None and ufunc.__name__ in ("add", "multiply"):
                     kwargs["dtype"] = dtype
                 return REDUCED[ufunc.__name__](args[0], axis=axis, **kwargs)
-            return getattr(jnp, ufunc.__name__).reduce(args[0], axis=axis, **kwargs)
-        case "accumulate":
-            return getattr(jnp, ufunc.__name__).accumulate(*args, **kwargs)
+            return _as_ufunc(ufunc, fun).reduce(args[0], axis=axis, **kwargs)
+        case "accumulate" | "reduceat":
+            dtype = args.pop(at) if len(args) > (at := 2 + (method == "reduceat")) else dtype
+            first = _as_added(ufunc, args[0], dtype)
+            return getattr(_as_ufunc(ufunc, fun), method)(first, *args[1:], **kwargs)
         case "outer":
             a, b = map(jnp.asarray, args)
             return fun(a.reshape(a.shape + (1,) * b.ndim), b)
-        case "reduceat":
-            return getattr(jnp, ufunc.__name__).reduceat(*args, **kwargs)
     raise TypeError(f"ufunc method {method}")
+
+
+def _as_ufunc(ufunc, fun):
+    """A ufunc of JAX, made of the function where jax.numpy has none."""
+    known = getattr(jnp, ufunc.__name__, None)
+    return known if hasattr(known, "reduce") else jnp.frompyfunc(fun, 2, 1)
+
+
+def _as_added(ufunc, x, dtype):
+    """The array in the type that NumPy accumulates in."""
+    if dtype is None and ufunc.__name__ in ("add", "multiply"):
+        dtype = widened(x)
+    elif ufunc.__name__.startswith("logical"):
+        dtype = bool
+    return x if dtype is None else jnp.asarray(x, canonical(dtype))
 
 
 def as_operand(x):
@@ -159,7 +179,7 @@ def nested_array(xs):
                 "inhomogeneous shape"
             )
         return jnp.stack(parts)
-    dtype = np.dtype(jnp.result_type(*leaves))
+    dtype = np.dtype(jnp.result_type(*map(_type_in_array, leaves)))
     parts = []
     for known, run in _runs(leaves):
         if known:
@@ -168,6 +188,12 @@ def nested_array(xs):
             parts.extend(jnp.asarray(x, dtype).reshape((1,)) for x in run)
     out = parts[0] if len(parts) == 1 else jax.lax.concatenate(parts, 0)
     return out if out.shape == shape else out.reshape(shape)
+
+
+def _type_in_array(x):
+    """The type that an element has: of a number of Python's, NumPy's own."""
+    weak = not hasattr(x, "dtype") or getattr(x, "weak_type", False)
+    return jnp.asarray(jnp.result_type(x).type(0)).dtype if weak else x.dtype
 
 
 def _runs(leaves):
@@ -210,6 +236,8 @@ def jax_function(func):
     if name.startswith("_") or "." in getattr(func, "__qualname__", ""):  # a method
         return None
     found = getattr(space, OTHER_NAMES.get(name, name), None)
+    if space is jnp:
+        found = OWN.get(OTHER_NAMES.get(name, name), found)
     if found is None or not callable(found) or isinstance(found, type):
         return None
     return _adapted(found, name)

@@ -3,7 +3,7 @@
 import numpy as np
 from jax import numpy as jnp
 
-from malleable.arrays import functions, journal, places
+from malleable.arrays import functions, journal, numbers, places
 from malleable.arrays.content import Box, unbox, wrap
 from malleable.arrays.masked import Columns, Masked, guarded, unknown_size
 from malleable.arrays.places import is_jax, traces
@@ -58,6 +58,7 @@ def set_item(self, index, new):
     elif isinstance(new, list | tuple):
         new = functions.nested_array(unbox(new))
     whole = self.value
+    numbers.refuse_large(whole, new)
     masked = type(new) is Masked
     if not masked and not is_jax(new) and type(whole) is np.ndarray and not is_unknown(index):
         if not journal.is_undone() and self._in_memory(whole):

@@ -8,6 +8,7 @@ from jax import numpy as jnp
 
 from malleable.arrays import places
 from malleable.arrays.functions import canonical, jax_function
+from malleable.arrays.numbers import python_number
 
 
 class Methods:
@@ -143,7 +144,7 @@ class Methods:
     def tolist(self):
         if not places.is_jax(self.value):
             return np.asarray(self.value).tolist()
-        return [x.tolist() for x in self] if self.ndim else self._new(self.value, True)
+        return [x.tolist() for x in self] if self.ndim else self._number()
 
     def item(self, *index):
         if not places.is_jax(self.value):
@@ -151,8 +152,11 @@ class Methods:
         if not index and self.size != 1:
             raise ValueError("can only convert an array of size 1 to a Python scalar")
         if len(index) == self.ndim and self.ndim != 1:
-            return self[index] if index else self._new(self.value, True)
-        return self.reshape(-1)[index[0] if index else 0]
+            return (self[index] if index else self)._number()
+        return self.reshape(-1)[index[0] if index else 0]._number()
+
+    def _number(self):
+        return self._new(python_number(places.to_jax(self.value)), True)
 
     def compress(self, condition, axis=None):
         return self.ravel()[condition] if axis is None else self._call("compress", condition, axis)
@@ -177,13 +181,6 @@ class Methods:
 
     def fill(self, value):
         self[...] = value
-
-    def itemset(self, *args):
-        *index, value = args
-        if len(index) == self.ndim:
-            self[tuple(index)] = value
-        else:
-            self.flat[index[0]] = value
 
     def put(self, indices, values, mode="raise"):
         np.put(self, indices, values, mode)
@@ -258,5 +255,5 @@ def _delegated(name):
 
 for _name in ("sum", "mean", "min", "max", "prod", "all", "any", "argmin", "argmax", "argsort"):
     setattr(Methods, _name, _delegated(_name))
-for _name in ("cumsum", "cumprod", "trace", "repeat", "std", "var", "ptp", "choose"):
+for _name in ("cumsum", "cumprod", "trace", "repeat", "std", "var", "choose"):
     setattr(Methods, _name, _delegated(_name))

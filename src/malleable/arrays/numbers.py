@@ -2,8 +2,12 @@
 
 A comparison of Python's numbers is a bool of Python, which counts as an integer in arithmetic; one
 of NumPy's numbers is a `bool_`, where `+` is a logical or.
+
+And what NumPy makes of integers where jax.numpy makes something else: sums of small ones are wide,
+a division by zero is zero, a number of Python's that does not fit is an OverflowError.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -57,8 +61,11 @@ _BOOL = np.dtype(bool)
 
 def arithmetic(fun: Callable) -> Callable:
     """`fun`, an operator of two numbers, where bools of Python count as integers."""
+    checks = fun is not operator.__truediv__
 
     def run(a, b):
+        if checks:
+            refuse_large(a, b)
         bools = [x for x in (a, b) if x is True or x is False or getattr(x, "dtype", 0) is _BOOL]
         if bools and all(map(is_python_bool, bools)):
             a, b = as_integer(a), as_integer(b)
@@ -71,6 +78,7 @@ def logical(fun: Callable) -> Callable:
     """`&`, `|` or `^`: of two bools of Python, one of them."""
 
     def run(a, b):
+        refuse_large(a, b)
         if is_python_bool(a) and is_python_bool(b):
             return _LAX[fun](jnp.asarray(a), jnp.asarray(b))
         return fun(a, b)
@@ -120,3 +128,180 @@ def rounded(x, digits: int):
     fits = jnp.abs(product) < 2.0**info.nmant
     unseen = lax.optimization_barrier(scale)  # XLA multiplies by the inverse of a known divisor
     return jnp.where(fits, whole / unseen, x)
+
+
+# ---------------------------------------------------------------- integers of NumPy
+
+
+def python_number(x: jax.Array) -> jax.Array:
+    """A scalar of JAX as the number of Python that `item()` makes of it."""
+    kinds = (
+        (np.bool_, bool),
+        (np.integer, int),
+        (np.floating, float),
+        (np.complexfloating, complex),
+    )
+    wide = jnp.result_type(next(kind for group, kind in kinds if jnp.issubdtype(x.dtype, group)))
+    return compat.convert(x, wide, True) if np.can_cast(x.dtype, wide) else x
+
+
+def _is_integer(x) -> bool:
+    """Whether this is of one of NumPy's types of integers, which has a smallest and a largest."""
+    dtype = getattr(x, "dtype", None)
+    return dtype is not None and dtype.kind in "iu" and not getattr(x, "weak_type", False)
+
+
+def _fits(number: int, x) -> bool:
+    info = np.iinfo(x.dtype)
+    return info.min <= number <= info.max
+
+
+def refuse_large(a, b) -> None:
+    """Raise NumPy's OverflowError for an int of Python that the type of the other has not."""
+    for x, number in ((a, b), (b, a)):
+        if type(number) is int and _is_integer(x) and not _fits(number, x):
+            raise OverflowError(f"Python integer {number} out of bounds for {x.dtype}")
+
+
+def compared(fun: Callable) -> Callable:
+    """A comparison, by value also with an int of Python that the other type has not."""
+
+    @functools.wraps(fun)
+    def compare(x, y):
+        if _is_integer(x) and is_python_int(y):
+            return _by_value(fun, x, y)
+        if _is_integer(y) and is_python_int(x):
+            return _by_value(lambda a, b: fun(b, a), y, x)
+        return fun(x, y)
+
+    return compare
+
+
+def _by_value(fun: Callable, x, number):
+    if not isinstance(number, int):
+        wide = jnp.result_type(int)
+        return fun(x.astype(wide) if x.dtype.itemsize < wide.itemsize else x, number)
+    return (
+        fun(x, number) if _fits(number, x) else jnp.full(x.shape, fun(0, 1 if number > 0 else -1))
+    )
+
+
+def _whole(*xs) -> bool:
+    return all(jnp.result_type(x).kind in "iub" for x in xs)
+
+
+def by_zero(fun: Callable) -> Callable:
+    """`//` or a remainder: of NumPy's integers, by zero, it is zero."""
+
+    def divide(a, b):
+        known = not isinstance(b, jax.Array) and np.all(b)
+        if not _whole(a, b) or (is_python_int(a) and is_python_int(b)):
+            return fun(a, b)
+        if jnp.result_type(a, b) == _BOOL:
+            a, b = (jnp.asarray(x, np.int8) for x in (a, b))
+        if known:
+            return fun(a, b)
+        zero = jnp.equal(b, 0)
+        return jnp.where(zero, 0, fun(a, jnp.where(zero, 1, b)))
+
+    return divide
+
+
+def reciprocal(x):
+    if not _whole(x):
+        return jnp.reciprocal(x)
+    x = jnp.asarray(x, np.int8) if x.dtype == bool else x
+    least = np.iinfo(x.dtype).min if x.dtype.itemsize > 2 else 0
+    return jnp.where(abs(x) == 1, x, jnp.where(x == 0, jnp.asarray(least, x.dtype), 0))
+
+
+def float_power(x, y):
+    return jnp.float_power(*(x * 1.0 if _whole(x) else x for x in map(jnp.asarray, (x, y))))
+
+
+def widened(x):
+    """The type in which NumPy adds up or multiplies: an integer is as wide as its own at least."""
+    kind = jnp.result_type(x)
+    wide = {"b": int, "i": int, "u": np.uint}.get(kind.kind)
+    return jnp.promote_types(kind, jax.dtypes.canonicalize_dtype(wide)) if wide else kind
+
+
+def _accumulated(fun: Callable) -> Callable:
+    @functools.wraps(fun)
+    def accumulate(a, axis=None, dtype=None, **rest):
+        return fun(a, axis=axis, dtype=widened(a) if dtype is None else dtype, **rest)
+
+    return accumulate
+
+
+def rounded_whole(a, decimals=0, out=None):
+    """np.round, of integers to tens too: halves go to the even one."""
+    if not _whole(a):
+        return jnp.round(a, decimals)
+    if decimals >= 0:
+        return a.astype(np.float16) if a.dtype == bool else a
+    wide, tens = a.astype(widened(a)), 10**-decimals
+    if not _fits(2 * tens, wide):
+        return jnp.zeros_like(a)
+    count, rest = wide // tens, 2 * (wide % tens)
+    up = (rest > tens) | ((rest == tens) & (count % 2 == 1))
+    return ((count + up) * tens).astype(a.dtype)
+
+
+def convolve(a, v, mode="full", **options):
+    if not _whole(a, v):
+        return jnp.convolve(a, v, mode=mode, **options)
+    kind = jnp.result_type(a, v)
+    a, v = (jnp.ravel(x).astype(np.int32 if kind == _BOOL else kind) for x in (a, v))
+    a, v = (a, v) if len(a) >= len(v) else (v, a)
+    n, m = len(a), len(v)
+    padded = jnp.pad(a, m - 1)
+
+    def add(total, step):
+        at, factor = step
+        return total + factor * lax.dynamic_slice(padded, (m - 1 - at,), total.shape), None
+
+    whole, _ = lax.scan(add, jnp.zeros(n + m - 1, a.dtype), (jnp.arange(m), v))
+    start, size = {"full": (0, n + m - 1), "same": ((m - 1) // 2, n), "valid": (m - 1, n - m + 1)}[
+        mode
+    ]
+    return whole[start : start + size].astype(kind)
+
+
+def correlate(a, v, mode="valid", **options):
+    if not _whole(a, v):
+        return jnp.correlate(a, v, mode=mode, **options)
+    if len(a) < len(v):
+        return correlate(v, a, mode)[::-1]
+    return convolve(a, v[::-1], mode)
+
+
+def trapezoid(y, x=None, dx=1.0, axis=-1):
+    """By NumPy's formula, since sums and differences of integers may wrap around."""
+    y = jnp.moveaxis(y, axis, -1)
+    if x is not None:
+        dx = jnp.diff(x if jnp.ndim(x) == 1 else jnp.moveaxis(x, axis, -1))
+    return (dx * (y[..., 1:] + y[..., :-1]) / 2.0).sum(-1)
+
+
+def vander(x, N=None, increasing=False):
+    wide = jnp.promote_types(x.dtype, jnp.result_type(int)) if _whole(x) else x.dtype
+    return jnp.vander(x.astype(wide), N, increasing=increasing)
+
+
+def polyder(p, m=1):
+    for _ in range(m if _whole(p) else 0):
+        p = p[:-1] * jnp.arange(len(p) - 1, 0, -1)
+    return p if _whole(p) else jnp.polyder(p, m)
+
+
+_ACCUMULATED = "cumsum cumprod nancumsum nancumprod cumulative_sum cumulative_prod"
+OWN: dict[str, Callable] = {  # by the names that jax.numpy has for them
+    **{f.__name__: f for f in (reciprocal, float_power, convolve, correlate, trapezoid, vander)},
+    **{name: _accumulated(getattr(jnp, name)) for name in _ACCUMULATED.split()},
+    **{f.__name__: by_zero(f) for f in (jnp.floor_divide, jnp.remainder, jnp.fmod)},
+    "divmod": lambda x, y: (OWN["floor_divide"](x, y), OWN["remainder"](x, y)),
+    "polyder": polyder,
+    "power": power,
+    "round": rounded_whole,
+}

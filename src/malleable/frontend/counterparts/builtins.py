@@ -415,7 +415,8 @@ def sum_(iterable, /, start=0):
         return start + (python_scalar(unbox(total), kind) if kind and item.scalar else total)
     if is_traced(iterable) and iterable.ndim:
         rows = unbox(iterable)
-        return start + Box(jnp.sum(rows, axis=0), rows.ndim == 1)
+        kind = jnp.result_type(int) if rows.dtype == bool else rows.dtype
+        return start + Box(jnp.sum(rows, axis=0, dtype=kind), rows.ndim == 1)
     return builtins.sum(iterable, start)
 
 
