@@ -133,20 +133,26 @@ def run_ufunc(ufunc, method, args, kwargs):
                 if dtype is not None and ufunc.__name__ in ("add", "multiply"):
                     kwargs["dtype"] = dtype
                 return REDUCED[ufunc.__name__](args[0], axis=axis, **kwargs)
-            return _as_ufunc(ufunc, fun).reduce(args[0], axis=axis, **kwargs)
+            return _as_ufunc(ufunc, fun, method).reduce(args[0], axis=axis, **kwargs)
         case "accumulate" | "reduceat":
             dtype = args.pop(at) if len(args) > (at := 2 + (method == "reduceat")) else dtype
             first = _as_added(ufunc, args[0], dtype)
-            return getattr(_as_ufunc(ufunc, fun), method)(first, *args[1:], **kwargs)
+            return getattr(_as_ufunc(ufunc, fun, method), method)(first, *args[1:], **kwargs)
         case "outer":
             a, b = map(jnp.asarray, args)
             return fun(a.reshape(a.shape + (1,) * b.ndim), b)
     raise TypeError(f"ufunc method {method}")
 
 
-def _as_ufunc(ufunc, fun):
+def _as_ufunc(ufunc, fun, method):
     """A ufunc of JAX, made of the function where jax.numpy has none."""
     known = getattr(jnp, ufunc.__name__, None)
+    if not hasattr(known, "reduce") and method == "reduceat":
+        raise TransformError(
+            f"np.{ufunc.__name__}.reduceat has no counterpart in JAX",
+            where=compat.where(),
+            hint="perhaps: call reduce() of each part, in a loop",
+        )
     return known if hasattr(known, "reduce") else jnp.frompyfunc(fun, 2, 1)
 
 
@@ -194,6 +200,12 @@ def _type_in_array(x):
     """The type that an element has: of a number of Python's, NumPy's own."""
     weak = not hasattr(x, "dtype") or getattr(x, "weak_type", False)
     return jnp.asarray(jnp.result_type(x).type(0)).dtype if weak else x.dtype
+
+
+def _as_element(x):
+    """An array among others; a number of Python's has NumPy's own type there."""
+    number = np.ndim(x) == 0 and not isinstance(x, list | tuple)
+    return jnp.asarray(x, _type_in_array(x)) if number else as_operand(x)
 
 
 def _runs(leaves):
@@ -253,6 +265,8 @@ def _adapted(fun, name):
     sequence, shaped, counts = name in SEQUENCES, name in SHAPED, name in COUNTS
 
     def call(*args, **kwargs):
+        if name == "append":
+            args = [args[0], _as_element(args[1]), *args[2:]]
         if name != "block":
             args = [_argument(a, i, sequence, shaped) for i, a in enumerate(args)]
         if kwargs:
@@ -296,7 +310,7 @@ def _argument(value, position, sequence, shaped):
     if not isinstance(value, list | tuple):
         return own(value)
     if (sequence and position == 0) or (sequence and isinstance(value, list)):
-        return [as_operand(x) for x in value]
+        return [_as_element(x) for x in value]
     if _has_array(value):
         return nested_array(value)
     if shaped:

@@ -300,6 +300,9 @@ def clip(a, a_min=None, a_max=None, out=None, *, min=None, max=None, **kwargs):
     high = a_max if max is None else max
     if not any_jax(unbox((a, low, high))):
         return DEFAULT
+    if np.issubdtype(unbox(a).dtype, np.integer):  # a bound that the type has not is none
+        low = None if type(low) is int and low <= np.iinfo(a.dtype).min else low
+        high = None if type(high) is int and high >= np.iinfo(a.dtype).max else high
     result = +a if low is None and high is None else a
     if low is not None:
         result = np.maximum(result, low)

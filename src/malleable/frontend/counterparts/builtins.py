@@ -29,7 +29,13 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, any_traced, is_traced, unbox
 from malleable.arrays.content import PYTHON_TYPES
-from malleable.arrays.numbers import as_integer, is_python_bool, rounded
+from malleable.arrays.numbers import (
+    as_integer,
+    is_python_bool,
+    is_python_int,
+    rounded,
+    rounded_whole,
+)
 from malleable.arrays.rows import gathered
 from malleable.errors import TransformError
 from malleable.frontend.common.session import active, session
@@ -497,7 +503,8 @@ def round_(number, ndigits=None):
         return python_scalar(jnp.round(as_integer(unbox(whole_number(number)))), int)
     if raw.ndim == 0 and raw.weak_type and raw.dtype.kind == "f":
         return Box(rounded(raw, int(ndigits or 0)), True)
-    return Box(jnp.round(raw, int(ndigits or 0)), number.scalar)
+    out = rounded_whole(as_integer(raw), int(ndigits or 0))
+    return python_scalar(out, int) if is_python_int(raw) else Box(out, number.scalar)
 
 
 def pow_(base, exp, mod=None):

@@ -5,6 +5,7 @@ NumPy itself and boxes the arrays that come out; else it runs jax.numpy with Num
 """
 
 import functools
+import itertools
 import operator
 import types
 from collections.abc import Callable
@@ -112,7 +113,9 @@ def _find(fun) -> tuple[Any, bool]:
         if issubclass(fun, np.generic) and (fun.__module__ or "").startswith("numpy"):
             return _constructor(fun), True
         return _CLASSES.get(fun), fun in _CLASSES
-    module = getattr(fun, "__module__", None)
+    module = getattr(fun, "__module__", None) or type(fun).__module__
+    if module.startswith("numpy.ma."):
+        return _of_masked_arrays(fun), False
     if isinstance(fun, np.vectorize):
         return vectorized(fun), False
     if not isinstance(module, str) or module.partition(".")[0] != "numpy":
@@ -123,7 +126,7 @@ def _find(fun) -> tuple[Any, bool]:
         return _native(fun), True
     if not isinstance(fun, types.FunctionType) or module.startswith("numpy.testing"):
         return None, False
-    if functions.jax_function(fun) is not None and module != "numpy.ma":
+    if functions.jax_function(fun) is not None:
         return _function(fun), True
     return CONVERT, True
 
@@ -176,6 +179,21 @@ def _function(fun):
     def call(*args, **kwargs):
         args = listed_values(args)
         return run_function(fun, args, kwargs)
+
+    return call
+
+
+def _of_masked_arrays(fun):
+    """A function of np.ma, whose arrays are no boxes: of values that are known."""
+
+    def call(*args, **kwargs):
+        if any_traced((args, kwargs)):
+            raise TransformError(
+                "np.ma takes a traced array, and its masked arrays cannot be traced",
+                where=compat.where(),
+                hint="keep the mask in an array of its own: np.sum(x, where=mask)",
+            )
+        return rebox_numpy(fun(*unbox(args), **unbox(kwargs)))
 
     return call
 
@@ -306,6 +324,16 @@ def _made(name):
         )
 
     return call
+
+
+def fromiter(iter, dtype, count=-1, **kwargs):
+    """np.fromiter, of items that may be traced."""
+    items = list(iter) if count < 0 else list(itertools.islice(iter, count))
+    if len(items) < count:
+        raise ValueError(
+            f"iterator too short: Expected {count} but iterator had only {len(items)} items."
+        )
+    return array(items, dtype)
 
 
 def full(shape, fill_value, dtype=None, order="C", **kwargs):
@@ -494,10 +522,11 @@ _CREATION: dict[str, Callable] = {
     "roots": roots,
     "polyval": polyval,
     "fromfunction": fromfunction,
+    "fromiter": fromiter,
     "piecewise": piecewise,
     "vander": vander,
 }
-for _name in ("zeros", "ones", "empty", "eye", "identity", "tri", "frombuffer", "fromiter"):
+for _name in ("zeros", "ones", "empty", "eye", "identity", "tri", "frombuffer"):
     _CREATION[_name] = _made(_name)
 for _name in ("diag_indices", "tril_indices", "triu_indices", "mask_indices", "fromstring"):
     _CREATION[_name] = _made(_name)

@@ -1,0 +1,121 @@
+"""Integers and bools are NumPy's: what wraps around, what widens, what is an error."""
+
+import copy
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import TransformError, autograph
+
+SMALL = {  # by type: two arrays
+    np.uint8: ([200, 250, 3, 0, 7], [3, 250, 2, 1, 6]),
+    np.int8: ([100, -120, 3, 0, -7], [3, 100, -2, 1, 6]),
+    np.int32: ([1000, -12, 3, 0, -7], [3, 1000, -2, 1, 6]),
+    np.bool_: ([1, 1, 0, 0, 1], [1, 0, 1, 0, 1]),
+    np.float32: ([1.5, -2, 3, 0, -7], [3, 2, -2, 1, 6]),
+}
+PROGRAMS = {  # by what they are about
+    "accumulated": lambda a, b: (
+        np.cumsum(a), np.cumprod(b), np.nancumsum(a), a.cumsum(), np.cumsum(a, dtype=np.int16),
+        np.add.accumulate(a), np.multiply.accumulate(b), np.add.reduceat(a, [0, 2]),
+        np.logical_and.reduceat(a, [0, 2]), np.vander(a, 3), np.cumsum(a.reshape(5, 1), axis=0),
+    ),
+    "summed": lambda a, b: (sum(a), sum(a, 1), sum(a.reshape(5, 1)), a.sum(), sum(a.tolist())),
+    "python": lambda a, b: (
+        a[0].item() * a[1].item(), a.item(1) + 300, a.tolist()[0] * 2, isinstance(a.item(0), int),
+        np.array([[a[0], 300], [2, b[0]]]), np.array([a[0], 1.5]), np.stack([a[0], 300]),
+        np.append(a, 300), np.hstack([a, 300]), round(a[0], -1) if a.dtype.kind in "iu" else 0,
+    ),
+    "compared": lambda a, b: (
+        a > -1, a < 300, a >= -1, a <= 300, a == 300, a != -1, a[1] >= -1, a[0] < 300,
+        np.greater(a, -1), np.less(a, 300), np.equal(a, -1), np.clip(a, -1, 300), a < b,
+        np.clip(a, 1, 2),
+    ),
+    "convolved": lambda a, b: [
+        fun(x, y, mode)
+        for fun in (np.convolve, np.correlate)
+        for mode in ("full", "same", "valid")
+        for x, y in ((a, b), (a, b[:2]), (a, b[:3]), (a[:2], b))
+    ],
+    "others": lambda a, b: (
+        np.correlate(a, b), np.trapezoid(a), np.trapezoid(a, dx=2), np.trapezoid(a, b),
+        np.reciprocal(a[:3]), np.polyder(a), np.polyder(a, 2),
+    ),
+    "divided": lambda a, b: (
+        7 // a, 7 % a, b // a, b % a, np.floor_divide(b, a), np.remainder(b, a), np.fmod(b, a),
+        np.divmod(b, a), b // (a - a if a.dtype != bool else a ^ a), a[1] // 2, a[1] % 2,
+    ),
+    "rounded": lambda a, b: (np.around(a, -1), a.round(-1), np.round(a, -2), np.around(a, -5)),
+}  # fmt: skip
+INTEGERS = [np.uint8, np.int8, np.int32]
+KINDS = {"rounded": INTEGERS, "divided": [*INTEGERS, np.bool_]}
+CASES = [(name, kind) for name in PROGRAMS for kind in KINDS.get(name, SMALL)]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_numbers_of_a_small_type_are_as_in_numpy(name, kind):
+    args = [np.array(x).astype(kind) for x in SMALL[kind]]
+    with warnings.catch_warnings(action="ignore"):  # NumPy warns of zeros and overflows
+        want = PROGRAMS[name](*copy.deepcopy(args))
+    got = jax.jit(autograph(PROGRAMS[name]))(*args)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for k, (a, b) in enumerate(zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)):
+        a, b = np.asarray(a), np.asarray(b)
+        assert (a.dtype.kind, a.shape) == (b.dtype.kind.replace("O", "f"), b.shape), k
+        np.testing.assert_allclose(a, b, rtol=1e-5, err_msg=f"{k}")
+
+
+@pytest.mark.parametrize("k", [-1, 3, 300])
+def test_a_traced_int_is_compared_by_value(k):
+    got = jax.jit(autograph(lambda a, k: (a > k, k >= a, a == k)))(np.uint8([3, 250]), k)
+    a = np.uint8([3, 250])
+    np.testing.assert_array_equal(got, (a > k, k >= a, a == k))
+
+
+LARGE = [
+    lambda a: a + 300, lambda a: 300 // a, lambda a: a & 300, lambda a: a**300,
+    lambda a: a[0] - 300,
+    lambda a: np.maximum(a, 300), lambda a: np.add(a, -1), lambda a: a.fill(300),
+    lambda a: np.clip(a, 300, 400),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fun", LARGE)
+def test_an_int_that_does_not_fit_is_an_overflow_error(fun):
+    with pytest.raises(OverflowError, match="out of bounds for uint8"):
+        jax.jit(autograph(fun))(np.uint8([3, 250]))
+
+
+def test_arrays_of_jax_keep_to_jax():
+    def f(x):
+        y = jax.numpy.sort(x)
+        return y + 300, y > -1, y // 0
+
+    x = jax.numpy.array([3, 250], np.uint8)
+    np.testing.assert_array_equal(jax.jit(autograph(f))(x), jax.jit(f)(x))
+
+
+def test_fromiter_takes_what_is_traced():
+    def f(a):
+        return np.fromiter((v * 2 for v in a), float), np.fromiter(map(abs, a), np.float32, count=1)
+
+    got = jax.jit(autograph(f))(np.array([1.0, -2.0]))
+    np.testing.assert_array_equal(got[0], [2, -4])
+    np.testing.assert_array_equal(got[1], [1])
+
+
+def test_masked_arrays_of_what_is_traced_are_refused():
+    known = np.array([1.0, -2.0])
+    traced = jax.jit(autograph(lambda x: x + np.ma.masked_where(known < 0, known).sum()))
+    assert float(traced(1.0)) == 2
+    with pytest.raises(TransformError, match=r"np\.ma takes a traced array"):
+        jax.jit(autograph(lambda x: np.ma.masked_where(x < 0, x).sum()))(known)
+
+
+def test_a_reduceat_that_jax_has_not_is_refused():
+    with pytest.raises(TransformError, match=r"np\.hypot\.reduceat"):
+        jax.jit(autograph(lambda a: np.hypot.reduceat(a, [0, 2])))(np.ones(3))
+    total = jax.jit(autograph(lambda a: np.hypot.reduce(a)))(np.array([3.0, 4.0]))
+    np.testing.assert_allclose(total, 5)
