@@ -41,7 +41,10 @@ PROGRAMS = {  # by what they are about
     ],
     "others": lambda a, b: (
         np.correlate(a, b), np.trapezoid(a), np.trapezoid(a, dx=2), np.trapezoid(a, b),
-        np.reciprocal(a[:3]), np.polyder(a), np.polyder(a, 2),
+        np.reciprocal(a[:3]), np.polyder(a), np.polyder(a, 2), np.polymul(a, b), np.outer(a, 2),
+        np.polyval(a, 2), np.polyfit(np.arange(5), a, 1), np.tril(a), np.triu(a, 1),
+        np.choose([0, 1, 0, 1, 0], [a, b]), a.dot(2), np.dot(a, b),
+        np.diff(a, prepend=0) if a.dtype != bool else 0,
     ),
     "divided": lambda a, b: (
         7 // a, 7 % a, b // a, b % a, np.floor_divide(b, a), np.remainder(b, a), np.fmod(b, a),
@@ -117,5 +120,14 @@ def test_masked_arrays_of_what_is_traced_are_refused():
 def test_a_reduceat_that_jax_has_not_is_refused():
     with pytest.raises(TransformError, match=r"np\.hypot\.reduceat"):
         jax.jit(autograph(lambda a: np.hypot.reduceat(a, [0, 2])))(np.ones(3))
-    total = jax.jit(autograph(lambda a: np.hypot.reduce(a)))(np.array([3.0, 4.0]))
-    np.testing.assert_allclose(total, 5)
+    total = jax.jit(autograph(lambda a: (np.hypot.reduce(a), np.floor_divide.reduce(a))))
+    np.testing.assert_allclose(total(np.array([12.0, 4.0, 3.0])), (13, 1))
+
+
+def test_one_triangle_of_a_matrix_counts():
+    def f(m):
+        return np.linalg.eigvalsh(m), np.linalg.eigvalsh(m, "U"), np.linalg.cholesky(m)
+
+    m = np.array([[4.0, 1.0], [2.0, 5.0]])
+    for a, b in zip(jax.jit(autograph(f))(m), f(m), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -34,9 +34,11 @@ _COUNTS = """
     argmin argmax argsort searchsorted count_nonzero digitize argpartition nanargmin nanargmax
     lexsort
 """
+_ELEMENTS = "append outer kron dot inner vdot polyval polymul polyadd polysub diff"
 MEMORY = frozenset(_MEMORY.split())
 SHAPED = frozenset(_SHAPED.split())  # a list of integers is a shape or axes here, no data
 SEQUENCES = frozenset(_SEQUENCES.split())  # the first argument is a sequence of arrays
+ELEMENTS = frozenset(_ELEMENTS.split())  # a number among the arrays has the type of an array of it
 COUNTS = frozenset(_COUNTS.split())  # the result is an index or a number of elements: NumPy's int
 SPACES: dict[str, Any] = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
 OTHER_NAMES = {
@@ -133,6 +135,9 @@ def run_ufunc(ufunc, method, args, kwargs):
                 if dtype is not None and ufunc.__name__ in ("add", "multiply"):
                     kwargs["dtype"] = dtype
                 return REDUCED[ufunc.__name__](args[0], axis=axis, **kwargs)
+            if not hasattr(getattr(jnp, ufunc.__name__, None), "reduce") and not kwargs:
+                steps = run_ufunc(ufunc, "accumulate", (args[0], axis), {})
+                return jnp.take(steps, -1, axis)
             return _as_ufunc(ufunc, fun, method).reduce(args[0], axis=axis, **kwargs)
         case "accumulate" | "reduceat":
             dtype = args.pop(at) if len(args) > (at := 2 + (method == "reduceat")) else dtype
@@ -265,8 +270,12 @@ def _adapted(fun, name):
     sequence, shaped, counts = name in SEQUENCES, name in SHAPED, name in COUNTS
 
     def call(*args, **kwargs):
-        if name == "append":
-            args = [args[0], _as_element(args[1]), *args[2:]]
+        if name in ELEMENTS:
+            args = [_as_element(x) if k < 2 else x for k, x in enumerate(args)]
+            named = {k: _as_element(x) for k, x in kwargs.items() if k in ("prepend", "append")}
+            kwargs = {**kwargs, **named}
+        if name in ("eigh", "eigvalsh", "cholesky"):
+            kwargs["symmetrize_input"] = False  # NumPy looks at one triangle
         if name != "block":
             args = [_argument(a, i, sequence, shaped) for i, a in enumerate(args)]
         if kwargs:

@@ -64,7 +64,7 @@ def arithmetic(fun: Callable) -> Callable:
     checks = fun is not operator.__truediv__
 
     def run(a, b):
-        if checks:
+        if checks and (type(a) is int or type(b) is int):
             refuse_large(a, b)
         bools = [x for x in (a, b) if x is True or x is False or getattr(x, "dtype", 0) is _BOOL]
         if bools and all(map(is_python_bool, bools)):
@@ -78,7 +78,8 @@ def logical(fun: Callable) -> Callable:
     """`&`, `|` or `^`: of two bools of Python, one of them."""
 
     def run(a, b):
-        refuse_large(a, b)
+        if type(a) is int or type(b) is int:
+            refuse_large(a, b)
         if is_python_bool(a) and is_python_bool(b):
             return _LAX[fun](jnp.asarray(a), jnp.asarray(b))
         return fun(a, b)
@@ -295,13 +296,27 @@ def polyder(p, m=1):
     return p if _whole(p) else jnp.polyder(p, m)
 
 
+def polymul(a1, a2, **options):
+    return convolve(a1, a2) if _whole(a1, a2) else jnp.polymul(a1, a2, **options)
+
+
+def polyfit(x, y, *args, **options):
+    return jnp.polyfit(x * 1.0, y * 1.0, *args, **options)
+
+
+def _triangle(fun: Callable) -> Callable:
+    """np.tril or np.triu: of one axis, of a square of equal rows."""
+    return lambda m, k=0: fun(jnp.broadcast_to(m, (len(m),) * 2) if jnp.ndim(m) == 1 else m, k)
+
+
 _ACCUMULATED = "cumsum cumprod nancumsum nancumprod cumulative_sum cumulative_prod"
 OWN: dict[str, Callable] = {  # by the names that jax.numpy has for them
     **{f.__name__: f for f in (reciprocal, float_power, convolve, correlate, trapezoid, vander)},
     **{name: _accumulated(getattr(jnp, name)) for name in _ACCUMULATED.split()},
     **{f.__name__: by_zero(f) for f in (jnp.floor_divide, jnp.remainder, jnp.fmod)},
     "divmod": lambda x, y: (OWN["floor_divide"](x, y), OWN["remainder"](x, y)),
-    "polyder": polyder,
+    **{f.__name__: f for f in (polyder, polymul, polyfit)},
+    **{f.__name__: _triangle(f) for f in (jnp.tril, jnp.triu)},
     "power": power,
     "round": rounded_whole,
 }

@@ -318,7 +318,11 @@ def choose(a, choices, out=None, mode="raise"):
     if out is not None:
         return DEFAULT
     choices = [functions.as_operand(c) for c in unbox(choices)]
-    return wrap(jnp.choose(unbox(a), choices, mode="clip" if mode == "raise" else mode))
+    return wrap(
+        jnp.choose(
+            functions.nested_array(unbox(a)), choices, mode="clip" if mode == "raise" else mode
+        )
+    )
 
 
 def _of_complex(last: bool):
