@@ -15,7 +15,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.numbers import OWN, compared, refuse_large, widened
+from malleable.arrays.numbers import OWN, compared_by_value, refuse_large, widened
 from malleable.arrays.places import own
 from malleable.errors import TransformError
 
@@ -94,12 +94,12 @@ OPERATORS = {
     "lshift": np.left_shift, "rshift": np.right_shift,
 }  # fmt: skip
 ORDERED = {
-    "lt": compared(_ordered(operator.lt, operator.lt)),
-    "le": compared(_ordered(operator.lt, operator.le)),
-    "gt": compared(_ordered(operator.gt, operator.gt)),
-    "ge": compared(_ordered(operator.gt, operator.ge)),
-    "eq": compared(operator.eq),
-    "ne": compared(operator.ne),
+    "lt": compared_by_value(_ordered(operator.lt, operator.lt)),
+    "le": compared_by_value(_ordered(operator.lt, operator.le)),
+    "gt": compared_by_value(_ordered(operator.gt, operator.gt)),
+    "ge": compared_by_value(_ordered(operator.gt, operator.ge)),
+    "eq": compared_by_value(operator.eq),
+    "ne": compared_by_value(operator.ne),
 }
 _ORDERED = {"less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
 _ORDERED |= {"equal": "eq", "not_equal": "ne"}
@@ -204,7 +204,7 @@ def nested_array(xs):
 def _type_in_array(x):
     """The type that an element has: of a number of Python's, NumPy's own."""
     weak = not hasattr(x, "dtype") or getattr(x, "weak_type", False)
-    return jnp.asarray(jnp.result_type(x).type(0)).dtype if weak else x.dtype
+    return jnp.asarray(jnp.result_type(x).type(0)).dtype if weak else canonical(x.dtype)
 
 
 def _as_element(x):

@@ -17,7 +17,7 @@ def get_item(self, index):
         part = value[index]
         if type(part) is not np.ndarray:
             return part
-        return _part(self, index) if places.is_basic(index) else Box(part, False)
+        return _part_at(self, index) if places.is_basic(index) else Box(part, False)
     if has_masked(index):
         return _masked_gather(value, index)
     part = _split_mask(self, index)
@@ -36,11 +36,11 @@ def get_item(self, index):
         if places.is_element(index, ndim) or (type(index) is tuple and not index and not ndim):
             return wrap(places.read(value, index))
         places.selected_shape(np.shape(value), places.modelled(index))
-        return _part(self, index)
+        return _part_at(self, index)
     return Box(places.read(value, index), False)
 
 
-def _part(box, index):
+def _part_at(box, index):
     part = box._view(places.Item(index))
     return part.copy() if type(box._index) is places.Flat else part
 

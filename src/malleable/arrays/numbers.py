@@ -164,7 +164,7 @@ def refuse_large(a, b) -> None:
             raise OverflowError(f"Python integer {number} out of bounds for {x.dtype}")
 
 
-def compared(fun: Callable) -> Callable:
+def compared_by_value(fun: Callable) -> Callable:
     """A comparison, by value also with an int of Python that the other type has not."""
 
     @functools.wraps(fun)
@@ -187,7 +187,7 @@ def _by_value(fun: Callable, x, number):
     )
 
 
-def _whole(*xs) -> bool:
+def _are_whole(*xs) -> bool:
     return all(jnp.result_type(x).kind in "iub" for x in xs)
 
 
@@ -196,7 +196,7 @@ def by_zero(fun: Callable) -> Callable:
 
     def divide(a, b):
         known = not isinstance(b, jax.Array) and np.all(b)
-        if not _whole(a, b) or (is_python_int(a) and is_python_int(b)):
+        if not _are_whole(a, b) or (is_python_int(a) and is_python_int(b)):
             return fun(a, b)
         if jnp.result_type(a, b) == _BOOL:
             a, b = (jnp.asarray(x, np.int8) for x in (a, b))
@@ -209,7 +209,7 @@ def by_zero(fun: Callable) -> Callable:
 
 
 def reciprocal(x):
-    if not _whole(x):
+    if not _are_whole(x):
         return jnp.reciprocal(x)
     x = jnp.asarray(x, np.int8) if x.dtype == bool else x
     least = np.iinfo(x.dtype).min if x.dtype.itemsize > 2 else 0
@@ -217,7 +217,7 @@ def reciprocal(x):
 
 
 def float_power(x, y):
-    return jnp.float_power(*(x * 1.0 if _whole(x) else x for x in map(jnp.asarray, (x, y))))
+    return jnp.float_power(*(x * 1.0 if _are_whole(x) else x for x in map(jnp.asarray, (x, y))))
 
 
 def widened(x):
@@ -237,7 +237,7 @@ def _accumulated(fun: Callable) -> Callable:
 
 def rounded_whole(a, decimals=0, out=None):
     """np.round, of integers to tens too: halves go to the even one."""
-    if not _whole(a):
+    if not _are_whole(a):
         return jnp.round(a, decimals)
     if decimals >= 0:
         return a.astype(np.float16) if a.dtype == bool else a
@@ -249,8 +249,8 @@ def rounded_whole(a, decimals=0, out=None):
     return ((count + up) * tens).astype(a.dtype)
 
 
-def convolve(a, v, mode="full", **options):
-    if not _whole(a, v):
+def convolved(a, v, mode="full", **options):
+    if not _are_whole(a, v):
         return jnp.convolve(a, v, mode=mode, **options)
     kind = jnp.result_type(a, v)
     a, v = (jnp.ravel(x).astype(np.int32 if kind == _BOOL else kind) for x in (a, v))
@@ -270,11 +270,11 @@ def convolve(a, v, mode="full", **options):
 
 
 def correlate(a, v, mode="valid", **options):
-    if not _whole(a, v):
+    if not _are_whole(a, v):
         return jnp.correlate(a, v, mode=mode, **options)
     if len(a) < len(v):
         return correlate(v, a, mode)[::-1]
-    return convolve(a, v[::-1], mode)
+    return convolved(a, v[::-1], mode)
 
 
 def trapezoid(y, x=None, dx=1.0, axis=-1):
@@ -286,18 +286,18 @@ def trapezoid(y, x=None, dx=1.0, axis=-1):
 
 
 def vander(x, N=None, increasing=False):
-    wide = jnp.promote_types(x.dtype, jnp.result_type(int)) if _whole(x) else x.dtype
+    wide = jnp.promote_types(x.dtype, jnp.result_type(int)) if _are_whole(x) else x.dtype
     return jnp.vander(x.astype(wide), N, increasing=increasing)
 
 
 def polyder(p, m=1):
-    for _ in range(m if _whole(p) else 0):
+    for _ in range(m if _are_whole(p) else 0):
         p = p[:-1] * jnp.arange(len(p) - 1, 0, -1)
-    return p if _whole(p) else jnp.polyder(p, m)
+    return p if _are_whole(p) else jnp.polyder(p, m)
 
 
 def polymul(a1, a2, **options):
-    return convolve(a1, a2) if _whole(a1, a2) else jnp.polymul(a1, a2, **options)
+    return convolved(a1, a2) if _are_whole(a1, a2) else jnp.polymul(a1, a2, **options)
 
 
 def polyfit(x, y, *args, **options):
@@ -311,12 +311,13 @@ def _triangle(fun: Callable) -> Callable:
 
 _ACCUMULATED = "cumsum cumprod nancumsum nancumprod cumulative_sum cumulative_prod"
 OWN: dict[str, Callable] = {  # by the names that jax.numpy has for them
-    **{f.__name__: f for f in (reciprocal, float_power, convolve, correlate, trapezoid, vander)},
+    **{f.__name__: f for f in (reciprocal, float_power, correlate, trapezoid, vander)},
     **{name: _accumulated(getattr(jnp, name)) for name in _ACCUMULATED.split()},
     **{f.__name__: by_zero(f) for f in (jnp.floor_divide, jnp.remainder, jnp.fmod)},
     "divmod": lambda x, y: (OWN["floor_divide"](x, y), OWN["remainder"](x, y)),
     **{f.__name__: f for f in (polyder, polymul, polyfit)},
     **{f.__name__: _triangle(f) for f in (jnp.tril, jnp.triu)},
+    "convolve": convolved,
     "power": power,
     "round": rounded_whole,
 }

@@ -361,7 +361,7 @@ def poly(seq_of_zeros):
     return wrap(jnp.poly(value).real if real else jnp.poly(value))
 
 
-def _shown(func, of_jax=None):
+def _strided_view(func, of_jax=None):
     """A function of NumPy that gives a view, of which elements may be left out or repeated."""
 
     def call(a, *args, **kwargs):
@@ -491,6 +491,7 @@ def _by_name(*functions) -> dict[Any, Any]:
     return {getattr(np, fun.__name__): fun for fun in functions if hasattr(np, fun.__name__)}
 
 
+_WINDOWS = np.lib.stride_tricks.sliding_window_view
 _OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
@@ -503,8 +504,10 @@ _OF_BOXES: dict[Any, Any] = {
     **dict.fromkeys((np.matrix_transpose, np.linalg.matrix_transpose), lambda x: x.mT),
     np.linalg.diagonal: lambda x, offset=0: x.diagonal(offset, -2, -1),
     np.real_if_close: lambda a, tol=100: DEFAULT if a.dtype.kind == "c" else a,
-    np.broadcast_to: _shown(np.broadcast_to, jnp.broadcast_to),
-    np.lib.stride_tricks.sliding_window_view: _shown(np.lib.stride_tricks.sliding_window_view),
+    np.broadcast_to: _strided_view(np.broadcast_to, jnp.broadcast_to),
+    np.lib.stride_tricks.sliding_window_view: _strided_view(
+        np.lib.stride_tricks.sliding_window_view
+    ),
     np.real: lambda val: val.real,
     np.imag: lambda val: val.imag,
     np.copy: lambda a, order="K", subok=False: (

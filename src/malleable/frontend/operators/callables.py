@@ -478,7 +478,7 @@ class Caller(Classes):
         for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
             refuse_uncertain(x, False)
         if name in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):
-            return items.at_traced(owner, name, *args)
+            return lookups.at_traced(owner, name, *args)
         if isinstance(owner, list):
             if name in ("extend", "__iadd__") and bounded(args[0]) is not None:
                 owner[:] = joined(owner, args[0])
@@ -488,7 +488,7 @@ class Caller(Classes):
             if name == "insert" and is_traced(args[0]):
                 return items.insert(owner, *args)
             if name == "pop" and args and is_traced(args[0]):
-                return items.take_out(owner, *args)
+                return lookups.take_out(owner, *args)
             if name == "sort":
                 owner[:] = self.call(sorted, owner, **kwargs)
                 return None
@@ -569,7 +569,7 @@ class Caller(Classes):
         if isinstance(owner, Box):  # `np.ndarray.sum(x)`
             return getattr(owner, f.__name__)(*args, **kwargs)
         if f.__name__ in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):
-            return items.at_traced(owner, f.__name__, *args)
+            return lookups.at_traced(owner, f.__name__, *args)
         if f.__name__ in _MUTATORS:
             items.touch(owner)
         return self._as_it_is(f, owner, *args, **kwargs)

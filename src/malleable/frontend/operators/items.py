@@ -9,7 +9,6 @@ import array
 import collections
 import enum
 import functools
-import itertools
 import operator
 import sys
 import types
@@ -18,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
@@ -53,10 +51,12 @@ from malleable.frontend.operators.lookups import (
     look_up,
     pick_index,
     presence,
+    put_at,
     put_there,
     raise_here,
     refuse_bound,
     refuse_key,
+    take_out,
 )
 from malleable.frontend.values import values
 from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
@@ -655,33 +655,6 @@ def insert(xs: list, at, value) -> None:
     here, after = [*xs, *xs[-1:]], [*xs[:1], *xs]  # each item, if it stays, and if it moves
     kept = [if_else(unbox(at > k), here[k], after[k]) for k in range(n + 1 if n else 0)]
     xs[:] = [if_else(unbox(at == k), value, old) for k, old in enumerate(kept)] or [value]
-
-
-def take_out(xs: list, at) -> Any:
-    """xs.pop(at) at a traced index."""
-    within(xs, at)
-    touch(xs)  # once more: this is done only where nothing was raised
-    out, at = pick(xs, at), unbox(pick_index(at, len(xs)))
-    rest = [if_else(k < at, *pair) for k, pair in enumerate(itertools.pairwise(xs))]
-    list.__setitem__(xs, slice(None), rest)
-    return out
-
-
-def put_at(xs, at, value) -> None:
-    """xs[at] = value at a traced index of a list or a deque, by no method of a subclass."""
-    within(xs, at)
-    touch(xs)
-    at, kind = unbox(pick_index(at, len(xs))), list if isinstance(xs, list) else collections.deque
-    for k, old in enumerate(list(xs)):
-        kind.__setitem__(xs, k, if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old))
-
-
-def at_traced(xs, name: str, at, *value) -> Any:
-    """`super().__getitem__(at)` and its like in a subclass of list or tuple, at a traced index."""
-    if name == "__setitem__":
-        return put_at(xs, at, *value)
-    within(xs, at)
-    return take_out(xs, at) if name == "__delitem__" else pick(xs, at)
 
 
 def _check_array(x, value, traced_index: bool) -> None:

@@ -1,8 +1,15 @@
-"""Dicts asked for a traced key: a number, or a tuple with numbers and chosen strings in it."""
+"""Dicts asked for a traced key: a number, or a tuple with numbers and chosen strings in it.
 
+And lists at a traced index, past the methods of their class.
+"""
+
+import collections
 import functools
+import itertools
 from typing import Any
 
+import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
@@ -14,7 +21,7 @@ from malleable.errors import TransformError
 from malleable.frontend.counterparts.builtins import if_else, pick
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.values.conditions import if_, ifexp, only
-from malleable.frontend.values.raises import fail_where, raised
+from malleable.frontend.values.raises import fail_where, raised, within
 from malleable.frontend.values.values import Choice, entry, is_number, lacks
 
 
@@ -135,3 +142,30 @@ def pick_index(i, length: int) -> Any:
     at = unbox(i)
     at = jnp.where(at < 0, at + length, at)
     return Box(jnp.clip(at, 0, length - 1), True)
+
+
+def take_out(xs: list, at) -> Any:
+    """xs.pop(at) at a traced index."""
+    within(xs, at)
+    journal.touch_list(xs)  # once more: this is done only where nothing was raised
+    out, at = pick(xs, at), unbox(pick_index(at, len(xs)))
+    rest = [if_else(k < at, *pair) for k, pair in enumerate(itertools.pairwise(xs))]
+    list.__setitem__(xs, slice(None), rest)
+    return out
+
+
+def put_at(xs, at, value) -> None:
+    """xs[at] = value at a traced index of a list or a deque, by no method of a subclass."""
+    within(xs, at)
+    (journal.touch_list if isinstance(xs, list) else journal.touch_object)(xs)
+    at, kind = unbox(pick_index(at, len(xs))), list if isinstance(xs, list) else collections.deque
+    for k, old in enumerate(list(xs)):
+        kind.__setitem__(xs, k, if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old))
+
+
+def at_traced(xs, name: str, at, *value) -> Any:
+    """`super().__getitem__(at)` and its like in a subclass of list or tuple, at a traced index."""
+    if name == "__setitem__":
+        return put_at(xs, at, *value)
+    within(xs, at)
+    return take_out(xs, at) if name == "__delitem__" else pick(xs, at)
