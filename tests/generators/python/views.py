@@ -16,11 +16,11 @@ WRITES = (  # to a part `p`, or to all; also under another name
     *("p += 1", "p *= 2", "p -= y", "p[:] = x", "p[:] = p[::-1].copy()", "p[p > 0.5] = y"),
     *("p.sort()", "p.fill(y)", "np.add(p, 1, out=p)", "np.maximum(p, 0, out=p)", "change(p)"),
     *("q = p\nq += 1", "p = p + 1", "p += p", "p[::-1] += 1", "np.copyto(p, x)", "p **= 2"),
-    *("held['p'] = p\nheld['p'] *= 3", "some.append(p)\nsome[-1] -= 2", "p, v = v, p"),
+    *("held['p'] = p\nheld['p'] *= 3", "some.append(p)\nsome[-1] -= 2", "p, q = v, p\nq += 1"),
 )
 ELEMENTS = (
     *("p[0] = y", "p[-1] += x", "for t in p:\n    v[0] += t", "v[i] = p.sum()", "p[i - i] *= 2"),
-    *("for k, t in enumerate(p):\n    a[0, 0] += t * k", "x = p[0]", "y = max(p)"),
+    *("for k, t in enumerate(p):\n    a[0, 0] += t * k", "s += p[0]", "s -= max(p)"),
 )
 BASES = (
     *("v[i] = 9.0", "a[j, i] = 7.0", "v += 1", "a *= 2", "a[:, i] = x", "v[:n] = y", "a[j] = v"),
@@ -29,11 +29,11 @@ BASES = (
 )
 OF_GRIDS = (
     *("p += 1", "p *= p", "p[:] = x", "p[0] += 1", "p[:, 0] = y", "for row in p:\n    row += 1"),
-    *("q = p[0]\nq *= 2", "p -= p.mean(axis=0)", "change(p)", "p[p > 0] = 0.5", "p.fill(x)"),
+    *("q = p[0]\nq *= 2", "p -= p.sum(axis=0)", "change(p)", "p[p > 0] = 0.5", "p.fill(x)"),
 )
 AROUND = (
     *("{}", "{}", "{}", "if x > 0:\n{}", "if x > y:\n{}\nelse:\n    v[0] = 5.0", "for k in range(m):\n{}"),
-    *("for k in range(2):\n{}", "while x < 1:\n    x += 0.75\n{}"),
+    *("for k in range(2):\n{}", "r = 0.0\nwhile r + x < 1:\n    r += 0.75\n{}"),
 )
 
 PROGRAM = """
