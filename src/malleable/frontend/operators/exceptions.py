@@ -58,10 +58,10 @@ def run(attempt: Attempt, statements: tuple, state) -> None:
             if stopped is not False:
                 return unless(stopped, catching(attempt, run, attempt, left, state), left, state)
             step(statement, state)
-        except Exception as e:
+        except BaseException as e:
             stopped = failed()
             known = unwinding.is_raised(e) or attempt.number_of(e) is not None
-            if stopped is False or not known:
+            if stopped is False or not known or not unwinding.is_of_a_path(e):
                 raise
             rewind(mark)
             again = e.with_traceback(None)
@@ -80,8 +80,8 @@ def catching(attempt: Attempt, body: Callable, *args) -> Callable:
     def now():
         try:
             body(*args)
-        except Exception as e:
-            if not attempt.take(e):
+        except BaseException as e:
+            if not unwinding.is_of_a_path(e) or not attempt.take(e):
                 raise
             raise Leaving from None
 

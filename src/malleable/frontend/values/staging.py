@@ -100,7 +100,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
         try:
             try:
                 value = run(*xs)
-            except (Exception, unwinding.Leaving) as e:
+            except BaseException as e:
                 if not unwinding.hand_over(e):
                     if not is_kept(e, book):
                         raise

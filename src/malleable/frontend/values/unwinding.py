@@ -103,20 +103,25 @@ def catches(kinds, e: BaseException) -> bool:
 
 
 def is_raised(e: BaseException) -> bool:
-    """Whether an exception comes from a `raise` in converted code."""
-    return getattr(e, "__malleable_raised__", False)
+    """Whether an exception comes from a `raise` in converted code, or from `sys.exit`."""
+    return getattr(e, "__malleable_raised__", False) or type(e) is SystemExit
 
 
-def hand_over(e: BaseException) -> bool:
-    """Leave an exception of one path to the innermost `try` around us that catches it, if any.
+def is_of_a_path(e: BaseException) -> bool:
+    """Whether an exception may be one of the program traced; Ctrl-C stops the tracing itself.
 
     JAX's own errors say that something cannot be traced: they are of no path.
     """
+    if isinstance(e, jax.errors.JAXTypeError | jax.errors.JAXIndexError | Leaving):
+        return False
+    return isinstance(e, Exception) or is_raised(e)
+
+
+def hand_over(e: BaseException) -> bool:
+    """Leave an exception of one path to the innermost `try` around us that catches it, if any."""
     if isinstance(e, Leaving):
         return True
-    if isinstance(e, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
-        return False
-    return any(attempt.take(e) for attempt in reversed(session().attempts))
+    return is_of_a_path(e) and any(attempt.take(e) for attempt in reversed(session().attempts))
 
 
 def flags() -> list[Place]:
