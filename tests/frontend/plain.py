@@ -220,6 +220,10 @@ def iter_(iterable):
     return iterable
 
 
+def unpacked(iterable, before, after):
+    return iterable
+
+
 def binary(sign, a, b):
     return eval(f"a {sign} b", {"a": a, "b": b})
 

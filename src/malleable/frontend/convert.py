@@ -29,7 +29,7 @@ from malleable.frontend.common.session import (
     session,
 )
 from malleable.frontend.counterparts import texts
-from malleable.frontend.counterparts.bounded import BoundedList, as_jax_list, spread_items
+from malleable.frontend.counterparts.bounded import BoundedList, as_jax_list, spread_items, unpacked
 from malleable.frontend.operators import (
     callables,
     comprehensions,
@@ -373,5 +373,6 @@ OPERATORS = types.SimpleNamespace(
     entered=unwinding.entered,
     with_=functools.partial(exceptions.with_, _caller.call),
     spread=spread_items,
+    unpacked=unpacked,
     consume=functools.partial(comprehensions.consume, _caller.call),
 )

@@ -275,6 +275,27 @@ def refuse(what: str):
     )
 
 
+def unpacked(xs: Any, before: int, after: int) -> Any:
+    """What `a, b = xs` goes over: that many items, or with `a, *b, c` that many around the rest.
+
+    after: how many targets come after the star; -1 where there is none.
+    """
+    content = bounded(xs)
+    if content is None:
+        return xs
+    n, least = content.length, before + max(after, 0)
+    few = "not enough values to unpack (expected {}{})".format("at least " * (after >= 0), least)
+    if content.tree.cap < least:
+        raise ValueError(few)
+    fail_where(n < least, ValueError(few))
+    items = [item_at(content, k) for k in range(before)]
+    if after < 0:
+        fail_where(n > least, ValueError(f"too many values to unpack (expected {least})"))
+        return items
+    rest = sliced(content, slice(before, n - after))
+    return [*items, *rest, *(item_at(content, n - k) for k in range(after, 0, -1))]
+
+
 def spread_items(xs: Any) -> Any:
     """What `*xs` or `**xs` goes over."""
     if isinstance(xs, dict):

@@ -42,7 +42,7 @@ def assignment(writer, stmt):
     name = writer.temporary()
     done = [placed(assign(name, value), stmt)]
     for target in stmt.targets:
-        done += _bind(writer, target, load(name), stmt)
+        done += _bind(writer, target, placed(load(name), stmt), stmt)
     return done
 
 
@@ -64,35 +64,42 @@ def _bind(writer, target, value, like):
         call = hook("setattr_", value, writer.expression(target.value), constant(target.attr))
         return [placed(ast.Expr(value=call), target)]
     if not isinstance(value, (ast.Tuple, ast.List, ast.Constant)):
-        value = placed(hook("iter_", value), value)
+        value = placed(hook("iter_", unpacked(target, value)), value)
     later = []
     pattern = target if _is_names_only(target) else _with_temporaries(writer, target, later)
     done = [placed(ast.Assign(targets=[pattern], value=value), like)]
     for part, name in later:
-        done += _bind(writer, part, load(name), part)
+        done += _bind(writer, part, placed(load(name), part), part)
     return done
 
 
+def unpacked(target, value):
+    """The value that a target is bound to; a pattern says how many items it is to have."""
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        return value
+    starred = [isinstance(part, ast.Starred) for part in target.elts]
+    before = starred.index(True) if any(starred) else len(starred)
+    return hook("unpacked", value, constant(before), constant(len(starred) - before - 1))
+
+
 def _is_names_only(target):
-    """Whether a target consists of names only."""
-    if isinstance(target, (ast.Tuple, ast.List)):
-        return all(map(_is_names_only, target.elts))
-    if isinstance(target, ast.Starred):
-        return _is_names_only(target.value)
-    return isinstance(target, ast.Name)
+    """Whether a pattern consists of names only."""
+    parts = (part.value if isinstance(part, ast.Starred) else part for part in target.elts)
+    return all(isinstance(part, ast.Name) for part in parts)
 
 
 def _with_temporaries(writer, target, later):
-    """The pattern over temporaries, in place of names, items and attributes."""
-    if isinstance(target, (ast.Tuple, ast.List)):
-        target.elts = [_with_temporaries(writer, part, later) for part in target.elts]
-        return target
-    if isinstance(target, ast.Starred):
-        target.value = _with_temporaries(writer, target.value, later)
-        return target
-    name = writer.temporary()
-    later.append((target, name))
-    return placed(store(name), target)
+    """The pattern over temporaries, in place of names, items, attributes and patterns in it."""
+    for k, part in enumerate(target.elts):
+        name = writer.temporary()
+        starred = isinstance(part, ast.Starred)
+        later.append((part.value if starred else part, name))
+        new = placed(store(name), part)
+        if starred:
+            part.value = new
+        else:
+            target.elts[k] = new
+    return target
 
 
 def augmented(writer, stmt):

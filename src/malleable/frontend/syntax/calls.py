@@ -58,14 +58,6 @@ def subscript(writer, node):
     return placed(hook("getitem", value, writer.index(node.slice)), node)
 
 
-def starred(writer, node):
-    """`*xs`, in a list or among arguments."""
-    node.value = writer.expression(node.value)
-    if writer.full and isinstance(node.ctx, ast.Load):
-        node.value = placed(hook("spread", node.value), node.value)
-    return node
-
-
 def _fixed(index):
     """Whether an index is a constant, and not one that a list or dict may know."""
     return isinstance(index, ast.Constant) and not isinstance(index.value, int | str)

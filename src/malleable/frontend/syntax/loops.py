@@ -3,7 +3,7 @@
 import ast
 import sys
 
-from malleable.frontend.syntax import jumps
+from malleable.frontend.syntax import assign, jumps
 from malleable.python_source import scopes
 from malleable.python_source.nodes import (
     constant,
@@ -153,7 +153,7 @@ def _each(writer, generator, inner, outer):
     if tests:
         tests = ast.Tuple(elts=tests, ctx=ast.Load())
         inner = hook("sift", load(FLAG), tests, _lambda([FLAG], inner))
-    only = ast.Tuple(elts=[load(ITEM)], ctx=ast.Load())
+    only = ast.Tuple(elts=[assign.unpacked(target, load(ITEM))], ctx=ast.Load())
     over = ast.comprehension(target=target, iter=only, ifs=[], is_async=0)
     body = placed(ast.ListComp(elt=inner, generators=[over]), like)
     each = ast.Attribute(value=load(FOUND), attr="each", ctx=ast.Load())

@@ -213,7 +213,8 @@ class Writer:
     def starred(self, node):
         """`*xs` in a call or a display; a target is Python's."""
         if isinstance(node.ctx, ast.Load):
-            node.value = placed(hook("iter_", self.expression(node.value)), node.value)
+            known = hook("spread", self.expression(node.value))
+            node.value = placed(hook("iter_", known), node.value)
             return node
         return self.inside(node)
 
@@ -377,7 +378,6 @@ _EXPRESSIONS = {
     ast.Call: calls.call,
     ast.Attribute: calls.attribute,
     ast.Subscript: calls.subscript,
-    ast.Starred: calls.starred,
     ast.Lambda: Writer.lambda_,
     ast.Starred: Writer.starred,
     ast.YieldFrom: Writer.yield_from,

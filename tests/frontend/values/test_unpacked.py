@@ -1,0 +1,97 @@
+"""`a, b = xs` where a traced value says how long xs is."""
+
+import jax
+import numpy as np
+import pytest
+
+from malleable import TransformError, autograph, listen
+from tests.frontend.values.test_raises import agree
+
+
+def two(k):
+    try:
+        a, b = [1, 2, 3][:k]
+        return a + 10 * b
+    except ValueError:
+        return -4
+
+
+def first_and_rest(k):
+    try:
+        a, *b = [1, 2, 3][:k]
+        return a + 10 * sum(b)
+    except ValueError:
+        return -4
+
+
+def both_ends(k):
+    try:
+        a, *b, c = [1, 2, 3][:k]
+    except ValueError:
+        return -4
+    return a + 10 * sum(b) + 100 * c
+
+
+def inside(k):
+    v = [0, 0]
+    try:
+        (v[0], b), c = [1, 2, 3][:k], 5
+    except ValueError:
+        return v[0] - 4
+    return v[0] + b + c
+
+
+def too_many_targets(k):
+    try:
+        a, b, c, d = [1, 2, 3][:k]
+        return a + b + c + d
+    except ValueError:
+        return -4
+
+
+def in_a_loop(k):
+    s = 0
+    try:
+        for a, b in [[1, 2], [1, 2, 3][:k]]:
+            s += a * b
+    except ValueError:
+        s -= 50
+    return s
+
+
+def in_a_comprehension(k):
+    try:
+        return sum([a + b for a, b in [[1, 2], [1, 2, 3][:k]]])
+    except ValueError:
+        return -4
+
+
+@pytest.mark.parametrize(
+    "f",
+    [two, first_and_rest, both_ends, inside, too_many_targets, in_a_loop, in_a_comprehension],
+    ids=lambda f: f.__name__,
+)
+def test_too_few_or_too_many_items_are_an_error_to_their_handler(f):
+    agree(f, (2,), (1,), (3,), (0,))
+
+
+def test_without_a_handler_it_is_noted():
+    def f(k):
+        a, b = [1.0, 2.0, 3.0][:k]
+        return a + b
+
+    compiled = jax.jit(autograph(f))
+    with listen() as notes:
+        assert compiled(2) == 3 and np.isnan(compiled(1)) and np.isnan(compiled(3))
+    assert any("too many values to unpack (expected 2)" in n.what for n in notes)
+
+
+def test_such_a_list_is_not_spread_into_arguments():
+    def f(k):
+        try:
+            return max(*[1, 2, 3][:k])
+        except TypeError:
+            return -4
+
+    with pytest.raises(TransformError, match="`\\*` on a list whose length"):
+        jax.jit(autograph(f))(2)
