@@ -109,3 +109,163 @@ def test_ctrl_c_while_a_branch_is_traced_ends_the_tracing():
     press = jax.named_call(pressed)  # no code to convert: as a signal would raise it
     with pytest.raises(KeyboardInterrupt):
         jax.jit(lambda x: autograph(f)(x, press))(1.0)
+
+
+# ---------------------------------------------------------------- what a `finally` raises
+
+
+def raised_in_both(x, k):
+    r = 0
+    try:
+        try:
+            if x > 2:
+                raise ValueError(1)
+        finally:
+            if k > 2:
+                raise KeyError
+    except KeyError:
+        r = 1
+    except ValueError:
+        r = 7
+    return r
+
+
+def always_raised(x, k):
+    r = 0
+    try:
+        try:
+            if x > 2:
+                raise ValueError(1)
+            r = 5
+        finally:
+            if k > 2:
+                raise KeyError
+            r += 30
+            raise IndexError
+    except LookupError as e:
+        r += 1 + isinstance(e, KeyError)
+    except ValueError:
+        r = 7
+    return r
+
+
+def a_try_in_a_finally(x, k):
+    r = 0
+    try:
+        try:
+            if x > 2:
+                raise ValueError(1)
+            r = 5
+        finally:
+            try:
+                if k > 0:
+                    raise KeyError
+                r += 20
+            except KeyError:
+                r += 100
+            r += 1
+    except ValueError:
+        r += 7
+    return r
+
+
+def in_each_step(x, k):
+    r = 0
+    for i in range(3):
+        try:
+            try:
+                if x + i > 2:
+                    raise ValueError(1)
+                r += 5
+            finally:
+                if k == i:
+                    raise KeyError
+        except KeyError:
+            r += 100
+        except ValueError:
+            r += 1000
+    return r
+
+
+def a_return_ends_it(x, k):
+    def g():
+        try:
+            if x > 2:
+                raise ValueError
+            return 1
+        finally:
+            return 2
+
+    try:
+        return g() + k
+    except ValueError:
+        return 10
+
+
+def an_operation_of_a_finally(x, k):
+    r = 0.0
+    try:
+        try:
+            if x > 2:
+                raise ValueError(1)
+        finally:
+            r = 1 / k
+    except ZeroDivisionError:
+        r = 1.0
+    except ValueError:
+        r = r + 7
+    return r
+
+
+def raised_before_a_finally(x, k):
+    def g():
+        if x > 2:
+            raise ValueError
+        try:
+            return 1
+        finally:
+            raise KeyError
+
+    try:
+        return g() + k
+    except KeyError:
+        return 20
+    except ValueError:
+        return 10
+
+
+class Leaves:
+    def __init__(self, k):
+        self.k = k
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.k > 2:
+            raise KeyError
+        return False
+
+
+def raised_by_a_context(x, k):
+    r = 0
+    try:
+        with Leaves(k):
+            if x > 2:
+                raise ValueError
+            r = 1
+    except KeyError:
+        r += 100
+    except ValueError:
+        r += 7
+    return r
+
+
+FINALLY = [raised_in_both, always_raised, a_try_in_a_finally, in_each_step, a_return_ends_it]
+FINALLY += [an_operation_of_a_finally, raised_before_a_finally, raised_by_a_context]
+
+
+@pytest.mark.filterwarnings("ignore:.*return.*in a 'finally'.*:SyntaxWarning")
+@pytest.mark.parametrize("f", FINALLY, ids=lambda f: f.__name__)
+def test_what_a_finally_raises_takes_the_place_of_what_is_under_way(f):
+    agree(f, (1.0, 2), (-2.0, 1), (3.0, 3), (3.0, 0), (-3.0, 0), (-3.0, 3))

@@ -127,16 +127,6 @@ def finish(taken: list, orelse: Callable, state, live) -> None:
 # ---------------------------------------------------------------- finally, with
 
 
-def finally_(mark: int) -> None:
-    """A `finally` begins: it runs on the paths that raised, too, on what they left."""
-    rewind(mark)
-
-
-def after_finally() -> None:
-    """A `finally` ends."""
-    freeze()
-
-
 def suppressed(manager: type, *kinds: type) -> tuple:
     """What `with manager(*kinds)` lets pass, a `try` in the program that was converted."""
     if manager is not contextlib.suppress:
@@ -177,11 +167,14 @@ class Context:
         if_(not_(swallow), functools.partial(throw, e), None, None)
 
     def __exit__(self, *error):
-        finally_(self.mark)
-        taken = []
         if self.attempt is not None:
             session().attempts.remove(self.attempt)
-            taken = self.attempt.taken()
+        with unwinding.Finally(self.mark) as block:
+            swallow = self.leave(error, [] if self.attempt is None else self.attempt.taken())
+            block.end()
+            return swallow
+
+    def leave(self, error: tuple, taken: list) -> Any:
         if taken and (self.generated or error[0] not in (None, Leaving)):
             raise TransformError(
                 f"a traced value decides whether {taken[0].kind.__name__} is raised in this `with`",
@@ -191,11 +184,8 @@ class Context:
         if taken:
             done = nothing if error[0] else lambda: self.ask("__exit__", None, None, None)
             finish(taken, done, self.state, [place.name for place in self.attempt.places])
-            swallow = error[0] is Leaving
-        else:
-            swallow = self.ask("__exit__", *error)
-        after_finally()
-        return swallow
+            return error[0] is Leaving
+        return self.ask("__exit__", *error)
 
 
 def with_(call: Callable, manager, state) -> Any:

@@ -95,9 +95,10 @@ def finalbody(writer, stmt):
     """(a mark before the `try`, what stands under `finally`), which runs after a raise, too."""
     like, name = first_line(stmt.finalbody[0]), writer.temporary()
     mark = placed(nodes.assign(name, hook("entered")), first_line(stmt))
-    begin = placed(ast.Expr(value=hook("finally_", load(name))), like)
-    end = placed(ast.Expr(value=hook("after_finally")), like)
-    return mark, [begin, *writer.block(stmt.finalbody), end]
+    entered = ast.withitem(hook("finally_", load(name)), store(name))
+    end = ast.Call(func=ast.Attribute(load(name), "end", ast.Load()), args=[], keywords=[])
+    body = [*writer.block(stmt.finalbody), placed(ast.Expr(value=end), like)]
+    return mark, [placed(ast.With(items=[entered], body=body), like)]
 
 
 def native_try(writer, stmt):

@@ -147,12 +147,54 @@ def any_of(flags: Iterable) -> Any:
     return either
 
 
+def under_way() -> list[tuple[Box, Any]]:
+    """The flags of what some paths have raised for handlers around us, each with these paths."""
+    return [(p.owner, p.read()) for p in flags()[1:] if p.read() is not False]
+
+
+def mark_as(flag: Box, value) -> None:
+    journal.before_write(flag)
+    flag.write(value)
+
+
 def clear() -> None:
     """Begin a block that runs only where nothing was raised."""
-    for place in flags()[1:]:
-        if place.read() is not False:
-            journal.before_write(place.owner)
-            place.write(False)
+    for flag, _ in under_way():
+        mark_as(flag, False)
+
+
+class Finally:
+    """What stands under `finally`: it runs on the paths that raised, too, on what they left.
+
+    What is under way goes on at its end, on the paths that come there: an exception takes the place
+    of the one before, and a `return` or `break` ends it. mark: where the `try` began.
+    """
+
+    def __init__(self, mark: tuple):
+        rewind(mark)
+        moment = mark[-1] if mark else None
+        self.gone = moment.pred if type(moment) is Moment else False  # paths that left before
+        self.held, self.open = under_way(), True
+        clear()
+
+    def __enter__(self):
+        return self
+
+    def end(self) -> None:
+        raised = failed()
+        self.go_on(True if raised is False else ~jnp.asarray(raised))
+        freeze()
+
+    def __exit__(self, *error):
+        if self.open:
+            self.go_on(self.gone)
+
+    def go_on(self, where) -> None:
+        """Where this is so, what was under way is so again."""
+        self.open = False
+        for flag, value in self.held if where is not False else ():
+            held = value if where is True else jnp.logical_and(value, where)
+            mark_as(flag, any_of((flag._value, held)))
 
 
 # ---------------------------------------------------------------- what was so at the raise
