@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from malleable import autograph, listen
+from malleable import TransformError, autograph, listen
 from tests.frontend.values.test_raises import agree
 
 
@@ -194,7 +194,7 @@ def a_return_ends_it(x, k):
                 raise ValueError
             return 1
         finally:
-            return 2
+            return 2  # noqa: B012, SIM107
 
     try:
         return g() + k
@@ -269,3 +269,53 @@ FINALLY += [an_operation_of_a_finally, raised_before_a_finally, raised_by_a_cont
 @pytest.mark.parametrize("f", FINALLY, ids=lambda f: f.__name__)
 def test_what_a_finally_raises_takes_the_place_of_what_is_under_way(f):
     agree(f, (1.0, 2), (-2.0, 1), (3.0, 3), (3.0, 0), (-3.0, 0), (-3.0, 3))
+
+
+# ---------------------------------------------------------------- FloatingPointError of NumPy
+
+
+def within(x):
+    with np.errstate(divide="raise"):
+        try:
+            return np.float64(1) / np.float64(x)
+        except FloatingPointError:
+            return -4.0
+
+
+def around(x):
+    try:
+        with np.errstate(over="raise", invalid="raise"):
+            return np.exp(x)
+    except ArithmeticError:
+        return -4.0
+
+
+def set_before(x):
+    old = np.seterr(invalid="raise")
+    try:
+        return np.sqrt(x)
+    except FloatingPointError:
+        return -4.0
+    finally:
+        np.seterr(**old)
+
+
+@pytest.mark.parametrize("f", [within, around, set_before], ids=lambda f: f.__name__)
+def test_a_handler_of_what_numpy_raises_at_floats_is_refused(f):
+    with pytest.raises(TransformError, match=r"NumPy is to raise FloatingPointError.*") as e:
+        jax.jit(autograph(f))(1.0)
+    assert "test_unwinding.py" in str(e.value) and "np.isfinite" in str(e.value)
+    assert np.geterr()["invalid"] == "warn"
+
+
+def test_numpy_without_a_handler_of_what_it_raises_is_noted():
+    def f(x):
+        with np.errstate(all="raise"):
+            return np.log(x)
+
+    with listen() as notes:
+        assert np.isinf(jax.jit(autograph(f))(0.0))
+    assert any("which no compiled program does" in n.what for n in notes)
+    with listen() as notes:
+        jax.jit(autograph(lambda x: np.log(x) if np.errstate(all="ignore") else x))(1.0)
+    assert not notes

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.frontend.common.session import session
+from malleable.frontend.common.session import note_line, session
 from malleable.frontend.operators import callables
 from malleable.frontend.values import unwinding
 from malleable.frontend.values.conditions import (
@@ -34,6 +35,7 @@ def try_(statements: tuple, handlers: tuple, orelse: Callable | None, state, liv
     try:
         with attempting(attempt):
             run(attempt, statements, state)
+            tell_float_errors()
     except Leaving:
         if not attempt.taken():
             raise
@@ -199,10 +201,33 @@ def with_(call: Callable, manager, state) -> Any:
     methods = getattr(kind, "__enter__", None), getattr(kind, "__exit__", None)
     plain = all(isinstance(m, types.FunctionType) for m in methods)
     # errstate and printoptions set what holds while tracing: they are left once, on every path
+    if kind is np.errstate:
+        return told(manager)
     numpys = kind.__module__.partition(".")[0] == "numpy"
     if numpys or not (plain and any(map(callables.convertible, methods))):
         return manager
     return Context(call, manager, state, asked_of(methods[1]))
+
+
+@contextlib.contextmanager
+def told(manager: np.errstate):
+    """`with np.errstate(...)`, where somebody may wait for what it raises."""
+    with manager:
+        tell_float_errors()
+        yield
+
+
+def tell_float_errors() -> None:
+    """Refuse a handler of FloatingPointError, where NumPy raises it; note where there is none."""
+    kinds = " and ".join(kind for kind, mode in np.geterr().items() if mode == "raise")
+    if not kinds:
+        return
+    what = f"NumPy is to raise FloatingPointError ({kinds}), which no compiled program does"
+    named = [k for a in session().attempts for k in a.kinds() if issubclass(k, ArithmeticError)]
+    if any(issubclass(FloatingPointError, kind) for kind in named):
+        hint = "test what was computed, `if not np.isfinite(y)`, in place of the handler"
+        raise TransformError(what, where=compat.where(), hint=hint)
+    note_line(what, compat.where(), "results are inf or nan there")
 
 
 def asked_of(leave: Any) -> tuple:
@@ -214,5 +239,4 @@ def asked_of(leave: Any) -> tuple:
         if line.opname in ("RETURN_CONST", "RETURN_VALUE") and not plain:
             return (BaseException,)
         last = line
-    kinds = [k() if k else BaseException for a in session().attempts for k, _ in a.handlers]
-    return tuple(x for one in kinds for x in (one if isinstance(one, tuple) else (one,)))
+    return tuple(kind for attempt in session().attempts for kind in attempt.kinds())

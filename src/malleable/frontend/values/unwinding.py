@@ -74,6 +74,11 @@ class Attempt:
                 return number
         return None
 
+    def kinds(self) -> tuple:
+        """All that the handlers are for."""
+        named = [kinds() if kinds else BaseException for kinds, _ in self.handlers]
+        return tuple(x for one in named for x in (one if isinstance(one, tuple) else (one,)))
+
     def take(self, e: BaseException) -> bool:
         """Note on this path that an exception was raised, if a handler is there for it."""
         number = self.number_of(e)
