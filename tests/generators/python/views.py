@@ -8,7 +8,7 @@ from tests.generators.python.programs import PythonProgram
 ROWS = (
     *("v[:n]", "v[n:]", "v[i:m]", "v[i:]", "a[j, :n]", "a[0, n:]", "a[j][i:]", "v[::2]", "v[::-1]"),
     *("a[j]", "a[:, i]", "v[n:][::-1]", "v[:n].copy()", "v[v > x]", "a[a > x]", "a[0][a[1] > 0]"),
-    *("a.ravel()", "a.T[i]", "np.diagonal(a)", "a.reshape(-1)[i:m]", "v", "v.reshape(-1)[:n]"),
+    *("a.ravel()", "a.T[i]", "np.diagonal(a).copy()", "a.reshape(-1)[i:m]", "v", "v.reshape(-1)[:n]"),
     *("np.concatenate([v, a[0]])[n:]", "a[[0, 1], i]", "v[[2, 0]]", "np.where(v > 0)[0] * 1.0"),
 )
 GRIDS = ("a", "a[:, :n]", "a[:n]", "a.T", "a[:, i:]", "a[::-1]", "a[:, ::-1]", "a.copy()", "a[j:]")
@@ -19,8 +19,9 @@ WRITES = (  # to a part `p`, or to all; also under another name
     *("held['p'] = p\nheld['p'] *= 3", "some.append(p)\nsome[-1] -= 2", "p, q = v, p\nq += 1"),
 )
 ELEMENTS = (
-    *("p[0] = y", "p[-1] += x", "for t in p:\n    v[0] += t", "v[i] = p.sum()", "p[i - i] *= 2"),
-    *("for k, t in enumerate(p):\n    a[0, 0] += t * k", "s += p[0]", "s -= max(p)"),
+    *("if p.size > 0:\n    p[0] = y", "if p.size > 0:\n    p[-1] += x", "if p.size:\n    s += p[0]"),
+    *("for t in p:\n    v[0] += t", "v[i] = p.sum()", "if p.size > 0:\n    s -= max(p)"),
+    *("for k, t in enumerate(p):\n    a[0, 0] += t * k", "if p.size > 1:\n    p[1] *= 2"),
 )
 BASES = (
     *("v[i] = 9.0", "a[j, i] = 7.0", "v += 1", "a *= 2", "a[:, i] = x", "v[:n] = y", "a[j] = v"),

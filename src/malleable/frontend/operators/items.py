@@ -21,7 +21,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, rebox, unbox
+from malleable.arrays.box import UNSIZED, Box, Masked, any_traced, is_traced, rebox, unbox
 from malleable.arrays.joined import added_to
 from malleable.arrays.numbers import is_python_int
 from malleable.arrays.specials import written_outside
@@ -404,7 +404,7 @@ class Items:
             if (chosen.holds(x) and not keyed) or any(map(is_number, x.options)):
                 return x.each(lambda o: self.getitem(o, i))
             return by_case(x, lambda o: self.getitem(o, i))
-        if kind is Box or issubclass(kind, Box):
+        if kind is Box or kind is Masked or issubclass(kind, Box):
             if is_wanted(INDEX):
                 within(x, i)
             return x[i]
@@ -455,7 +455,7 @@ class Items:
             if chosen.is_plain_item(x, i):
                 return chosen.set_item(x, i, value)
             return by_case(x, lambda o: self.setitem(value, o, i))
-        if issubclass(type(x), Box):
+        if issubclass(type(x), Box | Masked):
             if is_wanted(INDEX):
                 within(x, i)
             x[i] = value

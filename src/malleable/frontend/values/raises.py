@@ -16,8 +16,9 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.journal import ABSENT
-from malleable.arrays.masked import must_hold
+from malleable.arrays.masked import Masked, must_hold
 from malleable.arrays.numbers import is_python_int
+from malleable.arrays.places import is_int
 from malleable.errors import TransformError
 from malleable.frontend.common.session import LINES, drop_raise, note_line, session
 from malleable.frontend.values.conditions import if_, only, truth
@@ -329,9 +330,17 @@ def within(xs, index) -> None:
         return
     array = isinstance(xs, Box | np.ndarray)
     parts = index if isinstance(index, tuple) else (index,)
+    unsized = type(xs) is Masked and is_int(unbox(parts[0]))  # so any index may be beyond the end
     if not is_asked():
-        if any(is_traced(p) and jnp.issubdtype(unbox(p).dtype, jnp.integer) for p in parts):
+        if unsized or any(
+            is_traced(p) and jnp.issubdtype(unbox(p).dtype, jnp.integer) for p in parts
+        ):
             untested(INDEX)
+        return
+    if unsized:
+        at, count = unbox(parts[0]), jnp.sum(xs.mask)
+        raise_where((at < -count) | (at >= count), IndexError("index is out of bounds for axis 0"))
+    if type(xs) is Masked:
         return
     shape = list(np.shape(unbox(xs))) if array else [len(xs)]
     if any(p is ... for p in parts):
