@@ -210,7 +210,7 @@ def call(fun, *args, **kwargs):
     return fun(*args, **kwargs)
 
 
-attr = getattr
+attr = linked = getattr
 getitem = operator.getitem
 
 

@@ -43,7 +43,7 @@ from malleable.frontend.operators import (
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.syntax.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.values import conditions as operators
-from malleable.frontend.values import raises, unwinding
+from malleable.frontend.values import packing, raises, unwinding
 from malleable.frontend.values.trees import UNSET
 from malleable.frontend.values.values import Choice, bounded, entry, holds_new, is_object, snapshot
 from malleable.notes import note
@@ -372,6 +372,7 @@ OPERATORS = types.SimpleNamespace(
     part=functools.partial(matching.part, _caller.call),
     entered=unwinding.entered,
     finally_=unwinding.Finally,
+    linked=functools.partial(packing.linked, _caller.items.attr),
     with_=functools.partial(exceptions.with_, _caller.call),
     spread=spread_items,
     unpacked=unpacked,

@@ -25,6 +25,7 @@ from malleable.frontend.values.conditions import (
     places_of,
     step,
 )
+from malleable.frontend.values.packing import HELD
 from malleable.frontend.values.staging import has_raised, merge, trace_block
 from malleable.frontend.values.unwinding import Attempt, Leaving, attempting, failed, freeze, rewind
 
@@ -44,6 +45,7 @@ def try_(statements: tuple, handlers: tuple, orelse: Callable | None, state, liv
         number = attempt.number_of(e)
         if number is None:
             raise
+        vars(e).setdefault(HELD, {})
         handlers[number][1](e)
         return
     finish(attempt.taken(), nothing if left or orelse is None else orelse, state, live)

@@ -6,6 +6,7 @@ from malleable.frontend.syntax import loops
 from malleable.frontend.syntax.jumps import looks_at_scope
 from malleable.python_source.nodes import HOOKS, constant, hook, load, placed
 
+LINKS = frozenset(["__cause__", "__context__", "__suppress_context__"])
 NATIVE = frozenset(["locals", "globals", "eval", "exec"])
 
 
@@ -47,7 +48,8 @@ def attribute(writer, node):
         return node
     if isinstance(node.value, ast.Name) and node.value.id == HOOKS:
         return node
-    return placed(hook("attr", writer.expression(node.value), constant(node.attr)), node)
+    operator = "linked" if node.attr in LINKS else "attr"
+    return placed(hook(operator, writer.expression(node.value), constant(node.attr)), node)
 
 
 def subscript(writer, node):

@@ -379,7 +379,7 @@ def bound(value, name: str):
         return value
     missing = entry([x is ABSENT for x in value.options], value.index)
     text = f"cannot access local variable {name!r} where it is not associated with a value"
-    if not raise_where(missing, UnboundLocalError(text, name=name)):
+    if not raise_where(missing, UnboundLocalError(text)):
         return value
     return only(value)
 

@@ -20,6 +20,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import Journal, Place
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
+from malleable.frontend.values.packing import HELD, Leaving, Packed, link, packed, restored
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import UNSET, Either, Static, join, spell
 from malleable.frontend.values.values import CannotStage, flatten, inject, rebuild
@@ -28,34 +29,28 @@ OURS = (TransformError, CannotStage)  # no handler of the user's gets these
 FIXED = ("list", "dict", "set", "object")  # what must have one length on all paths
 
 
-class Leaving(BaseException):
-    """All paths have raised, each for a handler of its own."""
-
-
 @dataclass(eq=False)
 class Caught:
-    """A `raise` for a handler. contents: the arguments and attributes of the exception."""
+    """A `raise` for a handler. contents: all that the exception holds, packed."""
 
     handler: Callable
     kind: type
     flag: Box = field(default_factory=lambda: Box(False, True))
     contents: types.CellType = field(default_factory=lambda: types.CellType(UNSET))
 
+    late: bool = False  # a `finally` raised it, where another may have been under way
+
     def handle(self) -> None:
         """Run the handler, as Python does: the exception is the one being handled."""
+        held = self.contents.cell_contents
+        if type(held) is not Packed:
+            held = Packed(self.kind, (), (), (), (None, None, False))
+        cause, context, quiet = held.links
         try:
-            raise self.error()
+            raise restored(held)
         except self.kind as e:
+            link(e, (cause, UNSET if self.late else context, quiet))
             self.handler(e)
-
-    def error(self) -> BaseException:
-        new = self.kind.__new__(self.kind)
-        contents = self.contents.cell_contents
-        if type(contents) is tuple:
-            args, fields = contents
-            new.args = args if type(args) is tuple else (args,)
-            vars(new).update(fields)
-        return new
 
 
 class Attempt:
@@ -91,7 +86,7 @@ class Attempt:
         journal.before_write(caught.flag)
         caught.flag._value = True
         journal.touch_cell(caught.contents)
-        caught.contents.cell_contents = e.args, tuple(vars(e).items())
+        caught.contents.cell_contents = packed(e)
         e.with_traceback(None).__context__ = None  # these know the values of this block
         return True
 
@@ -186,13 +181,22 @@ class Finally:
         return self
 
     def end(self) -> None:
+        self.tell()
         raised = failed()
         self.go_on(True if raised is False else ~jnp.asarray(raised))
         freeze()
 
-    def __exit__(self, *error):
+    def __exit__(self, kind, e, traceback):
         if self.open:
+            self.tell()
+            if self.held and e is not None:
+                vars(e).setdefault(HELD, {})["__context__"] = UNSET
             self.go_on(self.gone)
+
+    def tell(self) -> None:
+        """Note what was raised here: its context is what was under way, on some paths."""
+        for caught in (c for a in session().attempts for c in a.caught.values()):
+            caught.late |= bool(self.held) and caught.flag._value is not False
 
     def go_on(self, where) -> None:
         """Where this is so, what was under way is so again."""
