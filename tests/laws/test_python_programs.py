@@ -10,8 +10,9 @@ import pytest
 
 from tests.generators.python.guards import PARENTS
 from tests.generators.python.programs import python_args, random_python_program
+from tests.generators.python.views import random_view_program
 from tests.laws.batches import batches
-from tests.laws.python_laws import SAME, is_wrong, try_seeds
+from tests.laws.python_laws import REFUSED, SAME, is_wrong, try_seeds
 
 PROGRAMS = int(os.environ.get("MALLEABLE_PYTHON_PROGRAMS", "360"))
 BATCH, QUICK = 15, 90
@@ -26,6 +27,14 @@ def test_traced_programs_do_what_python_does(first):
     wrong = [text for text in found.values() if is_wrong(text)]
     assert not wrong, "\n\n".join(wrong)
     assert sum(text.startswith(SAME) for text in found.values()) > BATCH / 2, found
+
+
+@pytest.mark.parametrize("first", range(0, 400, 40))
+def test_parts_of_arrays_are_written_and_read_as_in_numpy(first):
+    found = try_seeds(range(first, first + 40), shrink=True, make=random_view_program)
+    wrong = [text for text in found.values() if is_wrong(text)]
+    assert not wrong, "\n\n".join(wrong)
+    assert sum(text.startswith(REFUSED) for text in found.values()) <= 20, found
 
 
 def test_a_seed_gives_the_same_program():

@@ -8,7 +8,14 @@ from tests.generators.python.programs import PythonProgram
 ROWS = (
     *("v[:n]", "v[n:]", "v[i:m]", "v[i:]", "a[j, :n]", "a[0, n:]", "a[j][i:]", "v[::2]", "v[::-1]"),
     *("a[j]", "a[:, i]", "v[n:][::-1]", "v[:n].copy()", "v[v > x]", "a[a > x]", "a[0][a[1] > 0]"),
-    *("a.ravel()", "a.T[i]", "np.diagonal(a).copy()", "a.reshape(-1)[i:m]", "v", "v.reshape(-1)[:n]"),
+    *(
+        "a.ravel()",
+        "a.T[i]",
+        "np.diagonal(a).copy()",
+        "a.reshape(-1)[i:m]",
+        "v",
+        "v.reshape(-1)[:n]",
+    ),
     *("np.concatenate([v, a[0]])[n:]", "a[[0, 1], i]", "v[[2, 0]]", "np.where(v > 0)[0] * 1.0"),
 )
 GRIDS = ("a", "a[:, :n]", "a[:n]", "a.T", "a[:, i:]", "a[::-1]", "a[:, ::-1]", "a.copy()", "a[j:]")
@@ -19,7 +26,11 @@ WRITES = (  # to a part `p`, or to all; also under another name
     *("held['p'] = p\nheld['p'] *= 3", "some.append(p)\nsome[-1] -= 2", "p, q = v, p\nq += 1"),
 )
 ELEMENTS = (
-    *("if p.size > 0:\n    p[0] = y", "if p.size > 0:\n    p[-1] += x", "if p.size:\n    s += p[0]"),
+    *(
+        "if p.size > 0:\n    p[0] = y",
+        "if p.size > 0:\n    p[-1] += x",
+        "if p.size:\n    s += p[0]",
+    ),
     *("for t in p:\n    v[0] += t", "v[i] = p.sum()", "if p.size > 0:\n    s -= max(p)"),
     *("for k, t in enumerate(p):\n    a[0, 0] += t * k", "if p.size > 1:\n    p[1] *= 2"),
 )
@@ -29,11 +40,31 @@ BASES = (
     *("v[n:], a[0, n:] = a[0, n:].copy(), v[n:].copy()",),
 )
 OF_GRIDS = (
-    *("p += 1", "p *= p", "p[:] = x", "p[0] += 1", "p[:, 0] = y", "for row in p:\n    row += 1"),
-    *("q = p[0]\nq *= 2", "p -= p.sum(axis=0)", "change(p)", "p[p > 0] = 0.5", "p.fill(x)"),
+    *(
+        "p += 1",
+        "p *= p",
+        "p[:] = x",
+        "if p.size:\n    p[0] += 1",
+        "p[:, 0] = y",
+        "for row in p:\n    row += 1",
+    ),
+    *(
+        "if p.size:\n    q = p[0]\n    q *= 2",
+        "p -= p.sum(axis=0)",
+        "change(p)",
+        "p[p > 0] = 0.5",
+        "p.fill(x)",
+    ),
 )
 AROUND = (
-    *("{}", "{}", "{}", "if x > 0:\n{}", "if x > y:\n{}\nelse:\n    v[0] = 5.0", "for k in range(m):\n{}"),
+    *(
+        "{}",
+        "{}",
+        "{}",
+        "if x > 0:\n{}",
+        "if x > y:\n{}\nelse:\n    v[0] = 5.0",
+        "for k in range(m):\n{}",
+    ),
     *("for k in range(2):\n{}", "r = 0.0\nwhile r + x < 1:\n    r += 0.75\n{}"),
 )
 

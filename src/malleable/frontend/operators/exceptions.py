@@ -204,7 +204,7 @@ def with_(call: Callable, manager, state) -> Any:
     plain = all(isinstance(m, types.FunctionType) for m in methods)
     # errstate and printoptions set what holds while tracing: they are left once, on every path
     if kind is np.errstate:
-        return told(manager)
+        return told_of_floats(manager)
     numpys = kind.__module__.partition(".")[0] == "numpy"
     if numpys or not (plain and any(map(callables.convertible, methods))):
         return manager
@@ -212,7 +212,7 @@ def with_(call: Callable, manager, state) -> Any:
 
 
 @contextlib.contextmanager
-def told(manager: np.errstate):
+def told_of_floats(manager: np.errstate):
     """`with np.errstate(...)`, where somebody may wait for what it raises."""
     with manager:
         tell_float_errors()
