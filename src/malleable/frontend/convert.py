@@ -374,6 +374,7 @@ OPERATORS = types.SimpleNamespace(
     finally_=unwinding.Finally,
     linked=functools.partial(packing.linked, _caller.items.attr),
     with_=functools.partial(exceptions.with_, _caller.call),
+    grouping=exceptions.grouping,
     spread=spread_items,
     unpacked=unpacked,
     consume=functools.partial(comprehensions.consume, _caller.call),

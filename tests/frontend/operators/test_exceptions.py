@@ -1,5 +1,6 @@
 """try, except, finally and with under traced tests: what Python does, on each path."""
 
+import contextlib
 import math
 
 import jax
@@ -8,7 +9,15 @@ import pytest
 from jax import numpy as jnp
 from scipy.optimize import _optimize
 
-from malleable import autograph, inline_cond, inline_scan, inline_stack, inline_while, listen
+from malleable import (
+    TransformError,
+    autograph,
+    inline_cond,
+    inline_scan,
+    inline_stack,
+    inline_while,
+    listen,
+)
 from tests.frontend.behaviour.behaviour import BOTH, XS, assert_same, error_of
 
 
@@ -544,3 +553,64 @@ def test_an_else_clause_that_no_path_comes_to(x, n):
         return total, items
 
     assert_same(f, x, n)
+
+
+def quiet(*kinds):
+    return contextlib.suppress(*kinds)
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0, 2.0, -1.0])
+def test_what_a_function_gives_may_suppress(x):
+    def divided(x):
+        r = -2.0
+        with quiet(ZeroDivisionError):
+            r = 1 / x
+        return r
+
+    def repeated(x):
+        r, context = -2.0, quiet(ValueError)
+        for i in range(3):
+            with context:
+                r = r + 1
+                if x > i:
+                    raise ValueError
+                r = r * 2
+        return r
+
+    def others(x):
+        try:
+            with quiet(ValueError):
+                if x > 0:
+                    raise KeyError
+                return 1.0
+        except KeyError:
+            return 7.0
+
+    for f in (divided, repeated, others):
+        assert_same(f, x)
+
+
+def test_a_raise_that_a_traced_value_decides_is_refused_for_groups():
+    def f(x):
+        r = 0.0
+        try:
+            if x > 0:
+                raise ValueError
+            r = 1.0
+        except* ValueError:
+            r = 5.0
+        return r
+
+    def known(x):
+        r = 0.0
+        try:
+            r = x * 2
+        except* ValueError:
+            r = 5.0
+        else:
+            r = r + 1
+        return r
+
+    with pytest.raises(TransformError, match=r"(?s)ValueError is raised for an `except\*`.*test_exceptions.py:"):
+        jax.jit(autograph(f))(1.0)
+    assert jax.jit(autograph(known))(1.0) == 3

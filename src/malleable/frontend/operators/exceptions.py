@@ -200,6 +200,8 @@ def with_(call: Callable, manager, state) -> Any:
         found = [known.get(name, getattr(builtins, name, None)) for name in code.co_names]
         kinds = tuple(x for x in found if isinstance(x, type) and issubclass(x, BaseException))
         return Context(call, manager, state, kinds) if kinds else manager
+    if kind is contextlib.suppress:  # made elsewhere: one that is written here is a `try`
+        return Context(call, manager, state, manager._exceptions)
     methods = getattr(kind, "__enter__", None), getattr(kind, "__exit__", None)
     plain = all(isinstance(m, types.FunctionType) for m in methods)
     # errstate and printoptions set what holds while tracing: they are left once, on every path
@@ -209,6 +211,30 @@ def with_(call: Callable, manager, state) -> Any:
     if numpys or not (plain and any(map(callables.convertible, methods))):
         return manager
     return Context(call, manager, state, asked_of(methods[1]))
+
+
+class Grouping(Attempt):
+    """A `try` with `except*`, which no exception reaches whose test is traced."""
+
+    def take(self, e: BaseException) -> bool:
+        if self.number_of(e) is None:
+            return False
+        raise TransformError(
+            f"a traced value decides whether {type(e).__name__} is raised for an `except*`",
+            where=compat.where(),
+            hint="write `except`",
+        )
+
+
+@contextlib.contextmanager
+def grouping(kinds: Callable):
+    """Around the body of a `try` with `except*`; kinds(): all that its handlers are for."""
+    attempt = Grouping(((kinds, None),), [])
+    session().attempts.append(attempt)
+    try:
+        yield
+    finally:
+        session().attempts.remove(attempt)
 
 
 @contextlib.contextmanager

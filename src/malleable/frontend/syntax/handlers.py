@@ -105,6 +105,11 @@ def native_try(writer, stmt):
     """A `try` that stays one."""
     before = []
     stmt.body = writer.block(stmt.body)
+    if isinstance(stmt, ast.TryStar):
+        kinds = ast.Tuple([nodes.copied(h.type) for h in stmt.handlers], ast.Load())
+        waiting = hook("grouping", nodes.thunk(writer.expression(placed(kinds, stmt))))
+        stmt.body = [ast.With(items=[ast.withitem(waiting)], body=stmt.body)]
+        placed(stmt.body[0], stmt)
     for handler in stmt.handlers:
         if handler.name:
             name = placed(ast.Name(id=handler.name, ctx=ast.Store()), handler)
