@@ -24,8 +24,8 @@ def touched_by(path: str) -> list[str]:
 
     >>> touched_by("src/malleable/core/frame.py")
     ['tests/core', 'src/malleable/core/frame.py']
-    >>> touched_by("src/malleable/execution/cutting/writing.py")  # which has no folder of its own
-    ['tests/execution', 'src/malleable/execution/cutting/writing.py']
+    >>> touched_by("src/malleable/inspection/unstaging/unstage.py")  # which has no folder of its own
+    ['tests/inspection', 'src/malleable/inspection/unstaging/unstage.py']
     >>> touched_by("src/malleable/errors.py"), touched_by("docs/install.md")
     (['tests/test_errors.py', 'src/malleable/errors.py'], ['tests/test_docs.py', 'tests/house'])
     """

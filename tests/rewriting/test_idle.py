@@ -26,7 +26,7 @@ def by_hand(x):
     [
         (jnp.sin, push_up_reductions, "nothing is pushed up", "has no scan"),
         (sums, push_up_reductions, "nothing is pushed up", "no reduction takes what a scan"),
-        (jnp.sin, stream, "nothing is streamed", "has 20000 bytes; from"),
+        (jnp.sin, stream, "nothing is streamed", "has 20000 bytes: less than stream(threshold="),
         (by_hand, rewrite(LOG), "no rule rewrote", "`sub` where there is an argument"),
         (jnp.sin, rewrite(LOG), "no rule rewrote", "with which a pattern ends"),
     ],

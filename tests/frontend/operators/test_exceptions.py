@@ -611,6 +611,8 @@ def test_a_raise_that_a_traced_value_decides_is_refused_for_groups():
             r = r + 1
         return r
 
-    with pytest.raises(TransformError, match=r"(?s)ValueError is raised for an `except\*`.*test_exceptions.py:"):
+    with pytest.raises(
+        TransformError, match=r"(?s)ValueError is raised for an `except\*`.*test_exceptions.py:"
+    ):
         jax.jit(autograph(f))(1.0)
     assert jax.jit(autograph(known))(1.0) == 3

@@ -145,7 +145,8 @@ def _too_small(jaxpr: compat.Jaxpr, threshold: int | None) -> str:
     if eqn is None or most >= least:
         return "no large value is spread out from small ones and reduced again"
     where = compat.where(eqn)
-    return f"its largest value, at {where}, has {most} bytes: less than stream(threshold={least})"
+    at = f", at {where}," if where else ""
+    return f"its largest value{at} has {most} bytes: less than stream(threshold={least})"
 
 
 def _next(graph: Graph, tried: set, least: int) -> Node | None:
