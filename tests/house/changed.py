@@ -24,7 +24,7 @@ def touched_by(path: str) -> list[str]:
 
     >>> touched_by("src/malleable/core/frame.py")
     ['tests/core', 'src/malleable/core/frame.py']
-    >>> touched_by("src/malleable/inspection/unstaging/unstage.py")  # which has no folder of its own
+    >>> touched_by("src/malleable/inspection/unstaging/unstage.py")  # with no folder of its own
     ['tests/inspection', 'src/malleable/inspection/unstaging/unstage.py']
     >>> touched_by("src/malleable/errors.py"), touched_by("docs/install.md")
     (['tests/test_errors.py', 'src/malleable/errors.py'], ['tests/test_docs.py', 'tests/house'])
