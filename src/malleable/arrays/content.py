@@ -83,6 +83,17 @@ class Box(Methods):
             self._value = np.array(np.broadcast_to(new, old.shape), old.dtype)
         journal.tell(self)
 
+    def receive(self, result, where=True, ufunc=np.positive) -> None:
+        """Write what a ufunc gave, as its argument `out` takes it: TypeError for another kind."""
+        if not np.can_cast(result.dtype, self.dtype, "same_kind"):
+            functions.refuse_cast(ufunc, result.dtype, self.dtype)
+        if where is not True:
+            result = jnp.where(where, result, self.value)
+        if result.shape != self.shape:
+            np.empty(self.shape, np.int8)[...] = np.broadcast_to(np.int8(0), result.shape)
+            result = jnp.broadcast_to(result, self.shape)
+        self.write(result.astype(functions.canonical(self.dtype)))
+
     def _assign(self, step, new) -> None:
         whole = self.value
         if is_jax(new) or is_jax(whole) or not step.static:

@@ -170,6 +170,15 @@ def _as_added(ufunc, x, dtype):
     return x if dtype is None else jnp.asarray(x, canonical(dtype))
 
 
+def refuse_cast(ufunc, given, wanted):
+    """Let NumPy raise its own error."""
+    empty = np.zeros(0, given)
+    np.positive(empty, out=np.zeros(0, wanted)) if ufunc.nin != 2 else ufunc(
+        empty, empty, out=np.zeros(0, wanted)
+    )
+    raise TypeError(f"Cannot cast {given} to {wanted}")
+
+
 def as_operand(x):
     return nested_array(x) if isinstance(x, list | tuple) else own(x)
 

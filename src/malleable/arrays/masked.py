@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import places
-from malleable.arrays.functions import OPERATORS, jax_ufunc
+from malleable.arrays.functions import OPERATORS, canonical, jax_ufunc
 from malleable.errors import TransformError
 
 compacted: contextvars.ContextVar = contextvars.ContextVar("compacted", default=False)
@@ -112,8 +112,9 @@ class Masked:
 
     immutable = property(lambda self: self.held.immutable)
 
-    dtype = property(lambda self: np.dtype(self.whole.dtype))
-    ndim = property(lambda self: 1 + self.whole.ndim - self.mask.ndim)
+    dtype = property(lambda self: canonical(self.held.dtype))
+    ndim = property(lambda self: 1 + len(self._rest))
+    _rest = property(lambda self: self.held.shape[self.mask.ndim :])  # of one element
     device = "cpu"  # as NumPy says of its arrays
     real = property(lambda self: self._like(self.whole.real))
     imag = property(lambda self: self._like(self.whole.imag))
@@ -137,11 +138,11 @@ class Masked:
 
     @property
     def shape(self):
-        return (self.count, *self.whole.shape[self.mask.ndim :])
+        return (self.count, *self._rest)
 
     @property
     def size(self):
-        return self._box(jnp.sum(self.mask) * int(np.prod(self.whole.shape[self.mask.ndim :])))
+        return self._box(jnp.sum(self.mask) * int(np.prod(self._rest)))
 
     def _like(self, whole):
         new = Masked(whole, self.mask, self._box, self.key)
@@ -150,13 +151,11 @@ class Masked:
 
     def _write(self, new, ufunc=np.positive):
         """Put these values where the mask is true; TypeError for a type that does not fit."""
-        new = jnp.broadcast_to(new, self.held.shape)
-        if not np.can_cast(new.dtype, self.dtype, "same_kind"):
-            refuse_cast(ufunc, new.dtype, self.dtype)
-        new = new.astype(self.dtype)
-        if self.is_view:
-            new = places.written_where(places.to_jax(self.held.value), self.mask, new)
-        self.held.write(new)
+        mask = self.mask.reshape(self.mask.shape + (1,) * len(self._rest))
+        self.held.receive(new, mask if self.is_view else True, ufunc)
+
+    def _from_start(self, index):
+        return jnp.where(index < 0, jnp.sum(self.mask) + index, index)
 
     def places(self):
         """The places of the selected elements in `whole`, in order, and then zeros."""
@@ -172,7 +171,7 @@ class Masked:
         if type(x) is Masked:
             return aligned(x.whole, x.mask, self.mask, x.key, self.key)
         x = np.asarray(x) if isinstance(x, list | tuple) else places.own(x)
-        if np.ndim(x) > self.whole.ndim - self.mask.ndim:
+        if np.ndim(x) > len(self._rest):
             if np.size(x) == 1 and np.ndim(x) == 1:
                 return x.reshape(())
             raise unknown_size("x[mask], met by an array,")
@@ -368,7 +367,7 @@ class Masked:
         if isinstance(index, self._box):
             index = index.value
         if isinstance(index, int | np.integer) or getattr(index, "ndim", 1) == 0:
-            at = jnp.where(index < 0, jnp.sum(self.mask) + index, index)
+            at = self._from_start(index)
             if needs_some(self.mask):
                 at = jnp.clip(at, 0, jnp.sum(self.mask) - 1)
             if self.mask.ndim == 1 and self.ndim > 1:
@@ -406,7 +405,7 @@ class Masked:
             at = index[0] if isinstance(index, tuple) else index
             if self.mask.ndim > 1 or not places.is_int(at):
                 self._refuse("an element")
-            at = self.places()[jnp.where(at < 0, jnp.sum(self.mask) + at, at)]
+            at = self.places()[self._from_start(at)]
             self.held[(at, *index[1:]) if isinstance(index, tuple) else at] = new
             return
         new = jnp.asarray(part._operand(new))
@@ -441,15 +440,6 @@ class Masked:
         if name.startswith("__") or not hasattr(np.ndarray, name):
             raise AttributeError(name)
         return self._refuse(f".{name}")
-
-
-def refuse_cast(ufunc, given, wanted):
-    """Let NumPy raise its own error."""
-    empty = np.zeros(0, given)
-    np.positive(empty, out=np.zeros(0, wanted)) if ufunc.nin != 2 else ufunc(
-        empty, empty, out=np.zeros(0, wanted)
-    )
-    raise TypeError(f"Cannot cast {given} to {wanted}")
 
 
 def _reducer(ufunc):

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, without_boxes
-from malleable.arrays.masked import UNSIZED, guarded, refuse_cast, unknown_size
+from malleable.arrays.masked import UNSIZED, guarded, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import DEFAULT, SPECIAL, written_outside
@@ -72,14 +72,7 @@ def put_out(out, result, where=True, ufunc=np.positive):
     """Write a result into the `out` argument; returns it."""
     if not isinstance(out, Box):
         raise written_outside()
-    if not np.can_cast(result.dtype, out.dtype, "same_kind"):
-        refuse_cast(ufunc, result.dtype, out.dtype)
-    if where is not True:
-        result = jnp.where(where, result, out.value)
-    if result.shape != out.shape:
-        np.empty(out.shape, np.int8)[...] = np.broadcast_to(np.int8(0), result.shape)
-        result = jnp.broadcast_to(result, out.shape)
-    out.write(result.astype(functions.canonical(out.dtype)))
+    out.receive(result, where, ufunc)
     return out
 
 
