@@ -226,15 +226,9 @@ class Grouping(Attempt):
         )
 
 
-@contextlib.contextmanager
-def grouping(kinds: Callable):
+def grouping(kinds: Callable) -> contextlib.AbstractContextManager:
     """Around the body of a `try` with `except*`; kinds(): all that its handlers are for."""
-    attempt = Grouping(((kinds, None),), [])
-    session().attempts.append(attempt)
-    try:
-        yield
-    finally:
-        session().attempts.remove(attempt)
+    return attempting(Grouping(((kinds, None),), []))
 
 
 @contextlib.contextmanager
