@@ -78,6 +78,11 @@ def parameters(names=(), vararg=None):
     )
 
 
+def yields(node) -> list:
+    """Every `yield` in a node, also in functions that are defined in it."""
+    return [n for n in ast.walk(node) if isinstance(n, ast.Yield | ast.YieldFrom)]
+
+
 def thunk(body):
     """`lambda: body`, placed where body stands; its parameter tells it from the user's lambdas."""
     return placed(ast.Lambda(args=parameters(vararg=MARK), body=body), body)

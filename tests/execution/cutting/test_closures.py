@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import malleable as mal
-from malleable.execution.cutting.closures import seen_later
+from malleable.execution.cutting.closures import Made, seen_later
 from malleable.execution.purity.facts import outside
 from malleable.python_source import source
 
@@ -222,7 +222,7 @@ def test_a_function_sees_its_variables_as_they_are_when_it_is_called(program):
     for _ in range(3):
         jax.tree.map(np.testing.assert_allclose, jitted(x), program(x))
     node = source.find(program.__code__, program.__globals__).node
-    assert bool(seen_later(node, outside(program))) is (program in LATE)
+    assert bool(seen_later(Made(node, outside(program)))) is (program in LATE)
     assert bool(mal.explain(jitted)(x).regions) is (program in AT_ONCE)
 
 

@@ -6,14 +6,13 @@ each region.
 """
 
 import ast
-import builtins
 import contextlib
 import functools
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from malleable.compat.hooks.creation import MADE_BY
+from malleable import compat
 from malleable.execution.cutting.functions import captured
 from malleable.execution.purity import callees
 from malleable.execution.purity.facts import Stays, code_waits, outside
@@ -21,8 +20,7 @@ from malleable.frontend.syntax.handlers import asks_names
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.python_source import nodes, scopes, source
 
-MAKERS = {*MADE_BY, "custom_jvp", "custom_vjp", "named_call", "vectorize", "partial"}
-BUILT_IN = vars(builtins).__getitem__
+MAKERS = {*compat.MADE_BY, "custom_jvp", "custom_vjp", "named_call", "vectorize", "partial"}
 READ_OUT = (list, tuple, set, frozenset, dict)  # of what they are given, its items
 
 
@@ -42,23 +40,23 @@ def python_only(node, uses: scopes.Uses, lookup: Callable[[str], Any]) -> str:
         return "writes or reads variables of other scopes"
     if any(map(asks_names, ast.walk(node))):
         return "has a handler for names that are not bound"
-    if name := seen_later(node, lookup):
+    made = Made(node, lookup)
+    if name := seen_later(made):
         return f"makes a function that sees {name!r} bound later"
-    test = identity_asked(node, lookup)
+    test = identity_asked(node, made)
     return test and f"asks whether `{test}`"
 
 
-def seen_later(node, lookup: Callable[[str], Any] = BUILT_IN) -> str:
+def seen_later(made: "Made") -> str:
     """The variable that a function sees that was made before it is bound; "" if there is none.
 
-    lookup: what a name of outside stands for.
-
-    >>> seen_later(ast.parse("def f(x):\\n  g = lambda: s\\n  s = x\\n  return g()").body[0])
+    >>> def seen(text):
+    ...     return seen_later(Made(ast.parse(text).body[0], outside(seen_later)))
+    >>> seen("def f(x):\\n  g = lambda: s\\n  s = x\\n  return g()")
     's'
-    >>> seen_later(ast.parse("def f(x):\\n  s = x\\n  g = lambda: s\\n  return g()").body[0])
+    >>> seen("def f(x):\\n  s = x\\n  g = lambda: s\\n  return g()")
     ''
     """
-    made = Made(node, lookup)
     for step in made.steps:
         seen = step.uses.captured
         for name in sorted(seen | captured(seen, made.defs)):
@@ -69,12 +67,11 @@ def seen_later(node, lookup: Callable[[str], Any] = BUILT_IN) -> str:
     return ""
 
 
-def identity_asked(node, lookup: Callable[[str], Any]) -> str:
+def identity_asked(node, made: "Made") -> str:
     """The test whether two values of the function are one; "" if there is none.
 
     What a region hands on is equal to what came in, but need not be the same object.
     """
-    made = Made(node, lookup)
     for test in (n for n in ast.walk(node) if isinstance(n, ast.Compare)):
         sides = [test.left, *test.comparators]
         outside = (isinstance(x, ast.Constant) or made.resolved(x) is not None for x in sides)
@@ -97,7 +94,8 @@ def _steps(stmts: list, found=None, loops: frozenset = frozenset()) -> list[Step
 class Made:
     """The functions that a function makes: whether they may be called behind where they are made.
 
-    within: the functions whose bodies are looked at, from the one called first.
+    lookup: what a name of outside stands for; within: the functions whose bodies are looked at,
+    from the one called first.
     """
 
     def __init__(self, node, lookup, within: tuple = ()):
@@ -127,7 +125,7 @@ class Made:
     def is_kept(self, stmt: ast.FunctionDef) -> bool:
         """Whether a function is more than called by its name, or given to what calls it at once."""
         args = stmt.args
-        if stmt.decorator_list or _is_generator(stmt):
+        if stmt.decorator_list or nodes.yields(stmt):
             return True
         if any(map(self.holds, [*args.defaults, *filter(None, args.kw_defaults)])):
             return True
@@ -176,9 +174,8 @@ class Made:
         """Whether a call may keep these functions when it returns, or give them back."""
         name = getattr(call.func, "id", "")
         if name in self.defs:
-            return _is_generator(self.defs[name]) or self.kept_by(
-                self.defs[name], call, some, self.of
-            )
+            made = self.defs[name]
+            return bool(nodes.yields(made)) or self.kept_by(made, call, some, self.of)
         function = self.resolved(call.func)
         if function in READ_OUT:
             return any(type(x) is not ast.GeneratorExp or self.holds(x.elt) for x in some)
@@ -228,10 +225,6 @@ class Made:
             if isinstance(base, types.ModuleType | type):
                 return getattr(base, node.attr, None)
         return None
-
-
-def _is_generator(node) -> bool:
-    return any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(node))
 
 
 def _is_between(made: Step, bound: Step, read: Step) -> bool:

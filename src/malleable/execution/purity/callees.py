@@ -29,7 +29,7 @@ from malleable.execution.purity.facts import (
     parameter_kinds,
 )
 from malleable.frontend.counterparts import replaced
-from malleable.python_source import kinds, scopes, source
+from malleable.python_source import kinds, nodes, scopes, source
 from malleable.python_source.source import NoSource
 
 _PURE = frozenset(
@@ -186,8 +186,9 @@ def acts(f, scope: Scope) -> str:
         node: Any = copy.deepcopy(source.find(inner.__code__, inner.__globals__).node)
     except NoSource:
         return text
-    yields = [n for n in ast.walk(node) if isinstance(n, ast.Yield | ast.YieldFrom)]
-    if len(yields) != 1 or any(isinstance(n, ast.For | ast.While) for n in ast.walk(node)):
+    if len(nodes.yields(node)) != 1 or any(
+        isinstance(n, ast.For | ast.While) for n in ast.walk(node)
+    ):
         return text
     node.body = [new for stmt in node.body for new in _Entered().visited(stmt)]
     why, *_ = _looked_at(inner, node, text, scope)

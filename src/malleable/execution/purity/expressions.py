@@ -49,7 +49,7 @@ from malleable.execution.purity.operands import (
     refuse_operators,
     refuse_overloaded,
 )
-from malleable.python_source import scopes
+from malleable.python_source import nodes, scopes
 
 MANY = 200  # items of a container from which on a region does not take all of it
 _SHAPE = frozenset(["shape", "ndim", "dtype", "size", "itemsize", "nbytes", "weak_type"])
@@ -422,7 +422,7 @@ def result(f, args, node, scope):
         raise Stays("call", why)
     if isinstance(f, type) and issubclass(f, tuple):
         refuse_operators(f)
-    refuse_attributes(f, args, node, scope)
+    refuse_attributes(f, by_position(node, args), node, scope)
     if writes(f) and scope.callee and NUMPY in args:
         raise Stays("effect", "it changes something that lives outside")
     refuse_writes(node.func, writes(f), scope, writes(f) and gives_theirs(node, scope))
@@ -594,9 +594,8 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
         kept | parameter_kinds(node), scope.lookup, scope.statement, dict(scope.defs),
         returns=True, active=(*scope.active, id(node)),
     )  # fmt: skip
-    if scopes.uses(*node.body).binds & {"__yield__"} or any(
-        isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node)
-    ):
+    waits = nodes.yields(node) or any(isinstance(n, ast.Await) for n in ast.walk(node))
+    if scopes.uses(*node.body).binds & {"__yield__"} or waits:
         raise Stays("python", f"`{node.name}` is a generator")
     inner.be_callee(parameter_kinds(node))
     inner.kinds |= known_parameters(node, args)
