@@ -1,12 +1,14 @@
 """Lists whose length is known only at run time."""
 
 import bisect
+import collections
 import dataclasses
 import heapq
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental import checkify
 
 from malleable import TransformError, autograph, listen, loop
 from tests.frontend.behaviour.behaviour import assert_same, count
@@ -162,16 +164,74 @@ def test_an_index_beyond_its_end_is_a_dropped_raise():
     assert np.isnan(jax.jit(autograph(f))(-1.0))
 
 
-def test_a_while_without_a_bound_says_how_to_give_one():
+def counted_down(n):
+    """Its list gets n items; the loop over them comes after all that may be a `raise`."""
+    xs, total = [], 0.0
+    while n > 0:
+        xs.append(n)
+        n -= 1
+    for _ in range(9):
+        total += 0.5
+    return total + sum([1.5 * x for x in xs]), len(xs)
+
+
+def breadth_first(g):
+    seen, level, queue = [True] + [False] * 4, np.zeros(5, int), collections.deque([0])
+    while queue:
+        u = queue.popleft()
+        for v in range(5):
+            if g[u, v] and not seen[v]:
+                seen[v] = True
+                level[v] = level[u] + 1
+                queue.append(v)
+    return level
+
+
+def test_a_list_has_room_in_a_loop_of_unknown_length():
+    g = np.diag(np.ones(4), 1) + np.diag(np.ones(4), -1)
+    with listen() as notes:
+        got = jax.jit(autograph(breadth_first))(g)
+    assert got.tolist() == breadth_first(g).tolist()
+    (said,) = (n for n in notes if "room for 1024 more items" in n.what)
+    assert "test_bounded.py" in said.where and "max_steps" in said.why
+
+
+def test_what_outgrows_that_room_is_a_raise():
+    f = jax.jit(autograph(counted_down))
+    assert tuple(map(float, f(1024))) == counted_down(1024)
+    assert np.isnan(f(1025)[0])
+    error, _ = checkify.checkify(jax.jit(autograph(counted_down, checked=True)))(1025)
+    assert "a list grew beyond its bound" in error.get()
+    wider = jax.jit(autograph(counted_down, max_steps=1025))
+    assert tuple(map(float, wider(1025))) == counted_down(1025)
+
+
+def test_a_loop_after_what_may_have_raised_is_still_a_scan():
+    program = jax.make_jaxpr(autograph(counted_down))(3)
+    assert "scan" in {e.primitive.name for e in program.eqns}
+
+
+def test_a_short_loop_in_which_a_list_grows_is_unrolled_if_that_says_how_long_it_gets():
     def f(x):
         out = []
-        while x > 1:
-            x = x / 2
-            out.append(x)
-        return out[-1]
+        for i in range(4):
+            if x[i] > 9:
+                break
+            k = i
+            while k > 0:
+                out.append(k)
+                k -= 1
+        return sum(out), x.sum()
 
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    with listen() as notes:
+        got = jax.jit(autograph(f))(x)
+    assert tuple(map(float, got)) == f(x) and not [n for n in notes if "room" in n.what]
+
+
+def test_mal_jit_gives_a_list_no_room_by_itself():
     with pytest.raises(TransformError, match="max_steps"):
-        jax.jit(autograph(f))(3.0)
+        jax.jit(autograph(counted_down, exact=True))(3)
 
 
 def test_a_list_that_grows_by_the_same_in_every_step_is_the_output_of_a_scan():

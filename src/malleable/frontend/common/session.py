@@ -54,6 +54,7 @@ class Session:
     attempts: list = field(default_factory=list)
     names: bool = False  # whether a handler of NameError may ask which names a path has bound
     open_ended: bool = False  # in a loop of which nothing but an option says how long it is
+    unrolls: bool = False  # in a compiled loop that is unrolled instead if a list in it grows
     lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     again: dict = field(default_factory=dict)  # by code: how often it was met in itself since

@@ -12,7 +12,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
-from malleable.frontend.common.session import session
+from malleable.frontend.common.session import note_line, session
 from malleable.frontend.values.conditions import places_of
 from malleable.frontend.values.copies import Copied, keep
 from malleable.frontend.values.lost import Lost
@@ -65,6 +65,7 @@ from malleable.frontend.values.unwinding import flags, open_here
 from malleable.frontend.values.values import STALE, CannotStage, flatten, inject, rebuild
 
 MOST_DEPTH = 2  # choices within one another; in a tree of objects that grows they are many
+ROOM = 1024  # items that a list may get in a loop that nobody has said the length of
 MOST_KINDS = 3  # things a variable may be before it counts as one that is new in every step
 
 
@@ -338,7 +339,7 @@ def settle(
         refuse_new(after, block.made if c.place.kind == "list" else set())
         if c.prefix is not None and isinstance(after, Ragged):  # in some steps only, it turns out
             c.first = (flatten(list(c.prefix), leaves := []), leaves)
-            c.tree, c.prefix = bounded_tree(c.first[0], after, most), None
+            c.tree, c.prefix = bounded_tree(c.first[0], after, most, loop.where), None
             again = True
             continue
         if c.prefix is not None:
@@ -400,7 +401,7 @@ def find_places(
         flag = key in stops
         if place.kind == "list" and grows(first, after):
             if isinstance(after, Ragged) or not runs or may_stop(carried, block):
-                room = bounded_tree(first, after, most)
+                room = bounded_tree(first, after, most, loop.where)
                 carried[key] = Carried(place, room, (first, leaves))
             else:
                 carried[key] = growing(place, block.before[key], after)
@@ -423,16 +424,24 @@ def may_stop(carried: dict, block: Block) -> bool:
     return any(tree != Static(False) for tree in exits)
 
 
-def bounded_tree(first: Tree, after: Tree, most: int | None) -> Ragged:
-    """A list that grows by an unknown number of items, with room for those of all steps."""
-    if most is None:
+def bounded_tree(first: Tree, after: Tree, most: int | None, where: str) -> Ragged:
+    """A list that grows by an unknown number of items, with room for those of all steps.
+
+    Where nothing says how many steps there are: for ROOM, or for what four of them may append.
+    """
+    if most is None and (session().options.exact or session().unrolls):
         raise CannotStage("a list grows, and how often is not known: say loop(..., max_steps=n)")
     tree = join_ragged(first, after)
     if tree is None:
         raise CannotStage("a list gets items of several types")
     size = len(first.children) if isinstance(first, Node) else first.cap  # type: ignore[union-attr]
+    more = tree.cap - size
+    more = max(ROOM, 4 * more) if most is None else most * more
+    if most is None:
+        why = "one that grows beyond it is a raise; loop(..., max_steps=n) gives it more"
+        note_line(f"a list has room for {more} more items in this loop", where, why)
     sure = tree.sure and not session().open_ended
-    return Ragged(tree.item, size + most * (tree.cap - size), True, sure)
+    return Ragged(tree.item, size + more, True, sure)
 
 
 def refuse_new(tree: Tree, made: set) -> None:

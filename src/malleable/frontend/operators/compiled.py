@@ -16,6 +16,7 @@ from malleable.frontend.common.hints import Hinted
 from malleable.frontend.common.session import notes_aside, session
 from malleable.frontend.counterparts.builtins import Steps
 from malleable.frontend.operators.carry import (
+    Carried,
     Loop,
     appended,
     begin,
@@ -224,7 +225,7 @@ class Step:
                 if last:
                     items = zip(appended(slot, after, outs), last, strict=True)
                     mine = [x for (t, xs), goal in items for x in inject(t, iter(xs), goal)]
-            elif after is not None:
+            elif after is not None and not (slot.pinned and after[0] == Static(False)):
                 mine = inject(after[0], iter([outs[k] for k in after[1]]), slot.tree)
             for k in slot.ties:
                 mine[k] = next(tests)
@@ -259,7 +260,7 @@ def run_loop(loop: Loop, steps, bound, carried: dict, block: Block, index) -> No
     idle = not init and not block.closed.effects and not any(slot.grows for slot in slots)
     if steps is not None and idle:
         return  # there is nothing to do in any step
-    flagged = any(slot.pinned and count_leaves(slot.tree) for slot in slots)
+    flagged = any(may_end(c, block) for c in carried.values())
     if steps is not None and type(steps.length) is int and not flagged:
 
         def scan_step(carry, xs):
@@ -292,6 +293,16 @@ def run_loop(loop: Loop, steps, bound, carried: dict, block: Block, index) -> No
                 c.place.write(only(c.place.read()))
     bind_again(carried, known and steps.length > 0)
     freeze_if(carried)
+
+
+def may_end(c: Carried, block: Block) -> bool:
+    """Whether a loop stops because of c. If it raised before the loop, with no handler, it may run:
+
+    nobody sees what it leaves, but for what it prints.
+    """
+    after = block.after.get(c.place.key, (Static(False),))[0]
+    idle = c.place.owner is session().raised and after == Static(False)
+    return c.pinned and count_leaves(c.tree) > 0 and not (idle and not block.closed.effects)
 
 
 def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, where) -> list:

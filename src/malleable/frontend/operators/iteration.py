@@ -213,13 +213,18 @@ def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = Non
             raise loop_error(loop, e) from None
     if steps.length == 0:
         return
+    here = session()
+    before, here.unrolls = here.unrolls, here.unrolls or steps.length <= SHORT
     try:
         stage(loop, steps, steps.length)
+        return
     except (*UNSTAGEABLE, TransformError) as e:
         if isinstance(e, TransformError) and steps.length > SHORT:
             raise
         note(f"the loop is unrolled, {steps.length} times", loop.where, reason_of(e))
-        unroll(loop, items if items is not None else map(steps.get, range(steps.length)))
+    finally:
+        here.unrolls = before
+    unroll(loop, items if items is not None else map(steps.get, range(steps.length)))
 
 
 def may_not_end(items, depth: int = 4) -> bool:
