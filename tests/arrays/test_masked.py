@@ -97,6 +97,32 @@ def test_indices_of_nonzero_in_a_matrix():
     same_everywhere(by_nonzero_2d, np.arange(6.0).reshape(3, 2))
 
 
+def different(x, y):
+    y = np.round(y / 3)
+    y[1] = y[-1] = np.nan
+    found, first, back, often = np.unique(y, True, True, True)
+    (z,) = np.unique(x[:1], return_counts=True)[1:]
+    return (
+        (found.size, found[1], first.max(), (first * often).sum(), back, z[0]),
+        (found[np.argmax(often)], often.max(), np.unique(x).mean(), np.unique(x > 2).sum()),
+    )
+
+
+def test_different_elements_are_a_selection_of_the_sorted_ones():
+    same_everywhere(different, *data())
+
+
+def selected_columns(a, x):
+    m = x[:2] > 0
+    a[:, m] += 1
+    a[:, ~m] = a[:, ~m] * 2 + a[:, ~m]
+    return a
+
+
+def test_columns_are_written():
+    same_everywhere(selected_columns, np.arange(6.0).reshape(3, 2), data()[0], exact=True)
+
+
 def test_gradients_are_those_of_where():
     def program(x):
         box = Box(x)
@@ -117,7 +143,7 @@ def test_gradients_are_those_of_where():
         lambda s, x: np.concatenate([s, x]),
         lambda s, x: s[1:],
         lambda s, x: bool(s),
-        lambda s, x: np.unique(x),
+        lambda s, x: np.unique(x, axis=0),
         lambda s, x: np.argwhere(x),
         lambda s, x: x[: x[0].astype(int)].reshape(-1, 1),
         lambda s, x: s.reshape(-1, 1),

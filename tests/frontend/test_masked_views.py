@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from malleable import autograph
+from malleable import TransformError, autograph
 
 VIEWS = {
     "changed in place": "v = x[1, :k]; v += 1; v //= 2; v **= 2",
@@ -33,6 +33,9 @@ VIEWS = {
     "read after a branch": "v = x[1, :k]\n    if k > 1: x[1, 0] = 100\n    s = v.sum()",
     "read while it is written": "for a in x[1, :k]: x[1, k] += a",
     "numbered while it is written": "for i, a in enumerate(x[1, :k]): x[1, i + 1] += a",
+    "each k-th": "v = x[1, ::k]; v += 1; x[2, k::k] = 0; s = x[0, 1::k].sum()",
+    "each k-th, in a loop": "i = 1\n    while i < 4: x[0, i * i :: i] = -i; i += k",
+    "each k-th row": "v = x[::k]; v *= 2; x[k - 1 :: k, 0] = 9",
     "a copy": "v = x[1, :k].copy(); v += 1; s = v.sum()",
     "of another type": "v = x[1, :k].astype(int); v += 1; s = v.sum()",
     "a result": "v = x[1, :k]; w = v + 0; v += 1; s = w.sum()",
@@ -58,6 +61,14 @@ def test_a_slice_is_a_view(name, tmp_path):
         got = compiled(grid, k)
         wanted = space["f"](grid.copy(), k)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, wanted)
+
+
+@pytest.mark.parametrize("k", [0, -2])
+def test_a_traced_step_that_is_not_positive_is_a_raise(k):
+    f = autograph(lambda x, k: x[::k].sum())
+    assert np.isnan(jax.jit(f)(np.arange(5.0), k))
+    with pytest.raises(TransformError, match="a value decides"):
+        jax.jit(autograph(lambda x, k: x[::k].sum(), exact=True))(np.arange(5.0), k)
 
 
 def test_the_type_of_a_view_stays():

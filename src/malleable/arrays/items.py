@@ -128,7 +128,7 @@ def _split_mask(box, index):
     sub = box if len(parts) == 1 else box[(*before, *[slice(None)] * width, *behind)]  # a view
     key = None
     if isinstance(mask, slice):
-        key = (sub.shape[axis], mask.start, mask.stop)
+        key = (sub.shape[axis], mask.start, mask.stop, mask.step)
         mask = _positions(mask, sub.shape[axis])
     if sub.shape[axis : axis + mask.ndim] != mask.shape:
         raise IndexError(
@@ -143,8 +143,9 @@ def _is_open(part) -> bool:
 
 
 def _positions(part, size):
-    """The positions on an axis that a slice with traced bounds selects."""
-    if part.step is not None and not (isinstance(part.step, int) and part.step > 0):
+    """The positions on an axis that a slice with traced bounds selects, for a step above 0."""
+    step = part.step
+    if step is not None and not places.is_jax(step) and step <= 0:
         raise unknown_size("x[start:stop:step] backwards, with traced bounds,")
     at = np.arange(size)
     start, stop = (
@@ -154,8 +155,8 @@ def _positions(part, size):
     if start is not None:
         start = jnp.maximum(start, 0)
         mask &= at >= start
-    if part.step not in (None, 1):
-        mask &= (at - (0 if start is None else start)) % part.step == 0
+    if step is not None and (places.is_jax(step) or step != 1):
+        mask &= (at - (0 if start is None else start)) % jnp.maximum(step, 1) == 0
     return jnp.asarray(mask)
 
 
@@ -166,6 +167,11 @@ def _write_where(sub, mask, axis, key, new) -> None:
         if axis:
             raise unknown_size("x[:, mask]")
         sub.write(new.place_in(whole, mask, key))
+        return
+    if type(new) is Columns:
+        if (axis, whole.ndim) != (1, 2):
+            raise unknown_size("x[:, mask], written to this part,")
+        sub.write(new.rows.place_in(whole.T, mask, key).T)
         return
     new = places.to_jax(new)
     rest = whole.shape[axis + mask.ndim :]

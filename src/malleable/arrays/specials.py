@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 from numpy.lib.array_utils import normalize_axis_tuple
 
@@ -84,6 +85,38 @@ def polydiv(u, v):
     note("np.polydiv keeps the leading zeros of the remainder", compat.where(), why)
     divided = jnp.polydiv(*(functions.nested_array(unbox(p)) for p in (u, v)))
     return tuple(Box(part, False) for part in divided)
+
+
+def unique(
+    ar,
+    return_index=False,
+    return_inverse=False,
+    return_counts=False,
+    axis=None,
+    equal_nan=True,
+    **_,
+):
+    """Of the sorted elements (n,) those that differ from the one before: a selection."""
+    if type(ar) is Masked or axis is not None or not equal_nan:
+        raise unknown_size("np.unique")
+    whole = jnp.asarray(functions.nested_array(unbox(ar)))
+    n, order = whole.size, jnp.argsort(whole.ravel())
+    if n == 0:
+        return DEFAULT
+    x = whole.ravel()[order]
+    same = (x[1:] == x[:-1]) | (jnp.isnan(x[1:]) & jnp.isnan(x[:-1]))
+    mask = jnp.concatenate([jnp.ones(1, bool), ~same])
+    out: list = [Masked(x, mask, Box)]
+    if return_index:
+        out.append(Masked(order, mask, Box))
+    if return_inverse:
+        rank = jnp.zeros_like(order).at[order].set(jnp.cumsum(mask) - 1)
+        out.append(Box(rank.reshape(whole.shape), False))
+    if return_counts:
+        at = jnp.arange(n)
+        first = lax.cummin(jnp.where(mask, at, n), reverse=True)  # from here on
+        out.append(Masked(jnp.append(first[1:], n) - at, mask, Box))
+    return tuple(out) if len(out) > 1 else out[0]
 
 
 def _unsized(func):
@@ -522,11 +555,11 @@ _OF_BOXES: dict[Any, Any] = {
 }
 _OF_TRACED = {
     **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
-    **_by_name(choose, poly, apply_over_axes, partition, argpartition),
+    **_by_name(unique, choose, poly, apply_over_axes, partition, argpartition),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),
 }
 _UNSIZED = (
-    *(np.unique, np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d),
+    *(np.argwhere, np.union1d, np.intersect1d, np.setdiff1d, np.setxor1d),
     *(np.unique_values, np.unique_counts, np.unique_inverse, np.unique_all),
 )
 _WRITING = _by_name(copyto, fill_diagonal, putmask, place, put, put_along_axis)

@@ -553,9 +553,19 @@ def test_bit_length_counts_the_bits_of_a_traced_integer():
     assert [int(f(n)) for n in (0, 1, -6, 255, 256)] == [0, 1, 3, 8, 9]
 
 
+def test_a_histogram_of_traced_numbers_is_as_long_as_it_is_said_to_be():
+    def f(at, w):
+        return np.bincount(at, minlength=4), np.bincount(np.array([0, 2, 2]), weights=w)
+
+    at, w = np.array([3, 0, 3]), np.array([0.5, 1.0, 2.0])
+    assert_same(f, at, w)
+    assert np.isnan(jax.jit(autograph(f))(np.array([4, 0, 3]), w)[1]).all()  # a dropped `raise`
+    assert np.isnan(jax.jit(autograph(f))(np.array([-1, 0, 3]), w)[1]).all()
+
+
 def test_an_error_of_jax_in_a_call_names_the_line():
     programs = {
-        "known only at run time": lambda v: np.bincount(v, minlength=3),
+        "known only at run time": lambda v: np.bincount(v),
         "takes arrays of NumPy only": lambda v: np.put_along_axis(v, [v[0]], 1, 0),
     }
     for text, f in programs.items():

@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import functions
 from malleable.arrays.box import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
-from malleable.arrays.masked import UNSIZED, Masked
+from malleable.arrays.masked import UNSIZED, Masked, unknown_size
 from malleable.arrays.places import has_tracer
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
@@ -25,7 +25,7 @@ from malleable.arrays.specials import SPECIAL, as_strided
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import polynomials
 from malleable.frontend.counterparts.bounded import masked
-from malleable.frontend.values.raises import raise_where, regular
+from malleable.frontend.values.raises import fail_where, raise_where, regular
 from malleable.frontend.values.values import bounded
 
 CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
@@ -199,12 +199,28 @@ def _of_masked_arrays(fun):
 
 
 def _dispatched(fun):
+    if fun is np.bincount:
+        return bincount
     if fun in REGULAR:
         return lambda a, *args, **kw: run_function(fun, (*regular(fun, a, *args),), kw)
     if fun in SPECIAL or functions.jax_function(fun) is not None:
         return _function(fun)
     inner = getattr(fun, "_implementation", None)
     return CONVERT if isinstance(inner, types.FunctionType) else _function(fun)
+
+
+def bincount(x, /, weights=None, minlength=0):
+    """np.bincount, of traced numbers as long as minlength says: a larger one is a `raise`."""
+    if not any_traced((x, weights)):
+        return run_function(np.bincount, (x, weights, minlength), {})
+    if any_traced(x) and not minlength:
+        raise unknown_size("np.bincount")
+    at = functions.nested_array(unbox(x))
+    weights = None if weights is None else functions.nested_array(unbox(weights))
+    length = minlength if any_traced(x) else max(minlength, np.max(at, initial=-1) + 1)
+    fail_where(jnp.any(at < 0), ValueError("'list' argument must have no negative elements"))
+    fail_where(jnp.any(at >= length), ValueError("np.bincount: a number is not below minlength"))
+    return Box(jnp.bincount(at, weights, length=length), False)
 
 
 def _constructor(kind):

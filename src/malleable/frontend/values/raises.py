@@ -330,6 +330,10 @@ def within(xs, index) -> None:
         return
     array = isinstance(xs, Box | np.ndarray)
     parts = index if isinstance(index, tuple) else (index,)
+    for part in parts:
+        if array and isinstance(part, slice) and is_traced(part.step):
+            error = ValueError("a traced step of a slice is 0 or less")
+            fail_where(unbox(part.step) <= 0, error)
     unsized = type(xs) is Masked and is_int(unbox(parts[0]))  # so any index may be beyond the end
     if not is_asked():
         if unsized or any(
