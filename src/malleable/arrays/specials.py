@@ -87,7 +87,7 @@ def polydiv(u, v):
     return tuple(Box(part, False) for part in divided)
 
 
-def unique(
+def distinct(
     ar,
     return_index=False,
     return_inverse=False,
@@ -554,8 +554,9 @@ _OF_BOXES: dict[Any, Any] = {
     np.argmin: _of_complex(False),
 }
 _OF_TRACED = {
+    np.unique: distinct,
     **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
-    **_by_name(unique, choose, poly, apply_over_axes, partition, argpartition),
+    **_by_name(choose, poly, apply_over_axes, partition, argpartition),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),
 }
 _UNSIZED = (
