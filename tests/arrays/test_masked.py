@@ -112,6 +112,30 @@ def test_different_elements_are_a_selection_of_the_sorted_ones():
     same_everywhere(different, *data())
 
 
+def parts(x, y, i):
+    s, k = y[y > 2], i[0]
+    t, last = s[1:], s[-2:]
+    t += 10
+    last *= 2
+    s[::2] = s[::2] + 0.5
+    rows = x.reshape(3, 2)
+    rows = rows[rows[:, 1] < 8]
+    rows[:1] = 7
+    return (
+        (s, s[1:] - s[:-1], s[k : k + 2], s[9:].sum(), s[-9:].sum(), s[::k].max()),
+        (y, rows[-1:].sum(axis=0), t.mean(), len(x) - s[1:].size, np.sort(s)[1:-1].sum()),
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_part_of_a_selection_is_a_view_of_it(k):
+    def program(x, y, i):
+        (s, off, some, *rest), others = parts(x, y, i)
+        return s.sum(), off.sum(), off.max(), some.sum(), rest, others
+
+    same_everywhere(program, *data(), np.array([k]))
+
+
 def selected_columns(a, x):
     m = x[:2] > 0
     a[:, m] += 1
@@ -141,7 +165,7 @@ def test_gradients_are_those_of_where():
         lambda s, x: s + x,
         lambda s, x: x[s > 0],
         lambda s, x: np.concatenate([s, x]),
-        lambda s, x: s[1:],
+        lambda s, x: s[::-2],
         lambda s, x: bool(s),
         lambda s, x: np.unique(x, axis=0),
         lambda s, x: np.argwhere(x),

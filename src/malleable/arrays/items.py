@@ -5,7 +5,7 @@ from jax import numpy as jnp
 
 from malleable.arrays import functions, journal, numbers, places
 from malleable.arrays.content import Box, unbox, wrap
-from malleable.arrays.masked import Columns, Masked, guarded, unknown_size
+from malleable.arrays.masked import Columns, Masked, guarded, positions, unknown_size
 from malleable.arrays.places import is_jax, traces
 
 
@@ -129,7 +129,7 @@ def _split_mask(box, index):
     key = None
     if isinstance(mask, slice):
         key = (sub.shape[axis], mask.start, mask.stop, mask.step)
-        mask = _positions(mask, sub.shape[axis])
+        mask = positions(mask, np.arange(sub.shape[axis]), sub.shape[axis])
     if sub.shape[axis : axis + mask.ndim] != mask.shape:
         raise IndexError(
             f"boolean index did not match indexed array: shape {mask.shape} "
@@ -140,24 +140,6 @@ def _split_mask(box, index):
 
 def _is_open(part) -> bool:
     return isinstance(part, slice) and places.has_tracer(part)
-
-
-def _positions(part, size):
-    """The positions on an axis that a slice with traced bounds selects, for a step above 0."""
-    step = part.step
-    if step is not None and not places.is_jax(step) and step <= 0:
-        raise unknown_size("x[start:stop:step] backwards, with traced bounds,")
-    at = np.arange(size)
-    start, stop = (
-        p if p is None else jnp.where(p < 0, p + size, p) for p in (part.start, part.stop)
-    )
-    mask = at < (size if stop is None else stop)
-    if start is not None:
-        start = jnp.maximum(start, 0)
-        mask &= at >= start
-    if step is not None and (places.is_jax(step) or step != 1):
-        mask &= (at - (0 if start is None else start)) % jnp.maximum(step, 1) == 0
-    return jnp.asarray(mask)
 
 
 def _write_where(sub, mask, axis, key, new) -> None:

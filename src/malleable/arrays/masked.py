@@ -50,6 +50,26 @@ def unknown_size(what: str) -> TransformError:
     )
 
 
+def positions(part: slice, at, size):
+    """Which of the places `at` a slice with traced bounds selects, for a step above 0.
+
+    size: how many places there are, perhaps traced.
+    """
+    step = part.step
+    if step is not None and not places.is_jax(step) and step <= 0:
+        raise unknown_size("x[start:stop:step] backwards, with traced bounds,")
+    start, stop = (
+        p if p is None else jnp.where(p < 0, p + size, p) for p in (part.start, part.stop)
+    )
+    mask = at < (size if stop is None else stop)
+    if start is not None:
+        start = jnp.maximum(start, 0)
+        mask &= at >= start
+    if step is not None and (places.is_jax(step) or step != 1):
+        mask &= (at - (0 if start is None else start)) % jnp.maximum(step, 1) == 0
+    return jnp.asarray(mask)
+
+
 def aligned(whole, mask, target, key=None, wanted=None):
     """The selected elements, moved from the true places of one mask to those of another."""
     if mask is target or (key and wanted and all(map(_is_same_size, key, wanted))):
@@ -383,23 +403,31 @@ class Masked:
             if isinstance(rows, slice) and rows == slice(None) and all(map(places.is_basic, rest)):
                 before = (slice(None),) * self.mask.ndim
                 return Masked(self.held[(*before, *rest)], self.mask, self._box, self.key)
-        if isinstance(index, slice) and index == slice(None):
-            return Masked(self.held, self.mask, self._box, self.key)
-        if isinstance(index, slice) and index == slice(None, None, -1):
-            back = self.held[(index,) * self.mask.ndim]
-            return Masked(back, jnp.flip(self.mask), self._box)
+        if isinstance(index, slice):
+            ends = (index.start, index.stop, index.step)
+            return self._part(slice(*(p.value if isinstance(p, self._box) else p for p in ends)))
         return self._refuse("a part")
+
+    def _part(self, part: slice):
+        """The elements from part.start on, by their numbers among the selected ones."""
+        known = not places.has_tracer(part)
+        if known and part == slice(None):
+            return Masked(self.held, self.mask, self._box, self.key)
+        if known and part == slice(None, None, -1):
+            back = self.held[(part,) * self.mask.ndim]
+            return Masked(back, jnp.flip(self.mask), self._box)
+        rank = jnp.cumsum(self.mask.ravel()).reshape(self.mask.shape) - 1
+        mask = self.mask & positions(part, rank, jnp.sum(self.mask))
+        return Masked(self.held, mask, self._box)
 
     def __setitem__(self, index, new):
         part = self
         if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
             mask = self.mask & self._operand(index)
             part = Masked(self.held, mask, self._box)
-        elif isinstance(index, tuple) and index[0] == slice(None):
+        elif isinstance(index, slice) or (isinstance(index, tuple) and index[0] == slice(None)):
             part = self[index]
-        elif isinstance(index, slice) and index != slice(None):
-            self._refuse("a part")
-        elif not isinstance(index, slice):
+        else:
             if isinstance(index, self._box):
                 index = index.value
             at = index[0] if isinstance(index, tuple) else index
