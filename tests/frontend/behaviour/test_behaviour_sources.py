@@ -260,7 +260,6 @@ def test_row_88_checked_makes_a_traced_assertion_an_error():
 
 
 @BOTH
-@pytest.mark.xfail(strict=True, reason="row 89: in a `try`, an unbound local is a free variable")
 def test_row_89_an_annotation_without_a_value_defines_nothing(x):
     def f(x: float) -> float:
         y: int

@@ -1,6 +1,7 @@
 """Tracebacks that show the user's frames only, and the line of the last."""
 
 import types
+import weakref
 
 import jax
 
@@ -8,6 +9,9 @@ from malleable import compat
 from malleable.arrays.content import UNCONVERTED_TEST
 from malleable.errors import TransformError
 from malleable.python_source.nodes import HOOKS
+
+LOCALS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+"""By the code that a block became: the variables of its function that it reads as free ones."""
 
 BY_ARRAY = "index a list or an array: np.array(xs)[i]"
 BY_VALUE = "find the new value there, in a variable, and assign it to the state after it"
@@ -25,6 +29,26 @@ def without_ours(e: BaseException) -> BaseException:
     for frame in reversed(kept):
         last = types.TracebackType(last, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return e.with_traceback(last)
+
+
+def as_local(e: BaseException) -> BaseException:
+    """The error of CPython for an unbound local variable where a block read it."""
+    last = e.__traceback__
+    if type(e) is not NameError or "free variable" not in str(e) or last is None:
+        return e
+    while last.tb_next is not None:
+        last = last.tb_next
+    if e.name not in LOCALS.get(last.tb_frame.f_code, ()):
+        return e
+    return unbound(e.name).with_traceback(e.__traceback__)
+
+
+def unbound(name: str) -> UnboundLocalError:
+    """What Python raises where a local variable is not bound: an error without a `name`."""
+    text = f"cannot access local variable {name!r} where it is not associated with a value"
+    error = UnboundLocalError(text)
+    error.__malleable_name__ = name  # type: ignore[attr-defined]
+    return error
 
 
 def named_frame(e: BaseException) -> BaseException:

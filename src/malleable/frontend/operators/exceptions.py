@@ -46,7 +46,7 @@ def try_(statements: tuple, handlers: tuple, orelse: Callable | None, state, liv
         if number is None:
             raise
         vars(e).setdefault(HELD, {})
-        handlers[number][1](e)
+        step(handlers[number][1], e)
         return
     finish(attempt.taken(), nothing if left or orelse is None else orelse, state, live)
     if failed() is not False:
@@ -61,7 +61,7 @@ def run(attempt: Attempt, statements: tuple, state) -> None:
         try:
             if stopped is not False:
                 return unless(stopped, catching(attempt, run, attempt, left, state), left, state)
-            step(statement, state)
+            step(statement)
         except BaseException as e:
             stopped = failed()
             known = unwinding.is_raised(e) or attempt.number_of(e) is not None
@@ -113,7 +113,7 @@ def finish(taken: list, orelse: Callable, state, live) -> None:
     if not taken:
         stopped = failed()
         if stopped is False:
-            step(orelse, state)
+            step(orelse)
         elif orelse is not nothing:
             unless(stopped, orelse, (orelse,), state)
         return

@@ -89,7 +89,7 @@ def while_(test, body, state, live, rebound, exits) -> None:
             return stage_while(loop, most, go)
         if not go:
             return
-        step(loop.body, loop.state)
+        step(loop.body)
 
 
 def stage_while(loop: Loop, most: int | None, go) -> None:
@@ -156,7 +156,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
             item = next(rest)
         except StopIteration:
             break
-        step(loop.body, loop.state, item)
+        step(loop.body, item)
         taken += 1
         if isinstance(items, list) and bounded(items) is not None:
             raise TransformError(
@@ -263,7 +263,7 @@ def unroll(loop: Loop, items: Iterable) -> None:
         if done is True:
             return
         if done is False:
-            step(loop.body, loop.state, item)
+            step(loop.body, item)
         else:
             if_(Box(~done, True), lambda item=item: loop.body(item), None, loop.state, loop.live)
 

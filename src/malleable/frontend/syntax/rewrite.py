@@ -15,6 +15,7 @@ import threading
 import types
 import weakref
 
+from malleable.frontend.common.frames import LOCALS
 from malleable.frontend.syntax import loops
 from malleable.frontend.syntax.generators import as_list
 from malleable.frontend.syntax.writer import Writer
@@ -215,13 +216,16 @@ def _first_code(code, name):
     raise AssertionError(name)
 
 
-def _renamed(code, name, qualname, old):
-    """`code` and the code inside under the user's names; old: the qualified name it has now."""
-    consts = []
+def _renamed(code, name, qualname, old, free=None):
+    """`code` and the code inside under the user's names; old: the qualified name it has now.
+
+    free: the free variables of the user's function, of a block that it holds.
+    """
+    consts, free = [], code.co_freevars if free is None else free
     is_class = "__qualname__" in code.co_names and "__module__" in code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            consts.append(_renamed_inner(constant, name, qualname, old))
+            consts.append(_renamed_inner(constant, name, qualname, old, free))
         elif is_class and constant == old:
             consts.append(qualname)
         else:
@@ -229,12 +233,14 @@ def _renamed(code, name, qualname, old):
     return code.replace(co_name=name, co_qualname=qualname, co_consts=tuple(consts))
 
 
-def _renamed_inner(code, name, qualname, old):
+def _renamed_inner(code, name, qualname, old, free):
     mine = code.co_qualname
     made = code.co_name.startswith(MARK) or (
         code.co_name == "<lambda>" and "".join(code.co_varnames[:1]).startswith(MARK)
     )
     if made:
-        return _renamed(code, name, qualname, mine)
+        block = _renamed(code, name, qualname, mine, free)
+        LOCALS[block] = frozenset(code.co_freevars).difference(free)
+        return block
     suffix = mine.removeprefix(old) if mine.startswith(old) else None
     return _renamed(code, code.co_name, mine if suffix is None else qualname + suffix, mine)

@@ -15,6 +15,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.numbers import is_python_bool, logical
 from malleable.errors import TransformError
+from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import session
 from malleable.frontend.values.staging import Block, merge, trace_block
 from malleable.frontend.values.trees import Leaf, Static
@@ -98,12 +99,12 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
     if not isinstance(test, compat.Tracer):
         run = body if test else orelse
         if run is not None:
-            step(run, state)
+            step(run)
         return
     places = places_of(state)
     with once_more(body):
         paths = (told(asked, True, body, places), told(asked, False, orelse or nothing, places))
-        yes, no = (trace_block(functools.partial(step, path, state), places) for path in paths)
+        yes, no = (trace_block(path, places) for path in paths)
     if live is not None:
         forget_dead(places, live, yes, no)
     merge(test, yes, no, line_of(body))
@@ -143,16 +144,14 @@ def once_more(body: Callable) -> Iterator[None]:
         inside[code] = depth
 
 
-def step(statements: Callable, state, *item) -> None:
-    """Run them. An unbound local variable is one of a closure to us: the error is as CPython's."""
+def step(statements: Callable, *item) -> Any:
+    """Run them, with the error of CPython for a local variable that is not bound."""
     try:
-        statements(*item)
+        return statements(*item)
     except NameError as e:
-        known = state is not None and e.name in state.__code__.co_freevars
-        if not known or "free variable" not in str(e):
+        if (new := as_local(e)) is e:
             raise
-        text = f"cannot access local variable {e.name!r} where it is not associated with a value"
-        raise UnboundLocalError(text, name=e.name).with_traceback(e.__traceback__) from None
+        raise new from None
 
 
 class Question(Box):
@@ -223,7 +222,7 @@ def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     """`body() if test else orelse()`."""
     test = truth(test)
     if not isinstance(test, compat.Tracer):
-        return body() if test else orelse()
+        return step(body if test else orelse)
     with once_more(body):
         yes, no = trace_block(body, []), trace_block(orelse, [])
     return merge(test, yes, no, where or line_of(body))

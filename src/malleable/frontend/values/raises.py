@@ -20,6 +20,7 @@ from malleable.arrays.masked import Masked, must_hold
 from malleable.arrays.numbers import is_python_int
 from malleable.arrays.places import is_int
 from malleable.errors import TransformError
+from malleable.frontend.common.frames import unbound
 from malleable.frontend.common.session import LINES, drop_raise, note_line, session
 from malleable.frontend.values.conditions import if_, only, truth
 from malleable.frontend.values.values import Choice, bounded, entry, lacks
@@ -382,8 +383,7 @@ def bound(value, name: str):
     if not lacks(value):
         return value
     missing = entry([x is ABSENT for x in value.options], value.index)
-    text = f"cannot access local variable {name!r} where it is not associated with a value"
-    if not raise_where(missing, UnboundLocalError(text)):
+    if not raise_where(missing, unbound(name)):
         return value
     return only(value)
 

@@ -17,6 +17,7 @@ from malleable.arrays.joined import Joined
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.places import own
 from malleable.errors import TransformError
+from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values import copies, unwinding
 from malleable.frontend.values.lost import Lost, keeps_new
@@ -100,7 +101,8 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
         try:
             try:
                 value = run(*xs)
-            except BaseException as e:
+            except BaseException as raised:
+                e = as_local(raised)
                 if not unwinding.hand_over(e):
                     if not is_kept(e, book):
                         raise
@@ -138,7 +140,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
         closed = None
         if not is_raised(error):  # a name: a loop around us may define it, and trace us again
             for other in journal.all_open():
-                other.unread.add(error.name)
+                other.unread.add(getattr(error, "__malleable_name__", None) or error.name)
         elif any(holds_new(x, {}) or isinstance(x, Box) for x in error.args):
             error.args = tuple(str(x) if isinstance(x, Box) else x for x in error.args)
     for around in journal.all_open():
