@@ -127,3 +127,31 @@ def test_a_new_shape_under_a_test_is_refused():
 
     with pytest.raises(TransformError, match="the shape of an array from before changes"):
         jax.jit(autograph(f))(np.arange(4.0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a: a.T + 1, lambda a: 2 - a.T, lambda a: -a.T, lambda a: np.exp(a.T),
+        lambda a: (a.T * 2) ** 2, lambda a: a.T + np.ones((3, 2), a.dtype),
+        lambda a: a.T + a.T.copy(), lambda a: a[:, ::2].T * 2, lambda a: a.T[None] + 0,
+        lambda a: a.T.astype(np.int32), lambda a: np.where(a.T > 1, a.T, 0),
+        lambda a: np.array(a.T), lambda a: np.zeros_like(a.T), lambda a: np.full_like(a.T, a[0, 0]),
+        lambda a: np.sort(a.T, 0), lambda a: a.T.cumsum(0), lambda a: a.T.round(1),
+        lambda a: a[:, :2].T @ a[:, 1:].T, lambda a: np.matmul(a[:, :2].T, a[:, 1:]),
+        lambda a: (a.T + 1)[::-1], lambda a: np.divmod(a.T, 2)[0],
+    ],
+)  # fmt: skip
+def test_a_result_lies_in_memory_in_the_order_of_its_operands(make):
+    """So NumPy says whether `ravel` and `reshape` show it, or copy it."""
+
+    def written(a):
+        done = []
+        for show in (np.ravel, lambda b: b.T.reshape(-1), lambda b: b.ravel("F"), lambda b: b.T):
+            b = make(a)
+            show(b)[0] = 99
+            done.append(b)
+        return done
+
+    for got, want in zip(jax.jit(autograph(written))(A), written(A.copy()), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)

@@ -33,6 +33,7 @@ __all__ += ["held", "is_traced", "rebox", "unbox", "wrap"]
 
 _empty = object.__new__
 SUBCLASSED = (int, float, complex)
+PRODUCT = numbers.arithmetic(operator.matmul)  # which is made in the order of C
 
 
 def _operand(x):
@@ -81,7 +82,7 @@ def _binary(fun, swapped=False, of_jax=None):
             new._base = new._index = None
             new.scalar = scalar or out.ndim == 0
             new.immutable = immutable is True
-            return new
+            return new if new.scalar or fun is PRODUCT else new.laid(self, other)
         return Box(out, False) if type(out) is np.ndarray else out
 
     return method
@@ -112,7 +113,8 @@ def _in_place(fun, ufunc):
 
 def _unary(fun):
     def method(self):
-        return wrap(fun(self.value), self.immutable is True)
+        out = wrap(fun(self.value), self.immutable is True)
+        return out.laid(self) if type(out) is Box else out
 
     return method
 
@@ -122,6 +124,7 @@ for _name, _ufunc in functions.OPERATORS.items():
     _of_jax = None if _name in ("and", "or", "xor") else _fun
     _fun = numbers.by_zero(_fun) if _name in ("floordiv", "mod") else _fun
     _fun = (numbers.logical if _name in ("and", "or", "xor") else numbers.arithmetic)(_fun)
+    _fun = PRODUCT if _name == "matmul" else _fun
     setattr(Box, f"__{_name}__", _binary(_fun, False, _of_jax))
     setattr(Box, f"__r{_name}__", _binary(_fun, True, _of_jax))
     setattr(Box, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__"), _ufunc))

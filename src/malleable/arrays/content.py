@@ -131,8 +131,21 @@ class Box(Methods):
         """An array of NumPy with our memory layout and no meaning."""
         if self._base is not None:
             return self._index.model(self._base._model(dtype))
+        if self._index is not None:
+            return np.empty_like(self._index, dtype)
         value = self._value
         return value if type(value) is np.ndarray else np.empty(np.shape(value), dtype)
+
+    def laid(self, *operands) -> "Box":
+        """Itself, new, what these give element by element: it lies in memory in their order."""
+        arrays = [x for x in operands if isinstance(x, np.ndarray)] if self.ndim > 1 else []
+        boxes = [x for x in arrays if isinstance(x, Box)]
+        if any(x._base is not None or x._index is not None for x in boxes):
+            models = [x._model() if isinstance(x, Box) else x for x in arrays]
+            steps = np.nditer([*models, None], ["zerosize_ok", "refs_ok"]).operands[-1]
+            if steps.shape == self.shape and not steps.flags.c_contiguous:
+                self._index = steps
+        return self
 
     def _new(self, value, scalar) -> "Box":
         new = Box(value, scalar)

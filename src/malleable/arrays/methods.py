@@ -135,7 +135,8 @@ class Methods:
             if self.dtype.kind == "c" and np.dtype(dtype).kind not in "cb":
                 value = value.real
             new = lax.convert_element_type(value, canonical(dtype))
-            return self._new(new, self.scalar)
+            out = self._new(new, self.scalar)
+            return out.laid(self) if order == "K" else out
         return self._done(np.asarray(value).astype(dtype))
 
     def flatten(self, order="C"):

@@ -17,6 +17,18 @@ from malleable.arrays.specials import DEFAULT, SPECIAL, written_outside
 # what gives an array, not a number, also where it has no axes
 LIKE = {np.zeros_like, np.ones_like, np.full_like, np.empty_like}
 ARRAYS = {np.where, np.select, np.tensordot, np.broadcast_to, *LIKE}
+# what gives an array in the order of memory of its arguments
+LAID = {
+    np.where,
+    np.round,
+    np.around,
+    np.clip,
+    np.sort,
+    np.cumsum,
+    np.cumprod,
+    np.nan_to_num,
+    *LIKE,
+}
 
 
 def run_ufunc(ufunc, method, inputs, kwargs):
@@ -50,7 +62,10 @@ def run_ufunc(ufunc, method, inputs, kwargs):
     if out is None:
         if where is not True:
             result = jnp.where(where, result, jnp.zeros((), result.dtype))
-        return tuple(map(wrap, result)) if isinstance(result, tuple | list) else wrap(result)
+        if isinstance(result, tuple | list):
+            return tuple(wrap(r).laid(*inputs) for r in result)
+        plain = method != "__call__" or ufunc.signature  # made in the order of C
+        return wrap(result) if plain else wrap(result).laid(*inputs)
     results = result if isinstance(result, tuple) else (result,)
     written = tuple(
         wrap(r) if o is None else put_out(o, r, where, ufunc)
@@ -137,7 +152,8 @@ def run_function(func, args, kwargs):
         options.pop("out")
         return put_out(out, target(*raw, **options))
     made = target(*raw, **options)
-    return Box(made, False) if func in ARRAYS else rebox(made)
+    made = Box(made, False) if func in ARRAYS else rebox(made)
+    return made.laid(*args) if func in LAID and not kwargs.get("order") else made
 
 
 @functools.lru_cache(None)

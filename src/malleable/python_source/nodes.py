@@ -2,10 +2,13 @@
 
 import ast
 import copy
+import weakref
 from typing import Any
 
 HOOKS = "ag__"  # the closure variable that holds the operators
 MARK = "_ag_"  # every generated name begins so; alone, it marks a generated lambda
+LOCALS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+"""By the code that a block became: the variables of its function that it reads as free ones."""
 SHARED = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 

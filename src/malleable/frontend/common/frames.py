@@ -1,17 +1,13 @@
 """Tracebacks that show the user's frames only, and the line of the last."""
 
 import types
-import weakref
 
 import jax
 
 from malleable import compat
 from malleable.arrays.content import UNCONVERTED_TEST
 from malleable.errors import TransformError
-from malleable.python_source.nodes import HOOKS
-
-LOCALS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-"""By the code that a block became: the variables of its function that it reads as free ones."""
+from malleable.python_source.nodes import HOOKS, LOCALS
 
 BY_ARRAY = "index a list or an array: np.array(xs)[i]"
 BY_VALUE = "find the new value there, in a variable, and assign it to the state after it"

@@ -273,9 +273,9 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
         return held(np.array(raw, dtype, order=order, subok=subok, ndmin=ndmin))
     value = functions.nested_array(raw)
     new = _typed(value, dtype)
-    return Box(
-        new.reshape((1,) * (ndmin - new.ndim) + new.shape) if ndmin > new.ndim else new, False
-    )
+    if ndmin > new.ndim:
+        return Box(new.reshape((1,) * (ndmin - new.ndim) + new.shape), False)
+    return Box(new, False).laid(object) if order == "K" else Box(new, False)
 
 
 def _typed(value, dtype):
@@ -378,7 +378,8 @@ def _like(name):
         if not any_jax(raw):
             return rebox_numpy(fun(raw, *unbox(args), **unbox(kwargs)))
         raw = functions.nested_array(raw)
-        model = np.broadcast_to(np.zeros((), raw.dtype), raw.shape)
+        plain = type(a) is not Box or a.scalar
+        model = np.broadcast_to(raw.dtype.type(), raw.shape) if plain else a._model(raw.dtype)
         return Box(np.array(fun(model, *unbox(args), **unbox(kwargs))), False)
 
     return call
@@ -386,7 +387,8 @@ def _like(name):
 
 def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None):
     a = asarray(a)
-    return full(a.shape if shape is None else shape, fill_value, dtype or a.dtype)
+    out = full(a.shape if shape is None else shape, fill_value, dtype or a.dtype)
+    return out.laid(a) if order == "K" and isinstance(out, Box) else out
 
 
 def arange(*args, dtype=None, **kwargs):

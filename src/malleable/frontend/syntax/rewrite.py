@@ -15,12 +15,11 @@ import threading
 import types
 import weakref
 
-from malleable.frontend.common.frames import LOCALS
 from malleable.frontend.syntax import loops
 from malleable.frontend.syntax.generators import as_list
 from malleable.frontend.syntax.writer import Writer
 from malleable.python_source import source
-from malleable.python_source.nodes import HOOKS, MARK, function, parameters, placed
+from malleable.python_source.nodes import HOOKS, LOCALS, MARK, function, parameters, placed
 from malleable.python_source.source import NoSource
 
 __all__ = ["NoSource", "rewrite", "source_of"]
