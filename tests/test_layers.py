@@ -94,7 +94,7 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "core": Budget(2365, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(20530, 12500),
-    "python_source": Budget(1825, 1400),
+    "python_source": Budget(1826, 1400),
     "arrays": Budget(4200, 3100),
     "frontend": Budget(14635, 9300),
     "execution": Budget(14085, 10300),

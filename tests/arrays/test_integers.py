@@ -131,3 +131,39 @@ def test_one_triangle_of_a_matrix_counts():
     m = np.array([[4.0, 1.0], [2.0, 5.0]])
     for a, b in zip(jax.jit(autograph(f))(m), f(m), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_number_that_a_loop_adds_small_integers_to_is_one_of_them():
+    def total(a):
+        s = 0
+        for v in a:
+            s += v
+        return s
+
+    def by_index(a, n):
+        s = 5
+        for i in range(n):
+            s = s * 2 + a[i]
+        return s, s // 3
+
+    def within(a):
+        s = 0
+        for row in a.reshape(3, 1):
+            for v in row:
+                s += v
+        return s
+
+    def large(a):
+        s = 300
+        for v in a:
+            s = v
+        return s
+
+    with np.errstate(over="ignore"):
+        for kind in np.uint8, np.int16, np.uint32:
+            a = np.array([200, 100, 50], kind)
+            for f, args in (total, (a,)), (by_index, (a, 3)), (within, (a,)):
+                got, want = jax.jit(autograph(f))(*args), f(*args)
+                for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+                    assert (x.dtype, x) == (y.dtype, y)
+            assert jax.jit(autograph(large))(a) == 50

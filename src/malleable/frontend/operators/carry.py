@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
@@ -348,7 +349,7 @@ def settle(
         if runs and loosened(c, after, block):
             c.first, c.tree = c.whole, free(abstract(c.whole[0]))
         refuse_number(c, c.first[0], after)
-        both = widened(join_place(c.place, c.tree, after), c.tree, c.relation.ties)
+        both = widened(join_place(c.place, sized(c, after), after), c.tree, c.relation.ties)
         both = without_circles(both, c)
         if both == c.tree:
             continue
@@ -367,6 +368,17 @@ def settle(
             promoted(c.place.label, c.tree, after, both, loop.where)
         c.tree = both
     return again
+
+
+def sized(c: Carried, after: Tree) -> Tree:
+    """The tree of c; an int of Python's takes the type of the integers that steps add to it."""
+    first, before = getattr(c.first[0], "value", 0), c.tree  # what is traced may be 0
+    if type(first) is not int or not (isinstance(before, Leaf) and isinstance(after, Leaf)):
+        return before
+    if not before.weak or after.weak or {before.dtype.kind, after.dtype.kind} - {*"iu"}:
+        return before
+    fits = first in range(np.iinfo(after.dtype).min, np.iinfo(after.dtype).max + 1)
+    return replace(before, dtype=after.dtype, weak=False) if fits else before
 
 
 def depth(tree: Tree) -> int:

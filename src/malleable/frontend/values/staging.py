@@ -519,7 +519,11 @@ def report_joins(targets, places, yes, no, tree_of, where) -> None:
         if session().options.exact:
             refuse_two_types(name, one, other, where)
         leaves = all(isinstance(t, Leaf) for t in (one, other, target))
-        if leaves and one.dtype != other.dtype and not (one.weak or other.weak):
+        if (
+            leaves
+            and one.dtype != other.dtype
+            and (not (one.weak or other.weak) or {one.dtype.kind, other.dtype.kind} <= {*"iu"})
+        ):
             promoted(name, one, other, target, where)
 
 
