@@ -167,3 +167,22 @@ def test_a_number_that_a_loop_adds_small_integers_to_is_one_of_them():
                 for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
                     assert (x.dtype, x) == (y.dtype, y)
             assert jax.jit(autograph(large))(a) == 50
+
+
+def test_what_takes_no_booleans_says_so():
+    for f in np.positive, lambda m: np.percentile(m, 30), lambda m: np.nanquantile(m, 0.5):
+        said = []
+        for run in f, jax.jit(autograph(lambda m, f=f: f(m))):
+            with pytest.raises(TypeError) as caught:
+                run(np.array([True, False, True]))
+            said.append(str(caught.value))
+        assert said[0] == said[1]
+
+
+def test_the_differences_that_unwrap_takes_of_small_integers_wrap_around():
+    for kind, period in (np.int8, 2 * np.pi), (np.uint8, 7.5), (np.int32, 10):
+        a = np.array([[1, 120, 6, 5], [100, 1, 50, 127]], kind)
+        for f in lambda a, p=period: np.unwrap(a, period=p), lambda a: np.unwrap(a, axis=0):
+            got, want = jax.jit(autograph(f))(a), f(a)
+            assert got.dtype.kind == want.dtype.kind
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)

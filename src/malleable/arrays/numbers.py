@@ -304,6 +304,28 @@ def polyfit(x, y, *args, **options):
     return jnp.polyfit(x * 1.0, y * 1.0, *args, **options)
 
 
+def unwrap(p, discont=None, axis=-1, period=2 * np.pi):
+    """np.unwrap, in which the differences of small integers wrap around."""
+    if not _are_whole(p):
+        return jnp.unwrap(p, discont, axis, period)
+    steps = jnp.diff(p, axis=axis, prepend=jnp.zeros_like(lax.slice_in_dim(p, 0, 1, axis=axis)))
+    line = jnp.cumsum(steps, axis, widened(p))
+    kind = jnp.result_type(p, period)
+    return (p + (jnp.unwrap(line, discont, axis, period) - line)).astype(kind)
+
+
+def _of_numbers(fun: Callable, *rest) -> Callable:
+    """`fun`, which refuses booleans as NumPy does: that is asked, with these further operands."""
+
+    @functools.wraps(fun)
+    def run(x, *args, **options):
+        if jnp.result_type(x) == _BOOL:
+            getattr(np, fun.__name__)(np.zeros(2, bool), *rest)
+        return fun(x, *args, **options)
+
+    return run
+
+
 def _triangle(fun: Callable) -> Callable:
     """np.tril or np.triu: of one axis, of a square of equal rows."""
     return lambda m, k=0: fun(jnp.broadcast_to(m, (len(m),) * 2) if jnp.ndim(m) == 1 else m, k)
@@ -317,6 +339,10 @@ OWN: dict[str, Callable] = {  # by the names that jax.numpy has for them
     "divmod": lambda x, y: (OWN["floor_divide"](x, y), OWN["remainder"](x, y)),
     **{f.__name__: f for f in (polyder, polymul, polyfit)},
     **{f.__name__: _triangle(f) for f in (jnp.tril, jnp.triu)},
+    **{f.__name__: _of_numbers(f, 50) for f in (jnp.percentile, jnp.nanpercentile)},
+    **{f.__name__: _of_numbers(f, 0.5) for f in (jnp.quantile, jnp.nanquantile)},
+    "positive": _of_numbers(jnp.positive),
+    "unwrap": unwrap,
     "convolve": convolved,
     "power": power,
     "round": rounded_whole,
