@@ -139,3 +139,39 @@ def test_bools_of_a_batch_count_as_those_of_python():
     got = jax.vmap(autograph(sign))(xs, ys)
     want = zip(*(sign(x, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True)), strict=True)
     assert [x.tolist() for x in got] == list(map(list, want))
+
+
+@pytest.mark.parametrize("x", [2.0, 3.0])
+def test_unequal_is_what_equal_says_where_a_class_has_no_word_for_it(x):
+    class Near:
+        def __init__(self, x):
+            self.x = x
+
+        def __eq__(self, other):
+            if self.x > other.x:
+                return self.x - other.x < 1.5
+            return other.x - self.x < 0.5
+
+    def f(x):
+        far, other = Near(x) != Near(2.0), Limit(x) != Limit(3.0)
+        return far + 0, other + 0
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize("x", [2.0, -3.0])
+def test_what_is_compared_may_be_callable(x):
+    class Scale:
+        def __init__(self, x):
+            self.x = x
+
+        def __lt__(self, other):
+            return self.x < other.x
+
+        def __call__(self, y):
+            return self.x * y
+
+    def f(x):
+        return max(Scale(x), Scale(1.0))(2.0), min(Scale(x), Scale(1.0), key=Scale(-1.0).__lt__).x
+
+    assert_same(f, x)

@@ -162,8 +162,8 @@ def test_row_21_items_and_attributes_set_in_one_branch_hold_the_chosen_value(x):
     assert count(f, "cond", x) == 1
 
 
-@pytest.mark.parametrize(("x", "value"), [(2.0, 4.0), (-2.0, 0.0)])
-def test_row_21_an_attribute_missing_in_one_branch_is_zero_there(x, value):
+@pytest.mark.parametrize(("x", "value"), [(2.0, 4.0), (-2.0, np.nan)])
+def test_row_21_an_attribute_missing_in_one_branch_is_an_error_where_it_is_read(x, value):
     def f(x):
         o = types.SimpleNamespace()
         if x > 0:
@@ -171,6 +171,23 @@ def test_row_21_an_attribute_missing_in_one_branch_is_zero_there(x, value):
         return o.b
 
     assert np.array_equal(jax.jit(autograph(f))(x), value, equal_nan=True)
+
+
+@BOTH
+def test_row_21_a_handler_is_told_of_the_first_attribute_that_a_path_lacks(x):
+    class Empty:
+        pass
+
+    def f(x):
+        o = Empty()
+        if x > 0:
+            o.b = x
+        try:
+            return o.b
+        except AttributeError:
+            return -1.0
+
+    assert_same(f, x)
 
 
 def test_row_21_an_attribute_that_the_class_has_keeps_that_value_in_the_other_branch():

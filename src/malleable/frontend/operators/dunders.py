@@ -252,8 +252,11 @@ class Dunders:
         if one is other and forward.strip("_") not in ("eq", "ne", "lt", "le", "gt", "ge"):
             tries = tries[:1]
         for method, x, y in tries:
-            out = NotImplemented
-            if type(method) is _Function:
+            out, equal = NotImplemented, getattr(type(x), "__eq__", None)
+            if method is object.__ne__ and type(equal) is _Function:
+                out = self._either(x, y, "__eq__", "__eq__")
+                out = out if out is NotImplemented else not_(out)
+            elif type(method) is _Function:
                 made = method.__code__.co_filename == "<string>" and is_dataclass(x)
                 out = (self._by_fields if made else self.call)(method, x, y)
             elif method is not None:

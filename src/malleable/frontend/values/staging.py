@@ -272,11 +272,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
 
     for key in [k for k, p in places.items() if is_cached(p)]:
         forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
-    new = {k for k, p in places.items() if not journal.fields(p.owner)}
-    targets = {
-        k: (join if k in new else functools.partial(join_place, p))(tree_of(yes, k), tree_of(no, k))
-        for k, p in places.items()
-    }
+    targets = {k: join_place(p, tree_of(yes, k), tree_of(no, k)) for k, p in places.items()}
     for key, target in targets.items():
         if isinstance(target, Either) and places[key].kind == "set":
             raise TransformError(
@@ -445,8 +441,8 @@ def refuse_default(owner, name: str, where: str) -> None:
 
 def join_place(place: Place, one: Tree, other: Tree) -> Tree:
     """The join of what a place holds on two paths; an attribute may be there on one only."""
-    absent = Static(ABSENT)
-    if place.kind != "attr" or (one == absent) is (other == absent):
+    absent, slotted = Static(ABSENT), journal.fields(place.owner, ABSENT) is ABSENT
+    if place.kind != "attr" or (one == absent) is (other == absent) or slotted:
         return join(one, other)
     there = other if one == absent else one
     options = there.options if isinstance(there, Either) else (there,)
