@@ -146,6 +146,8 @@ def writes_global(variables: dict, name: str) -> None:
 
 def raising(exc):
     """What `raise exc` raises, marked as raised on purpose."""
+    if type(exc) is Choice:
+        return by_case(exc, raise_here)
     if isinstance(exc, type) and issubclass(exc, BaseException):
         exc = exc()
     if isinstance(exc, BaseException):

@@ -66,7 +66,7 @@ class Plan:
     """Which statements of a function become operator calls, and whether its returns are lowered."""
 
     def __init__(self, body, mode):
-        self.outs, self.pinned, self.converted = {}, set(), set()
+        self.outs, self.pinned, self.converted, self.full = {}, set(), set(), mode == "full"
         self.kept = []  # alive, so that their ids stay theirs
         self._pins = any(holds(stmt, PINS, scope_calls=True) for stmt in body)
         for stmt in body:
@@ -104,7 +104,7 @@ class Plan:
                 leaving -= {"break", "continue"}
                 forced -= {"break", "continue"}
             outs |= leaving
-        if isinstance(stmt, (ast.Try, ast.TryStar)):
+        if isinstance(stmt, (ast.Try, ast.TryStar)) and not self.jumps_late(stmt):
             for child in stmt.finalbody:
                 forced |= self.outs[id(child)]
         pinned = forced or any(id(child) in self.pinned for block in inner for child in block)
@@ -123,6 +123,11 @@ class Plan:
         self.outs[id(stmt)] = outs
         return forced
 
+    def jumps_late(self, stmt):
+        """Whether this is a `try` with a jump out of its `finally` that can be lowered."""
+        late = isinstance(stmt, ast.Try) and any(self.outs[id(s)] for s in stmt.finalbody)
+        return late and self.full and not self._pins
+
     def _settle(self, stmt, loop_pinned):
         outs = self.outs[id(stmt)]
         if loop_pinned and outs & {"break", "continue"}:
@@ -137,7 +142,7 @@ class Plan:
 
     def _choose(self, stmts):
         for stmt in stmts:
-            catches = isinstance(stmt, ast.Try) and stmt.handlers
+            catches = isinstance(stmt, ast.Try) and (stmt.handlers or self.jumps_late(stmt))
             catches = catches or (isinstance(stmt, ast.With) and "return" in self.outs[id(stmt)])
             if (catches or isinstance(stmt, (ast.If, ast.While, ast.For))) and (
                 id(stmt) not in self.pinned
@@ -257,10 +262,7 @@ class Lowering:
         tests = [load(flag) for flag in flags]
         test = tests[0] if len(tests) == 1 else ast.BoolOp(op=ast.Or(), values=tests)
         unless = ast.If(test=ast.UnaryOp(op=ast.Not(), operand=test), body=stmts, orelse=[])
-        placed(unless, getattr(stmts[0], "test", None) or stmts[0])
-        self.plan.kept.append(unless)
-        self.plan.converted.add(id(unless))
-        return [unless]
+        return [self.known(placed(unless, getattr(stmts[0], "test", None) or stmts[0]))]
 
     def block(self, stmts, context):
         """A statement list without jumps; what follows a jump is nested, or guarded when deep."""
@@ -320,6 +322,8 @@ class Lowering:
         """The statements that one statement with blocks becomes."""
         if isinstance(stmt, LOOPS):
             return self.loop(stmt, context)
+        if id(stmt) in self.plan.converted and self.plan.jumps_late(stmt):
+            return self.jumping_finally(stmt, context)
         if isinstance(stmt, (ast.Try, ast.TryStar)):
             flags = self.flags(stmt.body, context)
             late = flags and any(holds(child, (ast.With, ast.Try)) for child in stmt.body)
@@ -340,6 +344,43 @@ class Lowering:
             if nodes.blocks(stmt) and getattr(stmt, name, None):
                 setattr(stmt, name, self.block(getattr(stmt, name), context))
         return [stmt]
+
+    def jumping_finally(self, stmt, context):
+        """`try: a finally: b`, where b may jump: what was under way in a is dropped then.
+
+        As `try: a except BaseException as e: held = e`, b with flags of its own for its jumps, and
+        `raise held`, unless b jumped.
+        """
+        like, last, number = stmt.body[0], stmt.finalbody, next(self.numbers)
+        held, error = f"_ag_held{number}", f"_ag_error{number}"
+        own = {out: f"_ag_{out}{number}" for s in last for out in self.plan.outs[id(s)]}
+        stmt.finalbody = []
+        body = [stmt] if stmt.handlers else stmt.body
+        keep = placed(assign(held, load(error)), like)
+        handler = ast.ExceptHandler(type=load("BaseException"), name=error, body=[keep])
+        whole = placed(ast.Try(body=body, handlers=[handler], orelse=[], finalbody=[]), stmt)
+        jumped = self.flags(body, context)
+        flags = [*own.values()]
+        begin = [placed(assign(name, constant(False)), like) for name in flags]
+        done = [placed(assign(held, constant(None)), like), *begin]
+        self.known(whole)
+        done += self.statement(whole, context)
+        done += self.block(last, {**context, **own})
+        for out, flag in own.items():
+            dropped = [assign(name, constant(False)) for name in jumped if name != context[out]]
+            to = placed(
+                ast.If(load(flag), [*dropped, assign(context[out], constant(True))], []), like
+            )
+            done.append(self.known(to))
+        some = ast.Compare(load(held), [ast.IsNot()], [constant(None)])
+        again = placed(ast.If(some, [ast.Raise(load(held))], []), like)
+        return [*done, *self.guard(flags, [self.known(again)])]
+
+    def known(self, stmt):
+        """A statement that was made, as one to be converted."""
+        self.plan.kept.append(stmt)
+        self.plan.converted.add(id(stmt))
+        return stmt
 
     def loop(self, stmt, context):
         if id(stmt) not in self.plan.converted:

@@ -50,7 +50,10 @@ class Caught:
             raise restored(held)
         except self.kind as e:
             link(e, (cause, UNSET if self.late else context, quiet))
-            self.handler(e)
+            try:
+                self.handler(e)
+            finally:
+                e.with_traceback(None)  # who keeps it does not keep the values of this block
 
 
 class Attempt:
