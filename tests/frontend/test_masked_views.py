@@ -1,10 +1,13 @@
 """Slices with traced bounds are views: what is written to one is seen in the other."""
 
+import linecache
+
 import jax
 import numpy as np
 import pytest
 
 from malleable import TransformError, autograph
+from tests.frontend.behaviour.behaviour import assert_same
 
 VIEWS = {
     "changed in place": "v = x[1, :k]; v += 1; v //= 2; v **= 2",
@@ -79,3 +82,35 @@ def test_the_type_of_a_view_stays():
 
     with pytest.raises(TypeError, match="Cannot cast ufunc 'add'"):
         jax.jit(autograph(f))(np.arange(3), 2)
+
+
+@pytest.mark.parametrize("bounds", ["x[:k]", "x[k:]", "x[k:k]", "x.reshape(2, 2)[:k]"])
+def test_an_element_beyond_a_slice_is_not_written(bounds):
+    """NumPy raises: a handler runs then, and without one the array stays as it is."""
+    code = f"""
+def f(x, k, i, v):
+    y = {bounds}
+    y[i] = v
+    y[i] = v + 1
+    return x
+"""
+    name = f"<beyond {bounds}>"
+    linecache.cache[name] = len(code), None, code.splitlines(True), name
+    exec(compile(code, name, "exec"), space := {})
+    plain = space["f"]
+
+    def handled(x, k, i, v):
+        try:
+            plain(x, k, i, v)
+        except IndexError:
+            x[0] = 50
+        return x
+
+    x = np.arange(4.0, dtype=np.float32)
+    for k, i in (0, 0), (2, 1), (2, -2), (2, -3), (1, 5), (4, 0):
+        assert_same(handled, x, k, i, 9.0)
+        try:
+            want = plain(x.copy(), k, i, 9.0)
+        except IndexError:
+            want = x
+        assert jax.jit(autograph(plain))(x, k, i, 9.0).tolist() == want.tolist()

@@ -430,11 +430,18 @@ class Masked:
         else:
             if isinstance(index, self._box):
                 index = index.value
-            at = index[0] if isinstance(index, tuple) else index
+            at, *rest = index if isinstance(index, tuple) else (index,)
+            at = at.value if isinstance(at, self._box) else at
             if self.mask.ndim > 1 or not places.is_int(at):
                 self._refuse("an element")
-            at = self.places()[self._from_start(at)]
-            self.held[(at, *index[1:]) if isinstance(index, tuple) else at] = new
+            rank, count = self._from_start(at), jnp.sum(self.mask)
+            key = (self.places()[rank], *rest)
+            inside = (rank >= 0) & (
+                rank < count
+            )  # Python would raise elsewhere: nothing is written
+            new = np.asarray(new) if isinstance(new, list | tuple) else new
+            new = new.value if isinstance(new, self._box) else places.own(new)
+            self.held[key] = jnp.where(inside, new, self.held[key].value)
             return
         new = jnp.asarray(part._operand(new))
         part._write(new.astype(self.dtype) if new.dtype != self.dtype else new)
