@@ -18,17 +18,8 @@ from malleable.arrays.specials import DEFAULT, SPECIAL, written_outside
 LIKE = {np.zeros_like, np.ones_like, np.full_like, np.empty_like}
 ARRAYS = {np.where, np.select, np.tensordot, np.broadcast_to, *LIKE}
 # what gives an array in the order of memory of its arguments
-LAID = {
-    np.where,
-    np.round,
-    np.around,
-    np.clip,
-    np.sort,
-    np.cumsum,
-    np.cumprod,
-    np.nan_to_num,
-    *LIKE,
-}
+LAID = {np.where, np.round, np.around, np.clip, np.sort, *LIKE}
+LAID |= {np.cumsum, np.cumprod, np.nan_to_num}
 
 
 def run_ufunc(ufunc, method, inputs, kwargs):
