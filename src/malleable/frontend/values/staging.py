@@ -272,7 +272,11 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
 
     for key in [k for k, p in places.items() if is_cached(p)]:
         forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
-    targets = {k: join_place(p, tree_of(yes, k), tree_of(no, k)) for k, p in places.items()}
+    new = {k for k, p in places.items() if id(p.owner) in yes.made | no.made}
+    targets = {
+        k: (join if k in new else functools.partial(join_place, p))(tree_of(yes, k), tree_of(no, k))
+        for k, p in places.items()
+    }
     for key, target in targets.items():
         if isinstance(target, Either) and places[key].kind == "set":
             raise TransformError(
