@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import TransformError, as_scan
+from malleable import TransformError, as_scan, cost, incremental
 
 T, D = 12, 4
 CAUSAL = np.tri(T, dtype=bool)
@@ -385,3 +385,53 @@ def test_kernels_may_be_parameters_of_layers():
         return jnp.tanh(jnp.fft.irfft(spectra, 2 * T, axis=0)[:T]), None
 
     assert_right(lambda v: lax.scan(layer, v, jnp.stack([KERNEL, KERNEL[::-1]]))[0])
+
+
+# ---------------------------------------------------------------- places of each row's own
+
+ROWS = np.arange(T)
+
+
+def without_the_best(v):
+    return v.at[ROWS, jnp.argmax(v, 1)].set(-jnp.inf).max(1)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: jnp.zeros((T, D)).at[ROWS[:, None], lax.top_k(v, 2)[1]].add(v[:, :2]),
+        without_the_best,
+        lambda v: jnp.cumsum(v, 0)[ROWS, jnp.argmax(v, 1)],
+        lambda v: v.at[ROWS, 1].mul(3.0),
+        lambda v: v.T[jnp.argmin(v, 1), ROWS],
+        lambda v: v.T.at[jnp.argmin(v, 1), ROWS].set(7.0).T,
+        lambda v: v.reshape(T, 2, 2)[ROWS[:, None], np.arange(2), (v[:, :2] > 0).astype(int)],
+    ],
+)
+def test_a_row_writes_and_looks_up_in_itself(f):
+    assert_right(f)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: v.at[ROWS[::-1], jnp.argmax(v, 1)].set(0.0),
+        lambda v: v[np.minimum(ROWS + 1, T - 1), jnp.argmax(v, 1)],
+        lambda v: jnp.zeros((T, D)).at[jnp.argmax(v, 1), 0].add(v[:, 0]),
+    ],
+)
+def test_writes_and_lookups_in_other_rows_are_refused(f):
+    with pytest.raises(TransformError, match="not causal"):
+        as_scan(f, X)
+
+
+def test_an_update_of_what_a_row_writes_in_itself_is_of_that_row():
+    n = 4 * T
+    f = lambda x: jnp.tanh(x).at[np.arange(n), jnp.argmax(x, 1)].set(0.0)
+    init, update = incremental(f, change={0: (1, None)})
+    x, row = jnp.sin(jnp.arange(n * D * 1.0)).reshape(n, D), jnp.ones((1, D))
+    _, state = init(x)
+    y, _ = jax.jit(update)(state, {0: (row, (5, 0))})
+    np.testing.assert_array_equal(y, jax.jit(f)(x.at[5].set(1.0)))
+    changed = lambda s: update(s, {0: (row, (5, 0))})
+    assert cost(changed)(state).flops < 0.1 * cost(f)(x).flops

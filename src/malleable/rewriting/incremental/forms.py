@@ -18,6 +18,7 @@ from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import compute, identity_of
 from malleable.rewriting.boxes.convolutions import from_spectra, of_rasters
 from malleable.rewriting.boxes.dependence import (
+    SCATTERS,
     Along,
     Before,
     groups,
@@ -36,6 +37,15 @@ WRITES: dict[str, Callable] = {  # what is written, of what was there and the bl
     "scatter-min": lax.min,
     "scatter-max": lax.max,
 }
+_OF_SCATTER = (
+    "scatter_dims_to_operand_dims",
+    "inserted_window_dims",
+    "scatter_indices_batching_dims",
+)
+BATCHES: dict[str, Sequence[str]] = {  # how places, what they lack and their batches are called
+    "gather": ("start_index_map", "collapsed_slice_dims", "start_indices_batching_dims"),
+    **dict.fromkeys(SCATTERS, _OF_SCATTER),
+}
 MOST = 5  # ends of runs of rows that a constant chooses
 
 
@@ -43,9 +53,10 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
     """Rewrite, in place, what hides which rows of a value depend on which others.
 
     A write of a block at a constant place is a `concatenate`, and so is a choice by a constant
-    between rows that were joined; a slice of what was joined is one of its parts. Row by row
-    operations on (B * T, ...) between a reshape that merges (B, T) and one that parts it again are
-    operations on (B, T, ...). known(value): the constant that a value is, or None.
+    between rows that were joined; a slice of what was joined is one of its parts. What each row
+    looks up or writes in itself, has rows for a batch. Row by row operations on (B * T, ...)
+    between a reshape that merges (B, T) and one that parts it again are operations on (B, T, ...).
+    known(value): the constant that a value is, or None.
     """
     for node in graph.order():
         empty = {v: graph.avals[v] for v in node.outs if 0 in getattr(graph.avals[v], "shape", ())}
@@ -57,6 +68,9 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
             graph.rewrite(
                 node, lambda x, o=order, n=sizes: [lax.reshape(lax.transpose(x, o), n)]
             )  # in two steps, that a reshape takes the dimensions in another order
+    for node in graph.order():
+        if node.name in BATCHES:
+            _with_batch(graph, node, known)
     for node in graph.order():
         if node.name in WRITES:
             _join(graph, node, known)
@@ -264,6 +278,49 @@ def _is_zero(graph: Graph, v: int, known: Callable) -> np.ndarray | None:
         return None
     found = [zero for u in node.ins if (zero := _is_zero(graph, u, known)) is not None]
     return functools.reduce(np.logical_or, found) if found else None
+
+
+def _with_batch(graph: Graph, node: Node, known: Callable) -> None:
+    """What each row looks up, or writes, in itself, as x[arange(n), i]: rows are a batch of it."""
+    numbers, (x, indices, *_) = node.params["dimension_numbers"], node.ins
+    to_dims, gone, batches = (getattr(numbers, name) for name in BATCHES[node.name])
+    shape, of = graph.avals[x].shape, graph.avals[indices].shape
+    pairs = dict(zip(numbers.operand_batching_dims, batches, strict=True))
+    rest = []
+    for c, (d, places) in enumerate(zip(to_dims, _columns(graph, indices, known), strict=True)):
+        free = [k for k in range(len(of) - 1) if of[k] == shape[d] > 1 and k not in pairs.values()]
+        rows = [np.indices(of[:-1], sparse=True)[k] for k in free] if places is not None else []
+        same = [k for k, row in zip(free, rows, strict=False) if (places == row).all()]
+        if d in gone and same:
+            pairs[d] = same[0]
+        else:
+            rest.append(c)
+    if len(rest) == len(to_dims):
+        return
+    values = [to_dims[c] for c in rest], [d for d in gone if d not in pairs]
+    every = (*values, [pairs[d] for d in sorted(pairs)])
+    named = dict(zip(BATCHES[node.name], map(tuple, every), strict=True))
+    new = numbers._replace(operand_batching_dims=tuple(sorted(pairs)), **named)
+    eqn = node.eqn.replace(params={**node.params, "dimension_numbers": new})
+
+    def batched(x, places, *blocks):
+        cut = [lax.slice_in_dim(places, c, c + 1, axis=-1) for c in rest]
+        left = lax.concatenate(cut, len(of) - 1) if cut else jnp.zeros((*of[:-1], 0), places.dtype)
+        return compat.bind(eqn, [x, left, *blocks])
+
+    graph.rewrite(node, batched)
+
+
+def _columns(graph: Graph, v: int, known: Callable) -> list[np.ndarray | None]:
+    """Of places in several dimensions, those in each of them; None where they are not known."""
+    *batch, n = graph.avals[v].shape
+    if (c := known(v)) is not None:
+        return list(np.moveaxis(np.broadcast_to(c, (*batch, n)), -1, 0))
+    join = graph.maker[v]
+    if join is None or join.name != "concatenate" or len(join.ins) != n:
+        return [None] * n
+    each = map(known, join.ins)
+    return [None if c is None else np.broadcast_to(c, (*batch, 1))[..., 0] for c in each]
 
 
 def _join(graph: Graph, node: Node, known: Callable) -> None:
