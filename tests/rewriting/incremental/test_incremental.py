@@ -290,3 +290,15 @@ def test_what_is_of_another_function_is_refused():
         with pytest.raises(TransformError, match=text):
             call()
     assert np.allclose(step(carry, x[0])[1], 0.0)
+
+
+@pytest.mark.parametrize("mode", [jax.jit, lambda f: f])
+def test_bfloat16_is_rounded_as_the_function_rounds_it_in_the_same_mode(mode):
+    def f(v):
+        return (v * 3).astype(jnp.float32), jax.nn.softmax(v)
+
+    v, block = jnp.asarray(x(30), jnp.bfloat16), jnp.ones(1, jnp.bfloat16)
+    init, update = incremental(f, change={0: (1,)})
+    made, _ = mode(update)(mode(init)(v)[1], {0: (block, (2,))})
+    for got, wanted in zip(made, mode(f)(v.at[2].set(1)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
