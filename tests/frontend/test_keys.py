@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-import malleable as mal
 from malleable import TransformError, autograph
 
 V = np.array([3.0, 1, 4, 1, 5, 9, 2, 6])
@@ -123,16 +122,13 @@ def test_a_traced_key_is_one_of_those_that_are_there(f):
     agree(f, V)
 
 
-def test_a_traced_key_that_is_not_there_is_not_added():
+def test_a_traced_key_that_may_not_be_there_is_added():
     def f(x):
         table = {1: 2.0, 2: 3.0}
         table[int(x)] = 5.0
-        return table
+        return len(table), table[1], table.get(7, 0.0), sum(table.values())
 
-    agree(f, 1.0, 2.0)
-    with mal.listen() as notes:
-        out = jax.jit(autograph(f))(7.0)
-    assert np.isnan(out[1]) and any("adds no key to a dict" in note.what for note in notes)
+    agree(f, 1.0, 2.0, 7.0)
 
 
 def test_what_a_test_keeps_is_added_to_a_list():

@@ -39,13 +39,22 @@ from malleable.frontend.operators import (
     items,
     iteration,
     matching,
+    tables,
 )
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.syntax.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.values import conditions as operators
 from malleable.frontend.values import packing, raises, unwinding
 from malleable.frontend.values.trees import UNSET
-from malleable.frontend.values.values import Choice, bounded, entry, holds_new, is_object, snapshot
+from malleable.frontend.values.values import (
+    Choice,
+    bounded,
+    entry,
+    holds_new,
+    is_object,
+    snapshot,
+    table_of,
+)
 from malleable.notes import note
 from malleable.signatures import P, R, T, options_of
 
@@ -176,6 +185,7 @@ def run_boxed(fun, args, kwargs):
         try:
             return finish_result(OPERATORS.call(fun, *args, **kwargs))
         finally:
+            tables.put_back()
             for place in book.places.values():
                 if place.kind != "box":
                     leave_plain(place)
@@ -245,7 +255,12 @@ def finish_result(out) -> Any:
 
 
 def is_whole(x) -> bool:
-    return isinstance(x, Box) or bounded(x) is not None or compat.is_iterator(x)
+    return (
+        isinstance(x, Box)
+        or bounded(x) is not None
+        or table_of(x) is not None
+        or compat.is_iterator(x)
+    )
 
 
 def finish_leaf(failed, seen: dict, x) -> Any:
@@ -257,6 +272,8 @@ def finish_leaf(failed, seen: dict, x) -> Any:
             return jax.tree.map(finished, x, is_leaf=is_whole)
     if bounded(x) is not None:
         return as_jax_list(x[0])
+    if table_of(x) is not None:
+        return tables.as_jax_table(x)
     if type(x) is Columns:
         raise unknown_size("a result, x[:, mask],")
     if type(x) is Masked:

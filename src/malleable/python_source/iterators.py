@@ -31,3 +31,23 @@ def dropwhile(test, items):
 def chain(*iterables):
     for items in iterables:
         yield from items
+
+
+def add_each(found, items):
+    for item in items:
+        found.add(item)
+
+
+def count_each(found, items):
+    for item in items:
+        found[item] = found.get(item, 0) + 1
+
+
+def put_pairs(found, pairs):
+    for key, value in pairs:
+        found[key] = value
+
+
+def count_pairs(found, pairs):
+    for key, value in pairs:
+        found[key] = found.get(key, 0) + value

@@ -123,7 +123,7 @@ def test_as_many_items_as_a_number_says_need_a_bound():
         jax.jit(autograph(f))(4)
 
 
-@pytest.mark.parametrize("kind", [tuple, set])
+@pytest.mark.parametrize("kind", [tuple, frozenset])
 def test_no_other_container_takes_such_a_list(kind):
     def f(v):
         return len(kind([x for x in v if x > 2]))
@@ -168,9 +168,8 @@ def test_functions_that_are_collected_see_the_last_item():
 @pytest.mark.parametrize(
     "f",
     [
-        lambda v: {i: x for i, x in enumerate(v) if i % 2 == 0},
-        lambda v: {int(x) for x in v},
-        lambda v: set().add(int(v[0])),
+        lambda v: frozenset([int(v[0])]),
+        lambda v: {int(v[0])},
         lambda v: dict.fromkeys([int(v[0])]),
     ],
 )

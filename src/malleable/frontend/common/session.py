@@ -61,6 +61,8 @@ class Session:
     stdout: Any = field(default_factory=lambda: sys.stdout)
     defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack
     lines: dict = field(default_factory=dict)  # by (what, why) of a note: the lines that it is on
+    looked: set = field(default_factory=set)  # ids of dicts, and of keys that they have
+    keyed: list = field(default_factory=list)  # (a dict or set with traced keys, as it was before)
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:

@@ -4,7 +4,8 @@ Such a list holds one item, a `Bounded`: the items stacked in arrays, and how ma
 """
 
 import enum
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,11 +26,14 @@ from malleable.frontend.values.trees import (
     Leaf,
     Node,
     Ragged,
+    Static,
+    Tree,
     abstract,
     free,
     is_uniform,
     join,
     join_ragged,
+    same,
 )
 from malleable.frontend.values.values import (
     Bounded,
@@ -40,6 +44,7 @@ from malleable.frontend.values.values import (
     is_number,
     rebuild,
     refuse_uncertain,
+    table_of,
 )
 
 
@@ -88,8 +93,12 @@ def item_at(content: Bounded, at, own: bool = False) -> Any:
 
 def put_item(xs: list, at, value) -> None:
     """xs[at] = value."""
+    put_item_at(xs, position(xs[0], at, "list assignment index out of range"), value)
+
+
+def put_item_at(xs: list, at, value) -> None:
+    """The same at a place that is there."""
     content = xs[0]
-    at = position(content, at, "list assignment index out of range")
     tree, arrays, row = with_room(content, value, content.tree.cap)
     arrays = [a.at[at].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
     Place("list", xs).write([Bounded(tree, content.length, arrays)])
@@ -185,12 +194,23 @@ def sliced(content: Bounded, index: slice) -> list:
 
 def part_of_list(xs: list, index: slice) -> list:
     """xs[start:stop] of a list of known length, with a traced bound."""
+    content = stacked(xs)
+    if content is None:
+        refuse("a slice with a traced bound, of items of several types,")
+    return sliced(content, index)
+
+
+def stacked(xs: list) -> Bounded | None:
+    """The content of a list as that of one whose length is traced; None of several types."""
+    found = bounded(xs)
+    if found is not None:
+        return found
     tree = flatten(list(xs), leaves := [])
     items = join_ragged(tree, tree)
     if items is None:
-        refuse("a slice with a traced bound, of items of several types,")
+        return None
     count, *arrays = inject_list(tree, iter(leaves), items)
-    return sliced(Bounded(items, count, arrays), index)
+    return Bounded(items, count, arrays)
 
 
 def _ends(index: slice) -> tuple:
@@ -223,15 +243,24 @@ def joined(a: list, b: list) -> list:
 
 def hits(content: Bounded, x):
     """For each place in the list whether an item that is equal to x is there."""
-    if not isinstance(content.tree.item, Leaf) or content.tree.item.shape:
-        refuse("a search among tuples or objects")
-    (whole,) = content.arrays
-    if isinstance(x, enum.IntEnum):
-        x = int(x)
-    if not is_number(x):
-        return jnp.zeros(whole.shape, bool)
-    x = x.value if isinstance(x, Box) else x
-    return (whole == x) & (jnp.arange(content.tree.cap) < content.length)
+    there = jnp.arange(content.tree.cap) < content.length
+    return there & jnp.asarray(_equal(content.tree.item, iter(content.arrays), x))
+
+
+def _equal(tree: Tree, columns: Iterator, x) -> Any:
+    """Which of the stacked values of a tree are equal to x."""
+    if isinstance(tree, Static):
+        return same(tree.value, x)
+    if isinstance(tree, Node) and issubclass(tree.cls, tuple):
+        alike = isinstance(x, tuple) and len(x) == len(tree.children)
+        parts = x if alike else [None] * len(tree.children)
+        tests = [_equal(t, columns, part) for t, part in zip(tree.children, parts, strict=True)]
+        return functools.reduce(jnp.logical_and, tests, alike)
+    if not isinstance(tree, Leaf) or tree.shape:
+        refuse("a search among arrays or objects")
+    whole = next(columns)
+    x = int(x) if isinstance(x, enum.IntEnum) else x
+    return whole == (x.value if isinstance(x, Box) else x) if is_number(x) else False
 
 
 def equal(a, b):
@@ -280,6 +309,8 @@ def unpacked(xs: Any, before: int, after: int) -> Any:
 
     after: how many targets come after the star; -1 where there is none.
     """
+    table = table_of(xs)
+    xs = xs if table is None else table.keys
     content = bounded(xs)
     if content is None:
         return xs
@@ -298,7 +329,7 @@ def unpacked(xs: Any, before: int, after: int) -> Any:
 
 def spread_items(xs: Any) -> Any:
     """What `*xs` or `**xs` goes over."""
-    if isinstance(xs, dict):
+    if isinstance(xs, dict | set):
         refuse_uncertain(xs)
     return refuse("`*`") if bounded(xs) is not None else xs
 

@@ -258,6 +258,9 @@ def len_(x):
         return bounded.length_of(x[0])
     if values.is_thing(x):
         return x.each(len_)
+    table = values.table_of(x)
+    if table is not None:
+        return len_(table.keys)
     if type(x) is Masked:
         return Box(compat.convert(x.count.value, jnp.asarray(0).dtype, True), True)
     if type(x) is dict:

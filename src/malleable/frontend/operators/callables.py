@@ -10,6 +10,7 @@ converted `fun` and returns plain arrays. None: callbacks are handed over as the
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import dis
 import functools
@@ -36,15 +37,29 @@ from malleable.frontend.counterparts.bounded import joined, method, refuse
 from malleable.frontend.counterparts.builtins import Steps, TracedRange, acts, refuse_acting
 from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
 from malleable.frontend.counterparts.texts import by_text, by_texts, is_text, refuse_text
-from malleable.frontend.operators import comprehensions, items, lookups
+from malleable.frontend.operators import comprehensions, items, lookups, tables
 from malleable.frontend.operators.chosen import holds, is_place, settled
 from malleable.frontend.operators.classes import Classes
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
-from malleable.frontend.operators.hidden import block, born, is_iterator, new, walked, watched
+from malleable.frontend.operators.hidden import (
+    block,
+    born,
+    is_iterator,
+    keys_of,
+    new,
+    walked,
+    watched,
+)
 from malleable.frontend.values import raises
 from malleable.frontend.values.conditions import by_case
-from malleable.frontend.values.values import Choice, bounded, is_thing, refuse_uncertain
+from malleable.frontend.values.values import (
+    Choice,
+    bounded,
+    is_thing,
+    refuse_uncertain,
+    table_of,
+)
 from malleable.notes import note
 from malleable.python_source import kinds
 from malleable.python_source.source import NoSource
@@ -66,6 +81,7 @@ SMALL = 64  # items of a list up to which heapq and bisect are converted: each s
 GO_OVER = frozenset(
     (dict, list, tuple, set, sorted, iter, sum, min, max, enumerate, zip, map, reversed)
 )
+ANY_ORDER = frozenset((sorted, sum, min, max, any, all))
 AT_ONCE = frozenset((list, tuple, sorted, sum, min, max, any, all, math.fsum, math.prod))
 LAZY = frozenset((zip, enumerate, map, *ITERATORS))
 DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
@@ -176,6 +192,8 @@ class Caller(Classes):
                 replaced = scipy.replacement(f)
                 if replaced is not None and replaced is not numpy.CONVERT:
                     return self._instead(f, replaced, args, kwargs)
+            if tables.takes(f.__self__, f.__name__, args):  # most_common is written in Python
+                return tables.method(f.__self__, f.__name__, args, kwargs, self.call)
             return self.call(f.__func__, f.__self__, *args, **kwargs)
         if kind is _Builtin:
             if isinstance(f.__self__, types.ModuleType) or f.__self__ is None:
@@ -185,6 +203,9 @@ class Caller(Classes):
             return by_case(f, lambda option: self.call(option, *args, **kwargs))
         if isinstance(f, type):
             queue = f is collections.deque and len(args) == 1 and not kwargs
+            keyed = tables.made(f, args, kwargs, self.call)
+            if keyed is not None:
+                return new(keyed)
             if f in CONTAINERS and args and bounded(args[0]) is not None and not queue:
                 refuse(f"`{f.__name__}`")
             if f is list and len(args) == 1 and isinstance(args[0], Steps | TracedRange):
@@ -298,6 +319,10 @@ class Caller(Classes):
     def _as_it_is(self, f, /, *args, **kwargs):
         if type(f) is _Function and args and is_place(args[0]) and kinds.is_standard(f):
             return by_case(args[0], lambda x: self._as_it_is(f, x, *args[1:], **kwargs))
+        if f is copy.copy and args and table_of(args[0]) is not None:
+            return tables.copied(args[0])
+        if kinds.is_standard(f):
+            tables.refuse_tables(_name(f), args)
         holds = isinstance(getattr(f, "__self__", None), _HOLDERS)
         if not holds and any(map(is_text, args)) and kinds.is_standard(f):
             return by_text(lambda *xs: self._as_it_is(f, *xs, **kwargs), *args)
@@ -363,6 +388,8 @@ class Caller(Classes):
         return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
 
     def _called(self, f, args, kwargs):
+        if f in ANY_ORDER:
+            args = [table.keys if (table := table_of(x)) else x for x in args]
         if f in LAZY or (f in AT_ONCE and len(args) == 1):
             args = [*map(walked, args)]
         if f in LAZY:
@@ -380,6 +407,7 @@ class Caller(Classes):
 
     def _called_now(self, f, args, kwargs):
         if f in GO_OVER and args:
+            args = [keys_of(x) if table_of(x) is not None else x for x in args]
             refuse_uncertain(args[0])
             compared = f in (min, max) and len(args) > 1
             args = args if compared or f is iter else [*map(walked, args)]
@@ -400,6 +428,8 @@ class Caller(Classes):
         replaced, written = None if f in builtins.PLAIN else replacement(f), twin(f)
         if written is not None and args and bounded(args[0]) is not None:
             return self.call(written, *args, **kwargs)
+        if replaced is None and f not in LISTS:
+            tables.refuse_tables(_name(f), args)
         if replaced is None and f not in LISTS and any(bounded(x) is not None for x in args):
             refuse(f"`{_name(f)}`")
         if f in builtins.PLAIN:
@@ -440,6 +470,10 @@ class Caller(Classes):
 
     def _method(self, f, owner, args, kwargs):
         """A method written in C, bound to its owner."""
+        if tables.takes(owner, f.__name__, args):
+            return tables.method(owner, f.__name__, args, kwargs, self.call)
+        if any(table_of(x) is not None for x in args):
+            args = tables.given(owner, f.__name__, args)
         if isinstance(owner, str) and any_traced((args, kwargs)):
             return by_texts(
                 lambda *xs, **named: self._method_now(f, owner, xs, named), args, kwargs

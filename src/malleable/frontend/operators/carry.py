@@ -63,7 +63,14 @@ from malleable.frontend.values.trees import (
     spell,
 )
 from malleable.frontend.values.unwinding import flags, open_here
-from malleable.frontend.values.values import STALE, CannotStage, flatten, inject, rebuild
+from malleable.frontend.values.values import (
+    STALE,
+    CannotStage,
+    flatten,
+    inject,
+    rebuild,
+    table_of,
+)
 
 MOST_DEPTH = 2  # choices within one another; in a tree of objects that grows they are many
 ROOM = 1024  # items that a list may get in a loop that nobody has said the length of
@@ -333,6 +340,9 @@ def settle(
     named_after(block)
     again = find_places(loop, carried, block, most, late, runs)
     again = relate(carried, block.after) or again
+    for key in [k for k, c in carried.items() if table_of(c.place.owner) is not None]:
+        del carried[key]  # a traced key was put in: now its two lists go around
+        again = True
     for key, c in carried.items():
         if key not in block.after or c.traced is not c.tree:
             continue

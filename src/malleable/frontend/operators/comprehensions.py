@@ -30,6 +30,7 @@ from malleable.frontend.counterparts.builtins import (
     as_steps,
     refuse_acting,
 )
+from malleable.frontend.operators import lookups, tables
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
 from malleable.frontend.values import stacking
@@ -48,7 +49,15 @@ from malleable.frontend.values.trees import (
     free,
     join,
 )
-from malleable.frontend.values.values import STALE, Bounded, bounded, flatten, inject, select
+from malleable.frontend.values.values import (
+    STALE,
+    Bounded,
+    bounded,
+    flatten,
+    inject,
+    select,
+    table_of,
+)
 
 ENDLESS = 10_000  # items after which an iterator without a length counts as one without an end
 CONSUMERS = {
@@ -219,11 +228,15 @@ def collect(kind: str, run: Callable) -> Any:
 
 
 def setitem(made: dict, pair) -> None:
+    if table_of(made) is not None or lookups.has_traced(pair[0]):
+        return tables.put(made, *pair)
     journal.touch_dict(made)
     made[pair[0]] = pair[1]
 
 
 def put_key(made: set, key) -> None:
+    if table_of(made) is not None or lookups.has_traced(key):
+        return tables.put(made, key)
     journal.touch_set(made)
     made.add(key)
 

@@ -37,7 +37,7 @@ from malleable.frontend.values.raises import (
     present,
     raised,
 )
-from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
+from malleable.frontend.values.values import KEYED, bounded, is_thing, refuse_uncertain
 from malleable.notes import note
 
 DIVIDES = frozenset(("/", "//", "%", "**"))
@@ -150,7 +150,7 @@ class Dunders:
         elif sign == "**" and type(b) is int and b < 0 and is_traced(a):
             a = floated(a)
         name, plain = BINARY[sign]
-        if session().uncertain:
+        if session().uncertain or type(a) in KEYED or type(b) in KEYED:
             refuse_uncertain(a, False)
             refuse_uncertain(b, False)
         if is_thing(a) or is_thing(b):
@@ -182,7 +182,7 @@ class Dunders:
     def compare(self, sign: str, a, b):
         """a < b and its like."""
         forward, backward, plain = COMPARISONS[sign]
-        if session().uncertain:
+        if session().uncertain or type(a) in KEYED or type(b) in KEYED:
             refuse_uncertain(a, False)
             refuse_uncertain(b, False)
         equality = sign in ("==", "!=")

@@ -26,7 +26,7 @@ from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.builtins import Once
 from malleable.frontend.counterparts.replaced import convertible
 from malleable.frontend.values.unwinding import failed, is_same, level
-from malleable.frontend.values.values import is_object
+from malleable.frontend.values.values import is_object, table_of
 from malleable.notes import note
 
 RANDOM = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
@@ -95,12 +95,22 @@ def new(x: Any) -> Any:
 
 def walked(x: Any) -> Any:
     """What to go over in place of x: by converted code, if its class says in Python how."""
+    if table_of(x) is not None:
+        return keys_of(x)
     make = None if issubclass(type(x), Box) else getattr(type(x), "__iter__", None)
     if not convertible(make):
         return x
     it = born(session().call(make, x))  # type: ignore[arg-type]
     step = getattr(type(it), "__next__", None)
     return born(_walk(it, step)) if convertible(step) else it
+
+
+def keys_of(x: dict | set) -> list:
+    """The traced keys of a dict or set, in the order in which they were put in."""
+    if type(x) is set:
+        what = "a set with traced keys is gone over in the order in which they were put in"
+        note(what, compat.where(), "Python has an order of its own: go over sorted(s)")
+    return table_of(x).keys  # type: ignore[union-attr]
 
 
 def _walk(it, step):

@@ -42,12 +42,13 @@ from malleable.frontend.counterparts.bounded import (
 from malleable.frontend.counterparts.builtins import TracedRange, if_else, pick
 from malleable.frontend.counterparts.replaced import convertible
 from malleable.frontend.counterparts.scalars import python_scalar, truth
-from malleable.frontend.operators import chosen, hidden
+from malleable.frontend.operators import chosen, hidden, tables
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat, refuse_none
 from malleable.frontend.operators.lookups import (
     contains,
     has_traced,
+    is_there,
     look_up,
     pick_index,
     presence,
@@ -74,7 +75,7 @@ from malleable.frontend.values.raises import (
 )
 from malleable.frontend.values.references import with_one_name
 from malleable.frontend.values.staging import refuse_default
-from malleable.frontend.values.values import Choice, bounded, is_number, is_thing
+from malleable.frontend.values.values import Choice, bounded, is_number, is_thing, table_of
 from malleable.python_source import kinds
 
 _Function = types.FunctionType
@@ -421,6 +422,8 @@ class Items:
             if isinstance(x, list) and isinstance(i, slice) and has_traced(i):
                 return part_of_list(x, i)
             refuse_bound(x, i)
+        elif table_of(x) is not None:
+            return tables.look_up(x, i, self.call)
         elif kind is dict:
             if has_traced(i):
                 return look_up(x, i)
@@ -445,7 +448,8 @@ class Items:
                 return numpy.grid_item(x, i)
             return self.call(own, x, i)
         if isinstance(x, dict):
-            refuse_key(i)
+            if has_traced(i):
+                return tables.look_up(x, i, self.call)
             if isinstance(x, collections.defaultdict) and i not in x:
                 journal.touch_dict(x)
         return x[i]
@@ -474,8 +478,9 @@ class Items:
             return put_at(x, i, value)
         if isinstance(x, list):
             refuse_bound(x, i)
-        elif isinstance(x, dict) and has_traced(i):
-            return put_there(x, i, value)
+        elif isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
+            there = table_of(x) is None and is_there(x, i)
+            return put_there(x, i, value) if there else tables.put(x, i, value)
         elif isinstance(x, np.flatiter):
             _check_array(x.base, value, has_traced(i))
         elif isinstance(x, np.void):
@@ -502,12 +507,13 @@ class Items:
         own = self._method(x, "__delitem__")
         if bounded(x) is not None:
             return method(x, "pop", (i,)) if not isinstance(i, slice) else refuse("del")
+        if own is None and isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
+            tables.take(x, i)
+            return None
         touch(x)
         if own is not None:
             return self.call(own, x, i)
-        if isinstance(x, dict):
-            refuse_key(i)
-        elif isinstance(x, list) and is_traced(i):
+        if isinstance(x, list) and is_traced(i):
             return take_out(x, i)
         elif isinstance(x, list) and has_traced(i):
             raise TransformError(
@@ -611,6 +617,8 @@ class Items:
             return python_scalar(jnp.any(unbox(items == x)), bool)
         if is_thing(x) and isinstance(items, dict | set | frozenset | str):
             return by_case(x, lambda key: self.in_(key, items))
+        if table_of(items) is not None:
+            return tables.contains(items, x)
         if isinstance(items, dict) and (has_traced(x) or type(items) is not dict):
             values.refuse_uncertain(items, False)
         if isinstance(items, dict):
@@ -647,8 +655,9 @@ class Items:
     def iter_(self, iterable):
         """What a comprehension or an unpacking goes over."""
         hidden.refuse_foreign(iterable)
+        iterable = hidden.walked(iterable)
         values.refuse_uncertain(iterable)
-        return Box(iterable) if isinstance(iterable, jax.Array) else hidden.walked(iterable)
+        return Box(iterable) if isinstance(iterable, jax.Array) else iterable
 
 
 def insert(xs: list, at, value) -> None:

@@ -18,6 +18,7 @@ from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.content import refused_key
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
+from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.builtins import if_else, pick
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.values.conditions import if_, ifexp, only
@@ -72,14 +73,21 @@ def hits(table, key) -> list:
 
 
 def agrees(key, known):
-    """Whether a traced key is one that a dict has: False, or traced."""
+    """Whether a key is one that a dict has: a bool, or traced."""
     if isinstance(key, tuple):
         if not (isinstance(known, tuple) and len(known) == len(key)):
             return False
         parts = [agrees(part, k) for part, k in zip(key, known, strict=True)]
+        if any(part is False for part in parts):
+            return False
+        parts = [part for part in parts if part is not True]
         return functools.reduce(jnp.logical_and, parts) if parts else True
     if type(key) is Choice and key.number is None:
         return entry([bool(option == known) for option in key.options], key.index)
+    if is_traced(known):
+        if is_traced(key):
+            return is_number(key) and is_number(known) and unbox(key) == unbox(known)
+        return agrees(known, key)
     if not is_traced(key):
         return bool(key == known)
     at = unbox(key) if is_number(key) else None
@@ -107,6 +115,18 @@ def put_there(table: dict, key, value) -> None:
 
 def every_hit(found: list):
     return jnp.stack([jnp.asarray(hit) for hit in found])
+
+
+def named(key):
+    """What tells a key from others in one trace."""
+    if isinstance(key, tuple):
+        return tuple(map(named, key))
+    return id(key if type(key) is Choice else unbox(key))
+
+
+def is_there(table: dict, key) -> bool:
+    """Whether a key was looked up before: it is there, or there was a KeyError."""
+    return (id(table), named(key)) in session().looked
 
 
 def look_up(table: dict, key) -> Any:

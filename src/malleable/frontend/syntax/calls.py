@@ -61,8 +61,8 @@ def subscript(writer, node):
 
 
 def _fixed(index):
-    """Whether an index is a constant, and not one that a list or dict may know."""
-    return isinstance(index, ast.Constant) and not isinstance(index.value, int | str)
+    """Whether an index is one that no list or dict knows: `...`."""
+    return isinstance(index, ast.Constant) and index.value is ...
 
 
 def raise_(writer, stmt):

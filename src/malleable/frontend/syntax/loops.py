@@ -67,8 +67,6 @@ def comprehension(writer, node):
     outer, writer.mentioned = writer.mentioned, writer.mentioned | targets
     collects = writer.full and not isinstance(node, ast.GeneratorExp) and _waits(node)
     collects = collects and not _keeps_functions(node)
-    if collects and not (isinstance(node, ast.ListComp) or any(g.ifs for g in node.generators)):
-        collects = False
     done = _collected(writer, node) if collects else node
     if not collects:
         _convert(writer, node)

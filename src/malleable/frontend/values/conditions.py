@@ -28,6 +28,7 @@ from malleable.frontend.values.values import (
     rebuild,
     refuse_uncertain,
     select,
+    table_of,
 )
 from malleable.programs.equations import mentions
 from malleable.programs.primitives import kind
@@ -49,6 +50,9 @@ def truth(x) -> Any:
         return truth_of_choice(x)
     if bounded(x) is not None:
         return x[0].length > 0
+    table = table_of(x)
+    if table is not None:
+        return truth(table.keys)
     if type(x) is dict:
         refuse_uncertain(x, False)
     content = x.value if isinstance(x, Box) else x

@@ -7,7 +7,7 @@ either value; what differs and is no number becomes a `Choice`, which fails only
 import enum
 import functools
 import types
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -251,6 +251,30 @@ def bounded(xs) -> Bounded | None:
     return xs[0] if held and len(xs) == 1 and type(xs[0]) is Bounded else None
 
 
+KEY: Any = type("Key", (), {"__repr__": lambda self: "keys known at run time"})()
+
+
+class Table:
+    """What a dict holds under KEY, its only one, once a traced key was put in; a set holds it.
+
+    The keys, and what is under them, in order. A table keeps its lists, which a journal knows.
+    """
+
+    def __init__(self, keys: list, values: list):
+        self.keys, self.values = keys, values
+
+
+KEYED = frozenset((dict, set, Counter, defaultdict))
+
+
+def table_of(x) -> Table | None:
+    """The table of a dict or set with traced keys; None for any other value."""
+    if type(x) not in KEYED or len(x) != 1:
+        return None
+    only = next(iter(x))
+    return x[KEY] if only is KEY else only if type(only) is Table else None
+
+
 def lacks(value) -> bool:
     """Whether this is a choice between a value and none: a key or attribute of one path."""
     return type(value) is Choice and any(x is ABSENT for x in value.options)
@@ -258,6 +282,12 @@ def lacks(value) -> bool:
 
 def refuse_uncertain(d, order: bool = True) -> None:
     """A dict is asked which keys it has, or in what order: that may hang on a traced value."""
+    if table_of(d) is not None:
+        raise TransformError(
+            f"this {type(d).__name__} has traced keys, so this cannot be asked of it",
+            where=compat.where(),
+            hint="look a key up, ask `in` and len(), or go over it",
+        )
     held = session().uncertain.get(id(d))
     gone = next((k for k, x in d.items() if lacks(x)), None) if type(d) is dict else None
     if gone is not None:
@@ -325,6 +355,8 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
         keys, inside = None, list(value)
     elif isinstance(value, dict):
         keys, inside = tuple(value), list(value.values())
+    elif table_of(value) is not None:
+        keys, inside = (KEY,), [table_of(value)]
     elif is_object(value) and (deep or (holds_new(value, {}) and not was_there(value))):
         keys, inside = tuple(vars(value)), list(vars(value).values())
     else:
@@ -561,6 +593,8 @@ def assembled(tree: Node, children: list) -> Any:
             return tree.cls(children)
         return tree.cls(*children) if hasattr(tree.cls, "_fields") else tree.cls(children)
     fields = {k: x for k, x in zip(tree.keys, children, strict=True) if x is not ABSENT}
+    if tree.cls is set:
+        return set(fields.values())
     if issubclass(tree.cls, dict):
         if tree.cls is dict:
             return fields

@@ -1,0 +1,417 @@
+"""Dicts and sets with traced keys: a list of the keys, and one of what is under them, in order.
+
+From its first traced key on, such a dict holds a `Table` alone, and that holds the two lists. They
+grow, go around loops and are joined as any others are: see `counterparts.bounded`.
+"""
+
+import collections
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from malleable import compat
+from malleable.arrays import journal
+from malleable.arrays.box import Box, any_traced, unbox
+from malleable.arrays.content import refused_key
+from malleable.arrays.journal import Place
+from malleable.errors import TransformError
+from malleable.frontend.common.session import session
+from malleable.frontend.counterparts import bounded as lists
+from malleable.frontend.counterparts.builtins import if_else, len_, pick
+from malleable.frontend.operators.hidden import is_iterator
+from malleable.frontend.operators.lookups import agrees, every_hit, has_traced, raise_here
+from malleable.frontend.values.conditions import if_, ifexp
+from malleable.frontend.values.trees import Ragged
+from malleable.frontend.values.values import (
+    KEY,
+    KEYED,
+    Bounded,
+    Table,
+    bounded,
+    flatten,
+    is_thing,
+    rebuild,
+    refuse_uncertain,
+    table_of,
+)
+from malleable.notes import note
+from malleable.python_source import iterators
+
+_WRITES = frozenset(
+    ("add", "discard", "remove", "setdefault", "pop", "update", "__setitem__", "__delitem__")
+)
+
+_OVER_DICTS = frozenset(("update", "fromkeys", "__or__", "__ror__", "__ior__", "__eq__", "__ne__"))
+
+
+class BoundedDict(NamedTuple):
+    """A dict with traced keys as a result: the first `length` of the keys and values count."""
+
+    keys: Any
+    values: Any
+    length: Any
+
+
+def as_jax_table(x) -> Any:
+    """The result that stands for a dict: its keys and values as arrays, and how many there are.
+
+    That for a set is as for a list.
+    """
+    table = keyed(x)
+    if type(x) is set:
+        return lists.as_jax_list(_stacked(table.keys))
+    keys, values = (_stacked(xs) for xs in (table.keys, table.values))
+    return BoundedDict(lists.as_jax_list(keys).items, lists.as_jax_list(values).items, keys.length)
+
+
+def _stacked(xs: list) -> Bounded:
+    found = lists.stacked(xs)
+    if found is None:
+        raise TransformError(
+            "the keys of a dict or set with traced keys, or what is under them, are of several types",
+            where=compat.where(),
+            hint="give all keys one type, and all that is under them one type and shape",
+        )
+    return found
+
+
+def keyed(x) -> Table:
+    """The table of a dict or set: from now on, and before the blocks around us, it holds one.
+
+    To them it means what it meant, so they know no change, but the lists as they were then.
+    """
+    table = table_of(x)
+    if table is not None:
+        return table
+    if type(x) not in KEYED:
+        raise refused_key()
+    refuse_uncertain(x)
+    held = _contents(x)
+    table, key = Table([*held], [*held.values()]), Place(_kind(x), x).key
+    for book in reversed(journal.all_open()):
+        if book.places.pop(key, None) is not None:
+            held = _contents(book.before.pop(key))
+        for xs, before in ((table.keys, held), (table.values, held.values())):
+            place = Place("list", xs)
+            book.places[place.key], book.before[place.key] = place, list(before)
+    session().keyed.append((x, held))
+    Place(_kind(x), x).write({table} if type(x) is set else {KEY: table})
+    return table
+
+
+def put_back() -> None:
+    """Dicts and sets that outlive the call are as they were before it; a note says so."""
+    for x, before in session().keyed:
+        if table_of(x) is not None and sys.getrefcount(x) > 3:
+            Place(_kind(x), x).write(before)
+            what = f"a {type(x).__name__} outlives the call in which traced keys were put in"
+            note(what, compat.where(), "it is as it was before; return it, or what is to be kept")
+    session().keyed.clear()
+
+
+def _kind(x) -> str:
+    return "set" if type(x) is set else "dict"
+
+
+def _contents(x) -> dict:
+    return dict.fromkeys(x) if type(x) is set else dict(x)
+
+
+# ---------------------------------------------------------------- to look up
+
+
+def find(table: Table, key) -> tuple:
+    """(whether the key is there: a bool or a traced one, its place in the lists)"""
+    content = bounded(table.keys)
+    if content is not None:
+        found = lists.hits(content, key)
+        return found.any(), jnp.argmax(found)
+    tests = [agrees(key, known) for known in table.keys]
+    if all(type(test) is bool for test in tests):
+        return True in tests, tests.index(True) if True in tests else 0
+    found = every_hit(tests)
+    return found.any(), jnp.argmax(found)
+
+
+def contains(x, key) -> Any:
+    """key in x"""
+    present, _ = find(keyed(x), key)
+    return present if type(present) is bool else Box(present, True)
+
+
+def value_at(table: Table, at) -> Any:
+    content = bounded(table.values)
+    if content is not None:
+        return lists.item_at(content, at)
+    return table.values[at] if type(at) is int else pick(table.values, Box(at, True))
+
+
+def look_up(x, key, call: Callable) -> Any:
+    """x[key]; a key that is not there is made by a defaultdict, and is 0 of a Counter."""
+    table = keyed(x)
+    if type(x) is collections.defaultdict and x.default_factory is not None:
+        return set_default(x, key, lambda: call(x.default_factory))
+    if type(x) is collections.Counter:
+        return get(x, key, 0)
+    present, at = find(table, key)
+    refuse_absent(present, key)
+    return value_at(table, at)
+
+
+def refuse_absent(present, key) -> None:
+    """Where a key is not there, a KeyError: as any `raise` under a traced test."""
+    error = KeyError(repr(key))
+    if present is False:
+        raise_here(error)
+    elif present is not True:
+        if_(Box(~present, True), lambda: raise_here(error), None, None)
+
+
+def get(x, key, default=None) -> Any:
+    """x.get(key, default)"""
+    table = keyed(x)
+    present, at = find(table, key)
+    if type(present) is bool:
+        return value_at(table, at) if present else default
+    return ifexp(Box(present, True), lambda: value_at(table, at), lambda: default)
+
+
+# ---------------------------------------------------------------- to change
+
+
+def put(x, key, value=None) -> None:
+    """x[key] = value, or x.add(key)"""
+    table = keyed(x)
+    present, at = find(table, key)
+
+    def replace():
+        if type(x) is not set:
+            _replace(table.values, at, value)
+
+    def add():
+        _append(table.keys, key)
+        _append(table.values, value)
+
+    if type(present) is bool:
+        (replace if present else add)()
+    else:
+        if_(Box(present, True), replace, add, None, None)
+
+
+def set_default(x, key, make: Callable) -> Any:
+    """x.setdefault(key, make())"""
+    present = contains(x, key)
+    if present is not True:
+        if_(present, lambda: None, lambda: put(x, key, make()), None, None)
+    table = keyed(x)
+    return value_at(table, find(table, key)[1])
+
+
+def take(x, key, *default) -> Any:
+    """x.pop(key, *default)"""
+    if default and type(contains(x, key)) is not bool:
+        value = get(x, key, *default)
+        discard(x, key)
+        return value
+    if default and contains(x, key) is False:
+        return default[0]
+    table = keyed(x)
+    present, at = find(table, key)
+    refuse_absent(present, key)
+    value = value_at(table, at)
+    _remove(table, at)
+    return value
+
+
+def discard(x, key) -> None:
+    """x.discard(key)"""
+    table = keyed(x)
+    present, at = find(table, key)
+    if present is True:
+        _remove(table, at)
+    elif present is not False:
+        if_(Box(present, True), lambda: _remove(table, at), None, None)
+
+
+def _append(xs: list, value) -> None:
+    journal.touch_list(xs)
+    if bounded(xs) is not None:
+        return lists.append(xs, value)
+    xs.append(value)
+    if journal.is_undone():  # in a loop, the next step looks among what this one has added
+        xs[:] = [_stacked(xs)]
+
+
+def _replace(xs: list, at, value) -> None:
+    journal.touch_list(xs)
+    if bounded(xs) is not None:
+        return lists.put_item_at(xs, at, value)
+    if type(at) is int:
+        xs[at] = value
+        return
+    for k, old in enumerate(list(xs)):
+        xs[k] = if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old)
+
+
+def _remove(table: Table, at) -> None:
+    """Take out what is at a place that is there."""
+    for xs in (table.keys, table.values):
+        journal.touch_list(xs)
+        if bounded(xs) is None and type(at) is int:
+            del xs[at]
+            continue
+        content = _stacked(xs)
+        k = jnp.arange(content.tree.cap)
+        list.__setitem__(xs, slice(None), [lists.taken(content, k + (k >= at), content.length - 1)])
+
+
+# ---------------------------------------------------------------- to go over
+
+
+def pairs(table: Table) -> list:
+    """x.items(): a list of tuples."""
+    if bounded(table.keys) is None:
+        return list(zip(table.keys, table.values, strict=True))
+    return [_zipped(table)]
+
+
+def _zipped(table: Table) -> Bounded:
+    """The pairs as one content."""
+    parts = [_stacked(xs) for xs in (table.keys, table.values)]
+    first = tuple(rebuild(c.tree.item, iter([a[0] for a in c.arrays]), "") for c in parts)
+    item = flatten(first, [])
+    size = min(c.tree.cap for c in parts)
+    arrays = [a[:size] for c in parts for a in c.arrays]
+    return Bounded(Ragged(item, size, parts[0].tree.fixed), parts[0].length, arrays)
+
+
+def most_common(x, n=None) -> list:
+    """Counter.most_common(n): pairs by their counts, the first of equal ones first."""
+    content = _stacked(keyed(x).values)
+    (counts,) = content.arrays
+    there = jnp.arange(content.tree.cap) < content.length
+    lowest = jnp.iinfo(counts.dtype).min if counts.dtype.kind in "iu" else -jnp.inf
+    order = jnp.argsort(jnp.where(there, counts, lowest), stable=True, descending=True)
+    whole = _zipped(Table([_stacked(keyed(x).keys)], [content]))
+    most = content.length if n is None else jnp.minimum(content.length, unbox(n))
+    return [lists.taken(whole, order, most)]
+
+
+def takes(x, name: str, args: tuple) -> bool:
+    """Whether a method is one of a dict or set with traced keys, or is given the first of them."""
+    if type(x) not in KEYED or any(map(is_thing, args[:1])):
+        return False
+    return table_of(x) is not None or (name in _WRITES and has_traced(args[:1]))
+
+
+def method(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
+    """A method of a dict or set with traced keys, or of one that is given such a key."""
+    table = keyed(x)
+    match name, args:
+        case "__getitem__", (key,):
+            return look_up(x, key, call)
+        case "__setitem__", (key, value):
+            return put(x, key, value)
+        case "__contains__", (key,):
+            return contains(x, key)
+        case "__len__", ():
+            return len_(table.keys)
+        case "get", (key, *default):
+            return get(x, key, *default)
+        case "setdefault", (key, *default):
+            return set_default(x, key, lambda: default[0] if default else None)
+        case "add", (key,):
+            return put(x, key)
+        case "discard", (key,):
+            return discard(x, key)
+        case "remove", (key,):
+            take(x, key)
+            return None
+        case "pop", (key, *default):
+            return take(x, key, *default)
+        case "__delitem__", (key,):
+            take(x, key)
+            return None
+        case "keys" | "__iter__", ():
+            return table.keys
+        case "values", ():
+            return table.values
+        case "items", ():
+            return pairs(table)
+        case "copy", ():
+            return copied(x)
+        case "most_common", _:
+            return most_common(x, *args, **kwargs)
+        case "total", ():
+            return call(sum, table.values)
+        case "update", (other,) if not kwargs:
+            return _update(x, other, call)
+        case "clear", ():
+            for xs in (table.keys, table.values):
+                journal.touch_list(xs)
+                xs.clear()
+            return None
+    return refuse_uncertain(x)
+
+
+def _update(x, other, call: Callable) -> None:
+    if isinstance(other, dict):
+        table = table_of(other)
+        other = list(other.items()) if table is None else pairs(table)
+        each = iterators.count_pairs if type(x) is collections.Counter else iterators.put_pairs
+        return call(each, x, other)
+    return call(_fill_by_one(x), x, other)
+
+
+def _fill_by_one(x) -> Callable:
+    """What puts each item into a set, Counter or dict."""
+    one = {set: iterators.add_each, collections.Counter: iterators.count_each}
+    return one.get(type(x), iterators.put_pairs)
+
+
+def copied(x) -> Any:
+    """x.copy()"""
+    table = keyed(x)
+    new = collections.defaultdict(x.default_factory) if hasattr(x, "default_factory") else type(x)()
+    copy = Table(list(table.keys), list(table.values))
+    Place(_kind(x), new).write({copy} if type(x) is set else {KEY: copy})
+    return new
+
+
+def made(kind: type, args: tuple, kwargs: dict, call: Callable) -> Any:
+    """set(xs), Counter(xs), dict(pairs) or a defaultdict, of traced keys; None for others."""
+    if kwargs or kind not in KEYED or not args:
+        return None
+    (source,) = args[-1:]
+    if table_of(source) is not None:
+        if type(source) is kind is not collections.defaultdict:
+            return copied(source)
+    elif isinstance(source, dict) or not (any_traced(source) or is_iterator(source)):
+        return None
+    new = kind(*args[:-1])
+    call(_fill_by_one(new), new, source)
+    return new
+
+
+def given(owner, name: str, args: tuple) -> tuple:
+    """The arguments of a method of a container, which goes over them or keeps them."""
+    if name in ("extend", "extendleft", "__iadd__"):
+        return tuple(x if (table := table_of(x)) is None else table.keys for x in args)
+    if not isinstance(owner, list | dict | collections.deque) or name in _OVER_DICTS:
+        refuse_tables(name, args)
+    return args
+
+
+def refuse_tables(name: str, args) -> None:
+    """A function that does not know of traced keys is given a dict or set with them."""
+    for x in args:
+        if table_of(x) is not None:
+            raise TransformError(
+                f"`{name}` is given a {type(x).__name__} with traced keys",
+                where=compat.where(),
+                hint="go over it in a `for`, or give its keys or values: list(d), list(d.values())",
+            )
