@@ -72,7 +72,7 @@ def _stacked(xs: list) -> Bounded:
     found = lists.stacked(xs)
     if found is None:
         raise TransformError(
-            "the keys of a dict or set with traced keys, or what is under them, are of several types",
+            "traced keys of a dict or set, or what is under them, are of several types",
             where=compat.where(),
             hint="give all keys one type, and all that is under them one type and shape",
         )
