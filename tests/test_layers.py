@@ -88,15 +88,15 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(91495, 58000),
+    "all": Budget(92400, 58000),
     "compat": Budget(3135, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2365, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(20530, 12500),
-    "python_source": Budget(1826, 1400),
-    "arrays": Budget(4200, 3100),
-    "frontend": Budget(14635, 9300),
+    "rewriting": Budget(20590, 12500),
+    "python_source": Budget(1850, 1400),
+    "arrays": Budget(4260, 3100),
+    "frontend": Budget(15370, 9300),
     "execution": Budget(14085, 10300),
     "inspection": Budget(22710, 16000),
     "integrations": Budget(4020, 4000),
@@ -400,7 +400,7 @@ def test_the_rest_of_the_door_is_small(which, most):
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 3300, sizes
+    assert sum(sizes.values()) <= 3350, sizes
 
 
 @pytest.mark.parametrize(

@@ -194,13 +194,13 @@ def sliced(content: Bounded, index: slice) -> list:
 
 def part_of_list(xs: list, index: slice) -> list:
     """xs[start:stop] of a list of known length, with a traced bound."""
-    content = stacked(xs)
+    content = content_of(xs)
     if content is None:
         refuse("a slice with a traced bound, of items of several types,")
     return sliced(content, index)
 
 
-def stacked(xs: list) -> Bounded | None:
+def content_of(xs: list) -> Bounded | None:
     """The content of a list as that of one whose length is traced; None of several types."""
     found = bounded(xs)
     if found is not None:

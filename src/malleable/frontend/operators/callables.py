@@ -16,7 +16,6 @@ import dis
 import functools
 import inspect
 import itertools
-import math
 import operator
 import types
 import warnings
@@ -41,6 +40,17 @@ from malleable.frontend.operators import comprehensions, items, lookups, tables
 from malleable.frontend.operators.chosen import holds, is_place, settled
 from malleable.frontend.operators.classes import Classes
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
+from malleable.frontend.operators.functions import (
+    ANY_ORDER,
+    ASKS,
+    AT_ONCE,
+    CONTAINERS,
+    DICT_ASKS,
+    GO_OVER,
+    LAZY,
+    LISTS,
+    Plan,
+)
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
 from malleable.frontend.operators.hidden import (
     block,
@@ -78,36 +88,8 @@ _ANY = {type, id, isinstance, print, repr, str, format, hash, callable, getattr,
 _ANY |= {warnings.warn, delattr, zip, enumerate, map, filter, operator.setitem, operator.getitem}
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
 SMALL = 64  # items of a list up to which heapq and bisect are converted: each step selects of all
-GO_OVER = frozenset(
-    (dict, list, tuple, set, sorted, iter, sum, min, max, enumerate, zip, map, reversed)
-)
-ANY_ORDER = frozenset((sorted, sum, min, max, any, all))
-AT_ONCE = frozenset((list, tuple, sorted, sum, min, max, any, all, math.fsum, math.prod))
-LAZY = frozenset((zip, enumerate, map, *ITERATORS))
-DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
-ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
-LISTS = frozenset(
-    (list, collections.deque, isinstance, id, callable)
-)  # what takes such a list as any object
-CONTAINERS = frozenset((tuple, set, frozenset, collections.deque, collections.Counter, dict, str))
 _HOLDERS = (list, dict, set, collections.deque)  # these keep a text as any other object
 _TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
-
-
-class Plan:
-    """How a caller calls one function, kept among its attributes. A copy elsewhere is void."""
-
-    __slots__ = ("caller", "code", "fun", "run")
-
-    def __init__(self, caller=None, fun=None, run=None):
-        self.caller, self.run = caller, run
-        self.fun, self.code = fun and weakref.ref(fun), fun and fun.__code__
-
-    def fits(self, caller, fun) -> bool:
-        return self.caller is caller and self.fun() is fun and self.code is fun.__code__
-
-    def __reduce__(self):
-        return Plan, ()
 
 
 def _name(f) -> str:
@@ -193,7 +175,7 @@ class Caller(Classes):
                 if replaced is not None and replaced is not numpy.CONVERT:
                     return self._instead(f, replaced, args, kwargs)
             if tables.takes(f.__self__, f.__name__, args):  # most_common is written in Python
-                return tables.method(f.__self__, f.__name__, args, kwargs, self.call)
+                return tables.method_of(f.__self__, f.__name__, args, kwargs, self.call)
             return self.call(f.__func__, f.__self__, *args, **kwargs)
         if kind is _Builtin:
             if isinstance(f.__self__, types.ModuleType) or f.__self__ is None:
@@ -203,7 +185,7 @@ class Caller(Classes):
             return by_case(f, lambda option: self.call(option, *args, **kwargs))
         if isinstance(f, type):
             queue = f is collections.deque and len(args) == 1 and not kwargs
-            keyed = tables.made(f, args, kwargs, self.call)
+            keyed = tables.made_of(f, args, kwargs, self.call)
             if keyed is not None:
                 return new(keyed)
             if f in CONTAINERS and args and bounded(args[0]) is not None and not queue:
@@ -471,7 +453,7 @@ class Caller(Classes):
     def _method(self, f, owner, args, kwargs):
         """A method written in C, bound to its owner."""
         if tables.takes(owner, f.__name__, args):
-            return tables.method(owner, f.__name__, args, kwargs, self.call)
+            return tables.method_of(owner, f.__name__, args, kwargs, self.call)
         if any(table_of(x) is not None for x in args):
             args = tables.given(owner, f.__name__, args)
         if isinstance(owner, str) and any_traced((args, kwargs)):

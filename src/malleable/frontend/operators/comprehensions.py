@@ -229,14 +229,14 @@ def collect(kind: str, run: Callable) -> Any:
 
 def setitem(made: dict, pair) -> None:
     if table_of(made) is not None or lookups.has_traced(pair[0]):
-        return tables.put(made, *pair)
+        return tables.put_key_in(made, *pair)
     journal.touch_dict(made)
     made[pair[0]] = pair[1]
 
 
 def put_key(made: set, key) -> None:
     if table_of(made) is not None or lookups.has_traced(key):
-        return tables.put(made, key)
+        return tables.put_key_in(made, key)
     journal.touch_set(made)
     made.add(key)
 

@@ -26,6 +26,7 @@ from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
 from malleable.frontend.counterparts.texts import by_text
 from malleable.frontend.values.conditions import by_case, not_
+from malleable.frontend.values.keys import KEYED
 from malleable.frontend.values.raises import (
     DIVISION,
     INTEGERS,
@@ -37,7 +38,7 @@ from malleable.frontend.values.raises import (
     present,
     raised,
 )
-from malleable.frontend.values.values import KEYED, bounded, is_thing, refuse_uncertain
+from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
 from malleable.notes import note
 
 DIVIDES = frozenset(("/", "//", "%", "**"))

@@ -48,12 +48,10 @@ from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_re
 from malleable.frontend.operators.lookups import (
     contains,
     has_traced,
-    is_there,
     look_up,
     pick_index,
     presence,
     put_at,
-    put_there,
     raise_here,
     refuse_bound,
     refuse_key,
@@ -423,7 +421,7 @@ class Items:
                 return part_of_list(x, i)
             refuse_bound(x, i)
         elif table_of(x) is not None:
-            return tables.look_up(x, i, self.call)
+            return tables.look_up_key(x, i, self.call)
         elif kind is dict:
             if has_traced(i):
                 return look_up(x, i)
@@ -449,7 +447,7 @@ class Items:
             return self.call(own, x, i)
         if isinstance(x, dict):
             if has_traced(i):
-                return tables.look_up(x, i, self.call)
+                return tables.look_up_key(x, i, self.call)
             if isinstance(x, collections.defaultdict) and i not in x:
                 journal.touch_dict(x)
         return x[i]
@@ -479,8 +477,7 @@ class Items:
         if isinstance(x, list):
             refuse_bound(x, i)
         elif isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
-            there = table_of(x) is None and is_there(x, i)
-            return put_there(x, i, value) if there else tables.put(x, i, value)
+            return tables.put_traced(x, i, value)
         elif isinstance(x, np.flatiter):
             _check_array(x.base, value, has_traced(i))
         elif isinstance(x, np.void):
@@ -508,7 +505,7 @@ class Items:
         if bounded(x) is not None:
             return method(x, "pop", (i,)) if not isinstance(i, slice) else refuse("del")
         if own is None and isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
-            tables.take(x, i)
+            tables.take_key(x, i)
             return None
         touch(x)
         if own is not None:
@@ -618,7 +615,7 @@ class Items:
         if is_thing(x) and isinstance(items, dict | set | frozenset | str):
             return by_case(x, lambda key: self.in_(key, items))
         if table_of(items) is not None:
-            return tables.contains(items, x)
+            return tables.contains_key(items, x)
         if isinstance(items, dict) and (has_traced(x) or type(items) is not dict):
             values.refuse_uncertain(items, False)
         if isinstance(items, dict):

@@ -117,16 +117,16 @@ def every_hit(found: list):
     return jnp.stack([jnp.asarray(hit) for hit in found])
 
 
-def named(key):
+def key_id(key):
     """What tells a key from others in one trace."""
     if isinstance(key, tuple):
-        return tuple(map(named, key))
+        return tuple(map(key_id, key))
     return id(key if type(key) is Choice else unbox(key))
 
 
 def is_there(table: dict, key) -> bool:
     """Whether a key was looked up before: it is there, or there was a KeyError."""
-    return (id(table), named(key)) in session().looked
+    return (id(table), key_id(key)) in session().looked
 
 
 def look_up(table: dict, key) -> Any:
@@ -137,7 +137,7 @@ def look_up(table: dict, key) -> Any:
     present = every_hit(found)
     if_(Box(~jnp.any(present), True), lambda: raise_here(error), None, None)
     if not session().attempts:
-        session().looked.add((id(table), named(key)))
+        session().looked.add((id(table), key_id(key)))
     return pick(list(table.values()), Box(jnp.argmax(present), True))
 
 

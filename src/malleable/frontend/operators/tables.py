@@ -23,20 +23,24 @@ from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import bounded as lists
 from malleable.frontend.counterparts.builtins import if_else, len_, pick
 from malleable.frontend.operators.hidden import is_iterator
-from malleable.frontend.operators.lookups import agrees, every_hit, has_traced, raise_here
+from malleable.frontend.operators.lookups import (
+    agrees,
+    every_hit,
+    has_traced,
+    is_there,
+    put_there,
+    raise_here,
+)
 from malleable.frontend.values.conditions import if_, ifexp
+from malleable.frontend.values.keys import KEY, KEYED, Table, table_of
 from malleable.frontend.values.trees import Ragged
 from malleable.frontend.values.values import (
-    KEY,
-    KEYED,
     Bounded,
-    Table,
     bounded,
     flatten,
     is_thing,
     rebuild,
     refuse_uncertain,
-    table_of,
 )
 from malleable.notes import note
 from malleable.python_source import iterators
@@ -63,13 +67,13 @@ def as_jax_table(x) -> Any:
     """
     table = keyed(x)
     if type(x) is set:
-        return lists.as_jax_list(_stacked(table.keys))
-    keys, values = (_stacked(xs) for xs in (table.keys, table.values))
+        return lists.as_jax_list(_of_known_length(table.keys))
+    keys, values = (_of_known_length(xs) for xs in (table.keys, table.values))
     return BoundedDict(lists.as_jax_list(keys).items, lists.as_jax_list(values).items, keys.length)
 
 
-def _stacked(xs: list) -> Bounded:
-    found = lists.stacked(xs)
+def _of_known_length(xs: list) -> Bounded:
+    found = lists.content_of(xs)
     if found is None:
         raise TransformError(
             "traced keys of a dict or set, or what is under them, are of several types",
@@ -90,16 +94,16 @@ def keyed(x) -> Table:
     if type(x) not in KEYED:
         raise refused_key()
     refuse_uncertain(x)
-    held = _contents(x)
-    table, key = Table([*held], [*held.values()]), Place(_kind(x), x).key
+    held = _contents_of(x)
+    table, key = Table([*held], [*held.values()]), Place(_kind_of(x), x).key
     for book in reversed(journal.all_open()):
         if book.places.pop(key, None) is not None:
-            held = _contents(book.before.pop(key))
+            held = _contents_of(book.before.pop(key))
         for xs, before in ((table.keys, held), (table.values, held.values())):
             place = Place("list", xs)
             book.places[place.key], book.before[place.key] = place, list(before)
     session().keyed.append((x, held))
-    Place(_kind(x), x).write({table} if type(x) is set else {KEY: table})
+    Place(_kind_of(x), x).write({table} if type(x) is set else {KEY: table})
     return table
 
 
@@ -107,24 +111,24 @@ def put_back() -> None:
     """Dicts and sets that outlive the call are as they were before it; a note says so."""
     for x, before in session().keyed:
         if table_of(x) is not None and sys.getrefcount(x) > 3:
-            Place(_kind(x), x).write(before)
+            Place(_kind_of(x), x).write(before)
             what = f"a {type(x).__name__} outlives the call in which traced keys were put in"
             note(what, compat.where(), "it is as it was before; return it, or what is to be kept")
     session().keyed.clear()
 
 
-def _kind(x) -> str:
+def _kind_of(x) -> str:
     return "set" if type(x) is set else "dict"
 
 
-def _contents(x) -> dict:
+def _contents_of(x) -> dict:
     return dict.fromkeys(x) if type(x) is set else dict(x)
 
 
 # ---------------------------------------------------------------- to look up
 
 
-def find(table: Table, key) -> tuple:
+def find_key(table: Table, key) -> tuple:
     """(whether the key is there: a bool or a traced one, its place in the lists)"""
     content = bounded(table.keys)
     if content is not None:
@@ -137,9 +141,9 @@ def find(table: Table, key) -> tuple:
     return found.any(), jnp.argmax(found)
 
 
-def contains(x, key) -> Any:
+def contains_key(x, key) -> Any:
     """key in x"""
-    present, _ = find(keyed(x), key)
+    present, _ = find_key(keyed(x), key)
     return present if type(present) is bool else Box(present, True)
 
 
@@ -150,14 +154,14 @@ def value_at(table: Table, at) -> Any:
     return table.values[at] if type(at) is int else pick(table.values, Box(at, True))
 
 
-def look_up(x, key, call: Callable) -> Any:
+def look_up_key(x, key, call: Callable) -> Any:
     """x[key]; a key that is not there is made by a defaultdict, and is 0 of a Counter."""
     table = keyed(x)
     if type(x) is collections.defaultdict and x.default_factory is not None:
         return set_default(x, key, lambda: call(x.default_factory))
     if type(x) is collections.Counter:
-        return get(x, key, 0)
-    present, at = find(table, key)
+        return get_key(x, key, 0)
+    present, at = find_key(table, key)
     refuse_absent(present, key)
     return value_at(table, at)
 
@@ -171,10 +175,10 @@ def refuse_absent(present, key) -> None:
         if_(Box(~present, True), lambda: raise_here(error), None, None)
 
 
-def get(x, key, default=None) -> Any:
+def get_key(x, key, default=None) -> Any:
     """x.get(key, default)"""
     table = keyed(x)
-    present, at = find(table, key)
+    present, at = find_key(table, key)
     if type(present) is bool:
         return value_at(table, at) if present else default
     return ifexp(Box(present, True), lambda: value_at(table, at), lambda: default)
@@ -183,18 +187,24 @@ def get(x, key, default=None) -> Any:
 # ---------------------------------------------------------------- to change
 
 
-def put(x, key, value=None) -> None:
+def put_traced(x, key, value) -> None:
+    """x[key] = value, of a traced key: one that was looked up before is there."""
+    known = table_of(x) is None and is_there(x, key)
+    (put_there if known else put_key_in)(x, key, value)
+
+
+def put_key_in(x, key, value=None) -> None:
     """x[key] = value, or x.add(key)"""
     table = keyed(x)
-    present, at = find(table, key)
+    present, at = find_key(table, key)
 
     def replace():
         if type(x) is not set:
-            _replace(table.values, at, value)
+            _replace_at(table.values, at, value)
 
     def add():
-        _append(table.keys, key)
-        _append(table.values, value)
+        _append_to(table.keys, key)
+        _append_to(table.values, value)
 
     if type(present) is bool:
         (replace if present else add)()
@@ -204,49 +214,49 @@ def put(x, key, value=None) -> None:
 
 def set_default(x, key, make: Callable) -> Any:
     """x.setdefault(key, make())"""
-    present = contains(x, key)
+    present = contains_key(x, key)
     if present is not True:
-        if_(present, lambda: None, lambda: put(x, key, make()), None, None)
+        if_(present, lambda: None, lambda: put_key_in(x, key, make()), None, None)
     table = keyed(x)
-    return value_at(table, find(table, key)[1])
+    return value_at(table, find_key(table, key)[1])
 
 
-def take(x, key, *default) -> Any:
+def take_key(x, key, *default) -> Any:
     """x.pop(key, *default)"""
-    if default and type(contains(x, key)) is not bool:
-        value = get(x, key, *default)
-        discard(x, key)
+    if default and type(contains_key(x, key)) is not bool:
+        value = get_key(x, key, *default)
+        discard_key(x, key)
         return value
-    if default and contains(x, key) is False:
+    if default and contains_key(x, key) is False:
         return default[0]
     table = keyed(x)
-    present, at = find(table, key)
+    present, at = find_key(table, key)
     refuse_absent(present, key)
     value = value_at(table, at)
-    _remove(table, at)
+    _take_both(table, at)
     return value
 
 
-def discard(x, key) -> None:
-    """x.discard(key)"""
+def discard_key(x, key) -> None:
+    """x.discard_key(key)"""
     table = keyed(x)
-    present, at = find(table, key)
+    present, at = find_key(table, key)
     if present is True:
-        _remove(table, at)
+        _take_both(table, at)
     elif present is not False:
-        if_(Box(present, True), lambda: _remove(table, at), None, None)
+        if_(Box(present, True), lambda: _take_both(table, at), None, None)
 
 
-def _append(xs: list, value) -> None:
+def _append_to(xs: list, value) -> None:
     journal.touch_list(xs)
     if bounded(xs) is not None:
         return lists.append(xs, value)
     xs.append(value)
     if journal.is_undone():  # in a loop, the next step looks among what this one has added
-        xs[:] = [_stacked(xs)]
+        xs[:] = [_of_known_length(xs)]
 
 
-def _replace(xs: list, at, value) -> None:
+def _replace_at(xs: list, at, value) -> None:
     journal.touch_list(xs)
     if bounded(xs) is not None:
         return lists.put_item_at(xs, at, value)
@@ -257,14 +267,14 @@ def _replace(xs: list, at, value) -> None:
         xs[k] = if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old)
 
 
-def _remove(table: Table, at) -> None:
+def _take_both(table: Table, at) -> None:
     """Take out what is at a place that is there."""
     for xs in (table.keys, table.values):
         journal.touch_list(xs)
         if bounded(xs) is None and type(at) is int:
             del xs[at]
             continue
-        content = _stacked(xs)
+        content = _of_known_length(xs)
         k = jnp.arange(content.tree.cap)
         list.__setitem__(xs, slice(None), [lists.taken(content, k + (k >= at), content.length - 1)])
 
@@ -272,7 +282,7 @@ def _remove(table: Table, at) -> None:
 # ---------------------------------------------------------------- to go over
 
 
-def pairs(table: Table) -> list:
+def pairs_of(table: Table) -> list:
     """x.items(): a list of tuples."""
     if bounded(table.keys) is None:
         return list(zip(table.keys, table.values, strict=True))
@@ -281,7 +291,7 @@ def pairs(table: Table) -> list:
 
 def _zipped(table: Table) -> Bounded:
     """The pairs as one content."""
-    parts = [_stacked(xs) for xs in (table.keys, table.values)]
+    parts = [_of_known_length(xs) for xs in (table.keys, table.values)]
     first = tuple(rebuild(c.tree.item, iter([a[0] for a in c.arrays]), "") for c in parts)
     item = flatten(first, [])
     size = min(c.tree.cap for c in parts)
@@ -291,12 +301,12 @@ def _zipped(table: Table) -> Bounded:
 
 def most_common(x, n=None) -> list:
     """Counter.most_common(n): pairs by their counts, the first of equal ones first."""
-    content = _stacked(keyed(x).values)
+    content = _of_known_length(keyed(x).values)
     (counts,) = content.arrays
     there = jnp.arange(content.tree.cap) < content.length
     lowest = jnp.iinfo(counts.dtype).min if counts.dtype.kind in "iu" else -jnp.inf
     order = jnp.argsort(jnp.where(there, counts, lowest), stable=True, descending=True)
-    whole = _zipped(Table([_stacked(keyed(x).keys)], [content]))
+    whole = _zipped(Table([_of_known_length(keyed(x).keys)], [content]))
     most = content.length if n is None else jnp.minimum(content.length, unbox(n))
     return [lists.taken(whole, order, most)]
 
@@ -308,40 +318,40 @@ def takes(x, name: str, args: tuple) -> bool:
     return table_of(x) is not None or (name in _WRITES and has_traced(args[:1]))
 
 
-def method(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
+def method_of(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
     """A method of a dict or set with traced keys, or of one that is given such a key."""
     table = keyed(x)
     match name, args:
         case "__getitem__", (key,):
-            return look_up(x, key, call)
+            return look_up_key(x, key, call)
         case "__setitem__", (key, value):
-            return put(x, key, value)
+            return put_key_in(x, key, value)
         case "__contains__", (key,):
-            return contains(x, key)
+            return contains_key(x, key)
         case "__len__", ():
             return len_(table.keys)
         case "get", (key, *default):
-            return get(x, key, *default)
+            return get_key(x, key, *default)
         case "setdefault", (key, *default):
             return set_default(x, key, lambda: default[0] if default else None)
         case "add", (key,):
-            return put(x, key)
+            return put_key_in(x, key)
         case "discard", (key,):
-            return discard(x, key)
+            return discard_key(x, key)
         case "remove", (key,):
-            take(x, key)
+            take_key(x, key)
             return None
         case "pop", (key, *default):
-            return take(x, key, *default)
+            return take_key(x, key, *default)
         case "__delitem__", (key,):
-            take(x, key)
+            take_key(x, key)
             return None
         case "keys" | "__iter__", ():
             return table.keys
         case "values", ():
             return table.values
         case "items", ():
-            return pairs(table)
+            return pairs_of(table)
         case "copy", ():
             return copied(x)
         case "most_common", _:
@@ -349,7 +359,7 @@ def method(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
         case "total", ():
             return call(sum, table.values)
         case "update", (other,) if not kwargs:
-            return _update(x, other, call)
+            return _update_keys(x, other, call)
         case "clear", ():
             for xs in (table.keys, table.values):
                 journal.touch_list(xs)
@@ -358,10 +368,10 @@ def method(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
     return refuse_uncertain(x)
 
 
-def _update(x, other, call: Callable) -> None:
+def _update_keys(x, other, call: Callable) -> None:
     if isinstance(other, dict):
         table = table_of(other)
-        other = list(other.items()) if table is None else pairs(table)
+        other = list(other.items()) if table is None else pairs_of(table)
         each = iterators.count_pairs if type(x) is collections.Counter else iterators.put_pairs
         return call(each, x, other)
     return call(_fill_by_one(x), x, other)
@@ -378,11 +388,11 @@ def copied(x) -> Any:
     table = keyed(x)
     new = collections.defaultdict(x.default_factory) if hasattr(x, "default_factory") else type(x)()
     copy = Table(list(table.keys), list(table.values))
-    Place(_kind(x), new).write({copy} if type(x) is set else {KEY: copy})
+    Place(_kind_of(x), new).write({copy} if type(x) is set else {KEY: copy})
     return new
 
 
-def made(kind: type, args: tuple, kwargs: dict, call: Callable) -> Any:
+def made_of(kind: type, args: tuple, kwargs: dict, call: Callable) -> Any:
     """set(xs), Counter(xs), dict(pairs) or a defaultdict, of traced keys; None for others."""
     if kwargs or kind not in KEYED or not args:
         return None

@@ -7,7 +7,7 @@ either value; what differs and is no number becomes a `Choice`, which fails only
 import enum
 import functools
 import types
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -27,6 +27,7 @@ from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values.copies import IN_A_LIST, copies_of, disown, keep
+from malleable.frontend.values.keys import KEY, table_of
 from malleable.frontend.values.picked import Picked, one_of, refuse_mixed
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import (
@@ -249,30 +250,6 @@ def bounded(xs) -> Bounded | None:
     """The content of a list or deque whose length is traced; None for any other value."""
     held = type(xs) is list or type(xs) is deque
     return xs[0] if held and len(xs) == 1 and type(xs[0]) is Bounded else None
-
-
-KEY: Any = type("Key", (), {"__repr__": lambda self: "keys known at run time"})()
-
-
-class Table:
-    """What a dict holds under KEY, its only one, once a traced key was put in; a set holds it.
-
-    The keys, and what is under them, in order. A table keeps its lists, which a journal knows.
-    """
-
-    def __init__(self, keys: list, values: list):
-        self.keys, self.values = keys, values
-
-
-KEYED = frozenset((dict, set, Counter, defaultdict))
-
-
-def table_of(x) -> Table | None:
-    """The table of a dict or set with traced keys; None for any other value."""
-    if type(x) not in KEYED or len(x) != 1:
-        return None
-    only = next(iter(x))
-    return x[KEY] if only is KEY else only if type(only) is Table else None
 
 
 def lacks(value) -> bool:
