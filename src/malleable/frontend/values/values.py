@@ -265,10 +265,8 @@ def refuse_uncertain(d, order: bool = True) -> None:
             where=compat.where(),
             hint="look a key up, ask `in` and len(), or go over it",
         )
-    held = session().uncertain.get(id(d))
     gone = next((k for k, x in d.items() if lacks(x)), None) if type(d) is dict else None
-    if gone is not None:
-        held = d, gone, d[gone].where
+    held = session().uncertain.get(id(d)) if gone is None else (d, gone, d[gone].where)
     if (
         held is None
         or held[0] is not d
