@@ -436,9 +436,7 @@ class Masked:
                 self._refuse("an element")
             rank, count = self._from_start(at), jnp.sum(self.mask)
             key = (self.places()[rank], *rest)
-            inside = (rank >= 0) & (
-                rank < count
-            )  # Python would raise elsewhere: nothing is written
+            inside = (rank >= 0) & (rank < count)  # elsewhere Python raises: nothing is written
             new = np.asarray(new) if isinstance(new, list | tuple) else new
             new = new.value if isinstance(new, self._box) else places.own(new)
             self.held[key] = jnp.where(inside, new, self.held[key].value)

@@ -1,4 +1,4 @@
-"""Iterators of the standard library that run as C, as generators to be converted."""
+"""What Python runs as C, to be converted: its iterators, as generators, and loops that fill."""
 
 
 def filter_items(test, items):

@@ -166,9 +166,14 @@ def pop(xs: list, at=-1) -> Any:
     else:
         gone = position(content, at, "pop index out of range")
     out = item_at(content, gone, own=True)
-    k = jnp.arange(content.tree.cap)
-    Place("list", xs).write([taken(content, k + (k >= gone), content.length - 1)])
+    Place("list", xs).write([shortened(content, gone)])
     return out
+
+
+def shortened(content: Bounded, at) -> Bounded:
+    """The items but for the one at a place that is there."""
+    k = jnp.arange(content.tree.cap)
+    return taken(content, k + (k >= at), content.length - 1)
 
 
 def taken(content: Bounded, index, count) -> Bounded:
@@ -373,10 +378,7 @@ def method(xs: list, name: str, args: tuple) -> Any:
             fail_where(~found.any(), ValueError(words))
             if name == "index":
                 return scalars.python_scalar(jnp.argmax(found), int)
-            k = jnp.arange(content.tree.cap)
-            Place("list", xs).write(
-                [taken(content, k + (k >= jnp.argmax(found)), content.length - 1)]
-            )
+            Place("list", xs).write([shortened(content, jnp.argmax(found))])
             return None
     return refuse(f"`{name}`")
 

@@ -31,7 +31,15 @@ from malleable.arrays import journal, subclasses
 from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, rebox, unbox
 from malleable.arrays.rows import gathered
 from malleable.arrays.text import as_text
-from malleable.frontend.counterparts import builtins, iterators, numpy, scalars, scipy, texts
+from malleable.frontend.counterparts import (
+    builtins,
+    functions,
+    iterators,
+    numpy,
+    scalars,
+    scipy,
+    texts,
+)
 from malleable.frontend.counterparts.bounded import joined, method, refuse
 from malleable.frontend.counterparts.builtins import Steps, TracedRange, acts, refuse_acting
 from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
@@ -40,27 +48,8 @@ from malleable.frontend.operators import comprehensions, items, lookups, tables
 from malleable.frontend.operators.chosen import holds, is_place, settled
 from malleable.frontend.operators.classes import Classes
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
-from malleable.frontend.operators.functions import (
-    ANY_ORDER,
-    ASKS,
-    AT_ONCE,
-    CONTAINERS,
-    DICT_ASKS,
-    GO_OVER,
-    LAZY,
-    LISTS,
-    Plan,
-)
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
-from malleable.frontend.operators.hidden import (
-    block,
-    born,
-    is_iterator,
-    keys_of,
-    new,
-    walked,
-    watched,
-)
+from malleable.frontend.operators.hidden import block, born, is_iterator, new, walked, watched
 from malleable.frontend.values import raises
 from malleable.frontend.values.conditions import by_case
 from malleable.frontend.values.values import (
@@ -90,6 +79,22 @@ _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes 
 SMALL = 64  # items of a list up to which heapq and bisect are converted: each step selects of all
 _HOLDERS = (list, dict, set, collections.deque)  # these keep a text as any other object
 _TRIPPED = (TypeError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+
+
+class Plan:
+    """How a caller calls one function, kept among its attributes. A copy elsewhere is void."""
+
+    __slots__ = ("caller", "code", "fun", "run")
+
+    def __init__(self, caller=None, fun=None, run=None):
+        self.caller, self.run = caller, run
+        self.fun, self.code = fun and weakref.ref(fun), fun and fun.__code__
+
+    def fits(self, caller, fun) -> bool:
+        return self.caller is caller and self.fun() is fun and self.code is fun.__code__
+
+    def __reduce__(self):
+        return Plan, ()
 
 
 def _name(f) -> str:
@@ -188,7 +193,7 @@ class Caller(Classes):
             keyed = tables.made_of(f, args, kwargs, self.call)
             if keyed is not None:
                 return new(keyed)
-            if f in CONTAINERS and args and bounded(args[0]) is not None and not queue:
+            if f in functions.CONTAINERS and args and bounded(args[0]) is not None and not queue:
                 refuse(f"`{f.__name__}`")
             if f is list and len(args) == 1 and isinstance(args[0], Steps | TracedRange):
                 return comprehensions.listing(args[0])
@@ -370,13 +375,13 @@ class Caller(Classes):
         return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
 
     def _called(self, f, args, kwargs):
-        if f in ANY_ORDER:
+        if f in functions.ANY_ORDER:
             args = [table.keys if (table := table_of(x)) else x for x in args]
-        if f in LAZY or (f in AT_ONCE and len(args) == 1):
+        if f in functions.LAZY or (f in functions.AT_ONCE and len(args) == 1):
             args = [*map(walked, args)]
-        if f in LAZY:
+        if f in functions.LAZY:
             return self._lazy(f, args, kwargs)
-        begun = beginning(args[0]) if args and f in AT_ONCE else None
+        begun = beginning(args[0]) if args and f in functions.AT_ONCE else None
         if begun is not None:
             what = acts(args[0]) if f in (any, all) else ""
 
@@ -388,8 +393,8 @@ class Caller(Classes):
         return self._called_now(f, args, kwargs)
 
     def _called_now(self, f, args, kwargs):
-        if f in GO_OVER and args:
-            args = [keys_of(x) if table_of(x) is not None else x for x in args]
+        if f in functions.GO_OVER and args:
+            args = [x if table_of(x) is None else walked(x) for x in args]
             refuse_uncertain(args[0])
             compared = f in (min, max) and len(args) > 1
             args = args if compared or f is iter else [*map(walked, args)]
@@ -410,10 +415,10 @@ class Caller(Classes):
         replaced, written = None if f in builtins.PLAIN else replacement(f), twin(f)
         if written is not None and args and bounded(args[0]) is not None:
             return self.call(written, *args, **kwargs)
-        if replaced is None and f not in LISTS:
+        if replaced is None and f not in functions.LISTS:
             tables.refuse_tables(_name(f), args)
-        if replaced is None and f not in LISTS and any(bounded(x) is not None for x in args):
-            refuse(f"`{_name(f)}`")
+            if any(bounded(x) is not None for x in args):
+                refuse(f"`{_name(f)}`")
         if f in builtins.PLAIN:
             return f(*args, **kwargs)
         compared = written is not None and (any_traced((args, kwargs)) or are_ordered(args))
@@ -473,7 +478,7 @@ class Caller(Classes):
             return f(*args, **kwargs)
         if isinstance(owner, np.ufunc):
             return numpy.replacement(f)(*args, **kwargs)
-        if args and name in ASKS and is_thing(args[0]):
+        if args and name in functions.ASKS and is_thing(args[0]):
             return by_case(args[0], lambda key: self.call(f, key, *args[1:], **kwargs))
         if kinds.of_type(type(owner)):
             return self._jax(f, *args, **kwargs)
@@ -490,7 +495,7 @@ class Caller(Classes):
         if type(owner) is dict and name == "get" and not lookups.has_traced(args[0]):
             if lookups.presence(owner, args[0]) is not True:
                 return lookups.get_uncertain(owner, *args)
-        elif isinstance(owner, dict) and name in DICT_ASKS:
+        elif isinstance(owner, dict) and name in functions.DICT_ASKS:
             refuse_uncertain(owner, name in ("keys", "values", "items", "popitem"))
         for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
             refuse_uncertain(x, False)

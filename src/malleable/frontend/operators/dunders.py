@@ -104,6 +104,13 @@ def refuse_none(what: str, a, b) -> None:
         raise raised(TypeError(f"{what} {one!r} and {other!r}"))
 
 
+def refuse_dicts(a, b) -> None:
+    """Refuse operands that are dicts or sets of which keys depend on traced values."""
+    if session().uncertain or type(a) in KEYED or type(b) in KEYED:
+        refuse_uncertain(a, False)
+        refuse_uncertain(b, False)
+
+
 def counted(sign: str, a, b) -> tuple:
     """The operands of `+` or `-`: two bools of a batch count as Python's, which are integers."""
     pair = unbox(a), unbox(b)
@@ -151,9 +158,7 @@ class Dunders:
         elif sign == "**" and type(b) is int and b < 0 and is_traced(a):
             a = floated(a)
         name, plain = BINARY[sign]
-        if session().uncertain or type(a) in KEYED or type(b) in KEYED:
-            refuse_uncertain(a, False)
-            refuse_uncertain(b, False)
+        refuse_dicts(a, b)
         if is_thing(a) or is_thing(b):
             return self._by_case(self.binary, sign, a, b)
         present(a, b, f"`{sign}`")
@@ -183,9 +188,7 @@ class Dunders:
     def compare(self, sign: str, a, b):
         """a < b and its like."""
         forward, backward, plain = COMPARISONS[sign]
-        if session().uncertain or type(a) in KEYED or type(b) in KEYED:
-            refuse_uncertain(a, False)
-            refuse_uncertain(b, False)
+        refuse_dicts(a, b)
         equality = sign in ("==", "!=")
         options = [o for x in (a, b) if is_thing(x) for o in x.options]
         if options and not (equality and all(map(self.is_plain, options))):

@@ -180,7 +180,12 @@ def put_at(xs, at, value) -> None:
     """xs[at] = value at a traced index of a list or a deque, by no method of a subclass."""
     within(xs, at)
     (journal.touch_list if isinstance(xs, list) else journal.touch_object)(xs)
-    at, kind = unbox(pick_index(at, len(xs))), list if isinstance(xs, list) else collections.deque
+    replace_at(xs, unbox(pick_index(at, len(xs))), value)
+
+
+def replace_at(xs, at, value) -> None:
+    """The same at a place that is there, of what the journal knows already."""
+    kind = list if isinstance(xs, list) else collections.deque
     for k, old in enumerate(list(xs)):
         kind.__setitem__(xs, k, if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old))
 

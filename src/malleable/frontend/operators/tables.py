@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
@@ -21,7 +19,7 @@ from malleable.arrays.journal import Place
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import bounded as lists
-from malleable.frontend.counterparts.builtins import if_else, len_, pick
+from malleable.frontend.counterparts.builtins import len_, pick
 from malleable.frontend.operators.hidden import is_iterator
 from malleable.frontend.operators.lookups import (
     agrees,
@@ -30,16 +28,15 @@ from malleable.frontend.operators.lookups import (
     is_there,
     put_there,
     raise_here,
+    replace_at,
 )
 from malleable.frontend.values.conditions import if_, ifexp
 from malleable.frontend.values.keys import KEY, KEYED, Table, table_of
-from malleable.frontend.values.trees import Ragged
+from malleable.frontend.values.trees import Node, Ragged
 from malleable.frontend.values.values import (
     Bounded,
     bounded,
-    flatten,
     is_thing,
-    rebuild,
     refuse_uncertain,
 )
 from malleable.notes import note
@@ -48,7 +45,6 @@ from malleable.python_source import iterators
 _WRITES = frozenset(
     ("add", "discard", "remove", "setdefault", "pop", "update", "__setitem__", "__delitem__")
 )
-
 _OVER_DICTS = frozenset(("update", "fromkeys", "__or__", "__ror__", "__ior__", "__eq__", "__ne__"))
 
 
@@ -67,12 +63,13 @@ def as_jax_table(x) -> Any:
     """
     table = keyed(x)
     if type(x) is set:
-        return lists.as_jax_list(_of_known_length(table.keys))
-    keys, values = (_of_known_length(xs) for xs in (table.keys, table.values))
+        return lists.as_jax_list(_content(table.keys))
+    keys, values = (_content(xs) for xs in (table.keys, table.values))
     return BoundedDict(lists.as_jax_list(keys).items, lists.as_jax_list(values).items, keys.length)
 
 
-def _of_known_length(xs: list) -> Bounded:
+def _content(xs: list) -> Bounded:
+    """What a list holds, or would, whose length is traced."""
     found = lists.content_of(xs)
     if found is None:
         raise TransformError(
@@ -238,7 +235,7 @@ def take_key(x, key, *default) -> Any:
 
 
 def discard_key(x, key) -> None:
-    """x.discard_key(key)"""
+    """x.discard(key)"""
     table = keyed(x)
     present, at = find_key(table, key)
     if present is True:
@@ -253,18 +250,16 @@ def _append_to(xs: list, value) -> None:
         return lists.append(xs, value)
     xs.append(value)
     if journal.is_undone():  # in a loop, the next step looks among what this one has added
-        xs[:] = [_of_known_length(xs)]
+        xs[:] = [_content(xs)]
 
 
 def _replace_at(xs: list, at, value) -> None:
     journal.touch_list(xs)
     if bounded(xs) is not None:
         return lists.put_item_at(xs, at, value)
-    if type(at) is int:
-        xs[at] = value
-        return
-    for k, old in enumerate(list(xs)):
-        xs[k] = if_else(lax.eq(at, np.asarray(k, at.dtype)), value, old)
+    if type(at) is not int:
+        return replace_at(xs, at, value)
+    xs[at] = value
 
 
 def _take_both(table: Table, at) -> None:
@@ -274,9 +269,7 @@ def _take_both(table: Table, at) -> None:
         if bounded(xs) is None and type(at) is int:
             del xs[at]
             continue
-        content = _of_known_length(xs)
-        k = jnp.arange(content.tree.cap)
-        list.__setitem__(xs, slice(None), [lists.taken(content, k + (k >= at), content.length - 1)])
+        xs[:] = [lists.shortened(_content(xs), at)]
 
 
 # ---------------------------------------------------------------- to go over
@@ -291,9 +284,8 @@ def pairs_of(table: Table) -> list:
 
 def _zipped(table: Table) -> Bounded:
     """The pairs as one content."""
-    parts = [_of_known_length(xs) for xs in (table.keys, table.values)]
-    first = tuple(rebuild(c.tree.item, iter([a[0] for a in c.arrays]), "") for c in parts)
-    item = flatten(first, [])
+    parts = [_content(xs) for xs in (table.keys, table.values)]
+    item = Node(tuple, None, tuple(c.tree.item for c in parts))
     size = min(c.tree.cap for c in parts)
     arrays = [a[:size] for c in parts for a in c.arrays]
     return Bounded(Ragged(item, size, parts[0].tree.fixed), parts[0].length, arrays)
@@ -301,12 +293,12 @@ def _zipped(table: Table) -> Bounded:
 
 def most_common(x, n=None) -> list:
     """Counter.most_common(n): pairs by their counts, the first of equal ones first."""
-    content = _of_known_length(keyed(x).values)
+    content = _content(keyed(x).values)
     (counts,) = content.arrays
     there = jnp.arange(content.tree.cap) < content.length
     lowest = jnp.iinfo(counts.dtype).min if counts.dtype.kind in "iu" else -jnp.inf
     order = jnp.argsort(jnp.where(there, counts, lowest), stable=True, descending=True)
-    whole = _zipped(Table([_of_known_length(keyed(x).keys)], [content]))
+    whole = _zipped(Table([_content(keyed(x).keys)], [content]))
     most = content.length if n is None else jnp.minimum(content.length, unbox(n))
     return [lists.taken(whole, order, most)]
 
