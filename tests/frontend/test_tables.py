@@ -313,4 +313,15 @@ def test_a_dict_that_outlives_the_call_is_as_it_was():
     outside[70] = 3
     with mal.listen() as notes:
         assert jax.jit(autograph(f))(XS) == 8
-    assert outside == {70: 3} and any("outlives the call" in note.what for note in notes)
+    (kept,) = [note for note in notes if "outlives the call" in note.what]
+    assert outside == {70: 3} and "test_tables.py:" in kept.where
+
+
+def test_a_call_that_raises_says_nothing_else_of_a_dict():
+    def f(xs):
+        seen = filled(xs)
+        return seen == {1, 2}
+
+    with mal.listen() as notes, pytest.raises(TransformError):
+        jax.jit(autograph(f))(XS)
+    assert not any("outlives the call" in note.what for note in notes)

@@ -181,11 +181,13 @@ def run_boxed(fun, args, kwargs):
     if journal.current() is not None:
         return finish_result(OPERATORS.call(fun, *args, **kwargs))
     with journal.opened(base=True) as book:
-        book.made = {}
+        book.made, returned = {}, False
         try:
-            return finish_result(OPERATORS.call(fun, *args, **kwargs))
+            out = finish_result(OPERATORS.call(fun, *args, **kwargs))
+            returned = True
+            return out
         finally:
-            tables.put_back()
+            tables.put_back(returned)
             for place in book.places.values():
                 if place.kind != "box":
                     leave_plain(place)

@@ -62,7 +62,7 @@ class Session:
     defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack
     lines: dict = field(default_factory=dict)  # by (what, why) of a note: the lines that it is on
     looked: set = field(default_factory=set)  # ids of dicts, and of keys that they have
-    keyed: list = field(default_factory=list)  # (a dict or set with traced keys, as it was before)
+    keyed: list = field(default_factory=list)  # (what has traced keys, as it was, where)
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:

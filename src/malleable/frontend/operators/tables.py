@@ -99,18 +99,22 @@ def keyed(x) -> Table:
         for xs, before in ((table.keys, held), (table.values, held.values())):
             place = Place("list", xs)
             book.places[place.key], book.before[place.key] = place, list(before)
-    session().keyed.append((x, held))
+    session().keyed.append((x, held, compat.where()))
     Place(_kind_of(x), x).write({table} if type(x) is set else {KEY: table})
     return table
 
 
-def put_back() -> None:
-    """Dicts and sets that outlive the call are as they were before it; a note says so."""
-    for x, before in session().keyed:
+def put_back(returned: bool) -> None:
+    """Dicts and sets that outlive the call are as they were before it; a note says so.
+
+    returned: the call did not end in an exception, which says enough, and whose frames hold them.
+    """
+    for x, before, where in session().keyed:
         if table_of(x) is not None and sys.getrefcount(x) > 3:
             Place(_kind_of(x), x).write(before)
-            what = f"a {type(x).__name__} outlives the call in which traced keys were put in"
-            note(what, compat.where(), "it is as it was before; return it, or what is to be kept")
+            if returned:
+                what = f"a {type(x).__name__} outlives the call in which traced keys were put in"
+                note(what, where, "it is as it was before; return it, or what is to be kept")
     session().keyed.clear()
 
 
