@@ -83,6 +83,16 @@ def by_nonzero(x, y):
     return y, x[i].sum(), i.sum(), i.size, np.extract(x > 2, y).sum(), np.compress(x > 2, y).max()
 
 
+def with_fewer_conditions(x, y):
+    rows = x.reshape(-1, 2)
+    columns = rows.compress([0, 1], axis=1)
+    return x.compress([True, False, True]), y.compress(x[:3] > 0).sum(), columns
+
+
+def test_compress_takes_fewer_conditions_than_items():
+    same_everywhere(with_fewer_conditions, *data())
+
+
 def test_indices_of_nonzero():
     same_everywhere(by_nonzero, *data())
 

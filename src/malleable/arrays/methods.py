@@ -160,7 +160,7 @@ class Methods:
         return self._new(python_number(places.to_jax(self.value)), True)
 
     def compress(self, condition, axis=None):
-        return self.ravel()[condition] if axis is None else self._call("compress", condition, axis)
+        return np.compress(condition, self, axis)
 
     def take(self, indices, axis=None, out=None, mode="raise"):
         size = self.size if axis is None else self.shape[axis]
