@@ -25,7 +25,7 @@ from malleable.arrays.specials import SPECIAL, as_strided
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import polynomials
 from malleable.frontend.counterparts.bounded import masked
-from malleable.frontend.values.raises import fail_where, raise_where, regular
+from malleable.frontend.values.raises import REDUCTIONS, at_floats, fail_where, raise_where, regular
 from malleable.frontend.values.values import bounded
 
 CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
@@ -142,7 +142,13 @@ def _ufunc(ufunc, method):
             kwargs["out"] = (kwargs["out"],)
         if all(x is None for x in kwargs.get("out", ())):
             kwargs.pop("out", None)
-        return run_ufunc(ufunc, method, inputs, kwargs)
+        run = lambda *xs: run_ufunc(ufunc, method, xs, dict(kwargs))  # noqa: E731
+        if method == "at":
+            return run(*inputs)
+        plain = {key: x for key, x in kwargs.items() if key != "out"}
+        trial = (lambda *xs: run_ufunc(ufunc, method, xs, plain)) if plain != kwargs else None
+        name = ufunc.__name__ if method == "__call__" else method
+        return at_floats(run, name, *inputs, trial=trial)
 
     return call
 
@@ -178,7 +184,9 @@ def _native(fun):
 def _function(fun):
     def call(*args, **kwargs):
         args = listed_values(args)
-        return run_function(fun, args, kwargs)
+        if fun.__name__ not in REDUCTIONS or kwargs.get("out") is not None:
+            return run_function(fun, args, kwargs)
+        return at_floats(lambda *xs: run_function(fun, xs, kwargs), fun.__name__, *args)
 
     return call
 

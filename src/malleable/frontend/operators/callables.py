@@ -181,6 +181,9 @@ class Caller(Classes):
                     return self._instead(f, replaced, args, kwargs)
             if tables.takes(f.__self__, f.__name__, args):  # most_common is written in Python
                 return tables.method_of(f.__self__, f.__name__, args, kwargs, self.call)
+            if type(f.__self__) is Box and f.__name__ in raises.REDUCTIONS:
+                run = functools.partial(self.call, f.__func__, **kwargs)
+                return raises.at_floats(run, f.__name__, f.__self__, *args)
             return self.call(f.__func__, f.__self__, *args, **kwargs)
         if kind is _Builtin:
             if isinstance(f.__self__, types.ModuleType) or f.__self__ is None:

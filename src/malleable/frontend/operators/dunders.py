@@ -31,6 +31,7 @@ from malleable.frontend.values.raises import (
     DIVISION,
     INTEGERS,
     WRAPS,
+    at_floats,
     check_room,
     is_python_number,
     is_wanted,
@@ -173,7 +174,7 @@ class Dunders:
             if session().lanes and sign in ("+", "-"):
                 a, b = counted(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
-            out = formatted(a, b) if traced else plain(a, b)
+            out = formatted(a, b) if traced else at_floats(plain, sign, a, b)
             if sign in INTEGERS and is_wanted(WRAPS):
                 check_room(sign, a, b, out)
             return out

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.frontend.common.session import note_line, session
+from malleable.frontend.common.session import session
 from malleable.frontend.operators import callables
 from malleable.frontend.values import unwinding
 from malleable.frontend.values.conditions import (
@@ -36,7 +35,6 @@ def try_(statements: tuple, handlers: tuple, orelse: Callable | None, state, liv
     try:
         with attempting(attempt):
             run(attempt, statements, state)
-            tell_float_errors()
     except Leaving:
         if not attempt.taken():
             raise
@@ -205,8 +203,6 @@ def with_(call: Callable, manager, state) -> Any:
     methods = getattr(kind, "__enter__", None), getattr(kind, "__exit__", None)
     plain = all(isinstance(m, types.FunctionType) for m in methods)
     # errstate and printoptions set what holds while tracing: they are left once, on every path
-    if kind is np.errstate:
-        return told_of_floats(manager)
     numpys = kind.__module__.partition(".")[0] == "numpy"
     if numpys or not (plain and any(map(callables.convertible, methods))):
         return manager
@@ -229,27 +225,6 @@ class Grouping(Attempt):
 def grouping(kinds: Callable) -> contextlib.AbstractContextManager:
     """Around the body of a `try` with `except*`; kinds(): all that its handlers are for."""
     return attempting(Grouping(((kinds, None),), []))
-
-
-@contextlib.contextmanager
-def told_of_floats(manager: np.errstate):
-    """`with np.errstate(...)`, where somebody may wait for what it raises."""
-    with manager:
-        tell_float_errors()
-        yield
-
-
-def tell_float_errors() -> None:
-    """Refuse a handler of FloatingPointError, where NumPy raises it; note where there is none."""
-    kinds = " and ".join(kind for kind, mode in np.geterr().items() if mode == "raise")
-    if not kinds:
-        return
-    what = f"NumPy is to raise FloatingPointError ({kinds}), which no compiled program does"
-    named = [k for a in session().attempts for k in a.kinds() if issubclass(k, ArithmeticError)]
-    if any(issubclass(FloatingPointError, kind) for kind in named):
-        hint = "test what was computed, `if not np.isfinite(y)`, in place of the handler"
-        raise TransformError(what, where=compat.where(), hint=hint)
-    note_line(what, compat.where(), "results are inf or nan there")
 
 
 def asked_of(leave: Any) -> tuple:

@@ -65,6 +65,7 @@ from malleable.frontend.values.raises import (
     INDEX,
     INTEGERS,
     WRAPS,
+    at_floats,
     check_room,
     fail_where,
     is_wanted,
@@ -564,7 +565,7 @@ class Items:
             if out is not NotImplemented:
                 return out
         refuse_none(f"unsupported operand type(s) for {op}:", x, value)
-        return _IN_PLACE[op](x, value)
+        return at_floats(_IN_PLACE[op], op[:-1], x, value, trial=BINARY[op[:-1]][1])
 
     def _aug_place(self, op, x, value):
         """The place itself, where all that it may be changes in place."""

@@ -5,6 +5,7 @@ number stays inf or NaN, as JAX has it. With checked=True it is a run-time error
 operands keep the path that is not taken free of NaN, whose derivative would spoil the other's.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -14,7 +15,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.box import Box, is_traced, unbox
+from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, unbox
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.masked import Masked, must_hold
 from malleable.arrays.numbers import is_python_int
@@ -317,6 +318,81 @@ def regular(fun: Callable, *matrices) -> tuple:
     first = unbox(matrices[0])
     eye = jnp.eye(first.shape[-1], dtype=raw[0].dtype)
     return (Box(jnp.where(bad, eye, first), False), *matrices[1:])
+
+
+# ---------------------------------------------------------------- floats of NumPy
+
+SEEN = {"divide": "divide by zero", "over": "overflow", "invalid": "invalid value"}
+SIGNS = {
+    **{"+": "add", "-": "subtract", "*": "multiply", "@": "matmul", "**": "power"},
+    **{"/": "divide", "//": "floor_divide", "%": "remainder"},
+}
+DIVISIONS = frozenset(("divide", "floor_divide", "remainder"))
+REDUCTIONS = frozenset(("sum", "prod", "mean", "var", "std", "dot", "cumsum", "cumprod", "trace"))
+
+
+def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None):
+    """fun(*operands), a function of NumPy's, after the test for what np.errstate makes it raise.
+
+    name: of the function, or the sign of an operator. Numbers of Python's raise ZeroDivisionError
+    at operators, or give inf. trial: what gives the result and writes nowhere, if `fun` writes.
+    """
+    modes = np.geterr()
+    if "raise" not in modes.values() or not any_traced(operands):
+        return fun(*operands)
+    if name in SIGNS and all(map(is_python_number, operands)):
+        return fun(*operands)
+    name = SIGNS.get(name, name)
+    kinds = [kind for kind, mode in modes.items() if mode == "raise"]
+    if not is_asked(FloatingPointError()) or any(type(x) in UNSIZED for x in operands):
+        what = f"NumPy is to raise FloatingPointError ({' and '.join(kinds)})"
+        what = f"{what}, which no compiled program does"
+        note_line(what, compat.where(), "results are inf or nan there")
+        return fun(*operands)
+    if "under" in kinds:
+        note_line("an underflow is not tested", compat.where(), "results are 0 or denormal there")
+    out = unbox((trial or fun)(*operands))
+    tests = _float_tests(name, out, jax.tree.leaves(unbox(operands)))
+    tests = {kind: test for kind, test in tests.items() if kind in kinds}
+    written = None if trial is None else fun(*operands)  # NumPy writes before it raises
+    for kind, test in tests.items():
+        raise_where(test, FloatingPointError(f"{SEEN[kind]} encountered in {name}"))
+    if trial is not None:
+        return written
+    bad, safe = _either(tests.values()), 2.0 if name == "arccosh" else 0.5
+    return fun(*(_safe_float(bad, safe, x) for x in operands))
+
+
+def _safe_float(test, safe: float, x):
+    if type(x) is not Box or not is_traced(x) or x.dtype.kind not in "fc":
+        return x
+    return Box(swapped(test, safe, x).value, x.scalar)
+
+
+def _float_tests(name: str, out, operands: list) -> dict:
+    """By kind: whether NumPy sees it in a result, element by element where there is one of each."""
+    xs = [lax.stop_gradient(jnp.asarray(x)) for x in operands if not isinstance(x, str)]
+    if not hasattr(out, "dtype"):
+        return {}
+    if name in ("floor_divide", "remainder") and jnp.issubdtype(out.dtype, jnp.integer):
+        return {"divide": jnp.any(xs[1] == 0)}
+    if not jnp.issubdtype(out.dtype, jnp.inexact):
+        return {}
+    out = lax.stop_gradient(out)
+    some = jnp.asarray if all(x.shape in ((), out.shape) for x in xs) else jnp.any
+    nan = some(jnp.isnan(out)) & ~_either(some(jnp.isnan(x)) for x in xs)
+    inf = some(jnp.isinf(out)) & ~_either(some(~jnp.isfinite(x)) for x in xs)
+    pole = name.startswith("log") or name == "arctanh"
+    if name in DIVISIONS:
+        pole = xs[1] == 0
+    elif name == "power":
+        pole = (xs[0] == 0) & (jnp.real(xs[1]) < 0)
+    tests = {"divide": inf & pole, "over": inf & jnp.logical_not(pole), "invalid": nan}
+    return {kind: jnp.any(test) for kind, test in tests.items()}
+
+
+def _either(tests):
+    return functools.reduce(jnp.logical_or, tests, jnp.asarray(False))
 
 
 # ---------------------------------------------------------------- items, None
