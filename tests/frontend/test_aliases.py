@@ -417,3 +417,22 @@ def test_arrays_in_the_order_of_a_key_are_told_apart_by_few_tests():
         assert_same(sorted_steps(n), rows, 9.0)
     sizes = [len(str(program(sorted_steps(n), rows, 9.0)).splitlines()) for n in (3, 6)]
     assert sizes[1] < 6 * sizes[0]
+
+
+@SIGNS
+def test_a_write_in_an_else_reaches_an_array_that_a_try_may_not_have_bound(x):
+    def f(x, n, a):
+        try:
+            try:
+                v = a[n]
+                if x > 5:
+                    raise IndexError
+            except NameError:
+                pass
+            else:
+                v -= x
+        except IndexError:
+            pass
+        return a
+
+    assert_same(f, x, 1, A)

@@ -391,11 +391,12 @@ def masked(content: Bounded) -> Masked:
     return Masked(whole, jnp.arange(content.tree.cap) < content.length, Box)
 
 
-def over(content: Bounded) -> tuple[Box, Callable]:
-    """How many items there are, and each."""
+def over(content: Bounded, xs: list | None = None) -> tuple[Box, Callable]:
+    """How many items there are, and each; xs: the list that holds them, as it is then."""
 
     def get(i):
-        return item_at(content, i.value if isinstance(i, Box) else i)
+        now = bounded(xs)
+        return item_at(content if now is None else now, i.value if isinstance(i, Box) else i)
 
     return length_of(content), get
 

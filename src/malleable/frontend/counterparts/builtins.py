@@ -170,7 +170,7 @@ def as_steps(x) -> Steps | None:
     if isinstance(x, TracedRange):
         return Steps(x.length, x.item)
     if values.bounded(x) is not None:
-        return Steps(*bounded.over(x[0]), most=x[0].tree.cap)
+        return Steps(*bounded.over(x[0], x), most=x[0].tree.cap)
     if type(x) is Masked and x.mask.ndim == 1:
         at = Box(x.places())
         return Steps(x.count, lambda i: x.held[at[i]], most=x.mask.shape[0])

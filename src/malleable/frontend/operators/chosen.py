@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from malleable.arrays import journal
 from malleable.arrays.box import is_traced
 from malleable.frontend.counterparts.builtins import if_else
-from malleable.frontend.values.values import Choice, bounded, snapshot
+from malleable.frontend.values.values import Choice, bounded, walked
 
 CONTAINERS = (list, tuple, dict)
 
@@ -72,7 +72,5 @@ def set_item(x: Choice, i, value) -> None:
 
 
 def settled(x) -> Any:
-    """A list, tuple or dict with what the chosen one holds; anything else as it is."""
-    if not is_place(x) or not (holds(x) or all(type(o) is list for o in x.options)):
-        return x
-    return snapshot(x)
+    """What to go over in place of one of several lists or dicts; anything else as it is."""
+    return walked(x) if is_place(x) and (holds(x) or all(type(o) is list for o in x.options)) else x

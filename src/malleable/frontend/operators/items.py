@@ -74,7 +74,7 @@ from malleable.frontend.values.raises import (
 )
 from malleable.frontend.values.references import with_one_name
 from malleable.frontend.values.staging import refuse_default
-from malleable.frontend.values.values import Choice, bounded, is_number, is_thing, table_of
+from malleable.frontend.values.values import Choice, View, bounded, is_number, is_thing, table_of
 from malleable.python_source import kinds
 
 _Function = types.FunctionType
@@ -267,7 +267,7 @@ class Items:
 
     def _of_choice(self, o, name):
         if name in ("items", "keys", "values") and all(type(x) is dict for x in o.options):
-            return getattr(values.snapshot(o), name)
+            return functools.partial(values.walked, o, name)
 
         def is_there(x) -> bool:
             return x is None or name in journal.fields(x) or _is_method(x, name)
@@ -629,7 +629,7 @@ class Items:
             return python_scalar(truth(found), bool) if is_traced(found) else bool(found)
         if bounded(items) is not None:
             return python_scalar(hits(items[0], x).any(), bool)
-        if isinstance(items, list | tuple | collections.deque | type({}.values())):
+        if isinstance(items, list | tuple | collections.deque | View | type({}.values())):
             known = not any_traced((x, list(items)))
             return x in items if known else _found(x, items)
         if isinstance(items, TracedRange) or (isinstance(items, range) and is_traced(x)):

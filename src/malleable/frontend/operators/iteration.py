@@ -32,6 +32,7 @@ from malleable.frontend.operators.compiled import (
     GIVE_ONE_TYPE,
     Slices,
     TestChanges,
+    is_written,
     rotated,
     stage,
     stopped,
@@ -40,10 +41,13 @@ from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.hidden import refuse_foreign, walked
 from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import if_, line_of, places_of, step, truth
+from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import abstract, count_leaves, free, join
 from malleable.frontend.values.unwinding import failed
 from malleable.frontend.values.values import (
     CannotStage,
+    Choice,
+    View,
     bounded,
     flatten,
     inject,
@@ -56,6 +60,7 @@ MANY = 8  # items from which roll="auto" makes one loop of them
 WALKS = {enumerate, zip, map, filter, reversed, type(iter([])), type(reversed([]))}
 _VIEWS = ({}.keys(), {}.values(), {}.items())  # which Python goes over, as iterators or views
 WALKS |= {type(x) for view in _VIEWS for x in (view, iter(view))}
+WALKS |= {type(iter(View.__new__(View)))}
 SHORT = 64  # steps up to which a loop is unrolled whose body asks for what no compiled loop has
 UNNAMED = 5  # references to what a loop goes over that has no name in the user's code
 LONG = 500  # steps from which unrolling leaves a note
@@ -111,17 +116,21 @@ def for_(items, body, state, live, rebound, exits) -> None:
 
     Once it is unknown whether a loop in Python goes on, the rest of it is compiled.
     """
-    loop, options = Loop(body, state, live, rebound, exits, line_of(body)), session().options
-    most, roll = options.max_steps, options.roll
+    loop = Loop(body, state, live, rebound, exits, line_of(body))
+    most, roll = session().options.max_steps, session().options.roll
     if type(items) is Hinted:
         most, roll = items.max_steps or most, roll if items.roll is None else items.roll
         items = items.value
-    items = settled(items)
+    if type(items) is Choice:
+        items, options = settled(items), items.options
+        loop = loop if type(items) is View else unwritten(loop, options)
     refuse_foreign(items)
     items = walked(items)
     if type(items) is Masked and items.mask.ndim == 1:
         loop, items = over_masked(loop, items)
     steps = steps_of(items)
+    if bounded(items) is not None:
+        loop = of_one_length(loop, items)
     if steps is not None:
         return stage_or_unroll(loop, steps, steps.most or most)
     if roll:
@@ -159,13 +168,48 @@ def for_(items, body, state, live, rebound, exits) -> None:
         step(loop.body, item)
         taken += 1
         if isinstance(items, list) and bounded(items) is not None:
-            raise TransformError(
-                "the list that this loop goes over has another length under a traced test",
-                where=loop.where,
-                hint="perhaps: go over a copy, `for x in list(xs)`, and keep what is added apart",
-            )
+            raise resized(loop)
     if taken >= LONG:
         note(f"{taken} steps are unrolled", loop.where, "loop(..., roll=True) makes them one loop")
+
+
+def unwritten(loop: Loop, things: list) -> Loop:
+    """A loop over a copy of what one of these holds, none of which it may change."""
+
+    def body(item):
+        loop.body(item)
+        if any(map(is_written, things)):
+            raise TransformError(
+                "this loop writes to a list that it may go over, and whose length is traced",
+                where=loop.where,
+                hint="go over a copy, `for x in list(xs)`",
+            )
+
+    return replace(loop, body=body)
+
+
+def of_one_length(loop: Loop, xs: list) -> Loop:
+    """A loop over a list whose length is traced, and does not change in the loop."""
+
+    def body(item):
+        before = bounded(xs).length
+        loop.body(item)
+        after = bounded(xs)
+        if after is None:
+            raise resized(loop)
+        if after.length is not before:
+            error = RuntimeError("a list changes its length while a loop goes over it")
+            fail_where(after.length != before, error)
+
+    return replace(loop, body=body)
+
+
+def resized(loop: Loop) -> TransformError:
+    return TransformError(
+        "the list that this loop goes over has another length under a traced test",
+        where=loop.where,
+        hint="perhaps: go over a copy, `for x in list(xs)`, and keep what is added apart",
+    )
 
 
 def close(items) -> None:
@@ -189,8 +233,8 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
         return unroll(replace(loop, body=advance), range(len(items.items) - items.at))
     refuse_acting(acts(items))
     steps = None  # a step may change what comes after it in a list or dict: that is asked late
-    if type(items) in (list, tuple):
-        steps = stacked_items(list(items[taken:]), sources_of(items))
+    if type(items) in (list, tuple, View):
+        steps = stacked_items(list(items)[taken:], sources_of(items))
     if steps is None:
         return unroll_some(loop, rest) if may_not_end(items) else unroll(loop, rest)
     stage_or_unroll(loop, steps, None, rest)
@@ -272,6 +316,8 @@ def sources_of(items, depth: int = 4) -> tuple:
     """The lists and dicts that Python goes over in `items`, or in what that goes over."""
     if type(items) in (list, dict):
         return (items,)
+    if type(items) is View:
+        return tuple(items.choice.options)
     if depth == 0 or type(items) not in WALKS:
         return ()
     return tuple(x for inner in gc.get_referents(items) for x in sources_of(inner, depth - 1))

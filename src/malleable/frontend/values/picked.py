@@ -4,7 +4,9 @@ import contextlib
 import functools
 from collections.abc import Callable
 
+import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
@@ -63,6 +65,13 @@ class Picked(Box):
         for k, item in enumerate(self.items):
             old = to_jax(item.value)
             item.write(jnp.where(self.index == k, cast(to_jax(new), old.dtype), old))
+
+
+def entry(table: list, index) -> jax.Array:
+    """table[index], of numbers or booleans that are known."""
+    kind = bool if isinstance(table[0], bool) else np.int32
+    known = np.asarray(table, kind)
+    return lax.dynamic_index_in_dim(known, index, keepdims=False, allow_negative_indices=False)
 
 
 def one_of(content, values: list, test: Callable) -> Box:

@@ -114,6 +114,11 @@ def raw(x):
     return x.value if isinstance(x, Box) else x
 
 
+def is_number(x) -> bool:
+    numbers = Box | jax.Array | bool | int | float | complex | np.generic
+    return isinstance(x, numbers) and not isinstance(x, enum.Enum)
+
+
 def spell(x) -> str:
     """What a value is, in a few words."""
     if x is ABSENT or x is UNSET:
@@ -247,7 +252,7 @@ def join(a: Tree, b: Tree) -> Tree:
     if origin is getattr(b, "origin", None):
         if origin is not None and not isinstance(origin, Made | Both):
             return Static(origin)
-        if a == b:
+        if a == b and not isinstance(a, Either):  # the options may be two things
             return a
     for one, other in ((a, b), (b, a)):
         same_thing = getattr(other, "origin", None)

@@ -7,7 +7,7 @@ either value; what differs and is no number becomes a `Choice`, which fails only
 import enum
 import functools
 import types
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -27,8 +27,8 @@ from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values.copies import IN_A_LIST, copies_of, disown, keep
-from malleable.frontend.values.keys import KEY, table_of
-from malleable.frontend.values.picked import Picked, one_of, refuse_mixed
+from malleable.frontend.values.keys import KEY, Bounded, bounded, table_of
+from malleable.frontend.values.picked import Picked, entry, one_of, refuse_mixed
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import (
     IMMUTABLE,
@@ -48,6 +48,7 @@ from malleable.frontend.values.trees import (
     fill,
     free,
     is_immutable,
+    is_number,
     join,
     leaf_of,
     leaves_of,
@@ -163,7 +164,7 @@ class Choice(Box):
         raise self.mixed("asked for its length")
 
     def __iter__(self):
-        return Box.__iter__(self) if self.number is not None else iter(snapshot(self))
+        return Box.__iter__(self) if self.number is not None else iter(walked(self))
 
     def __str__(self):
         return f"<one of [{', '.join(map(str, self.options))}]>"
@@ -218,40 +219,6 @@ class Stale(Box):
 STALE = Stale()
 
 
-class Bounded(Box):
-    """What a list holds whose length is traced, as its only item: all items, stacked, and how many.
-
-    Never changed: see `malleable.frontend.counterparts.bounded` for what lists do with it.
-    """
-
-    __slots__ = ("arrays", "length", "tree")
-
-    def __init__(self, tree: Ragged, length, arrays: list):
-        self.tree, self.length, self.arrays = tree, length, arrays
-        self._base = self._index = None
-        self.scalar = self.immutable = False
-
-    traced = True
-
-    @property
-    def _value(self):
-        return self.value
-
-    @property
-    def value(self):
-        raise TransformError(
-            "a list whose length is known only at run time is used as if it were known",
-            where=compat.where(),
-            hint="index it, take its len(), go over it in a `for`, or make an array of it",
-        )
-
-
-def bounded(xs) -> Bounded | None:
-    """The content of a list or deque whose length is traced; None for any other value."""
-    held = type(xs) is list or type(xs) is deque
-    return xs[0] if held and len(xs) == 1 and type(xs[0]) is Bounded else None
-
-
 def lacks(value) -> bool:
     """Whether this is a choice between a value and none: a key or attribute of one path."""
     return type(value) is Choice and any(x is ABSENT for x in value.options)
@@ -283,11 +250,6 @@ def refuse_uncertain(d, order: bool = True) -> None:
     else:
         return
     raise TransformError(f"this dict {what}", where=compat.where(), hint=hint)
-
-
-def is_number(x) -> bool:
-    numbers = Box | jax.Array | bool | int | float | complex | np.generic
-    return isinstance(x, numbers) and not isinstance(x, enum.Enum)
 
 
 # ---------------------------------------------------------------- value -> tree and leaves
@@ -632,13 +594,6 @@ def select(index, values: list, where: str) -> Any:
     return rebuild(target, iter(outs), where)
 
 
-def entry(table: list, index) -> jax.Array:
-    """table[index], of numbers or booleans that are known."""
-    kind = bool if isinstance(table[0], bool) else np.int32
-    known = np.asarray(table, kind)
-    return lax.dynamic_index_in_dim(known, index, keepdims=False, allow_negative_indices=False)
-
-
 def is_one_array(values: list) -> bool:
     """Whether these are arrays of one shape, each with a name."""
     arrays = all(isinstance(x, Box) and not x.scalar and type(x) is not Choice for x in values)
@@ -697,3 +652,41 @@ def snapshot(choice: Choice) -> Any:
             outs = [lax.select_n(choice.index, *xs) for xs in zip(*columns, strict=True)]
             return rebuild(target, iter(outs), choice.where)
     raise choice.mixed("used as one value")
+
+
+class View:
+    """The items, keys or values of what a choice has chosen, each read when its turn comes."""
+
+    def __init__(self, choice: Choice, kind: str):
+        for option in choice.options:
+            refuse_uncertain(option)
+        self.choice, self.kind = choice, kind
+        self.size = len(choice.options[0])
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, k: int):
+        options, choose = self.choice.options, functools.partial(select, self.choice.index)
+        if any(bounded(o) is not None or len(o) != self.size for o in options):
+            raise self.choice.mixed("it changes its length while it is gone over")
+        if self.kind == "list":
+            return choose([o[k] for o in options], self.choice.where)
+        keys = [tuple(o)[k] for o in options]
+        key = choose(keys, self.choice.where)
+        if self.kind == "keys":
+            return key
+        value = choose([o[x] for o, x in zip(options, keys, strict=True)], self.choice.where)
+        return value if self.kind == "values" else (key, value)
+
+
+def walked(choice: Choice, kind: str = "keys") -> Any:
+    """What to go over in place of one of several lists, or of dicts: their keys, values or items.
+
+    Of lists of several lengths it is a copy.
+    """
+    kinds, sizes = ({f(x) for x in choice.options} for f in (type, len))
+    held = any(bounded(x) is not None for x in choice.options)
+    if held or len(sizes) > 1 or not (kinds == {dict} or kinds <= {list, tuple}):
+        return snapshot(choice)
+    return View(choice, kind if kinds == {dict} else "list")
