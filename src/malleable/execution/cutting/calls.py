@@ -131,6 +131,10 @@ class Host:
         except NameError:
             return UNSET
 
+    def first(self, f, *args):
+        """Run what stands before a statement that went ahead and raised: it may raise too."""
+        f(*map(host.arrive_all, args))
+
     def iterate(self, x):
         """The items of an array of JAX as raw arrays."""
         if (isinstance(x, jax.Array) and not isinstance(x, compat.Tracer)) or host.is_raw(x):

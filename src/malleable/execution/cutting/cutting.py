@@ -436,8 +436,12 @@ class Partition:
         how = self.reads_of, self.tree.names, region.guarded
         moved = partition.hoistable(region.body, scanned.plain, *how)
         if moved:  # Python's own arithmetic goes before the region
-            rest = [s for i, s in enumerate(region.body) if i not in moved]
-            before = [region.body[i] for i in moved]
+            kept = [i for i in range(len(region.body)) if i not in moved]
+            rest, before = [region.body[i] for i in kept], [region.body[i] for i in moved]
+            for at, i in enumerate(moved):
+                others = [region.body[k] for k in kept if k < i]
+                if others and partition.may_raise(before[at]):
+                    before[at] = partition.overtaking(before[at], nodes.copied(others))
             return [*before, Region(rest, region.tail)] if rest else before
         stuck = [i for i in scanned.plain if any(map(may_fail, ast.walk(region.body[i])))]
         if stuck and len(region.body) > 1:

@@ -182,6 +182,13 @@ def may_raise(stmt: ast.stmt) -> bool:
     return items or raises(stmt)
 
 
+def overtaking(stmt: ast.stmt, others: list) -> ast.stmt:
+    """A statement that Python runs before others: where it raises they run, for they come first."""
+    new: Any = copy.copy(stmt)
+    new.overtaken = others
+    return new
+
+
 def opened(stmt: ast.stmt, tail: bool, names) -> ast.stmt | None:
     """A compound statement that Python runs, its blocks regions; None for a simple statement."""
     if not nodes.blocks(stmt):
@@ -266,7 +273,8 @@ def hoisted_read(region: Region, cut: int, names) -> list | None:
     if mine.reads & theirs.binds or mine.binds & (theirs.binds | theirs.reads):
         return None
     rest = [*before, *region.body[cut + 1 :]]
-    return [stmt, *([Region(rest, region.tail)] if rest else [])]
+    early = overtaking(stmt, nodes.copied(before))
+    return [early, *([Region(rest, region.tail)] if rest else [])]
 
 
 def split_region(tree: Tree, region: Region, cut: int, stays: Stays, where: str) -> list | None:

@@ -12,7 +12,7 @@ from malleable.execution.cutting.partition import Live, Region, Tree, regions
 from malleable.python_source import nodes, scopes
 from malleable.python_source.nodes import load, placed, store
 
-HOST, FAILED = "_host", "_failed"
+HOST, FAILED, FIRST = "_host", "_failed", "_first"
 _SAFE_CALLS = frozenset(["bool", "int", "float", "complex", "len"])
 _SAFE_ATTRIBUTES = frozenset(["shape", "ndim", "dtype", "size"])
 
@@ -95,8 +95,24 @@ class Residual(ast.NodeTransformer):
         self.guarded = guarded  # whether an exception may be met before the function ends
 
     def block(self, stmts: list) -> list:
-        out = [new for stmt in stmts for new in self.statement(stmt)]
+        out = [new for stmt in stmts for new in self.in_order(stmt)]
         return out or [ast.Pass()]
+
+    def in_order(self, stmt):
+        """A statement as it is written; where it raises, what it overtook runs first."""
+        new, others = self.statement(stmt), getattr(stmt, "overtaken", ())
+        if not others:
+            return new
+        needs, have = set(), set()
+        for other in others:
+            uses = scopes.uses(other)
+            needs |= (uses.reads | uses.captured) - have
+            have |= uses.binds - scopes.unsure([other])
+        names = sorted(needs & (bound_in(self.tree) | self.tree.taken))
+        first = nodes.function(FIRST, names, [*others])
+        call = ast.Expr(value=host("first", load(FIRST), *map(load, names)))
+        handler = ast.ExceptHandler(type=raised(), body=[first, call, ast.Raise()])
+        return [placed(ast.Try(body=new, handlers=[handler], orelse=[], finalbody=[]), stmt)]
 
     def statement(self, stmt):
         if isinstance(stmt, Region):
@@ -458,10 +474,13 @@ def write(
 
 def caught(body: list) -> list:
     """Statements whose exception is kept in a variable."""
-    kind = ast.Attribute(value=load(HOST), attr="Raised", ctx=ast.Load())
-    keep = ast.ExceptHandler(type=kind, name="_x", body=[nodes.assign(FAILED, load("_x"))])
+    keep = ast.ExceptHandler(type=raised(), name="_x", body=[nodes.assign(FAILED, load("_x"))])
     attempt = ast.Try(body=body, handlers=[keep], orelse=[], finalbody=[])
     return [nodes.assign(FAILED, ast.Constant(value=None)), attempt]
+
+
+def raised() -> ast.Attribute:
+    return ast.Attribute(value=load(HOST), attr="Raised", ctx=ast.Load())
 
 
 def _if_given(name: str) -> ast.expr:

@@ -1,0 +1,62 @@
+"""What a region overtakes: of two errors of a function the first in Python is the one raised."""
+
+import jax.numpy as jnp
+import pytest
+
+import malleable as mal
+
+
+class Empty:
+    pass
+
+
+def shape_before_attribute(x, y, held, k):
+    a = jnp.sin(x)
+    b = a + y
+    return b + held.w
+
+
+def item_before_attribute(x, y, held, k):
+    b = jnp.reshape(x, (7,))
+    c = held["w"]
+    return b * c
+
+
+def shape_before_division(x, y, held, k):
+    b = x @ y
+    c = 1 / k
+    return b * c
+
+
+def division_before_attribute(x, y, held, k):
+    a = x * 2
+    c = 1 / k
+    return a * held.w * c
+
+
+def attribute_before_shape(x, y, held, k):
+    a = jnp.sin(x)
+    c = held.w
+    return (a + y) * c
+
+
+FUNCTIONS = [
+    shape_before_attribute,
+    item_before_attribute,
+    shape_before_division,
+    division_before_attribute,
+    attribute_before_shape,
+]
+
+
+@pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda f: f.__name__)
+def test_of_two_errors_the_first_is_raised(fun):
+    held = {} if fun is item_before_attribute else Empty()
+    args = jnp.ones(3), jnp.ones(4), held, 0
+    with pytest.raises(Exception) as expected:
+        fun(*args)
+    jitted = mal.jit(fun)
+    for _ in range(3):
+        with pytest.raises(expected.type) as found:
+            jitted(*args)
+        assert str(found.value) == str(expected.value)
