@@ -1,5 +1,6 @@
 """What a function does under `mal.jit`, in any order of calls, is what it does without."""
 
+import collections
 import contextlib
 import functools
 import io
@@ -251,6 +252,34 @@ def test_dicts_keep_their_order_whatever_the_order_of_those_before():
     made = mal.jit(lambda x: {"z": x, "a": {"n": x, "b": x * 2}})
     for _ in range(4):
         assert [*made(X)] == ["z", "a"] and [*made(X)["a"]] == ["n", "b"]
+
+
+State = collections.namedtuple("State", "held n")
+
+
+def grown(x):
+    d = collections.defaultdict(list)
+    for key in "bac":
+        d[key].append(x * 2)
+    return d
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        grown,
+        lambda x: collections.defaultdict(int, b=x, a=x * 2),
+        lambda x: State({"b": x, "a": x * 2}, 1),
+    ],
+    ids=["grown", "made", "in a named tuple"],
+)
+def test_dicts_of_other_kinds_keep_their_order_too(fun):
+    def doubled(x, d, s):
+        return {k: v * x for k, v in d.items()}, {k: v * x for k, v in s.held.items()}, fun(x)
+
+    made, d = mal.jit(doubled), collections.defaultdict(int, b=X, a=X)
+    for _ in range(3):
+        assert str(made(X, d, State(dict(d), 2))) == str(doubled(X, d, State(dict(d), 2)))
 
 
 HELD = [0.1, 1, True, np.float32(0.1), np.full((), 0.1, np.float32), jnp.float32(0.1)]

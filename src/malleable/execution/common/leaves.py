@@ -1,8 +1,12 @@
 """The leaves of values that users made, of whatever kinds."""
 
+from collections import defaultdict
+
 import jax
 
 from malleable import compat
+
+DICTS = frozenset([dict, defaultdict])  # whose keys JAX sorts
 
 
 def flatten(value, is_leaf=compat.is_iterator) -> tuple:

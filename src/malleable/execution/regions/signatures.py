@@ -10,12 +10,12 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.execution.common.host_values import own
-from malleable.execution.common.leaves import flatten
+from malleable.execution.common.leaves import DICTS, flatten
 
 ARRAY = compat.HostArray
 NUMBERS = frozenset([int, float, complex])
 FIXED = frozenset([bool, str, type(None), types.ModuleType])  # part of the key as they are
-HOLDS = frozenset([dict, list, tuple])  # where dicts may be
+HOLDS = DICTS | {list, tuple}  # where dicts may be
 PLAIN = NUMBERS | FIXED  # without a dtype and dimensions
 TOLD = PLAIN | {np.ndarray, *np.sctypeDict.values(), jnp.bfloat16.dtype.type}  # not of JAX
 SHORT = 16  # a list that may be one of layers, each with a use of its own
@@ -111,9 +111,10 @@ def outer_kinds(args, kwargs) -> list:
 
 def orders(value) -> tuple:
     """The keys of the dicts in lists, tuples and dicts, in order: JAX sorts them."""
-    inner = value.values() if type(value) is dict else value if type(value) in HOLDS else ()
+    named = type(value) in DICTS
+    inner = value.values() if named else value if type(value) in HOLDS else ()
     held = [orders(x) for x in inner if type(x) in HOLDS]
-    return (tuple(value), *held) if type(value) is dict else tuple(held)
+    return (tuple(value), *held) if named else tuple(held)
 
 
 def shapes_of(args, kwargs) -> tuple:

@@ -4,6 +4,7 @@ import ast
 import functools
 import re
 import types
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import UNSIZED, Box
 from malleable.arrays.masked import compacted, selections
 from malleable.execution.common import code_objects
-from malleable.execution.common.leaves import flatten
+from malleable.execution.common.leaves import DICTS, flatten
 from malleable.execution.host.host import is_raw
 from malleable.execution.purity.facts import ARRAY, NUMBER, SCALAR, SIZE, Stays
 from malleable.frontend.common.session import Options, Session, run_in_session
@@ -384,10 +385,12 @@ def may_be_one(x, same: set) -> bool:
 
 
 def skeleton(x):
-    """Where dicts stand in an output, with their keys in order; None where there is none."""
-    if type(x) is dict:
-        return {key: skeleton(part) for key, part in x.items()}
-    if type(x) in (list, tuple):
+    """Where dicts stand in an output, with their keys in order; None where JAX keeps the order."""
+    if type(x) in DICTS:
+        parts = {key: skeleton(part) for key, part in x.items()}
+        kept = all(part is None for part in parts.values()) and list(x) == sorted(x)
+        return None if kept else parts
+    if isinstance(x, list | tuple):
         parts = [skeleton(part) for part in x]
         return parts if any(part is not None for part in parts) else None
     return None
@@ -397,9 +400,11 @@ def reordered(x, order):
     """`x` with its dicts in the order of the skeleton: JAX sorts their keys."""
     if order is None:
         return x
-    if type(x) is dict:
-        return {key: reordered(x[key], part) for key, part in order.items()}
-    return type(x)(reordered(a, b) for a, b in zip(x, order, strict=True))
+    if type(order) is dict:
+        made = {key: reordered(x[key], part) for key, part in order.items()}
+        return made if type(x) is dict else defaultdict(x.default_factory, made)
+    parts = [reordered(a, b) for a, b in zip(x, order, strict=True)]
+    return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
 def _is_open(x) -> bool:
