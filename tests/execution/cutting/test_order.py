@@ -60,3 +60,33 @@ def test_of_two_errors_the_first_is_raised(fun):
         with pytest.raises(expected.type) as found:
             jitted(*args)
         assert str(found.value) == str(expected.value)
+
+
+def steps(x, log):
+    try:
+        for i in range(5):
+            yield x * i
+    finally:
+        log.append("closed")
+
+
+def until_large(x, log):
+    for v in steps(x * 2, log):
+        x = x + v
+        if float(x.sum()) > 3:
+            break
+    log.append("after")
+    for _, v in enumerate(steps(x, log)):
+        x = x + v
+        if float(x.sum()) > 3:
+            break
+    log.append("end")
+    return x
+
+
+def test_a_generator_that_a_loop_leaves_is_closed_where_it_does():
+    jitted = mal.jit(until_large)
+    for _ in range(3):
+        log = []
+        jitted(jnp.ones(3), log)
+        assert log == ["closed", "after", "closed", "end"]

@@ -13,6 +13,7 @@ from malleable.python_source.nodes import assign, copied, load, placed
 
 ATOMS = (ast.Name, ast.Constant)
 MARK = "_t"
+_READABLE = ("range", "zip", "enumerate", "reversed")  # which stay in the head of a loop
 _WHOLE = (ast.Lambda, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield)
 
 
@@ -337,17 +338,26 @@ def _continues(body) -> bool:
 
 
 def _for(todo: Pieces, stmt: ast.For):
-    items = stmt.iter
-    called = getattr(getattr(items, "func", None), "id", "")
-    if called in ("range", "zip", "enumerate", "reversed"):  # which stay readable
-        new = todo.step(items)
-    else:
-        new = todo.atom(items)
+    """What a call gives that may be a generator has no name: it is closed where the loop ends."""
+    new = _items(todo, stmt.iter)
     if not todo.done:
         return stmt
     made = copy.copy(stmt)
     made.iter = new
     return made
+
+
+def _items(todo: Pieces, node: ast.expr) -> ast.expr:
+    if not isinstance(node, ast.Call) or todo.names.is_harmless(_path(node.func)):
+        readable = getattr(getattr(node, "func", None), "id", "") in _READABLE
+        inner = [x for x in getattr(node, "args", ()) if not is_atom(x)]
+        if not readable:
+            return todo.atom(node)
+        if len(inner) == 1 and isinstance(inner[0], ast.Call) and not node.keywords:
+            new = copy.copy(node)
+            new.args = [_items(todo, x) for x in node.args]
+            return new
+    return todo.step(node)
 
 
 def _raise(todo: Pieces, stmt: ast.Raise):

@@ -154,6 +154,10 @@ class Residual(ast.NodeTransformer):
                 some = args if name == "zip" else args[:1]
                 new.args = [*map(self.items, some), *args[len(some) :]]
                 return new
+            case ast.Call(func=ast.Name(id="range" | "reversed")):
+                return node
+            case ast.Call():
+                return placed(host("iterate", _hooked(node)), node)
         return node
 
     def compound(self, stmt):
