@@ -1,10 +1,13 @@
 """Odd callables in `mal.jit`: what cannot be looked at is Python's, and functions are pickled."""
 
 import copy
+import dataclasses
 import functools
 import inspect
 import pickle
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -173,3 +176,51 @@ def test_a_deleted_variable_has_no_value(fun):
     jitted = mal.jit(fun)
     for _ in range(2):
         np.testing.assert_allclose(jitted(X), fun(X))
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+    def __add__(self, other):
+        print("add")
+        return Pair(self.x + other.x, self.y + other.y)
+
+    def __len__(self):
+        print("len")
+        return 7
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Boxed:
+    x: Any
+
+    def __add__(self, other):
+        print("add")
+        return Boxed(self.x + other.x)
+
+    def __mul__(self, k):
+        return Boxed(self.x * k)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: (Pair(x, 2 * x) + Pair(x, x)).y,
+        lambda x: sum([Pair(x, x), Pair(x, x)], Pair(x, x)).x,
+        lambda x: (len(Pair(x, x)), x * 2),
+        lambda x: ((lambda d: d + d)(Boxed(x))).x,
+        lambda x: (Boxed(x) * 2 + Boxed(x)).x,
+    ],
+    ids=["pair", "sum", "len", "lambda", "dataclass"],
+)
+def test_what_an_operator_of_a_class_does_is_done_once_in_each_call(fun, capsys):
+    want, said = str(fun(X)), capsys.readouterr().out
+    jitted = mal.jit(fun)
+    for _ in range(3):
+        assert (str(jitted(X)), capsys.readouterr().out) == (want, said)
+    given = mal.jit(lambda d: (d + d).x)
+    for _ in range(2):
+        given(Boxed(X))
+        assert capsys.readouterr().out == "add\n"

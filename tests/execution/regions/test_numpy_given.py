@@ -408,3 +408,27 @@ def test_numpy_divides_whole_numbers_in_its_own_type(kind):
         got, wanted = mal.jit(program)(a, x), program(a, x)
         assert got.dtype == wanted.dtype and got.weak_type == wanted.weak_type
         np.testing.assert_array_equal(got, wanted)
+
+
+def of_numpy(w, scale=1):
+    return (w.sum() - 1) * scale
+
+
+def scaled_by(x, w):
+    return x * of_numpy(w)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, w: jnp.sin(x) * of_numpy(w),
+        lambda x, w: jnp.sin(x) * of_numpy(scale=2, w=w),
+        lambda x, w: jax.vmap(lambda v: scaled_by(v, w))(x),
+        lambda x, w: jax.grad(lambda v: scaled_by(v, w).sum())(x),
+    ],
+    ids=["called", "named", "in vmap", "in grad"],
+)
+def test_what_a_function_makes_of_numpy_alone_has_64_bits(program):
+    x, w = jnp.ones(3), np.array([1.0, 1e-12])
+    for _ in range(2):
+        np.testing.assert_allclose(mal.jit(program)(x, w), program(x, w), rtol=1e-6)

@@ -28,6 +28,11 @@ NEAREST = {
         "return the value, and do it after the call",
         "io_callback where the order matters",
     ),
+    "state": (
+        "nnx.jit on all of the function, for flax.nnx: it carries the state out",
+        "nnx.split before the function, nnx.merge inside it",
+        "return the new state, and take it as an argument",
+    ),
     "text": (
         "jax.debug.print('{}', x)",
         "return the value, and print it after the call",

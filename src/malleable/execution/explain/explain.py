@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import inspect
 import linecache
+import sys
 import time
 import types
 from collections.abc import Callable
@@ -120,6 +121,7 @@ def _report_on_parts(part, fun, args, kwargs, put_back: Callable[[], None]) -> R
     root = meter.parts[0]
     report.static = _statics(root, fun, args, kwargs)
     report.breaks = _with_options(report, root, fun, args, kwargs)
+    report.breaks = _with_state(report.breaks, fun, args, kwargs, put_back)
     return report
 
 
@@ -367,7 +369,7 @@ def _with_options(report: Report, part, fun, args, kwargs) -> list[BreakSeen]:
 
     Each is tried by calling the function once more, unless Python does more in it than compute.
     """
-    if any(b.kind in ("effect", "text", "call", "object") for b in report.breaks):
+    if any(b.kind in ("effect", "text", "call", "object", "state") for b in report.breaks):
         return report.breaks
     made = list(report.breaks)
     for i, b in enumerate(made):
@@ -391,6 +393,33 @@ def _with_options(report: Report, part, fun, args, kwargs) -> list[BreakSeen]:
         if tried:
             made[i] = dataclasses.replace(b, suggestion=Suggestion(*texts, tried))
     return made
+
+
+def _with_state(breaks: list[BreakSeen], fun, args, kwargs, put_back) -> list[BreakSeen]:
+    """The breaks, the first that changes a state with what `nnx.jit` would do about it; tried."""
+    nnx = sys.modules.get("flax.nnx")
+    first = next((i for i, b in enumerate(breaks) if b.kind == "state"), None)
+    if nnx is None or first is None:
+        return breaks
+    models = [x for x in (*args, *kwargs.values()) if isinstance(x, nnx.Module | nnx.Optimizer)]
+    ends = []
+    for run in (fun, nnx.jit(fun)):
+        try:
+            ends.append(_apart((run(*args, **kwargs), [nnx.state(x) for x in models])))
+        except Exception:  # whatever the function does that nnx.jit refuses
+            return breaks
+        finally:
+            put_back()
+    if not rewrites.are_equal(*(jax.tree.map(_without_keys, end) for end in ends)):
+        return breaks
+    tried = Suggestion("mal.jit", "nnx.jit", "tried here: is equal, the state behind it too")
+    new = dataclasses.replace(breaks[first], suggestion=tried)
+    return [*breaks[:first], new, *breaks[first + 1 :]]
+
+
+def _without_keys(x):
+    is_key = isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
 
 
 def _is_count(x) -> bool:

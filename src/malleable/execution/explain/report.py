@@ -24,6 +24,7 @@ WORDS = {
     "effect": "a side effect",
     "object": "an object of Python",
     "call": "a call that may do more than compute",
+    "state": "a call that may change a state",
     "python": "Python's own statement",
     "error": "it does not trace",
     "pinned": "it does not trace",

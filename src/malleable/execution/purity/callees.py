@@ -18,6 +18,7 @@ import numpy as np
 
 from malleable.execution.purity.facts import (
     NUMBER,
+    NUMPY,
     SCALAR,
     SIZE,
     Scope,
@@ -42,6 +43,7 @@ _PURE = frozenset(
 )
 
 _ACTS = ("profiler", "debug", "monitoring", "multihost")
+_STATE = "may change its state"
 _EFFECTS = ("callback", "debug", "device_get", "block_until_ready", "print", "breakpoint")
 
 
@@ -129,6 +131,11 @@ def _verdict(f):
     return _verdicts.get((id(f.__code__), id(f.__globals__)))
 
 
+def acting(why: str) -> Stays:
+    """A call that Python runs, for what `impure` says of it."""
+    return Stays("state" if why.endswith(_STATE) else "call", why)
+
+
 def impure(f, scope: Scope) -> str:
     """Why a call of f may do more than compute; '' if it only computes."""
     if is_pure(f):
@@ -139,7 +146,7 @@ def impure(f, scope: Scope) -> str:
     text = f"`{getattr(f, '__qualname__', None) or type(f).__name__}`"
     module = str(getattr(f, "__module__", None) or "")
     if is_stateful(f):
-        return f"{text} may change its state"
+        return f"{text} {_STATE}"
     if is_jax(f):
         at_fault = [w for w in _EFFECTS if w in getattr(f, "__name__", "") or f".{w}" in module]
         wrapped = getattr(f, "__wrapped__", None)
@@ -207,14 +214,29 @@ class _Entered(ast.NodeTransformer):
         return node.value or ast.Constant(value=None)
 
 
-def impure_function(f: types.FunctionType, text: str, scope: Scope) -> str:
+def impure_with(f, args: list, keywords: dict, scope: Scope) -> str:
+    """Why a call of a user's function with these kinds of arguments is Python's, as in `impure`.
+
+    What it computes of arrays of NumPy alone NumPy computes, in 64 bits.
+    """
+    f, bound = getattr(f, "__func__", f), isinstance(f, types.MethodType)
+    if not isinstance(f, types.FunctionType) or replaced.kind_of(f) in (kinds.JAX, kinds.PLAIN):
+        return ""
+    names = f.__code__.co_varnames[bound : f.__code__.co_argcount]
+    given = {**dict(zip(names, args, strict=False)), **keywords}
+    numpy = frozenset([name for name, kind in given.items() if kind == NUMPY])
+    return impure_function(f, f"`{f.__qualname__}`", scope, numpy) if numpy else ""
+
+
+def impure_function(f: types.FunctionType, text: str, scope: Scope, numpy=frozenset()) -> str:
+    """numpy: the parameters that are arrays of NumPy."""
     kind = replaced.kind_of(f)
     if kind == kinds.JAX:
         return ""
     if kind == kinds.PLAIN and f.__module__ != "functools":
         return f"{text} is of {f.__module__}"
     code = f.__code__
-    key = (id(code), id(f.__globals__))
+    key = (id(code), id(f.__globals__), *numpy)
     if key in _verdicts:
         scope.typed |= code in _askers
         return _verdicts[key][0]
@@ -224,7 +246,7 @@ def impure_function(f: types.FunctionType, text: str, scope: Scope) -> str:
     except NoSource:
         verdict, calls_jax, made = f"{text} has no source", True, ""
     else:
-        verdict, calls_jax, made = _judged(f, node, text, scope)
+        verdict, calls_jax, made = _judged(f, node, text, scope, numpy)
     _verdicts[key] = (verdict, code, calls_jax, made)
     scope.typed |= code in _askers
     return verdict
@@ -252,13 +274,13 @@ def _rebound_by(code: types.CodeType) -> frozenset:
     return frozenset(mine.union(*map(_rebound_by, inner)))
 
 
-def _judged(f, node, text, scope: Scope) -> tuple[str, bool, str]:
+def _judged(f, node, text, scope: Scope, numpy) -> tuple[str, bool, str]:
     if code_waits(f.__code__):
         return f"{text} is a generator", True, ""
-    return _looked_at(f, node, text, scope)
+    return _looked_at(f, node, text, scope, numpy)
 
 
-def _looked_at(f, node, text, scope: Scope) -> tuple[str, bool, str]:
+def _looked_at(f, node, text, scope: Scope, numpy=()) -> tuple[str, bool, str]:
     read = outside(f)
 
     def lookup(name):
@@ -268,6 +290,7 @@ def _looked_at(f, node, text, scope: Scope) -> tuple[str, bool, str]:
 
     inner = Scope(parameter_kinds(node), lookup, scope.statement, returns=True)
     inner.be_callee(inner.kinds)
+    inner.kinds |= dict.fromkeys(numpy, NUMPY)
     uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
     if uses.declared_global or uses.declared_nonlocal:
         return f"{text} writes a variable outside of it", True, ""

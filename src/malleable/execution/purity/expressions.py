@@ -11,8 +11,10 @@ import numpy as np
 
 from malleable.execution.common.leaves import flatten
 from malleable.execution.purity.callees import (
+    acting,
     computes,
     impure,
+    impure_with,
     is_jax,
     is_pure,
     makes,
@@ -72,7 +74,7 @@ _PASSED = (NUMBER, NUMPY, SCALAR, SIZE)  # kinds that a parameter has of its arg
 
 def expression(node, scope: Scope):
     """The kind of an expression. Raises Stays for one that Python must run."""
-    if isinstance(node, ast.BinOp | ast.Compare | ast.UnaryOp):
+    if isinstance(node, ast.BinOp | ast.Compare | ast.UnaryOp | ast.Subscript):
         refuse_overloaded(node, scope)
     match node:
         case None | ast.Constant():
@@ -301,6 +303,9 @@ def call(node, scope):
     args = [expression(x.value if isinstance(x, ast.Starred) else x, scope) for x in node.args]
     args += [expression(k.value, scope) for k in node.keywords]
     function = node.func
+    found = resolve_path(function, scope)
+    if found is None or not is_jax(found.value):
+        refuse_overloaded(node, scope)
     if isinstance(function, ast.Name) and isinstance(scope.kinds.get(function.id), ast.AST):
         local = scope.kinds[function.id]
         if isinstance(local, ast.Lambda):
@@ -309,7 +314,6 @@ def call(node, scope):
         return UNKNOWN
     if isinstance(function, ast.Lambda):
         return lambda_(function, scope, by_position(node, args))
-    found = resolve_path(function, scope)
     if found is not None:
         for arg in args:
             _check_argument(arg, scope)
@@ -325,7 +329,7 @@ def call(node, scope):
         if isinstance(function, ast.Name) and function.id in scope.values:
             why = impure(scope.values[function.id], scope)
             if why:
-                raise Stays("call", why)
+                raise acting(why)
         elif isinstance(function, ast.Name) and kind == UNKNOWN:
             refuse_held(node, scope)
         if isinstance(function, ast.Call | ast.Name):
@@ -340,7 +344,7 @@ def refuse_held(node, scope) -> None:
         if not callable(x):
             continue
         if why := impure(x, scope):
-            raise Stays("call", why)
+            raise acting(why)
         refuse_writes(x, writes(x), scope, gives_theirs(node, scope))
 
 
@@ -357,7 +361,7 @@ def _check_argument(kind, scope):
     elif isinstance(kind, Known) and callable(kind.value) and not isinstance(kind.value, type):
         why = impure(kind.value, scope)
         if why:
-            raise Stays("call", why)
+            raise acting(why)
         refuse_writes(kind.value, writes(kind.value), scope)
     elif isinstance(kind, Known) and isinstance(kind.value, list | dict):
         raise Stays("object", "it takes something that may change")
@@ -418,8 +422,12 @@ def result(f, args, node, scope):
             return NUMPY
         raise Stays("numpy", f"`{ast.unparse(node.func)}` is NumPy's or SciPy's")
     why = impure(f, scope)
+    if not why and NUMPY in args:
+        names = [k.arg for k in node.keywords]
+        keywords = dict(zip(names, args[len(node.args) :], strict=True))
+        why = impure_with(f, by_position(node, args), keywords, scope)
     if why:
-        raise Stays("call", why)
+        raise acting(why)
     if isinstance(f, type) and issubclass(f, tuple):
         refuse_operators(f)
     refuse_attributes(f, by_position(node, args), node, scope)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jax import numpy as jnp
 
-from malleable.execution.purity.callees import attributes_asked
+from malleable.execution.purity.callees import attributes_asked, impure, is_jax
 from malleable.execution.purity.facts import (
     NUMBER,
     SCALAR,
@@ -20,25 +20,35 @@ from malleable.execution.purity.facts import (
 )
 
 OPERATORS = [name[2:] for name in vars(operator) if name.startswith("__")]
+OPERATORS += ["len__", "bool__", "iter__", "reversed__"]
 OVERLOADED = [*(f"__{name}" for name in OPERATORS), *(f"__r{name}" for name in OPERATORS)]
+_EQUAL = ("__eq__", "__ne__")  # which a dataclass has without a source
 _FLOATS = (np.float32, np.float64)
 
 
 def refuse_overloaded(node, scope) -> None:
-    """Raise Stays where a class of the user's says what an operator makes of an object."""
-    for part in ast.iter_child_nodes(node):
+    """Raise Stays where a class of the user's says what an operator makes of an object.
+
+    Of a call: what it does with its arguments is not known.
+    """
+    for part in node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node):
         x = came_in(part, scope)
         if x is None and isinstance(part, ast.Name) and part.id not in scope.kinds:
             x = scope.lookup(part.id)
-        ours = type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
-        if ours or not (isinstance(x, tuple) or isinstance(kind_of(x), Known)):
+        if isinstance(x, tuple) or (isinstance(kind_of(x), Known) and not callable(x)):
+            refuse_operators(type(x))
+        elif not is_jax(type(x)):  # a pytree, whose operators may only compute
+            refuse_operators(type(x), scope, () if isinstance(node, ast.Compare) else _EQUAL)
+
+
+def refuse_operators(kind: type, scope: Scope | None = None, but=()) -> None:
+    """scope: where those that only compute may stand. but: those that are not asked."""
+    for name in OVERLOADED:
+        method = getattr(kind, name, None)
+        if not isinstance(method, types.FunctionType) or name in but:
             continue
-        refuse_operators(type(x))
-
-
-def refuse_operators(kind: type) -> None:
-    if any(isinstance(getattr(kind, n, None), types.FunctionType) for n in OVERLOADED):
-        raise Stays("object", "what an operator makes of an object, its class says")
+        if scope is None or (name != "__call__" and impure(method, scope)):
+            raise Stays("object", "what an operator makes of an object, its class says")
 
 
 def came_in(node, scope) -> Any:
