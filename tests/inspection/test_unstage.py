@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
-from malleable.inspection.unstaging import crew
+from malleable.inspection.unstaging import cooperative
 from malleable.inspection.unstaging.unstage import unstage
 from malleable.notes import listen
 from tests.generators.programs.programs import inputs, programs
@@ -699,7 +699,7 @@ def meeting(count, meets, under: Any = contextlib.nullcontext):
     """Functions of a 2 by 2 mesh, of which some meet along x, and their spots."""
 
     def fun(i):
-        return lambda: crew.ask("psum", {"axes": ("x",)}, [i], under) if i in meets else i
+        return lambda: cooperative.ask("psum", {"axes": ("x",)}, [i], under) if i in meets else i
 
     return list(map(fun, range(count))), list(lanes.every_lane({"y": 2, "x": 2}))
 
@@ -711,8 +711,8 @@ def test_a_collective_that_fails_at_the_end_of_a_thread_is_raised():
         yield
 
     with pytest.raises(KeyError, match="lost"):  # asked by 0 and 1, computed when 3 has ended
-        crew.run(*meeting(4, {0, 1}, failing))
-    assert crew.run(*meeting(4, {0, 1})) == [[1], [1], 2, 3]
+        cooperative.run(*meeting(4, {0, 1}, failing))
+    assert cooperative.run(*meeting(4, {0, 1})) == [[1], [1], 2, 3]
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -726,11 +726,11 @@ def test_a_thread_that_cannot_start_ends_all(monkeypatch, which):
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        crew.run(*meeting(4, {0, 1, 2} if which < 2 else {0, 1}))
+        cooperative.run(*meeting(4, {0, 1, 2} if which < 2 else {0, 1}))
 
 
 def test_an_interrupt_does_not_wait_for_what_runs_in_a_thread(monkeypatch):
-    monkeypatch.setattr(crew, "PATIENCE", 0.1)
+    monkeypatch.setattr(cooperative, "PATIENCE", 0.1)
     functions, spots = meeting(4, {0})
     ended = threading.Event()
 
@@ -741,7 +741,7 @@ def test_an_interrupt_does_not_wait_for_what_runs_in_a_thread(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            crew.run([functions[0], interrupting, *functions[2:]], spots)
+            cooperative.run([functions[0], interrupting, *functions[2:]], spots)
         assert not ended.is_set()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -754,7 +754,7 @@ def test_a_thread_that_is_not_told_the_context_ends_all(monkeypatch):
 
     monkeypatch.setattr(compat, "thread_state", lambda: tell)
     with pytest.raises(KeyError, match="untold"):
-        crew.run(*meeting(4, {0, 1, 2, 3}))
+        cooperative.run(*meeting(4, {0, 1, 2, 3}))
 
 
 def test_inside_of_jit_and_vmap_there_are_no_values():

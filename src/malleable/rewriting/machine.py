@@ -93,7 +93,7 @@ class Machine:
     wide_slice: Bytes = 1 << 10  # from here on what makes it should not run twice
     narrow_slice: Bytes = 1 << 11  # too small to do more with in each step than to add it
     short_slice: Bytes = 1 << 12  # up to here a kernel of its own takes longer than the work
-    late_slice: Bytes = 1 << 14  # up to here it is added as it is, and reduced after the loop
+    deferred_slice: Bytes = 1 << 14  # up to here it is added as it is, and reduced after the loop
     inner_steps: Steps = 8  # that a loop within a step is worth
     chunks: Steps = 40  # that a scan is left with, at least
     slow_pace: Steps = 4  # where a reduction should take more at once, it is not pushed alone

@@ -30,7 +30,7 @@ def smooth(x, y):
 
 
 def test_what_push_decides_is_a_value():
-    expected = Strategy("scan", chunk=1, remat="tail", late=True)
+    expected = Strategy("scan", chunk=1, remat="tail", deferred=True)
     assert decisions(push_up_reductions(threshold=0), total, jnp.ones(4)) == [expected]
 
 

@@ -11,7 +11,7 @@ from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
 from malleable.inspection.debugging.stepping import evaluate_lane
-from malleable.inspection.unstaging import crew
+from malleable.inspection.unstaging import cooperative
 from malleable.inspection.unstaging.refusals import HasRule
 from malleable.notes import note
 from malleable.programs.equations import mentions
@@ -27,7 +27,7 @@ def together(example: Callable[[int], list], name: Any, size: int) -> list[list]
         with lane.entered():
             return [lane.plain(x) for x in example(i)]
 
-    return crew.run([functools.partial(run, i) for i in range(size)], spots)
+    return cooperative.run([functools.partial(run, i) for i in range(size)], spots)
 
 
 def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bool):
@@ -56,7 +56,7 @@ def on_devices(body: Callable, args: Sequence, mesh, in_specs, axes, checked: bo
         along = [compat.varying(x) & frozenset(sizes) for x in outs]
         return list(map(lane.plain, outs)), specs, along
 
-    rows = crew.run([functools.partial(run, at) for at in spots], spots)
+    rows = cooperative.run([functools.partial(run, at) for at in spots], spots)
     specs = rows[0][1]
     for outs, _, along in rows:
         for x, spec, axes_of_x in zip(outs, specs, along, strict=True):
@@ -90,7 +90,7 @@ def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence)
     if name in lanes.LOCAL:
         return plain
     if name == "axis_index":
-        return [lanes.index(crew.coords(), params)]
+        return [lanes.index(cooperative.coords(), params)]
     if name in ("pmax", "pmin") and "derivative" in compat.around():
         note(f"differentiated a {name}", compat.where(), "JAX refuses it when it is staged")
     if len(own) == len(axes):
@@ -110,7 +110,7 @@ def _perform(lane: compat.Lane, prim, plain: list, params: dict, args: Sequence)
 def _ask(lane: compat.Lane, name: str, params, values: Sequence) -> list:
     if lane.in_rule and not all(map(compat.is_known, values)):
         raise HasRule("a rule for a derivative in it has a collective of tangents")
-    return crew.ask(name, params, values, lane.beside)
+    return cooperative.ask(name, params, values, lane.beside)
 
 
 def _is_typed(lane: compat.Lane) -> bool:
@@ -134,7 +134,7 @@ def _enter(lane, prim, plain, params, args) -> list:
         return _ask(lane, request.primitive, request.params, request.values)
 
     with lane.beside():
-        return evaluate_lane(program, plain, crew.coords(), ask)
+        return evaluate_lane(program, plain, cooperative.coords(), ask)
 
 
 def _bind(prim, params, *args):

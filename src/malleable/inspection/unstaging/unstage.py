@@ -21,8 +21,8 @@ from malleable import compat
 from malleable.errors import MalleableError
 from malleable.inspection.debugging import lanes
 from malleable.inspection.unstaging.devices import on_devices, saying, together
+from malleable.inspection.unstaging.ownership import is_installed, is_users
 from malleable.inspection.unstaging.refusals import one_example, unless_refused
-from malleable.inspection.unstaging.whose import is_installed, is_users
 from malleable.notes import note
 from malleable.signatures import P, R
 

@@ -22,7 +22,7 @@ from malleable.rewriting.streaming.region.region import (
     Region,
     axes_of,
 )
-from malleable.rewriting.streaming.schedule.late import COSTLY, is_costly, late_sums
+from malleable.rewriting.streaming.schedule.deferred import COSTLY, deferred_sums, is_costly
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.residuals import is_heavy
 
@@ -67,7 +67,7 @@ def pays_from(region: Region, short: int) -> int:
     what a step does takes as long as to start it, and to stack a slice no time.
     """
     ends = {n for n, a in region.actions.items() if isinstance(a, Ended | Carried | Kept)}
-    added, row = ends <= set(late_sums(region)), slice_bytes(region)
+    added, row = ends <= set(deferred_sums(region)), slice_bytes(region)
     machine = Machine.current()
     if row < (min(machine.vector_slice, short) if added else short):
         return machine.stacked
@@ -145,11 +145,11 @@ def multiplications(product: Node) -> int:
     return math.prod(out.shape) * math.prod(x.shape[d] for d in inner)
 
 
-def is_better_behind(plan: Plan, node: Node, view: compat.Scan, late: Sequence[Node]) -> bool:
+def is_better_behind(plan: Plan, node: Node, view: compat.Scan, deferred: Sequence[Node]) -> bool:
     """Whether accumulating the carry that comes in saves working it out twice.
 
     So it is for accumulators as large as a slice (a sum to a number makes XLA keep the slice),
-    unless operands would have to be copied to be one step apart. late: sums that stay slices.
+    unless operands would have to be copied to be one step apart. deferred: sums that stay slices.
     """
     graph, machine = plan.graph, Machine.current()
     if plan.single or any(v in node.outs for v in plan.escapes):
@@ -162,7 +162,7 @@ def is_better_behind(plan: Plan, node: Node, view: compat.Scan, late: Sequence[N
     return (
         costly
         and widest >= machine.wide_slice
-        and bool(vectors or late)
+        and bool(vectors or deferred)
         and apart <= machine.core_cache
     )
 
@@ -242,7 +242,7 @@ def pace(region: Region, plain: int = 1) -> int:
     a reduction that nothing is put right after costs `plain`.
     """
     machine, starts = Machine.current(), 0.0
-    for node in region.actions.keys() - late_sums(region):
+    for node in region.actions.keys() - deferred_sums(region):
         action = region.actions[node]
         kinds = {mark.kind for mark in getattr(action, "marks", ())}
         put_right = machine.power_starts if "power" in kinds else machine.scaled_starts

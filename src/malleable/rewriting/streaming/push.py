@@ -59,7 +59,7 @@ from malleable.rewriting.streaming.region.grow import grow
 from malleable.rewriting.streaming.region.region import Region, Stream, Window
 from malleable.rewriting.streaming.region.reversal import unreverse
 from malleable.rewriting.streaming.region.sinks import RUNNERS, SINKS, Sink
-from malleable.rewriting.streaming.schedule.late import late_sums, sum_late
+from malleable.rewriting.streaming.schedule.deferred import defer_sums, deferred_sums
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.residuals import is_better_again, is_heavy
 from malleable.rewriting.streaming.strategy import Options, Strategy, decided
@@ -249,18 +249,18 @@ def choose(entry: Entry, plan: Plan, options: Options) -> Strategy:
         given = region.streams if not parts else {v for v in ys if graph.is_used(v)}
         wanted = [i for i, v in enumerate(ys) if v in given]
         remat = "body" if is_better_again(view, wanted, k) else "tail"
-    late = late_sums(region) if k == 1 and not parts else []
+    deferred = deferred_sums(region) if k == 1 and not parts else []
     loop = "batched" if parts else "scan"
     if k == 1 and not parts and seeds.keys() <= places.keys():
-        loop = "behind" if is_better_behind(plan, node, view, late) else "scan"
-    return Strategy(loop, k, remat, bool(late), written)
+        loop = "behind" if is_better_behind(plan, node, view, deferred) else "scan"
+    return Strategy(loop, k, remat, bool(deferred), written)
 
 
 def emit(entry: Entry, plan: Plan, how: Strategy) -> dict[int, int]:
     """The loop in which the region runs; {value outside: what it is now}."""
     graph, node, view = plan.graph, entry.node, entry.view
-    if how.late:
-        plan = Plan(sum_late(plan.region), entry.carried)
+    if how.deferred:
+        plan = Plan(defer_sums(plan.region), entry.carried)
     if entry.parts:
         return rebuild_batched(graph, node, view, plan, entry.parts, how)
     if how.loop == "behind":

@@ -19,8 +19,8 @@ class Strategy:
 
     loop: "scan" (the one that was there), "batched" (each of its steps gives rows), "behind" (it
     reduces the carry that comes in, one step later) or "blocks" (a new one); chunk: steps at a
-    time; remat: what a gradient computes again, "tail", "body" or None; late: sums of small slices
-    are reduced after the loop; as_written: whose "value" or "derivative" is that of before.
+    time; remat: what a gradient computes again, "tail", "body" or None; deferred: sums of small
+    slices are reduced after the loop; as_written: whose "value" or "derivative" is that of before.
 
     >>> print(Strategy("scan", chunk=8, remat="tail"), Strategy(why="it is small"), sep="; ")
     scan, chunk 8, remat tail; stays: it is small
@@ -29,16 +29,16 @@ class Strategy:
     loop: str = ""
     chunk: int = 1
     remat: str | None = None
-    late: bool = False
+    deferred: bool = False
     as_written: str = ""
     why: str = ""
 
     def __str__(self):
         if self.why:
             return f"stays: {self.why}"
-        late = ", late sums" if self.late else ""
+        deferred = ", deferred sums" if self.deferred else ""
         written = f", {self.as_written} as written" if self.as_written else ""
-        return f"{self.loop}, chunk {self.chunk}, remat {self.remat}{late}{written}"
+        return f"{self.loop}, chunk {self.chunk}, remat {self.remat}{deferred}{written}"
 
 
 # Where each strategy goes when it is decided, for who sets a list: `show`, a test.

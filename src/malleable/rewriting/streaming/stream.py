@@ -43,7 +43,6 @@ from malleable.rewriting.streaming.emit.rebuild import (
     is_ours,
     means_of_one,
 )
-from malleable.rewriting.streaming.minor import is_searched, unroll_minor
 from malleable.rewriting.streaming.push import ROUNDS, check_options, chosen
 from malleable.rewriting.streaming.region.frontier import (
     FUSIBLE,
@@ -60,6 +59,7 @@ from malleable.rewriting.streaming.region.sinks import SINKS, Sink
 from malleable.rewriting.streaming.schedule.plan import Plan
 from malleable.rewriting.streaming.schedule.separable import is_separable
 from malleable.rewriting.streaming.strategy import Options, Strategy, decided
+from malleable.rewriting.streaming.unrolled import is_searched, unroll_reductions
 
 END = Ended | Kept
 SPREAD = 4  # so many times its largest operand is a value that is spread out
@@ -106,7 +106,7 @@ def stream(
         graph = Graph.of(body, may_inline)
         comparisons = compared(graph)
         least = Machine.current().large if threshold is None else threshold
-        written = {} if level == "exact" else unroll_minor(graph, least, comparisons, stay)
+        written = {} if level == "exact" else unroll_reductions(graph, least, comparisons, stay)
         changed = bool(written)
         tried: set = set()
         while (node := _next(graph, tried, least)) is not None:

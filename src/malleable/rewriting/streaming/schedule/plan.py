@@ -32,7 +32,7 @@ from malleable.rewriting.streaming.region.region import (
     axes_of,
 )
 from malleable.rewriting.streaming.schedule.blocks import on_blocks
-from malleable.rewriting.streaming.schedule.late import is_plain_sum
+from malleable.rewriting.streaming.schedule.deferred import is_plain_sum
 from malleable.rewriting.streaming.schedule.masks import (
     elements,
     index,

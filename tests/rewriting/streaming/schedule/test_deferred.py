@@ -36,12 +36,12 @@ def tops(jaxpr):
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", SUMS)
-def test_a_late_sum_is_what_the_sum_was(name, reverse):
+def test_a_deferred_sum_is_what_the_sum_was(name, reverse):
     fun = lambda x: SUMS[name](rollout(x, reverse))
     same_everywhere(optimize(fun, push(chunk=1)), fun, X)
 
 
-def test_a_long_late_sum_loses_no_digits():
+def test_a_long_deferred_sum_loses_no_digits():
     fun = lambda x: waves(x, length=5000).sum()
     assert jnp.allclose(optimize(fun, push(chunk=1))(X), fun(X), rtol=1e-6)
 
@@ -61,7 +61,7 @@ def test_what_a_step_adds_to_has_no_dims_of_one():
 
 @pytest.mark.parametrize(
     ("tail", "limit"),
-    [(lambda y: y.sum(), CPU.short_slice - 1), (lambda y: (y**2).sum(), CPU.late_slice)],
+    [(lambda y: y.sum(), CPU.short_slice - 1), (lambda y: (y**2).sum(), CPU.deferred_slice)],
 )
 def test_a_large_slice_is_reduced_at_each_step(tail, limit):
     x = jnp.ones(limit // 4 + 1)
@@ -70,13 +70,13 @@ def test_a_large_slice_is_reduced_at_each_step(tail, limit):
     assert tops(program).count(x.shape) == 1
 
 
-def test_a_sum_that_a_step_needs_is_not_late():
+def test_a_sum_that_a_step_needs_is_not_deferred():
     fun = lambda x: jnp.var(rollout(x))
     assert tops(pushed(fun, X)).count(X.shape) == 1
     same_everywhere(optimize(fun, push(chunk=1)), fun, X)
 
 
-def test_a_late_sum_under_jit_of_vmap_is_the_sum_of_each():
+def test_a_deferred_sum_under_jit_of_vmap_is_the_sum_of_each():
     fun = lambda x: rollout(x).sum()
     xs = jnp.stack([X, 2 * X])
     got = jax.jit(jax.vmap(optimize(fun, push(chunk=1))))(xs)

@@ -1,4 +1,4 @@
-"""Reductions over a few elements of what is spread out, written as sums: x[0] + x[1] + x[2].
+"""Unrolled reductions: a sum over a short last dim written as its terms, x[0] + x[1] + x[2].
 
 A sum of squared distances over three coordinates is scalar code where XLA reduces a last dim of
 three; as three terms it is vector code, and no value is larger than the result. In the same order,
@@ -42,7 +42,7 @@ def combined(name: str, terms: list):
     return tied(best, ties, count)
 
 
-def unroll_minor(
+def unroll_reductions(
     graph: Graph, least: int, comparisons: Compared, stay: frozenset[int] = frozenset()
 ) -> dict[int, int]:
     """Unroll the short last dims of values of `least` bytes and more; {result: what it is now}.
@@ -131,7 +131,7 @@ def _unroll(graph: Graph, node: Node, written: dict[int, int]) -> int | None:
             return [combined(node.name, terms)]
         return [jnp.stack([compat.bind(node.eqn, [term])[0] for term in terms], -1)]
 
-    (new,) = graph.trace(run, given, node, "unroll_minor")
+    (new,) = graph.trace(run, given, node, "unroll_reductions")
     graph.replace({node.outs[0]: new})
     return new
 

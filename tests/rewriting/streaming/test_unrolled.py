@@ -9,8 +9,8 @@ from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.machine import CPU
 from malleable.rewriting.passes.passes import optimize
 from malleable.rewriting.streaming.comparisons import compared
-from malleable.rewriting.streaming.minor import unroll_minor
 from malleable.rewriting.streaming.stream import stream
+from malleable.rewriting.streaming.unrolled import unroll_reductions
 from tests.rules import assert_same, prims
 
 X, Y = jnp.sin(jnp.arange(18.0)).reshape(6, 3), jnp.cos(jnp.arange(21.0)).reshape(7, 3)
@@ -26,7 +26,7 @@ REDUCTIONS = {
 
 def unrolled(jaxpr, least=64):
     graph = Graph.of(jaxpr)
-    return graph.jaxpr() if unroll_minor(graph, least, compared(graph)) else jaxpr
+    return graph.jaxpr() if unroll_reductions(graph, least, compared(graph)) else jaxpr
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)

@@ -1,4 +1,4 @@
-"""Sums of small slices that stay slices while the stream runs, and become smaller at its end.
+"""Deferred reductions: accumulate whole slices in the loop, reduce the accumulator once after it.
 
 To add a slice to a slice is one vector operation, which XLA fuses with what made the slice; to
 reduce each slice of a few KiB first takes longer than to make it.
@@ -21,7 +21,7 @@ from malleable.rewriting.streaming.region.sinks import SUM, Sink, nothing, plus,
 COSTLY = has("costly")
 
 
-def late_sums(region: Region) -> list:
+def deferred_sums(region: Region) -> list:
     """The equations of a region that sum small slices, each for itself, to something smaller."""
     graph, found, machine = region.graph, [], Machine.current()
     narrow = machine.narrow_slice if is_costly(region) else 0
@@ -31,7 +31,7 @@ def late_sums(region: Region) -> list:
         used = any(u in region.actions for v in node.outs for u in graph.users(v))
         slice_size = size(graph, node.ins[0]) // max(1, action.window.count)
         there = graph.maker[node.ins[0]] not in region.actions  # in memory already
-        most = machine.short_slice - 1 if there else machine.late_slice
+        most = machine.short_slice - 1 if there else machine.deferred_slice
         least = max(size(graph, node.outs[0]) + 1, narrow)
         if not used and action.sink is SUM and least <= slice_size <= most:
             found.append(node)
@@ -45,7 +45,7 @@ def is_costly(region: Region) -> bool:
 
 def is_plain_sum(action) -> bool:
     """Whether an action adds up, and needs nothing else for it."""
-    return isinstance(action, Ended) and action.sink in (SUM, LATE_SUM) and not action.marks
+    return isinstance(action, Ended) and action.sink in (SUM, DEFERRED_SUM) and not action.marks
 
 
 class Dims(NamedTuple):
@@ -55,17 +55,17 @@ class Dims(NamedTuple):
     then: tuple[int, ...]
 
 
-def sum_late(region: Region) -> Region:
-    """The region whose late sums have slices for accumulators, without the dims of one element."""
+def defer_sums(region: Region) -> Region:
+    """The region whose deferred sums accumulate slices, without the dims of one element."""
     actions = dict(region.actions)
-    for node in late_sums(region):
+    for node in deferred_sums(region):
         action = region.actions[node]
         spec, (ax,), shape = action.spec, action.ins, region.graph.avals[node.ins[0]].shape
         block = (1, *slice_shape(shape, ax, action.window.count))  # of one step
         now = tuple(d for d in spec.how if block[d] == 1)
         left = [d for d in range(len(block)) if d not in now]
         how = Dims(now, tuple(i for i, d in enumerate(left) if d in spec.how))
-        actions[node] = action._replace(sink=LATE_SUM, spec=spec._replace(how=how))
+        actions[node] = action._replace(sink=DEFERRED_SUM, spec=spec._replace(how=how))
     return replace(region, actions=actions)
 
 
@@ -82,4 +82,4 @@ def _final(spec, acc):
     return total(spec, tuple(lax.reduce_sum(x, spec.how.then) for x in acc))
 
 
-LATE_SUM = Sink("reduce_sum", _init, _step, _final, SUM.merge, rounds)
+DEFERRED_SUM = Sink("reduce_sum", _init, _step, _final, SUM.merge, rounds)

@@ -1,4 +1,4 @@
-"""Whose a function is: the user's, or JAX's own with nothing of the user's in it."""
+"""Ownership of a function: user code, or a library's with no user code in it."""
 
 import functools
 import sys

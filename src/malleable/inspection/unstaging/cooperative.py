@@ -1,4 +1,4 @@
-"""Functions that run in turn and wait for each other: `run(functions, spots)`.
+"""Cooperative threads: functions that run in turn and wait for each other, `run(functions, spots)`.
 
 One of them runs at a time, in a fixed order, each as far as it gets without the others. The first
 runs where `run` was called; another gets a thread only when one before it stands and waits. So
@@ -24,8 +24,8 @@ def run(functions: Sequence[Callable[[], Any]], spots: Sequence[lanes.Coords]) -
     An error of one ends them all; MalleableError where they wait for each other for ever.
     """
     around = _current.get()
-    crew = _Crew() if around is None else around.crew
-    group = _Group(crew, around, functions, spots)
+    scheduler = _Scheduler() if around is None else around.scheduler
+    group = _Group(scheduler, around, functions, spots)
     return group.results()
 
 
@@ -49,7 +49,7 @@ class _Dismissed(BaseException):
     """Another lane failed: this one is not needed any more."""
 
 
-class _Crew:
+class _Scheduler:
     """All that run in turn, groups within members of other groups included."""
 
     def __init__(self):
@@ -74,8 +74,8 @@ class _Crew:
 class _Group:
     """The members of one call of `run`. gate: opened for the thread that called."""
 
-    def __init__(self, crew, around, functions, spots):
-        self.crew, self.around, self.error = crew, around, None
+    def __init__(self, scheduler, around, functions, spots):
+        self.scheduler, self.around, self.error = scheduler, around, None
         self.order = () if around is None else around.order
         outer = {} if around is None else around.coords
         self.gate = threading.Semaphore(0) if around is None else around.gate
@@ -89,11 +89,11 @@ class _Group:
         return self.error is not None or all(m.done for m in self.members)
 
     def results(self) -> list:
-        self.crew.groups.append(self)
-        self.crew.members += self.members
+        self.scheduler.groups.append(self)
+        self.scheduler.members += self.members
         try:
             while not self.is_ready() and not self.is_dismissed():
-                then = self.crew.next()
+                then = self.scheduler.next()
                 if isinstance(then, _Member) and then.group is self and then.gate is None:
                     then.start_here(self.gate)
                 elif then is not self:
@@ -105,8 +105,8 @@ class _Group:
         finally:
             for member in self.members:
                 member.dismiss()
-            self.crew.members = [m for m in self.crew.members if m.group is not self]
-            self.crew.groups.remove(self)
+            self.scheduler.members = [m for m in self.scheduler.members if m.group is not self]
+            self.scheduler.groups.remove(self)
         if self.is_dismissed():
             raise _Dismissed
         if self.error is not None:
@@ -129,7 +129,7 @@ class _Member:
     def __init__(self, group, fun, coords, order):
         self.group, self.coords, self.order = group, coords, order
         self.fun: Any = fun
-        self.crew, self.context = group.crew, contextvars.copy_context()
+        self.scheduler, self.context = group.scheduler, contextvars.copy_context()
         self.gate: threading.Semaphore | None = None
         self.here = self.done = False
         self.request: Any = None
@@ -164,7 +164,7 @@ class _Member:
         with lanes.unguarded():
             self.body(self.group.tell)
         try:
-            then = self.group if self.is_dismissed() else self.crew.next()
+            then = self.group if self.is_dismissed() else self.scheduler.next()
             then.go_on()
         except BaseException as error:
             self.group.fail(error)
@@ -188,7 +188,7 @@ class _Member:
             raise _Dismissed
         self.request = request
         while self.answer is None:
-            then = self.crew.next()
+            then = self.scheduler.next()
             if then is self:
                 break
             then.go_on()
