@@ -88,7 +88,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(93000, 58000),
+    "all": Budget(94500, 58000),
     "compat": Budget(3135, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2365, 1450),
@@ -96,8 +96,8 @@ BUDGETS = {  # the target is the size that the folder is to have with all that i
     "rewriting": Budget(20590, 12500),
     "python_source": Budget(1850, 1400),
     "arrays": Budget(4260, 3100),
-    "frontend": Budget(15600, 9300),
-    "execution": Budget(14085, 10300),
+    "frontend": Budget(16300, 9300),
+    "execution": Budget(14400, 10300),
     "inspection": Budget(22710, 16000),
     "integrations": Budget(4020, 4000),
     "tour": Budget(843, 700),

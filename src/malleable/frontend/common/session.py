@@ -63,6 +63,10 @@ class Session:
     lines: dict = field(default_factory=dict)  # by (what, why) of a note: the lines that it is on
     looked: set = field(default_factory=set)  # ids of dicts, and of keys that they have
     keyed: list = field(default_factory=list)  # (what has traced keys, as it was, where)
+    # see decisions: by id of a bool, of what it was chosen, and what it is together with others
+    chosen: dict = field(default_factory=dict)
+    joint: dict = field(default_factory=dict)
+    assumed: list = field(default_factory=list)  # (test, what it is in the block being traced)
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:

@@ -8,10 +8,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
-
 from malleable import compat
 from malleable.errors import TransformError
+from malleable.frontend.common.decisions import assuming, opposite
 from malleable.frontend.common.session import session
 from malleable.frontend.operators import callables
 from malleable.frontend.values import unwinding
@@ -100,8 +99,9 @@ def unless(stopped, body: Callable, statements: tuple, state) -> None:
         body()
 
     places = places_of(state)
-    yes, no = trace_block(going, places), trace_block(nothing, places)
-    merge(jnp.logical_not(stopped), yes, no, line_of(statements[0]))
+    yes = assuming(stopped, False, trace_block, going, places)
+    no = trace_block(nothing, places)
+    merge(opposite(stopped), yes, no, line_of(statements[0]))
     if has_raised(yes):  # and the others before
         raise Leaving
 
@@ -120,8 +120,9 @@ def finish(taken: list, orelse: Callable, state, live) -> None:
     if flag is True:
         return first.handle()
     places = places_of(state)
-    yes = trace_block(first.handle, places)
-    no = trace_block(lambda: finish(rest, orelse, state, live), places)
+    yes = assuming(flag, True, trace_block, first.handle, places)
+    others = lambda: finish(rest, orelse, state, live)  # noqa: E731
+    no = assuming(flag, False, trace_block, others, places)
     forget_dead(places, live, yes, no)
     merge(flag, yes, no, line_of(first.handler))
 

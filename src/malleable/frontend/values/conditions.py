@@ -15,6 +15,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.numbers import is_python_bool, logical
 from malleable.errors import TransformError
+from malleable.frontend.common.decisions import assuming, opposite
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import session
 from malleable.frontend.values.staging import Block, merge, trace_block
@@ -108,7 +109,10 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
     places = places_of(state)
     with once_more(body):
         paths = (told(asked, True, body, places), told(asked, False, orelse or nothing, places))
-        yes, no = (trace_block(path, places) for path in paths)
+        yes, no = (
+            assuming(test, holds, trace_block, path, places)
+            for path, holds in zip(paths, (True, False), strict=True)
+        )
     if live is not None:
         forget_dead(places, live, yes, no)
     merge(test, yes, no, line_of(body))
@@ -348,7 +352,7 @@ def not_(x) -> Any:
     test = truth(x)
     if type(x) is Question:
         return Question(~test, x.choice, [not hit for hit in x.hits])
-    return Box(jnp.logical_not(test), True) if isinstance(test, compat.Tracer) else not test
+    return Box(opposite(test), True) if isinstance(test, compat.Tracer) else not test
 
 
 def is_(a, b) -> Any:

@@ -1,12 +1,12 @@
 """A block of Python, traced once: what it would leave behind, and how two paths become one."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
@@ -17,6 +17,7 @@ from malleable.arrays.joined import Joined
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.places import own
 from malleable.errors import TransformError
+from malleable.frontend.common.decisions import MOST, combinations, decided, implied, remember
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values import copies, unwinding
@@ -73,6 +74,7 @@ class Block:
     left: bool = False  # it ends in a raise, for a handler around us
     copies: list = field(default_factory=list)  # what has copies from now on
     made: set = field(default_factory=set)  # the ids of objects that were made in it
+    flags: tuple = ({}, frozenset())  # see flags_in
 
     def outs(self, args: Sequence = (), consts: Sequence | None = None) -> list:
         """The leaves of all trees, computed here."""
@@ -86,11 +88,11 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     """
     result: tuple = (Static(None), ())
     after: dict[Any, tuple] = {}
-    left, error = False, None
+    left, error, flags = False, None, ({}, set())
     new: list = []
 
     def traced(*xs):
-        nonlocal result, left, error
+        nonlocal result, left, error, flags
         leaves: list = []
 
         def split(value):
@@ -114,6 +116,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             result = split(value)
             for key, place in book.places.items():
                 after[key] = split(place.read())
+            flags = flags_in(after, leaves)
         finally:
             unwinding.undo_to(within)
             book.undo()
@@ -146,7 +149,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     for around in journal.all_open():
         around.new |= book.new
     found = book.undefined, book.unread
-    rest = *found, left, new, book.new
+    rest = *found, left, new, book.new, flags
     return Block(closed, result, after, book.places, book.before, error, *rest)
 
 
@@ -266,9 +269,16 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
         block.result = known.named(*block.result)
 
     def tree_of(block, key):
-        if key in block.after:
-            return block.after[key][0]
-        return Static(UNSET) if block.error is not None else revised(old[key][0], block)
+        tree = block.after[key][0] if key in block.after else old[key][0]
+        if key not in block.after and block.error is not None:
+            return Static(UNSET)
+        if is_flag(tree):
+            flag = tree.origin.value if isinstance(tree.origin, Box) else tree.origin
+            flag = flag if key in block.after else old[key][1][0]
+            found = implied(flag, pred, block is yes)
+            if found is not None:
+                return Static(found)
+        return tree if key in block.after else revised(tree, block)
 
     for key in [k for k, p in places.items() if is_cached(p)]:
         forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
@@ -303,11 +313,13 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             outs = block.outs()
             out = []
             for key, target in targets.items():
-                if key in block.after:
+                if isinstance(tree := tree_of(block, key), Static):
+                    leaves: list = []
+                elif key in block.after:
                     tree, ids = block.after[key]
                     leaves = [outs[i] for i in ids]
                 else:
-                    tree, leaves = old[key] if block.error is None else (Static(UNSET), [])
+                    tree, leaves = old[key]
                     leaves = updated(tree, iter(leaves), block, outs)
                 out += inject(tree, iter(leaves), target)
             tree, ids = block.result if block.error is None else (Static(UNSET), ())
@@ -325,9 +337,10 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             outs = branch(yes)()
         elif all(is_idle(b) for b in blocks):
             columns = zip(branch(yes)(), branch(no)(), strict=True)
-            outs = [select_value(pred, one, other) for one, other in columns]
+            outs = [decided(pred, one, other) for one, other in columns]
         else:
             outs = lax.cond(pred, *varied(pred, branch(yes), branch(no)))
+            remember_flags(pred, outs, targets, blocks, tree_of)
     rest, made = iter(outs), {}
     for key, target in targets.items():
         place = places[key]
@@ -477,12 +490,41 @@ def is_idle(block: Block) -> bool:
     return not block.closed.jaxpr.eqns
 
 
-def select_value(pred, one, other):
-    """`one if pred else other`, for two values that are there already."""
-    known = [x.item() if isinstance(x, np.ndarray | np.generic) else x for x in (one, other)]
-    if all(isinstance(x, bool) for x in known):
-        return known[0] if known[0] is known[1] else pred if known[0] else ~pred
-    return lax.select(pred, jnp.asarray(one), jnp.asarray(other))
+CERTAIN = (Static(True), Static(False))
+
+
+def is_flag(tree: Tree) -> bool:
+    return type(tree) is Leaf and tree.scalar and tree.dtype == bool and not tree.links
+
+
+def flags_in(after: dict, leaves: Sequence) -> tuple[dict, set]:
+    """Where the bools are that a block leaves, and the values that they may have together."""
+    found = {k: leaves[ids[0]] for k, (tree, ids) in after.items() if is_flag(tree)}
+    if not found:
+        return {}, set()
+    known = {k: tree.value for k, (tree, _) in after.items() if tree in CERTAIN}
+    found |= known
+    return {key: at for at, key in enumerate(found)}, combinations([*found.values()])
+
+
+def remember_flags(pred, outs: Sequence, targets: dict, blocks: tuple, tree_of: Callable) -> None:
+    """What the bools that come out of two blocks tell of each other, and of the test."""
+    starts = itertools.accumulate(map(count_leaves, targets.values()), initial=0)
+    flags = {k: outs[at] for (k, t), at in zip(targets.items(), starts, strict=False) if is_flag(t)}
+    if not flags or len(flags) > MOST:
+        return
+    rows = set()
+    for block, holds in zip(blocks, (True, False), strict=True):
+        columns, inside = block.flags
+        columns = {key: at for key, at in columns.items() if key in block.after}
+        trees = [tree_of(block, key) for key in flags]
+        for row in inside or {()}:
+            options = []
+            for key, tree in zip(flags, trees, strict=True):
+                known = {tree.value} if tree in CERTAIN else {True, False}
+                options.append(known & {row[columns[key]]} if row and key in columns else known)
+            rows |= {(holds, *values) for values in itertools.product(*options)}
+    remember(pred, [*flags.values()], rows)
 
 
 def write_place(place: Place, target: Tree, leaves, where: str, pred=None, made=None) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
@@ -19,6 +18,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import Journal, Place
 from malleable.errors import TransformError
+from malleable.frontend.common.decisions import decided
 from malleable.frontend.common.session import session
 from malleable.frontend.values.packing import HELD, Leaving, Packed, link, packed, restored
 from malleable.frontend.values.references import AllKnown
@@ -146,7 +146,7 @@ def any_of(flags: Iterable) -> Any:
         if flag is True:
             return True
         if flag is not False:
-            either = flag if either is False else jnp.logical_or(either, flag)
+            either = flag if either is False else decided(flag, True, either)
     return either
 
 
@@ -318,7 +318,7 @@ def chosen(pred, old, new, place: Place) -> Any:
             hint="change it before or after the statement that raises",
         )
     columns = zip(inject(one, iter(xs), target), inject(other, iter(ys), target), strict=True)
-    outs = [lax.select(pred, jnp.asarray(x), jnp.asarray(y)) for x, y in columns]
+    outs = [decided(pred, x, y) for x, y in columns]
     content = place.kind == "box"
     value = rebuild(target, iter(outs), where, None if content else pred, {})
     return value._value if place.kind == "box" else value
