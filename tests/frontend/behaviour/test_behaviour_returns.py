@@ -298,3 +298,21 @@ def test_row_78_a_walrus_in_a_traced_arm_assigns(x):
 def test_row_78_the_arms_of_a_conditional_expression_are_joined_in_type(x, value):
     out = jax.jit(autograph(lambda x: 1 if x > 0 else x))(x)
     assert (float(out), out.dtype) == (value, jnp.float32)
+
+
+def test_row_73_a_loop_returns_a_tuple_or_none():
+    def halve(x):
+        n = 0
+        while True:
+            x, n = x / 2, n + 1
+            if x < 1:
+                return x, n
+            if n >= 5:
+                return None
+
+    def f(x):
+        found = halve(x)
+        return (-1.0, 0) if found is None else found
+
+    for x in (6.0, 1000.0):
+        assert jax.jit(autograph(f))(x) == f(x)

@@ -422,12 +422,11 @@ def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
     else:
         kind = compat.promote(a.dtype, a.weak, b.dtype, b.weak)
     links = (*a.links, *(link for link in b.links if link not in a.links))
-    immutable = is_immutable(a) and is_immutable(b)
+    scalar, immutable = a.scalar and b.scalar, is_immutable(a) and is_immutable(b)
     if not immutable and (is_immutable(a) or is_immutable(b)) and Static(IMMUTABLE) not in links:
         links = (*links, Static(IMMUTABLE))
-    return Leaf(
-        shape, *kind, a.scalar and b.scalar, both_of(a, b), links=links, immutable=immutable
-    )
+    immutable = immutable and not scalar  # which a number is without saying so
+    return Leaf(shape, *kind, scalar, both_of(a, b), links=links, immutable=immutable)
 
 
 def is_immutable(leaf: Leaf) -> bool:
