@@ -198,9 +198,47 @@ def kept_results(xs, ys):
     return sum(square(x) for x in xs), len(known)
 
 
+def displayed(xs, ys):
+    first, places = xs[0], {xs[0]: 1, xs[1]: 2}
+    seen = {first, 3}
+    for n, x in enumerate(xs):
+        if x not in seen:
+            seen.add(x)
+            places[x] = places[first] + n
+    return len(seen), places[2], len(places)
+
+
+def known_members(xs, ys):
+    seen, n = {0, 1}, 0
+    for k in (3, 1, 7, 3):
+        if ys[k] > 0 and k not in seen:
+            seen.add(k)
+            n += 1
+    k = xs[0]
+    while k > 0:
+        if k % 2 == 0:
+            seen.add(20)
+        seen.discard(1)
+        k -= 1
+    return n, len(seen), 7 in seen, 20 in seen
+
+
+def neighbours(xs, ys):
+    queue, seen, order = [xs[0] % 4], {xs[0] % 4}, []
+    while queue:
+        u = queue.pop(0)
+        order.append(u)
+        for v in range(4):
+            if (u + v) % 3 == 1 and v not in seen:
+                seen.add(v)
+                queue.append(v)
+    return len(order), order[-1]
+
+
 @pytest.mark.parametrize(
     "f",
     [
+        *(displayed, known_members, neighbours),
         *(first_double, two_sum, sums_of_parts, one_branch, parity, pairs, counter, gone_over),
         *(made_at_once, taken_out, by_default, handled, two_names, copies, of_an_object),
         *(in_each_step, walked, cleared, kept_results),

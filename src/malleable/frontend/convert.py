@@ -374,7 +374,7 @@ _NAMES = (  # operators, and what has them
     (raises, "assert_ bound test_names"),
     (items, "raising walrus writes_cell writes_global"),
     (matching, "is_sequence is_mapping"),
-    (comprehensions, "collect sift"),
+    (comprehensions, "collect sift displayed"),
 )
 OPERATORS = types.SimpleNamespace(
     **{name: getattr(owner, name) for owner, names in _NAMES for name in names.split()},

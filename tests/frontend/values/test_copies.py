@@ -209,11 +209,11 @@ def test_a_row_that_only_one_branch_knows_is_not_used_after_a_write_to_the_array
         got(1.0, 2, True)
 
 
-def test_a_set_that_one_branch_adds_to_is_refused():
+def test_a_set_of_words_that_one_branch_adds_to_is_refused():
     def f(x):
-        seen = {1, 2}
+        seen = {"a", "b"}
         if x > 0:
-            seen.add(3)
+            seen.add("c")
         return len(seen)
 
     with pytest.raises(TransformError, match="a set has other members after one branch") as error:

@@ -16,6 +16,7 @@ from malleable.arrays.rows import Row
 from malleable.frontend.common.session import note_line, session
 from malleable.frontend.values.conditions import places_of
 from malleable.frontend.values.copies import Copied, keep
+from malleable.frontend.values.keys import OtherMembers
 from malleable.frontend.values.lost import Lost
 from malleable.frontend.values.references import (
     Known,
@@ -343,6 +344,7 @@ def settle(
     for key in [k for k, c in carried.items() if table_of(c.place.owner) is not None]:
         del carried[key]  # a traced key was put in: now its two lists go around
         again = True
+    sets: dict = {}
     for key, c in carried.items():
         if key not in block.after or c.traced is not c.tree:
             continue
@@ -363,6 +365,9 @@ def settle(
         both = without_circles(both, c)
         if both == c.tree:
             continue
+        if isinstance(both, Either) and c.place.kind == "set":
+            sets[key] = OtherMembers(c.place.owner, both, loop.where)
+            continue
         check_type(c, both)
         now, new = (len(getattr(tree, "options", ())) for tree in (c.tree, both))
         if late and new > max(MOST_KINDS, now):
@@ -377,7 +382,11 @@ def settle(
             again = True
             promoted(c.place.label, c.tree, after, both, loop.where)
         c.tree = both
-    return again
+    for key, other in sets.items():
+        if not other.settled():
+            raise CannotStage("a set has other members in every step")
+        del carried[key]  # its members are a list, which goes around
+    return again or bool(sets)
 
 
 def sized(c: Carried, after: Tree) -> Tree:

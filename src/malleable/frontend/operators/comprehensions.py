@@ -215,10 +215,13 @@ def collect(kind: str, run: Callable) -> Any:
     """A list, set or dict comprehension; run(collected) fills it."""
     collected = Collected()
     run(collected)
-    if kind == "list":
-        return listed(collected.pairs)
+    return listed(collected.pairs) if kind == "list" else keyed_by(kind, collected.pairs)
+
+
+def keyed_by(kind: str, pairs: list) -> Any:
+    """A set or dict of what is there, of pairs of a flag and a member or item."""
     made: Any = set() if kind == "set" else {}
-    for flag, value in collected.pairs:
+    for flag, value in pairs:
         put = lambda v=value: (put_key if kind == "set" else setitem)(made, v)  # noqa: E731
         if flag is True:
             put()
@@ -239,6 +242,13 @@ def put_key(made: set, key) -> None:
         return tables.put_key_in(made, key)
     journal.touch_set(made)
     made.add(key)
+
+
+def displayed(kind: str, items: tuple) -> Any:
+    """`{a, b}` or `{a: b, c: d}`, where what is a key may be traced; items: members or pairs."""
+    if not any(lookups.has_traced(x if kind == "set" else x[0]) for x in items):
+        return set(items) if kind == "set" else dict(items)
+    return keyed_by(kind, [(True, item) for item in items])
 
 
 def listing(items) -> list:

@@ -31,7 +31,7 @@ from malleable.frontend.operators.lookups import (
     replace_at,
 )
 from malleable.frontend.values.conditions import if_, ifexp
-from malleable.frontend.values.keys import KEY, KEYED, Table, table_of
+from malleable.frontend.values.keys import KEY, KEYED, Table, kind_of_place, table_of, tabled
 from malleable.frontend.values.trees import Node, Ragged
 from malleable.frontend.values.values import (
     Bounded,
@@ -81,27 +81,14 @@ def _content(xs: list) -> Bounded:
 
 
 def keyed(x) -> Table:
-    """The table of a dict or set: from now on, and before the blocks around us, it holds one.
-
-    To them it means what it meant, so they know no change, but the lists as they were then.
-    """
+    """The table of a dict or set, made if it has none yet."""
     table = table_of(x)
     if table is not None:
         return table
     if type(x) not in KEYED:
         raise refused_key()
     refuse_uncertain(x)
-    held = _contents_of(x)
-    table, key = Table([*held], [*held.values()]), Place(_kind_of(x), x).key
-    for book in reversed(journal.all_open()):
-        if book.places.pop(key, None) is not None:
-            held = _contents_of(book.before.pop(key))
-        for xs, before in ((table.keys, held), (table.values, held.values())):
-            place = Place("list", xs)
-            book.places[place.key], book.before[place.key] = place, list(before)
-    session().keyed.append((x, held, compat.where()))
-    Place(_kind_of(x), x).write({table} if type(x) is set else {KEY: table})
-    return table
+    return tabled(x)
 
 
 def put_back(returned: bool) -> None:
@@ -111,19 +98,11 @@ def put_back(returned: bool) -> None:
     """
     for x, before, where in session().keyed:
         if table_of(x) is not None and sys.getrefcount(x) > 3:
-            Place(_kind_of(x), x).write(before)
+            Place(kind_of_place(x), x).write(before)
             if returned:
                 what = f"a {type(x).__name__} outlives the call in which traced keys were put in"
                 note(what, where, "it is as it was before; return it, or what is to be kept")
     session().keyed.clear()
-
-
-def _kind_of(x) -> str:
-    return "set" if type(x) is set else "dict"
-
-
-def _contents_of(x) -> dict:
-    return dict.fromkeys(x) if type(x) is set else dict(x)
 
 
 # ---------------------------------------------------------------- to look up
@@ -384,7 +363,7 @@ def copied(x) -> Any:
     table = keyed(x)
     new = collections.defaultdict(x.default_factory) if hasattr(x, "default_factory") else type(x)()
     copy = Table(list(table.keys), list(table.values))
-    Place(_kind_of(x), new).write({copy} if type(x) is set else {KEY: copy})
+    Place(kind_of_place(x), new).write({copy} if type(x) is set else {KEY: copy})
     return new
 
 

@@ -224,7 +224,21 @@ class Writer:
         for k, key in enumerate(node.keys):
             if key is None:
                 node.values[k] = placed(hook("iter_", node.values[k]), node.values[k])
-        return node
+        if not self.full or None in node.keys or _are_constants(node.keys):
+            return node
+        pairs = zip(node.keys, node.values, strict=True)
+        return self._displayed("dict", [ast.Tuple(elts=[*p], ctx=ast.Load()) for p in pairs], node)
+
+    def members(self, node):
+        """`{a, b}`, where a may be traced."""
+        node = self.inside(node)
+        known = not self.full or _are_constants(node.elts)
+        return node if known else self._displayed("set", node.elts, node)
+
+    def _displayed(self, kind, items, node):
+        items = [placed(item, node) for item in items]
+        together = placed(ast.Tuple(elts=items, ctx=ast.Load()), node)
+        return placed(hook("displayed", constant(kind), together), node)
 
     def yield_from(self, node):
         node.value = placed(hook("iter_", self.expression(node.value)), node.value)
@@ -367,6 +381,12 @@ _STATEMENTS = {
     getattr(ast, "TypeAlias", None): lambda writer, stmt: [stmt],
     ast.ClassDef: Writer.class_,
 }
+
+
+def _are_constants(nodes):
+    return all(isinstance(node, ast.Constant) for node in nodes)
+
+
 _EXPRESSIONS = {
     ast.Name: Writer.name,
     ast.Constant: lambda writer, node: node,
@@ -382,6 +402,7 @@ _EXPRESSIONS = {
     ast.Starred: Writer.starred,
     ast.YieldFrom: Writer.yield_from,
     ast.Dict: Writer.display,
+    ast.Set: Writer.members,
     ast.JoinedStr: Writer.fstring,
     ast.NamedExpr: Writer.walrus,
     **dict.fromkeys(scopes.COMPREHENSIONS, loops.comprehension),

@@ -18,6 +18,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.decisions import assuming, opposite
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import session
+from malleable.frontend.values.keys import OtherMembers
 from malleable.frontend.values.staging import Block, merge, trace_block
 from malleable.frontend.values.trees import Leaf, Static
 from malleable.frontend.values.values import (
@@ -100,9 +101,9 @@ def places_of(state: Callable | None) -> list[Place]:
 def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
     """`if test: body() else: orelse()`."""
     asked = test if type(test) is Question else None
-    test = truth(test)
-    if not isinstance(test, compat.Tracer):
-        run = body if test else orelse
+    flag = truth(test)
+    if not isinstance(flag, compat.Tracer):
+        run = body if flag else orelse
         if run is not None:
             step(run)
         return
@@ -115,7 +116,12 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
         )
     if live is not None:
         forget_dead(places, live, yes, no)
-    merge(test, yes, no, line_of(body))
+    try:
+        merge(flag, yes, no, line_of(body))
+    except OtherMembers as e:
+        if not e.settled():
+            raise
+        if_(test, body, orelse, state, live)
 
 
 @contextlib.contextmanager

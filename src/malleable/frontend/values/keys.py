@@ -4,9 +4,12 @@ from collections import Counter, defaultdict, deque
 from typing import Any
 
 from malleable import compat
+from malleable.arrays import journal
 from malleable.arrays.box import Box
+from malleable.arrays.journal import Place
 from malleable.errors import TransformError
-from malleable.frontend.values.trees import Ragged
+from malleable.frontend.common.session import session
+from malleable.frontend.values.trees import Either, Ragged, number_leaf
 
 KEY: Any = type("Key", (), {"__repr__": lambda self: "keys known at run time"})()
 
@@ -65,3 +68,48 @@ def bounded(xs) -> Bounded | None:
     """The content of a list or deque whose length is traced; None for any other value."""
     held = type(xs) is list or type(xs) is deque
     return xs[0] if held and len(xs) == 1 and type(xs[0]) is Bounded else None
+
+
+def tabled(x) -> Table:
+    """The table of a dict or set, which from now on, and before the blocks around us, holds one.
+
+    To them it means what it meant, so they know no change, but the lists as they were then.
+    """
+    held = contents_of(x)
+    table, key = Table([*held], [*held.values()]), Place(kind_of_place(x), x).key
+    for book in reversed(journal.all_open()):
+        if book.places.pop(key, None) is not None:
+            held = contents_of(book.before.pop(key))
+        for xs, before in ((table.keys, held), (table.values, held.values())):
+            place = Place("list", xs)
+            book.places[place.key], book.before[place.key] = place, list(before)
+    session().keyed.append((x, held, compat.where()))
+    Place(kind_of_place(x), x).write({table} if type(x) is set else {KEY: table})
+    return table
+
+
+def kind_of_place(x) -> str:
+    return "set" if type(x) is set else "dict"
+
+
+def contents_of(x) -> dict:
+    return dict.fromkeys(x) if type(x) is set else dict(x)
+
+
+class OtherMembers(TransformError):
+    """A set has other members after one path than after the other: a table can hold both."""
+
+    def __init__(self, x: set, target: Either, where: str):
+        self.members, self.options = x, target.options
+        what = "a set has other members after one branch of this `if` than after the other"
+        hint = "keep a bool for each that it may have: seen[k] = True"
+        super().__init__(what, where=where, hint=hint)
+
+    def settled(self) -> bool:
+        """Whether its members are numbers, or tuples of them: then it has a table from now on."""
+        numbers = all(is_of_numbers(x) for o in self.options for x in getattr(o, "value", ()))
+        return numbers and tabled(self.members) is not None
+
+
+def is_of_numbers(x) -> bool:
+    return all(map(is_of_numbers, x)) if type(x) is tuple else number_leaf(x) is not None

@@ -21,6 +21,7 @@ from malleable.frontend.common.decisions import MOST, combinations, decided, imp
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values import copies, unwinding
+from malleable.frontend.values.keys import OtherMembers
 from malleable.frontend.values.lost import Lost, keeps_new
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.references import (
@@ -289,11 +290,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     }
     for key, target in targets.items():
         if isinstance(target, Either) and places[key].kind == "set":
-            raise TransformError(
-                "a set has other members after one branch of this `if` than after the other",
-                where=where,
-                hint="keep a bool for each that it may have: seen[k] = True",
-            )
+            raise OtherMembers(places[key].owner, target, where)
         if isinstance(target, Either) and places[key].kind in ("list", "dict", "object"):
             raise TransformError(
                 f"a {places[key].kind} is {spell(target.options[0])} after one branch of this "
