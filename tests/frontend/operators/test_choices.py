@@ -225,3 +225,20 @@ def test_a_container_keeps_a_chosen_text_once():
         return texts.count("large"), len(texts), queue[0] == "c", queue[1] == "b", len(queue)
 
     assert_same(f, np.array([3.0, 1.0, 4.0]))
+
+
+@pytest.mark.parametrize("x", [2.5, 0.2, -1.0])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda r: r if r is not None else (0.0, 7.0),
+        lambda r: (0.0, 7.0) if r is None else r,
+        lambda r: (1.0 if r is not None and sum(r) > 1 and r[0] < 9 else 0.0, 0.0),
+        lambda r: (1.0 if r is None or not isinstance(r, tuple) or r[1] < 1 else 0.0, 0.0),
+    ],
+)
+def test_past_a_question_for_none_it_is_not_none(f, x):
+    def g(x):
+        return f((x, x * x) if x > 0 else None)
+
+    np.testing.assert_allclose(jax.jit(autograph(g))(x), g(x), rtol=1e-6)

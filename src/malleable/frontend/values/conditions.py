@@ -180,7 +180,7 @@ class Question(Box):
 
 def told(asked: Question | None, answer: bool, run: Callable, places: list) -> Callable:
     """`run`, where variables that hold the choice that was asked about hold what is left of it."""
-    if asked is None:
+    if asked is None or not hasattr(run, "__code__"):
         return run
     left = narrowed(asked.choice, [hit is answer for hit in asked.hits])
 
@@ -234,11 +234,13 @@ def forget_dead(places, live, *blocks: Block) -> None:
 
 def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     """`body() if test else orelse()`."""
+    asked = test if type(test) is Question else None
     test = truth(test)
     if not isinstance(test, compat.Tracer):
         return step(body if test else orelse)
     with once_more(body):
-        yes, no = trace_block(body, []), trace_block(orelse, [])
+        yes = trace_block(told(asked, True, body, []), [])
+        no = trace_block(told(asked, False, orelse, []), [])
     return merge(test, yes, no, where or line_of(body))
 
 
@@ -289,7 +291,7 @@ def and_(first, *rest: Callable) -> Any:
     for i, thunk in enumerate(rest):
         test = truth(first)
         if isinstance(test, compat.Tracer):
-            second = functools.partial(_rest, and_, *rest[i:])
+            second = functools.partial(_rest, and_, *told_all(first, True, rest[i:]))
             return short_circuit(first, test, second, thunk, True)
         if not test:
             return first
@@ -302,12 +304,17 @@ def or_(first, *rest: Callable) -> Any:
     for i, thunk in enumerate(rest):
         test = truth(first)
         if isinstance(test, compat.Tracer):
-            second = functools.partial(_rest, or_, *rest[i:])
+            second = functools.partial(_rest, or_, *told_all(first, False, rest[i:]))
             return short_circuit(first, test, second, thunk, False)
         if test:
             return first
         first = thunk()
     return first
+
+
+def told_all(first, answer: bool, rest: tuple) -> list:
+    asked = first if type(first) is Question else None
+    return [told(asked, answer, thunk, []) for thunk in rest]
 
 
 def _rest(operator: Callable, thunk: Callable, *more: Callable) -> Any:
