@@ -140,6 +140,11 @@ def test_a_new_shape_under_a_test_is_refused():
         lambda a: np.sort(a.T, 0), lambda a: a.T.cumsum(0), lambda a: a.T.round(1),
         lambda a: a[:, :2].T @ a[:, 1:].T, lambda a: np.matmul(a[:, :2].T, a[:, 1:]),
         lambda a: (a.T + 1)[::-1], lambda a: np.divmod(a.T, 2)[0],
+        lambda a: np.concatenate([a.T, a.T], 1), lambda a: np.stack([a.T, a.T * 2]),
+        lambda a: np.concatenate([a.T, np.ones((1, 2))]), lambda a: np.vstack((a.T, a.T)),
+        lambda a: np.hstack([a.T, a.T]), lambda a: np.append(a.T, a.T, 0),
+        lambda a: np.block([[a.T], [a.T]]), lambda a: np.roll(a.T, 1, 0),
+        lambda a: np.pad(a.T, 1, constant_values=2), lambda a: np.diff(a.T, axis=0),
     ],
 )  # fmt: skip
 def test_a_result_lies_in_memory_in_the_order_of_its_operands(make):

@@ -142,9 +142,13 @@ class Box(Methods):
         boxes = [x for x in arrays if isinstance(x, Box)]
         if any(x._base is not None or x._index is not None for x in boxes):
             models = [x._model() if isinstance(x, Box) else x for x in arrays]
-            steps = np.nditer([*models, None], ["zerosize_ok", "refs_ok"]).operands[-1]
-            if steps.shape == self.shape and not steps.flags.c_contiguous:
-                self._index = steps
+            self.lying_as(np.nditer([*models, None], ["zerosize_ok", "refs_ok"]).operands[-1])
+        return self
+
+    def lying_as(self, model: np.ndarray) -> "Box":
+        """Itself, new: it lies in memory as an array of NumPy does."""
+        if model.shape == self.shape and not model.flags.c_contiguous:
+            self._index = model
         return self
 
     def _new(self, value, scalar) -> "Box":

@@ -5,6 +5,7 @@ import inspect
 
 import numpy as np
 from jax import numpy as jnp
+from jax.tree_util import tree_leaves, tree_map
 
 from malleable.arrays import functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
@@ -20,6 +21,9 @@ ARRAYS = {np.where, np.select, np.tensordot, np.broadcast_to, *LIKE}
 # what gives an array in the order of memory of its arguments
 LAID = {np.where, np.round, np.around, np.clip, np.sort, *LIKE}
 LAID |= {np.cumsum, np.cumprod, np.nan_to_num}
+# whose result lies in memory as NumPy's own does, of arrays that lie as its arguments
+MOVED = {np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack, np.append}
+MOVED |= {np.block, np.roll, np.diff, np.pad}
 
 
 def run_ufunc(ufunc, method, inputs, kwargs):
@@ -144,7 +148,18 @@ def run_function(func, args, kwargs):
         return put_out(out, target(*raw, **options))
     made = target(*raw, **options)
     made = Box(made, False) if func in ARRAYS else rebox(made)
+    if func in MOVED and isinstance(made, Box) and any(map(is_turned, tree_leaves(args))):
+        return made.lying_as(func(*tree_map(model_of, args), **options))
     return made.laid(*args) if func in LAID and not kwargs.get("order") else made
+
+
+def is_turned(x) -> bool:
+    """Whether an array lies in memory in another order than that of its elements."""
+    return isinstance(x, Box) and not (x.scalar or x._model().flags.c_contiguous)
+
+
+def model_of(x):
+    return x._model() if isinstance(x, Box) else x
 
 
 @functools.lru_cache(None)
