@@ -52,6 +52,7 @@ class Journal:
         self.before: dict[Any, Any] = {}
         self.followers: dict[int, list] = {}  # by id of an array: the arrays that may be it
         self.undefined: set = set()  # variables that were joined with nothing
+        self.met: dict = {}  # {whether float: NumPy's type that was joined with Python's numbers}
         self.unread: set = set()  # names that a branch found undefined
         self.binds = False  # of a step of a loop: perhaps it binds one of these for the next
         self.made: dict | None = None  # by id: what was made here and has a state nobody sees

@@ -1,11 +1,11 @@
 """What goes around a loop: found by tracing its body, widened until one type holds every step."""
 
 import gc
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
@@ -58,6 +58,7 @@ from malleable.frontend.values.trees import (
     count_leaves,
     free,
     half,
+    holds,
     join,
     join_ragged,
     number_leaf,
@@ -361,7 +362,8 @@ def settle(
         if runs and loosened(c, after, block):
             c.first, c.tree = c.whole, free(abstract(c.whole[0]))
         refuse_number(c, c.first[0], after)
-        both = widened(join_place(c.place, sized(c, after), after), c.tree, c.relation.ties)
+        before, after = sized(c.tree, after, c.first[0], block.met)
+        both = widened(join_place(c.place, before, after), c.tree, c.relation.ties)
         both = without_circles(both, c)
         if both == c.tree:
             continue
@@ -389,15 +391,27 @@ def settle(
     return again or bool(sets)
 
 
-def sized(c: Carried, after: Tree) -> Tree:
-    """The tree of c; an int of Python's takes the type of the integers that steps add to it."""
-    first, before = getattr(c.first[0], "value", 0), c.tree  # what is traced may be 0
-    if type(first) is not int or not (isinstance(before, Leaf) and isinstance(after, Leaf)):
-        return before
-    if not before.weak or after.weak or {before.dtype.kind, after.dtype.kind} - {*"iu"}:
-        return before
-    fits = first in range(np.iinfo(after.dtype).min, np.iinfo(after.dtype).max + 1)
-    return replace(before, dtype=after.dtype, weak=False) if fits else before
+def sized(before: Tree, after: Tree, first: Tree | None, met: dict) -> tuple[Tree, Tree]:
+    """What goes around, and what a step leaves, where a number of Python's takes NumPy's type.
+
+    met: see `malleable.arrays.journal.Journal`. If a step leaves another, it is traced again.
+    """
+    if isinstance(before, Node) and isinstance(after, Node) and before.keys == after.keys:
+        inside = zip(
+            before.keys or itertools.count(), before.children, after.children, strict=False
+        )
+        pairs = [sized(old, new, child(first, k), met) for k, old, new in inside]
+        olds, news = (tuple(pair[k] for pair in pairs) for k in (0, 1))
+        rest = after.children[len(news) :]
+        return replace(before, children=olds), replace(after, children=(*news, *rest))
+    if not (isinstance(before, Leaf) and before.weak and isinstance(after, Leaf)) or after.weak:
+        return before, after
+    widened = after.dtype == before.dtype
+    dtype = met.get(after.dtype.kind == "f", after.dtype) if widened else after.dtype
+    number = getattr(first, "value", 0)  # what is traced may be 0
+    if not holds(dtype, number):
+        return before, after
+    return replace(before, dtype=dtype, weak=False), replace(after, dtype=dtype)
 
 
 def depth(tree: Tree) -> int:

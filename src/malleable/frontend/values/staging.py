@@ -45,6 +45,7 @@ from malleable.frontend.values.trees import (
     half,
     join,
     number_leaf,
+    number_of,
     spell,
 )
 from malleable.frontend.values.unwinding import is_raised
@@ -72,6 +73,7 @@ class Block:
     error: BaseException | None = None
     undefined: set = field(default_factory=set)  # places joined with nothing on the way
     unread: set = field(default_factory=set)  # names that a branch found undefined
+    met: dict = field(default_factory=dict)  # as that of a journal
     left: bool = False  # it ends in a raise, for a handler around us
     copies: list = field(default_factory=list)  # what has copies from now on
     made: set = field(default_factory=set)  # the ids of objects that were made in it
@@ -149,7 +151,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             error.args = tuple(str(x) if isinstance(x, Box) else x for x in error.args)
     for around in journal.all_open():
         around.new |= book.new
-    found = book.undefined, book.unread
+    found = book.undefined, book.unread, book.met
     rest = *found, left, new, book.new, flags
     return Block(closed, result, after, book.places, book.before, error, *rest)
 
@@ -557,12 +559,10 @@ def report_joins(targets, places, yes, no, tree_of, where) -> None:
                 note(f"key {k!r} may be undefined", where, "it is set in one branch only")
         if session().options.exact:
             refuse_two_types(name, one, other, where)
-        leaves = all(isinstance(t, Leaf) for t in (one, other, target))
-        if (
-            leaves
-            and one.dtype != other.dtype
-            and (not (one.weak or other.weak) or {one.dtype.kind, other.dtype.kind} <= {*"iu"})
-        ):
+        a, b = number_of(one), number_of(other)
+        if not all(isinstance(t, Leaf) for t in (a, b, target)) or a.dtype == b.dtype:
+            continue
+        if a.weak is b.weak and (not a.weak or {a.dtype.kind, b.dtype.kind} <= {*"iu"}):
             promoted(name, one, other, target, where)
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.masked import UNSIZED, unknown_size
 from malleable.errors import TransformError
-from malleable.frontend.common.session import session
+from malleable.frontend.common.session import note_line, session
 
 IMMUTABLE: Any = type("Immutable", (), {"__repr__": lambda self: "IMMUTABLE"})()  # see `Leaf.links`
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()  # of ours, never read
@@ -376,10 +377,9 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
         if isinstance(a, Leaf):
             return replace(a, origin=both_of(a, b), known=False)
         return free(a)
-    one = number_leaf(a.value) if isinstance(a, Static) else a
-    other = number_leaf(b.value) if isinstance(b, Static) else b
+    one, other = number_of(a), number_of(b)
     if isinstance(one, Leaf) and isinstance(other, Leaf):
-        return join_leaves(one, other)
+        return join_leaves(fitted(a, one, other), fitted(b, other, one))
     lists = (isinstance(x, Ragged) or (isinstance(x, Node) and x.cls is list) for x in (a, b))
     if all(lists) and not (isinstance(a, Node) and isinstance(b, Node) and same_length(a, b)):
         return join_ragged(a, b)
@@ -393,6 +393,28 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
         children = (both(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
         return Node(a.cls, keys, tuple(children), both_of(a, b))
     return None
+
+
+def number_of(tree: Tree) -> Tree | None:
+    """The tree, or of a number that is known, its leaf."""
+    return number_leaf(tree.value) if isinstance(tree, Static) else tree
+
+
+def fitted(tree: Tree, leaf: Leaf, other: Leaf) -> Leaf:
+    """The leaf of a tree; that of a number of Python's in NumPy's type, if that can hold it."""
+    known = isinstance(tree, Static) and not other.weak and holds(other.dtype, tree.value)
+    return replace(leaf, dtype=other.dtype) if known else leaf
+
+
+def holds(dtype, value) -> bool:
+    """Whether a type of NumPy's holds exactly this int or float of Python's."""
+    floats = jax.dtypes.issubdtype(dtype, np.floating)
+    if type(value) is int and jax.dtypes.issubdtype(dtype, np.integer):
+        return value in range(np.iinfo(dtype).min, np.iinfo(dtype).max + 1)
+    if not floats or type(value) not in (int, float) or abs(value) > np.finfo(np.float64).max:
+        return floats and type(value) is float
+    with np.errstate(over="ignore"):
+        return value != value or float(np.dtype(dtype).type(value)) == value
 
 
 def join_key(a: Tree, b: Tree) -> Tree:
@@ -421,6 +443,13 @@ def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
         kind = a.dtype, a.weak and b.weak
     else:
         kind = compat.promote(a.dtype, a.weak, b.dtype, b.weak)
+        alike = {a.dtype.kind, b.dtype.kind} <= {*"iu"} or a.dtype.kind == b.dtype.kind == "f"
+        numpys = b.dtype if a.weak else a.dtype
+        if a.weak is not b.weak and alike and kind[0] != numpys:
+            what = f"a number of Python's or one of {numpys} is {kind[0]} from here on"
+            note_line(what, compat.where(), "NumPy computes with each in its own type")
+            for book in journal.all_open():
+                book.met[numpys.kind == "f"] = numpys
     links = (*a.links, *(link for link in b.links if link not in a.links))
     scalar, immutable = a.scalar and b.scalar, is_immutable(a) and is_immutable(b)
     if not immutable and (is_immutable(a) or is_immutable(b)) and Static(IMMUTABLE) not in links:
