@@ -250,7 +250,7 @@ def box_all(x, immutable=False):
 
 
 def finish_result(out) -> Any:
-    """The result as JAX wants it: arrays instead of boxes, NaN where a dropped `raise` happened."""
+    """The result as JAX wants it: arrays instead of boxes, none where a `raise` was dropped."""
     failed = session().raised._value
     failed = failed if isinstance(failed, compat.Tracer) else None
     return jax.tree.map(functools.partial(finish_leaf, failed, {}), out, is_leaf=is_whole)
@@ -272,17 +272,16 @@ def finish_leaf(failed, seen: dict, x) -> Any:
         if not isinstance(x, Box):
             finished = functools.partial(finish_leaf, failed, seen)
             return jax.tree.map(finished, x, is_leaf=is_whole)
-    if bounded(x) is not None:
-        return as_jax_list(x[0])
-    if table_of(x) is not None:
-        return tables.as_jax_table(x)
+    if bounded(x) is not None or table_of(x) is not None:
+        new = as_jax_list(x[0]) if bounded(x) is not None else tables.as_jax_table(x)
+        return jax.tree.map(functools.partial(spoiled, failed), new)
     if type(x) is Columns:
         raise unknown_size("a result, x[:, mask],")
     if type(x) is Masked:
         return BoundedList(x.compact(), x.count.value)
     value = x.value if isinstance(x, Box) else x
     if isinstance(value, jax.Array | float | np.ndarray):
-        return value if failed is None else nan_where(failed, value)
+        return spoiled(failed, value)
     if id(value) in seen or not (isinstance(value, dict) or is_object(value)):
         return value
     seen[id(value)] = value
@@ -292,6 +291,14 @@ def finish_leaf(failed, seen: dict, x) -> Any:
         if new is not inside and any_traced(inside):
             fields[name] = new
     return value
+
+
+def spoiled(failed, value):
+    """A number that is none where `failed`: NaN, or the integer that is farthest from zero."""
+    if failed is None or not jnp.issubdtype(kind := jnp.result_type(value), jnp.integer):
+        return value if failed is None else nan_where(failed, value)
+    low, high = jnp.iinfo(kind).min, jnp.iinfo(kind).max
+    return jnp.where(failed, jnp.asarray(low or high, kind), value)
 
 
 def nan_where(failed, value):

@@ -608,3 +608,23 @@ def test_a_namesake_that_a_loop_binds_is_another_variable():
         assert traced(-1.0, 3)[0].tolist() == [6, 0]
     assert any("does not happen in a compiled program" in n.what for n in notes)
     assert np.isnan(traced(1.0, 3)[0]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8])
+def test_where_nobody_catches_a_raise_an_integer_is_the_one_farthest_from_zero(dtype):
+    def f(n, a):
+        xs = [n]
+        if n < 0:
+            raise ValueError
+        if n > 3:
+            xs.append(n)
+        return a + n, {1: 5, 2: 7}[n], xs
+
+    a, ends = np.array([1, 2], dtype), np.iinfo(dtype)
+    compiled = jax.jit(autograph(f))
+    right = compiled(2, a)
+    assert (right[0].tolist(), right[1], right[2].length) == ([3, 4], 7, 1)
+    for n in (-1, 3):
+        wrong = compiled(n, a)
+        assert set(wrong[0].tolist()) == {ends.min or ends.max}
+        assert wrong[1] == wrong[2].length == np.iinfo(np.int32).min
