@@ -436,3 +436,20 @@ def test_a_write_in_an_else_reaches_an_array_that_a_try_may_not_have_bound(x):
         return a
 
     assert_same(f, x, 1, A)
+
+
+@SIGNS
+@pytest.mark.parametrize("m", [1, 2])
+def test_parts_of_two_shapes_that_go_around_a_loop_are_written_to(x, m):
+    def f(x, m, v, a):
+        p = a.T[0][:2]
+        r = v
+        if x > 0:
+            r = a[1, :2]
+        for _ in range(m):
+            p, q = v, p
+            q += 1
+            r += 2
+        return v, a
+
+    assert_same(f, x, m, V, A)

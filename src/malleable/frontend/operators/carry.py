@@ -212,6 +212,8 @@ def carried_tree(tree: Tree, anew: bool = False) -> Tree:
         return replace(free(tree), links=(*mine, *tree.links))
     if isinstance(tree, Node):
         return replace(free(tree), children=tuple(map(carried_tree, tree.children)))
+    if isinstance(tree, Either):
+        return Either(tuple(carried_tree(option, anew) for option in tree.options))
     return free(abstract(tree))
 
 
@@ -235,8 +237,16 @@ def widened(tree: Tree, before: Tree | None, ties: Iterable = ()) -> Tree:
         pairs = zip(names, tree.children, strict=True)
         return replace(free(tree), children=tuple(widened(t, child(before, k)) for k, t in pairs))
     if isinstance(tree, Either):
-        return Either(tuple(widened(option, None) for option in tree.options))
+        olds = getattr(before, "options", (before,))
+        same = (next((x for x in olds if is_of_type(x, o)), None) for o in tree.options)
+        return Either(tuple(map(widened, tree.options, same)))
     return free(tree)
+
+
+def is_of_type(one: Tree | None, other: Tree) -> bool:
+    """Whether both are of arrays of one type."""
+    both = isinstance(one, Leaf) and isinstance(other, Leaf)
+    return both and (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def without_circles(tree: Tree, c: Carried) -> Tree:
