@@ -320,3 +320,9 @@ def test_a_deque_grows_as_in_python():
     for _ in range(4):
         assert float(run(one, 2.0)) == f(two, 2.0)
     assert list(one) == list(two)
+
+
+def test_a_number_after_one_of_more_than_32_bits_is_its_own():
+    jitted = mal.jit(lambda x, k: (k * k, x * 2))
+    for k in (10, 2**40, 10, 2**70, -(2**31), 10):
+        assert jitted(jnp.ones(2), k)[0] == k * k

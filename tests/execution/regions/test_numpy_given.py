@@ -432,3 +432,17 @@ def test_what_a_function_makes_of_numpy_alone_has_64_bits(program):
     x, w = jnp.ones(3), np.array([1.0, 1e-12])
     for _ in range(2):
         np.testing.assert_allclose(mal.jit(program)(x, w), program(x, w), rtol=1e-6)
+
+
+def test_arrays_that_python_may_not_write_to_stay_those_of_numpy():
+    def program(x, held):
+        got = jax.device_get(x * 2)
+        first, _ = jax.device_get((x, x + 1))
+        return got, first, np.diag(np.eye(2, dtype="f")), np.broadcast_to(2.0, 3), held["w"]
+
+    held = {"w": np.array([1.0, 2.0])}
+    held["w"].setflags(write=False)
+    jitted = mal.jit(program)
+    for _ in range(3):
+        got, wanted = jitted(jnp.ones(2), held), program(jnp.ones(2), held)
+        assert [(type(x), x.dtype) for x in got] == [(type(x), x.dtype) for x in wanted]

@@ -72,7 +72,7 @@ class Host:
 
     def getitem(self, x, index):
         if not isinstance(x, np.ndarray | jax.Array):
-            return x[host.arrive_all(index)]
+            return host.release(x[host.arrive_all(index)])
         out = host.getitem(x, index) if self.by_numpy else x[host.arrive_all(index)]
         self.sizes.meet(out, (x,))
         return out
@@ -95,7 +95,7 @@ class Host:
         kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
         chosen = self.engine.selective(f)
         if chosen is f:
-            return self.met(f(*args, **kwargs), args)
+            return self.met(host.release(f(*args, **kwargs)), args)
         return chosen(*args, **kwargs)
 
     def met(self, out, args):

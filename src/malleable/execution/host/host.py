@@ -82,12 +82,23 @@ def call(fun, *args, **kwargs):
         except Exception:  # whatever it is, JAX says it in its own words, or knows better
             pass
     args = [arrive_all(arg) for arg in args]
-    return _release(fun(*args, **{name: arrive_all(arg) for name, arg in kwargs.items()}))
+    return release(fun(*args, **{name: arrive_all(arg) for name, arg in kwargs.items()}))
 
 
-def _release(x):
-    """A view of an array of JAX that a function of the user made: the user's, so no raw array."""
-    return x.copy() if type(x) is _ndarray and not x.flags.writeable else x
+def release(x):
+    """What Python gave: a read-only array of the user's, such as a view, is copied: none is raw."""
+    kind = type(x)
+    if kind is _ndarray:
+        return x if x.flags.writeable else x.copy()
+    if kind is tuple or kind is list or kind is dict:
+        parts = x.values() if kind is dict else x
+        if any(type(part) is _ndarray and not part.flags.writeable for part in parts):
+            return (
+                dict(zip(x, map(release, parts), strict=True))
+                if kind is dict
+                else kind(map(release, parts))
+            )
+    return x
 
 
 def method(x, name: str, *args, **kwargs):
@@ -104,7 +115,7 @@ def method(x, name: str, *args, **kwargs):
         x = arrive(x)
     args = [arrive_all(arg) for arg in args]
     kwargs = {name: arrive_all(arg) for name, arg in kwargs.items()}
-    return _release(getattr(x, name)(*args, **kwargs))
+    return release(getattr(x, name)(*args, **kwargs))
 
 
 def attribute(x, name: str):

@@ -242,6 +242,8 @@ class Last:
             if kind is ARRAY or kind is np.ndarray:
                 flag = x.weak_type if kind is ARRAY else x.flags.writeable
                 looks.append((kind, x.shape, x.dtype, flag))
+            elif kind is int and not -(2**31) <= x < 2**31:
+                return None  # which is compiled in
             elif kind is int or (kind in NUMBERS and i not in static) or x is None:
                 looks.append((kind, x if i in static else None, None, None))
             else:
