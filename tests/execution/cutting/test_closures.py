@@ -2,7 +2,9 @@
 
 import functools
 import gc
+import importlib
 import weakref
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -237,3 +239,47 @@ def test_what_a_call_made_is_let_go_with_it():
     mal.jit(program)(jnp.ones(3))
     gc.collect()
     assert seen[0]() is None
+
+
+LIBRARY = """
+import jax.numpy as jnp
+
+def outer(x):
+    return middle(x) + 1
+
+def middle(x):
+    return inner(x) * 2
+
+def inner(x):
+    return jnp.sin(x)
+"""
+
+
+library: Any = None
+
+
+class Scaled:
+    by = 2.0
+
+    @classmethod
+    def of(cls, x):
+        return x * cls.by
+
+
+def test_what_helpers_of_helpers_call_is_what_it_is_now(tmp_path, monkeypatch):
+    (tmp_path / "helpers_of_a_test.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(globals(), "library", importlib.import_module("helpers_of_a_test"))
+    x, jitted = jnp.ones(3), mal.jit(lambda x: library.outer(x))
+    for name, new in [("inner", jnp.cos), ("middle", lambda x: x * 50), ("outer", lambda x: x)]:
+        for _ in range(2):
+            np.testing.assert_allclose(jitted(x), library.outer(x), rtol=1e-6)
+        setattr(library, name, new)
+    np.testing.assert_allclose(jitted(x), x)
+
+
+def test_a_method_of_a_class_reads_what_the_class_holds_now(monkeypatch):
+    jitted = mal.jit(lambda x: Scaled.of(x))
+    for by in (2.0, 2.0, 7.0, 7.0):
+        monkeypatch.setattr(Scaled, "by", by)
+        assert jitted(jnp.float32(1)) == by

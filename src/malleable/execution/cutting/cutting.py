@@ -108,7 +108,8 @@ class Partition:
         self.tree.defs = definitions(node)
         self.tree.leave = "leave" if is_root else "keep"
         self.last: tuple = (None, -1, None)
-        self.seen = callables(taken, fun.__globals__)
+        attributes = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+        self.seen = callables(taken | attributes, fun.__globals__)
         self.asked = asked_static(fun, options)
         self.pass_ = pipeline(*options.passes) if options.passes else lambda program: program
         self.code, self.version = None, -1
@@ -320,9 +321,8 @@ class Partition:
         return not programs or any(mentions(program, ("while",)) for program in programs)
 
     def is_stale(self) -> bool:
-        """Whether a function that the partition saw by its global name was defined anew."""
-        found = self.fun.__globals__
-        for name, value in self.seen:  # noqa: SIM110  a generator takes twice as long
+        """Whether a function that is called by a global name, in helpers too, was defined anew."""
+        for found, name, value in self.seen:  # noqa: SIM110  a generator takes twice as long
             if found.get(name) is not value:
                 return True
         return False

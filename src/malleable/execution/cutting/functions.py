@@ -2,11 +2,16 @@
 
 import ast
 import inspect
+import types
+from collections.abc import Iterator
 
 from malleable.errors import TransformError
+from malleable.execution.cutting import calls
 from malleable.programs.reach import reach
-from malleable.python_source import nodes, scopes
+from malleable.python_source import kinds, nodes, scopes
 from malleable.python_source.files import parse
+
+MOST_SEEN = 64  # names that are looked at in each call, 20 ns each
 
 
 def asked_static(fun, options) -> set | None:
@@ -92,9 +97,37 @@ def names_read(stmts: list) -> set:
 
 
 def callables(names: set, space: dict) -> list[tuple]:
-    """(name, value) of what can be called and is no class, among these global names."""
-    found = [(name, space[name]) for name in sorted(names & space.keys())]
-    return [(name, f) for name, f in found if callable(f) and not isinstance(f, type)]
+    """(namespace, name, value) of what can be called and is no class, among these global names.
+
+    Names in modules of the user's too, and those that functions of the user's read in their turn.
+    """
+    found: dict = {}
+    todo = [(names, space)]
+    while todo and len(found) < MOST_SEEN:
+        names, space = todo.pop()
+        for place in (space, *_modules_of_user(names, space)):
+            for name in sorted(names & place.keys()):
+                f, key = place[name], (id(place), name)
+                if not callable(f) or isinstance(f, type) or key in found:
+                    continue
+                found[key] = place, name, f
+                f = getattr(f, "__malleable_selective__", f)
+                if isinstance(f, types.FunctionType) and calls.is_of_user(f):
+                    todo.append((_names_in(f.__code__), f.__globals__))
+    return list(found.values())
+
+
+def _modules_of_user(names: set, space: dict) -> Iterator[dict]:
+    """What the modules of the user's among these global names hold."""
+    for name in names & space.keys():
+        file = isinstance(space[name], types.ModuleType) and getattr(space[name], "__file__", "")
+        if file and kinds.of_file(file) == kinds.CONVERT and not kinds.is_installed(file):
+            yield vars(space[name])
+
+
+def _names_in(code: types.CodeType) -> set:
+    inner = (x for x in code.co_consts if isinstance(x, types.CodeType))
+    return {*code.co_names}.union(*map(_names_in, inner))
 
 
 def edited_tree(text: str, args: ast.arguments) -> ast.FunctionDef:

@@ -25,6 +25,7 @@ from malleable.execution.purity.facts import (
     Stays,
     code_waits,
     is_stateful,
+    may_be_rebound,
     may_change,
     outside,
     parameter_kinds,
@@ -162,6 +163,11 @@ def impure(f, scope: Scope) -> str:
     if not isinstance(f, type) and may_change(f):
         return f"{text} may read what its object holds, which may be another each time"
     if isinstance(f, types.MethodType):
+        if isinstance(f.__self__, type) and isinstance(f.__func__, types.FunctionType):
+            first = f.__code__.co_varnames[:1]
+            for name in attributes_asked(f.__func__).get("".join(first), ()):
+                if may_be_rebound(f.__self__, name):
+                    return f"{text} reads `.{name}`, which may be another each time"
         return impure(f.__func__, scope)
     if isinstance(f, types.FunctionType):
         return impure_function(f, text, scope)
