@@ -57,6 +57,7 @@ FACTS = {
     "local": "nothing is sent: how a value is thought of, or the end of what a `_start` began",
     "strong": "the type of its result is not weak, whatever its operand is",
     "squares": "it may multiply an operand by itself",
+    "spreads": "NaN in an operand is NaN in the result, if that has numbers; a power of 0 aside",
     "draws": "it makes random numbers, as many as the result has",
     # of cost
     "free": "no operation on a number, at most a copy",
@@ -81,17 +82,17 @@ FACTS = {
 # kind, then lines of names and, after a colon, what holds of each of them
 _ROWS = """
 elementwise
-  add: linear sum associative commutative tame fuses
-  add_any: linear sum associative commutative
-  sub: linear sum tame fuses
-  neg: linear exact tame fuses
-  mul: associative commutative tame fuses squares
+  add: linear sum associative commutative tame fuses spreads
+  add_any: linear sum associative commutative spreads
+  sub: linear sum tame fuses spreads
+  neg: linear exact tame fuses spreads
+  mul: associative commutative tame fuses squares spreads
   max min: associative commutative exact extremum tame fuses
-  abs: exact tame fuses
-  square: tame fuses squares
-  div rsqrt sqrt: partial fuses
-  integer_pow: partial fuses squares
-  sign: tame levels fuses
+  abs: exact tame fuses spreads
+  square: tame fuses squares spreads
+  div rsqrt sqrt: partial fuses spreads
+  integer_pow: partial fuses squares spreads
+  sign: tame levels fuses spreads
   clamp: exact apart fuses
   select_n: linear exact tame fuses
   eq ne: compares commutative tame fuses
@@ -99,22 +100,25 @@ elementwise
   and or: associative commutative tame fuses
   not: tame fuses
   xor: associative commutative
-  ceil floor round is_finite: fuses
+  ceil floor round: fuses spreads
+  is_finite: fuses
   rem: partial
   nextafter mulhi clz population_count eq_to lt_to le_to
   shift_left shift_right_arithmetic shift_right_logical
   one_minus_square polynomial: new
-  exp: levels costly recomputed fuses
-  log log1p pow: partial costly fuses
-  expm1: levels costly fuses
-  sin cos: costly tame apart recomputed fuses
-  tan: partial costly recomputed
-  tanh logistic: levels costly tame fuses
-  exp2 erf erfc atan: levels costly
+  exp: levels costly recomputed fuses spreads
+  log log1p: partial costly fuses spreads
+  pow: partial costly fuses
+  expm1: levels costly fuses spreads
+  sin cos: costly tame apart recomputed fuses spreads
+  tan: partial costly recomputed spreads
+  tanh logistic: levels costly tame fuses spreads
+  exp2 erf erfc atan: levels costly spreads
   acos asin erf_inv lgamma digamma: partial costly
-  cbrt atan2 sinh cosh: costly
+  cbrt sinh cosh: costly spreads
+  atan2: costly
   acosh asinh atanh: special
-  log2: partial new
+  log2: partial new spreads
   bessel_i0e bessel_i1e polygamma zeta: special
   igamma igammac regularized_incomplete_beta: special iterative
   igamma_grad_a: iterative
@@ -122,12 +126,12 @@ complex
   real imag: linear view
   conj complex: linear
 cast
-  convert_element_type: linear exact free tame fuses
+  convert_element_type: linear exact free tame fuses spreads
   bitcast_convert_type: free view
-  reduce_precision
+  reduce_precision: spreads
 same
-  copy: linear exact free cheap tame fuses
-  stop_gradient: exact free view cheap tame fuses
+  copy: linear exact free cheap tame fuses spreads
+  stop_gradient: exact free view cheap tame fuses spreads
 place
   device_put: free view
   pvary: cheap local fieldwise
@@ -139,11 +143,11 @@ place
   reduced_vary_cast_p vary_unreduced_cast_p: local gone
   relayout xla_metadata_value: new
 dims
-  broadcast_in_dim reshape squeeze: linear exact free view cheap tame fuses
-  transpose: linear exact free view cheap tame apart fuses
+  broadcast_in_dim reshape squeeze: linear exact free view cheap tame fuses spreads
+  transpose: linear exact free view cheap tame apart fuses spreads
 rearrange
-  rev: linear exact free view cheap
-  tile: linear
+  rev: linear exact free view cheap spreads
+  tile: linear spreads
 cut
   slice: linear exact free view
   dynamic_slice: linear exact free
@@ -151,7 +155,7 @@ cut
   split: linear free view
   unstack: linear
 join
-  concatenate: linear exact free kept
+  concatenate: linear exact free kept spreads
   pad: linear free
   stack: linear
 write
@@ -163,11 +167,11 @@ create
   iota: free cheap fuses
   empty empty2 zeros_like platform_index
 reduce
-  reduce_sum: linear sum
+  reduce_sum: linear sum spreads
   reduce_max reduce_min: exact extremum
   reduce_prod reduce_and reduce_or reduce_xor reduce
 cumulative
-  cumsum: linear sum long whole
+  cumsum: linear sum long whole spreads
   cummax cummin: exact extremum
   cumprod cumlogsumexp
 window
@@ -181,7 +185,7 @@ sort
   top_k: exact
   approx_top_k
 contract
-  dot_general: long kept whole
+  dot_general: long kept whole spreads
   conv_general_dilated: long whole
   ragged_dot_general scaled_dot fft
 linalg

@@ -16,12 +16,17 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
+from malleable.inspection.debugging.spreading import has_nan, heirs, infer
 from malleable.inspection.debugging.stepping import Level, Step, call_level, walk
 from malleable.inspection.modules import module_of
 from malleable.programs.evaluate import evaluate
+from malleable.programs.reach import reach
 
 Test = Callable[[Any], Any]  # whether an array has a bad element: as a boolean of JAX
 Look = Callable[[compat.Jaxpr, list], tuple[list, Any]]  # (results of a body, whether to stop)
+
+
+_APART = 8  # of so many values one has a test, whether it needs it or not
 
 
 class Lost(Exception):
@@ -53,23 +58,43 @@ class Body:
         )
 
     def marks(self, test: Test) -> dict:
-        """{variable: whether it is bad} of all that is computed here."""
-        raw, shown = self.program.jaxpr, []
+        """{variable: whether it is bad} of what is computed here and may make a result bad.
+
+        A NaN is looked for at few values first, and then where it may be after that.
+        """
+        raw = self.program.jaxpr
+        known = heirs(raw.eqns) if test is has_nan else {}
+        made = [v for eqn in raw.eqns for v in eqn.outvars]
+        shown = [v for v in (*raw.constvars, *raw.invars, *made) if checkable(v.aval)]
+        bad = self.tested(
+            [v for i, v in enumerate(shown) if i % _APART == 0 or v not in known], test
+        )
+        infer(bad, known, shown)
+        maker = {v: eqn for eqn in raw.eqns for v in eqn.outvars}
+
+        def suspects(v):
+            eqn = maker.get(v)
+            operands = [] if eqn is None or enters(eqn) else eqn.invars
+            return [u for u in operands if not isinstance(u, compat.Literal) and is_suspect(u)]
+
+        def is_suspect(v):
+            return checkable(v.aval) and bad.get(v, True)
+
+        outs = [v for v in raw.outvars if not isinstance(v, compat.Literal) and is_suspect(v)]
+        left = [v for v in reach(outs, suspects) if v not in bad]
+        return bad | self.tested(left, test)
+
+    def tested(self, atoms: Sequence, test: Test) -> dict:
+        """{value: whether it is bad} of some values."""
+        if not atoms:
+            return {}
+        program = self.toward(atoms).program
 
         def run(consts, args):
-            env = dict(zip((*raw.constvars, *raw.invars), (*consts, *args), strict=True))
+            return [test(x) for x in evaluate(program, args, consts=consts)]
 
-            def step(eqn, xs):
-                outs = compat.copy(eqn, xs)
-                env.update(zip(eqn.outvars, outs, strict=True))
-                return outs
-
-            evaluate(self.program, args, step, consts=consts)
-            shown[:] = [v for v in env if checkable(v.aval)]
-            return [test(env[v]) for v in shown]
-
-        marks = compiled(run)(self.program.consts, self.args)
-        return {v: bool(mark) for v, mark in zip(shown, marks, strict=True)}
+        marks = compiled(run)(program.consts, self.args)
+        return {v: bool(mark) for v, mark in zip(atoms, marks, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)

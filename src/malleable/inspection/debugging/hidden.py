@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.core.frame import Masked
-from malleable.core.interpret import interpret
+from malleable.core.interpret import Rulebook, interpret, results, run, start
 from malleable.inspection.debugging import blame
 from malleable.inspection.debugging.blame import Body, Origin, Test
 from malleable.inspection.debugging.stepping import Level, call_level
@@ -24,7 +24,7 @@ def first_made(body: Body, test: Test) -> Origin | None:
     """The first equation of a program, at any depth, to make something bad of what is not."""
     raw = body.program.jaxpr
 
-    def run(consts, args):
+    def each(consts, args):
         found = []
 
         def step(eqn, xs):
@@ -35,7 +35,7 @@ def first_made(body: Body, test: Test) -> Origin | None:
         evaluate(body.program, args, step, consts=consts)
         return jnp.array(found, bool)
 
-    found = np.asarray(blame.compiled(run)(body.program.consts, body.args))
+    found = np.asarray(blame.compiled(each)(body.program.consts, body.args))
     if not found.any():
         return None
     eqn = raw.eqns[int(found.argmax())]
@@ -77,23 +77,32 @@ def looked_into(eqn: compat.Eqn, args: list, test: Test) -> tuple[list, object]:
     return _count(one, args, test)
 
 
-def count(program: compat.Jaxpr, consts, args: list, bad: Callable) -> tuple[list, object]:
+def count(
+    program: compat.Jaxpr, consts, args: list, bad: Callable, needless: set[int]
+) -> tuple[list, object]:
     """(results of a program, whether any value in it is bad). bad: of each element of an array.
 
     One array is kept for each shape that there is, of what was bad in any value of that shape: a
-    loop over elements that XLA merges with those of the program, unlike a reduction.
+    loop over elements that XLA merges with those of the program, unlike a reduction. needless:
+    equations, by `id`, whose results others tell of.
     """
+    raw = program.jaxpr
+    closed = compat.program(
+        program, raw.eqns, raw.outvars, dict(zip(raw.constvars, consts, strict=True))
+    )
 
     def look(frame, *xs, **params):
         outs = frame.bind(*xs)
+        if id(frame.eqn) in needless:
+            return outs
         for x in outs if isinstance(outs, list) else [outs]:
             if blame.checkable(jax.typeof(x)):
                 frame.write(str(jnp.shape(x)), bad(x), mode="sum")  # of booleans: or
         return outs
 
-    run = lambda consts, args: evaluate(program, args, consts=consts)  # noqa: E731
-    outs, _, writes = interpret(run, {}, default=look)(list(consts), args)
-    return outs, _any(writes)
+    frame = start()
+    outs = run(closed, list(args), Rulebook({}, look), frame)
+    return outs, _any(results(frame))
 
 
 def _count(fun, args, test):

@@ -23,6 +23,7 @@ from malleable.errors import MalleableError
 from malleable.inspection import places
 from malleable.inspection.debugging import blame, remedies, variables
 from malleable.inspection.debugging.hidden import count, first_made
+from malleable.inspection.debugging.spreading import has_nan, needless
 from malleable.inspection.debugging.stepping import Level, spell_path
 from malleable.inspection.debugging.timeline import refs
 from malleable.inspection.modules import module_scopes
@@ -205,14 +206,14 @@ def _check(fun, args, kwargs, large, inside) -> Callable[[list], tuple[bool, boo
         return evaluate(program, args, consts=consts), False
 
     def everything(consts, args):
-        return count(program, consts, args, wrong)
+        return count(program, consts, args, wrong, needless(program) if large is None else set())
 
     def check(run):
         def check(consts, args):
             outs, found = run(consts, list(map(compat.as_array, args)))
             outs = [x for x in outs if blame.checkable(jax.typeof(x))]
             bad = jnp.array([*map(shown, outs), found]).any()
-            return bad, jnp.array([*map(_nan, outs), False]).any()
+            return bad, jnp.array([*map(has_nan, outs), False]).any()
 
         return check
 
@@ -239,10 +240,6 @@ def _check(fun, args, kwargs, large, inside) -> Callable[[list], tuple[bool, boo
     return run
 
 
-def _nan(x):
-    return jnp.isnan(x).any()
-
-
 def _nonfinite(x):
     return ~jnp.isfinite(x).all()
 
@@ -262,15 +259,15 @@ class _Search:
     def result(self) -> Finding | None:
         """What a result shows: NaN before Inf before what is large."""
         outs = self.top.program.jaxpr.outvars
-        tests = [_nan, _nonfinite, *([] if self.large is None else [_over(self.large)])]
+        tests = [has_nan, _nonfinite, *([] if self.large is None else [_over(self.large)])]
         if compat.mutates(self.top.program):
             return self.one_by_one(tests)
         for test in tests:
             try:
-                found = blame.origin(self.top, outs, test, made=test is not _nan)
+                found = blame.origin(self.top, outs, test, made=test is not has_nan)
             except blame.Lost:
                 continue
-            if test is _nan:
+            if test is has_nan:
                 return self.nan(found)
             if found.is_made or found.argument is not None:
                 return self.told(found, test)
@@ -297,7 +294,7 @@ class _Search:
 
     def nan(self, found: blame.Origin) -> Finding:
         """A NaN, or the Inf it was before."""
-        here = self.told(found, _nan)
+        here = self.told(found, has_nan)
         if found.eqn is None or found.step:
             return here
         pairs = zip(found.eqn.invars, found.values[0], strict=True)
@@ -314,7 +311,7 @@ class _Search:
         return here if earlier.argument is None else replace(here, comes_from=made.argument)
 
     def hidden(self) -> Finding | None:
-        test = _nan if self.large is None else _over(self.large)
+        test = has_nan if self.large is None else _over(self.large)
         if compat.mutates(self.top.program):
             step = self.unseen
             made = step and self.told(blame.Origin(self.top, step.eqn, step=step), test)
