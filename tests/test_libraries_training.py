@@ -19,6 +19,7 @@ from malleable import (
     live,
     mutable,
     optimize,
+    param,
     plant,
     reap,
     save,
@@ -406,6 +407,20 @@ def test_a_derivative_by_what_is_inside_a_checkpointed_loop_is_refused():
     with pytest.raises(TransformError, match="knows only derivatives by its arguments"):
         cotangents(grow)(1.0, "checkpointed")
     assert float(cotangents(grow)(1.0, "bounded")[1]["c"]) > 1
+
+
+def test_a_derivative_by_a_parameter_made_inside_a_checkpointed_loop_is_refused():
+    made = lambda: param("w", jax.nn.initializers.ones, ())
+
+    def inside(x):
+        step = lambda c: c * (1.5 + made())
+        loop = eqx.internal.while_loop
+        return loop(lambda c: c < 10.0, step, x, max_steps=8, kind="checkpointed")
+
+    params = init(inside)(KEY, 1.0)
+    assert float(apply(inside)(params, 1.0)) == 2.5**3
+    with pytest.raises(TransformError, match="knows only derivatives by its arguments"):
+        jax.grad(apply(inside))(params, 1.0)
 
 
 def test_explain_shows_a_step_that_compiles_itself():

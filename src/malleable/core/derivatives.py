@@ -15,6 +15,7 @@ from malleable import compat
 from malleable.core import values
 from malleable.core.frame import thread, zeros
 from malleable.core.values import has_values, is_value, materialised
+from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.equations import every
 
@@ -42,12 +43,17 @@ def custom_vjp(view: compat.CustomVjp, book, frame, args):
     run, types, body = _by_as_arrays(view, book, frame, args)
     if body is not None:
         return body()
-    call = jax.custom_vjp(run)
+    call, of = jax.custom_vjp(run), (frame.eqn.primitive, frame.where)
+    loops = any(isinstance(compat.view(e), compat.While) for e in every(view.body.jaxpr.eqns))
     state = lambda frame, args: run(frame, args)[1]  # noqa: E731
 
     def fwd(frame, args):
         (frame, args), flags = compat.unsymbolic((frame, args))
         perturbed = flags[len(flags) - len(args[1]) :] if view.symbolic else None
+        given = flags if view.symbolic else [True] * len(flags)
+        inside = _depends(lambda frame: run(frame, args)[0], frame, given)
+        if inside and loops:
+            raise _by_a_value_inside(*of)
 
         def forward(*xs):
             outs, res = view.fwd(*xs, perturbed=perturbed)
@@ -60,7 +66,7 @@ def custom_vjp(view: compat.CustomVjp, book, frame, args):
         else:
             left, pull = jax.vjp(state, frame, args)
         through = None
-        if _is_smooth(frame):
+        if inside:
             _, through = jax.vjp(lambda frame: run(frame, args)[0], frame)
         return (outs, left), (res, pull, through, frame if has_values(res) else None)
 
@@ -125,13 +131,7 @@ def _by_as_arrays(view, book, frame, args):
     why = f"a value that a transformation changed at {end.changed}"
     what = f"entered `{frame.eqn.primitive}` without its derivative rule"
     note(what, frame.where, f"the rule is about {f'arrays, not {given}' if own else why}")
-    fed = frame.error(
-        f"the derivative by a value inside of `{frame.eqn.primitive}` is asked for, whose own rule "
-        "knows only derivatives by its arguments",
-        "tag a value before it or after it, or use a loop of jax.lax",
-    )
-
-    whole = _is_of_jax(view)
+    fed, whole = _by_a_value_inside(frame.eqn.primitive, frame.where), _is_of_jax(view)
 
     def entered(inner, args):
         args = args if whole else _rejoined(args)
@@ -189,6 +189,30 @@ def _held(residuals: list) -> list:
 
 def _loose(residuals: list) -> list:
     return [x.it if isinstance(x, _Number) else x for x in residuals]
+
+
+def _by_a_value_inside(primitive, where) -> TransformError:
+    """The error for rules that look at their arguments alone, as those around loops of equinox."""
+    return TransformError(
+        f"the derivative by a value inside of `{primitive}` is asked for, whose own rule "
+        "knows only derivatives by its arguments",
+        where=where,
+        hint="make or tag the value before it, and use it inside; or use a loop of jax.lax",
+    )
+
+
+def _depends(run, frame, differentiated) -> bool:
+    """Whether results of a body are made of what is differentiated and comes with the frame."""
+    leaves, tree = jax.tree.flatten(frame)
+    smooth = [*map(compat.differentiable, leaves)]  # the flags of the frame come first
+    smooth = [by and has for by, has in zip(differentiated, smooth, strict=False)]
+    if not any(smooth):
+        return False
+    program = compat.dce(compat.trace(lambda *xs: run(jax.tree.unflatten(tree, xs)), *leaves)).jaxpr
+    read = [*program.outvars, *(x for eqn in program.eqns for x in eqn.invars)]
+    return any(
+        by and any(x is v for x in read) for by, v in zip(smooth, program.invars, strict=True)
+    )
 
 
 def _is_smooth(frame) -> bool:
