@@ -212,6 +212,15 @@ def wave(order, x):
 wave.defjvp(lambda order, x, dx: (wave(order, *x), wave(order + 1, *x) * dx[0]))
 
 
+def test_functions_of_jax_of_the_same_types_are_told_apart(again):
+    of = jax.scipy.special
+    several = lambda x: (of.xlogy(x, x), of.zeta(x + 1.5, x), jnp.logaddexp(x, 2 * x))
+    x = jnp.array([0.3, 0.7])
+    assert_close(again(several, x)(x), several(x))
+    values = lambda x: (of.xlogy(x, x), jnp.logaddexp(x, 2 * x))
+    assert_close(jax.grad(total(again(values, x)))(x), jax.grad(total(values))(x))
+
+
 def test_a_rule_that_asks_for_ever_new_rules_is_kept_to_some_order(again):
     got = again(lambda x: wave(0, x), 0.0)
     wanted = jnp.sin

@@ -182,15 +182,18 @@ def _is_rule(x) -> bool:
     return hasattr(x, "transforms") or isinstance(x, python.FunctionType)
 
 
-_TRACING = "jax._src."
+# what JAX wraps rules in, more of it with each trace; its own rules live elsewhere
+_TRACING = tuple(
+    f"jax._src.{x}" for x in ("api", "core", "custom_", "interpreters.", "linear_util")
+)
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None), np.dtype, np.generic)
 
 
 def _dig(x, parts: list, seen: set, user: bool = False) -> None:
     """Collect what a rule is made of, so that equal parts mean the same rule.
 
-    user: we are in a user function, where everything counts. JAX wraps rules in
-    functions of its own, more of them with each trace: there, only what they lead to does.
+    user: we are in a user function, where everything counts. Of JAX's rules only their code
+    does, and of the functions in which it wraps rules only what they lead to.
     """
     if isinstance(x, tuple | list | frozenset):
         parts.extend([len(x)] * user)
@@ -222,10 +225,11 @@ def _dig_function(fun, parts: list, seen: set) -> None:
         parts.append("again")
         return
     seen.add(id(fun))
-    user = not str(getattr(fun, "__module__", "")).startswith(_TRACING)
+    module = str(getattr(fun, "__module__", ""))
+    user = not module.startswith("jax._src.")
     inside = [*closed_over(fun).values()]
+    parts.extend([id(fun.__code__)] * (not module.startswith(_TRACING)))
     if user:
-        parts.append(id(fun.__code__))
         inside += [fun.__defaults__, *(fun.__kwdefaults__ or {}).values()]
     for part in inside:
         _dig(part, parts, seen, user)
