@@ -338,7 +338,8 @@ def map_(fun, *iterables):
         return builtins.map(fun, *iterables)
     _refuse_uneven(parts, iterables)
     get = lambda i: fun(*(p.get(i) for p in parts))  # noqa: E731
-    return Once(_shortest(parts), get, most=_most(parts), made=builtins.map(fun, *iterables))
+    made = builtins.map(fun, *(() if isinstance(x, TracedRange) else x for x in iterables))
+    return Once(_shortest(parts), get, most=_most(parts), made=made)
 
 
 def reversed_(iterable):

@@ -396,6 +396,8 @@ class Caller(Classes):
         return self._called_now(f, args, kwargs)
 
     def _called_now(self, f, args, kwargs):
+        if f in functions.AT_ONCE and args and comprehensions.is_open(args[0], f):
+            args = [comprehensions.listing(args[0]), *args[1:]]
         if f in functions.GO_OVER and args:
             args = [x if table_of(x) is None else walked(x) for x in args]
             refuse_uncertain(args[0])

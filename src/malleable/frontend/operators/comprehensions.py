@@ -18,10 +18,11 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, Masked
+from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
+from malleable.frontend.counterparts.bounded import append
 from malleable.frontend.counterparts.builtins import (
     Once,
     Steps,
@@ -70,14 +71,59 @@ CONSUMERS = {
 STOPS: dict = {builtins.any: truth, builtins.all: not_, builtins.next: lambda x: True}
 
 
-class Collected:
-    """What a comprehension has found so far: pairs of a flag and a value."""
+# what goes over items one by one, and needs no list of them: how it begins, if not with the first
+FOLDS: dict = {builtins.sum: [0], math.prod: [1], builtins.any: [False], builtins.all: [True]}
+FOLDS |= dict.fromkeys((builtins.max, builtins.min, builtins.next), ())
 
-    def __init__(self, f: Callable | None = None):
+
+class Collected:
+    """What a comprehension has found so far: pairs of a flag and a value.
+
+    grown: once it goes over items of which nothing says how many there are, what has been made
+    of those before, in place of pairs. For a function of `FOLDS`, [whether there is one, it].
+    """
+
+    def __init__(self, f: Callable | None = None, call: Any = None, kind="list"):
         self.pairs: list = []
         self.stops, self.done = STOPS.get(f), False
+        self.f, self.call, self.kind = f, call, kind
+        self.grown: Any = None
+
+    def grow(self) -> None:
+        """From now on, items are added as a loop adds them, to what has any length."""
+        if self.grown is None:
+            self.grown = {"set": set(), "dict": {}}.get(self.kind, [])
+            if self.f in FOLDS:
+                self.grown += [bool(FOLDS[self.f]), *(FOLDS[self.f] or (UNSET,))]
+            for flag, value in self.pairs:
+                self.add_grown(flag, lambda value=value: value)
+
+    def add_grown(self, flag, make: Callable) -> None:
+        if flag is not True:
+            flag = flag if isinstance(flag, Box) else Box(flag, True)
+            return if_(flag, lambda: self.add_grown(True, make), None, None, None)
+        if self.kind != "list":
+            return put_in(self.kind, self.grown, make())
+        journal.touch_list(self.grown)
+        if self.f in FOLDS:
+            there, so_far = self.grown
+            value = make()
+            if so_far is not UNSET:
+                both = so_far if self.f is next else self.call(self.f, [so_far, value])
+                value = ifexp(there, lambda: both, lambda: value)
+            self.grown[:] = [True, value]
+        elif bounded(self.grown) is not None:
+            append(self.grown, make())
+        else:
+            self.grown.append(make())
+
+    def values(self) -> list:
+        """The list of what is there."""
+        return listed(self.pairs) if self.grown is None else self.grown
 
     def add(self, flag, make: Callable) -> None:
+        if self.grown is not None:
+            return self.add_grown(flag, make)
         if flag is True:
             value = make()
             self.done = self.stops is not None and is_untraced(value) and self.stops(value) is True
@@ -113,6 +159,9 @@ class Collected:
             steps = steps_of(items)
         if self.stops is not None:
             body = functools.partial(self.unless_stopped, body)
+        if here is None and is_open(steps):
+            self.grow()
+            return for_(steps, lambda item: body(item, flag), None, (), (), None)
         if steps is not None:
 
             def step(item):
@@ -139,6 +188,10 @@ class Collected:
 
     def unless_stopped(self, body: Callable, item, flag) -> None:
         """body(item, flag); where that changes something, only if no item before has stopped us."""
+        if self.grown is not None:
+            there, value = self.grown
+            going = not_(there if self.f is next else self.stops(value))  # type: ignore[misc]
+            return if_(going, lambda: body(item, flag), None, None, None)
         before = self.pairs
         if not before:
             return body(item, flag)
@@ -174,7 +227,10 @@ def both(a, b):
 
 
 def sized(items):
-    """(steps over all items there may be, whether the i-th is there) of items without a number."""
+    """(steps over all items there may be, whether the i-th is there) of items without a number.
+
+    The very steps, where nothing says how many that is at most.
+    """
     if bounded(items) is not None:
         items = as_steps(items)
     if type(items) is Masked and items.mask.ndim == 1:
@@ -184,17 +240,19 @@ def sized(items):
         sure = getattr(items, "most", None)
         most = sure or session().options.max_steps
         if most is None:
-            raise TransformError(
-                "a comprehension goes over a number of items that is known only at run time",
-                where=compat.where(),
-                hint="say how many there are at most: autograph(max_steps=n)",
-            )
+            return as_steps(items)
         length = items.length.value if isinstance(items.length, Box) else items.length
         if sure is None:
             fail_where(length > most, IndexError("a list grew beyond its bound"))
         get = items.item if isinstance(items, TracedRange) else items.get
         return Steps(most, get), lambda i: raw_index(i) < length
     return None
+
+
+def is_open(items, f: Callable = builtins.list) -> bool:
+    """Whether nothing says how many items f goes over. What stops early asks an iterator itself."""
+    kinds = TracedRange if f in STOPS else (TracedRange, Steps)
+    return isinstance(items, kinds) and type(items.length) is not int
 
 
 def raw_index(i):
@@ -213,16 +271,18 @@ def sift(flag, tests: tuple, rest: Callable) -> None:
 
 def collect(kind: str, run: Callable) -> Any:
     """A list, set or dict comprehension; run(collected) fills it."""
-    collected = Collected()
+    collected = Collected(kind=kind)
     run(collected)
-    return listed(collected.pairs) if kind == "list" else keyed_by(kind, collected.pairs)
+    if kind == "list":
+        return collected.values()
+    return keyed_by(kind, collected.pairs) if collected.grown is None else collected.grown
 
 
 def keyed_by(kind: str, pairs: list) -> Any:
     """A set or dict of what is there, of pairs of a flag and a member or item."""
     made: Any = set() if kind == "set" else {}
     for flag, value in pairs:
-        put = lambda v=value: (put_key if kind == "set" else setitem)(made, v)  # noqa: E731
+        put = lambda v=value: put_in(kind, made, v)  # noqa: E731
         if flag is True:
             put()
         else:
@@ -230,18 +290,17 @@ def keyed_by(kind: str, pairs: list) -> Any:
     return made
 
 
-def setitem(made: dict, pair) -> None:
-    if table_of(made) is not None or lookups.has_traced(pair[0]):
-        return tables.put_key_in(made, *pair)
-    journal.touch_dict(made)
-    made[pair[0]] = pair[1]
-
-
-def put_key(made: set, key) -> None:
+def put_in(kind: str, made: Any, item) -> None:
+    """Add a member to a set, or an item (key, value) to a dict."""
+    key, *value = (item,) if kind == "set" else item
     if table_of(made) is not None or lookups.has_traced(key):
-        return tables.put_key_in(made, key)
-    journal.touch_set(made)
-    made.add(key)
+        tables.put_key_in(made, key, *value)
+    elif kind == "set":
+        journal.touch_set(made)
+        made.add(key)
+    else:
+        journal.touch_dict(made)
+        (made[key],) = value
 
 
 def displayed(kind: str, items: tuple) -> Any:
@@ -255,7 +314,7 @@ def listing(items) -> list:
     """list(items), of a number of items that may be traced."""
     found = Collected()
     found.each(items, True, lambda item, flag: found.add(flag, lambda: item), False)
-    return listed(found.pairs)
+    return found.values()
 
 
 def consume(call: Callable, f: Callable, run: Callable, plain: Callable, *args, **kwargs) -> Any:
@@ -267,11 +326,18 @@ def consume(call: Callable, f: Callable, run: Callable, plain: Callable, *args, 
         eager = False
     if not eager:
         return call(f, plain(), *args, **kwargs)
-    collected = Collected(f)
+    folds = f is next or not (args or kwargs)
+    collected = Collected(f, call) if folds else Collected()
     run(collected)
     if f is next:
-        return first(collected.pairs, *args)
-    return call(f, listed(collected.pairs), *args, **kwargs)
+        grown = collected.grown
+        return first(collected.pairs if grown is None else [tuple(grown)], *args)
+    if collected.f in FOLDS and collected.grown is not None:
+        there, value = collected.grown
+        if there is not True:
+            fail_where(~unbox(there), ValueError(f"{f.__name__}() iterable argument is empty"))
+        return value
+    return call(f, collected.values(), *args, **kwargs)
 
 
 def is_untraced(x) -> bool:
