@@ -10,10 +10,11 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from malleable import interpret, listen, stage
+from tests.generators.keys import quick_key
 from tests.rules import again, assert_same, count, hand_out, prims, twice
 
 MESH = Mesh(np.array(jax.devices()[:2]), ("i",))
-ROOT = jax.random.key(0)
+ROOT = quick_key(0)
 
 
 def scan(f, n=3, **options):
@@ -100,7 +101,7 @@ def test_what_is_shared_is_the_same_everywhere(around):
 @once
 def test_a_feed_is_handed_to_a_body_that_runs_once(around):
     out, *_ = interpret(around(jnp.sin), {lax.sin_p: by_shared}, feeds={"w": 3.0})(0.5)
-    assert jnp.allclose(out, 3 * jnp.sin(0.5))
+    assert np.allclose(out, 3 * jnp.sin(0.5))
 
 
 @pytest.mark.parametrize("mode", ["stack", "unique", "masked", "last", "sum"])
@@ -114,7 +115,7 @@ def test_what_a_body_that_runs_once_writes_comes_out_as_it_is(around, mode):
 def test_keys_are_counted_through_a_body_that_runs_once(around):
     program = lambda body: lambda x: jnp.sin(body(jnp.sin(x)))
     noise = lambda body: interpret(program(body), {lax.sin_p: noisy}, key=ROOT)(0.5)[0]
-    assert jnp.allclose(noise(around(jnp.sin)), noise(jnp.sin))
+    assert np.allclose(noise(around(jnp.sin)), noise(jnp.sin))
 
 
 @pytest.mark.parametrize("around", LOOPS.values(), ids=LOOPS)
@@ -127,7 +128,7 @@ def test_each_step_of_a_loop_has_a_root_of_its_own(around):
 
     program = lambda x: jnp.sin(around(jnp.sin)(x))
     out, *_ = interpret(program, {lax.sin_p: noisy}, key=ROOT)(0.5)
-    assert jnp.allclose(out, by_hand(0.5))
+    assert np.allclose(out, by_hand(0.5))
 
 
 @pytest.mark.parametrize("around", [v for k, v in ALL.items() if k != "while"])
@@ -143,7 +144,7 @@ def test_what_is_written_inside_has_a_derivative(around):
     read = lambda x: jax.tree.leaves(reap(x)[2])[0]
     step = 1e-2
     wanted = (read(0.5 + step) - read(0.5 - step)) / (2 * step)
-    assert jnp.allclose(jax.grad(read)(0.5), wanted, rtol=1e-2)
+    assert np.allclose(jax.grad(read)(0.5), wanted, rtol=1e-2)
 
 
 # ------------------------------------------------------------ calls

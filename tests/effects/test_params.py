@@ -19,9 +19,10 @@ from malleable import (
     seed,
     tag,
 )
+from tests.generators.keys import quick_key
 from tests.rules import assert_same
 
-KEY = jax.random.key(0)
+KEY = quick_key(0)
 INIT = jax.nn.initializers
 X = jnp.arange(3.0)
 
@@ -180,7 +181,8 @@ def test_tags_go_through_apply():
 
 def test_a_parameter_may_be_a_key():
     program = lambda: param("key", lambda key: key)
-    assert apply(program)({"key": KEY}) == KEY
+    key = jax.random.key(0)
+    assert apply(program)({"key": key}) == key
 
 
 # ------------------------------------------------------------ refusals

@@ -8,9 +8,10 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from malleable import TransformError, UnhandledError, listen, next_key, reap, seed, tag
+from tests.generators.keys import QUICK, quick_key
 from tests.rules import assert_same
 
-ROOT = jax.random.key(0)
+ROOT = quick_key(0)
 
 
 def draw(*_, shared=False):
@@ -114,11 +115,11 @@ def test_a_vmap_of_a_seed_maps_over_keys():
 
 
 def test_the_nearest_seed_supplies_the_key():
-    inner = lambda: seed(draw)(jax.random.key(7))
+    inner = lambda: seed(draw)(quick_key(7))
     drawn = seed(lambda: (draw(), inner(), draw()))(ROOT)
     assert drawn == (
         number(0),
-        jax.random.uniform(jax.random.fold_in(jax.random.key(7), 0)),
+        jax.random.uniform(jax.random.fold_in(quick_key(7), 0)),
         number(1),
     )
 
@@ -182,12 +183,17 @@ def test_a_derivative_rule_may_reuse_the_noise_of_its_value():
 # ------------------------------------------------------------ keys of every kind
 
 
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg", QUICK])
 def test_every_generator_will_do(impl):
     root = jax.random.key(0, impl=impl)
     drawn, key = seed(lambda: (draw(), next_key()))(root)
     assert drawn == jax.random.uniform(jax.random.fold_in(root, 0))
     assert key.dtype == root.dtype
+
+
+def test_a_key_that_the_function_makes_is_the_one_it_would_make():
+    data = lambda: jax.random.key_data(jax.random.key(7))
+    assert seed(data)(jax.random.key(0, impl="rbg")).tolist() == data().tolist()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +210,7 @@ def test_raw_keys_will_do(raw):
         (0, "0"),
         (None, "None"),
         (jnp.ones(2), r"float32\[2\]"),
-        (jax.random.split(ROOT, 3), r"key<fry>\[3\]"),
+        (jax.random.split(jax.random.key(0), 3), r"key<fry>\[3\]"),
         (jnp.zeros((3, 2), jnp.uint32), r"uint32\[3,2\]"),
     ],
 )

@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 
 import malleable as mal
+from tests.generators.keys import quick_key
 from tests.generators.programs.programs import build
 
 KEY = 3
@@ -112,7 +113,7 @@ def count(frame, x, **params):
 
 
 def seeding_and_grad_commute(program):
-    key = jax.random.key(KEY)
+    key = quick_key(KEY)
     fun = loss(noisy(program))
     return (
         lambda *a: mal.seed(jax.grad(fun, argnums=(0, 1, 2)))(key, *a),
@@ -121,7 +122,7 @@ def seeding_and_grad_commute(program):
 
 
 def seeding_is_the_same_under_jit_and_remat(program):
-    key = jax.random.key(KEY)
+    key = quick_key(KEY)
     fun = noisy(program)
     return (
         lambda *a: mal.seed(jax.checkpoint(jax.jit(fun)))(key, *a),

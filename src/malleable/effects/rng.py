@@ -5,6 +5,7 @@ from typing import Any, Concatenate
 
 import jax
 
+from malleable import compat
 from malleable.core.frame import Frame
 from malleable.core.interpret import Rulebook, run_staged
 from malleable.core.marker import marker
@@ -25,6 +26,7 @@ def _key(*, shape, dtype):
 
 own_key_p = marker("next_key", out=_key, lanes="each", **_MISSING)
 shared_key_p = marker("next_key:shared", out=_key, lanes="shared", **_MISSING)
+_type = compat.user_context(None)  # of the keys of the nearest seed: part of the key of every cache
 
 
 def next_key(*, shared: bool = False) -> jax.Array:
@@ -43,7 +45,8 @@ def next_key(*, shared: bool = False) -> jax.Array:
     prim = shared_key_p if shared else own_key_p
     if not prim.active:
         return prim()  # raises
-    return prim(shape=(), dtype=jax.eval_shape(lambda: jax.random.key(0)).dtype)
+    dtype = _type.value or jax.eval_shape(lambda: jax.random.key(0)).dtype
+    return prim(shape=(), dtype=dtype)
 
 
 def seed(fun: Callable[P, R]) -> Callable[Concatenate[Any, P], R]:
@@ -57,9 +60,9 @@ def seed(fun: Callable[P, R]) -> Callable[Concatenate[Any, P], R]:
 
     def seeded(key: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         key = typed(key)
-        with jax.default_prng_impl(str(jax.random.key_impl(key))):
+        with _type(key.dtype):  # also while it runs: derivatives of a user's are traced then
             staged = stage(fun, _BOOK.markers, raises=False)(*args, **kwargs)
-        return run_staged(staged, _BOOK, Frame(key=key))
+            return run_staged(staged, _BOOK, Frame(key=key))
 
     return seeded
 
