@@ -5,6 +5,7 @@ are single operations on an array of a new shape, the same in many tests. `--cac
 it, `JAX_COMPILATION_CACHE_DIR` names another place.
 """
 
+import functools
 import gc
 import itertools
 import os
@@ -23,6 +24,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import hypothesis
 import jax
 import pytest
+from jax._src import traceback_util  # noqa: TID251  (asked once per file, see below)
 
 FREE = jax.__version_info__ >= (0, 12)  # the checks take no time to speak of
 MOST_BYTES = 1 << 30  # a run of all tests keeps a tenth of it
@@ -36,6 +38,19 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("malleable")
+
+
+def asked_once(is_included):
+    """`is_included` of a file's name, once per file and number of folders that are left out.
+
+    JAX asks the file system, of each frame of each error and for each of these 30 folders, whether
+    the frame is in it: 50 ms of a processor for an error from within a trace of ours.
+    """
+    cached = functools.cache(lambda name, _: is_included(name))
+    return lambda name: cached(name, len(traceback_util._exclude_paths))
+
+
+traceback_util.include_filename = asked_once(traceback_util.include_filename)
 
 
 def pytest_sessionstart(session):
