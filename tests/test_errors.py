@@ -3,8 +3,11 @@
 import contextlib
 import pickle
 
+import jax.numpy as jnp
 import pytest
+from jax import lax
 
+import malleable as mal
 from malleable import MalleableError, RuleError, TransformError, UnhandledError, errors
 from malleable.inspection import advice as advice  # appends to the lists of advisers
 from malleable.inspection.advice.hint import Advice
@@ -78,3 +81,73 @@ def test_words_that_are_false_are_put_right_and_kept(adviser):
     error = advised()
     assert error.args == ("it is not bound", "more")
     assert error.jax_message == str(NameError("unbound name", "more"))
+
+
+# ---------------------------------------------------------------- misuse
+
+
+TAKERS = [
+    *("apply", "autograph", "communication", "cost", "cotangents", "diff", "explain"),
+    *("first_nonfinite", "harvest", "init", "jit", "mutable", "optimize", "plant", "reap"),
+    *("seed", "show", "skip", "stage", "step", "trace_calls", "unstage"),
+]
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_a_result_in_the_place_of_a_function_is_refused_by_name(name):
+    with pytest.raises(TypeError, match=rf"^{name} takes a function, not Array.*\n.*{name}\(fun"):
+        getattr(mal, name)(jnp.ones(3))
+
+
+def test_a_function_in_the_wrong_place_is_told_the_order():
+    with pytest.raises(TypeError, match=r"save\(path, fun, \*args\)"):
+        mal.save(jnp.sin, "sin.mal", jnp.ones(3))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"as_scan\(fun, xs\)"):
+        mal.as_scan(jnp.ones(3), jnp.cumsum)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"interpret\(fun, \{primitive: rule\}\)"):
+        mal.interpret({}, jnp.sin)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="a name is a string"):
+        mal.tag("y", jnp.ones(3))  # pyright: ignore[reportArgumentType]
+
+
+def test_rules_are_a_dict_of_functions_that_take_parameters():
+    with pytest.raises(TypeError, match="rules are given as"):
+        mal.interpret(jnp.sin, [lax.sin_p])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RuleError, match=r"cannot be called for `sin`: .*\n  at .*\n.*\*\*params"):
+        mal.interpret(lambda x: jnp.sin(x), {lax.sin_p: lambda frame, x: x})(1.0)
+
+
+def test_an_error_inside_of_a_rule_goes_through():
+    def rule(frame, x, **params):
+        return len(3)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="has no len"):
+        mal.interpret(jnp.sin, {lax.sin_p: rule})(1.0)
+
+
+def test_what_makes_a_pass_is_no_pass():
+    for maker in (mal.remat, mal.microbatch, mal.rewrite):
+        with pytest.raises(TypeError, match=rf"write optimize\(fun, {maker.__name__}\(\.\.\."):
+            mal.optimize(jnp.sin, maker)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_unknown_option_is_told_those_there_are():
+    with pytest.raises(TypeError, match="jit has no option 'static'; options: static_argnums, "):
+        mal.jit(static="x")  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="large is a number"):
+        mal.first_nonfinite(jnp.sin, large="a")  # pyright: ignore[reportArgumentType]
+
+
+async def waits(x):
+    return x
+
+
+def yields(x):
+    yield x
+
+
+@pytest.mark.parametrize("fun", [waits, yields])
+def test_code_that_has_not_run_is_not_transformed(fun):
+    for transformed in (mal.optimize(fun), mal.reap(fun), mal.cost(fun), mal.first_nonfinite(fun)):
+        with pytest.raises(TransformError, match=f"{fun.__name__} gives a .*has not run yet"):
+            transformed(jnp.ones(3))

@@ -23,6 +23,7 @@ from malleable.notes import note
 from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.primitives import has, kind
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R
 
 _INSIDE = "in a rule or the body of "
@@ -39,6 +40,8 @@ class Rulebook:
     """
 
     def __init__(self, rules: Rules, default: Rule | None = None):
+        if not hasattr(rules, "items"):
+            raise TypeError(f"rules are given as {{primitive: rule}}, not as {rules!r}")
         self.default: Rule | None = default
         self.markers: frozenset[Marker] = frozenset(p for p in rules if isinstance(p, Marker))
         if any(p.placed for p in self.markers):
@@ -222,6 +225,7 @@ def interpret(
     >>> bool(out == 2 * jnp.sin(0.5)), count
     (True, 1)
     """
+    needs_function(fun, "interpret(fun, {primitive: rule})(...)")
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
 
     def interpreted(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:
@@ -321,7 +325,16 @@ def results_of(rule: Callable, frame: Frame, args: list) -> list:
     eqn, frame.bound, frame.rule = frame.eqn, None, rule
     seen = len(args) - getattr(eqn.primitive, "placed", False)
     frame.args, frame.place = tuple(map(as_operand, args[:seen])), tuple(args[seen:])
-    out = rule(frame, *frame.args, **eqn.params)
+    try:
+        out = rule(frame, *frame.args, **eqn.params)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        raise RuleError(  # it was not entered
+            f"rule `{rule_name(rule)}` cannot be called for `{eqn.primitive}`: {error}",
+            where=frame.where,
+            hint="a rule takes a frame, operands and parameters: (frame, *args, **params)",
+        ) from None
     if is_value(out) or not isinstance(out, list | tuple):
         return [] if out is None else [out]
     return list(out)

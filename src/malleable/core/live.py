@@ -23,6 +23,7 @@ from malleable.core.values import (
     unwatched,
 )
 from malleable.python_source.changes import links, relinked, watching
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R
 
 
@@ -53,6 +54,7 @@ def live(
     >>> count
     2
     """
+    needs_function(fun, "live(fun, {primitive: rule})(...)")
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
     body_of: Callable[..., Any] = fun
 

@@ -15,6 +15,7 @@ from malleable.core.marker import Marker
 from malleable.core.values import VALUES, abstract, flatten, has_values
 from malleable.errors import TransformError
 from malleable.python_source.changes import Changes, links, relinked, watching
+from malleable.python_source.misuse import needs_function, refuse_unrun
 from malleable.python_source.writes import look_for_writes
 
 
@@ -76,6 +77,7 @@ def stage(
     >>> staged.rebuild([2.0])
     {'how': 'fast', 'y': 2.0}
     """
+    needs_function(fun, "stage(fun)(...)")
 
     def staged(*args: Any, **kwargs: Any) -> Staged:
         look_for_writes(fun, args, kwargs)
@@ -90,6 +92,7 @@ def stage(
             with watching(fun, (args, kwargs), copies) as watch:
                 a, k = copies
                 out, made["changes"], changed, raised = watch.run(lambda: fun(*a, **k), raises)
+            refuse_unrun(out)
             outs, made["tree"] = ([], None) if raised else jax.tree.flatten(out)
             made["raised"] = raised
             made["plain"] = [None if compat.is_array(x) else (x,) for x in outs]

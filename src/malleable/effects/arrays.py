@@ -18,6 +18,7 @@ from malleable.effects.indexing import (
     write,
 )
 from malleable.errors import TransformError
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R
 
 _IN_PLACE = (
@@ -43,6 +44,7 @@ def mutable(fun: Callable[P, R]) -> Callable[P, R]:
     >>> mutable(f)(jax.numpy.zeros((2, 2))).tolist()
     [[0.0, 0.0], [7.0, 0.0]]
     """
+    needs_function(fun, "mutable(fun)(...)")
     run = live(fun, {}, tracer=MutableTracer)
 
     def mutated(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -10,6 +10,7 @@ from malleable import compat
 from malleable.core.stage import stage
 from malleable.effects.harvest import harvested, rules
 from malleable.effects.names import nest
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R
 
 
@@ -24,6 +25,7 @@ def cotangents(fun: Callable[P, R], *, kind: str = "tag") -> Callable[P, tuple[R
     >>> float(out), float(bars["h"])
     (36.0, 12.0)
     """
+    needs_function(fun, "cotangents(fun)(...)")
     reap = rules(kind, None, plants=False)
     nudge = rules(kind, frozenset(), plants=True, put=_add)
 

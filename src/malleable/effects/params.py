@@ -15,6 +15,7 @@ from malleable.effects.harvest import fit
 from malleable.effects.names import full_path, nest, unnest
 from malleable.effects.rng import own_key_p, shared_key_p, typed
 from malleable.errors import TransformError
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R
 
 param_p = marker(
@@ -63,6 +64,7 @@ def init(fun: Callable[P, Any]) -> Callable[Concatenate[Any, P], dict[str, Any]]
     of a cond included. Each has a key of its own, fold_in(key, crc32 of its path), so adding one
     does not change the others. Raises TransformError for one name with two types.
     """
+    needs_function(fun, "init(fun)(key, ...)")
 
     def inited(key: Any, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         found: dict = {}
@@ -93,6 +95,7 @@ def apply(fun: Callable[P, R]) -> Callable[Concatenate[Mapping[str, Any], P], R]
     Raises TransformError for a parameter that is missing or has another shape; entries of
     `params` that this call does not use are ignored.
     """
+    needs_function(fun, "apply(fun)(params, ...)")
 
     def applied(params: Mapping[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
         staged = stage(fun, _BOOK.markers, raises=False)(*args, **kwargs)

@@ -12,6 +12,7 @@ from malleable.core.marker import marker
 from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.programs.types import is_key
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R
 
 _MISSING = {
@@ -57,6 +58,7 @@ def seed(fun: Callable[P, R]) -> Callable[Concatenate[Any, P], R]:
     grad and inlining do not change the numbers: `seed(grad(fun))` and `grad(seed(fun))` draw the
     same, as long as the rule of a custom derivative draws as many keys as its function.
     """
+    needs_function(fun, "seed(fun)(key, ...)")
 
     def seeded(key: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         key = typed(key)

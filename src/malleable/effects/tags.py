@@ -9,6 +9,7 @@ from jax import numpy as jnp
 from malleable.core.stage import stage
 from malleable.effects.harvest import harvested, rules, tag_marker
 from malleable.effects.names import full_path, nest
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R, T
 
 
@@ -22,12 +23,13 @@ def tag(value: T, name: str, *, kind: str = "tag", mode: str = "stack") -> T:
     >>> float(tag(3.0, "x"))
     3.0
     """
+    path = full_path(name)
     seen = tag_marker(kind)
     if not seen.active:
         return value
     leaves, tree = jax.tree.flatten(value)
     leaves = [jnp.asarray(x) for x in leaves]
-    outs = seen.mark(*leaves, path=full_path(name), tree=tree, mode=mode)
+    outs = seen.mark(*leaves, path=path, tree=tree, mode=mode)
     return jax.tree.unflatten(tree, outs)
 
 
@@ -47,6 +49,7 @@ def reap(
     >>> float(out), float(tags["y"])
     (4.0, 2.0)
     """
+    needs_function(fun, "reap(fun)(...)")
     names = None if only is None else frozenset([only] if isinstance(only, str) else only)
     both = _harvesting(fun, kind, rules(kind, names, plants=False))
     return lambda *args, **kwargs: both({}, *args, **kwargs)
@@ -64,6 +67,7 @@ def plant(
     >>> float(plant(lambda x: tag(x + 1, "y") * 2)({"y": 10.0}, 1.0))
     20.0
     """
+    needs_function(fun, "plant(fun)(values, ...)")
     both = _harvesting(fun, kind, rules(kind, frozenset(), plants=True))
     return lambda values, *args, **kwargs: both(values, *args, **kwargs)[0]
 
@@ -78,6 +82,7 @@ def harvest(
     >>> float(out), sorted(tags)
     (6.0, ['b'])
     """
+    needs_function(fun, "harvest(fun)(values, ...)")
     return _harvesting(fun, kind, rules(kind, None, plants=True))
 
 

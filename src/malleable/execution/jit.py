@@ -33,6 +33,7 @@ from malleable.execution.regions.signatures import (
 )
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.notes import first_line, note
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R, options_of
 
 _NOT_COMPILED = (
@@ -528,8 +529,10 @@ def jit(fun: Any = None, **options: Any) -> Any:
     >>> round(float(total), 3), count
     (0.983, 2)
     """
+    known = [field.name for field in dataclasses.fields(Options)]
+    if unknown := sorted(options.keys() - set(known)):
+        raise TypeError(f"jit has no option {unknown[0]!r}; options: {', '.join(known)}")
     if fun is None:
         return functools.partial(jit, **options)
-    if not callable(fun):
-        raise TypeError(f"jit takes a function, not {fun!r}")
+    needs_function(fun, "jit(fun)(...)")
     return Selective(fun, Options(**options))

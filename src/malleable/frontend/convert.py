@@ -56,6 +56,7 @@ from malleable.frontend.values.values import (
     table_of,
 )
 from malleable.notes import note
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P, R, T, options_of
 
 RAN_AS_IS = (
@@ -114,8 +115,7 @@ def autograph(fun: Any = None, **options: Any) -> Any:
     if isinstance(fun, type):
         return autograph_class(fun, **options)
     chosen = Options(**options)
-    if not callable(fun):
-        raise TypeError(f"autograph converts functions, not {fun!r}")
+    needs_function(fun, "autograph(fun)(...)")
 
     @functools.wraps(fun)
     def autographed(*args, **kwargs):

@@ -25,6 +25,7 @@ from malleable.inspection.show.arguments import of_arrays
 from malleable.inspection.show.rows.outline import Body, outline
 from malleable.notes import Told
 from malleable.python_source.changes import unchanged
+from malleable.python_source.misuse import needs_function
 from malleable.python_source.source import closed_over
 
 _WORDS = "jit vmap pmap value_and_grad grad vjp jvp scan remat checkpoint while cond shard_map"
@@ -102,6 +103,7 @@ def trace_calls(fun: Callable[..., Any]) -> Callable[..., Called]:
     >>> [call.kind for call in tree(jnp.ones(3), jnp.ones((2, 3))).walk()]
     ['program', 'jit', 'vmap', 'grad']
     """
+    needs_function(fun, "trace_calls(fun)(...)")
 
     def traced(*args, **kwargs) -> Called:
         name, defined = _described(fun)

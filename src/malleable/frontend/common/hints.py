@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box, rebox, unbox
 from malleable.frontend.common.session import active
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import F
 
 
@@ -54,6 +55,7 @@ def skip(fun: F) -> F:
     ... def log(x):
     ...     return x
     """
+    needs_function(fun, "skip(fun)")
     fun.__malleable_skip__ = True  # type: ignore[attr-defined]
     return fun
 

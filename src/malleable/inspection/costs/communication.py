@@ -20,6 +20,7 @@ from malleable.inspection.costs.collectives import Sent, axis_of, collectives
 from malleable.inspection.costs.cost import scaled
 from malleable.programs.equations import every
 from malleable.python_source.changes import unchanged
+from malleable.python_source.misuse import needs_function
 from malleable.rewriting.passes.passes import optimize
 from malleable.rewriting.sharding.placement import sharding_of
 
@@ -101,6 +102,7 @@ def communication(
     >>> communication(lambda x: x.sum())(jnp.ones(8)).bytes
     0
     """
+    needs_function(fun, "communication(fun)(...)")
     if not isinstance(passes, list | tuple):
         told = f"passes is a list of passes, not {passes!r}"
         raise MalleableError(told, hint="communication(fun, passes=[push_up_reductions])")

@@ -31,6 +31,7 @@ from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
 from malleable.python_source.changes import unchanged
+from malleable.python_source.misuse import needs_function
 from malleable.rewriting.passes.passes import in_bodies
 from malleable.rewriting.sharding.placement import Placement
 
@@ -143,6 +144,7 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
     >>> cost(f)(jnp.ones((64, 64))).flops
     52428800.0
     """
+    needs_function(fun, "cost(fun)(...)")
     if not (steps is None or steps == "measured" or (isinstance(steps, int) and steps >= 0)):
         raise MalleableError(
             f"cost takes steps=None, a number or 'measured', not {steps!r}",

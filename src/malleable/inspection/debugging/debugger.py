@@ -28,6 +28,7 @@ from malleable.inspection.debugging.stepping import Step
 from malleable.inspection.debugging.timeline import Timeline
 from malleable.inspection.show.arguments import argument_names
 from malleable.inspection.show.rows.outline import outline
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P
 
 _MODULES = {"jax": jax, "jnp": jnp, "np": np, "lax": lax}
@@ -53,6 +54,7 @@ def step(
     >>> session.back().number, session.cont(), float(session.result) > 0.95
     (1, None, True)
     """
+    needs_function(fun, "step(fun)(...)")
 
     def session(*args, **kwargs) -> Session:
         ready = stepping.prepare(fun)(*args, **kwargs)

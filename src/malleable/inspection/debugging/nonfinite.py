@@ -32,6 +32,7 @@ from malleable.notes import Told, note
 from malleable.programs.evaluate import evaluate
 from malleable.progress import working
 from malleable.python_source.changes import links, unchanged
+from malleable.python_source.misuse import needs_function
 from malleable.signatures import P
 
 _FEW = 4  # operands that are worth reading
@@ -145,6 +146,9 @@ def first_nonfinite(
     >>> first_nonfinite(loss)(jnp.array([1.0, 2.0])) is None
     True
     """
+    needs_function(fun, "first_nonfinite(fun)(...)")
+    if not isinstance(large, int | float | None):
+        raise TypeError(f"large is a number, the largest that is not reported, not {large!r}")
     checks: dict = {}
 
     def find(*args, **kwargs) -> Finding | None:

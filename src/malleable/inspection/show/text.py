@@ -9,6 +9,7 @@ from malleable.inspection.show import listing
 from malleable.inspection.show.rows import lines
 from malleable.inspection.show.shown import Shown
 from malleable.inspection.show.stages import gather_stages
+from malleable.python_source.misuse import needs_function
 from malleable.rewriting.passes.passes import Pass
 
 try:
@@ -53,6 +54,7 @@ def show(
     >>> [stage.name for stage in shown.stages]
     ['source', 'jaxpr']
     """
+    needs_function(fun, "show(fun)(...)")
     console = None if quiet else console_for("show", file, width)
 
     def shown(*args, **kwargs) -> Shown:

@@ -17,6 +17,7 @@ from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
+from malleable.python_source.misuse import needs_function
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import prove
@@ -73,6 +74,7 @@ def as_scan(
     >>> [text for text, _, _ in step.kept.values()]
     ['float32[1]']
     """
+    needs_function(fun, "as_scan(fun, xs)")
     steps = Steps(fun, xs, axis, width, poison)
     return steps.carry(), steps.step()
 

@@ -21,6 +21,7 @@ from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.cost import flop, flop_of
 from malleable.programs.primitives import kind
+from malleable.python_source.misuse import needs_function
 from malleable.rewriting.boxes.blocks import identity_of
 from malleable.rewriting.boxes.dependence import Along, rel
 from malleable.rewriting.boxes.spans import Box, Span, Start, sizes_of, whole_span
@@ -71,6 +72,7 @@ def incremental(
     >>> y[498:503]
     Array([0.       , 0.7615942, 0.7615942, 0.7615942, 0.       ], dtype=float32)
     """
+    needs_function(fun, "incremental(fun, change=...)(...)")
     if not isinstance(change, Mapping):
         raise TransformError(
             f"change is {change!r}, which names no arguments",

@@ -10,7 +10,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, cast, get_origin, overload
 
 import jax
 import numpy as np
@@ -29,6 +29,7 @@ from malleable.python_source.changes import (
     relinked,
     unchanged,
 )
+from malleable.python_source.misuse import needs_function
 from malleable.python_source.writes import look_for_writes, refuse_write
 from malleable.rewriting.graph.graph import Graph, fingerprint, params_key
 from malleable.rewriting.sharding.placement import placed_as, where_they_are
@@ -56,8 +57,7 @@ def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Calla
     >>> len(stage(f)(1.0).jaxpr.eqns), sorted(f(1.0))
     (2, ['y'])
     """
-    if not callable(fun) or isinstance(fun, compat.Jaxpr):
-        raise TypeError(f"optimize takes a function, then passes, not {fun!r}")
+    needs_function(fun, "optimize(fun, *passes)(...)")
     run = pipeline(*(passes or (dce, cse)))
 
     def body(args, kwargs, twice, placed):
@@ -365,6 +365,8 @@ def _name(p) -> str:
         raise TypeError(f"passes are given one by one, not as a {type(p).__name__}: use *passes")
     if not callable(p) or isinstance(p, type):
         raise TypeError(f"a pass is a function from jaxpr to jaxpr, not {p!r}")
+    if get_origin(getattr(p, "__annotations__", {}).get("return")) is Callable:
+        raise TypeError(f"{p.__name__} makes a pass: write optimize(fun, {p.__name__}(...))")
     return getattr(getattr(p, "func", p), "__name__", type(p).__name__)
 
 
