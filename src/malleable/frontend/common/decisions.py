@@ -5,6 +5,7 @@ both are kept weakly. `implied` looks a bool up where a test came out so; None i
 """
 
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -61,13 +62,13 @@ def combinations(bools: Sequence) -> set[tuple]:
 
 
 def remember(test, bools: Sequence, rows: set[tuple]) -> None:
-    """The test and these bools have the values of one of the rows."""
+    """The test and these bools have the values of one of the rows, where what is assumed is so."""
     if not rows or len(rows) == 2 ** (1 + len(bools)):
         return
     if (found := opposed(test)) is not None:
         test, rows = found, {(not first, *rest) for first, *rest in rows}
     bools = [test, *bools]
-    group = tuple(map(_weakly, bools)), rows
+    group = tuple(map(_weakly, bools)), rows, tuple(session().assumed)
     for x in bools:
         session().joint.setdefault(id(x), []).append(group)
 
@@ -137,10 +138,10 @@ def looked_up(x, known: dict, left: int = FAR) -> bool | None:
         return x
     if id(x) in known:
         return known[id(x)]
-    for refs, rows in session().joint.get(id(x), ()):
-        bools = [ref() for ref in refs]
+    for refs, rows, where in session().joint.get(id(x), ()):
+        bools, here = [ref() for ref in refs], session().assumed[: len(where)]
         at = next((k for k, b in enumerate(bools) if b is x), None)
-        if at is not None:
+        if at is not None and len(here) == len(where) and all(map(operator.is_, here, where)):
             told = [(k, known[id(b)]) for k, b in enumerate(bools) if id(b) in known]
             values = {row[at] for row in rows if all(row[k] is so for k, so in told)}
             if len(values) == 1:
