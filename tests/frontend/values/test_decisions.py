@@ -54,6 +54,22 @@ def anew(x, y):
             x = x + 1
 
 
-@pytest.mark.parametrize("f", [two_raises, two_handlers, otherwise, anew], ids=lambda f: f.__name__)
+def nested(x, y):
+    for _ in range(1):
+        try:
+            try:
+                if x == y:
+                    raise KeyError
+                return 10 // x
+            except KeyError:
+                return -y
+        except ZeroDivisionError:
+            return 30
+
+
+PROGRAMS = [two_raises, two_handlers, otherwise, anew, nested]
+
+
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
 def test_every_handler_may_return(f):
     agree(f, *((x, y) for x in (0, 1, 5, -1) for y in (0, 1, 2, 3)))

@@ -1,7 +1,7 @@
 """What a traced bool is where others are known: a flag of `return`, after the test that sets it.
 
-`decided` makes a bool, and `remember` says which combinations the results of a branch can have;
-both are kept weakly. `implied` looks a bool up where a test came out so; None is unknown.
+`decided` makes a bool, and `remember` says which combinations the results of a branch can have.
+`implied` looks a bool up where a test came out so; None is unknown.
 """
 
 import itertools
@@ -34,8 +34,14 @@ def decided(pred, one, other):
     else:
         out = lax.select(jnp.asarray(pred), jnp.asarray(one), jnp.asarray(other))
     if isinstance(out, compat.Tracer) and out.dtype == bool and not out.shape:
-        session().chosen[id(out)] = tuple(map(_weakly, (out, pred, one, other)))
+        note_choice(out, pred, one, other)
     return out
+
+
+def note_choice(out, pred, one, other) -> None:
+    """A bool is `one if pred else other`, each a bool, too; known for as long as it lives."""
+    chosen, key = session().chosen, id(out)
+    chosen[key] = weakref.ref(out, lambda _: chosen.pop(key, None)), pred, one, other
 
 
 def opposite(test):
@@ -106,8 +112,8 @@ def _weakly(x):
 
 def chosen_from(x) -> tuple | None:
     """(pred, one, other) of a bool that was chosen."""
-    found = [ref() for ref in session().chosen.get(id(x), ())]
-    return tuple(found[1:]) if found and found[0] is x else None
+    found = session().chosen.get(id(x))
+    return found[1:] if found and found[0]() is x else None
 
 
 def opposed(x):

@@ -17,7 +17,14 @@ from malleable.arrays.joined import Joined
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.places import own
 from malleable.errors import TransformError
-from malleable.frontend.common.decisions import MOST, combinations, decided, implied, remember
+from malleable.frontend.common.decisions import (
+    MOST,
+    combinations,
+    decided,
+    implied,
+    note_choice,
+    remember,
+)
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values import copies, unwinding
@@ -524,6 +531,10 @@ def remember_flags(pred, outs: Sequence, targets: dict, blocks: tuple, tree_of: 
                 options.append(known & {row[columns[key]]} if row and key in columns else known)
             rows |= {(holds, *values) for values in itertools.product(*options)}
     remember(pred, [*flags.values()], rows)
+    for key, out in flags.items():
+        sides = [tree_of(block, key) for block in blocks]
+        if all(tree in CERTAIN or isinstance(getattr(tree, "origin", None), Box) for tree in sides):
+            note_choice(out, pred, *(t.value if t in CERTAIN else t.origin.value for t in sides))
 
 
 def write_place(place: Place, target: Tree, leaves, where: str, pred=None, made=None) -> None:
