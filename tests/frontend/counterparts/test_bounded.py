@@ -376,3 +376,35 @@ def test_items_that_may_be_none_are_refused():
 
     with pytest.raises(TransformError, match="gets items of several types"):
         jax.jit(autograph(f))(np.array([1.0, 1.0, 2.0]))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_an_iterator_over_a_list_and_items_taken_out_of_it(n):
+    def f(n):
+        xs, k = [1.0, 2.0, 0.5], 0
+        if n > 2:
+            xs.append(7.0)
+        for _ in iter(xs):
+            k += 1
+        for _ in range(n):
+            if xs:
+                del xs[0]
+        taken = xs.pop(n % len(xs)) if xs else 0.0
+        return k, taken, sum(xs) + 0.0
+
+    assert_same(f, n)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [lambda xs: len("".join("a" for _ in xs)), lambda xs: [*map(len, [xs]), *(1 for _ in xs)]],
+)
+def test_what_python_would_go_over_is_refused(count):
+    def f(n):
+        xs = [1.0, 2.0]
+        if n > 2:
+            xs.append(7.0)
+        return count(xs)
+
+    with pytest.raises(TransformError, match="asks for items, on a list whose length is known"):
+        jax.jit(autograph(f))(1)

@@ -161,7 +161,7 @@ def pop(xs: list, at=-1) -> Any:
     """xs.pop(at)."""
     content = xs[0]
     fail_where(content.length == 0, IndexError("pop from empty list"))
-    if isinstance(at, int) and at in (0, -1):
+    if type(at) is int and at in (0, -1):
         gone = at and content.length - 1
     else:
         gone = position(content, at, "pop index out of range")
@@ -299,6 +299,16 @@ def ordered(content: Bounded, reverse: bool = False) -> list:
         last = reverse is False if limits is None else limits.min if reverse else limits.max
     filled = jnp.where(jnp.arange(cap) < content.length, whole, jnp.asarray(last, whole.dtype))
     return [Bounded(content.tree, content.length, [jnp.sort(filled, descending=reverse)])]
+
+
+class Unlisted:
+    """Such a list in a comprehension; code of Python's, which would find one item, is refused."""
+
+    def __init__(self, xs: list):
+        self.xs = xs
+
+    def __iter__(self):
+        refuse("a generator, or a function of Python's that asks for items,")
 
 
 def refuse(what: str):

@@ -11,7 +11,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.errors import TransformError
-from malleable.frontend.counterparts.builtins import if_else, pick
+from malleable.frontend.counterparts.builtins import Once, as_steps, if_else, pick
 from malleable.frontend.values import values
 from malleable.frontend.values.conditions import if_, not_
 
@@ -80,9 +80,12 @@ def end():
 
 def iter_(items, *sentinel):
     """iter(items)."""
+    if values.bounded(items) is not None and not sentinel:
+        steps = as_steps(items)
+        return Once(steps.length, steps.get, most=steps.most)
     kinds = list | tuple | builtins.range
     walks = type(items) is Box and items.ndim > 0
-    walks = walks or (isinstance(items, kinds) and values.bounded(items) is None)
+    walks = walks or isinstance(items, kinds)
     return Walker(items) if walks and not sentinel else builtins.iter(items, *sentinel)
 
 

@@ -513,7 +513,7 @@ class Caller(Classes):
             if bounded(owner) is not None:
                 return method(owner, name, args)
             if name == "insert" and is_traced(args[0]):
-                return items.insert(owner, *args)
+                return lookups.insert(owner, *args)
             if name == "pop" and args and is_traced(args[0]):
                 return lookups.take_out(owner, *args)
             if name == "sort":

@@ -1,7 +1,6 @@
 """What goes around a loop: found by tracing its body, widened until one type holds every step."""
 
 import gc
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -55,10 +54,10 @@ from malleable.frontend.values.trees import (
     Static,
     Tree,
     abstract,
+    can_hold,
     count_leaves,
     free,
     half,
-    holds,
     join,
     join_ragged,
     number_leaf,
@@ -406,20 +405,20 @@ def sized(before: Tree, after: Tree, first: Tree | None, met: dict) -> tuple[Tre
 
     met: see `malleable.arrays.journal.Journal`. If a step leaves another, it is traced again.
     """
-    if isinstance(before, Node) and isinstance(after, Node) and before.keys == after.keys:
-        inside = zip(
-            before.keys or itertools.count(), before.children, after.children, strict=False
-        )
+    if isinstance(before, Node) and isinstance(after, Node):
+        names = before.keys or range(len(before.children))
+        if before.keys != after.keys or not names or len(names) != len(after.children):
+            return before, after
+        inside = zip(names, before.children, after.children, strict=True)
         pairs = [sized(old, new, child(first, k), met) for k, old, new in inside]
-        olds, news = (tuple(pair[k] for pair in pairs) for k in (0, 1))
-        rest = after.children[len(news) :]
-        return replace(before, children=olds), replace(after, children=(*news, *rest))
+        olds, news = zip(*pairs, strict=True)
+        return replace(before, children=olds), replace(after, children=news)
     if not (isinstance(before, Leaf) and before.weak and isinstance(after, Leaf)) or after.weak:
         return before, after
     widened = after.dtype == before.dtype
     dtype = met.get(after.dtype.kind == "f", after.dtype) if widened else after.dtype
     number = getattr(first, "value", 0)  # what is traced may be 0
-    if not holds(dtype, number):
+    if not can_hold(dtype, number):
         return before, after
     return replace(before, dtype=dtype, weak=False), replace(after, dtype=dtype)
 

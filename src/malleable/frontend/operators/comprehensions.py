@@ -22,7 +22,7 @@ from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
-from malleable.frontend.counterparts.bounded import append
+from malleable.frontend.counterparts.bounded import Unlisted, append
 from malleable.frontend.counterparts.builtins import (
     Once,
     Steps,
@@ -135,6 +135,7 @@ class Collected:
 
     def each(self, items, flag, body: Callable, tested: bool) -> None:
         """body(item, flag) for the items; flag: whether what is around holds."""
+        items = items.xs if type(items) is Unlisted else items
         what = acts(items) if self.stops is not None else ""
         if isinstance(items, Once):
             refuse_acting(what)

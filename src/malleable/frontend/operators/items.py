@@ -29,6 +29,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import numpy, sequences
 from malleable.frontend.counterparts.bounded import (
+    Unlisted,
     hits,
     item,
     joined,
@@ -504,6 +505,7 @@ class Items:
             return by_case(which, lambda o: self.delitem(*((o, i) if which is x else (x, o))))
         own = self._method(x, "__delitem__")
         if bounded(x) is not None:
+            touch(x)
             return method(x, "pop", (i,)) if not isinstance(i, slice) else refuse("del")
         if own is None and isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
             tables.take_key(x, i)
@@ -655,15 +657,9 @@ class Items:
         hidden.refuse_foreign(iterable)
         iterable = hidden.walked(iterable)
         values.refuse_uncertain(iterable)
+        if bounded(iterable) is not None:
+            return Unlisted(iterable)
         return Box(iterable) if isinstance(iterable, jax.Array) else iterable
-
-
-def insert(xs: list, at, value) -> None:
-    """xs.insert(at, value) at a traced index."""
-    at, n = pick_index(at, len(xs) + 1), len(xs)
-    here, after = [*xs, *xs[-1:]], [*xs[:1], *xs]  # each item, if it stays, and if it moves
-    kept = [if_else(unbox(at > k), here[k], after[k]) for k in range(n + 1 if n else 0)]
-    xs[:] = [if_else(unbox(at == k), value, old) for k, old in enumerate(kept)] or [value]
 
 
 def _check_array(x, value, traced_index: bool) -> None:

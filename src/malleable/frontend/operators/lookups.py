@@ -176,6 +176,14 @@ def take_out(xs: list, at) -> Any:
     return out
 
 
+def insert(xs: list, at, value) -> None:
+    """xs.insert(at, value) at a traced index."""
+    at, n = pick_index(at, len(xs) + 1), len(xs)
+    here, after = [*xs, *xs[-1:]], [*xs[:1], *xs]  # each item, if it stays, and if it moves
+    kept = [if_else(unbox(at > k), here[k], after[k]) for k in range(n + 1 if n else 0)]
+    xs[:] = [if_else(unbox(at == k), value, old) for k, old in enumerate(kept)] or [value]
+
+
 def put_at(xs, at, value) -> None:
     """xs[at] = value at a traced index of a list or a deque, by no method of a subclass."""
     within(xs, at)

@@ -379,7 +379,7 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
         return free(a)
     one, other = number_of(a), number_of(b)
     if isinstance(one, Leaf) and isinstance(other, Leaf):
-        return join_leaves(fitted(a, one, other), fitted(b, other, one))
+        return join_leaves(as_numpys(a, one, other), as_numpys(b, other, one))
     lists = (isinstance(x, Ragged) or (isinstance(x, Node) and x.cls is list) for x in (a, b))
     if all(lists) and not (isinstance(a, Node) and isinstance(b, Node) and same_length(a, b)):
         return join_ragged(a, b)
@@ -400,13 +400,13 @@ def number_of(tree: Tree) -> Tree | None:
     return number_leaf(tree.value) if isinstance(tree, Static) else tree
 
 
-def fitted(tree: Tree, leaf: Leaf, other: Leaf) -> Leaf:
+def as_numpys(tree: Tree, leaf: Leaf, other: Leaf) -> Leaf:
     """The leaf of a tree; that of a number of Python's in NumPy's type, if that can hold it."""
-    known = isinstance(tree, Static) and not other.weak and holds(other.dtype, tree.value)
+    known = isinstance(tree, Static) and not other.weak and can_hold(other.dtype, tree.value)
     return replace(leaf, dtype=other.dtype) if known else leaf
 
 
-def holds(dtype, value) -> bool:
+def can_hold(dtype, value) -> bool:
     """Whether a type of NumPy's holds exactly this int or float of Python's."""
     floats = jax.dtypes.issubdtype(dtype, np.floating)
     if type(value) is int and jax.dtypes.issubdtype(dtype, np.integer):
