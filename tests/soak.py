@@ -5,6 +5,7 @@ round the laws, so that a run that is cut short has tried them all about equally
 `--python-programs 50000` for `autograph`: how many of those were right, with and without a note,
 how many it refused, and the reasons; `--iterator-programs 20000` likewise, for what takes items of
 iterators that change something; `--view-programs 20000`, for writes to parts of arrays;
+`--everyday-programs 20000`, for dicts, sets, small types and what else users write every day;
 `--rewriting-programs 50000` for the passes;
 `--selective-programs 20000` for `mal.jit`, and `--jitted-programs 20000` for what it does with
 programs in Python; `--sequence-programs 20000` for `as_scan` and `incremental`. Where one count is
@@ -35,6 +36,7 @@ if not os.environ.get("MALLEABLE_LARGE_PROGRAMS"):
 import jax
 
 from tests.generators.programs.programs import example_args, random_program
+from tests.generators.python.everyday import random_everyday_program
 from tests.generators.python.iterators import random_iterator_program
 from tests.generators.python.programs import random_python_program
 from tests.generators.python.views import random_view_program
@@ -111,6 +113,7 @@ KINDS = {
     "python_programs": (try_python, 50_000),
     "iterator_programs": (functools.partial(try_python, make=random_iterator_program), 20_000),
     "view_programs": (functools.partial(try_python, make=random_view_program), 20_000),
+    "everyday_programs": (functools.partial(try_python, make=random_everyday_program), 20_000),
     "rewriting_programs": (try_rewriting, 50_000),
     "selective_programs": (try_selective, 20_000),
     "jitted_programs": (try_jitted, 20_000),
@@ -194,6 +197,7 @@ def main():
         "python_programs": ["autograph"],
         "iterator_programs": ["autograph"],
         "view_programs": ["autograph"],
+        "everyday_programs": ["autograph"],
         "rewriting_programs": ["rewriting"],
         "selective_programs": ["selective"],
         "jitted_programs": ["jitted"],
@@ -205,7 +209,7 @@ def main():
         for name in tables[kind] if tried else ():
             bad = [seed for law, seed, _ in found if law == name]
             print(f"  {name:<46} {tried:>7} programs  {len(bad):>3} mismatches  {bad[:5] or ''}")
-    for kind in ("python_programs", "iterator_programs", "view_programs"):
+    for kind in ("python_programs", "iterator_programs", "view_programs", "everyday_programs"):
         if counts[kind]:
             print_loud(*ran[kind], LOUD)
     if counts["sequence_programs"]:

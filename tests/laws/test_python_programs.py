@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.generators.python.everyday import random_everyday_program
 from tests.generators.python.guards import PARENTS
 from tests.generators.python.programs import python_args, random_python_program
 from tests.generators.python.views import random_view_program
@@ -35,6 +36,15 @@ def test_parts_of_arrays_are_written_and_read_as_in_numpy(first):
     wrong = [text for text in found.values() if is_wrong(text)]
     assert not wrong, "\n\n".join(wrong)
     assert sum(text.startswith(REFUSED) for text in found.values()) <= 20, found
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # uint8 wraps
+@pytest.mark.parametrize("first", [20, 40])
+def test_statements_of_every_day_do_what_they_do_in_python(first):
+    found = try_seeds(range(first, first + 20), shrink=True, make=random_everyday_program)
+    wrong = [text for text in found.values() if is_wrong(text)]
+    assert not wrong, "\n\n".join(wrong)
+    assert sum(text.startswith(REFUSED) for text in found.values()) <= 10, found
 
 
 def test_a_seed_gives_the_same_program():
