@@ -242,3 +242,18 @@ def test_past_a_question_for_none_it_is_not_none(f, x):
         return f((x, x * x) if x > 0 else None)
 
     np.testing.assert_allclose(jax.jit(autograph(g))(x), g(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("x", [2.5, 9.0])
+def test_a_number_or_none_is_an_index(x):
+    def f(x):
+        parents, n, u = [None] * 5, 0, 2
+        for v in range(1, 5):
+            if x > v:
+                parents[v] = v - 1
+        while u != 0 and n < 9:
+            u = parents[u]
+            n += 1
+        return n
+
+    assert jax.jit(autograph(f))(x) == f(x)

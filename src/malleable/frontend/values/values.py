@@ -119,7 +119,7 @@ class Choice(Box):
             text = f"`{self.name or 'a value'}` is {kinds}, by {self.where}, and used as a number"
             there = jnp.asarray(self.index) == self.number
             jax.experimental.checkify.check(there, f"{text} at {compat.where()}")
-        return raw(self.options[self.number])
+        return compat.as_array(raw(self.options[self.number]))
 
     def mixed(self, what: str) -> TransformError:
         kinds = " or ".join(dict.fromkeys(map(spell, self.options)))
