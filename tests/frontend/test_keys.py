@@ -139,3 +139,49 @@ def test_what_a_test_keeps_is_added_to_a_list():
         return sum(xs), len(xs), sum(ys), len(ys)
 
     agree(f, V)
+
+
+def set_anew(x):
+    d = {}
+    if x > 0:
+        d["a"] = 1.0
+    d["b"] = 2.0
+    d["a"] = 3.0
+    return list(d.values())
+
+
+def deleted(x):
+    d = {"a": 0.0, "b": 2.0}
+    if x > 0:
+        del d["a"]
+    d["a"] = 3.0
+    return list(d.values())
+
+
+def turned(x):
+    d = {}
+    if x > 0:
+        d["a"] = 1.0
+    else:
+        d["b"] = 2.0
+        d["a"] = 1.0
+    d["b"] = 7.0
+    return list(d.values())
+
+
+@pytest.mark.parametrize("f", [set_anew, deleted, turned])
+def test_a_key_of_one_path_that_is_set_for_both_has_another_place_on_each(f):
+    with pytest.raises(TransformError, match="its keys in another order on each path"):
+        jax.jit(autograph(f))(1.0)
+
+
+def test_a_last_key_of_one_path_that_is_set_for_both_is_the_last():
+    def f(x):
+        d = {"a": 0.0}
+        if x > 0:
+            d["b"] = 1.0
+        d["b"] = 2.0
+        d["c"] = 3.0
+        return list(d.values())
+
+    assert jax.jit(autograph(f))(1.0) == f(1.0) and jax.jit(autograph(f))(-1.0) == f(-1.0)

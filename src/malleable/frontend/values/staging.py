@@ -603,8 +603,9 @@ def note_missing(thing, trees: list, where: str) -> None:
     """Remember a dict of which one path has a key that the other has not."""
     one, other = (t.keys if isinstance(t, Node) else None for t in trees)
     if one is not None and other is not None and one != other and isinstance(thing, dict):
-        apart = {*one} ^ {*other}
-        session().uncertain[id(thing)] = thing, min(apart, key=str) if apart else ORDER, where
+        apart, merged = {*one} ^ {*other}, dict.fromkeys((*one, *other))
+        alike = all([k for k in merged if k in keys] == [*keys] for keys in (one, other))
+        session().uncertain[id(thing)] = thing, min(apart, key=str) if alike else ORDER, where
 
 
 def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:

@@ -252,6 +252,13 @@ def refuse_uncertain(d, order: bool = True) -> None:
     raise TransformError(f"this dict {what}", where=compat.where(), hint=hint)
 
 
+def note_order(d: dict, key) -> None:
+    """A key is set that one path only has: it comes in its place there, else behind all others."""
+    held = d.get(key)
+    if lacks(held) and next(reversed(d)) != key:
+        session().uncertain[id(d)] = d, ORDER, held.where
+
+
 # ---------------------------------------------------------------- value -> tree and leaves
 
 
