@@ -348,22 +348,21 @@ class Selective:
                 donate_argnums=self.options.donate_argnums,
             )  # fmt: skip
         direct, order, engine = part.direct, part.order, self.engine_for(args, kwargs)
-        asked = self.key_of if static else plain_kinds
-        has_while, kind = part.has_while(), asked(args, kwargs)
+        if np.ndarray in map(type, args):
+            return self.general
+        has_while, kind = part.has_while(), plain_kinds(args, kwargs)
 
         def compiled(*args, **kwargs):
-            if part.is_stale():
+            if part.seen and part.is_stale():
                 self.clear_cache()
                 return self.general(*args, **kwargs)
-            if asked(args, kwargs) != kind:
+            if plain_kinds(args, kwargs) != kind:
                 return self.dispatch(*args, **kwargs)
-            if np.ndarray in map(type, args):
-                return self.general(*args, **kwargs)
             if has_while and differentiates((args, kwargs)):
                 return self.stepwise(*args, **kwargs)
             if part.refused and self.key_of(args, kwargs) in part.refused:
                 return self.general(*args, **kwargs)
-            if part.is_new_size(args, kwargs):
+            if part.generic and part.is_new_size(args, kwargs):
                 return self.at_any_size(engine, part, args, kwargs)
             try:
                 out = direct(*args, **kwargs)

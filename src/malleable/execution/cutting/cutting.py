@@ -274,7 +274,7 @@ class Partition:
     def is_new_size(self, args, kwargs) -> bool:
         """Whether a program for all sizes is to run this."""
         held = self.shapes
-        return self.generic and held is not None and shapes_of(args, kwargs) not in held
+        return held is not None and shapes_of(args, kwargs) not in held
 
     def is_sized(self) -> bool:
         """Whether a program for all sizes was found."""

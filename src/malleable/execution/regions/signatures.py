@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.execution.common.host_values import own
-from malleable.execution.common.leaves import DICTS, flatten
+from malleable.execution.common.leaves import DICTS, flatten, leaves
 
 ARRAY = compat.HostArray
 NUMBERS = frozenset([int, float, complex])
@@ -111,10 +111,9 @@ def outer_kinds(args, kwargs) -> list:
 
 def orders(value) -> tuple:
     """The keys of the dicts in lists, tuples and dicts, in order: JAX sorts them."""
-    named = type(value) in DICTS
-    inner = value.values() if named else value if type(value) in HOLDS else ()
-    held = [orders(x) for x in inner if type(x) in HOLDS]
-    return (tuple(value), *held) if named else tuple(held)
+    if type(value) not in DICTS:
+        return tuple([orders(x) for x in value if type(x) in HOLDS]) if type(value) in HOLDS else ()
+    return (tuple(value), *[orders(x) for x in value.values() if type(x) in HOLDS])
 
 
 def shapes_of(args, kwargs) -> tuple:
@@ -125,16 +124,19 @@ def shapes_of(args, kwargs) -> tuple:
 def plain_kinds(args, kwargs) -> list:
     """What JAX does not tell apart: numbers and arrays of no dimensions, True and 1, orders."""
     found: list = []
-    for value in (*args, *kwargs.values()):
+    for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
-        if kind in TOLD:
+        if kind is ARRAY:
+            found.append(None)
+        elif kind in TOLD:
             found.append(kind)
-        elif kind is ARRAY or isinstance(value, jax.Array):
+        elif isinstance(value, jax.Array):
             found.append(None)
         else:
-            types_ = tuple(map(type, flatten(value)[0]))
-            told = not TOLD.isdisjoint(types_)
-            found += (orders(value), [k if k in TOLD else None for k in types_] if told else None)
+            types_ = list(map(type, leaves(value)))
+            found.append(orders(value) if kind in HOLDS else ())
+            if not TOLD.isdisjoint(types_):
+                found.append([k if k in TOLD else None for k in types_])
     return found
 
 
