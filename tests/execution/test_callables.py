@@ -224,3 +224,22 @@ def test_what_an_operator_of_a_class_does_is_done_once_in_each_call(fun, capsys)
     for _ in range(2):
         given(Boxed(X))
         assert capsys.readouterr().out == "add\n"
+
+
+class Counting:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def test_an_object_that_jax_wraps_is_called_as_often_as_in_python():
+    def program(x, f):
+        return f(x), jax.vmap(f)(x)
+
+    one, two, jitted = Counting(), Counting(), mal.jit(program)
+    for _ in range(3):
+        assert str(jitted(X, one)) == str(program(X, two))
+        assert one.calls == two.calls

@@ -326,3 +326,18 @@ def test_a_number_after_one_of_more_than_32_bits_is_its_own():
     jitted = mal.jit(lambda x, k: (k * k, x * 2))
     for k in (10, 2**40, 10, 2**70, -(2**31), 10):
         assert jitted(jnp.ones(2), k)[0] == k * k
+
+
+def test_a_list_of_numbers_of_another_length_is_run_as_python_does():
+    jitted = mal.jit(lambda xs, ys: [x * y for x, y in zip(xs, ys, strict=True)])
+    xs = [jnp.ones(2), jnp.ones(2)]
+    for _ in range(2):
+        assert len(jitted(xs, [1, 2])) == 2 and len(jitted(xs[:1], [3])) == 1
+        with pytest.raises(ValueError, match="shorter"):
+            jitted(xs, [1])
+
+
+def test_a_static_number_beside_a_list_that_grows():
+    jitted = mal.jit(lambda x, n, log: (jnp.zeros(n) + x[0], sum(log)))
+    for k in range(1, 6):
+        assert jitted(jnp.ones(2), 3, [1.5] * k)[1] == 1.5 * k

@@ -357,7 +357,8 @@ class Selective:
                 self.clear_cache()
                 return self.general(*args, **kwargs)
             if plain_kinds(args, kwargs) != kind:
-                return self.dispatch(*args, **kwargs)
+                mine = self.engine_for(args, kwargs) is engine  # a list of numbers has grown
+                return (self.general if mine else self.dispatch)(*args, **kwargs)
             if has_while and differentiates((args, kwargs)):
                 return self.stepwise(*args, **kwargs)
             if part.refused and self.key_of(args, kwargs) in part.refused:

@@ -1,6 +1,7 @@
 """What a region overtakes: of two errors of a function the first in Python is the one raised."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import malleable as mal
@@ -90,3 +91,34 @@ def test_a_generator_that_a_loop_leaves_is_closed_where_it_does():
         log = []
         jitted(jnp.ones(3), log)
         assert log == ["closed", "after", "closed", "end"]
+
+
+class Filled:
+    """Whose property does more than read."""
+
+    def __init__(self):
+        self.buffer, self.said = np.zeros(3), []
+
+    @property
+    def next(self):
+        self.buffer += 1
+        self.said.append("next")
+        return float(self.buffer[0])
+
+
+def before_and_behind(held, buffer, x, y):
+    a = jnp.asarray(buffer) * x + y
+    b = held.next
+    return a, b, jnp.asarray(buffer) * x
+
+
+def test_a_property_runs_where_it_stands():
+    jitted = mal.jit(before_and_behind)
+    for _ in range(3):
+        one, two, x = Filled(), Filled(), jnp.ones(3)
+        got = jitted(one, one.buffer, x, x)
+        for a, b in zip(got, before_and_behind(two, two.buffer, x, x), strict=True):
+            np.testing.assert_array_equal(a, b)
+        with pytest.raises(TypeError, match="incompatible shapes"):
+            jitted(one, one.buffer, x, jnp.ones(2))
+        assert one.said == ["next"]

@@ -79,6 +79,20 @@ def fails_in_python(error: Exception) -> bool:
     return type(error) is TypeError and any(text in str(error) for text in _OPERANDS)
 
 
+def only_reads(stmt: Any, given: dict) -> bool:
+    """Whether `x = o.w`, `x = d[k]` runs no code of the user's: no property, no `__getitem__`."""
+    read = getattr(stmt, "value", None)
+    owner = getattr(getattr(read, "value", None), "id", None)
+    if owner not in given:
+        return False
+    kind = type(given[owner])
+    if isinstance(read, ast.Subscript):
+        return kind in (dict, list, tuple)
+    asked = kind.__getattribute__ is object.__getattribute__ and not hasattr(kind, "__getattr__")
+    held = getattr(kind, read.attr, None)
+    return asked and (isinstance(held, types.MemberDescriptorType) or not hasattr(held, "__get__"))
+
+
 class Partition:
     """One function, cut into regions, and its residual program."""
 
@@ -407,7 +421,7 @@ class Partition:
                     return None
                 if state.variants or state.sized:
                     return self.apart(region, state, values, leaves, kind)
-                self.act(region, state, found)
+                self.act(region, state, found, dict(zip(state.ins, values, strict=True)))
             return None
 
     def apart(self, region, state, values, leaves, kind) -> Any:
@@ -472,14 +486,14 @@ class Partition:
         fixed = found.dynamic.count(False)  # parts of the key: each item of a list of text
         return fixed <= LEAVES * count and not (state.by_value and count <= FEW)
 
-    def act(self, region: Region, state: State, found: "list | Found") -> None:
-        """Cut the region as was decided."""
+    def act(self, region: Region, state: State, found: "list | Found", given: dict) -> None:
+        """Cut the region as was decided. given: the values that came in."""
         if isinstance(found, list):
             return self.put(region, state, found)
         cut, stays = found.cut, found.stays
         line = region.body[cut].lineno
         where = f"{self.filename}:{line} in {self.name}"
-        reads = stays.kind == "object"
+        reads = stays.kind == "object" and only_reads(region.body[cut], given)
         early = partition.hoisted_read(region, cut, self.tree.names) if reads else None
         if early is not None:  # `_t = self.w` in the midst of what only computes
             return self.put(region, state, early)

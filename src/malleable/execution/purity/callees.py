@@ -151,7 +151,7 @@ def impure(f, scope: Scope) -> str:
     if is_jax(f):
         at_fault = [w for w in _EFFECTS if w in getattr(f, "__name__", "") or f".{w}" in module]
         wrapped = getattr(f, "__wrapped__", None)
-        if isinstance(wrapped, types.FunctionType) and not at_fault and not is_jax(wrapped):
+        if callable(wrapped) and not (at_fault or isinstance(wrapped, type) or is_jax(wrapped)):
             return impure(wrapped, scope)
         return f"{text} has a side effect" if at_fault else ""
     if isinstance(f, functools.partial):
