@@ -82,6 +82,12 @@ if importlib.util.find_spec("optax"):
         st = tx.init(grads)
         tx.update(grads, st)  #!
 
+    @failing(r"\bparams\b", fix=(r"tx\.update\(grads, st, params\)",))
+    def optax_order():
+        tx, params = optax.adam(1e-3), {"w": jnp.ones(3), "b": jnp.ones(2)}
+        st, grads = tx.init(params), params
+        tx.update(grads, params, st)  #!
+
 
 if importlib.util.find_spec("equinox"):
     import equinox as eqx

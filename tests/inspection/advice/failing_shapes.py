@@ -272,3 +272,19 @@ def stack_transposed():
 @failing(r"`ij,jk->ik`", both=(r"2 arrays", r"1 are passed"), fix=(r"one group of letters",))
 def einsum_lacks_one():
     jnp.einsum("ij,jk->ik", jnp.ones((2, 3)))  #!
+
+
+@failing(r"\blabels\b", both=(r"\(4, 5\)", r"\(4,\)"), fix=(r"expand_dims\(labels, 1\)",))
+def picked_along_an_axis():
+    def nll(logp, labels):
+        return jnp.take_along_axis(logp, labels, axis=1)  #!
+
+    jax.jit(nll)(jnp.ones((4, 5)), jnp.zeros(4, int))
+
+
+@failing(r"\bx\b", both=(r"\(4, 3\)",), fix=(r"x\.shape",))
+def array_for_a_shape():
+    def noisy(key, x):
+        return x + jax.random.normal(key, x)  #!
+
+    jax.jit(noisy)(jax.random.key(0), jnp.ones((4, 3)))

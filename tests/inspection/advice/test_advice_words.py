@@ -288,3 +288,9 @@ def test_a_static_array_is_no_internal_name():
     said = note(lambda: run(1.0, jnp.arange(3)))
     assert "is given a jax.Array" in said
     assert "ArrayImpl" not in said
+
+
+def test_an_axis_is_no_size():
+    told = note(jax.jit(lambda x, axis: jnp.sum(x, axis=axis)), jnp.ones((2, 3)), 0)
+    assert "the axis of `jnp.sum` is the number `axis`" in told
+    assert "static_argnames='axis'" in told and "mask" not in told

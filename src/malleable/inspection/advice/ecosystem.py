@@ -179,6 +179,20 @@ def _updates(found: re.Match, trouble: Trouble, step: Step) -> Told:
     return what, _ways(step, way)
 
 
+def _order(found: re.Match, trouble: Trouble, step: Step) -> Told:
+    """optimizer.update(grads, params, state)."""
+    call = sure(sources.call_at(step.place))
+    inner = sure([s for s in _within(trouble, "optax") if {"updates", "state"} <= set(s.values)])[
+        -1
+    ]
+    given, args = inner.values, [text(arg) for arg in call.args]
+    sure(len(args) == 3 and text(call.func).endswith(".update"))
+    sure(jax.tree.structure(given["updates"]) == jax.tree.structure(given["state"]))
+    name = text(call.func)
+    what = f"`{args[1]}` is passed to `{name}` as the state of the optimizer, and is no state"
+    return what, f"the state comes second: {name}({args[0]}, {args[2]}, {args[1]})"
+
+
 # ---------------------------------------------------------------- Diffrax, NumPyro, Haiku, nnx
 
 
@@ -350,6 +364,7 @@ ecosystem = topic(
     Diagnosis("zeros_like requires", _state, library="optax"),
     Diagnosis("", _labels, library="optax"),
     Diagnosis("", _updates, library="optax"),
+    Diagnosis("", _order, library="optax"),
     Diagnosis("", _field, library="diffrax"),
     Diagnosis("", _site, library="numpyro"),
     Diagnosis("", _transformed, library="haiku"),

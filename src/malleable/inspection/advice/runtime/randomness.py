@@ -80,6 +80,17 @@ def not_a_key(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] 
     return what, hint
 
 
+def not_a_shape(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, tuple[Way, ...]]:
+    """jax.random.normal(key, x): an array where its shape belongs."""
+    call: Any = sure(next(iter(sources.calls_on(step.place, *_SAMPLERS)), None))
+    node = sure(sources.argument(call, 1, "shape"))
+    value, name = sources.value(node, step), sources.text_of(node)
+    sure(hasattr(value, "shape") and hasattr(value, "dtype") and len(value.shape) > 1)
+    what = f"`{name}` is {described(value)}, and `{sources.text_of(call.func)}` takes a shape there"
+    new = f"{tried.closed(node)}.shape"
+    return what, (tried.way(Rewrite(f"write {new}", node, new), step, values=False),)
+
+
 def item(node: ast.Subscript, step: Step) -> Any:
     """An element of an array, by a number."""
     whole, index = sources.value(node.value, step), sources.value(node.slice, step)
@@ -187,6 +198,7 @@ def described(x: Any) -> str:
 KEYS = (
     Diagnosis("", reused_keys, kind="KeyReuseError"),
     Diagnosis("PRNG key data|unexpected PRNG key type|random key", not_a_key),
+    Diagnosis("^Shapes must be 1D sequences of concrete values of integer type", not_a_shape),
     Diagnosis(r"accepts a single key, but was given a key array of shape (\(.*?\))", many_keys),
     Diagnosis(r"key<\w+>", arithmetic),
     Diagnosis("(?:too many|not enough) values to unpack", unpacking),

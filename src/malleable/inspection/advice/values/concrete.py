@@ -81,7 +81,7 @@ def _truth(met: re.Match, trouble: Trouble, step: Step) -> tuple[str, tuple[Way,
     asked = needs.truth(sure(sources.expression(step.place)))
     names = [sources.text(atom) for atom in sources.atoms(asked.at)]
     shapes = [wording.shape_of(sources.value(atom, step)) for atom in sources.atoms(asked.at)]
-    pairs = zip(names, shapes, strict=True)
+    pairs = dict(zip(names, shapes, strict=True)).items()
     shown = ", ".join(f"`{n}` has shape {shape}" for n, shape in pairs if shape)
     at = sources.text(asked.at)
     what = f"{asked.what.replace(' from', '')}, and `{at}` is an array of many: {shown}"

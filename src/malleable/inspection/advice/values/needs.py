@@ -369,6 +369,8 @@ def _number(node: ast.AST, step: Step, words: str) -> Need:
         return Need(call, what, tuple(ways), False, args)
     if _is_numpy(function):
         return _numpy(node, step)
+    if "axis argument" in words:
+        return Need(call, f"the axis of `{name}` is the number", (), True, args, number=True)
     what = f"the shape that `{name}` makes needs the number"
     return Need(call, what, (_shaped(call),), True, args, number=True)
 

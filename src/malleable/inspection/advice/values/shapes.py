@@ -432,6 +432,20 @@ def _uneven(found, node, known) -> Told:
     return what, f"write jnp.array_split({given}), whose parts may differ in size; or pad it"
 
 
+def _picked(found, node, known) -> Told:
+    """take_along_axis with indices of fewer axes than the array."""
+    name, (one, few) = text(_call(node, 2).func), sure(known[:2] if len(known) > 1 else None)
+    what = f"`{name}` takes indices with as many axes as the array has: {one}, and {few}"
+    axis = next((k.value for k in node.keywords if k.arg == "axis"), (*node.args[2:], None)[0])
+    shape, place = one.shape or (), getattr(axis, "value", None) if axis is not None else None
+    if text(axis) == "-1" if axis is not None else False:
+        place = len(shape) - 1
+    if isinstance(place, int) and shape[:place] + shape[place + 1 :] == few.shape:
+        new = f"jnp.expand_dims({few.name}, {place})"
+        return what, Rewrite(f"give `{few.name}` the axis it lacks: {new}", few.node, new)
+    return what, f"give `{few.name}` {len(shape)} axes, those of size 1 broadcast"
+
+
 def _too_large(found, node, known) -> Told:
     shown = _shown(sure([one for one in known if one.shape and hasattr(one.value, "dtype")]))
     what = f"the slice, of shape {found[1]}, is larger than the array, of shape {found[2]}: {shown}"
@@ -439,6 +453,7 @@ def _too_large(found, node, known) -> Told:
 
 
 _TABLE = (
+    (r"indices and arr must have the same number of dimensions", _picked),
     (r"split does not result in an equal division", _uneven),
     (r"(?:less|smaller) than.* operand shape, got .*?(\([\d, ]*\)).*?(\([\d, ]*\))", _too_large),
     (r"input type=(\S+) and requested type=(\S+)", _update),
