@@ -82,6 +82,11 @@ if importlib.util.find_spec("optax"):
         st = tx.init(grads)
         tx.update(grads, st)  #!
 
+    @failing(r"\bgrads\b", fix=(r"tx\.init\(params\)",))
+    def optax_no_state():
+        tx, grads = optax.adam(1e-3), {"w": jnp.ones(3), "b": jnp.ones(2)}
+        tx.update(grads, grads)  #!
+
     @failing(r"\bparams\b", fix=(r"tx\.update\(grads, st, params\)",))
     def optax_order():
         tx, params = optax.adam(1e-3), {"w": jnp.ones(3), "b": jnp.ones(2)}

@@ -288,3 +288,19 @@ def array_for_a_shape():
         return x + jax.random.normal(key, x)  #!
 
     jax.jit(noisy)(jax.random.key(0), jnp.ones((4, 3)))
+
+
+@failing(r"\bx\b", both=(r"\(4, 3\)",), fix=(r"axes 0 to 1",))
+def swapped_axes():
+    def turned(x):
+        return jnp.swapaxes(x, 1, 2)  #!
+
+    jax.jit(turned)(jnp.ones((4, 3)))
+
+
+@failing(r"\bb\b", both=(r"\(4, 3\)", r"\(3,\)"), fix=(r"jax\.numpy",))
+def sum_of_lax():
+    def shifted(x, b):
+        return lax.add(x, b)  #!
+
+    jax.jit(shifted)(jnp.ones((4, 3)), jnp.ones(3))

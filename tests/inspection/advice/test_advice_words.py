@@ -294,3 +294,8 @@ def test_an_axis_is_no_size():
     told = note(jax.jit(lambda x, axis: jnp.sum(x, axis=axis)), jnp.ones((2, 3)), 0)
     assert "the axis of `jnp.sum` is the number `axis`" in told
     assert "static_argnames='axis'" in told and "mask" not in told
+
+
+def test_a_number_of_python_has_no_astype():
+    told = note(lambda: lax.switch(1.0, [lambda: 1, lambda: 2]))
+    assert "write int(1.0)" in told

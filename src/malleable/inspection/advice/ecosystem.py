@@ -186,10 +186,13 @@ def _order(found: re.Match, trouble: Trouble, step: Step) -> Told:
         -1
     ]
     given, args = inner.values, [text(arg) for arg in call.args]
-    sure(len(args) == 3 and text(call.func).endswith(".update"))
+    sure(len(args) > 1 and text(call.func).endswith(".update"))
     sure(jax.tree.structure(given["updates"]) == jax.tree.structure(given["state"]))
     name = text(call.func)
     what = f"`{args[1]}` is passed to `{name}` as the state of the optimizer, and is no state"
+    if len(args) == 2:
+        made = f"{name.removesuffix('update')}init(params)"
+        return what, f"pass what {made} returned, or the update before this one, as its second"
     return what, f"the state comes second: {name}({args[0]}, {args[2]}, {args[1]})"
 
 

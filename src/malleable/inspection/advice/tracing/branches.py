@@ -157,7 +157,8 @@ def _index(trouble: Trouble, choice: _Choice) -> Said:
         way = f"take one, {name}[0]; or map over them with jax.vmap"
     else:
         what += "; it has to be a whole number"
-        way = f"write {name}.astype(jnp.int32)"
+        is_array = hasattr(index, "astype")
+        way = f"write {name}.astype(jnp.int32)" if is_array else f"write int({name})"
     return Said(what, way, caller.place)
 
 
