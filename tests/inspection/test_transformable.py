@@ -53,6 +53,12 @@ def total(fun):
     return lambda *args: sum(jnp.sum(x) for x in jax.tree.leaves(fun(*args)))
 
 
+def assert_agree(one, other, *args):
+    """Two functions have the same values and gradients, all compiled at once."""
+    both = lambda *args: [(f(*args), jax.grad(total(f))(*args)) for f in (one, other)]
+    assert_close(*jax.jit(both)(*args))
+
+
 def prims(program):
     inside = (p for e in program.jaxpr.eqns for b in compat.bodies(e.params) for p in prims(b))
     return [e.primitive.name for e in program.jaxpr.eqns] + list(inside)
@@ -77,15 +83,18 @@ def test_a_random_program_has_its_derivatives(again, seed):
     assert_close(*grads)
     tangents = (args[0] * 2, *args[1:3], np.zeros((), jax.dtypes.float0))
     if not any(s.construct == "custom_vjp" for s in program.steps):
-        assert_close(jax.jvp(loaded, args, tangents), jax.jvp(program, args, tangents))
+        assert_close(
+            *jax.jit(lambda *a: [jax.jvp(f, *a) for f in (loaded, program)])(args, tangents)
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_program_is_mapped(again, seed):
     program, args = random_program(seed, keys=False), example_args(seed)
     many = jax.tree.map(lambda x: jnp.stack([x, x * 2]), args[:3])
-    maps = [jax.vmap(f, (0, 0, 0, None))(*many, args[3]) for f in (again(program, *args), program)]
-    assert_close(*maps)
+    both = again(program, *args), program
+    maps = jax.jit(lambda *a: [jax.vmap(f, (0, 0, 0, None))(*a) for f in both])
+    assert_close(*maps(*many, args[3]))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -226,7 +235,7 @@ def test_a_rule_that_asks_for_ever_new_rules_is_kept_to_some_order(again):
     wanted = jnp.sin
     for _ in range(5):
         wanted, got = jax.grad(wanted), jax.grad(got)
-        assert_close(got(0.3), wanted(0.3))
+        assert_close(*jax.jit(lambda x, both=(got, wanted): [f(x) for f in both])(0.3))
     with pytest.raises(MalleableError, match=r"in the file up to order 5"):
         jax.grad(got)(0.3)
 
@@ -251,7 +260,7 @@ def test_a_function_without_a_derivative_is_saved_without_one(again):
 def test_solves_have_their_own_derivatives(again):
     solve = lambda a, b: jnp.linalg.solve(a, b)
     loaded = again(solve, A, X)
-    assert_close(jax.grad(total(loaded))(A, X), jax.grad(total(solve))(A, X))
+    assert_agree(loaded, solve, A, X)
     assert "custom_linear_solve" in prims(loaded.program)
 
 
@@ -263,9 +272,8 @@ def test_a_loop_of_autograph_has_its_derivative(again):
         return x
 
     loaded = again(grow, 1.0)
-    assert_close(jax.grad(loaded)(1.0), jax.grad(grow)(1.0))
-    many = jnp.abs(X)
-    assert_close(jax.vmap(jax.grad(loaded))(many), jax.vmap(jax.grad(grow))(many))
+    both = lambda x, many: [(jax.grad(f)(x), jax.vmap(jax.grad(f))(many)) for f in (loaded, grow)]
+    assert_close(*jax.jit(both)(1.0, jnp.abs(X)))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +305,7 @@ def test_a_loop_that_was_mapped_comes_back(again):
     loaded, xs = again(many, jnp.array([1.0, 40.0])), jnp.array([3.0, 70.0])
     assert_equal(loaded(xs), many(xs))
     assert_equal(jax.vmap(loaded)(jnp.stack([xs, 2 * xs])), jax.vmap(many)(jnp.stack([xs, 2 * xs])))
-    assert_close(jax.jvp(loaded, (xs,), (xs,)), jax.jvp(many, (xs,), (xs,)))
+    assert_close(*jax.jit(lambda x: [jax.jvp(f, (x,), (x,)) for f in (loaded, many)])(xs))
 
 
 # ---------------------------------------------------------------- lines
@@ -375,8 +383,7 @@ def test_a_shard_map_comes_back(again):
         return jax.shard_map(part, mesh=mesh, in_specs=spec, out_specs=spec)(x)
 
     loaded, x = again(fun, jnp.arange(8.0)), jnp.arange(8.0)
-    assert_close(loaded(x), fun(x))
-    assert_close(jax.grad(total(loaded))(x), jax.grad(total(fun))(x))
+    assert_agree(loaded, fun, x)
 
 
 def test_a_program_of_an_explicit_mesh_comes_back(again):
@@ -454,10 +461,9 @@ def test_a_model_of_flax_comes_back(again):
             return linen.Dense(1)(x)
 
     net = Net()
-    weights = net.init(jax.random.key(0), A)
+    weights = jax.jit(net.init)(jax.random.key(0), A)
     loaded = again(net.apply, weights, A)
-    assert_close(loaded(weights, A), net.apply(weights, A))
-    assert_close(jax.grad(total(loaded))(weights, A), jax.grad(total(net.apply))(weights, A))
+    assert_agree(loaded, net.apply, weights, A)
     assert "params['params']['Dense_0']['bias']" in repr(loaded) or "Dense_0" in repr(loaded)
 
 
@@ -469,8 +475,7 @@ def test_a_model_of_equinox_comes_back(again):
         return lax.scan(lambda c, x: (cell(x, c), c), X, xs)
 
     loaded = again(run, cell, A)
-    assert_close(loaded(cell, A), run(cell, A))
-    assert_close(jax.grad(total(loaded))(cell, A), jax.grad(total(run))(cell, A))
+    assert_agree(loaded, run, cell, A)
     other = eqx.nn.GRUCell(3, 3, use_bias=False, key=jax.random.key(0))
     with pytest.raises(MalleableError, match="bias"):
         loaded(other, A)

@@ -147,7 +147,8 @@ def test_a_page_of_ten_thousand_equations_is_small(big):
     assert len(fragment.of_shown(big)) < 150_000
 
 
-def test_a_page_of_ten_thousand_changed_equations_is_small(big):
+@pytest.mark.slow
+def test_a_page_of_ten_thousand_changed_equations_is_small():
     text = diff(long, jax.grad(long), quiet=True)(1.0).html()
     assert len(text) < 1_000_000
 
