@@ -113,3 +113,12 @@ def test_cost_says_where_the_collectives_of_xla_are():
 def test_cost_of_whole_arrays_says_nothing_of_collectives():
     told = mal.cost(lambda x: x.sum())(jnp.ones(8))
     assert not told.partitioned and "collective" not in str(told)
+
+
+@pytest.mark.parametrize("count", [mal.cost, mal.communication])
+def test_what_counts_takes_a_function_and_gives_one(count):
+    with pytest.raises(mal.MalleableError, match=r"takes a function alone") as error:
+        count(abs, 1.0)
+    assert f"mal.{count.__name__}(fun)(*args)" in str(error.value)
+    with pytest.raises(TypeError, match="takes a function, not 5"):
+        count(5)

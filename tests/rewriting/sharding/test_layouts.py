@@ -108,6 +108,24 @@ def test_what_is_said_of_a_gradient_is_what_xla_does():
         assert out.sharding.is_equivalent_to(NamedSharding(MESH, known.layout(v)), out.ndim)
 
 
+def test_what_xla_decides_for_itself_can_be_asked_also_in_the_backward_sweep_of_a_loop():
+    layer = lambda h, w: (jnp.tanh(h @ w[0]) @ w[1] + h, None)
+    loss = lambda w, x: jnp.mean(lax.scan(layer, x, w)[0] ** 2)
+    fsdp = on(None, "data")  # as the batch: products contract what is in parts there
+    w = jax.device_put((np.ones((3, 16, 32), "f"), np.ones((3, 32, 16), "f")), (fsdp, fsdp))
+    args = (*w, jax.device_put(np.ones((32, 16), "f"), on("data")))
+    gradient = jax.grad(lambda a, b, x: loss((a, b), x), (0, 1))
+    program, there = jax.make_jaxpr(gradient)(*args), [x.sharding for x in args]
+    known, asked = (mal.layouts(program, there, compiled=c) for c in (False, True))
+    outs = program.jaxpr.outvars
+    assert list(map(known.layout, outs)) == [None, None]
+    for v, out in zip(outs, jax.jit(gradient)(*args), strict=True):
+        assert out.sharding.is_equivalent_to(NamedSharding(MESH, asked.layout(v)), out.ndim)
+    backward = [eqn for eqn in program.eqns if eqn.primitive.name == "scan"][-1]
+    made = [v for eqn in backward.params["jaxpr"].eqns for v in eqn.outvars if v.aval.shape]
+    assert made and all(asked.layout(v) is not None for v in made)
+
+
 def test_a_pass_that_reads_layouts_writes_constraints_in_loops_too():
     def pinned(jaxpr):
         program = mal.layouts(jaxpr)

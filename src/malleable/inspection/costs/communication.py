@@ -9,13 +9,13 @@ XLA adds where it partitions what `jit` gives it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never
 
 import jax
 
 from malleable import compat
 from malleable.errors import MalleableError
-from malleable.inspection import places
+from malleable.inspection import counting, places
 from malleable.inspection.costs.collectives import Sent, axis_of, collectives
 from malleable.inspection.costs.cost import scaled
 from malleable.programs.equations import every
@@ -89,20 +89,24 @@ class Communication:
 
 
 def communication(
-    fun: Callable[..., Any], *, passes: Sequence[Callable[..., Any]] = (), shardings: Any = None
+    fun: Callable[..., Any],
+    *args: Never,
+    passes: Sequence[Callable[..., Any]] = (),
+    shardings: Any = None,
 ) -> Callable[..., Communication]:
     """Return a function that tells what `fun` sends between devices on its arguments, by line.
 
     Nothing is run; the program is compiled for where its arguments are.
     passes: those of `optimize` that `fun` goes through first; `before` then has what it sends
     without; shardings: for `optimize`.
-    Raises MalleableError for passes that are no list.
+    Raises MalleableError for passes that are no list, and for arguments beside the function.
 
     >>> import jax.numpy as jnp
     >>> communication(lambda x: x.sum())(jnp.ones(8)).bytes
     0
     """
     needs_function(fun, "communication(fun)(...)")
+    counting.refuse_arguments("communication", args)
     if not isinstance(passes, list | tuple):
         told = f"passes is a list of passes, not {passes!r}"
         raise MalleableError(told, hint="communication(fun, passes=[push_up_reductions])")

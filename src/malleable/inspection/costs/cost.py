@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Never
 
 import jax
 from jax import lax
@@ -128,7 +128,7 @@ def _write_json(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
         json.dump(data, file)
 
 
-def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]:
+def cost(fun: Callable[..., Any], *args: Never, steps: Steps = None) -> Callable[..., Cost]:
     """Return a function that counts the work of `fun` on its arguments, by source line.
 
     Nothing is run. A scan counts its steps, a cond its dearest branch, a `while` as often as
@@ -136,7 +136,7 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
     result says. An equation counts for the user's own line around it.
     Rules for flops are those of `malleable.programs.cost`; bytes are operands and results
     of each equation; the peak is what a run equation by equation holds, arguments included.
-    Raises MalleableError for other `steps`.
+    Raises MalleableError for other `steps`, and for arguments given beside the function.
 
     >>> import jax.numpy as jnp
     >>> from jax import lax
@@ -145,6 +145,7 @@ def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]
     52428800.0
     """
     needs_function(fun, "cost(fun)(...)")
+    counting.refuse_arguments("cost", args)
     if not (steps is None or steps == "measured" or (isinstance(steps, int) and steps >= 0)):
         raise MalleableError(
             f"cost takes steps=None, a number or 'measured', not {steps!r}",

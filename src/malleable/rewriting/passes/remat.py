@@ -10,7 +10,7 @@ are repeated. Source: Chen et al., "Training deep nets with sublinear memory cos
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 import jax
 from jax import lax
@@ -46,7 +46,9 @@ class Cut(NamedTuple):
     again: float
 
 
-def remat(*, budget: float, shardings: Any = None) -> Callable[[compat.Jaxpr], compat.Jaxpr]:
+def remat(
+    *program: Never, budget: float | None = None, shardings: Any = None
+) -> Callable[[compat.Jaxpr], compat.Jaxpr]:
     """The pass that makes the gradient of a program fit `budget` bytes of each device.
 
     budget: bytes of temporary memory of a device, for value, gradient and an update of the
@@ -60,8 +62,12 @@ def remat(*, budget: float, shardings: Any = None) -> Callable[[compat.Jaxpr], c
     >>> remat(budget=1 << 30).__name__
     'remat'
     """
+    if program:
+        told = f"remat with its budget is a pass, and takes no {type(program[0]).__name__}"
+        hint = "mal.optimize(loss, mal.remat(budget=8 << 30)), before the gradient"
+        raise TransformError(told, hint=hint)
     is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
-    if not is_number or budget <= 0:
+    if budget is None or not is_number or budget <= 0:
         raise TransformError(
             f"budget is a number of bytes, not {budget!r}", hint="remat(budget=8 << 30) is 8 GiB"
         )

@@ -1,13 +1,16 @@
 """Where the values of a program are on a mesh: `layouts(program).layout(var)`, for your own passes.
 
 Forward dataflow along each axis of the mesh, from the shardings of the arguments, by the rules of
-`parts.py`; constraints and explicit types say the rest. Loops go round to a fixpoint.
+`parts.py`; constraints and explicit types say the rest. Loops go round to a fixpoint. XLA can be
+asked for what it decides itself, as where parameters are in parts along the axis of the batch.
 Source: Xu et al., "GSPMD", 2021.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -38,9 +41,15 @@ class Layouts:
     mesh: the mesh of its arguments, or None where no argument is on one.
     """
 
-    def __init__(self, program: compat.Jaxpr, mesh: Any, states: dict[str, dict[Any, State]]):
+    def __init__(
+        self,
+        program: compat.Jaxpr,
+        mesh: Any,
+        states: dict[str, dict[Any, State]],
+        compiled: dict[Any, PartitionSpec | None] | None = None,
+    ):
         self.mesh: Any = mesh
-        self._program, self._states = program, states
+        self._program, self._states, self._compiled = program, states, compiled or {}
 
     def layout(self, var: Any) -> PartitionSpec | None:
         """The spec of a variable, also of one in the body of a loop; None if it is not known.
@@ -55,7 +64,7 @@ class Layouts:
         rank = len(getattr(var.aval, "shape", ()))
         found = [states.get(var, UNKNOWN) for states in self._states.values()]
         if not found or UNKNOWN in found:
-            return None
+            return self._compiled.get(var)
         return spec_of(rank, found, list(self._states))
 
     def constrained(self, wish: Callable[[compat.Eqn], PartitionSpec | None]) -> compat.Jaxpr:
@@ -66,27 +75,25 @@ class Layouts:
         if self.mesh is None:
             return self._program
 
-        def pinned(program: compat.Jaxpr) -> compat.Jaxpr:
-            return compat.trace(lambda *args: evaluate(program, args, step), *program.in_avals)
-
-        def step(eqn: compat.Eqn, operands: list) -> list:
-            bodies = compat.bodies(eqn.params) if eqn.primitive.name in OPENED else []
-            eqn_inside = compat.with_bodies(eqn, list(map(pinned, bodies))) if bodies else eqn
-            results = list(compat.copy(eqn_inside, operands))
+        def step(eqn: compat.Eqn, results: list) -> list:
             spec = wish(eqn)
             if spec is not None:
                 there = NamedSharding(self.mesh, spec)
                 results[0] = lax.with_sharding_constraint(results[0], there)
             return results
 
-        return pinned(self._program)
+        return _after_each(step, self._program)
 
 
-def layouts(program: compat.Jaxpr, shardings: Sequence[Any] | None = None) -> Layouts:
+def layouts(
+    program: compat.Jaxpr, shardings: Sequence[Any] | None = None, *, compiled: bool = False
+) -> Layouts:
     """Where the values of a program are on a mesh; in a pass, where `optimize` puts its arguments.
 
     shardings: outside of a pass, a NamedSharding, or a PartitionSpec under `jax.set_mesh`, or None
-    for each argument. What XLA decides for itself is not known.
+    for each argument.
+    compiled: ask XLA for what it decides for itself, and is not known otherwise; the program is
+    compiled for it. Where two ways are as good, XLA may choose another one when it is not asked.
     Raises TransformError for shardings that are not one for each argument, or do not fit it.
 
     >>> from malleable import stage
@@ -102,7 +109,47 @@ def layouts(program: compat.Jaxpr, shardings: Sequence[Any] | None = None) -> La
         ins = [axis.at(state_on, spec) for spec in placed.specs]
         axis.flow(program, ins, [axis.at(state_of_constant, c) for c in program.consts])
         found[name] = axis.states
-    return Layouts(program, placed.mesh, found)
+    return Layouts(program, placed.mesh, found, _by_xla(program, placed) if compiled else None)
+
+
+def _after_each(step: Callable[[compat.Eqn, list], list], program: compat.Jaxpr) -> compat.Jaxpr:
+    """The program with step(equation, results) in the place of the results of each equation.
+
+    Bodies of loops, branches and calls are entered.
+    """
+
+    def one(eqn: compat.Eqn, operands: list) -> list:
+        bodies = compat.bodies(eqn.params) if eqn.primitive.name in OPENED else []
+        inner = [_after_each(step, body) for body in bodies]
+        copied = compat.copy(compat.with_bodies(eqn, inner) if inner else eqn, operands)
+        return step(eqn, list(copied))
+
+    return compat.trace(lambda *args: evaluate(program, args, one), *program.in_avals)
+
+
+def _by_xla(program: compat.Jaxpr, placed: Placement) -> dict[Any, PartitionSpec | None]:
+    """Where XLA has the values of a program; None where it has a value in several ways."""
+    found: dict[Any, PartitionSpec | None] = {}
+
+    def heard(v, rank: int, sharding) -> None:
+        whole = sharding.is_fully_replicated
+        spec = PartitionSpec(*[None] * rank) if whole else getattr(sharding, "spec", None)
+        if spec is not None:
+            spec = PartitionSpec(*spec, *[None] * (rank - len(spec)))
+        found[v] = spec if found.get(v, spec) == spec else None
+
+    def step(eqn: compat.Eqn, results: list) -> list:
+        for v, x in zip(eqn.outvars, results, strict=True):
+            if rank := len(getattr(v.aval, "shape", ())):
+                callback = functools.partial(heard, v, rank)
+                jax.debug.inspect_array_sharding(x, callback=callback)
+        return results
+
+    watched = _after_each(step, program)
+    there = [None if spec is None else NamedSharding(placed.mesh, spec) for spec in placed.specs]
+    evaluated = jax.jit(lambda *args: evaluate(watched, args), in_shardings=there)
+    evaluated.lower(*program.in_avals).compile()
+    return found
 
 
 def _stated(program: compat.Jaxpr, shardings: Sequence) -> Placement | None:
