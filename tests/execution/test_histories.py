@@ -129,7 +129,7 @@ def test_an_error_of_the_caller_cuts_nothing():
         else:
             with pytest.raises(TypeError, match="contracting"):
                 made(*args)
-    assert made.source == "def residual(x, w):\n    return _r1(w, x)"
+    assert made.source == "def f(x, w):\n    return _r1(w, x)"
 
 
 def test_an_error_that_the_function_handles_stays_with_python():
@@ -341,3 +341,19 @@ def test_a_static_number_beside_a_list_that_grows():
     jitted = mal.jit(lambda x, n, log: (jnp.zeros(n) + x[0], sum(log)))
     for k in range(1, 6):
         assert jitted(jnp.ones(2), 3, [1.5] * k)[1] == 1.5 * k
+
+
+def test_the_source_bears_the_name_of_the_function():
+    made = mal.jit(lambda x: [jnp.sin(x).sum(), print(end="")][0])
+    made(jnp.ones(3))
+    assert made.source.startswith("def fun(x):")
+
+    def block(x):
+        print(end="")
+        return jnp.sin(x)
+
+    made = mal.jit(block)
+    made(jnp.ones(3))
+    assert made.source.startswith("def block(x):")
+    made.edit(made.source.replace("print(end='')", "pass"))
+    assert jnp.allclose(made(jnp.ones(3)), jnp.sin(1.0))

@@ -1,6 +1,7 @@
 """`mal.jit(fun)`: what compiles is compiled, the rest runs, and every break can be explained."""
 
 import ast
+import copy
 import dataclasses
 import functools
 import inspect
@@ -423,7 +424,9 @@ class Selective:
         """The residual program: plain Python that calls the regions `_r1`, `_r2`, ..."""
         part = self._partition()
         part.residual(self.plain[0])
-        return ast.unparse(ast.fix_missing_locations(part.residual_tree))
+        named = copy.copy(part.residual_tree)
+        named.name = part.name if part.name.isidentifier() else "fun"  # `<lambda>`
+        return ast.unparse(ast.fix_missing_locations(named))
 
     @property
     def regions(self) -> dict[str, str]:
