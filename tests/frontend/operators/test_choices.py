@@ -257,3 +257,15 @@ def test_a_number_or_none_is_an_index(x):
         return n
 
     assert jax.jit(autograph(f))(x) == f(x)
+
+
+@BOTH
+def test_a_container_of_a_chosen_dict_or_list_is_made_of_what_it_holds(x):
+    def f(x):
+        a, b = {"p": x, "q": 1.0}, {"p": 5.0, "q": x}
+        d, xs = (a, [x, 2.0]) if x > 0 else (b, [3.0, x])
+        copied, counts, pairs = dict(d), collections.Counter(d), list(enumerate(xs))
+        copied["p"] = 9.0
+        return d["p"], counts["q"], pairs[1][1], sorted(xs), len(dict(d.items()))
+
+    assert_same(f, x)

@@ -93,7 +93,7 @@ s += (p * 2).sum() + (q + p).max()
 s += p[i] / 2 + q[i] * 0.5
 s += bool(mask[i]) + (p[i] & 3)
 mask = mask & (p > 30) | ~mask
-s += mask.any() + mask.all()
+s += mask.any() * 2 + mask.all() * 1
 s += sorted(xs, key=lambda t: -t if @t else t)[0]
 s += sum(1 for k, t in enumerate(v) if t > @f and k != i)
 xs = [t + 1 if t > 0 else t for t in xs]

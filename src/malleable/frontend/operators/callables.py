@@ -45,7 +45,7 @@ from malleable.frontend.counterparts.builtins import Steps, TracedRange, acts, r
 from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
 from malleable.frontend.counterparts.texts import by_text, by_texts, is_text, refuse_text
 from malleable.frontend.operators import comprehensions, items, lookups, tables
-from malleable.frontend.operators.chosen import holds, is_place, settled
+from malleable.frontend.operators.chosen import gone_over, holds, is_place, settled
 from malleable.frontend.operators.classes import Classes
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
@@ -373,7 +373,8 @@ class Caller(Classes):
             known = f in self.table or f in builtins.PLAIN
             if f is len or not (known and holds(args[0])):
                 return by_case(args[0], lambda x: self.call(f, x, *args[1:], **kwargs))
-            args = tuple(map(settled, args))
+            lazy = f in functions.LAZY or f in (enumerate, reversed, iter)
+            args = tuple(map(gone_over if lazy else settled, args))
         refuse_text(f, None, args)
         return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
 

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from malleable.arrays import journal
 from malleable.arrays.box import is_traced
 from malleable.frontend.counterparts.builtins import if_else
-from malleable.frontend.values.values import Choice, bounded, walked
+from malleable.frontend.values.values import Choice, bounded, snapshot, walked
 
 CONTAINERS = (list, tuple, dict)
 
@@ -72,5 +72,14 @@ def set_item(x: Choice, i, value) -> None:
 
 
 def settled(x) -> Any:
-    """What to go over in place of one of several lists or dicts; anything else as it is."""
-    return walked(x) if is_place(x) and (holds(x) or all(type(o) is list for o in x.options)) else x
+    """A list, tuple or dict with what the chosen one holds; anything else as it is."""
+    return snapshot(x) if _is_whole(x) else x
+
+
+def gone_over(x) -> Any:
+    """What to go over in its place, which sees what is written to it meanwhile."""
+    return walked(x) if _is_whole(x) else x
+
+
+def _is_whole(x) -> bool:
+    return is_place(x) and (holds(x) or all(type(o) is list for o in x.options))

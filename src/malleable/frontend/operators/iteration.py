@@ -27,7 +27,7 @@ from malleable.frontend.counterparts.builtins import (
 )
 from malleable.frontend.counterparts.iterators import Walker
 from malleable.frontend.operators.carry import Loop
-from malleable.frontend.operators.chosen import settled
+from malleable.frontend.operators.chosen import gone_over
 from malleable.frontend.operators.compiled import (
     GIVE_ONE_TYPE,
     Slices,
@@ -122,7 +122,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
         most, roll = items.max_steps or most, roll if items.roll is None else items.roll
         items = items.value
     if type(items) is Choice:
-        items, options = settled(items), items.options
+        items, options = gone_over(items), items.options
         loop = loop if type(items) is View else unwritten(loop, options)
     refuse_foreign(items)
     items = walked(items)

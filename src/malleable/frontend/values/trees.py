@@ -403,7 +403,14 @@ def number_of(tree: Tree) -> Tree | None:
 def as_numpys(tree: Tree, leaf: Leaf, other: Leaf) -> Leaf:
     """The leaf of a tree; that of a number of Python's in NumPy's type, if that can hold it."""
     known = isinstance(tree, Static) and not other.weak and can_hold(other.dtype, tree.value)
+    if known and leaf.dtype != other.dtype and other.dtype.kind in "iu":
+        note_two_types(other.dtype, other.dtype)
     return replace(leaf, dtype=other.dtype) if known else leaf
+
+
+def note_two_types(numpys, joined) -> None:
+    what = f"a number of Python's or one of {numpys} is {joined} from here on"
+    note_line(what, compat.where(), "NumPy computes with each in its own type")
 
 
 def can_hold(dtype, value) -> bool:
@@ -446,8 +453,7 @@ def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
         alike = {a.dtype.kind, b.dtype.kind} <= {*"iu"} or a.dtype.kind == b.dtype.kind == "f"
         numpys = b.dtype if a.weak else a.dtype
         if a.weak is not b.weak and alike and kind[0] != numpys:
-            what = f"a number of Python's or one of {numpys} is {kind[0]} from here on"
-            note_line(what, compat.where(), "NumPy computes with each in its own type")
+            note_two_types(numpys, kind[0])
             for book in journal.all_open():
                 book.met[numpys.kind == "f"] = numpys
     links = (*a.links, *(link for link in b.links if link not in a.links))

@@ -181,6 +181,8 @@ class Choice(Box):
             try:
                 outs.append(fun(option))
             except (AttributeError, TypeError, IndexError, KeyError) as e:
+                if isinstance(e, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+                    raise
                 outs.append(UNSET)
                 failed[k] = e
         if len(failed) == len(outs):
