@@ -153,7 +153,10 @@ def _pieces_back(region, out: Cell, solve: Callable) -> Cell | None:
     above, at = {}, []  # by test: whether it holds above, and which operand is x
     for eqn in region.jaxpr.eqns:
         name = eqn.primitive.name
-        if name in SIDES and x in eqn.invars:
+        if name == "abs" and x in eqn.invars:
+            at.append(0.0)
+            above[eqn.outvars[0]] = True, 0
+        elif name in SIDES and x in eqn.invars:
             k = [v is x for v in eqn.invars].index(True)
             other = eqn.invars[1 - k]
             at.append(other.val if isinstance(other, compat.Literal) else known.get(other))
@@ -166,6 +169,8 @@ def _pieces_back(region, out: Cell, solve: Callable) -> Cell | None:
         def step(eqn, xs):
             if (test := above.get(eqn.outvars[0])) is not None:
                 holds, k = test[0] == is_above, test[1]
+                if eqn.primitive.name == "abs":
+                    return [xs[0] if is_above else -xs[0]]
                 return [
                     xs[k if holds else 1 - k] if eqn.primitive.name in has("extremum") else holds
                 ]
@@ -173,15 +178,15 @@ def _pieces_back(region, out: Cell, solve: Callable) -> Cell | None:
                 return [xs[1 + xs[0]]]
             return compat.copy(eqn, xs)
 
-        return compat.trace(lambda x: evaluate(region, [x], step), x.aval)
+        return compat.dce(compat.trace(lambda x: evaluate(region, [x], step), x.aval))
 
     found = []
-    for program in map(piece, (False, True)):
+    for is_above, program in enumerate(map(piece, (False, True))):
         ((cell,), _) = solve(program, [None], [out])
-        if not is_full(cell) or not all(map(_is_continuous, program.jaxpr.eqns)):
-            return None
         with _at_once(program):
             t = jnp.full(x.aval.shape, jnp.asarray(at[0], x.aval.dtype))
+            if not is_full(cell) or not _is_continuous_beyond(program, t, bool(is_above)):
+                return None
             run = lambda x, program=program: evaluate(program, [x])[0]  # noqa: E731
             found.append((cell, *jax.jvp(run, (t,), (jnp.ones_like(t),))))
     (low, v, dv), (high, w, dw) = found
@@ -194,6 +199,8 @@ def _pieces_back(region, out: Cell, solve: Callable) -> Cell | None:
     is_high = (out.x - w) * np.sign(dw) >= 0
     number = jnp.where(is_high, high.x, low.x)
     none = ~is_high & ((out.x - v) * np.sign(dv) > 0) & (gap > rounding)
+    beyond = jnp.where(is_high, at[0] - number, number - at[0])  # of what no x gives
+    none |= beyond > 8 * np.finfo(v.dtype).eps * jnp.maximum(jnp.abs(number), jnp.abs(at[0]))
     return as_cell(jnp.where(none, np.nan, number), jnp.where(is_high, high.slope, low.slope))
 
 
@@ -203,6 +210,38 @@ SIDES = has("compares") - has("commutative") | (has("extremum") & kind("elementw
 def _holds_above(name: str) -> bool:
     """Whether a comparison x > t holds above t; of an extremum, whether it is x there."""
     return name.startswith("g") or name == "max"
+
+
+def _is_continuous_beyond(program, t, is_above: bool) -> bool:
+    """Whether a function is so above t, or below it: it divides by nothing that is 0 there."""
+    moving = {*program.jaxpr.invars}
+    affine, divided = set(moving), []
+    for eqn in program.jaxpr.eqns:
+        moves = [not isinstance(v, compat.Literal) and v in moving for v in eqn.invars]
+        among = {v for v, m in zip(eqn.invars, moves, strict=True) if m}
+        if eqn.primitive.name == "div" and moves[1] and eqn.invars[1] in affine:
+            divided.append(eqn)
+        elif not _is_continuous(eqn):
+            return False
+        elif among and among <= affine and _is_linear(eqn, moves):
+            affine.update(eqn.outvars)
+        moving.update(eqn.outvars if among else ())
+
+    def divisors(x):
+        found = []
+
+        def step(eqn, xs):
+            found.extend(xs[1:] if eqn in divided else ())
+            return compat.copy(eqn, xs)
+
+        evaluate(program, [x], step)
+        return found
+
+    pairs = zip(*jax.jvp(divisors, (t,), (jnp.ones_like(t),)), strict=True)
+    return all(
+        not isinstance(d, compat.Tracer) and np.all(d * (slope if is_above else -slope) > 0)
+        for d, slope in pairs
+    )
 
 
 def _is_continuous(eqn) -> bool:

@@ -249,3 +249,39 @@ def test_a_function_of_the_users_is_told_by_what_it_does():
 def test_results_of_another_shape_are_refused():
     with pytest.raises(TypeError, match="other shapes"):
         mal.inverse(jnp.exp, X)(X[:2])
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        jax.nn.soft_sign,
+        lambda x: 2 * x / (1 + jnp.abs(x)) + 1,
+        lambda x: x + 0.5 * jnp.abs(x),
+        lambda x: jnp.where(x > 0, x / (2 + x), 3 * x),
+    ],
+)
+def test_a_fraction_on_each_side_of_a_number_is_inverted(fun):
+    x = jnp.array([0.1, -0.4, 0.7, 30.0, -2.5])
+    found, logdet = mal.inverse(fun, x)(fun(x))
+    np.testing.assert_allclose(found, x, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(logdet, -jnp.linalg.slogdet(jax.jacobian(fun)(x))[1], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: x / (1 - 2 * jnp.abs(x)),  # 1 / 2 is a pole
+        lambda x: x / (3 + jnp.abs(x) - 2 * x),
+        lambda x: x + 2 * jnp.abs(x),
+        lambda x: 1 / (1 + jnp.abs(x)),
+    ],
+)
+def test_a_fraction_with_a_pole_on_its_side_is_not_inverted(fun):
+    x = jnp.array([0.1, -0.4])
+    with pytest.raises(mal.TransformError, match="no inverse that can be found"):
+        mal.inverse(fun, x)(fun(x))
+
+
+def test_no_number_is_the_inverse_of_what_a_function_of_two_sides_never_gives():
+    found, _ = mal.inverse(jax.nn.soft_sign, jnp.ones(3))(jnp.array([0.5, 1.5, -2.0]))
+    assert float(found[0]) == 1.0 and np.isnan(found[1:]).all()
