@@ -185,3 +185,33 @@ def test_a_last_key_of_one_path_that_is_set_for_both_is_the_last():
         return list(d.values())
 
     assert jax.jit(autograph(f))(1.0) == f(1.0) and jax.jit(autograph(f))(-1.0) == f(-1.0)
+
+
+def filled_under_ifs(x):
+    d = {}
+    for k in range(3):
+        if x > k:
+            d[k, k + 1] = x * k
+    return d
+
+
+@pytest.mark.parametrize("x", [1.5, 7.0, -1.0])
+def test_a_dict_with_number_keys_of_one_path_is_gone_over(x):
+    def f(x):
+        d, total = filled_under_ifs(x), 0.0
+        for (a, b), value in d.items():
+            total += 10 * a + b + value
+        return total, sum(d.values()), max([k[1] for k, _ in d.items()], default=-1)
+
+    assert jax.jit(autograph(f))(x) == f(x)
+
+
+def test_a_dict_that_was_gone_over_so_is_not_written_to():
+    def f(x):
+        d = filled_under_ifs(x)
+        values = d.values()
+        d[0, 1] = 7.0
+        return sum(values)
+
+    with pytest.raises(TransformError, match=r"copy: `values\(\)` was asked of this dict"):
+        jax.jit(autograph(f))(1.5)

@@ -35,7 +35,9 @@ from malleable.frontend.operators import lookups, tables
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
 from malleable.frontend.values import stacking
-from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, truth
+from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, only, truth
+from malleable.frontend.values.copies import Copied, keep
+from malleable.frontend.values.keys import is_of_numbers, is_unordered
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.staging import changes, merge, trace_block
 from malleable.frontend.values.trees import (
@@ -56,6 +58,7 @@ from malleable.frontend.values.values import (
     bounded,
     flatten,
     inject,
+    lacks,
     select,
     table_of,
 )
@@ -302,6 +305,22 @@ def put_in(kind: str, made: Any, item) -> None:
     else:
         journal.touch_dict(made)
         (made[key],) = value
+
+
+def entries(d: Any, name: str, view: bool = True) -> list | None:
+    """The keys, values or items of a dict with keys of one path; None for any other.
+
+    view: Python would show what is written to the dict afterwards, so that is refused.
+    """
+    if type(d) is not dict or not any(map(lacks, d.values())) or is_unordered(d):
+        return None
+    if name != "values" and not all(map(is_of_numbers, d)):
+        return None
+    pick = {"keys": lambda k, v: k, "values": lambda k, v: v}.get(name, lambda k, v: (k, v))
+    found = listed([(lookups.presence(d, k), pick(k, only(v))) for k, v in d.items()])
+    if view:
+        keep([Copied(d, f"`{name}()` was asked of this dict, some keys of which one path has")])
+    return found
 
 
 def displayed(kind: str, items: tuple) -> Any:

@@ -481,7 +481,7 @@ class Items:
         elif isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
             return tables.put_traced(x, i, value)
         elif type(x) is dict:
-            values.note_order(x, i)
+            tables.note_order(x, i)
         elif isinstance(x, np.flatiter):
             _check_array(x.base, value, has_traced(i))
         elif isinstance(x, np.void):

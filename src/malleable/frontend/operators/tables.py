@@ -31,12 +31,13 @@ from malleable.frontend.operators.lookups import (
     replace_at,
 )
 from malleable.frontend.values.conditions import if_, ifexp
-from malleable.frontend.values.keys import KEY, KEYED, Table, kind_of_place, table_of, tabled
+from malleable.frontend.values.keys import KEY, KEYED, ORDER, Table, kind_of_place, table_of, tabled
 from malleable.frontend.values.trees import Node, Ragged
 from malleable.frontend.values.values import (
     Bounded,
     bounded,
     is_thing,
+    lacks,
     refuse_uncertain,
 )
 from malleable.notes import note
@@ -171,6 +172,13 @@ def put_traced(x, key, value) -> None:
     """x[key] = value, of a traced key: one that was looked up before is there."""
     known = table_of(x) is None and is_there(x, key)
     (put_there if known else put_key_in)(x, key, value)
+
+
+def note_order(d: dict, key) -> None:
+    """A key is set that one path only has: it comes in its place there, else behind all others."""
+    held = d.get(key)
+    if lacks(held) and next(reversed(d)) != key:
+        session().uncertain[id(d)] = d, ORDER, held.where
 
 
 def put_key_in(x, key, value=None) -> None:

@@ -13,6 +13,8 @@ from malleable.frontend.values.trees import Either, Ragged, number_leaf
 
 KEY: Any = type("Key", (), {"__repr__": lambda self: "keys known at run time"})()
 
+ORDER = object()  # in place of a key: the order of keys hangs on a traced value
+
 
 class Table:
     """What a dict holds under KEY, its only one, once a traced key was put in; a set holds it.
@@ -113,3 +115,9 @@ class OtherMembers(TransformError):
 
 def is_of_numbers(x) -> bool:
     return all(map(is_of_numbers, x)) if type(x) is tuple else number_leaf(x) is not None
+
+
+def is_unordered(d: dict) -> bool:
+    """Whether the order of its keys hangs on a traced value."""
+    thing, key, _ = session().uncertain.get(id(d), (None, None, ""))
+    return thing is d and key is ORDER

@@ -28,7 +28,7 @@ from malleable.frontend.common.decisions import (
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values import copies, unwinding
-from malleable.frontend.values.keys import OtherMembers
+from malleable.frontend.values.keys import ORDER, OtherMembers, is_unordered
 from malleable.frontend.values.lost import Lost, keeps_new
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.references import (
@@ -57,7 +57,6 @@ from malleable.frontend.values.trees import (
 )
 from malleable.frontend.values.unwinding import is_raised
 from malleable.frontend.values.values import (
-    ORDER,
     Choice,
     flatten,
     holds_new,
@@ -605,6 +604,7 @@ def note_missing(thing, trees: list, where: str) -> None:
     if one is not None and other is not None and one != other and isinstance(thing, dict):
         apart, merged = {*one} ^ {*other}, dict.fromkeys((*one, *other))
         alike = all([k for k in merged if k in keys] == [*keys] for keys in (one, other))
+        alike = alike and not is_unordered(thing)
         session().uncertain[id(thing)] = thing, min(apart, key=str) if alike else ORDER, where
 
 

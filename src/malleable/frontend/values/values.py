@@ -27,7 +27,7 @@ from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values.copies import IN_A_LIST, copies_of, disown, keep
-from malleable.frontend.values.keys import KEY, Bounded, bounded, table_of
+from malleable.frontend.values.keys import KEY, ORDER, Bounded, bounded, table_of
 from malleable.frontend.values.picked import Picked, entry, one_of, refuse_mixed
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import (
@@ -58,8 +58,6 @@ from malleable.frontend.values.trees import (
     same,
     spell,
 )
-
-ORDER = object()  # in place of a key: the order of keys hangs on a traced value
 
 
 class CannotStage(Exception):
@@ -252,13 +250,6 @@ def refuse_uncertain(d, order: bool = True) -> None:
     else:
         return
     raise TransformError(f"this dict {what}", where=compat.where(), hint=hint)
-
-
-def note_order(d: dict, key) -> None:
-    """A key is set that one path only has: it comes in its place there, else behind all others."""
-    held = d.get(key)
-    if lacks(held) and next(reversed(d)) != key:
-        session().uncertain[id(d)] = d, ORDER, held.where
 
 
 # ---------------------------------------------------------------- value -> tree and leaves
