@@ -201,7 +201,7 @@ for t in p:
         total += t
 
 for t in q:
-    total += t
+    less += t
 
 for t in h:
     s += t if t > 1 else 0.5
@@ -328,7 +328,7 @@ def fold(items):
 
 
 def program(x, y, n, m, v, a):
-    i, j, s, r, total = n % 3, m % 2, 0.0, 0.0, 0
+    i, j, s, r, total, less = n % 3, m % 2, 0.0, 0.0, 0, 0
     xs, ys, d, e = [x, y, 0.5], [1.0, x, y], {{}}, {{}}
     f, g = {{"p": x, "q": 1.0}}, {{"p": y, "q": 0.5}}
     counts, sums, groups, seen = Counter(), defaultdict(float), defaultdict(list), set()
@@ -337,7 +337,7 @@ def program(x, y, n, m, v, a):
 {body}
     held = [len(d), fold(d.values()), len(e), sum(e.values()), sum(counts.values())]
     held += [len(seen), sum(seen), fold(sums.values()), len(groups), f["p"], f["q"], g["p"], g["q"]]
-    return v, a, s, r, total, p, q, h, mask, x, y, n, fold(xs), len(xs), fold(ys), held
+    return v, a, s, r, total, less, p, q, h, mask, x, y, n, fold(xs), len(xs), fold(ys), held
 """
 
 
