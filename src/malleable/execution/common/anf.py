@@ -347,14 +347,14 @@ def _for(todo: Pieces, stmt: ast.For):
     return made
 
 
-def _items(todo: Pieces, node: ast.expr) -> ast.expr:
+def _items(todo: Pieces, node: Any) -> ast.expr:
     if not isinstance(node, ast.Call) or todo.names.is_harmless(_path(node.func)):
         readable = getattr(getattr(node, "func", None), "id", "") in _READABLE
         inner = [x for x in getattr(node, "args", ()) if not is_atom(x)]
         if not readable:
             return todo.atom(node)
         if len(inner) == 1 and isinstance(inner[0], ast.Call) and not node.keywords:
-            new = copy.copy(node)
+            new: Any = copy.copy(node)
             new.args = [_items(todo, x) for x in node.args]
             return new
     return todo.step(node)

@@ -81,7 +81,7 @@ def fails_in_python(error: Exception) -> bool:
 
 def only_reads(stmt: Any, given: dict) -> bool:
     """Whether `x = o.w`, `x = d[k]` runs no code of the user's: no property, no `__getitem__`."""
-    read = getattr(stmt, "value", None)
+    read: Any = getattr(stmt, "value", None)
     owner = getattr(getattr(read, "value", None), "id", None)
     if owner not in given:
         return False

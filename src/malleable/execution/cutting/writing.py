@@ -100,7 +100,8 @@ class Residual(ast.NodeTransformer):
 
     def in_order(self, stmt):
         """A statement as it is written; where it raises, what it overtook runs first."""
-        new, others = self.statement(stmt), getattr(stmt, "overtaken", ())
+        new: list[Any] = self.statement(stmt)
+        others = getattr(stmt, "overtaken", ())
         if not others:
             return new
         needs, have = set(), set()

@@ -420,7 +420,7 @@ def _with_state(breaks: list[BreakSeen], fun, args, kwargs, put_back) -> list[Br
 
 
 def _without_keys(x):
-    is_key = isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    is_key = isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(x) if is_key else x
 
 
