@@ -33,6 +33,7 @@ from malleable.execution.cutting.functions import (
     leaves_of,
     names_read,
     needed,
+    only_reads,
 )
 from malleable.execution.cutting.partition import Region, Tree
 from malleable.execution.host.host import is_raw
@@ -77,20 +78,6 @@ def fails_in_python(error: Exception) -> bool:
     if isinstance(error, IndexError | KeyError | ZeroDivisionError):
         return not isinstance(error, calls.NEEDS_VALUE)
     return type(error) is TypeError and any(text in str(error) for text in _OPERANDS)
-
-
-def only_reads(stmt: Any, given: dict) -> bool:
-    """Whether `x = o.w`, `x = d[k]` runs no code of the user's: no property, no `__getitem__`."""
-    read: Any = getattr(stmt, "value", None)
-    owner = getattr(getattr(read, "value", None), "id", None)
-    if owner not in given:
-        return False
-    kind = type(given[owner])
-    if isinstance(read, ast.Subscript):
-        return kind in (dict, list, tuple)
-    asked = kind.__getattribute__ is object.__getattribute__ and not hasattr(kind, "__getattr__")
-    held = getattr(kind, read.attr, None)
-    return asked and (isinstance(held, types.MemberDescriptorType) or not hasattr(held, "__get__"))
 
 
 class Partition:

@@ -4,6 +4,7 @@ import ast
 import inspect
 import types
 from collections.abc import Iterator
+from typing import Any
 
 from malleable.errors import TransformError
 from malleable.execution.cutting import calls
@@ -11,7 +12,7 @@ from malleable.programs.reach import reach
 from malleable.python_source import kinds, nodes, scopes
 from malleable.python_source.files import parse
 
-MOST_SEEN = 64  # names that are looked at in each call, 20 ns each
+NAMES = 64  # that are looked at in each call
 
 
 def asked_static(fun, options) -> set | None:
@@ -103,7 +104,7 @@ def callables(names: set, space: dict) -> list[tuple]:
     """
     found: dict = {}
     todo = [(names, space)]
-    while todo and len(found) < MOST_SEEN:
+    while todo and len(found) < NAMES:
         names, space = todo.pop()
         for place in (space, *_modules_of_user(names, space)):
             for name in sorted(names & place.keys()):
@@ -163,3 +164,17 @@ class WithoutSuper(ast.NodeTransformer):
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             node.args = [nodes.placed(nodes.load(n), node) for n in ("__class__", self.first)]
         return node
+
+
+def only_reads(stmt: Any, given: dict) -> bool:
+    """Whether `x = o.w`, `x = d[k]` runs no code of the user's: no property, no `__getitem__`."""
+    read: Any = getattr(stmt, "value", None)
+    owner = getattr(getattr(read, "value", None), "id", None)
+    if owner not in given:
+        return False
+    kind = type(given[owner])
+    if isinstance(read, ast.Subscript):
+        return kind in (dict, list, tuple)
+    asked = kind.__getattribute__ is object.__getattribute__ and not hasattr(kind, "__getattr__")
+    held = getattr(kind, read.attr, None)
+    return asked and (isinstance(held, types.MemberDescriptorType) or not hasattr(held, "__get__"))

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.execution.common.host_values import own
-from malleable.execution.common.leaves import DICTS, flatten, leaves
+from malleable.execution.common.leaves import DICTS, flat_leaves, flatten
 
 ARRAY = compat.HostArray
 NUMBERS = frozenset([int, float, complex])
@@ -133,7 +133,7 @@ def plain_kinds(args, kwargs) -> list:
         elif isinstance(value, jax.Array):
             found.append(None)
         else:
-            types_ = list(map(type, leaves(value)))
+            types_ = list(map(type, flat_leaves(value)))
             found.append(orders(value) if kind in HOLDS else ())
             if not TOLD.isdisjoint(types_):
                 found.append([k if k in TOLD else None for k in types_])
