@@ -362,13 +362,13 @@ def _axis(found, node, known) -> Told:
     return what, f"use axes 0 to {count - 1}; the last is axis={count - 1}, or axis=-1"
 
 
-def _swapped(found, node, known) -> Told:
+def _exchanged(found, node, known) -> Told:
     """An axis that swapaxes or moveaxis looks up in the list of axes."""
     sure(text(_call(node, 1).func).rpartition(".")[2] in ("swapaxes", "moveaxis"))
     return _axis(found, node, known)
 
 
-def _alike(found, node, known) -> Told:
+def _unspread(found, node, known) -> Told:
     """lax.add(x, y) of arrays that only jax.numpy broadcasts."""
     arrays, name = sure([one for one in known if one.shape is not None]), text(_call(node, 2).func)
     return f"`{name}` takes arrays of one shape: {_shown(arrays)}", (
@@ -481,8 +481,8 @@ _TABLE = (
     (r"concatenate|All input arrays must have the same shape|stack", _join),
     (r"cannot reshape|reshape total size|cannot divide evenly", _reshape),
     (r"axis (-?\d+) is out of bounds for array of dimension (\d+)", _axis),
-    (r"index (-?\d+) is out of bounds for axis 0 with size (\d+)", _swapped),
-    (r": arrays must have the same number of dimensions, got {", _alike),
+    (r"index (-?\d+) is out of bounds for axis 0 with size (\d+)", _exchanged),
+    (r": arrays must have the same number of dimensions, got {", _unspread),
     (r"tuple index out of range", _no_axis),
     (r"array is (\d+)-dimensional, but (\d+) were indexed", _indices),
 )
