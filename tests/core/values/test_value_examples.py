@@ -41,12 +41,12 @@ def test_intervals_enclose_an_rnn_and_a_newton_loop():
     w, xs = 0.4 * jnp.eye(3), jnp.linspace(-1, 1, 15).reshape(5, 3)
     box = intervals.bounds(intervals.rnn)(w, intervals.Interval(xs - 0.01, xs + 0.01))
     noise = jax.random.uniform(jax.random.key(0), (100, 5, 3), minval=-0.01, maxval=0.01)
-    inner = jax.vmap(lambda n: intervals.rnn(w, xs + n))(noise)
+    inner = jax.jit(jax.vmap(lambda n: intervals.rnn(w, xs + n)))(noise)
     assert (box.lo <= inner + 1e-6).all() and (inner <= box.hi + 1e-6).all()
     root = intervals.bounds(intervals.newton)(
         intervals.Interval(jnp.float32(1.9), jnp.float32(2.1))
     )
-    roots = jax.vmap(intervals.newton)(jnp.linspace(1.9, 2.1, 100))
+    roots = jax.jit(jax.vmap(intervals.newton))(jnp.linspace(1.9, 2.1, 100))
     assert (root.lo <= roots).all() and (roots <= root.hi).all()
 
 
@@ -68,7 +68,7 @@ def test_bounds_hold_of_what_a_user_may_write(name):
     f, x = BOUNDED[name], jnp.array([0.5, -1.0, 0.1, 2.0, -0.2, 0.0])
     box = jax.jit(intervals.bounds(f))(intervals.Interval(x - 0.3, x + 0.3))
     noise = jax.random.uniform(jax.random.key(0), (100, 6), minval=-0.3, maxval=0.3)
-    inner = jax.vmap(f)(x + noise)
+    inner = jax.jit(jax.vmap(f))(x + noise)
     assert (box.lo <= inner + 1e-4).all() and (inner <= box.hi + 1e-4).all()
 
 
@@ -108,8 +108,9 @@ def test_units_of_what_a_user_may_write():
         0: lambda x, y: jnp.exp((x - x.mean()) / x[jnp.array(0)]),
     }
     for power, f in fs.items():
-        out = mal.interpret(f, units.RULES)(units.quantity(x, m=1), units.quantity(y, m=1))[0]
-        np.testing.assert_allclose(units.bare(out), f(x, y), rtol=1e-5)
+        run = jax.jit(lambda *xs, f=f: mal.interpret(f, units.RULES)(*xs)[0])
+        out = run(units.quantity(x, m=1), units.quantity(y, m=1))
+        np.testing.assert_allclose(units.bare(out), jax.jit(f)(x, y), rtol=1e-5)
         assert units.powers(out) == ({"m": power} if power else {})
     for f in (lambda x: x > x * x, jnp.exp, lambda x: x + x**3):
         with pytest.raises(mal.TransformError, match=r"units clash|not known of units"):
@@ -143,9 +144,14 @@ def test_matrices_of_a_structure_mean_what_they_stand_for(m):
         return matrices.smoothed(m, x + 1), m @ jnp.outer(x, x), m * 2.0 * many.sum(), many, x @ m
 
     x = jnp.arange(4.0)
-    out = mal.interpret(f, matrices.RULES)(m, x)[0]
-    dense = [v.materialise() if hasattr(v, "materialise") else v for v in out]
-    for got, want in zip(dense, f(m.materialise(), x), strict=True):
+
+    @jax.jit
+    def both(m, x):
+        out = mal.interpret(f, matrices.RULES)(m, x)[0]
+        dense = [v.materialise() if hasattr(v, "materialise") else v for v in out]
+        return dense, f(m.materialise(), x)
+
+    for got, want in zip(*both(m, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
@@ -181,8 +187,9 @@ BEYOND_JET = [
 
 def test_taylor_series_are_those_of_jet():
     for f in TAYLOR:
-        y, (dy, ddy) = jet.jet(f, TERMS[:1], (TERMS[1:],))
-        np.testing.assert_allclose(taylor.series(f)(*TERMS), [y, dy, ddy], rtol=1e-4, atol=1e-6)
+        y, (dy, ddy) = jax.jit(lambda *terms, f=f: jet.jet(f, terms[:1], (terms[1:],)))(*TERMS)
+        got = jax.jit(taylor.series(f))(*TERMS)
+        np.testing.assert_allclose(got, [y, dy, ddy], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("f", BEYOND_JET)
@@ -192,8 +199,9 @@ def test_taylor_series_go_where_jet_does_not(f):
         jet.jet(f, (x,), ((dx, ddx),))
     at = lambda t: f(x + t * dx + t**2 / 2 * ddx)
     slope = lambda t: jax.jvp(at, (t,), (1.0,))[1]
-    want = [at(0.0), slope(0.0), jax.jvp(slope, (0.0,), (1.0,))[1]]
-    np.testing.assert_allclose(taylor.series(f)(*TERMS), want, rtol=1e-4, atol=1e-6)
+    due = lambda t: [at(t), slope(t), jax.jvp(slope, (t,), (1.0,))[1]]
+    got, want = jax.jit(lambda t, *terms: (taylor.series(f)(*terms), due(t)))(0.0, *TERMS)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
 def test_a_flow_has_the_density_of_its_jacobian(printed):

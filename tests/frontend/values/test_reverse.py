@@ -125,7 +125,8 @@ def test_traps_in_the_carry(trap):
         return carry[1]
 
     xs = np.array([3.0, 0.0, 1.0])
-    want = [jax.grad(unrolled, (0, 1))(x, 2.0, int(x)) for x in xs]
+    slope = jax.jit(jax.grad(unrolled, (0, 1)), static_argnums=2)
+    want = [slope(x, 2.0, int(x)) for x in xs]
     want = np.array([w[0] for w in want]), np.array([w[1] for w in want])
     close(jax.jit(jax.vmap(jax.grad(fun, (0, 1)), (0, None)))(xs, 2.0), want)
     total = jax.grad(lambda xs, k: jax.vmap(fun, (0, None))(xs, k).sum(), (0, 1))
@@ -201,17 +202,18 @@ def test_forwards_it_compiles_to_what_one_writes_by_hand():
 @pytest.mark.parametrize("bound", [22, 40, 1000, 10**6, 2**40])
 def test_gradients_are_those_of_the_unrolled_loop(bound):
     run = lambda w, b: fixed(w, b, bound)
-    want = jax.grad(loss(unrolled_fixed), (0, 1))(W, B)
+    want = jax.jit(jax.grad(loss(unrolled_fixed), (0, 1)))(W, B)
     close(jax.jit(jax.grad(loss(run), (0, 1)))(W, B), want)
 
 
 @pytest.mark.parametrize("bound", [None, 40])
 def test_forward_mode_with_and_without_a_bound(bound):
     run = lambda w, b: fixed(w, b, bound)
-    want = jax.jacfwd(loss(unrolled_fixed), (0, 1))(W, B)
+    want = jax.jit(jax.jacfwd(loss(unrolled_fixed), (0, 1)))(W, B)
     close(jax.jit(jax.jacfwd(loss(run), (0, 1)))(W, B), want)
     twice = jax.jacfwd(jax.jacfwd(loss(run), 1), 0)
-    close(jax.jit(twice)(W, B), jax.jacfwd(jax.jacfwd(loss(unrolled_fixed), 1), 0)(W, B))
+    want = jax.jit(jax.jacfwd(jax.jacfwd(loss(unrolled_fixed), 1), 0))(W, B)
+    close(jax.jit(twice)(W, B), want)
 
 
 @pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
@@ -234,14 +236,15 @@ def test_a_jvp_of_a_vjp():
     def pull(run):
         return lambda b: jax.vjp(lambda b: run(W, b)[0], b)[1](jnp.arange(3.0))[0]
 
-    push = lambda run: jax.jvp(pull(run), (B,), (B,))
+    push = lambda run: jax.jit(lambda b: jax.jvp(pull(run), (b,), (b,)))(B)
     close(push(fixed), push(unrolled_fixed))
 
 
 def test_linearize():
     for bound in (None, 40):
         _, push = jax.linearize(lambda b, n=bound: fixed(W, b, n)[0], B)
-        close(push(B), jax.jvp(lambda b: unrolled_fixed(W, b)[0], (B,), (B,))[1])
+        along_b = lambda b: jax.jvp(lambda b: unrolled_fixed(W, b)[0], (b,), (b,))[1]
+        close(push(B), jax.jit(along_b)(B))
 
 
 def test_a_loop_in_a_scan_and_a_scan_in_a_loop():
@@ -253,7 +256,8 @@ def test_a_loop_in_a_scan_and_a_scan_in_a_loop():
 
     run = lambda w, b: unrolled_fixed_steps(w, b, 60)
     got = jax.jit(jax.grad(rows(lambda w, b: fixed(w, b, 60))))(B)
-    np.testing.assert_allclose(got, jax.grad(rows(run))(B), rtol=1e-4)  # another number of steps
+    want = jax.jit(jax.grad(rows(run)))(B)
+    np.testing.assert_allclose(got, want, rtol=1e-4)  # another number of steps
 
     def body(consts, carry):
         x = lax.scan(lambda x, _: (jnp.sin(x) * consts[0], None), carry[0], None, length=3)[0]
@@ -279,7 +283,8 @@ def test_a_loop_in_a_loop():
 
     xs = np.array([4.0, 0.0, 2.0])
     want = [jax.grad(by_hand, (0, 1))(x, 1.5) if x else (0.0, 0.0) for x in xs]
-    got = jax.grad(lambda xs, k: jax.vmap(outer, (0, None))(xs, k).sum(), (0, 1))(xs, 1.5)
+    total = lambda xs, k: jax.vmap(outer, (0, None))(xs, k).sum()
+    got = jax.jit(jax.grad(total, (0, 1)))(xs, 1.5)
     close(got, (np.array([w[0] for w in want]), sum(w[1] for w in want)))
 
 
@@ -303,13 +308,14 @@ def test_carries_of_integers_booleans_and_keys():
     got, want = fun(x, table, 3), by_hand(x, table, 3)
     assert (got[0], int(got[1]), bool(got[2])) == (want[0], 3, True)
     scalar = lambda f: lambda x, t, n: jnp.sin(f(x, t, n)[3]).sum()
-    want = jax.grad(scalar(by_hand), (0, 1))
+    want = jax.jit(jax.grad(scalar(by_hand), (0, 1)), static_argnums=2)
     close(jax.jit(jax.grad(scalar(fun), (0, 1)))(x, table, 3), want(x, table, 3))
-    lanes = jax.vmap(jax.grad(scalar(fun), (0, 1)), (None, None, 0))(x, table, jnp.array([0, 2]))
+    each = jax.jit(jax.vmap(jax.grad(scalar(fun), (0, 1)), (None, None, 0)))
+    lanes = each(x, table, jnp.array([0, 2]))
     close(jax.tree.map(lambda g: g[1], lanes), want(x, table, 2))
     close(jax.tree.map(lambda g: g[0], lanes), want(x, table, 0))
-    total = jax.grad(lambda x: jax.vmap(lambda n: scalar(fun)(x, table, n))(np.arange(3)).sum())(x)
-    close(total, sum(want(x, table, n)[0] for n in range(3)))
+    total = lambda x: jax.vmap(lambda n: scalar(fun)(x, table, n))(np.arange(3)).sum()
+    close(jax.jit(jax.grad(total))(x), sum(want(x, table, n)[0] for n in range(3)))
 
 
 def test_complex_and_empty_carries():
