@@ -187,12 +187,21 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_steps_give_the_rows_of_the_function(name, width):
+def test_steps_give_the_rows_of_the_function(name):
+    """One by one and by threes, poisoned or not; all are compiled at once."""
     f, xs = PROGRAMS[name], x(T, D)
-    np.testing.assert_allclose(run(f, xs, width), f(xs), 1e-4, 1e-5)
-    np.testing.assert_allclose(run(f, xs, width, poison=True), f(xs), 1e-4, 1e-5)
+    ways = {(n, bad): as_scan(f, xs, width=n, poison=bad) for n in (1, 3) for bad in (False, True)}
+    rows = {1: xs, 3: xs.reshape(-1, 3, D)}
+
+    @jax.jit
+    def everything(carries, xs, rows):
+        steps = {way: step for way, (_, step) in ways.items()}
+        return f(xs), {k: lax.scan(step, carries[k], rows[k[0]])[1] for k, step in steps.items()}
+
+    due, found = everything({way: carry for way, (carry, _) in ways.items()}, xs, rows)
+    for got in found.values():
+        np.testing.assert_allclose(got.reshape(due.shape), due, 1e-4, 1e-5)
 
 
 def test_poison_shows_a_row_that_is_read_too_early(monkeypatch):
