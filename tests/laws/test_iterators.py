@@ -1,16 +1,20 @@
 """Whatever takes items of an iterator, and whatever each changes: as in Python, or refused."""
 
+import sys
+
 import pytest
 
 from tests.generators.python.iterators import random_iterator_program
+from tests.laws.batches import batches
 from tests.laws.python_laws import REFUSED, is_wrong, try_seeds
 
-BATCH = 20
+PROGRAMS, BATCH = 200, 20
+FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
 
 pytestmark = pytest.mark.caches
 
 
-@pytest.mark.parametrize("first", range(0, 400, BATCH))
+@pytest.mark.parametrize("first", batches(FIRST, PROGRAMS, BATCH, PROGRAMS))
 def test_items_are_taken_as_python_takes_them(first):
     found = try_seeds(range(first, first + BATCH), shrink=True, make=random_iterator_program)
     wrong = [text for text in found.values() if is_wrong(text)]
