@@ -38,7 +38,7 @@ def test_a_rule_replaces_its_equation():
 
 def test_rules_see_what_rules_before_them_gave():
     out, *_ = interpret(lambda x: jnp.sin(jnp.sin(x)), {lax.sin_p: twice})(0.5)
-    assert jnp.allclose(out, 2 * jnp.sin(2 * jnp.sin(0.5)))
+    assert np.allclose(out, 2 * jnp.sin(2 * jnp.sin(0.5)))
 
 
 def test_a_rule_gets_the_params_by_name():
@@ -65,7 +65,7 @@ def test_a_rule_for_an_equation_without_results_returns_none():
 def test_a_default_rule_is_asked_about_all_without_a_rule():
     program = lambda x: jnp.sin(jax.jit(jnp.cos)(x)) + 1
     out, n, _ = interpret(program, {lax.sin_p: twice}, default=count, carry=0)(0.5)
-    assert jnp.allclose(out, 2 * jnp.sin(jnp.cos(0.5)) + 1)
+    assert np.allclose(out, 2 * jnp.sin(jnp.cos(0.5)) + 1)
     assert n == 2
 
 
@@ -208,14 +208,14 @@ def test_arguments_and_output_may_be_any_pytree():
         {"x": 0.5, "n": None}, jnp.sin, scale=2.0
     )
     assert (n, writes) == (1, {})
-    assert jnp.allclose(out["out"], 2 * jnp.sin(0.5))
+    assert np.allclose(out["out"], 2 * jnp.sin(0.5))
     assert out["fun"] is jnp.sin and out["n"] is None
 
 
 def test_constants_of_the_function_are_constants():
     table = np.arange(3.0, dtype=np.float32)
     out, *_ = interpret(lambda i: jnp.sin(jnp.asarray(table))[i], {lax.sin_p: twice})(2)
-    assert jnp.allclose(out, 2 * jnp.sin(2.0))
+    assert np.allclose(out, 2 * jnp.sin(2.0))
 
 
 def test_an_argument_handed_through_is_an_array():
@@ -229,14 +229,14 @@ def test_the_carry_may_be_a_tracer_of_a_trace_around():
         return interpret(through_everything, {lax.sin_p: rule}, carry=w)(0.9)[1]
 
     _, n, _ = interpret(through_everything, {lax.sin_p: count}, carry=0)(0.9)
-    assert jnp.allclose(jax.jvp(total, (1.5,), (1.0,))[1], (n + 1) * 1.5**n)
+    assert np.allclose(jax.jvp(total, (1.5,), (1.0,))[1], (n + 1) * 1.5**n)
 
 
 @pytest.mark.parametrize("around", [jax.jit, jax.vmap, jax.checkpoint])
 def test_a_transformed_function_may_be_transformed_by_jax(around):
     counted = interpret(through_everything, {lax.sin_p: count}, carry=0)
     got = around(lambda x: counted(x)[0])(jnp.full(2, 0.9) if around is jax.vmap else 0.9)
-    assert jnp.allclose(got, through_everything(0.9))
+    assert np.allclose(got, through_everything(0.9))
 
 
 def test_it_works_where_jit_is_disabled():
