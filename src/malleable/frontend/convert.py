@@ -251,8 +251,8 @@ def box_all(x, immutable=False):
 
 def finish_result(out) -> Any:
     """The result as JAX wants it: arrays instead of boxes, none where a `raise` was dropped."""
-    failed = session().raised._value
-    failed = failed if isinstance(failed, compat.Tracer) else None
+    flags = session().raised._value, session().lost._value
+    failed = tuple(flag if isinstance(flag, compat.Tracer) else None for flag in flags)
     return jax.tree.map(functools.partial(finish_leaf, failed, {}), out, is_leaf=is_whole)
 
 
@@ -293,12 +293,18 @@ def finish_leaf(failed, seen: dict, x) -> Any:
     return value
 
 
-def spoiled(failed, value):
-    """A number that is none where `failed`: NaN, or the integer that is farthest from zero."""
-    if failed is None or not jnp.issubdtype(kind := jnp.result_type(value), jnp.integer):
-        return value if failed is None else nan_where(failed, value)
+def spoiled(failed: tuple, value):
+    """A number that is none where a raise was dropped: a float is NaN.
+
+    An integer is the one farthest from zero, where something is looked up that is not there.
+    """
+    raised, lost = failed
+    if raised is not None and jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+        return nan_where(raised, value)
+    if lost is None or not jnp.issubdtype(kind := jnp.result_type(value), jnp.integer):
+        return value
     low, high = jnp.iinfo(kind).min, jnp.iinfo(kind).max
-    return jnp.where(failed, jnp.asarray(low or high, kind), value)
+    return jnp.where(lost, jnp.asarray(low or high, kind), value)
 
 
 def nan_where(failed, value):

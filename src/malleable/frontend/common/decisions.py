@@ -81,11 +81,12 @@ def remember(test, bools: Sequence, rows: set[tuple]) -> None:
 
 def assuming(test, holds: bool, run: Callable, *args):
     """run(*args), of what happens where the test came out so."""
-    session().assumed.append((test, holds))
+    assumed = session().assumed
+    assumed.append((test, holds))
     try:
         return run(*args)
     finally:
-        session().assumed.pop()
+        assumed.pop()
 
 
 def implied(flag, test, holds: bool) -> bool | None:

@@ -45,12 +45,14 @@ class AutographOptions(TypedDict, total=False):
 class Session:
     """raised: whether a dropped `raise` would have happened; a loop stops there.
 
+    lost: whether that is one of Python's own, for what is not there: an integer is none then.
     attempts: each `try` whose body runs now.
     """
 
     options: Options
     call: Callable = lambda fun, *args: fun(*args)  # how the user's methods are run
     raised: Box = field(default_factory=lambda: Box(False, True))
+    lost: Box = field(default_factory=lambda: Box(False, True))
     attempts: list = field(default_factory=list)
     names: bool = False  # whether a handler of NameError may ask which names a path has bound
     open_ended: bool = False  # in a loop of which nothing but an option says how long it is

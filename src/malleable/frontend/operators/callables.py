@@ -50,15 +50,9 @@ from malleable.frontend.operators.classes import Classes
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
 from malleable.frontend.operators.hidden import block, born, is_iterator, new, walked, watched
-from malleable.frontend.values import raises
 from malleable.frontend.values.conditions import by_case
-from malleable.frontend.values.values import (
-    Choice,
-    bounded,
-    is_thing,
-    refuse_uncertain,
-    table_of,
-)
+from malleable.frontend.values.raises import REDUCTIONS, at_floats, fail_where, raised
+from malleable.frontend.values.values import Choice, bounded, is_thing, refuse_uncertain, table_of
 from malleable.notes import note
 from malleable.python_source import kinds
 from malleable.python_source.source import NoSource
@@ -182,9 +176,9 @@ class Caller(Classes):
                     return self._instead(f, replaced, args, kwargs)
             if tables.takes(f.__self__, f.__name__, args):  # most_common is written in Python
                 return tables.method_of(f.__self__, f.__name__, args, kwargs, self.call)
-            if type(f.__self__) is Box and f.__name__ in raises.REDUCTIONS:
+            if type(f.__self__) is Box and f.__name__ in REDUCTIONS:
                 run = functools.partial(self.call, f.__func__, **kwargs)
-                return raises.at_floats(run, f.__name__, f.__self__, *args)
+                return at_floats(run, f.__name__, f.__self__, *args)
             return self.call(f.__func__, f.__self__, *args, **kwargs)
         if kind is _Builtin:
             if isinstance(f.__self__, types.ModuleType) or f.__self__ is None:
@@ -324,7 +318,7 @@ class Caller(Classes):
             return as_text(watched(f, lambda: f(*args, **kwargs), None, args, kwargs))
         except LookupError as e:
             if holds and not f.__self__:  # a list that is empty on this path, say
-                raises.raised(e)
+                raised(e)
             raise
         except _TRIPPED as e:
             if any_traced((args, kwargs)):
@@ -551,7 +545,7 @@ class Caller(Classes):
         found = [self.items.in_(x, [item]) for item in owner[start : None if end is None else end]]
         found = jnp.stack([jnp.asarray(unbox(hit)) for hit in found] or [jnp.asarray(False)])
         words = f"{x!r} is not in list" if name == "index" else "list.remove(x): x not in list"
-        raises.fail_where(~found.any(), ValueError(words))
+        fail_where(~found.any(), ValueError(words))
         at = scalars.python_scalar(jnp.argmax(found), int)
         if name == "index":
             return at + builtins.range_(len(owner))[start:].start if start else at

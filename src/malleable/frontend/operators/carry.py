@@ -413,7 +413,8 @@ def sized(before: Tree, after: Tree, first: Tree | None, met: dict) -> tuple[Tre
         pairs = [sized(old, new, child(first, k), met) for k, old, new in inside]
         olds, news = zip(*pairs, strict=True)
         return replace(before, children=olds), replace(after, children=news)
-    if not (isinstance(before, Leaf) and before.weak and isinstance(after, Leaf)) or after.weak:
+    leaves = isinstance(before, Leaf) and isinstance(after, Leaf)
+    if not leaves or after.weak or not before.weak or before.shape != after.shape:
         return before, after
     widened = after.dtype == before.dtype
     dtype = met.get(after.dtype.kind == "f", after.dtype) if widened else after.dtype

@@ -107,8 +107,8 @@ def fail_where(test, error: BaseException) -> None:
     if not raise_where(test, error):
         text = f"`{type(error).__name__}: {error}` does not happen in a compiled program"
         note_line(text, compat.where())
-        flag = session().raised
-        flag.write(jnp.logical_or(flag.value, test))
+        for flag in (session().raised, session().lost):
+            flag.write(jnp.logical_or(flag.value, test))
 
 
 def swapped(test, safe, x):

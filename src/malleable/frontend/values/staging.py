@@ -245,7 +245,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     if yes.error is not None and no.error is not None:
         raise yes.error
     blocks = (yes, no)
-    raised = Place("box", session().raised)
+    raised, lost = (Place("box", flag) for flag in (session().raised, session().lost))
     for block in blocks:
         if block.error is not None:
             block.after, block.places = {}, {}
@@ -253,8 +253,9 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
                 raise block.error
             if is_raised(block.error) or not any(book.binds for book in journal.all_open()):
                 drop_raise(block.error, where)
-                block.after = {raised.key: (Static(True), ())}
-                block.places = {raised.key: raised}
+                flags = (raised, lost) if isinstance(block.error, LookupError) else (raised,)
+                block.after = {flag.key: (Static(True), ()) for flag in flags}
+                block.places = {flag.key: flag for flag in flags}
     held: dict = {}
     for block in blocks:
         count_origins([*block.after.values(), block.result], held)
