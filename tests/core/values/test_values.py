@@ -200,7 +200,6 @@ def test_a_rule_that_wraps_its_operand_for_ever_is_named():
     [
         lambda frame, x, y, **_: frame.bind(x.x),
         lambda frame, x, y, **_: frame.bind(jnp.ones(7), x.x),
-        lambda frame, x: x,
     ],
 )
 def test_an_error_inside_a_rule_says_of_which_equation_and_line(rule):
@@ -208,6 +207,12 @@ def test_an_error_inside_a_rule_says_of_which_equation_and_line(rule):
         run(lambda x: jax.jit(lambda x: x * 2.0)(x), {lax.mul_p: rule}, BOX)
     (note,) = [n for n in error.value.__notes__ if "in a rule" in n]
     assert "`mul` of Box(x=float32[3]), float32[], at " in note and "test_values.py:" in note
+
+
+def test_a_rule_that_takes_no_parameters_is_told_with_the_equation_and_the_line():
+    with pytest.raises(mal.RuleError, match="cannot be called for `mul`") as error:
+        run(lambda x: jax.jit(lambda x: x * 2.0)(x), {lax.mul_p: lambda frame, x: x}, BOX)
+    assert "test_values.py:" in str(error.value) and "**params" in str(error.value)
 
 
 def test_a_field_that_no_loop_can_carry_is_told_with_the_line():

@@ -39,9 +39,9 @@ def decided(pred, one, other):
 
 
 def note_choice(out, pred, one, other) -> None:
-    """A bool is `one if pred else other`, each a bool, too; known for as long as it lives."""
+    """A bool is `one if pred else other`, each a bool, too; known until its trace ends."""
     chosen, key = session().chosen, id(out)
-    chosen[key] = weakref.ref(out, lambda _: chosen.pop(key, None)), pred, one, other
+    chosen[key] = weakref.ref(out), pred, one, other
 
 
 def opposite(test):
@@ -87,6 +87,22 @@ def assuming(test, holds: bool, run: Callable, *args):
         return run(*args)
     finally:
         assumed.pop()
+
+
+def known_now() -> tuple:
+    """A mark for `forget_since`."""
+    return set(session().chosen), {key: len(groups) for key, groups in session().joint.items()}
+
+
+def forget_since(mark: tuple) -> None:
+    """Forget what was learned of bools since the mark, when the trace ends that they are of."""
+    chosen, joint = session().chosen, session().joint
+    for key in [key for key in chosen if key not in mark[0]]:
+        del chosen[key]
+    for key in list(joint):
+        del joint[key][mark[1].get(key, 0) :]
+        if not joint[key]:
+            del joint[key]
 
 
 def implied(flag, test, holds: bool) -> bool | None:

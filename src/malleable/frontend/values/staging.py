@@ -21,7 +21,9 @@ from malleable.frontend.common.decisions import (
     MOST,
     combinations,
     decided,
+    forget_since,
     implied,
+    known_now,
     note_choice,
     remember,
 )
@@ -98,6 +100,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     result: tuple = (Static(None), ())
     after: dict[Any, tuple] = {}
     left, error, flags = False, None, ({}, set())
+    mark = known_now()
     new: list = []
 
     def traced(*xs):
@@ -128,6 +131,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             flags = flags_in(after, leaves)
         finally:
             unwinding.undo_to(within)
+            forget_since(mark)
             book.undo()
             forget_new(book)
             known = copies.kept(book)
@@ -606,7 +610,8 @@ def note_missing(thing, trees: list, where: str) -> None:
         apart, merged = {*one} ^ {*other}, dict.fromkeys((*one, *other))
         alike = all([k for k in merged if k in keys] == [*keys] for keys in (one, other))
         alike = alike and not is_unordered(thing)
-        session().uncertain[id(thing)] = thing, min(apart, key=str) if alike else ORDER, where
+        told = apart and (alike or type(thing) is not dict)  # a dict knows itself what it lacks
+        session().uncertain[id(thing)] = thing, min(apart, key=str) if told else ORDER, where
 
 
 def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:
