@@ -5,7 +5,6 @@
 """
 
 import itertools
-import operator
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -40,8 +39,7 @@ def decided(pred, one, other):
 
 def note_choice(out, pred, one, other) -> None:
     """A bool is `one if pred else other`, each a bool, too; known until its trace ends."""
-    chosen, key = session().chosen, id(out)
-    chosen[key] = weakref.ref(out), pred, one, other
+    session().chosen[id(out)] = weakref.ref(out), pred, one, other
 
 
 def opposite(test):
@@ -68,13 +66,13 @@ def combinations(bools: Sequence) -> set[tuple]:
 
 
 def remember(test, bools: Sequence, rows: set[tuple]) -> None:
-    """The test and these bools have the values of one of the rows, where what is assumed is so."""
+    """The test and these bools have the values of one of the rows; known until their trace ends."""
     if not rows or len(rows) == 2 ** (1 + len(bools)):
         return
     if (found := opposed(test)) is not None:
         test, rows = found, {(not first, *rest) for first, *rest in rows}
     bools = [test, *bools]
-    group = tuple(map(_weakly, bools)), rows, tuple(session().assumed)
+    group = tuple(map(_weakly, bools)), rows
     for x in bools:
         session().joint.setdefault(id(x), []).append(group)
 
@@ -161,10 +159,10 @@ def looked_up(x, known: dict, left: int = FAR) -> bool | None:
         return x
     if id(x) in known:
         return known[id(x)]
-    for refs, rows, where in session().joint.get(id(x), ()):
-        bools, here = [ref() for ref in refs], session().assumed[: len(where)]
+    for refs, rows in session().joint.get(id(x), ()):
+        bools = [ref() for ref in refs]
         at = next((k for k, b in enumerate(bools) if b is x), None)
-        if at is not None and len(here) == len(where) and all(map(operator.is_, here, where)):
+        if at is not None:
             told = [(k, known[id(b)]) for k, b in enumerate(bools) if id(b) in known]
             values = {row[at] for row in rows if all(row[k] is so for k, so in told)}
             if len(values) == 1:

@@ -15,7 +15,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.numbers import is_python_bool, logical
 from malleable.errors import TransformError
-from malleable.frontend.common.decisions import assuming, opposite
+from malleable.frontend.common.decisions import opposite
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import session
 from malleable.frontend.values.keys import OtherMembers
@@ -110,10 +110,7 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
     places = places_of(state)
     with once_more(body):
         paths = (told(asked, True, body, places), told(asked, False, orelse or nothing, places))
-        yes, no = (
-            assuming(test, holds, trace_block, path, places)
-            for path, holds in zip(paths, (True, False), strict=True)
-        )
+        yes, no = (trace_block(path, places) for path in paths)
     if live is not None:
         forget_dead(places, live, yes, no)
     try:

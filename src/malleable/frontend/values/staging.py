@@ -282,7 +282,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     for block in blocks:
         block.result = known.named(*block.result)
 
-    def tree_of(block, key):
+    def left_by(block, key):
         tree = block.after[key][0] if key in block.after else old[key][0]
         if key not in block.after and block.error is not None:
             return Static(UNSET)
@@ -293,6 +293,11 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
             if found is not None:
                 return Static(found)
         return tree if key in block.after else revised(tree, block)
+
+    trees = {id(block): {key: left_by(block, key) for key in places} for block in blocks}
+
+    def tree_of(block, key):
+        return trees[id(block)][key]
 
     for key in [k for k, p in places.items() if is_cached(p)]:
         forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
@@ -512,8 +517,7 @@ def flags_in(after: dict, leaves: Sequence) -> tuple[dict, set]:
     found = {k: leaves[ids[0]] for k, (tree, ids) in after.items() if is_flag(tree)}
     if not found:
         return {}, set()
-    known = {k: tree.value for k, (tree, _) in after.items() if tree in CERTAIN}
-    found |= known
+    found |= {k: tree.value for k, (tree, _) in after.items() if tree in CERTAIN}
     return {key: at for at, key in enumerate(found)}, combinations([*found.values()])
 
 
