@@ -141,7 +141,7 @@ class Box(Methods):
         arrays = [x for x in operands if isinstance(x, np.ndarray)] if self.ndim > 1 else []
         boxes = [x for x in arrays if isinstance(x, Box)]
         if any(x._base is not None or x._index is not None for x in boxes):
-            models = [x._model() if isinstance(x, Box) else x for x in arrays]
+            models = map(model_of, arrays)
             self.lying_as(np.nditer([*models, None], ["zerosize_ok", "refs_ok"]).operands[-1])
         return self
 
@@ -341,6 +341,11 @@ def refused_key() -> TransformError:
 
 
 _empty = object.__new__
+
+
+def model_of(x):
+    """An array of NumPy that lies in memory as a box does; anything else as it is."""
+    return x._model() if isinstance(x, Box) else x
 
 
 def wrap(value, immutable=False):

@@ -7,7 +7,7 @@ import numpy as np
 from jax import numpy as jnp
 from jax.tree_util import tree_leaves, tree_map
 
-from malleable.arrays import functions, journal, places
+from malleable.arrays import content, functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, without_boxes
 from malleable.arrays.masked import UNSIZED, guarded, unknown_size
@@ -149,17 +149,13 @@ def run_function(func, args, kwargs):
     made = target(*raw, **options)
     made = Box(made, False) if func in ARRAYS else rebox(made)
     if func in MOVED and isinstance(made, Box) and any(map(is_turned, tree_leaves(args))):
-        return made.lying_as(func(*tree_map(model_of, args), **options))
+        return made.lying_as(func(*tree_map(content.model_of, args), **options))
     return made.laid(*args) if func in LAID and not kwargs.get("order") else made
 
 
 def is_turned(x) -> bool:
     """Whether an array lies in memory in another order than that of its elements."""
     return isinstance(x, Box) and not (x.scalar or x._model().flags.c_contiguous)
-
-
-def model_of(x):
-    return x._model() if isinstance(x, Box) else x
 
 
 @functools.lru_cache(None)

@@ -299,8 +299,8 @@ def spoiled(failed: tuple, value):
     An integer is the one farthest from zero, where something is looked up that is not there.
     """
     raised, lost = failed
-    if raised is not None and jnp.issubdtype(jnp.result_type(value), jnp.inexact):
-        return nan_where(raised, value)
+    if raised is not None:
+        value = nan_where(raised, value)
     if lost is None or not jnp.issubdtype(kind := jnp.result_type(value), jnp.integer):
         return value
     low, high = jnp.iinfo(kind).min, jnp.iinfo(kind).max

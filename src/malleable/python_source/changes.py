@@ -613,7 +613,7 @@ def _reached(fun) -> Iterator[tuple[Any, Place]]:
         for x in (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values()):
             yield x, _root(x, f"a default of {fun.__name__}")
         if mine:
-            scope = _Globals(fun.__globals__, _global_names(code))
+            scope = _Globals(fun.__globals__, global_names(code))
             yield scope, _root(scope, "")
             cells = [contents(cell).get("") for cell in fun.__closure__ or ()]
             yield from (
@@ -649,9 +649,9 @@ def _root(x, name: str) -> Place:
 
 
 @functools.lru_cache(4096)
-def _global_names(code: types.CodeType) -> tuple:
+def global_names(code: types.CodeType) -> tuple:
     inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
-    return tuple(dict.fromkeys((*code.co_names, *(n for c in inner for n in _global_names(c)))))
+    return tuple(dict.fromkeys((*code.co_names, *(n for c in inner for n in global_names(c)))))
 
 
 def _argument_name(fun, start: tuple) -> str:

@@ -10,6 +10,7 @@ from malleable.errors import TransformError
 from malleable.execution.cutting import calls
 from malleable.programs.reach import reach
 from malleable.python_source import kinds, nodes, scopes
+from malleable.python_source.changes import global_names
 from malleable.python_source.files import parse
 
 NAMES = 64  # that are looked at in each call
@@ -114,7 +115,7 @@ def callables(names: set, space: dict) -> list[tuple]:
                 found[key] = place, name, f
                 f = getattr(f, "__malleable_selective__", f)
                 if isinstance(f, types.FunctionType) and calls.is_of_user(f):
-                    todo.append((_names_in(f.__code__), f.__globals__))
+                    todo.append(({*global_names(f.__code__)}, f.__globals__))
     return list(found.values())
 
 
@@ -124,11 +125,6 @@ def _modules_of_user(names: set, space: dict) -> Iterator[dict]:
         file = isinstance(space[name], types.ModuleType) and getattr(space[name], "__file__", "")
         if file and kinds.of_file(file) == kinds.CONVERT and not kinds.is_installed(file):
             yield vars(space[name])
-
-
-def _names_in(code: types.CodeType) -> set:
-    inner = (x for x in code.co_consts if isinstance(x, types.CodeType))
-    return {*code.co_names}.union(*map(_names_in, inner))
 
 
 def edited_tree(text: str, args: ast.arguments) -> ast.FunctionDef:

@@ -34,6 +34,7 @@ from malleable.execution.purity import scan
 from malleable.execution.regions import families
 from malleable.notes import Note, first_line, listen
 from malleable.programs import cost
+from malleable.programs.types import is_key
 from malleable.progress import working
 from malleable.python_source import nodes, scopes
 from malleable.python_source.changes import line_of_function, unchanged
@@ -420,8 +421,7 @@ def _with_state(breaks: list[BreakSeen], fun, args, kwargs, put_back) -> list[Br
 
 
 def _without_keys(x):
-    is_key = isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(x) if is_key else x
+    return jax.random.key_data(x) if is_key(x) else x
 
 
 def _is_count(x) -> bool:

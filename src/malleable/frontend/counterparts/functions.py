@@ -12,7 +12,8 @@ GO_OVER = frozenset(
 ANY_ORDER = frozenset((sorted, sum, min, max, any, all))
 AT_ONCE = frozenset((list, tuple, sorted, sum, min, max, any, all, math.fsum, math.prod))
 LAZY = frozenset((zip, enumerate, map, *ITERATORS))
-DICT_ASKS = frozenset(["get", "keys", "values", "items", "pop", "popitem", "setdefault"])
+VIEWS = frozenset(("keys", "values", "items"))
+DICT_ASKS = VIEWS | {"get", "pop", "popitem", "setdefault"}
 ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", "endswith"}
 # what takes a list of traced length as any object
 LISTS = frozenset((list, collections.deque, isinstance, id, callable))

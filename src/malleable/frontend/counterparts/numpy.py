@@ -145,8 +145,10 @@ def _ufunc(ufunc, method):
         run = lambda *xs: run_ufunc(ufunc, method, xs, dict(kwargs))  # noqa: E731
         if method == "at":
             return run(*inputs)
-        plain = {key: x for key, x in kwargs.items() if key != "out"}
-        trial = (lambda *xs: run_ufunc(ufunc, method, xs, plain)) if plain != kwargs else None
+        trial = None
+        if "out" in kwargs:
+            plain = {key: x for key, x in kwargs.items() if key != "out"}
+            trial = lambda *xs: run_ufunc(ufunc, method, xs, plain)  # noqa: E731
         name = ufunc.__name__ if method == "__call__" else method
         return at_floats(run, name, *inputs, trial=trial)
 

@@ -65,7 +65,6 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
     difference_update symmetric_difference_update itemset __setitem__ __delitem__ __iadd__ __ior__
     __iand__ __isub__ __ixor__ __imul__"""
 _MUTATORS = frozenset(_CHANGES.split())
-_VIEWS = frozenset(("keys", "values", "items"))
 _ITEMS = frozenset(("__getitem__", "__setitem__", "__delitem__"))
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _ANY = {type, id, isinstance, print, repr, str, format, hash, callable, getattr, setattr, hasattr}
@@ -396,11 +395,7 @@ class Caller(Classes):
             args = [comprehensions.listing(args[0]), *args[1:]]
         if f in functions.GO_OVER and args:
             args = [x if table_of(x) is None else walked(x) for x in args]
-            found = (
-                comprehensions.entries(args[0], "keys")
-                if type(args[0]) is dict and f is not dict
-                else None
-            )
+            found = f is not dict and comprehensions.entries(args[0], "keys")
             args = [found, *args[1:]] if found else args
             refuse_uncertain(args[0])
             compared = f in (min, max) and len(args) > 1
@@ -503,10 +498,10 @@ class Caller(Classes):
             if lookups.presence(owner, args[0]) is not True:
                 return lookups.get_uncertain(owner, *args)
         elif isinstance(owner, dict) and name in functions.DICT_ASKS:
-            found = name in _VIEWS and comprehensions.entries(owner, name)
+            found = name in functions.VIEWS and comprehensions.entries(owner, name)
             if found:
                 return found
-            refuse_uncertain(owner, name in ("keys", "values", "items", "popitem"))
+            refuse_uncertain(owner, name in functions.VIEWS or name == "popitem")
         for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
             refuse_uncertain(x, False)
         if name in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):

@@ -41,6 +41,7 @@ from malleable.frontend.counterparts.bounded import (
     sliced,
 )
 from malleable.frontend.counterparts.builtins import TracedRange, if_else, pick
+from malleable.frontend.counterparts.functions import VIEWS
 from malleable.frontend.counterparts.replaced import convertible
 from malleable.frontend.counterparts.scalars import python_scalar, truth
 from malleable.frontend.operators import chosen, hidden, tables
@@ -267,7 +268,7 @@ class Items:
         return self._boxed(o, name, getattr(o, name))
 
     def _of_choice(self, o, name):
-        if name in ("items", "keys", "values") and all(type(x) is dict for x in o.options):
+        if name in VIEWS and all(type(x) is dict for x in o.options):
             return functools.partial(values.walked, o, name)
 
         def is_there(x) -> bool:

@@ -337,8 +337,7 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
     name: of the function, or the sign of an operator. Numbers of Python's raise ZeroDivisionError
     at operators, or give inf. trial: what gives the result and writes nowhere, if `fun` writes.
     """
-    modes = np.geterr()
-    if "raise" not in modes.values() or not any_traced(operands):
+    if not any_traced(operands) or "raise" not in (modes := np.geterr()).values():
         return fun(*operands)
     if name in SIGNS and all(map(is_python_number, operands)):
         return fun(*operands)
