@@ -6,6 +6,7 @@ round the laws, so that a run that is cut short has tried them all about equally
 how many it refused, and the reasons; `--iterator-programs 20000` likewise, for what takes items of
 iterators that change something; `--view-programs 20000`, for writes to parts of arrays;
 `--everyday-programs 20000`, for dicts, sets, small types and what else users write every day;
+`--slope-programs 20000` for gradients through them;
 `--rewriting-programs 50000` for the passes;
 `--selective-programs 20000` for `mal.jit`, and `--jitted-programs 20000` for what it does with
 programs in Python; `--sequence-programs 20000` for `as_scan` and `incremental`. Where one count is
@@ -44,6 +45,7 @@ from tests.laws import execution_laws, sequence_laws
 from tests.laws.laws import LAWS, check
 from tests.laws.python_laws import NOTED, SAME, is_wrong, try_seeds
 from tests.laws.rewriting_laws import try_seed
+from tests.laws.slopes import slope_laws
 
 BATCH = 20
 
@@ -68,6 +70,16 @@ def try_python(seeds, make=random_python_program):
     return [
         ("autograph" if is_wrong(text) else names[seed], seed, text)
         for seed, text in found.items()
+        if text != SAME
+    ]
+
+
+def try_slopes(seeds):
+    """[(name, seed, message)] of the Python programs whose gradients are refused, or are wrong."""
+    names = {slope_laws.KINK: "kink", slope_laws.REFUSED: "refused"}
+    return [
+        (names.get(text.partition(":")[0], "slopes"), seed, text)
+        for seed, text in slope_laws.try_seeds(seeds).items()
         if text != SAME
     ]
 
@@ -105,7 +117,10 @@ def try_sequences(seeds):
 
 # what is no mismatch, for it is said
 LOUD = {"noted": "right, with a note", "refused": "refused with a TransformError"}
-MISSED = {"missed": "refused, though no later row counts"}
+MISSED = {
+    "missed": "refused, though no later row counts",
+    "kink": "plain Python raises, or has no slope",
+}
 
 # option -> (how to try some seeds, how many by default)
 KINDS = {
@@ -114,6 +129,7 @@ KINDS = {
     "iterator_programs": (functools.partial(try_python, make=random_iterator_program), 20_000),
     "view_programs": (functools.partial(try_python, make=random_view_program), 20_000),
     "everyday_programs": (functools.partial(try_python, make=random_everyday_program), 20_000),
+    "slope_programs": (try_slopes, 20_000),
     "rewriting_programs": (try_rewriting, 50_000),
     "selective_programs": (try_selective, 20_000),
     "jitted_programs": (try_jitted, 20_000),
@@ -198,6 +214,7 @@ def main():
         "iterator_programs": ["autograph"],
         "view_programs": ["autograph"],
         "everyday_programs": ["autograph"],
+        "slope_programs": ["slopes"],
         "rewriting_programs": ["rewriting"],
         "selective_programs": ["selective"],
         "jitted_programs": ["jitted"],
@@ -213,7 +230,10 @@ def main():
         if counts[kind]:
             print_loud(*ran[kind], LOUD)
     if counts["sequence_programs"]:
-        print_loud(*ran["sequence_programs"], {"refused": LOUD["refused"], **MISSED})
+        missed = {"missed": MISSED["missed"]}
+        print_loud(*ran["sequence_programs"], {"refused": LOUD["refused"], **missed})
+    if counts["slope_programs"]:
+        print_loud(*ran["slope_programs"], {"refused": LOUD["refused"], "kink": MISSED["kink"]})
 
     for name, seed, message in failures[:20]:
         print(f"\n{name}, seed {seed}: {message}")

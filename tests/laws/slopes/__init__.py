@@ -1,0 +1,1 @@
+"""The gradients of Python programs are the slopes that plain Python has."""
