@@ -16,7 +16,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.execution.common.leaves import flatten
+from malleable.execution.common.leaves import flat_leaves, flatten
 from malleable.execution.common.options import JitOptions, Options
 from malleable.execution.cutting import announce, calls
 from malleable.execution.cutting.cutting import Partition
@@ -29,6 +29,7 @@ from malleable.execution.regions.signatures import (
     ends,
     is_log,
     kinds,
+    leaf_kinds,
     outer_kinds,
     plain_kinds,
 )
@@ -352,16 +353,18 @@ class Selective:
         if np.ndarray in map(type, args):
             return self.general
         has_while, kind = part.has_while(), plain_kinds(args, kwargs)
+        looks = [leaf_kinds(args), kwargs and leaf_kinds(kwargs)]  # without tracers
 
         def compiled(*args, **kwargs):
             if part.seen and part.is_stale():
                 self.clear_cache()
                 return self.general(*args, **kwargs)
-            if plain_kinds(args, kwargs) != kind:
-                mine = self.engine_for(args, kwargs) is engine  # a list of numbers has grown
-                return (self.general if mine else self.dispatch)(*args, **kwargs)
-            if has_while and differentiates((args, kwargs)):
-                return self.stepwise(*args, **kwargs)
+            if [leaf_kinds(args), kwargs and leaf_kinds(kwargs)] != looks:
+                if plain_kinds(args, kwargs) != kind:
+                    mine = self.engine_for(args, kwargs) is engine  # a list of numbers has grown
+                    return (self.general if mine else self.dispatch)(*args, **kwargs)
+                if has_while and differentiates((args, kwargs)):
+                    return self.stepwise(*args, **kwargs)
             if part.refused and self.key_of(args, kwargs) in part.refused:
                 return self.general(*args, **kwargs)
             if part.generic and part.is_new_size(args, kwargs):
@@ -446,12 +449,11 @@ class Selective:
 def differentiates(values) -> bool:
     """Whether arguments are being differentiated, by values that are at hand."""
     args, kwargs = values
-    leaves = [
-        x
-        for value in (*args, *kwargs.values())
-        for x in (ends(value) if is_log(value) else flatten(value)[0])
-    ]
-    traced = [x for x in leaves if isinstance(x, compat.Tracer)]
+    traced = []
+    for value in (*args, *kwargs.values()):
+        leaves = ends(value) if is_log(value) else flat_leaves(value)
+        if any(issubclass(kind, compat.Tracer) for kind in {*map(type, leaves)}):
+            traced += [x for x in leaves if isinstance(x, compat.Tracer)]
     return bool(traced) and all(compat.concrete(x) is not None for x in traced)
 
 

@@ -401,7 +401,7 @@ def reordered(x, order):
     if order is None:
         return x
     if type(order) is dict:
-        made = {key: reordered(x[key], part) for key, part in order.items()}
+        made = {k: reordered(x[k], part) if part else x[k] for k, part in order.items()}
         return made if type(x) is dict else defaultdict(x.default_factory, made)
     parts = [reordered(a, b) for a, b in zip(x, order, strict=True)]
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
