@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import malleable as mal
+from tests.generators.python.iterators import random_iterator_program
 from tests.generators.python.programs import PythonProgram, python_args, random_python_program
+from tests.generators.python.views import random_view_program
 from tests.laws.python_laws import REFUSED, SAME, is_bounded, run_plain
 
 KINK = "kink"  # plain Python raises here, or has no slope
@@ -22,8 +24,15 @@ LINES = 100_000  # that a program may execute
 STEPS = 200  # that a loop may take
 
 
-def try_seeds(seeds: Sequence[int], make=random_python_program) -> dict[int, str]:
-    """{seed: outcome}: "same", "kink", "refused: why", or what shows that the gradient is wrong."""
+GENERATORS = (random_python_program, random_view_program, random_iterator_program)
+
+
+def try_seeds(seeds: Sequence[int], make=None) -> dict[int, str]:
+    """{seed: outcome}: "same", "kink", "refused: why", or what shows that the gradient is wrong.
+
+    The generators take turns, batch by batch. (Small types have no slope: they round.)
+    """
+    make = make or GENERATORS[seeds[0] // len(seeds) % len(GENERATORS)]
     with jax.enable_x64(True):
         found = outcomes([make(seed) for seed in seeds], [point(seed) for seed in seeds])
     return dict(zip(seeds, found, strict=True))
