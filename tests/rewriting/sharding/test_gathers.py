@@ -52,6 +52,15 @@ def test_gradients_that_update_parameters_in_parts_are_scattered():
     assert sum(row.times for row in scattered) == 2
 
 
+def test_gradients_that_come_back_whole_are_told_at_their_line():
+    """XLA leaves a gradient in parts where that sends less; a sum behind the steps is whole."""
+    for program, told in ((jax.grad(loss), True), (trained, False)):
+        with mal.listen() as heard:
+            mal.stage(mal.optimize(program, mal.microbatch(4)))(*sharded())
+        lines = [n.where for n in heard if "comes back whole" in n.what]
+        assert bool(lines) is told and all("in loss" in where for where in lines)
+
+
 def test_a_deferred_program_is_taken_in_steps():
     passes = mal.defer_collectives, mal.microbatch(4)
     check(trained, mal.optimize(trained, *passes), *sharded())

@@ -208,7 +208,24 @@ def _mapped_program(jaxpr: compat.Jaxpr, placed: Placement, axes: Sequence[Axis]
         return typed(outs, raw.outvars)
 
     with compat.on_line(first):
-        return compat.trace(whole_program, *jaxpr.in_avals)
+        made = compat.trace(whole_program, *jaxpr.in_avals)
+    for axis in axes:
+        _note_whole_sums(jaxpr, axis)
+    return made
+
+
+def _note_whole_sums(jaxpr: compat.Jaxpr, axis: Axis) -> None:
+    """Say which results are whole on each device, where arguments in parts had to be gathered."""
+    states = axis.plan.states
+    rows = zip(jaxpr.eqns, axis.plan.steps, strict=True)
+    asked = (pair for eqn, step in rows for pair in zip(eqn.invars, step.wants, strict=True))
+    if not any(want == WHOLE and is_part(_at(axis.plan, v)) for v, want in asked):
+        return
+    makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+    wholes = [v for v in variables(jaxpr.jaxpr.outvars) if v.aval.shape and states[v] == SUM]
+    for where in dict.fromkeys(compat.where(makers[v]) for v in wholes if v in makers):
+        why = f"arguments are in parts over {axis.name!r}: `out_shardings` of jit, or an update of "
+        note("a sum comes back whole on each device", where, why + "them here, keeps it in parts")
 
 
 def _due(v, states: Sequence[State], names: Sequence[str]) -> tuple[State, ...]:
