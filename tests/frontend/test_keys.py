@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from malleable import TransformError, autograph
+from tests.frontend.behaviour.behaviour import assert_same
 
 V = np.array([3.0, 1, 4, 1, 5, 9, 2, 6])
 
@@ -70,13 +71,34 @@ def test_without_a_handler_a_key_that_is_not_there_is_nan():
     assert np.isnan(compiled(1.0)) and compiled(3.0) == 3
 
 
-@pytest.mark.parametrize("use", [list, lambda d: d.items(), lambda d: dict(**d)])
-def test_what_goes_over_the_keys_is_refused(use):
+@pytest.mark.parametrize("x", [1.0, 3.0])
+def test_what_goes_over_keys_of_one_path(x):
+    def f(x):
+        d, ways = {"a": x, "b": 2.0}, []
+        if x > 2:
+            d["c"] = 5.0
+        else:
+            del d["a"]
+        total = 0.0
+        for key in d:
+            if key == "c":
+                break
+            total = 10 * total + d[key]
+        for key, value in d.items():
+            ways.append(3.0 if key == "b" else value)
+        for key in sorted(d):
+            total = 10 * total + d[key]
+        return total, sum(ways), "a" in list(d), max(d.values()), len([*d])
+
+    assert_same(f, x)
+
+
+def test_what_goes_over_the_keys_is_refused():
     def f(x):
         d = {}
         if x > 2:
             d["a"] = x
-        return len(list(use(d)))
+        return len(dict(**d))
 
     with pytest.raises(TransformError, match=r"the key 'a' on one path only(.|\n)*test_keys\.py"):
         jax.jit(autograph(f))(1.0)

@@ -25,6 +25,7 @@ from malleable.frontend.common.session import (
     Options,
     Session,
     active,
+    note_line,
     run_in_session,
     session,
 )
@@ -35,6 +36,7 @@ from malleable.frontend.operators import (
     comprehensions,
     dunders,
     exceptions,
+    generators,
     hidden,
     items,
     iteration,
@@ -319,7 +321,7 @@ def result_of_choice(x: Choice):
         raise TransformError("a value decides whether this is None", where=x.where)
     if is_place(x):
         members = all(isinstance(o, int) for o in x.options)
-        return Box(x.value, True) if members else snapshot(x)
+        return Box(x.value, True) if members else container_of_choice(x)
     value, number = x.value, jnp.issubdtype(jnp.result_type(x.value), jnp.inexact)
     if any(o is None for o in x.options) and not number:
         raise TransformError(
@@ -329,6 +331,22 @@ def result_of_choice(x: Choice):
         )
     missing = entry([o is None or o is ABSENT for o in x.options], x.index)
     return Box(nan_where(missing, value), x.scalar)
+
+
+def container_of_choice(x: Choice):
+    """What a chosen list, tuple or dict holds; the numbers in it are none where there is None."""
+    rest = [o for o in x.options if o is not None]
+    if len(rest) == len(x.options) or not isinstance(rest[0], list | tuple | dict):
+        return snapshot(x)
+    why = "its floats are NaN there, its integers the lowest: return numbers on every path"
+    note_line("the result is None on one path", x.where, why)
+    gone = next(k for k, o in enumerate(x.options) if o is None)
+    if len(rest) > 1:
+        index = jnp.where(x.index > gone, x.index - 1, x.index) % len(rest)
+        rest = [snapshot(Choice(index, rest, x.where))]
+    missing = x.index == gone
+    finished = functools.partial(finish_leaf, (missing, missing), {})
+    return jax.tree.map(finished, rest[0], is_leaf=is_whole)
 
 
 # ---------------------------------------------------------------- the operators, as one namespace
@@ -388,6 +406,7 @@ _NAMES = (  # operators, and what has them
     (items, "raising walrus writes_cell writes_global"),
     (matching, "is_sequence is_mapping"),
     (comprehensions, "collect sift displayed"),
+    (generators, "generated"),
 )
 OPERATORS = types.SimpleNamespace(
     **{name: getattr(owner, name) for owner, names in _NAMES for name in names.split()},
@@ -407,6 +426,7 @@ OPERATORS = types.SimpleNamespace(
     linked=functools.partial(packing.linked, _caller.items.attr),
     with_=functools.partial(exceptions.with_, _caller.call),
     grouping=exceptions.grouping,
+    listed=functools.partial(_caller.call, list),
     spread=spread_items,
     unpacked=unpacked,
     consume=functools.partial(comprehensions.consume, _caller.call),

@@ -363,7 +363,8 @@ def test_heapq_of_objects(kind):
     assert not any("has no attribute" in note.what for note in notes)
 
 
-def test_items_that_may_be_none_are_refused():
+@pytest.mark.parametrize("v", [[1.0, 1.0, 2.0], [2.0, 2.0, 2.0], [3.0, 1.0, 1.0]])
+def test_items_that_may_be_none(v):
     def f(v):
         runs, last, n = [], None, 0
         for x in v:
@@ -374,10 +375,52 @@ def test_items_that_may_be_none_are_refused():
                     runs.append((last, n))
                 last, n = x, 1
         runs.append((last, n))
-        return len(runs)
+        return len(runs), sum(k * (0.0 if x is None else x) for x, k in runs)
 
-    with pytest.raises(TransformError, match="gets items of several types"):
-        jax.jit(autograph(f))(np.array([1.0, 1.0, 2.0]))
+    assert_same(f, np.array(v))
+
+
+@XS
+def test_items_that_are_text_or_none_or_a_number(x):
+    def f(x, n):
+        seen, kinds, pairs = [], [], []
+        for i in range(n):
+            seen.append(x / (i + 1) if i % 2 else None)
+            if x > 3 * i:
+                kinds.append("low" if x > 20 else "high")
+                pairs.append(("at", i) if x > 5 else ("by", x))
+        total = 0.0
+        for one in seen:
+            total += -1.0 if one is None else one
+        for kind, y in pairs:
+            total += y if kind == "at" else 10 * y
+        return total, kinds.count("low"), "high" in kinds, len(seen), seen[1] is None
+
+    assert_same(f, x, 4)
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_lists_of_traced_length_in_one_another(n):
+    def f(x, n):
+        rows = []
+        for i in range(n):
+            row = []
+            for j in range(i):
+                row.append(x * j)
+            rows.append(row)
+        return sum(sum(row) for row in rows) + 0.0, len(rows), rows[-1][0] if n > 1 else x
+
+    assert_same(f, 2.0, n)
+
+
+@XS
+def test_a_list_of_traced_length_in_a_display(x):
+    def f(x):
+        big = [y for y in (1.0, 4.0, x) if y > 3]
+        both = [x, *big, *range(2), *big]
+        return min([x, *big]), len(both), both[-1], sum([*big])
+
+    assert_same(f, x)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from malleable import TransformError, autograph
+from malleable import TransformError, autograph, listen
 from tests.frontend.behaviour.behaviour import BOTH, assert_same
 
 
@@ -269,3 +269,29 @@ def test_a_container_of_a_chosen_dict_or_list_is_made_of_what_it_holds(x):
         return d["p"], counts["q"], pairs[1][1], sorted(xs), len(dict(d.items()))
 
     assert_same(f, x)
+
+
+@pytest.mark.parametrize("limit", [2.0, 9.0])
+@pytest.mark.parametrize("make", [lambda i, x: (i, x), lambda i, x: [i, (x, x)], lambda i, x: (x,)])
+def test_a_result_that_is_a_tuple_or_list_on_one_path_and_none_on_the_other(limit, make):
+    def f(v, limit):
+        pair = None
+        for i in range(3):
+            if v[i] > limit:
+                pair = make(i, v[i])
+        return pair
+
+    v = np.array([1.0, 3.0, 2.5])
+    with listen() as notes:
+        got = jax.jit(autograph(f))(v, limit)
+    assert any(
+        "None on one path" in note.what and "test_choices.py" in note.where for note in notes
+    )
+    if limit < 3:
+        assert jax.tree.map(float, got) == jax.tree.map(float, f(v, limit))
+    else:
+        leaves = jax.tree.leaves(got)
+        assert f(v, limit) is None
+        assert all(
+            np.isnan(x) if x.dtype.kind == "f" else x == np.iinfo(x.dtype).min for x in leaves
+        )

@@ -259,6 +259,37 @@ def test_a_generator_that_a_loop_leaves_is_closed_unless_it_has_a_name(named):
     assert_same(f, 2.0)
 
 
+@pytest.mark.parametrize("limit", [0.0, 3.5, 20.0])
+def test_generator_expressions_that_have_a_name(limit):
+    def mean(numbers):
+        total, n = 0.0, 0
+        for x in numbers:
+            total, n = total + x, n + 1
+        return total / n if n else 0.0
+
+    def f(v, limit):
+        kept = (x * 2 for x in v if x > limit)
+        pairs = ((x, y) for x in [1.0, *[z for z in v if z > limit]] for y in (x, 2.0) if y < x)
+        below, seen = (x for x in v if x < limit), []
+        for x in below:
+            seen.append(x)
+            if len(seen) > 2:
+                break
+        large = [x + 1 for x in kept if x < 12]
+        return sum(large) + 0.0, len(list(pairs)), sum(seen) + 0.0, mean(x for x in v if x > limit)
+
+    assert_same(f, V, limit)
+
+
+def test_a_generator_expression_that_is_advanced_is_not_begun_anew():
+    def f(v):
+        rest = (x for x in v if x > 2)
+        return next(rest), sum(rest)
+
+    with pytest.raises(TransformError, match="stays Python's"):
+        jax.jit(autograph(f))(V)
+
+
 def test_lambdas_of_comprehensions_within_one_another_see_the_last_of_each():
     def f(v):
         kept = [[lambda: (i, j, v) for j in range(2)] for i in range(3)]  # noqa: B023

@@ -23,6 +23,7 @@ from malleable.frontend.counterparts import scalars
 from malleable.frontend.values.copies import IN_A_LIST, disown
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import (
+    Either,
     Leaf,
     Node,
     Ragged,
@@ -261,6 +262,10 @@ def _equal(tree: Tree, columns: Iterator, x) -> Any:
         parts = x if alike else [None] * len(tree.children)
         tests = [_equal(t, columns, part) for t, part in zip(tree.children, parts, strict=True)]
         return functools.reduce(jnp.logical_and, tests, alike)
+    if isinstance(tree, Either):
+        index = next(columns)
+        tests = [(index == k) & _equal(t, columns, x) for k, t in enumerate(tree.options)]
+        return functools.reduce(jnp.logical_or, tests)
     if not isinstance(tree, Leaf) or tree.shape:
         refuse("a search among arrays or objects")
     whole = next(columns)

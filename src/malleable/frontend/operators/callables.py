@@ -395,7 +395,9 @@ class Caller(Classes):
             args = [comprehensions.listing(args[0]), *args[1:]]
         if f in functions.GO_OVER and args:
             args = [x if table_of(x) is None else walked(x) for x in args]
-            found = f is not dict and comprehensions.entries(args[0], "keys")
+            found = f is not dict and comprehensions.entries(args[0], "keys", f)
+            if found and f is sorted and not kwargs:
+                return found
             args = [found, *args[1:]] if found else args
             refuse_uncertain(args[0])
             compared = f in (min, max) and len(args) > 1

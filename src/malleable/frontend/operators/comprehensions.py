@@ -22,7 +22,7 @@ from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
-from malleable.frontend.counterparts.bounded import Unlisted, append
+from malleable.frontend.counterparts.bounded import Unlisted, append, joined
 from malleable.frontend.counterparts.builtins import (
     Once,
     Steps,
@@ -31,25 +31,25 @@ from malleable.frontend.counterparts.builtins import (
     as_steps,
     refuse_acting,
 )
+from malleable.frontend.counterparts.functions import AT_ONCE
 from malleable.frontend.operators import lookups, tables
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
 from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, only, truth
 from malleable.frontend.values.copies import Copied, keep
-from malleable.frontend.values.keys import is_of_numbers, is_unordered
+from malleable.frontend.values.keys import is_unordered
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.staging import changes, merge, trace_block
 from malleable.frontend.values.trees import (
     UNSET,
-    Either,
-    Leaf,
     Node,
     Ragged,
     Tree,
     abstract,
     avals,
     free,
+    is_uniform,
     join,
 )
 from malleable.frontend.values.values import (
@@ -307,27 +307,38 @@ def put_in(kind: str, made: Any, item) -> None:
         (made[key],) = value
 
 
-def entries(d: Any, name: str, view: bool = True) -> list | None:
+def entries(d: Any, name: str, f: Callable | None = None) -> list | None:
     """The keys, values or items of a dict with keys of one path; None for any other.
 
-    view: Python would show what is written to the dict afterwards, so that is refused.
+    Python would show what is written to the dict afterwards, so that is refused, unless they are
+    for an f that asks for all at once.
     """
-    if type(d) is not dict or not any(map(lacks, d.values())) or is_unordered(d):
+    if type(d) is not dict or not any(map(lacks, d.values())):
         return None
-    if name != "values" and not all(map(is_of_numbers, d)):
+    if is_unordered(d) and f is not builtins.sorted:
         return None
+    keys = builtins.sorted(d) if f is builtins.sorted else d
     pick = {"keys": lambda k, v: k, "values": lambda k, v: v}.get(name, lambda k, v: (k, v))
-    found = listed([(lookups.presence(d, k), pick(k, only(v))) for k, v in d.items()])
-    if view:
+    found = listed([(lookups.presence(d, k), pick(k, only(d[k]))) for k in keys])
+    if f not in AT_ONCE:
         keep([Copied(d, f"`{name}()` was asked of this dict, some keys of which one path has")])
     return found
 
 
 def displayed(kind: str, items: tuple) -> Any:
-    """`{a, b}` or `{a: b, c: d}`, where what is a key may be traced; items: members or pairs."""
+    """`{a, b}` or `{a: b, c: d}`, where what is a key may be traced; items: members or pairs.
+
+    `[*xs, a]`, where the length of xs may be traced; items: lists.
+    """
+    if kind == "list":
+        return functools.reduce(joined_lists, items)
     if not any(lookups.has_traced(x if kind == "set" else x[0]) for x in items):
         return set(items) if kind == "set" else dict(items)
     return keyed_by(kind, [(True, item) for item in items])
+
+
+def joined_lists(xs: list, ys: list) -> list:
+    return xs + ys if bounded(xs) is bounded(ys) is None else joined(xs, ys)
 
 
 def listing(items) -> list:
@@ -413,7 +424,7 @@ def stacked(values: list) -> tuple[Tree, list]:
         tree = abstract(flatten(value, leaves))
         split.append((flatten(value, []), leaves))
         goal = free(tree) if goal is None else free(join(goal, tree))
-    if goal is None or isinstance(goal, Either) or not is_flat(goal):
+    if goal is None or not is_uniform(goal):
         raise TransformError(
             "the items that a comprehension keeps under a traced condition are of several types",
             where=compat.where(),
@@ -422,9 +433,3 @@ def stacked(values: list) -> tuple[Tree, list]:
     columns = [inject(tree, iter(leaves), goal) for tree, leaves in split]
     pairs = zip(zip(*columns, strict=True), avals(goal), strict=True)
     return goal, [compat.convert(stacking.stack(xs), t.dtype, t.weak_type) for xs, t in pairs]
-
-
-def is_flat(tree: Tree) -> bool:
-    if isinstance(tree, Node):
-        return all(map(is_flat, tree.children))
-    return isinstance(tree, Leaf) or not isinstance(tree, Either | Ragged)

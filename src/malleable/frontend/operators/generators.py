@@ -18,7 +18,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
 from malleable.frontend.counterparts.builtins import Steps
-from malleable.frontend.operators.hidden import Trial, is_iterator
+from malleable.frontend.operators.hidden import Trial, born, is_iterator
 from malleable.python_source.source import NoSource, closed_over
 
 UNFIT = (TransformError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
@@ -66,6 +66,15 @@ def started(generator, as_list: Callable, args: tuple, kwargs: dict, held: Seque
 def passed_on(iterator):
     """An iterator of Python's as a generator, of which one can know how it began."""
     yield from iterator
+
+
+def generated(items, plain: Callable, again: Callable):
+    """A generator expression over `items`; plain(items) is Python's, again(items) a list of all."""
+    try:
+        made = plain(items)
+    except UNFIT:  # it asks for an iterator at once, as nobody else may
+        made = (x for make in (plain,) for x in make(items))
+    return started(born(made), lambda args, _: again(*args), (items,), {}, (again,))
 
 
 def beginning(x) -> Beginning | None:

@@ -39,8 +39,10 @@ from malleable.frontend.operators.compiled import (
 )
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.hidden import refuse_foreign, walked
+from malleable.frontend.operators.lookups import presence
 from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import if_, line_of, places_of, step, truth
+from malleable.frontend.values.keys import is_unordered
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import abstract, count_leaves, free, join
 from malleable.frontend.values.unwinding import failed
@@ -51,6 +53,7 @@ from malleable.frontend.values.values import (
     bounded,
     flatten,
     inject,
+    lacks,
     rebuild,
     refuse_uncertain,
 )
@@ -128,6 +131,8 @@ def for_(items, body, state, live, rebound, exits) -> None:
     items = walked(items)
     if type(items) is Masked and items.mask.ndim == 1:
         loop, items = over_masked(loop, items)
+    if type(items) is dict and any(map(lacks, items.values())) and not is_unordered(items):
+        loop, items, roll = over_present(loop, items), [*items], False
     steps = steps_of(items)
     if bounded(items) is not None:
         loop = of_one_length(loop, items)
@@ -374,6 +379,18 @@ def over_masked(loop: Loop, items: Masked) -> tuple[Loop, Steps]:
     get = lambda i: (Box(items.mask)[i], items.held[i])  # noqa: E731
     make = lambda i, parts: tuple(map(Box, parts))  # noqa: E731
     return replace(loop, body=body), Slices(length, get, arrays, make, (items.held,))
+
+
+def over_present(loop: Loop, d: dict) -> Loop:
+    """`for key in d`, some keys of which one path only has: elsewhere it has no step for them."""
+    there = {key: presence(d, key) for key in d}
+
+    def body(key):
+        if there[key] is True:
+            return loop.body(key)
+        return if_(there[key], lambda: loop.body(key), None, loop.state, loop.live)
+
+    return replace(loop, body=body)
 
 
 def array_steps(box: Box) -> Steps:

@@ -67,11 +67,15 @@ def comprehension(writer, node):
     outer, writer.mentioned = writer.mentioned, writer.mentioned | targets
     collects = writer.full and not isinstance(node, ast.GeneratorExp) and _waits(node)
     collects = collects and not _keeps_functions(node)
-    done = _collected(writer, node) if collects else node
-    if not collects:
+    if collects:
+        done = _collected(writer, node)
+    elif isinstance(node, ast.GeneratorExp):
+        done = _generated(writer, node)
+    else:
+        done = node
         _convert(writer, node)
     writer.mentioned = outer
-    return placed(hook("born", done), done) if isinstance(done, ast.GeneratorExp) else done
+    return done
 
 
 def _keeps_functions(node):
@@ -98,6 +102,22 @@ def _waits(node):
     )
 
 
+def _generated(writer, node):
+    """A generator expression: Python's, and what fills a list of all it yields."""
+    if not writer.full or not _waits(node) or _keeps_functions(node):
+        _convert(writer, node)
+        return placed(hook("born", node), node)
+    first = node.generators[0]
+    items, first.iter = writer.expression(first.iter), placed(load(ITEMS), first.iter)
+    again = copied(node)
+    if INLINED:
+        _renamed(writer, again, _targets(again))
+    found = placed(hook("collect", constant("list"), _run(writer, again)), node)
+    _convert(writer, node)
+    ways = [placed(_lambda([ITEMS], way), node) for way in (node, found)]
+    return placed(hook("generated", items, *ways), node)
+
+
 def consumed(writer, node, func):
     """`f(x for x in xs if test)`: both the generator, and what fills a list at once."""
     generator, *args = node.args
@@ -122,7 +142,7 @@ def _collected(writer, node):
     return placed(hook("collect", constant(kind), _run(writer, node)), node)
 
 
-FOUND, FLAG = "_ag_found", "_ag_flag"
+FOUND, FLAG, ITEMS = "_ag_found", "_ag_flag", "_ag_items"
 
 
 def _run(writer, node):

@@ -229,6 +229,17 @@ class Writer:
         pairs = zip(node.keys, node.values, strict=True)
         return self._displayed("dict", [ast.Tuple(elts=[*p], ctx=ast.Load()) for p in pairs], node)
 
+    def items(self, node):
+        """`[*xs, a]`, where how many items xs has may be traced."""
+        starred = [isinstance(part, ast.Starred) for part in node.elts]
+        if not (self.full and isinstance(node.ctx, ast.Load) and any(starred)):
+            return self.inside(node)
+        parts = []
+        for part, more in zip(node.elts, starred, strict=True):
+            made = hook("listed", self.expression(part.value)) if more else self.expression(part)
+            parts.append(made if more else ast.List(elts=[made], ctx=ast.Load()))
+        return self._displayed("list", parts, node)
+
     def members(self, node):
         """`{a, b}`, where a may be traced."""
         node = self.inside(node)
@@ -402,6 +413,7 @@ _EXPRESSIONS = {
     ast.Starred: Writer.starred,
     ast.YieldFrom: Writer.yield_from,
     ast.Dict: Writer.display,
+    ast.List: Writer.items,
     ast.Set: Writer.members,
     ast.JoinedStr: Writer.fstring,
     ast.NamedExpr: Writer.walrus,

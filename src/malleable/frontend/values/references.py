@@ -43,7 +43,8 @@ def is_dead(place: Place, blocks: Sequence[Any], held: dict) -> bool:
     if place.kind == "global":
         return False
     places = {id(p) for b in blocks for p in b.places.values() if p.owner is place.owner}
-    return sys.getrefcount(place.owner) - 1 <= len(places) + held.get(id(place.owner), 0)
+    copies = sum(x.thing is place.owner for b in blocks for x in getattr(b, "copies", ()))
+    return sys.getrefcount(place.owner) - 1 <= len(places) + copies + held.get(id(place.owner), 0)
 
 
 def count_contents(places: Iterable[Place], held: dict) -> None:

@@ -53,6 +53,7 @@ from malleable.frontend.values.trees import (
     count_leaves,
     half,
     join,
+    merged_keys,
     number_leaf,
     number_of,
     spell,
@@ -611,7 +612,7 @@ def note_missing(thing, trees: list, where: str) -> None:
     """Remember a dict of which one path has a key that the other has not."""
     one, other = (t.keys if isinstance(t, Node) else None for t in trees)
     if one is not None and other is not None and one != other and isinstance(thing, dict):
-        apart, merged = {*one} ^ {*other}, dict.fromkeys((*one, *other))
+        apart, merged = {*one} ^ {*other}, merged_keys(one, other)
         alike = all([k for k in merged if k in keys] == [*keys] for keys in (one, other))
         alike = alike and not is_unordered(thing)
         told = apart and (alike or type(thing) is not dict)  # a dict knows itself what it lacks

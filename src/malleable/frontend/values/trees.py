@@ -3,7 +3,7 @@
 import enum
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.masked import UNSIZED, unknown_size
+from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import note_line, session
 
@@ -89,6 +90,7 @@ class Ragged:
 
 
 MISSING = Static(ABSENT)
+NUMBER = Leaf((), np.dtype(np.int32), False, True)  # which option it is, or how many items
 Tree = Leaf | Static | Node | Either | Ragged
 
 
@@ -207,7 +209,7 @@ def abstract(tree: Tree) -> Tree:
         return number_leaf(tree.value) or tree
     if isinstance(tree, Node):
         return Node(tree.cls, tree.keys, tuple(map(abstract, tree.children)), tree.origin)
-    return tree
+    return Either(tuple(map(abstract, tree.options))) if isinstance(tree, Either) else tree
 
 
 def count_leaves(tree: Tree) -> int:
@@ -361,10 +363,17 @@ def join_ragged(a: Tree, b: Tree) -> Ragged | None:
 
 
 def is_uniform(tree: Tree) -> bool:
-    """Whether values of a tree can be stacked: arrays, and tuples, dicts and objects of them."""
+    """Whether values of a tree can be stacked: arrays, and tuples, lists and objects of them.
+
+    Of several things, say None or a number, one at most is an array.
+    """
     if isinstance(tree, Node):
         return all(map(is_uniform, tree.children))
-    return isinstance(tree, Leaf) or (isinstance(tree, Static) and tree.value is not ABSENT)
+    if isinstance(tree, Either):
+        arrays = sum(isinstance(option, Leaf) for option in tree.options)
+        return arrays < 2 and all(map(is_uniform, tree.options))
+    value = getattr(tree, "value", None)
+    return value is not ABSENT and value is not UNSET
 
 
 def join_alike(a: Tree, b: Tree) -> Tree | None:
@@ -388,11 +397,17 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
             pairs = map(join, a.children, b.children)
             return Node(a.cls, None, tuple(pairs), both_of(a, b)) if same_length(a, b) else None
         left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
-        keys = tuple(dict.fromkeys((*left, *right)))
+        keys = merged_keys(left, right)
         both = join_key if a.cls is dict else join
         children = (both(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
         return Node(a.cls, keys, tuple(children), both_of(a, b))
     return None
+
+
+def merged_keys(one: Iterable, other: Iterable) -> tuple:
+    """The keys of two dicts, in the order that both have them in, if one has all."""
+    one, other = dict.fromkeys(one), dict.fromkeys(other)
+    return tuple(other if one.keys() <= other.keys() else {**one, **other})
 
 
 def number_of(tree: Tree) -> Tree | None:
@@ -483,10 +498,15 @@ def add_option(options: list, new: Tree, shared: int) -> None:
 
 
 def leaves_of(tree: Tree) -> list:
-    """The leaves of a tree of leaves and nodes, as types."""
-    if isinstance(tree, Node):
-        return [leaf for child in tree.children for leaf in leaves_of(child)]
-    return [tree] if isinstance(tree, Leaf) else []
+    """The leaves of a tree without links, as types."""
+    if isinstance(tree, Leaf):
+        return [tree]
+    inside = getattr(tree, "children", ()) or getattr(tree, "options", ())
+    inside = (tree.item,) if isinstance(tree, Ragged) else inside
+    leaves = [leaf for part in inside for leaf in leaves_of(part)]
+    if isinstance(tree, Ragged):
+        leaves = [replace(leaf, shape=(tree.cap, *leaf.shape)) for leaf in leaves]
+    return [NUMBER, *leaves] if isinstance(tree, Either | Ragged) else leaves
 
 
 def option_of(tree: Tree, target: Either) -> int:
@@ -509,6 +529,18 @@ def is_joined_from(option: Tree, tree: Tree) -> bool:
     """Whether an option stands for the very thing that a tree is of, on one path."""
     thing, origin = (getattr(t, "origin", None) for t in (tree, option))
     return thing is not None and isinstance(origin, Both) and any(x is thing for x in origin)
+
+
+def fit(x, target: Leaf):
+    """An array or number, as one of the target's type."""
+    if isinstance(x, bool | np.bool_) and target.dtype == bool and target.shape == ():
+        return bool(x)
+    x = to_jax(raw(x))
+    if x.shape != target.shape:
+        x = jnp.broadcast_to(x, target.shape)
+    if x.dtype != target.dtype or bool(x.weak_type) != target.weak:
+        x = compat.convert(x, target.dtype, target.weak)
+    return x
 
 
 def drop(tree: Tree, leaves: Iterator) -> None:

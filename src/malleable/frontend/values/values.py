@@ -8,7 +8,7 @@ import enum
 import functools
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from malleable.arrays import functions, journal
 from malleable.arrays.box import Box, unbox
 from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT
-from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values.copies import IN_A_LIST, copies_of, disown, keep
@@ -46,6 +45,7 @@ from malleable.frontend.values.trees import (
     count_leaves,
     drop,
     fill,
+    fit,
     free,
     is_immutable,
     is_number,
@@ -434,12 +434,15 @@ def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
     if isinstance(tree, Ragged):
         length = next(leaves)
         columns = [next(leaves) for _ in range(count_leaves(tree.item))]
+        if free(tree.item) != free(target.item):  # other types, options, or lists in it
+            each = functools.partial(as_item, tree.item, target=target.item)
+            columns = jax.vmap(lambda *xs: each(xs), axis_size=tree.cap)(*columns)
     else:
         length = np.int32(len(tree.children))
         for child in tree.children:
             disown(child, IN_A_LIST, target.item)
-        rows = [inject(child, leaves, target.item) for child in tree.children]
-        columns = [jnp.stack(list(map(jnp.asarray, xs))) for xs in zip(*rows, strict=True)]
+        rows = [as_item(child, leaves, target.item) for child in tree.children]
+        columns = [jnp.stack(xs) for xs in zip(*rows, strict=True)]
         columns = columns or [jnp.zeros((0, *g.shape), g.dtype) for g in goals]
     out = [jnp.asarray(length, np.int32)]
     for x, goal in zip(columns, goals, strict=True):
@@ -449,16 +452,9 @@ def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
     return out
 
 
-def fit(x, target: Leaf):
-    """An array or number, as one of the target's type."""
-    if isinstance(x, bool | np.bool_) and target.dtype == bool and target.shape == ():
-        return bool(x)
-    x = to_jax(raw(x))
-    if x.shape != target.shape:
-        x = jnp.broadcast_to(x, target.shape)
-    if x.dtype != target.dtype or bool(x.weak_type) != target.weak:
-        x = compat.convert(x, target.dtype, target.weak)
-    return x
+def as_item(tree: Tree, leaves: Iterable, target: Tree) -> list:
+    """The same leaves as `inject` gives, all of them arrays."""
+    return list(map(jnp.asarray, inject(tree, iter(leaves), target)))
 
 
 def rebuild(tree: Tree, leaves: Iterator, where: str, pred=None, made: dict | None = None) -> Any:
