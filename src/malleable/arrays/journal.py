@@ -57,6 +57,7 @@ class Journal:
         self.binds = False  # of a step of a loop: perhaps it binds one of these for the next
         self.made: dict | None = None  # by id: what was made here and has a state nobody sees
         self.new: set[int] = set()  # the ids of objects that were made here
+        self.repeats = False  # of a step of a loop: the next one makes others in their place
 
     def record(self, place: Place) -> None:
         if place.kind == "box" and self.base and not self.tried:

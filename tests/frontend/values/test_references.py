@@ -67,6 +67,49 @@ def test_a_loop_that_appends_a_new_thing_in_each_step_makes_several(kind):
     assert_same(f, XS)
 
 
+class Adjoint:
+    def __init__(self, of):
+        self.of, self.tag = of.T, "adjoint"
+
+
+class Operator:
+    """With an adjoint that is made when it is first asked for, as SciPy's have."""
+
+    def __init__(self, of):
+        self.of, self._adjoint = of, None
+
+    @property
+    def adjoint(self):
+        if self._adjoint is None:
+            self._adjoint = Adjoint(self.of)
+        return self._adjoint
+
+
+def test_an_object_that_the_first_step_makes_and_keeps_goes_around():
+    def f(x):
+        op, steps = Operator(np.array([[1.0, 2.0], [3.0, 1.0]]) * x[0]), 0
+        while np.sum(x) < 100.0:
+            x, steps = op.adjoint.of @ (op.of @ x), steps + 1
+        return x, steps
+
+    assert_same(f, XS[:2])
+
+
+def test_an_object_without_traced_values_is_made_anew_in_each_step():
+    def f(x):
+        old = token = types.SimpleNamespace(n=0, tag="none")
+        others = total = 0
+        while x < 6:
+            token = types.SimpleNamespace(n=1, tag="even" if x > 3 else "odd")
+            alias, others = token, others + (token is not old)
+            alias.n += 2
+            total, x = total + token.n, x + 1
+        return total, others, token.n, token.tag == "even", token is old
+
+    for x in (0.5, 4.5, 9.0):
+        assert_same(f, x)
+
+
 def multiplied(k):
     return lambda y: y * k
 

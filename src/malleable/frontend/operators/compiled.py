@@ -175,7 +175,8 @@ def trace_step(loop: Loop, steps, carried: dict, index, binds: bool) -> Block:
 
     def body(*xs):
         nonlocal written
-        journal.current().binds = binds
+        book = journal.current()
+        book.binds, book.repeats = binds, True
         rest = iter(xs)
         i = Box(next(rest), True) if extra else None
         parts = [next(rest) for _ in slices]

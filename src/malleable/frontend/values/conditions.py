@@ -261,16 +261,16 @@ def by_case(choice: Choice, fun: Callable, together: Callable = lambda option: F
     first = [order.index(case[0]) for case in cases]
     place = entry(np.argsort(order), choice.index) if alike else choice.index
 
-    def run(start: int, stop: int):
+    def run(again: Callable, start: int, stop: int):  # by its own name, it would keep options alive
         if stop - start == 1:
             part = narrowed(choice, [k in cases[start] for k in range(len(options))])
             return fun(part) if len(options) == 1 else _in_case(part, fun)
         middle = (start + stop) // 2
         halves = ((start, middle), (middle, stop))
-        one, other = (trace_block(functools.partial(run, *half), []) for half in halves)
+        one, other = (trace_block(functools.partial(again, again, *half), []) for half in halves)
         return merge(jnp.asarray(place) < first[middle], one, other, where)
 
-    return run(0, len(cases))
+    return run(run, 0, len(cases))
 
 
 def _in_case(option, fun: Callable) -> Any:

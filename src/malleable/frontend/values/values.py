@@ -187,7 +187,7 @@ class Choice(Box):
             raise failed[0]
         raised = session().raised
         for k, error in failed.items():
-            drop_raise(error, compat.where() or self.where)
+            drop_raise(error.with_traceback(None), compat.where() or self.where)
             raised.write(jnp.logical_or(raised.value, jnp.asarray(self.index) == k))
         return select(self.index, outs, self.where)
 
@@ -294,7 +294,7 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
         keys, inside = tuple(value), list(value.values())
     elif table_of(value) is not None:
         keys, inside = (KEY,), [table_of(value)]
-    elif is_object(value) and (deep or (holds_new(value, {}) and not was_there(value))):
+    elif is_object(value) and (deep or is_new(value)):
         keys, inside = tuple(vars(value)), list(vars(value).values())
     else:
         return Static(value)
@@ -316,6 +316,16 @@ def is_object(value) -> bool:
         and not isinstance(value, np.ndarray | BaseException)
         and type(value).__module__.partition(".")[0] not in ("jax", "jaxlib", "builtins")
     )
+
+
+def is_new(value) -> bool:
+    """Whether an object stands for what it holds: it has values of the block, or is remade."""
+    book, make = journal.current(), type(value).__new__
+    if book is not None and book.repeats and id(value) in book.new:
+        hides = hasattr(type(value), "__next__")  # as one in C does: a state that nobody sees
+        if not hides and (make is object.__new__ or isinstance(make, types.FunctionType)):
+            return True
+    return holds_new(value, {}) and not was_there(value)
 
 
 def was_there(value) -> bool:
@@ -542,6 +552,8 @@ def assembled(tree: Node, children: list) -> Any:
         return new
     new = tree.cls.__new__(tree.cls)
     vars(new).update(fields)
+    for book in journal.all_open()[-1:]:
+        book.new.add(id(new))
     return new
 
 
