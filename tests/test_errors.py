@@ -95,7 +95,9 @@ TAKERS = [
 
 @pytest.mark.parametrize("name", TAKERS)
 def test_a_result_in_the_place_of_a_function_is_refused_by_name(name):
-    with pytest.raises(TypeError, match=rf"^{name} takes a function, not Array.*\n.*{name}\(fun"):
+    with pytest.raises(
+        TypeError, match=rf"^{name} takes a function, not Array.*\n  at .*\n.*{name}\(fun"
+    ):
         getattr(mal, name)(jnp.ones(3))
 
 
@@ -106,7 +108,10 @@ def test_a_function_in_the_wrong_place_is_told_the_order():
         mal.as_scan(jnp.ones(3), jnp.cumsum)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"interpret\(fun, \{primitive: rule\}\)"):
         mal.interpret({}, jnp.sin)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="a name is a string"):
+    with pytest.raises(
+        TypeError,
+        match=r"name is a string or a tuple of strings, not Array.*\n  at .*\n  hint: write tag",
+    ):
         mal.tag("y", jnp.ones(3))  # pyright: ignore[reportArgumentType]
 
 
@@ -132,7 +137,9 @@ def test_what_makes_a_pass_is_no_pass():
 
 
 def test_an_unknown_option_is_told_those_there_are():
-    with pytest.raises(TypeError, match="jit has no option 'static'; options: static_argnums, "):
+    with pytest.raises(
+        TypeError, match=r"jit has no option 'static'\n  at .*\n  hint: write static_argnums="
+    ):
         mal.jit(static="x")  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="large is a number"):
         mal.first_nonfinite(jnp.sin, large="a")  # pyright: ignore[reportArgumentType]

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Never
 
 from malleable.signatures import F
 
@@ -70,7 +70,7 @@ HEADER = "malleable: "
 MOST = 100  # errors that are looked at, of those that one was made of
 
 
-def explain(*, debug: bool = False) -> "Explaining":
+def explain(*fun: Never, debug: bool = False) -> "Explaining":
     """While the block is open, an error of JAX says which line of yours to edit, and how.
 
     The exception goes on unchanged, with one note more (PEP 678); also a decorator. Blocks nest;
@@ -84,6 +84,11 @@ def explain(*, debug: bool = False) -> "Explaining":
     ...     float(jax.jit(lambda x: x + 1)(1.0))
     2.0
     """
+    if fun:
+        hint = "write explain()(fun), `@explain()` above its `def`, or `with explain():`"
+        raise TypeError(
+            text("explain takes no function: it makes a block or a decorator", "", hint)
+        )
     importlib.import_module("malleable.inspection.advice")
     return Explaining(debug)
 

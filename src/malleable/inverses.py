@@ -21,10 +21,11 @@ from malleable.programs.analyze import analyze, propagate
 from malleable.programs.equations import every
 from malleable.programs.evaluate import MOST_EQUATIONS, evaluate, unrolled
 from malleable.programs.primitives import kind
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.unknowns import ONE, Cell, as_cell, is_full, learnt, region_back, with_slopes
 
 
+@called_as("inverse(fun, example)(y)")
 def inverse(
     fun: Callable[..., Any],
     example: Any,
@@ -53,7 +54,6 @@ def inverse(
     >>> round(float(x), 3), round(float(logdet), 3)
     (3.0, -7.693)
     """
-    needs_function(fun, "inverse(fun, example)")
     own = {
         getattr(p, "name", p) if isinstance(p, str | compat.Primitive) else (p.__name__,): f
         for p, f in (rules or {}).items()

@@ -10,7 +10,7 @@ import jax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.core.frame import Frame, Masked, quoted, spell_type
+from malleable.core.frame import Frame, Masked, Path, quoted, spell_type
 from malleable.core.interpret import Rulebook, run_staged
 from malleable.core.marker import Marker, marker
 from malleable.core.stage import stage
@@ -18,6 +18,7 @@ from malleable.effects.harvest import fit
 from malleable.effects.names import full_path, named_sites, nest, unnest
 from malleable.effects.rng import typed
 from malleable.errors import TransformError, UnhandledError
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.incremental.incremental import incremental
 from malleable.signatures import P, R
 
@@ -34,7 +35,8 @@ def _type(lane, *_, like, **__):
 _site_p: Marker = marker("sample", out=_type, lanes="all", missing=MISSING, hint=HINT)
 
 
-def sample(name: str, dist: Any, obs: Any = None) -> jax.Array:
+@called_as("sample('name', distribution)")
+def sample(name: str | Path, dist: Any, obs: Any = None) -> jax.Array:
     """A site of a model: a draw from `dist`, or the value that was seen.
 
     dist is a pytree of arrays with `sample(key)`, an array, and `log_prob(value)`, whose elements
@@ -79,6 +81,7 @@ def _seen(path, obs, like):
     return jnp.broadcast_to(obs.astype(like.dtype) if fits else obs, shape)
 
 
+@called_as("trace(model)(key, *args)")
 def trace(
     model: Callable[P, R],
 ) -> Callable[Concatenate[jax.Array, P], tuple[R, dict[str, Any], jax.Array]]:
@@ -95,6 +98,7 @@ def trace(
     (3,)
     """
 
+    @called_as("trace(model)(key, *args)", of=model)
     def traced(key: jax.Array, *args: P.args, **kwargs: P.kwargs):
         out, frame = _run(model, _SCORE, {}, args, kwargs, typed(key))
         drawn = ((q, w) for q, w in frame.writes.items() if len(w.value) == 2)
@@ -104,6 +108,7 @@ def trace(
     return traced
 
 
+@called_as("log_prob(model)(values, *args)")
 def log_prob(model: Callable[P, Any]) -> Callable[Concatenate[Mapping[str, Any], P], jax.Array]:
     """log_prob(model)(values, *args): the log density of the model's sites at these values.
 
@@ -119,12 +124,14 @@ def log_prob(model: Callable[P, Any]) -> Callable[Concatenate[Mapping[str, Any],
     1.0
     """
 
+    @called_as("log_prob(model)(values, *args)", of=model)
     def scored(values: Mapping[str, Any], *args: P.args, **kwargs: P.kwargs):
         return _density(_run(model, _SCORE, values, args, kwargs)[1])
 
     return scored
 
 
+@called_as("condition(model, {'name': value})(*args)")
 def condition(model: Callable[P, R], values: Mapping[str, Any]) -> Callable[P, R]:
     """The model with some of its sites seen: they have these values, and count.
 
@@ -137,6 +144,7 @@ def condition(model: Callable[P, R], values: Mapping[str, Any]) -> Callable[P, R
     return lambda *args, **kwargs: _run(model, _CONDITION, values, args, kwargs)[0]
 
 
+@called_as("intervene(model, {'name': value})(*args)")
 def intervene(model: Callable[P, R], values: Mapping[str, Any]) -> Callable[P, R]:
     """The model with some of its sites set: they have these values, and do not count.
 

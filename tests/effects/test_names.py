@@ -57,7 +57,7 @@ def test_a_jitted_function_has_its_names_in_each_scope():
                                  lambda n: init(lambda: param(n, jnp.zeros, ()))(jax.random.key(0)),
                                  lambda n: scope(n).__enter__()])  # fmt: skip
 def test_a_name_is_a_string_or_a_tuple_of_them(use, name):
-    with pytest.raises(TypeError, match="a name is a string or a tuple of strings, not "):
+    with pytest.raises(TypeError, match="name is a string or a tuple of strings, not "):
         use(name)
 
 

@@ -235,7 +235,7 @@ def test_an_initializer_may_not_use_what_is_traced(make):
 
 @pytest.mark.parametrize("params", [None, [1.0]])
 def test_parameters_are_given_by_name(params):
-    with pytest.raises(TypeError, match="values are given as a dict by name"):
+    with pytest.raises(TypeError, match="apply: params is a dict"):
         apply(linear)(params, X)
 
 

@@ -577,7 +577,7 @@ def test_a_derivative_through_a_site_is_refused_inside_and_right_outside():
 
 
 def test_a_name_is_a_string_and_values_are_a_dict():
-    with pytest.raises(TypeError, match="a name is a string"):
+    with pytest.raises(TypeError, match="name is a string"):
         trace(lambda: sample(3, Normal(0.0, 1.0)))(KEY)
     with pytest.raises(TypeError, match="dict"):
         log_prob(two)([1.0, 2.0])

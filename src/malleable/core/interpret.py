@@ -23,7 +23,7 @@ from malleable.notes import note
 from malleable.programs.equations import every
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.primitives import has, kind
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R
 
 _INSIDE = "in a rule or the body of "
@@ -188,6 +188,7 @@ class Rulebook:
         return ruled
 
 
+@called_as("interpret(fun, {primitive: rule})(*args)")
 def interpret(
     fun: Callable[P, R],
     rules: Rules | Rulebook,
@@ -225,7 +226,6 @@ def interpret(
     >>> bool(out == 2 * jnp.sin(0.5)), count
     (True, 1)
     """
-    needs_function(fun, "interpret(fun, {primitive: rule})(...)")
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
 
     def interpreted(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any, dict[Any, Any]]:

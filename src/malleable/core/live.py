@@ -23,10 +23,11 @@ from malleable.core.values import (
     unwatched,
 )
 from malleable.python_source.changes import links, relinked, watching
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R
 
 
+@called_as("live(fun, {primitive: rule})(*args)")
 def live(
     fun: Callable[P, R],
     rules: Rules | Rulebook,
@@ -54,7 +55,6 @@ def live(
     >>> count
     2
     """
-    needs_function(fun, "live(fun, {primitive: rule})(...)")
     book = rules if isinstance(rules, Rulebook) else Rulebook(rules, default)
     body_of: Callable[..., Any] = fun
 

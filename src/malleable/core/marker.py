@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import UnhandledError
+from malleable.python_source.misuse import called_as
 
 LANES = ("front", "all", "each", "shared")
 TANGENTS = ("pass", "none", "refuse")
@@ -57,6 +58,7 @@ class Marker(compat.Primitive):
         return list(args if self.out is None else self.out(*args, **params))
 
 
+@called_as("marker('name')")
 def marker(
     name: str,
     *,

@@ -15,7 +15,7 @@ from malleable.core.marker import Marker
 from malleable.core.values import VALUES, abstract, flatten, has_values
 from malleable.errors import TransformError
 from malleable.python_source.changes import Changes, links, relinked, watching
-from malleable.python_source.misuse import needs_function, refuse_unrun
+from malleable.python_source.misuse import called_as, refuse_numpy, refuse_unrun
 from malleable.python_source.writes import look_for_writes
 
 
@@ -58,6 +58,7 @@ class Staged:
             )
 
 
+@called_as("stage(fun)(*args)")
 def stage(
     fun: Callable[..., Any], markers: Iterable[Marker] = (), *, raises: bool = True
 ) -> Callable[..., Staged]:
@@ -77,7 +78,6 @@ def stage(
     >>> staged.rebuild([2.0])
     {'how': 'fast', 'y': 2.0}
     """
-    needs_function(fun, "stage(fun)(...)")
 
     def staged(*args: Any, **kwargs: Any) -> Staged:
         look_for_writes(fun, args, kwargs)
@@ -106,7 +106,11 @@ def stage(
 
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
         with compat.handling(markers), _nested_once_more():
-            program = compat.trace(flat, *given)
+            try:
+                program = compat.trace(flat, *given)
+            except jax.errors.TracerArrayConversionError:
+                refuse_numpy(fun)
+                raise
         return Staged(program, given, rebuild, made["changes"], (args, kwargs), made["raised"])
 
     return staged

@@ -18,7 +18,7 @@ from malleable.effects.indexing import (
     write,
 )
 from malleable.errors import TransformError
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R
 
 _IN_PLACE = (
@@ -27,6 +27,7 @@ _IN_PLACE = (
 )
 
 
+@called_as("mutable(fun)(*args)")
 def mutable(fun: Callable[P, R]) -> Callable[P, R]:
     """Run `fun` with arrays that can be written to: x[i] = y, x[i] += y, x += y, masks, views.
 
@@ -44,7 +45,6 @@ def mutable(fun: Callable[P, R]) -> Callable[P, R]:
     >>> mutable(f)(jax.numpy.zeros((2, 2))).tolist()
     [[0.0, 0.0], [7.0, 0.0]]
     """
-    needs_function(fun, "mutable(fun)(...)")
     run = live(fun, {}, tracer=MutableTracer)
 
     def mutated(*args: P.args, **kwargs: P.kwargs) -> R:

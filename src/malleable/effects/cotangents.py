@@ -10,10 +10,11 @@ from malleable import compat
 from malleable.core.stage import stage
 from malleable.effects.harvest import harvested, rules
 from malleable.effects.names import nest
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R
 
 
+@called_as("cotangents(fun)(*args)")
 def cotangents(fun: Callable[P, R], *, kind: str = "tag") -> Callable[P, tuple[R, dict[str, Any]]]:
     """cotangents(fun)(*args) -> (out, {name: d out / d tagged value}), in one backward pass.
 
@@ -25,7 +26,6 @@ def cotangents(fun: Callable[P, R], *, kind: str = "tag") -> Callable[P, tuple[R
     >>> float(out), float(bars["h"])
     (36.0, 12.0)
     """
-    needs_function(fun, "cotangents(fun)(...)")
     reap = rules(kind, None, plants=False)
     nudge = rules(kind, frozenset(), plants=True, put=_add)
 

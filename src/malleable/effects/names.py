@@ -9,12 +9,14 @@ from typing import Any
 from malleable import compat
 from malleable.core.frame import Path, path_of, quoted
 from malleable.errors import TransformError
+from malleable.python_source.misuse import called_as
 
 _scopes = compat.user_context(())  # those around us; part of the key of every trace cache
 
 
+@called_as("with scope('name'):")
 @contextlib.contextmanager
-def scope(name: str) -> Iterator[None]:
+def scope(name: str | Path) -> Iterator[None]:
     """Put the names inside under `name`: `with scope("layer1"): ...`, or `scope("layer1")(fun)`.
 
     >>> from malleable import reap, tag
@@ -25,7 +27,7 @@ def scope(name: str) -> Iterator[None]:
         yield
 
 
-def full_path(name: str) -> tuple[str, ...]:
+def full_path(name: str | Path) -> tuple[str, ...]:
     """The path of a name in the scopes around us."""
     return (*_scopes.value, *path_of(name))
 

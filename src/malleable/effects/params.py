@@ -7,7 +7,7 @@ from typing import Any, Concatenate
 import jax
 
 from malleable import compat
-from malleable.core.frame import Frame, quoted, spell_type
+from malleable.core.frame import Frame, Path, quoted, spell_type
 from malleable.core.interpret import Rulebook, run_staged, sites
 from malleable.core.marker import marker
 from malleable.core.stage import stage
@@ -15,7 +15,7 @@ from malleable.effects.harvest import fit
 from malleable.effects.names import full_path, nest, unnest
 from malleable.effects.rng import own_key_p, shared_key_p, typed
 from malleable.errors import TransformError
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import binds, called_as
 from malleable.signatures import P, R
 
 param_p = marker(
@@ -27,7 +27,8 @@ param_p = marker(
 )
 
 
-def param(name: str, init: Callable[..., Any], *args: Any) -> Any:
+@called_as("param(name, init, *args), such as param('w', jax.nn.initializers.ones, (3,))")
+def param(name: str | Path, init: Callable[..., Any], *args: Any) -> Any:
     """A named parameter: init(key, *args) when it is made, the given value afterwards.
 
     The value may be any pytree of arrays. It is the same in every lane of a vmap and every step
@@ -41,6 +42,10 @@ def param(name: str, init: Callable[..., Any], *args: Any) -> Any:
     if not param_p.active:
         return param_p()  # raises
     path = full_path(name)
+
+    if not binds(init, (None, *args), {}):
+        given = ", ".join(("key", *map(repr, args)))
+        raise TypeError(f"the initializer of {quoted(path)} cannot be called with ({given})")
 
     def make(key):
         return init(key, *args)
@@ -57,6 +62,7 @@ def param(name: str, init: Callable[..., Any], *args: Any) -> Any:
     return jax.tree.unflatten(tree, param_p.bind(**params))
 
 
+@called_as("init(fun)(key, *args)")
 def init(fun: Callable[P, Any]) -> Callable[Concatenate[Any, P], dict[str, Any]]:
     """init(fun)(key, *args) -> {name: value}; parameters in a `scope` are in a dict of its name.
 
@@ -64,10 +70,10 @@ def init(fun: Callable[P, Any]) -> Callable[Concatenate[Any, P], dict[str, Any]]
     of a cond included. Each has a key of its own, fold_in(key, crc32 of its path), so adding one
     does not change the others. Raises TransformError for one name with two types.
     """
-    needs_function(fun, "init(fun)(key, ...)")
 
+    @called_as("init(fun)(key, *args)", of=fun)
     def inited(key: Any, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        found: dict = {}
+        root, found = typed(key), {}
         waiting = (param_p, own_key_p, shared_key_p)
         for eqn in sites(stage(fun, waiting)(*args, **kwargs).jaxpr, [param_p]):
             q, old = eqn.params["path"], found.setdefault(eqn.params["path"], eqn)
@@ -78,7 +84,6 @@ def init(fun: Callable[P, Any]) -> Callable[Concatenate[Any, P], dict[str, Any]]
                     where=compat.where(eqn),
                     hint="give each its own name, or put one inside a `scope`",
                 )
-        root = typed(key)
 
         def fresh(q, eqn):
             number = zlib.crc32(repr(q).encode())
@@ -89,14 +94,15 @@ def init(fun: Callable[P, Any]) -> Callable[Concatenate[Any, P], dict[str, Any]]
     return inited
 
 
+@called_as("apply(fun)(params, *args)")
 def apply(fun: Callable[P, R]) -> Callable[Concatenate[Mapping[str, Any], P], R]:
     """apply(fun)(params, *args) -> out: run `fun` with the parameters that `init` made.
 
     Raises TransformError for a parameter that is missing or has another shape; entries of
     `params` that this call does not use are ignored.
     """
-    needs_function(fun, "apply(fun)(params, ...)")
 
+    @called_as("apply(fun)(params, *args)", of=fun)
     def applied(params: Mapping[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
         staged = stage(fun, _BOOK.markers, raises=False)(*args, **kwargs)
         known = {e.params["path"] for e in sites(staged.jaxpr, [param_p])}

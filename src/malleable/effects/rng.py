@@ -12,7 +12,7 @@ from malleable.core.marker import marker
 from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.programs.types import is_key
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R
 
 _MISSING = {
@@ -30,6 +30,7 @@ shared_key_p = marker("next_key:shared", out=_key, lanes="shared", **_MISSING)
 _type = compat.user_context(None)  # of the keys of the nearest seed: part of the key of every cache
 
 
+@called_as("next_key(), inside of seed(fun)(key, *args)")
 def next_key(*, shared: bool = False) -> jax.Array:
     """A fresh key, supplied by the nearest enclosing `seed`.
 
@@ -50,6 +51,7 @@ def next_key(*, shared: bool = False) -> jax.Array:
     return prim(shape=(), dtype=dtype)
 
 
+@called_as("seed(fun)(key, *args)")
 def seed(fun: Callable[P, R]) -> Callable[Concatenate[Any, P], R]:
     """fun(*args) -> out  becomes  seed(fun)(key, *args) -> out.
 
@@ -58,8 +60,8 @@ def seed(fun: Callable[P, R]) -> Callable[Concatenate[Any, P], R]:
     grad and inlining do not change the numbers: `seed(grad(fun))` and `grad(seed(fun))` draw the
     same, as long as the rule of a custom derivative draws as many keys as its function.
     """
-    needs_function(fun, "seed(fun)(key, ...)")
 
+    @called_as("seed(fun)(key, *args)", of=fun)
     def seeded(key: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         key = typed(key)
         with _type(key.dtype):  # also while it runs: derivatives of a user's are traced then

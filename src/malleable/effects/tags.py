@@ -1,19 +1,23 @@
 """Name values inside a function; read them out (`reap`), replace them (`plant`), or both."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate
+from typing import Any, Concatenate, Literal
 
 import jax
 from jax import numpy as jnp
 
+from malleable.core.frame import Path
 from malleable.core.stage import stage
 from malleable.effects.harvest import harvested, rules, tag_marker
 from malleable.effects.names import full_path, nest
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R, T
 
+Mode = Literal["stack", "unique", "masked", "last", "sum"]
 
-def tag(value: T, name: str, *, kind: str = "tag", mode: str = "stack") -> T:
+
+@called_as("tag(value, 'name')")
+def tag(value: T, name: str | Path, *, kind: str = "tag", mode: Mode = "stack") -> T:
     """Give `value`, any pytree of arrays, a name. Does nothing until a transformation asks.
 
     mode says what becomes of it in control flow. "stack": one value per step of a scan, none in
@@ -33,6 +37,7 @@ def tag(value: T, name: str, *, kind: str = "tag", mode: str = "stack") -> T:
     return jax.tree.unflatten(tree, outs)
 
 
+@called_as("reap(fun)(*args)")
 def reap(
     fun: Callable[P, R], *, kind: str = "tag", only: Sequence[str] | None = None
 ) -> Callable[P, tuple[R, dict[str, Any]]]:
@@ -49,12 +54,12 @@ def reap(
     >>> float(out), float(tags["y"])
     (4.0, 2.0)
     """
-    needs_function(fun, "reap(fun)(...)")
     names = None if only is None else frozenset([only] if isinstance(only, str) else only)
     both = _harvesting(fun, kind, rules(kind, names, plants=False))
     return lambda *args, **kwargs: both({}, *args, **kwargs)
 
 
+@called_as("plant(fun)(values, *args)")
 def plant(
     fun: Callable[P, R], *, kind: str = "tag"
 ) -> Callable[Concatenate[Mapping[str, Any], P], R]:
@@ -67,11 +72,16 @@ def plant(
     >>> float(plant(lambda x: tag(x + 1, "y") * 2)({"y": 10.0}, 1.0))
     20.0
     """
-    needs_function(fun, "plant(fun)(values, ...)")
     both = _harvesting(fun, kind, rules(kind, frozenset(), plants=True))
-    return lambda values, *args, **kwargs: both(values, *args, **kwargs)[0]
+
+    @called_as("plant(fun)(values, *args)", of=fun)
+    def planted(values: Mapping[str, Any], *args: P.args, **kwargs: P.kwargs) -> R:
+        return both(values, *args, **kwargs)[0]
+
+    return planted
 
 
+@called_as("harvest(fun)(values, *args)")
 def harvest(
     fun: Callable[P, R], *, kind: str = "tag"
 ) -> Callable[Concatenate[Mapping[str, Any], P], tuple[R, dict[str, Any]]]:
@@ -82,8 +92,13 @@ def harvest(
     >>> float(out), sorted(tags)
     (6.0, ['b'])
     """
-    needs_function(fun, "harvest(fun)(values, ...)")
-    return _harvesting(fun, kind, rules(kind, None, plants=True))
+    both = _harvesting(fun, kind, rules(kind, None, plants=True))
+
+    @called_as("harvest(fun)(values, *args)", of=fun)
+    def fed(values: Mapping[str, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
+        return both(values, *args, **kwargs)
+
+    return fed
 
 
 def _harvesting(fun, kind, book):

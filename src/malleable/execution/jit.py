@@ -35,7 +35,7 @@ from malleable.execution.regions.signatures import (
 )
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.notes import first_line, note
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R, options_of
 
 _NOT_COMPILED = (
@@ -507,8 +507,9 @@ def jit(
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
+@called_as("jit(fun)(*args)")
 @options_of(Options)
-def jit(fun: Any = None, **options: Any) -> Any:
+def jit(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`fun`, compiled where it compiles; the rest runs as Python. A drop-in for `jax.jit`.
 
     The first call finds which statements need a value, a size or Python itself. What stands between
@@ -536,8 +537,7 @@ def jit(fun: Any = None, **options: Any) -> Any:
     """
     known = [field.name for field in dataclasses.fields(Options)]
     if unknown := sorted(options.keys() - set(known)):
-        raise TypeError(f"jit has no option {unknown[0]!r}; options: {', '.join(known)}")
+        raise TypeError(f"jit has no option {unknown[0]!r}")
     if fun is None:
         return functools.partial(jit, **options)
-    needs_function(fun, "jit(fun)(...)")
     return Selective(fun, Options(**options))

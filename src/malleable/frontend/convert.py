@@ -58,7 +58,7 @@ from malleable.frontend.values.values import (
     table_of,
 )
 from malleable.notes import note
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R, T, options_of
 
 RAN_AS_IS = (
@@ -89,8 +89,9 @@ def autograph(
 ) -> Callable[[Callable[P, R]], Converted[P, R]]: ...
 
 
+@called_as("autograph(fun)(*args)")
 @options_of(Options)
-def autograph(fun: Any = None, **options: Any) -> Any:
+def autograph(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`fun`, with Python control flow, in-place updates and NumPy calls on traced values.
 
     if, for, while, break, continue, return, and, or, not, assert, x[i] = y and xs.append(y) become
@@ -117,7 +118,6 @@ def autograph(fun: Any = None, **options: Any) -> Any:
     if isinstance(fun, type):
         return autograph_class(fun, **options)
     chosen = Options(**options)
-    needs_function(fun, "autograph(fun)(...)")
 
     @functools.wraps(fun)
     def autographed(*args, **kwargs):

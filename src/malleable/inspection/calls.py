@@ -25,7 +25,7 @@ from malleable.inspection.show.arguments import of_arrays
 from malleable.inspection.show.rows.outline import Body, outline
 from malleable.notes import Told
 from malleable.python_source.changes import unchanged
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.python_source.source import closed_over
 
 _WORDS = "jit vmap pmap value_and_grad grad vjp jvp scan remat checkpoint while cond shard_map"
@@ -90,6 +90,7 @@ class Called(Told):
 _TRY = "it uses values or names of the calls around it: look at the program of one of those"
 
 
+@called_as("trace_calls(fun)(*args)")
 def trace_calls(fun: Callable[..., Any]) -> Callable[..., Called]:
     """Return a function that traces `fun`, and gives the tree of the transformations it calls.
 
@@ -103,7 +104,6 @@ def trace_calls(fun: Callable[..., Any]) -> Callable[..., Called]:
     >>> [call.kind for call in tree(jnp.ones(3), jnp.ones((2, 3))).walk()]
     ['program', 'jit', 'vmap', 'grad']
     """
-    needs_function(fun, "trace_calls(fun)(...)")
 
     def traced(*args, **kwargs) -> Called:
         name, defined = _described(fun)

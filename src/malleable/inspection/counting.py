@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from malleable import compat
-from malleable.errors import MalleableError
 from malleable.programs.cost import flop_of
 from malleable.programs.types import bytes_of
 
@@ -87,10 +86,3 @@ def traffic(eqn: compat.Eqn) -> int:
 def as_number(dim) -> int:
     """A size as a number: a symbolic one counts as 1."""
     return dim if isinstance(dim, int) else 1
-
-
-def refuse_arguments(name: str, args: tuple) -> None:
-    """Raise MalleableError where what counts is given arguments beside the function."""
-    if args:
-        told = f"{name} takes a function alone, and gives one that counts"
-        raise MalleableError(told, hint=f"mal.{name}(fun)(*args)")

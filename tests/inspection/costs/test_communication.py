@@ -87,7 +87,7 @@ LINES = [fun.__code__.co_firstlineno for fun in TWINS]
 
 @pytest.mark.parametrize("passes", [mal.cse, "cse", 3])
 def test_passes_that_are_no_list_are_refused(passes):
-    with pytest.raises(mal.MalleableError, match="passes is a list of passes"):
+    with pytest.raises(TypeError, match="passes is a list, not"):
         mal.communication(jnp.sin, passes=passes)
 
 
@@ -117,8 +117,7 @@ def test_cost_of_whole_arrays_says_nothing_of_collectives():
 
 @pytest.mark.parametrize("count", [mal.cost, mal.communication])
 def test_what_counts_takes_a_function_and_gives_one(count):
-    with pytest.raises(mal.MalleableError, match=r"takes a function alone") as error:
+    with pytest.raises(TypeError, match=rf"second call: {count.__name__}\(fun"):
         count(abs, 1.0)
-    assert f"mal.{count.__name__}(fun)(*args)" in str(error.value)
     with pytest.raises(TypeError, match="takes a function, not 5"):
         count(5)

@@ -28,9 +28,9 @@ class JitOptions(TypedDict, total=False):
 class Options:
     """See `jit`. Of the same names as `JitOptions`."""
 
-    static_argnums: Any = "auto"
-    static_argnames: Any = "auto"
-    donate_argnums: Any = ()
+    static_argnums: int | Sequence[int] | Literal["auto"] | None = "auto"
+    static_argnames: str | Sequence[str] | None = "auto"
+    donate_argnums: int | Sequence[int] = ()
     on_break: str = "split"
     dynamic_sizes: str = "auto"
     control_flow: str = "auto"

@@ -38,12 +38,13 @@ from malleable.programs.types import is_key
 from malleable.progress import working
 from malleable.python_source import nodes, scopes
 from malleable.python_source.changes import line_of_function, unchanged
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P
 
 RUNS = 4  # until nothing is cut any more
 
 
+@called_as("explain(fun)(*args)")
 def explain(f: Callable[P, Any]) -> Callable[P, Report]:
     """Return a function that calls `f` a few times on its arguments, and says how it ran.
 
@@ -58,7 +59,6 @@ def explain(f: Callable[P, Any]) -> Callable[P, Report]:
     >>> [b.kind for b in report.breaks], report.breaks[0].suggestion.after
     (['mask'], 'jnp.where(x > 0, x, 0).sum()')
     """
-    needs_function(f, "explain(fun)(...)")
 
     @functools.wraps(f, assigned=("__name__", "__qualname__", "__doc__"), updated=())
     def explained(*args, **kwargs) -> Report:

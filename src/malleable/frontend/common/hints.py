@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import Box, rebox, unbox
 from malleable.frontend.common.session import active
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import F
 
 
@@ -29,6 +29,7 @@ class Hinted:
         return bool(self.value)
 
 
+@called_as("for x in loop(xs, max_steps=9):")
 def loop(value: Any, *, max_steps: int | None = None, roll: bool | str | None = None) -> Any:
     """Say something about a loop: `for x in loop(xs, roll=True)`, `while loop(test, max_steps=9)`.
 
@@ -48,6 +49,7 @@ def loop(value: Any, *, max_steps: int | None = None, roll: bool | str | None = 
     return Hinted(value, max_steps, roll) if active() else value
 
 
+@called_as("skip(fun)")
 def skip(fun: F) -> F:
     """Mark a function as one that converted code calls as it is.
 
@@ -55,7 +57,6 @@ def skip(fun: F) -> F:
     ... def log(x):
     ...     return x
     """
-    needs_function(fun, "skip(fun)")
     fun.__malleable_skip__ = True  # type: ignore[attr-defined]
     return fun
 
@@ -83,6 +84,7 @@ def inline_scan(xs: Iterable[Any]) -> Any:
     return xs
 
 
+@called_as("inline_stack(ys)")
 def inline_stack(ys: list[Any]) -> Any:
     """The items that a loop appended to a list, as one array.
 

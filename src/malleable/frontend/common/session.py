@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
@@ -22,11 +22,11 @@ class Options:
     variable that is a number of one type here and of another there; and no array changes in place.
     """
 
-    mode: str = "full"
+    mode: Literal["full", "explicit"] = "full"
     checked: bool = False
     strict: bool = False
     max_steps: int | None = None
-    roll: bool | str = False
+    roll: bool | Literal["auto"] = False
     exact: bool = False
 
 

@@ -9,18 +9,17 @@ XLA adds where it partitions what `jit` gives it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Never
+from typing import Any
 
 import jax
 
 from malleable import compat
-from malleable.errors import MalleableError
-from malleable.inspection import counting, places
+from malleable.inspection import places
 from malleable.inspection.costs.collectives import Sent, axis_of, collectives
 from malleable.inspection.costs.cost import scaled
 from malleable.programs.equations import every
 from malleable.python_source.changes import unchanged
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.passes.passes import optimize
 from malleable.rewriting.sharding.placement import sharding_of
 
@@ -88,9 +87,10 @@ class Communication:
         return "\n".join(told)
 
 
+@called_as("communication(fun, passes=[...])(*args)")
 def communication(
     fun: Callable[..., Any],
-    *args: Never,
+    *,
     passes: Sequence[Callable[..., Any]] = (),
     shardings: Any = None,
 ) -> Callable[..., Communication]:
@@ -99,17 +99,12 @@ def communication(
     Nothing is run; the program is compiled for where its arguments are.
     passes: those of `optimize` that `fun` goes through first; `before` then has what it sends
     without; shardings: for `optimize`.
-    Raises MalleableError for passes that are no list, and for arguments beside the function.
+    Raises TypeError for passes that are no list.
 
     >>> import jax.numpy as jnp
     >>> communication(lambda x: x.sum())(jnp.ones(8)).bytes
     0
     """
-    needs_function(fun, "communication(fun)(...)")
-    counting.refuse_arguments("communication", args)
-    if not isinstance(passes, list | tuple):
-        told = f"passes is a list of passes, not {passes!r}"
-        raise MalleableError(told, hint="communication(fun, passes=[push_up_reductions])")
 
     def counted(*args, **kwargs) -> Communication:
         with unchanged(fun, (args, kwargs)):

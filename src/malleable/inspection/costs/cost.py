@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Never
+from typing import Any
 
 import jax
 from jax import lax
@@ -31,7 +31,7 @@ from malleable.programs.evaluate import evaluate
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
 from malleable.python_source.changes import unchanged
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.passes.passes import in_bodies
 from malleable.rewriting.sharding.placement import Placement
 
@@ -128,7 +128,8 @@ def _write_json(path: str | os.PathLike[str], data: dict[str, Any]) -> None:
         json.dump(data, file)
 
 
-def cost(fun: Callable[..., Any], *args: Never, steps: Steps = None) -> Callable[..., Cost]:
+@called_as("cost(fun)(*args)")
+def cost(fun: Callable[..., Any], *, steps: Steps = None) -> Callable[..., Cost]:
     """Return a function that counts the work of `fun` on its arguments, by source line.
 
     Nothing is run. A scan counts its steps, a cond its dearest branch, a `while` as often as
@@ -136,7 +137,7 @@ def cost(fun: Callable[..., Any], *args: Never, steps: Steps = None) -> Callable
     result says. An equation counts for the user's own line around it.
     Rules for flops are those of `malleable.programs.cost`; bytes are operands and results
     of each equation; the peak is what a run equation by equation holds, arguments included.
-    Raises MalleableError for other `steps`, and for arguments given beside the function.
+    Raises MalleableError for other `steps`.
 
     >>> import jax.numpy as jnp
     >>> from jax import lax
@@ -144,8 +145,6 @@ def cost(fun: Callable[..., Any], *args: Never, steps: Steps = None) -> Callable
     >>> cost(f)(jnp.ones((64, 64))).flops
     52428800.0
     """
-    needs_function(fun, "cost(fun)(...)")
-    counting.refuse_arguments("cost", args)
     if not (steps is None or steps == "measured" or (isinstance(steps, int) and steps >= 0)):
         raise MalleableError(
             f"cost takes steps=None, a number or 'measured', not {steps!r}",

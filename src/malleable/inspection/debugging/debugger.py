@@ -28,12 +28,13 @@ from malleable.inspection.debugging.stepping import Step
 from malleable.inspection.debugging.timeline import Timeline
 from malleable.inspection.show.arguments import argument_names
 from malleable.inspection.show.rows.outline import outline
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P
 
 _MODULES = {"jax": jax, "jnp": jnp, "np": np, "lax": lax}
 
 
+@called_as("step(fun)(*args)")
 def step(
     fun: Callable[P, Any], *, focus: Any = None, history: int = 10_000
 ) -> Callable[P, "Session"]:
@@ -54,7 +55,6 @@ def step(
     >>> session.back().number, session.cont(), float(session.result) > 0.95
     (1, None, True)
     """
-    needs_function(fun, "step(fun)(...)")
 
     def session(*args, **kwargs) -> Session:
         ready = stepping.prepare(fun)(*args, **kwargs)

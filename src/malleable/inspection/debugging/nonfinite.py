@@ -32,7 +32,7 @@ from malleable.notes import Told, note
 from malleable.programs.evaluate import evaluate
 from malleable.progress import working
 from malleable.python_source.changes import links, unchanged
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P
 
 _FEW = 4  # operands that are worth reading
@@ -125,6 +125,7 @@ class Finding(Told):
         return (f" at {where}" * bool(where)) + (f": `{self.source}`" * bool(self.source))
 
 
+@called_as("first_nonfinite(fun)(*args)")
 def first_nonfinite(
     fun: Callable[P, Any], *, large: float | None = None, hidden: bool = True
 ) -> Callable[P, Finding | None]:
@@ -146,7 +147,6 @@ def first_nonfinite(
     >>> first_nonfinite(loss)(jnp.array([1.0, 2.0])) is None
     True
     """
-    needs_function(fun, "first_nonfinite(fun)(...)")
     if not isinstance(large, int | float | None):
         raise TypeError(f"large is a number, the largest that is not reported, not {large!r}")
     checks: dict = {}

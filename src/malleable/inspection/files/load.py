@@ -13,6 +13,7 @@ from malleable.errors import MalleableError
 from malleable.inspection.files import building, calls, portable
 from malleable.inspection.files.format import container, spelling, trees, types
 from malleable.programs.evaluate import evaluate, inlined
+from malleable.python_source.misuse import called_as
 
 
 class Loaded:
@@ -62,6 +63,7 @@ class Loaded:
         )
 
 
+@called_as("load(path)")
 def load(path: str | os.PathLike[str], *, nodes: Any = None, edited: bool = False) -> Loaded:
     """The function in a file that `save` wrote.
 

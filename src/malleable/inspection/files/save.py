@@ -24,12 +24,13 @@ from malleable.inspection.show.arguments import with_arrays
 from malleable.inspection.show.rows import outline
 from malleable.inspection.show.rows.renamed import rows_of
 from malleable.programs.equations import every
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.passes.passes import pipeline
 
 _MONTHS = 6  # how long JAX promises to read an export
 
 
+@called_as("save(path, fun, *args)")
 def save(
     path: str | os.PathLike[str],
     fun: Callable[..., Any],
@@ -67,7 +68,6 @@ def save(
     >>> float(net(0.0)["y"]), float(jax.grad(lambda x: net(x)["y"])(0.0))
     (0.0, 1.0)
     """
-    needs_function(fun, "save(path, fun, *args)")
     if transformable and (polymorphic is not None or gradient_order or platforms):
         raise MalleableError(
             "a transformable file has fixed sizes, every platform and every gradient",

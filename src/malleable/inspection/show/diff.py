@@ -17,10 +17,11 @@ from malleable.inspection.show.stages import pass_name
 from malleable.inspection.show.text import console_for, printed
 from malleable.notes import listen
 from malleable.python_source.changes import unchanged
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.passes.passes import Pass, checked
 
 
+@called_as("diff(fun, other)(*args)")
 def diff(
     f: Callable[..., Any],
     g: Callable[..., Any] | Sequence[Pass] | None = None,
@@ -48,7 +49,6 @@ def diff(
     >>> made.marks, made.before.equations, made.after.equations
     ({'kept': 1, 'removed': 1, 'changed': 1}, 3, 2)
     """
-    needs_function(f, "diff(fun, other)(...)")
     if isinstance(g, tuple | list) or (g is not None and is_pass(g)):
         if passes:
             raise TypeError("diff takes passes in one place: diff(f, passes=(cse,))")

@@ -2,14 +2,14 @@
 # pyright: reportOptionalCall=false
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from malleable.errors import MalleableError
 from malleable.inspection.show import listing
 from malleable.inspection.show.rows import lines
 from malleable.inspection.show.shown import Shown
 from malleable.inspection.show.stages import gather_stages
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.passes.passes import Pass
 
 try:
@@ -19,11 +19,12 @@ except ImportError:  # comes with the extra `show`
     Console = Text = None
 
 
+@called_as("show(fun)(*args)")
 def show(
     fun: Callable[..., Any],
     *,
     passes: Sequence[Pass] = (),
-    hlo: bool | str = False,
+    hlo: bool | Literal["optimised"] = False,
     file: Any = None,
     width: int | None = None,
     limit: int | None = 500,
@@ -54,7 +55,6 @@ def show(
     >>> [stage.name for stage in shown.stages]
     ['source', 'jaxpr']
     """
-    needs_function(fun, "show(fun)(...)")
     console = None if quiet else console_for("show", file, width)
 
     def shown(*args, **kwargs) -> Shown:

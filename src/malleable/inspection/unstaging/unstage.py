@@ -24,10 +24,11 @@ from malleable.inspection.unstaging.devices import on_devices, saying, together
 from malleable.inspection.unstaging.ownership import is_installed, is_users
 from malleable.inspection.unstaging.refusals import one_example, unless_refused
 from malleable.notes import note
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R
 
 
+@called_as("unstage(fun)(*args)")
 def unstage(fun: Callable[P, R]) -> Callable[P, R]:
     """Return a function that runs `fun` as Python, calling the user's functions for each value.
 
@@ -55,7 +56,6 @@ def unstage(fun: Callable[P, R]) -> Callable[P, R]:
     at 1.0
     3.0
     """
-    needs_function(fun, "unstage(fun)(...)")
 
     @functools.wraps(fun)
     def unstaged(*args, **kwargs):

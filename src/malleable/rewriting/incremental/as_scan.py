@@ -17,7 +17,7 @@ from malleable.core.stage import stage
 from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.types import bytes_of, type_text
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.incremental.causal import prove
@@ -44,6 +44,7 @@ from malleable.rewriting.passes.writes import written_rows
 MOST = 32  # ways that are tried to prove that a program is causal
 
 
+@called_as("carry, step = as_scan(fun, xs)")
 def as_scan(
     fun: Callable[..., Any], xs: Any, *, axis: int = 0, width: int = 1, poison: bool = False
 ) -> tuple[Any, Callable[[Any, Any], tuple[Any, Any]]]:
@@ -74,7 +75,6 @@ def as_scan(
     >>> [text for text, _, _ in step.kept.values()]
     ['float32[1]']
     """
-    needs_function(fun, "as_scan(fun, xs)")
     steps = Steps(fun, xs, axis, width, poison)
     return steps.carry(), steps.step()
 

@@ -21,7 +21,7 @@ from malleable.errors import TransformError
 from malleable.notes import note
 from malleable.programs.cost import flop, flop_of
 from malleable.programs.primitives import kind
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.boxes.blocks import identity_of
 from malleable.rewriting.boxes.dependence import Along, rel
 from malleable.rewriting.boxes.spans import Box, Span, Start, sizes_of, whole_span
@@ -40,6 +40,7 @@ DRIFT = (
 PARTED = kind("reduce") - {"reduce", "reduce_xor"}  # reductions that may be made by parts
 
 
+@called_as("init, update = incremental(fun, change={0: (1,)})")
 def incremental(
     fun: Callable[P, R],
     *,
@@ -72,7 +73,6 @@ def incremental(
     >>> y[498:503]
     Array([0.       , 0.7615942, 0.7615942, 0.7615942, 0.       ], dtype=float32)
     """
-    needs_function(fun, "incremental(fun, change=...)(...)")
     if not isinstance(change, Mapping):
         raise TransformError(
             f"change is {change!r}, which names no arguments",

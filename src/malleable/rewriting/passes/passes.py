@@ -17,7 +17,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.core.stage import stage, staged_arguments
-from malleable.errors import MalleableError, RuleError
+from malleable.errors import MalleableError, RuleError, text
 from malleable.notes import about, listen, note
 from malleable.programs.evaluate import evaluate, inlined
 from malleable.programs.types import short_type
@@ -29,7 +29,7 @@ from malleable.python_source.changes import (
     relinked,
     unchanged,
 )
-from malleable.python_source.misuse import needs_function
+from malleable.python_source.misuse import called_as
 from malleable.python_source.writes import look_for_writes, refuse_write
 from malleable.rewriting.graph.graph import Graph, fingerprint, params_key
 from malleable.rewriting.sharding.placement import placed_as, where_they_are
@@ -40,6 +40,7 @@ Q = ParamSpec("Q")  # the options of a pass
 LEVELS = ("exact", "reassoc", "fast")  # bit by bit; but for rounding; but for accuracy
 
 
+@called_as("optimize(fun, *passes)(*args)")
 def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Callable[P, R]:
     """Return a function of the same arguments, whose program went through `passes` first.
 
@@ -57,7 +58,6 @@ def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Calla
     >>> len(stage(f)(1.0).jaxpr.eqns), sorted(f(1.0))
     (2, ['y'])
     """
-    needs_function(fun, "optimize(fun, *passes)(...)")
     run = pipeline(*(passes or (dce, cse)))
 
     def body(args, kwargs, twice, placed):
@@ -124,6 +124,7 @@ def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Calla
     return optimized
 
 
+@called_as("optimize(fun, pipeline(*passes))")
 def pipeline(
     *passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], Any] | None = None
 ) -> Pass:
@@ -206,17 +207,18 @@ def configurable(p: Callable[Concatenate[compat.Jaxpr, Q], compat.Jaxpr]) -> Con
     kinds = inspect.signature(p).parameters.items()
     options = [name for name, kind in kinds if kind.kind is kind.KEYWORD_ONLY]
 
+    @called_as(f"optimize(fun, {p.__name__}({', '.join(f'{name}=...' for name in options)}))")
     @functools.wraps(p)
     def configured(*program, **given):
         unknown = sorted(given.keys() - set(options))
         if unknown:
-            has = ", ".join(options) or "none"
-            raise TypeError(f"pass {p.__name__!r} has no option {unknown[0]!r}; options: {has}")
+            raise TypeError(f"pass {p.__name__!r} has no option {unknown[0]!r}")
         if not program:
             return configurable(functools.wraps(p)(functools.partial(p, **given)))
         if not isinstance(program[0], compat.Jaxpr):
             told = f"pass {p.__name__!r} takes a program, not {program[0]!r}"
-            raise TypeError(f"{told}; for a function there is optimize(fun, {p.__name__})")
+            hint = f"for a function there is optimize(fun, {p.__name__})"
+            raise TypeError(text(told, compat.where(), hint))
         if compat.mutates(program[0]):
             why = "it works on mutable references"
             note(f"left by {p.__name__} as it is", _line(program[0]), why)

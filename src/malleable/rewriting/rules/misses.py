@@ -8,6 +8,7 @@ from malleable import compat
 from malleable.core.stage import stage
 from malleable.notes import Told
 from malleable.python_source.changes import unchanged
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.graph.graph import COMMUTATIVE, Graph, Node
 from malleable.rewriting.passes.passes import dce
 from malleable.rewriting.rules import patterns
@@ -50,6 +51,7 @@ class Miss(Told):
         return "\n  ".join(lines)
 
 
+@called_as("why_not(rule, fun)(*args)")
 def why_not(rule: Rule, fun: Callable[P, Any]) -> Callable[P, Miss]:
     """Return a function that says where `rule` comes nearest to fire in `fun`, and what differs.
 

@@ -5,6 +5,7 @@ from collections import Counter, deque
 
 from malleable import compat, notes
 from malleable.errors import RuleError
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.passes.passes import LEVELS, Pass, in_bodies, or_say
 from malleable.rewriting.rules import patterns
@@ -13,6 +14,7 @@ from malleable.rewriting.rules.rules import Match, NoMatch, Rule
 from malleable.rewriting.rules.traced import needs
 
 
+@called_as("optimize(fun, rewrite(*rules))")
 def rewrite(*rules: Rule, fuel: int = 8, level: str = "reassoc") -> Pass:
     """The pass that applies rules wherever they match, in every body, until none does.
 

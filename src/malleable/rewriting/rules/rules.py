@@ -24,6 +24,7 @@ from jax import lax
 from malleable import compat
 from malleable.errors import RuleError
 from malleable.programs.evaluate import evaluate
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.graph.graph import Graph, Node, fingerprint
 from malleable.rewriting.graph.spellings import respelled
 from malleable.rewriting.passes.passes import LEVELS
@@ -117,6 +118,7 @@ def rule(
     name: str = "",
     tried: bool = True,
 ) -> Callable[[Callable[..., Any]], Rule]: ...
+@called_as("rule(pattern, replacement), or @rule on a function of both")
 def rule(
     pattern: Callable[..., Any] | None = None,
     replacement: Callable[..., Any] | None = None,

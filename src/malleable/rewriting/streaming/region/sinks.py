@@ -18,6 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 from malleable import compat
 from malleable.errors import RuleError
 from malleable.programs.types import identity, short_type
+from malleable.python_source.misuse import called_as
 from malleable.rewriting.graph.slices import in_memory, is_best, restack
 from malleable.rewriting.rules.wildcards import line
 
@@ -380,6 +381,7 @@ SINKS: tuple[Sink, ...] = (
 _serial = itertools.count()
 
 
+@called_as("sink(fun, init=..., step=..., merge=..., final=...)")
 def sink(
     fun: Callable[..., Any],
     *,
