@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from malleable import TransformError, autograph, listen
+from tests.frontend.behaviour.behaviour import assert_same
 from tests.frontend.values.test_raises import agree
 
 
@@ -95,3 +96,20 @@ def test_such_a_list_is_not_spread_into_arguments():
 
     with pytest.raises(TransformError, match="`\\*` on a list whose length"):
         jax.jit(autograph(f))(2)
+
+
+@pytest.mark.parametrize("y", [2.0, -1.0, 0.5])
+def test_one_of_several_lists_of_traced_length(y):
+    def f(y, v):
+        xs = [1.5, y, 0.5]
+        if y > 1:
+            xs[1:] = [xs[-1]]
+        for b in v:
+            if b > 0:
+                *head, last = xs
+                xs = [last, *head]
+        ys = xs if y > 0 else [y, 7.0]
+        *head, last = ys
+        return xs[0], len(xs), last, len(head), len([*ys, y]), sum(ys), [2 * z for z in ys][-1]
+
+    assert_same(f, y, np.array([0.5, 1.25, -0.625]))

@@ -38,6 +38,7 @@ from malleable.frontend.values.trees import (
 )
 from malleable.frontend.values.values import (
     Bounded,
+    Choice,
     bounded,
     flatten,
     inject,
@@ -46,6 +47,7 @@ from malleable.frontend.values.values import (
     rebuild,
     refuse_uncertain,
     table_of,
+    walked,
 )
 
 
@@ -330,7 +332,7 @@ def unpacked(xs: Any, before: int, after: int) -> Any:
     after: how many targets come after the star; -1 where there is none.
     """
     table = table_of(xs)
-    xs = xs if table is None else table.keys
+    xs = walked(xs) if type(xs) is Choice else xs if table is None else table.keys
     content = bounded(xs)
     if content is None:
         return xs

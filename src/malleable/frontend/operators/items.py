@@ -658,7 +658,7 @@ class Items:
     def iter_(self, iterable):
         """What a comprehension or an unpacking goes over."""
         hidden.refuse_foreign(iterable)
-        iterable = hidden.walked(iterable)
+        iterable = hidden.walked(chosen.gone_over(iterable))
         values.refuse_uncertain(iterable)
         if bounded(iterable) is not None:
             return Unlisted(iterable)

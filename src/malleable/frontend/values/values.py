@@ -162,7 +162,12 @@ class Choice(Box):
         raise self.mixed("asked for its length")
 
     def __iter__(self):
-        return Box.__iter__(self) if self.number is not None else iter(walked(self))
+        if self.number is not None:
+            return Box.__iter__(self)
+        found = walked(self)
+        if bounded(found) is not None:
+            raise self.mixed("gone over by Python, which needs its length")
+        return iter(found)
 
     def __str__(self):
         return f"<one of [{', '.join(map(str, self.options))}]>"
