@@ -231,3 +231,21 @@ def test_row_50_a_shape_that_depends_on_a_traced_step_is_an_error_at_its_line():
     with pytest.raises((TypeError, TransformError)) as caught:
         jax.jit(autograph(f))(1.0, 3)
     assert deepest_line(caught, __file__) == f.__code__.co_firstlineno + 3
+
+
+@pytest.mark.parametrize("times", [lambda t, a: t * a, lambda t, a: np.multiply(a, t + 1)])
+def test_an_int_or_a_float_of_pythons_with_integers_of_numpys_leaves_a_note(times):
+    def f(c, a):
+        t = 1.5 if c > 0 else 0
+        return times(t, a)
+
+    def unmixed(c, a):
+        t = 1.5 if c > 0 else 0.0
+        return times(t, a), times(1 if c > 0 else 0, a)
+
+    a = np.array([100, 3], np.int8)
+    for fun, said in ((f, 1), (unmixed, 0)):
+        with listen() as notes:
+            jax.jit(autograph(fun))(1.0, a)
+        lines = [note.where for note in notes if "meets int8 as a float" in note.what]
+        assert len(lines) == said and all("test_behaviour_types.py" in line for line in lines)

@@ -55,6 +55,7 @@ class Session:
     lost: Box = field(default_factory=lambda: Box(False, True))
     attempts: list = field(default_factory=list)
     names: bool = False  # whether a handler of NameError may ask which names a path has bound
+    mixed: bool = False  # some number is an int on one path and a float on the other
     open_ended: bool = False  # in a loop of which nothing but an option says how long it is
     unrolls: bool = False  # in a compiled loop that is unrolled instead if a list in it grows
     lanes: bool = False  # under vmap: numbers come in arrays, whatever they were

@@ -6,7 +6,7 @@ operands keep the path that is not taken free of NaN, whose derivative would spo
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.experimental.checkify
@@ -337,6 +337,8 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
     name: of the function, or the sign of an operator. Numbers of Python's raise ZeroDivisionError
     at operators, or give inf. trial: what gives the result and writes nowhere, if `fun` writes.
     """
+    if session().mixed:
+        note_mixed(operands)
     if not any_traced(operands) or "raise" not in (modes := np.geterr()).values():
         return fun(*operands)
     if name in SIGNS and all(map(is_python_number, operands)):
@@ -360,6 +362,16 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
         return written
     bad, safe = _either(tests.values()), 2.0 if name == "arccosh" else 0.5
     return fun(*(_safe_float(bad, safe, x) for x in operands))
+
+
+def note_mixed(operands: Sequence) -> None:
+    """A note where a float of Python's, which may be an int, meets an integer of NumPy's."""
+    boxes = [x for x in operands if type(x) is Box]
+    floats = any(x.scalar and x.dtype.kind == "f" and is_weak(x) and is_traced(x) for x in boxes)
+    numpys = next((x.dtype for x in boxes if x.dtype.kind in "iu" and not is_weak(x)), None)
+    if floats and numpys is not None:
+        what = f"a float of Python's, or an int on another path, meets {numpys} as a float"
+        note_line(what, compat.where(), "NumPy computes with an int in the type of the array")
 
 
 def _safe_float(test, safe: float, x):

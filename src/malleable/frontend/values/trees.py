@@ -465,6 +465,7 @@ def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
         kind = a.dtype, a.weak and b.weak
     else:
         kind = compat.promote(a.dtype, a.weak, b.dtype, b.weak)
+        session().mixed |= a.weak and b.weak and a.dtype.kind != b.dtype.kind
         alike = {a.dtype.kind, b.dtype.kind} <= {*"iu"} or a.dtype.kind == b.dtype.kind == "f"
         numpys = b.dtype if a.weak else a.dtype
         if a.weak is not b.weak and alike and kind[0] != numpys:
