@@ -174,10 +174,10 @@ def test_gradients_are_those_of_where():
         lambda s, x: list(s),
         lambda s, x: s + x,
         lambda s, x: x[s > 0],
-        lambda s, x: np.concatenate([s, x]),
+        lambda s, x: np.stack([s, s]),
         lambda s, x: s[::-2],
         lambda s, x: bool(s),
-        lambda s, x: np.unique(x, axis=0),
+        lambda s, x: np.unique(x[None], axis=0),
         lambda s, x: np.argwhere(x),
         lambda s, x: x[: x[0].astype(int)].reshape(-1, 1),
         lambda s, x: s.reshape(-1, 1),
@@ -325,3 +325,55 @@ def one_way(x):
 def test_a_selection_that_only_one_branch_leaves_is_refused():
     with pytest.raises(TransformError, match=r"only one way through(.|\n)*in one_way"):
         jax.jit(autograph(one_way))(np.array([1.0, -2.0]))
+
+
+def put_together(x, y):
+    s = x[x > 0]
+    both = np.concatenate([s, y[y > 7], [5.0]])
+    more = np.append(s, 3.0), np.append([2.0], s), np.hstack([s, s])
+    _, often = np.unique(np.round(y / 3), return_counts=True, axis=-1)
+    return (
+        (both[2], np.diff(both).max(), both[[0, -1]]),
+        (more[0][-1], more[1][0], more[2].sum(), (often**3 - often).sum(axis=-1)),
+    )
+
+
+def test_selections_are_put_together():
+    same_everywhere(put_together, *data())
+
+
+def picked(x, y, i):
+    s, k = np.sort(y[y > 1.5]), i[0]
+    rows = np.stack([x, y], 1)[x > 0]
+    return s[[k, 0]], s[np.array([[0, 1], [-1, 1]])], s[[-1, -2]], rows[[0, -1]]
+
+
+def test_several_elements_of_a_selection():
+    same_everywhere(picked, *data(), np.array([1]))
+
+
+def test_what_is_no_function_of_numpy_takes_a_selection():
+    def f(x):
+        ends = np.r_[0.0, x[x > 1], 1:3, 7.0]
+        return (
+            ends[[1, -1]],
+            len(ends),
+            sum(x[x > 0]),
+            sum(x[x > 1], 5.0),
+            any(x[x > 0] > 8),
+            all(x[x > 1] > 8),
+        )
+
+    for one, other in zip(jax.jit(autograph(f))(data()[0]), f(data()[0]), strict=True):
+        np.testing.assert_allclose(one, other)
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_an_index_beyond_a_selection_is_an_error_for_a_handler(at):
+    def f(x):
+        try:
+            return x[x > 3][[0, at]].sum()
+        except IndexError:
+            return -1.0
+
+    np.testing.assert_allclose(jax.jit(autograph(f))(data()[0]), f(data()[0]))

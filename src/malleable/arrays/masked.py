@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import places
-from malleable.arrays.functions import OPERATORS, canonical, jax_ufunc
+from malleable.arrays.functions import OPERATORS, as_operand, canonical, jax_ufunc
 from malleable.errors import TransformError
 
 compacted: contextvars.ContextVar = contextvars.ContextVar("compacted", default=False)
@@ -237,6 +237,12 @@ class Masked:
                 return getattr(self, name)
             if hasattr(Masked, name) and not name.startswith("_"):
                 return getattr(self, name)(*args[1:], **kwargs)
+        if name == "append":
+            first, second, *axis = args
+            second = [second] if np.ndim(second) == 0 else second
+            return joined((first, second), *axis, **kwargs)
+        if name in ("concatenate", "hstack"):
+            return joined(*args, **kwargs)
         if name in _OF_TYPES:
             return _of_types(func, args)
         if name == "broadcast_arrays":
@@ -249,6 +255,7 @@ class Masked:
         return self._refuse(f"np.{name}")
 
     def _over(self, fun, neutral, axis=None, keepdims=False, dtype=None, out=None, **kwargs):
+        axis = 0 if axis == -1 and self.ndim == 1 else axis
         if axis not in (None, 0) or out is not None or keepdims is True:
             self._refuse("this reduction")
         mask = self.mask.reshape(self.mask.shape + (1,) * (self.ndim - 1))
@@ -384,6 +391,8 @@ class Masked:
         return jnp.where(held, flat, jnp.asarray(fill, flat.dtype))
 
     def __getitem__(self, index):
+        if isinstance(index, list):
+            index = [i.value if isinstance(i, self._box) else i for i in index]
         if isinstance(index, self._box):
             index = index.value
         if isinstance(index, int | np.integer) or getattr(index, "ndim", 1) == 0:
@@ -406,6 +415,12 @@ class Masked:
         if isinstance(index, slice):
             ends = (index.start, index.stop, index.step)
             return self._part(slice(*(p.value if isinstance(p, self._box) else p for p in ends)))
+        ranks = as_operand(index) if type(index) not in (tuple, *UNSIZED) else None
+        if getattr(ranks, "dtype", np.dtype(bool)).kind in "iu":
+            at = self._from_start(ranks)
+            if ranks.size and needs_some(self.mask):
+                at = jnp.clip(at, 0, jnp.sum(self.mask) - 1)
+            return self._box(self.compact()[at])
         return self._refuse("a part")
 
     def _part(self, part: slice):
@@ -592,6 +607,18 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
         if name.startswith("__") or not hasattr(np.ndarray, name):
             raise AttributeError(name)
         raise unknown_size(f".{name} of x[:, mask]")
+
+
+def joined(parts, *args, **kwargs) -> Masked:
+    """Vectors one after another, of some of which a mask selects the elements."""
+    box = next(x for x in parts if type(x) is Masked)._box
+    parts = [x.value if isinstance(x, box) else x for x in parts]
+    parts = [x if type(x) is Masked else jnp.asarray(as_operand(x)) for x in parts]
+    if any(x.ndim != 1 for x in parts) or {*args, *kwargs.values()} - {0, None}:
+        raise unknown_size("x[mask], put together with others,")
+    wholes = [x.whole.ravel() if type(x) is Masked else x for x in parts]
+    masks = [x.mask.ravel() if type(x) is Masked else jnp.ones(x.shape, bool) for x in parts]
+    return Masked(jnp.concatenate(wholes), jnp.concatenate(masks), box)
 
 
 UNSIZED = (Masked, Columns)

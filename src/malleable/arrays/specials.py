@@ -8,7 +8,7 @@ from jax import numpy as jnp
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from malleable import compat
-from malleable.arrays import functions, places
+from malleable.arrays import functions, masked, places
 from malleable.arrays.content import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.arrays.places import is_jax
@@ -97,9 +97,11 @@ def distinct(
     **_,
 ):
     """Of the sorted elements (n,) those that differ from the one before: a selection."""
-    if type(ar) is Masked or axis is not None or not equal_nan:
+    if type(ar) is Masked or not equal_nan:
         raise unknown_size("np.unique")
     whole = jnp.asarray(functions.nested_array(unbox(ar)))
+    if axis is not None and (whole.ndim != 1 or axis not in (0, -1)):
+        raise unknown_size("np.unique")
     n, order = whole.size, jnp.argsort(whole.ravel())
     if n == 0:
         return DEFAULT
@@ -117,6 +119,12 @@ def distinct(
         first = lax.cummin(jnp.where(mask, at, n), reverse=True)  # from here on
         out.append(Masked(jnp.append(first[1:], n) - at, mask, Box))
     return tuple(out) if len(out) > 1 else out[0]
+
+
+def joined(parts, *args, **kwargs):
+    """np.concatenate, where a mask selects some of what is put together."""
+    some = isinstance(parts, list | tuple) and any(type(x) is Masked for x in parts)
+    return masked.joined(parts, *args, **kwargs) if some else DEFAULT
 
 
 def _unsized(func):
@@ -555,6 +563,7 @@ _OF_BOXES: dict[Any, Any] = {
 }
 _OF_TRACED = {
     np.unique: distinct,
+    **dict.fromkeys((np.concatenate, np.hstack), joined),
     **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
     **_by_name(choose, poly, apply_over_axes, partition, argpartition),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),

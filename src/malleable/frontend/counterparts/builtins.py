@@ -130,6 +130,7 @@ class Once(Steps):
 
     taken: list = field(default_factory=lambda: [0])
     made: Any = None  # the iterator of Python's that it stands for, where that calls a function
+    keyed: bool = False  # its items are pairs, the first of each known
 
     def rest(self) -> Steps:
         """What is left, for a loop that takes it all; how far that goes, nobody knows later."""
@@ -281,7 +282,8 @@ def enumerate_(iterable, start=0):
     steps = as_steps(iterable)
     if steps is None:
         return builtins.enumerate(iterable, start)
-    return Once(steps.length, lambda i: (start + i, steps.get(i)), steps.arrays, most=steps.most)
+    get, keyed = lambda i: (start + i, steps.get(i)), not is_traced(start)
+    return Once(steps.length, get, steps.arrays, most=steps.most, keyed=keyed)
 
 
 def _together(iterables) -> list[Steps] | None:
@@ -327,9 +329,10 @@ def zip_(*iterables, strict=False):
         raise ValueError("zip() arguments have different lengths")
     _refuse_uneven(parts, iterables)
     arrays = tuple(a for p in parts for a in p.arrays)
-    return Once(
-        _shortest(parts), lambda i: tuple(p.get(i) for p in parts), arrays, most=_most(parts)
-    )
+    get = lambda i: tuple(p.get(i) for p in parts)  # noqa: E731
+    keyed = len(parts) == 2 and isinstance(iterables[0], builtins.range | list | tuple)
+    keyed = keyed and not any_traced(iterables[0])
+    return Once(_shortest(parts), get, arrays, most=_most(parts), keyed=keyed)
 
 
 def map_(fun, *iterables):
@@ -423,6 +426,8 @@ def sum_(iterable, /, start=0):
         item, total = iterable[0].tree.item, bounded.masked(iterable[0]).sum()
         kind = PYTHON_TYPES.get(total.dtype.kind) if getattr(item, "weak", False) else None
         return start + (python_scalar(unbox(total), kind) if kind and item.scalar else total)
+    if type(iterable) is Masked:
+        return start + iterable.sum(0)
     if is_traced(iterable) and iterable.ndim:
         rows = unbox(iterable)
         kind = jnp.result_type(int) if rows.dtype == bool else rows.dtype
@@ -456,6 +461,7 @@ def _quantifier(plain: Callable, stops: bool, combine: Callable, whole: Callable
         (iterable,) = gathered((iterable,))
         if values.bounded(iterable) is not None:
             iterable = bounded.masked(iterable[0])
+        if type(iterable) is Masked and iterable.ndim == 1:
             return getattr(iterable != 0, plain.__name__)()
         if is_traced(iterable) and iterable.ndim == 1:
             return python_scalar(whole(unbox(iterable)), bool)

@@ -16,10 +16,10 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, unbox
+from malleable.arrays.functions import as_operand
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.masked import Masked, must_hold
 from malleable.arrays.numbers import is_python_int
-from malleable.arrays.places import is_int
 from malleable.errors import TransformError
 from malleable.frontend.common.frames import unbound
 from malleable.frontend.common.session import LINES, drop_raise, note_line, session
@@ -422,7 +422,9 @@ def within(xs, index) -> None:
         if array and isinstance(part, slice) and is_traced(part.step):
             error = ValueError("a traced step of a slice is 0 or less")
             fail_where(unbox(part.step) <= 0, error)
-    unsized = type(xs) is Masked and is_int(unbox(parts[0]))  # so any index may be beyond the end
+    counted = type(xs) is Masked and type(parts[0]) not in (slice, Masked)
+    numbers = as_operand(unbox(parts[0])) if counted else None
+    unsized = getattr(numbers, "dtype", np.dtype(bool)).kind in "iu"  # any index may be beyond
     if not is_asked():
         if unsized or any(
             is_traced(p) and jnp.issubdtype(unbox(p).dtype, jnp.integer) for p in parts
@@ -430,8 +432,9 @@ def within(xs, index) -> None:
             untested(INDEX)
         return
     if unsized:
-        at, count = unbox(parts[0]), jnp.sum(xs.mask)
-        raise_where((at < -count) | (at >= count), IndexError("index is out of bounds for axis 0"))
+        count = jnp.sum(xs.mask)
+        outside = jnp.any((numbers < -count) | (numbers >= count))
+        raise_where(outside, IndexError("index is out of bounds for axis 0"))
     if type(xs) is Masked:
         return
     shape = list(np.shape(unbox(xs))) if array else [len(xs)]
