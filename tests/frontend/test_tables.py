@@ -363,3 +363,23 @@ def test_a_call_that_raises_says_nothing_else_of_a_dict():
     with mal.listen() as notes, pytest.raises(TransformError):
         jax.jit(autograph(f))(XS)
     assert not any("outlives the call" in note.what for note in notes)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: dict(zip(range(3), x, strict=True)),
+        lambda x: dict(zip([5, 3, 5], x, strict=True)),
+        lambda x: dict(enumerate(x, 1)),
+    ],
+)
+def test_a_dict_of_known_keys_is_a_plain_one(make):
+    def f(x):
+        for _ in range(100):
+            x = x / 2
+            if np.sum(x) < 1:
+                return make(x)
+        raise RuntimeError
+
+    got, want = jax.jit(autograph(f))(np.array([3.0, 1.0, 2.0])), f(np.array([3.0, 1.0, 2.0]))
+    assert {k: float(v) for k, v in got.items()} == want

@@ -19,7 +19,7 @@ from malleable.arrays.journal import Place
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import bounded as lists
-from malleable.frontend.counterparts.builtins import len_, pick
+from malleable.frontend.counterparts.builtins import Once, len_, pick
 from malleable.frontend.operators.hidden import is_iterator
 from malleable.frontend.operators.lookups import (
     agrees,
@@ -46,6 +46,7 @@ from malleable.python_source import iterators
 _WRITES = frozenset(
     ("add", "discard", "remove", "setdefault", "pop", "update", "__setitem__", "__delitem__")
 )
+FEW = 64  # pairs with known keys up to which a dict is made of them one by one
 _OVER_DICTS = frozenset(("update", "fromkeys", "__or__", "__ror__", "__ior__", "__eq__", "__ne__"))
 
 
@@ -386,6 +387,9 @@ def made_of(kind: type, args: tuple, kwargs: dict, call: Callable) -> Any:
     elif isinstance(source, dict) or not (any_traced(source) or is_iterator(source)):
         return None
     new = kind(*args[:-1])
+    few = type(getattr(source, "length", None)) is int and source.length <= FEW
+    if few and isinstance(source, Once) and source.keyed and kind not in (set, collections.Counter):
+        return kind(*args[:-1], [*source.rest()])
     call(_fill_by_one(new), new, source)
     return new
 
