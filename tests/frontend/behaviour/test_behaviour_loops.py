@@ -438,3 +438,45 @@ def test_a_variable_that_a_loop_may_not_reach_leaves_a_note_where_it_is_read_lat
         assert float(jax.jit(autograph(within))(3)) == 6
         assert float(jax.jit(autograph(caught))(0)) == -1
     assert heard == []
+
+
+def romberg(a, tol=1e-6):
+    def f(x):
+        return np.exp(-x) * np.cos(2 * x)
+
+    n, width, ends = 1, 1.7 - a, 0.5 * (f(a) + f(1.7))
+    last = [width * ends]
+    for i in range(1, 6):
+        n *= 2  # which Python knows in each step, as long as the loop goes on
+        h = width / (n // 2)
+        ends += np.sum(f(a + 0.5 * h + h * np.arange(n // 2)))
+        row = [width * ends / n]
+        for k in range(i):
+            row.append((4.0 ** (k + 1) * row[k] - last[k]) / (4.0 ** (k + 1) - 1))
+        if abs(row[i] - last[i - 1]) < tol:
+            break
+        last = row
+    else:
+        return -1.0, n
+    return row[i], n
+
+
+@pytest.mark.parametrize("a", [0.2, 1.69, -9.0])
+def test_what_python_knows_is_known_in_an_unrolled_loop_that_may_stop(a):
+    assert_same(romberg, a)
+
+
+def stopped_alias(x):
+    total, rows = 0.0, []
+    for i, v in enumerate(x):
+        x[(i + 1) % 4] += v  # the next item sees it
+        rows.append(v)
+        total += len(rows) * rows[0] * np.arange(len(rows)).sum()
+        if total > 3:
+            break
+    return total, x, i
+
+
+@pytest.mark.parametrize("x", [[0.5, 0.1, 0.2, 0.3], [9.0, 1.0, 1.0, 1.0]])
+def test_an_unrolled_loop_that_may_stop_sees_what_its_steps_write(x):
+    assert_same(stopped_alias, np.array(x))

@@ -66,6 +66,7 @@ WALKS |= {type(x) for view in _VIEWS for x in (view, iter(view))}
 WALKS |= {type(iter(View.__new__(View)))}
 SHORT = 64  # steps up to which a loop is unrolled whose body asks for what no compiled loop has
 UNNAMED = 5  # references to what a loop goes over that has no name in the user's code
+NESTED = 16  # steps up to which those that are left are one block, within which the next is one
 LONG = 500  # steps from which unrolling leaves a note
 
 # what a loop body may do that only plain Python can follow
@@ -273,7 +274,10 @@ def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = Non
         note(f"the loop is unrolled, {steps.length} times", loop.where, reason_of(e))
     finally:
         here.unrolls = before
-    unroll(loop, items if items is not None else map(steps.get, range(steps.length)))
+    if items is None:
+        unroll(loop, range(steps.length), steps.get)
+    else:
+        unroll(loop, items)
 
 
 def may_not_end(items, depth: int = 4) -> bool:
@@ -305,15 +309,22 @@ def reason_of(e: Exception) -> str:
     return e.why if isinstance(e, CannotStage) else first_line(e)
 
 
-def unroll(loop: Loop, items: Iterable) -> None:
-    """Each item in turn, skipped where the loop has stopped."""
-    for item in items:
+def unroll(loop: Loop, items: Iterable, get=lambda item: item) -> None:
+    """Each item in turn, skipped where the loop has stopped.
+
+    What is left of a few steps is one block: there Python knows what it knows if it goes on.
+    """
+    for at, item in enumerate(items):
         done = stopped(loop.exits)
         if done is True:
             return
         if done is False:
-            step(loop.body, item)
+            step(loop.body, get(item))
+        elif isinstance(items, range) and len(items) <= NESTED:
+            rest = lambda: step(loop.body, get(item)) or unroll(loop, items[at + 1 :], get)  # noqa: B023, E731
+            return if_(Box(~done, True), rest, None, loop.state, loop.live)
         else:
+            item = get(item)
             if_(Box(~done, True), lambda item=item: loop.body(item), None, loop.state, loop.live)
 
 
