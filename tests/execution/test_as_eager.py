@@ -4,7 +4,9 @@ import collections
 import contextlib
 import functools
 import io
+import logging
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -339,3 +341,155 @@ def test_what_a_lambda_reads_is_there_where_the_name_is_bound_again_behind_it():
     eager, jitted = [[jnp.ones(3), jnp.float32(1)] for _ in range(2)]
     assert mal.jit(train)(jitted, jnp.ones(3)) == train(eager, jnp.ones(3))
     assert all(map(np.array_equal, eager, jitted)) and len(said) == 4
+
+
+def managed(x):
+    events = []
+
+    @contextlib.contextmanager
+    def scope(name):
+        events.append(name)
+        yield name * 2
+
+    with scope("a") as a:
+        y = x * 2
+    return y, events, a
+
+
+def with_defaults(x):
+    y = jnp.cumsum(x)
+    print("made")
+
+    def first(a=y):
+        return a.sum()
+
+    last = lambda a=y: a[-1]
+    print("called")
+    return first(), last()
+
+
+def defined_twice(x):
+    y = x * 2
+    if float(y.sum()) > 0:
+
+        def f():
+            return y
+    else:
+
+        def f():
+            return x
+
+    y = y + 1
+    print("bound again")
+    return f() * 2
+
+
+def with_a_default_that_sees(x):
+    state = {"n": 0, "s": x}
+
+    def tick(by=1):
+        state["n"] += by
+        state["s"] = jnp.tanh(state["s"]) * by
+        return state["n"]
+
+    while tick() < 3:
+        pass
+    return state["s"], state["n"]
+
+
+def registered(x):
+    hooks = []
+
+    def register(f):
+        hooks.append(f)
+        return f
+
+    @register
+    def double(v):
+        return v * 2
+
+    return [f(x) for f in hooks]
+
+
+def counted(x):
+    def f(v):
+        f.calls += 1
+        return v * f.calls
+
+    f.calls = 0
+    y = f(x)
+    print(float(y.sum()))
+    return f(y), f.calls
+
+
+def contained(x):
+    k = x[0] * 0 + 2
+    return k in (1, 2), k not in [2], 2.0 in x, [k] == [x.max()], (k, 1) == (k + 1, 1)
+
+
+def comprehended(x):
+    apply = lambda f, v: float(f(v))
+    twice = [apply(lambda v: v * 2, v) for v in x]
+    large = [apply(lambda w: w + v, v) for v in x if apply(lambda v: v + 1, v) > 2]  # noqa: B023
+    nested = [[v * 2 for v in [v, v + 1]] for v in x[:2]]
+    late = [f() for f in [lambda: float(i * x[0]) for i in range(3)]]  # noqa: B023
+    return twice, large, nested, late, [x.sum() for x in x if float(x) > 0]
+
+
+SEEING = [
+    comprehended,
+    managed,
+    with_defaults,
+    defined_twice,
+    with_a_default_that_sees,
+    registered,
+    counted,
+]
+
+
+@pytest.mark.parametrize("program", [*SEEING, contained])
+def test_what_an_inner_function_sees_is_what_python_shows_it(program):
+    jitted = mal.jit(program)
+    for _ in range(3):
+        found, expected = jitted(X), program(X)
+        assert jax.tree.map(type, found) == jax.tree.map(type, expected)
+        for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+            assert one == other if isinstance(one, str) else np.allclose(one, other)
+
+
+def test_logging_and_warnings_name_the_line_of_the_user(caplog):
+    log = logging.getLogger("malleable.test")
+
+    def program(x):
+        y = jnp.cumsum(x)
+        log.warning("sum %.1f", y[-1])
+        warnings.warn("told", stacklevel=1)
+        return y * 2
+
+    jitted, at = mal.jit(program), program.__code__.co_firstlineno
+    for _ in range(3):
+        caplog.clear()
+        with pytest.warns(UserWarning, match="told") as told:
+            jitted(X)
+        assert [(r.funcName, r.lineno) for r in caplog.records] == [("program", at + 2)]
+        assert [(w.filename, w.lineno) for w in told] == [(__file__, at + 3)]
+
+
+def test_an_error_raised_again_has_the_notes_of_the_user_alone():
+    def program(x, k):
+        try:
+            if k:
+                raise LookupError("none")
+            return x * 2
+        except LookupError as e:
+            e.add_note("said")
+            raise
+
+    jitted = mal.jit(program)
+    for k in (0, 1, 1, 0):
+        if k:
+            with pytest.raises(LookupError) as raised:
+                jitted(X, k)
+            assert raised.value.__notes__ == ["said"]
+        else:
+            assert jitted(X, k).shape == X.shape

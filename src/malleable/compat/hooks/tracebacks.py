@@ -5,11 +5,13 @@ but in the error itself: the user's own traceback would no longer be the one tha
 """
 
 import contextlib
+import functools
 import itertools
 import sys
 from collections.abc import Iterator
+from typing import Any
 
-from jax._src import traceback_util
+from jax._src import config, traceback_util
 
 from malleable.compat.hooks import Hook
 
@@ -27,6 +29,10 @@ class Whole:
 def whole_tracebacks() -> contextlib.AbstractContextManager[None]:
     """While open, errors keep the frames that JAX removes: see `whole_traceback`."""
     return _HOOK.held()
+
+
+unfiltered: Any = functools.partial(config.traceback_filtering, "off")
+"""While open, JAX adds no note to an error that passes, and its traceback stays as it is."""
 
 
 def whole_traceback(error: BaseException) -> list[tuple]:

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
+from malleable.python_source import scopes
 from malleable.python_source.nodes import assign, copied, load, placed
 
 ATOMS = (ast.Name, ast.Constant)
@@ -22,6 +23,7 @@ class Names:
 
     is_fixed(path): whether `name.a.b` is no operation: it leads through modules and classes.
     is_harmless(path): whether a call of what it leads to changes nothing.
+    defs: the functions that each region defines again.
     """
 
     def __init__(
@@ -29,9 +31,10 @@ class Names:
         taken: set,
         is_fixed: Callable[[str], bool] = lambda path: True,
         is_harmless: Callable[[str], bool] = lambda path: False,
+        defs=frozenset(),
     ):
         self.taken, self.number = taken, 0
-        self.is_fixed, self.is_harmless = is_fixed, is_harmless
+        self.is_fixed, self.is_harmless, self.defs = is_fixed, is_harmless, defs
 
     def __iter__(self):
         return self
@@ -127,11 +130,10 @@ class Pieces:
 
     def comprehension(self, name: str, node: ast.ListComp) -> None:
         """`[elt for target in items if test]` as a loop, its targets under names of their own."""
-        bound = {
-            n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
-        }
-        rename = Renamed({old: next(self.names) for old in bound})
-        node = rename.visit(copied(node))
+        items = node.generators[0].iter  # read outside
+        rename = Renamed({old: next(self.names) for old in targets(node)})
+        node = rename.visit(copied(node), True)
+        node.generators[0].iter = items
         self.add(assign(name, ast.List(elts=[], ctx=ast.Load())))
         append = ast.Attribute(value=load(name), attr="append", ctx=ast.Load())
         call = ast.Call(func=append, args=[node.elt], keywords=[])
@@ -217,16 +219,37 @@ def _path(node) -> str:
     return node.id + end if isinstance(node, ast.Name) else ""
 
 
+def targets(node) -> set:
+    """The variables of a comprehension's own."""
+    found = [n for g in node.generators for n in ast.walk(g.target)]
+    return {n.id for n in found if isinstance(n, ast.Name)}
+
+
 class Renamed(ast.NodeTransformer):
-    """Other names for some variables."""
+    """Other names for some variables, but not within what has variables of these names itself."""
 
     def __init__(self, names: dict):
         self.names = names
 
-    def visit_Name(self, node):
-        if node.id in self.names:
-            return ast.copy_location(ast.Name(id=self.names[node.id], ctx=node.ctx), node)
-        return node
+    def visit(self, node, own=False):
+        """own: whether the node is what the variables belong to."""
+        match node:
+            case ast.Name(id=name) if name in self.names:
+                return ast.copy_location(ast.Name(id=self.names[name], ctx=node.ctx), node)
+            case ast.Lambda(args=args):
+                node.args = self.generic_visit(args)
+                node.body = self.but_for(scopes.arguments(node)).visit(node.body)
+                return node
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp() if not own:
+                first = node.generators[0]
+                items, first.iter = self.visit(first.iter), ast.Constant(value=None)
+                self.but_for(targets(node)).generic_visit(node)
+                first.iter = items
+                return node
+        return self.generic_visit(node)
+
+    def but_for(self, names: set) -> "Renamed":
+        return Renamed({old: new for old, new in self.names.items() if old not in names})
 
 
 # ---------------------------------------------------------------- statements

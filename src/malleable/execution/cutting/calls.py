@@ -98,6 +98,14 @@ class Host:
             return self.met(host.release(f(*args, **kwargs)), args)
         return chosen(*args, **kwargs)
 
+    def bound(self, f, /, *args, **kwargs) -> functools.partial:
+        """A call whose result nobody reads, to be made where it stands."""
+        if getattr(f, "__malleable_host__", False) or (self.by_numpy and host_function(f)):
+            return functools.partial(self.call, f, *args, **kwargs)
+        args = [host.arrive_all(x) for x in args]
+        kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
+        return functools.partial(self.engine.selective(f), *args, **kwargs)
+
     def met(self, out, args):
         """What a host statement gave, its sizes noted if they are new."""
         kind = type(out)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from malleable import compat
+from malleable.execution.common import anf
 from malleable.execution.cutting.functions import captured
 from malleable.execution.purity import callees
 from malleable.execution.purity.facts import Stays, code_waits, outside
@@ -43,6 +44,8 @@ def python_only(node, uses: scopes.Uses, lookup: Callable[[str], Any]) -> str:
     made = Made(node, lookup)
     if name := seen_later(made):
         return f"makes a function that sees {name!r} bound later"
+    if name := written_on(node, made):
+        return f"keeps a value in `{name}`, of a function that it makes"
     test = identity_asked(node, made)
     return test and f"asks whether `{test}`"
 
@@ -64,6 +67,25 @@ def seen_later(made: "Made") -> str:
             binds = [s for s in binds if s.at > step.at or s.loops & step.loops]
             if binds and made.is_late(step, binds):
                 return name
+        for name in (n for part in step.parts for n in _seen_in_list(part, made)):
+            return name
+    return ""
+
+
+def _seen_in_list(node, made: "Made"):
+    """The variables of list comprehensions that functions see which stand in the list."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.ListComp) and made.holds(part.elt):
+            inner = [scopes.free(n) for n in ast.walk(part.elt) if isinstance(n, ast.Lambda)]
+            yield from sorted(anf.targets(part) & set().union(*inner))
+
+
+def written_on(node, made: "Made") -> str:
+    """The attribute of a function made here that is written to; "" if there is none."""
+    for part in ast.walk(node):
+        match part:
+            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store()) if name in made.defs:
+                return ast.unparse(part)
     return ""
 
 
@@ -124,10 +146,10 @@ class Made:
 
     def is_kept(self, stmt: ast.FunctionDef) -> bool:
         """Whether a function is more than called by its name, or given to what calls it at once."""
-        args = stmt.args
-        if stmt.decorator_list or nodes.yields(stmt):
+        again = [s for s in self.steps if stmt.name in s.uses.binds]
+        if stmt.decorator_list or nodes.yields(stmt) or len(again) > 1:
             return True
-        if any(map(self.holds, [*args.defaults, *filter(None, args.kw_defaults)])):
+        if stmt.args.defaults or any(stmt.args.kw_defaults):
             return True
         return any(self.holds(p, {stmt.name}) for s in self.steps for p in s.parts if p is not stmt)
 

@@ -238,11 +238,15 @@ def enclosed(stmts: list, tail: bool, names) -> list:
         else:
             run.append(stmt)
     close(tail)
-    return _definitions_first(done)
+    return _definitions_first(done, names.defs)
 
 
-def _definitions_first(stmts: list) -> list:
-    """Definitions before the region they interrupt: a function takes its names when it runs."""
+def _definitions_first(stmts: list, known) -> list:
+    """Definitions before the region they interrupt: a function takes its names when it runs.
+
+    known: those that a region defines again; others stay where their decorators and defaults are
+    computed, behind what they see.
+    """
     out: list = []
     for stmt in stmts:
         if isinstance(stmt, Region) and out and isinstance(out[-1], ast.FunctionDef):
@@ -251,7 +255,8 @@ def _definitions_first(stmts: list) -> list:
                 defs.insert(0, out.pop())
             names = {d.name for d in defs}
             before = out[-1] if out and isinstance(out[-1], Region) else None
-            if before is not None and not names & scopes.uses(*before.body).reads:
+            moves = before is not None and names <= {*known}
+            if moves and not names & scopes.uses(*before.body).reads:
                 out[-1] = Region([*before.body, *stmt.body], stmt.tail)
                 out[-1:-1] = defs
                 continue

@@ -138,7 +138,7 @@ class Residual(ast.NodeTransformer):
         value = getattr(stmt, "value", None)
         if kind is not None and isinstance(value, ast.expr):
             new = copy.copy(stmt)
-            new.value = _hooked(value)
+            new.value = (_at_its_line if isinstance(stmt, ast.Expr) else _hooked)(value)
             return [placed(new, stmt)]
         return [stmt]
 
@@ -258,6 +258,19 @@ def _hooked(node: ast.expr) -> ast.expr:
     return placed(new, node)
 
 
+def _at_its_line(node: ast.expr) -> ast.expr:
+    """A call that is a statement of its own, made by it: logging and warnings ask who calls."""
+    new = _hooked(node)
+    match node:
+        case ast.Call(func=ast.Attribute(attr="append")):
+            return new
+        case ast.Call() if new is not node:
+            bound = host("bound", node.func, *node.args)
+            bound.keywords = node.keywords
+            return placed(ast.Call(func=placed(bound, node), args=[], keywords=[]), node)
+    return new
+
+
 def _index(node):
     """An index as an expression: `a:b` as slice(a, b)."""
     if isinstance(node, ast.Slice):
@@ -325,7 +338,7 @@ def find_raw(body: list, given=frozenset()) -> tuple[set, set]:
                 unsafe.add(name)  # which JAX does by a new array
                 visit(node.value)
             case ast.FunctionDef() | ast.Lambda():
-                unsafe.update(scopes.free(node))
+                unsafe.update(scopes.free(node) | scopes.uses(node).reads)  # defaults too
             case _:
                 for child in ast.iter_child_nodes(node):
                     visit(child)

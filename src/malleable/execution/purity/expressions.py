@@ -165,14 +165,34 @@ def expression(node, scope: Scope):
             if any(not isinstance(x, ast.Constant) for x in others) and join(*found) != NUMBER:
                 raise Stays("python", "it asks whether two names are one thing")
             return NUMBER if found[0] == NUMBER else SIZE
-        case ast.UnaryOp(op=ast.Not(), operand=operand):  # a bool of Python's, of an array too
-            kind = expression(operand, scope)
-            scope.scalars |= kind not in (NUMBER, SIZE)
-            return kind if kind in (NUMBER, SIZE) else SCALAR
         case ast.Await() | ast.Yield() | ast.YieldFrom():
             raise Stays("python", "it waits")
-    parts = [expression(x, scope) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]
-    return join(*parts)
+    children = [x for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr)]
+    parts = [expression(x, scope) for x in children]
+    kind = join(*parts)
+    if kind in (NUMBER, SIZE) or not gives_bool(node, zip(children, parts, strict=True), scope):
+        return kind
+    scope.scalars = True
+    return SCALAR
+
+
+def gives_bool(node, operands, scope) -> bool:
+    """Whether Python makes a bool of it, of arrays too."""
+    match node:
+        case ast.UnaryOp(op=ast.Not()) | ast.Compare(ops=[ast.In() | ast.NotIn()]):
+            return True
+        case ast.Compare(ops=[_]):
+            return all(kind in (MADE, NUMBER) or is_collection(x, scope) for x, kind in operands)
+    return False
+
+
+def is_collection(node, scope) -> bool:
+    """Whether an expression is a list, tuple or dict that is written here or came in."""
+    return isinstance(node, ast.List | ast.Tuple | ast.Dict) or type(came_in(node, scope)) in (
+        list,
+        tuple,
+        dict,
+    )
 
 
 def refuse_digits(found, scope, node) -> None:
@@ -184,7 +204,7 @@ def refuse_digits(found, scope, node) -> None:
 
 def is_container(node, kind, scope) -> bool:
     """Whether an expression is a list, tuple or dict, whose items Python finds and checks."""
-    return kind in (NUMBER, MADE) or type(came_in(node, scope)) in (list, tuple, dict)
+    return kind in (NUMBER, MADE) or is_collection(node, scope)
 
 
 def kind_of_item(node: ast.Subscript, scope) -> Any:
@@ -331,13 +351,13 @@ def call(node, scope):
             if why:
                 raise acting(why)
         elif isinstance(function, ast.Name) and kind == UNKNOWN:
-            refuse_held(node, scope)
+            refuse_is_collection(node, scope)
         if isinstance(function, ast.Call | ast.Name):
             return kind
     raise Stays("call", "it calls something unknown")
 
 
-def refuse_held(node, scope) -> None:
+def refuse_is_collection(node, scope) -> None:
     """Raise Stays where a container that came in may hand out what is called, and that may act."""
     held = [v for v in scope.values.values() if isinstance(v, list | dict | tuple | set)]
     for x in flatten(held)[0]:

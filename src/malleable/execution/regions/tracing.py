@@ -282,7 +282,8 @@ def attempt(
 
     arguments = [leaf for leaf, d in leaves if d]
     try:
-        program = stage(flat, *arguments)
+        with compat.unfiltered():  # the error may be the user's own, raised again
+            program = stage(flat, *arguments)
     except Exception as e:
         cut = body.statement_of(e)
         return Failed(-1 if cut is None else cut, e)
