@@ -223,7 +223,7 @@ def test_a_carry_is_donated():
     carry, step = as_scan(f, v)
     compiled = jax.jit(step, donate_argnums=0)
     first = carry
-    for row, wanted in zip(v, f(v), strict=True):
+    for row, wanted in zip(v, jax.jit(f)(v), strict=True):
         carry, y = compiled(carry, row)
         np.testing.assert_allclose(y, wanted, 1e-5, 1e-6)
     assert all(x.is_deleted() for x in jax.tree.leaves(first) if x.ndim)
@@ -251,13 +251,13 @@ def test_a_cache_that_is_cut_over_devices_stays_so_without_a_collective(cut):
     after, y = compiled(carry, rows[:, 0])
     for old, new in zip(jax.tree.leaves(carry), jax.tree.leaves(after), strict=True):
         assert new.sharding.is_equivalent_to(old.sharding, new.ndim)
-    np.testing.assert_allclose(y, f(v)[:, 0], 1e-5, 1e-6)
+    np.testing.assert_allclose(y, jax.jit(f)(v)[:, 0], 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_the_axis_may_be_another(width):
     f, xs = (lambda v: jax.vmap(PROGRAMS["attention"])(v)), x(3, T, D)
-    np.testing.assert_allclose(run(f, xs, width, axis=1), f(xs), 1e-4, 1e-5)
+    np.testing.assert_allclose(run(f, xs, width, axis=1), jax.jit(f)(xs), 1e-4, 1e-5)
 
 
 REFUSED = {
@@ -376,7 +376,7 @@ def test_a_branch_that_is_chosen_when_steps_run_keeps_what_it_needs(way):
         return lax.scan(step, carry, v)[1] - g(v)
 
     v = x(T, D)
-    np.testing.assert_allclose(stepped(v, way), f(v, way), 1e-5, 1e-6)
+    np.testing.assert_allclose(stepped(v, way), jax.jit(f)(v, way), 1e-5, 1e-6)
     np.testing.assert_allclose(counted(v, way + 1), 0 * v, atol=1e-6)
 
 
@@ -458,7 +458,7 @@ def test_a_branch_that_a_constant_chooses_is_gone_through(which):
     def f(v):
         return lax.switch(which, [jnp.sin, inner], v)
 
-    np.testing.assert_allclose(run(f, x(T, D)), f(x(T, D)), 1e-6, 1e-6)
+    np.testing.assert_allclose(run(f, x(T, D)), jax.jit(f)(x(T, D)), 1e-6, 1e-6)
     with pytest.raises(TransformError, match=r"later|another order"):
         as_scan(lambda v: lax.cond(FLAGS[1], jnp.sin, lambda v: v[::-1], v), x(T, D))
 
@@ -493,6 +493,7 @@ def test_a_prompt_in_chunks_and_rows_one_by_one_share_a_carry(name):
     }[name]
     xs = jnp.asarray(x(n, D))
     (carry, chunk), (other, step) = as_scan(f, xs, width=8), as_scan(f, xs)
+    chunk = jax.jit(chunk)
     assert jax.tree.map(jnp.shape, carry) == jax.tree.map(jnp.shape, other)
     ys, decode = [], jax.jit(step)
     for k in (0, 8):
@@ -501,15 +502,15 @@ def test_a_prompt_in_chunks_and_rows_one_by_one_share_a_carry(name):
     for row in xs[16:]:
         carry, y = decode(carry, row)
         ys.append(y)
-    np.testing.assert_allclose(np.stack(ys), f(xs), 1e-4, 1e-5)
+    np.testing.assert_allclose(np.stack(ys), jax.jit(f)(xs), 1e-4, 1e-5)
 
 
 def test_sampling_feeds_what_comes_out_back_in():
     table, out = x(7, D), x(D, 7, seed=1)
-    f = lambda tokens: PROGRAMS["attention"](jnp.asarray(table)[tokens]) @ out
+    f = jax.jit(lambda tokens: PROGRAMS["attention"](jnp.asarray(table)[tokens]) @ out)
     tokens = np.zeros(T, np.int32)
     for t in range(T - 1):
-        tokens[t + 1] = int(jnp.argmax(f(tokens)[t]))
+        tokens[t + 1] = int(np.argmax(f(tokens)[t]))
     carry, step = as_scan(f, tokens)
 
     def sample(state, _):
@@ -533,7 +534,7 @@ def test_a_strictly_causal_function_gives_a_row_before_it_takes_one():
         return step(carry, row)[0], row
 
     _, rows = jax.jit(lambda c: lax.scan(sample, c, length=T))(carry)
-    np.testing.assert_allclose(rows, jnp.tanh(3 * f(rows)), 1e-5, 1e-6)
+    np.testing.assert_allclose(rows, np.tanh(3 * jax.jit(f)(rows)), 1e-5, 1e-6)
 
 
 def test_a_row_that_depends_on_its_own_input_is_not_given_without_it():
@@ -552,7 +553,8 @@ def test_gradients_of_the_steps_are_those_of_the_function():
         carry, step = as_scan(lambda v: PROGRAMS["attention"](v @ w), xs)
         return (lax.scan(step, carry, xs)[1] ** 2).sum()
 
-    np.testing.assert_allclose(jax.grad(stepped)(w), jax.grad(whole)(w), 1e-3, 1e-3)
+    ours, wanted = (jax.jit(jax.grad(f))(w) for f in (stepped, whole))
+    np.testing.assert_allclose(ours, wanted, 1e-3, 1e-3)
 
 
 def test_sequences_at_places_of_their_own_under_vmap():
@@ -561,6 +563,7 @@ def test_sequences_at_places_of_their_own_under_vmap():
     ahead, _ = lax.scan(step, carry, xs[1][:5])
     carries = jax.tree.map(lambda a, b: jnp.stack([a, b]), carry, ahead)
     _, ys = jax.vmap(step)(carries, jnp.stack([xs[0][0], xs[1][5]]))
+    f = jax.jit(f)
     np.testing.assert_allclose(ys, [f(xs[0])[0], f(xs[1])[5]], 1e-4, 1e-5)
 
 
@@ -573,7 +576,7 @@ def test_layers_in_a_scan_have_their_caches_stacked():
 
         return lax.scan(layer, v, ws)[0]
 
-    np.testing.assert_allclose(run(f, x(T, D)), f(x(T, D)), 1e-3, 1e-4)
+    np.testing.assert_allclose(run(f, x(T, D)), jax.jit(f)(x(T, D)), 1e-3, 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,16 @@ X = jnp.asarray(np.random.default_rng(0).normal(size=(T, D)), jnp.float32)
 
 
 def assert_right(f, xs=X, widths=(1, 3)):
-    for width in widths:
-        carry, step = as_scan(f, xs, width=width, poison=True)
-        rows = xs.reshape(-1, *([width] if width > 1 else []), *xs.shape[1:])
-        ys = jax.jit(lambda c, r, step=step: lax.scan(step, c, r)[1])(carry, rows)
-        wanted = jax.jit(f)(xs)
+    ways = {width: as_scan(f, xs, width=width, poison=True) for width in widths}
+
+    @jax.jit
+    def everything(carries, xs):
+        rows = lambda n: xs.reshape(-1, *([n] if n > 1 else []), *xs.shape[1:])
+        found = [lax.scan(ways[n][1], carry, rows(n))[1] for n, carry in carries.items()]
+        return f(xs), found
+
+    wanted, found = everything({width: carry for width, (carry, _) in ways.items()}, xs)
+    for ys in found:
         np.testing.assert_allclose(ys.reshape(wanted.shape), wanted, 1e-4, 1e-5)
 
 

@@ -19,6 +19,10 @@ def draw(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
+def slow(x):
+    return pytest.param(x, marks=pytest.mark.slow)
+
+
 TRIL = np.tril(np.ones((T, T), bool))
 TOKENS = jnp.asarray(np.random.default_rng(3).integers(0, VOCABULARY, T))
 
@@ -78,12 +82,13 @@ def test_a_transformer_of_flax_linen():
     assert_row_by_row(linen(LinenModel(), TOKENS), TOKENS)
 
 
+@pytest.mark.slow  # as the next ones
 @pytest.mark.filterwarnings("ignore:SelfAttention will be deprecated")
 def test_self_attention_of_flax_linen():
     assert_row_by_row(linen(LinenBlock(nn.SelfAttention), draw(T, D)), draw(T, D))
 
 
-@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("width", [2, slow(4)])
 def test_a_transformer_of_flax_linen_some_rows_at_a_time(width):
     assert_row_by_row(linen(LinenModel(), TOKENS), TOKENS, width=width)
 
@@ -106,7 +111,7 @@ class LinenRecurrent(nn.Module):
         return nn.Dense(3)(nn.RNN(self.cell(D))(x))
 
 
-@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.OptimizedLSTMCell])
+@pytest.mark.parametrize("cell", [slow(nn.LSTMCell), slow(nn.GRUCell), nn.OptimizedLSTMCell])
 def test_recurrent_cells_of_flax_linen(cell):
     assert_row_by_row(linen(LinenRecurrent(cell), draw(T, 3)), draw(T, 3))
 
@@ -184,7 +189,7 @@ def test_rotary_positions_of_equinox():
     assert_row_by_row(f, draw(T, D))
 
 
-@pytest.mark.parametrize("cell", [eqx.nn.GRUCell, eqx.nn.LSTMCell])
+@pytest.mark.parametrize("cell", [eqx.nn.GRUCell, slow(eqx.nn.LSTMCell)])
 def test_recurrent_cells_of_equinox(cell):
     cell = cell(D, D, key=jax.random.key(0))
     begin = jnp.zeros(D) if isinstance(cell, eqx.nn.GRUCell) else (jnp.zeros(D), jnp.zeros(D))
@@ -209,6 +214,7 @@ def test_a_transformer_of_haiku():
     assert_row_by_row(lambda x: pure.apply(params, x), draw(T, D))
 
 
+@pytest.mark.slow  # as the cells of flax
 def test_recurrent_layers_of_haiku():
     def model(x):
         core = hk.LSTM(D)
@@ -219,6 +225,7 @@ def test_recurrent_layers_of_haiku():
     assert_row_by_row(lambda x: pure.apply(params, x), draw(T, D))
 
 
+@pytest.mark.slow  # as those of flax
 def test_causal_convolutions_of_haiku():
     def model(x):
         return hk.Conv1D(D, 3, rate=2, padding=hk.pad.causal)(x)
@@ -242,6 +249,7 @@ def test_dot_product_attention_of_jax(options):
     assert_row_by_row(f, draw(T, D))
 
 
+@pytest.mark.slow  # as `test_keys_of_groups_of_heads`
 def test_fewer_heads_of_keys_than_of_queries():
     wq, wk, wv = draw(D, 4 * 2, seed=1), draw(D, 2 * 2, seed=2), draw(D, 2 * 2, seed=3)
 
@@ -253,6 +261,7 @@ def test_fewer_heads_of_keys_than_of_queries():
     assert_row_by_row(f, draw(T, D))
 
 
+@pytest.mark.slow  # as `test_keys_of_groups_of_heads`
 def test_keys_that_are_repeated_for_groups_of_heads():
     wq, wk = draw(D, 4 * 2, seed=1), draw(D, 2 * 2, seed=2)
 
