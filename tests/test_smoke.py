@@ -23,17 +23,23 @@ MODES = {
 }
 
 
-SLOW = {  # what takes more than 8 s of a processor; others go through the same runners
+SLOW = {  # what takes more than 8 s of a processor, or 2 s; others go through the same runners
     *(
         "cliffs",
+        "dispatch",
         "frontend",
         "hints",
+        "gpu",
         "growth",
         "incremental",
         "inspection",
         "onnx",
         "reroll",
         "reroll libraries",
+        "rewriting",
+        "rewriting --engine",
+        "selective_fits",
+        "walks",
     ),
     *("cases frontend --grad --baseline", "cases selective", "selective_soak"),
 }
