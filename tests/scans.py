@@ -1,7 +1,10 @@
 """A scan to push a tail into, and what the tests look at."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -16,6 +19,19 @@ push = push_up_reductions(threshold=0)
 N, B = 10, 3
 X = jnp.linspace(0.2, 1.0, B)
 W = jnp.cos(jnp.arange(N * B * 1.0)).reshape(N, B)
+
+
+def in_turns(names, ways):
+    """Each name with each way; in every run with one of them, taken in turns.
+
+    The others are slow. CI runs two Pythons: each begins with another way.
+    """
+    first = sys.version_info >= (3, 12)
+    return [
+        pytest.param(name, *way, marks=[pytest.mark.slow] * ((i - k) % len(ways) != 0))
+        for i, name in enumerate(names, first)
+        for k, way in enumerate(ways)
+    ]
 
 
 def rollout(x, reverse=False, length=N):

@@ -18,6 +18,7 @@ from tests.scans import (
     N,
     W,
     X,
+    in_turns,
     push,
     pushed,
     reasons,
@@ -60,8 +61,7 @@ TAILS = {
 }
 
 
-@pytest.mark.parametrize(("chunk", "reverse"), [(1, False), (4, True)])
-@pytest.mark.parametrize("name", TAILS)
+@pytest.mark.parametrize(("name", "chunk", "reverse"), in_turns(TAILS, [(1, False), (4, True)]))
 def test_a_pushed_tail_gives_what_it_gave(name, chunk, reverse):
     fun = lambda x, w: TAILS[name](rollout(x, reverse), x, w)
     same_everywhere(optimize(fun, push(chunk=chunk)), fun, X, W)

@@ -9,6 +9,7 @@ from jax import numpy as jnp
 from malleable import optimize, push_up_reductions
 from tests.rewriting.axis.test_axes import numbers
 from tests.rewriting.axis.test_scatters import stacks
+from tests.scans import in_turns
 
 T, N = 40, 5
 X = numbers(N)
@@ -49,18 +50,26 @@ def reference(fun):
     """In float64: the value and the gradient."""
     with jax.enable_x64(True):
         x = jnp.asarray(np.asarray(X, "float64"))
-        return np.asarray(fun(x)), np.asarray(jax.grad(lambda x: fun(x).sum())(x))
+        return jax.tree.map(np.asarray, value_and_slope(fun)(x))
 
 
-@pytest.mark.parametrize(("loop", "reverse", "level"), [(walk, True, 1000.0), (path, False, 0.0)])
-@pytest.mark.parametrize("name", [n for n in MOMENTS if n != "with the start"])
+def value_and_slope(fun):
+    return jax.jit(lambda x: (fun(x), jax.grad(lambda x: fun(x).sum())(x)))
+
+
+@pytest.mark.parametrize(
+    ("name", "loop", "reverse", "level"),
+    in_turns(
+        [n for n in MOMENTS if n != "with the start"],
+        [(walk, True, 1000.0), (path, False, 0.0)],
+    ),
+)
 def test_moments_of_a_window_are_in_the_scan(name, loop, reverse, level):
     fun = lambda x: MOMENTS[name](loop(x, reverse, level))
     pushed = optimize(fun, push_up_reductions(threshold=0))
     assert not stacks(pushed, T - 20)
     due, slope = reference(fun)
-    plain = jax.jit(fun)(X), jax.jit(jax.grad(lambda x: fun(x).sum()))(X)
-    got = jax.jit(pushed)(X), jax.jit(jax.grad(lambda x: pushed(x).sum()))(X)
+    plain, got = value_and_slope(fun)(X), value_and_slope(pushed)(X)
     mean = reference(lambda x: loop(x, reverse, level).mean(0))[1]
     rounded = 0, np.finfo("float32").eps * level * abs(mean).max()  # a slope, by how a mean rounds
     for ours, theirs, right, more in zip(got, plain, (due, slope), rounded, strict=True):

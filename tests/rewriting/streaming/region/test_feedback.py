@@ -7,7 +7,7 @@ from jax import lax
 
 from malleable import stage
 from malleable.rewriting.passes.passes import optimize
-from tests.scans import B, N, W, X, push, reasons, rollout, stacked
+from tests.scans import B, N, W, X, in_turns, push, reasons, rollout, stacked
 from tests.scans import same_everywhere as same
 
 NORMALISED = {
@@ -34,8 +34,9 @@ OTHERS = {  # of which some are declined
 }
 
 
-@pytest.mark.parametrize(("chunk", "reverse"), [(1, False), (4, True)])
-@pytest.mark.parametrize("name", [*NORMALISED, *OTHERS])
+@pytest.mark.parametrize(
+    ("name", "chunk", "reverse"), in_turns([*NORMALISED, *OTHERS], [(1, False), (4, True)])
+)
 def test_one_pass_gives_what_several_gave(name, chunk, reverse):
     fun = lambda x, w: (NORMALISED | OTHERS)[name](rollout(x, reverse), x, w)
     same(optimize(fun, push(chunk=chunk)), fun, X, W)
