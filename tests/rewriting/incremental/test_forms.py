@@ -217,6 +217,45 @@ def test_rows_that_are_never_looked_at(f):
     assert_right(f)
 
 
+def sums_of_chunks(v, last=3):
+    inner = jnp.cumsum(v.reshape(-1, 4, D), 1)
+    before = jnp.cumsum(inner[:, last], 0) - inner[:, 3]
+    return (inner + before[:, None]).reshape(v.shape)
+
+
+def by_gates_behind(v):
+    gates = jax.nn.sigmoid(scores(v))
+    places = jnp.flip(jnp.cumsum(jnp.flip(gates, 1), 1), 1)
+    return jax.nn.softmax(scores(v) + jnp.sin(places)) @ v
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: lax.cumsum(v[::-1], axis=0, reverse=True)[::-1],
+        lambda v: lax.cummax(v[::-1], axis=0, reverse=True)[::-1] * v,
+        lambda v: jnp.cumsum(v, 0) - v,
+        sums_of_chunks,
+        by_gates_behind,
+    ],
+)
+def test_sums_of_reversed_rows_and_of_the_rows_before(f):
+    assert_right(f)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: jnp.cumsum(v[::-1], 0)[::-1],
+        lambda v: lax.cumsum(v, axis=0, reverse=True) - v,
+        lambda v: sums_of_chunks(v, last=2),
+    ],
+)
+def test_sums_of_later_rows_are_refused(f):
+    with pytest.raises(TransformError, match="not causal"):
+        as_scan(f, X)
+
+
 @pytest.mark.parametrize("operation", [lax.cumsum, lax.cummax, lax.cumprod])
 def test_a_cumulative_operation_over_groups_of_each_row(operation):
     assert_right(lambda v: operation(v.reshape(T * D), 0).reshape(T, D))

@@ -78,6 +78,8 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
             _choose(graph, node, known)
         elif node.name == "scan":
             _turn_around(graph, node)
+        elif node.name in kind("cumulative"):
+            _turn_sums_around(graph, node)
     for node in graph.order():
         if node.name == "slice":
             _slice_of_joined(graph, node)
@@ -176,7 +178,7 @@ def in_other_words(graph: Graph, inputs: Sequence[int], length: int, known: Call
     inputs: those that run in time.
     """
     moving = graph.reach(inputs, forward=True)
-    done = from_spectra(graph, moving, known)
+    done = from_spectra(graph, moving, known) + _without_own(graph)
     of_rasters(graph, moving, length, functools.partial(_is_zero, graph, known=known))
     return done + only_what_counts(graph, known)
 
@@ -390,6 +392,34 @@ def _turn_around(graph: Graph, node: Node) -> None:
         return [*outs[: m - n], *(lax.rev(y, (0,)) for y in outs[m - n :])]
 
     graph.rewrite(node, forwards)
+
+
+def _turn_sums_around(graph: Graph, node: Node) -> None:
+    """A cumulative operation over rows that were reversed, as one over them the other way round."""
+    d, p = node.params["axis"], node.params
+    if _is_reversed(graph, node.ins[0], (d,)):
+        eqn = node.eqn.replace(params={**p, "reverse": not p["reverse"]})
+        turned = lambda x: [lax.rev(compat.bind(eqn, [lax.rev(x, (d,))])[0], (d,))]  # noqa: E731
+        graph.rewrite(node, turned)
+
+
+def _without_own(graph: Graph) -> list[Node]:
+    """Write a cumulative sum less its own last term, in place, as that of the terms before."""
+    found = []
+    for node in graph.order():
+        made = graph.maker[node.ins[0]] if node.name == "sub" else None
+        if made is None or made.name != "cumsum" or made.ins[0] != node.ins[1]:
+            continue
+        run, d = made.eqn, made.params["axis"]
+        pads = [(0, 0, 0)] * len(graph.avals[node.ins[1]].shape)
+        pads[d] = (-1, 1, 0) if made.params["reverse"] else (1, -1, 0)
+
+        def before(_, x, run=run, pads=pads):
+            return [lax.pad(compat.bind(run, [x])[0], jnp.zeros((), x.dtype), pads)]
+
+        graph.rewrite(node, before)
+        found.append(node)
+    return found
 
 
 def _is_reversed(graph: Graph, v: int, dims: tuple[int, ...]) -> bool:
