@@ -1,6 +1,7 @@
 """Files of `save`: what comes back, what is refused, and that nothing else happens."""
 
 import collections
+import functools
 import json
 import os
 import pathlib
@@ -333,11 +334,45 @@ def test_a_setting_is_part_of_the_program(tmp_path):
     with pytest.raises(MalleableError, match="another structure"):
         loaded(X, "cos")
     with pytest.raises(MalleableError, match="has no name"):
-        save(tmp_path / "f", lambda x, g: g(x), X, lambda x: x, transformable=True)
+        save(tmp_path / "f", lambda x, g: g(x), X, lambda x: x * X, transformable=True)
     save(tmp_path / "f", lambda x, g: g(x), X, jax.nn.relu, transformable=True)
     assert_close(load(tmp_path / "f")(X, jax.nn.relu), jax.nn.relu(X))
     with pytest.raises(MalleableError, match="another structure"):
         load(tmp_path / "f")(X, jax.nn.gelu)
+
+
+def scaled(c):
+    return lambda x: c * x
+
+
+def test_a_function_without_a_name_is_known_by_its_code_and_what_it_holds(tmp_path):
+    call = lambda x, g: g(x)
+    for one, other in [
+        (lambda x: 2 * x, lambda x: 3 * x),
+        (scaled(2.0), scaled(3.0)),
+        (functools.partial(jnp.sum, axis=0), functools.partial(jnp.sum, axis=-1)),
+        (lambda x: (lambda y: 2 * y)(x), lambda x: (lambda y: 3 * y)(x)),
+    ]:
+        save(tmp_path / "f", call, X, one, transformable=True)
+        assert_close(load(tmp_path / "f")(X, one), one(X))
+        with pytest.raises(MalleableError, match="another structure"):
+            load(tmp_path / "f")(X, other)
+    save(tmp_path / "f", call, X, scaled(2.0), transformable=True)
+    assert_close(load(tmp_path / "f")(X, scaled(2.0)), 2 * X)
+
+
+def test_models_of_equinox_are_arguments_and_results(tmp_path):
+    eqx = pytest.importorskip("equinox")
+    key = jax.random.key(0)
+    mlp, many = eqx.nn.MLP(3, 2, 4, 1, key=key), eqx.nn.MultiheadAttention(1, 3, key=key)
+    slopes = lambda m, x: eqx.filter_grad(lambda m: m(x).sum())(m)
+    save(tmp_path / "mlp", lambda m, x: m(x), mlp, X, transformable=True)
+    assert_close(load(tmp_path / "mlp")(mlp, X), mlp(X))
+    save(tmp_path / "grad", slopes, mlp, X, transformable=True)
+    found = load(tmp_path / "grad", nodes=[slopes(mlp, X)])(mlp, X)
+    assert_close(jax.tree.leaves(found), jax.tree.leaves(slopes(mlp, X)))
+    save(tmp_path / "many", lambda m, x: m(x, x, x), many, X[None], transformable=True)
+    assert_close(load(tmp_path / "many")(many, X[None]), many(X[None], X[None], X[None]))
 
 
 def test_what_is_told_about_a_file(tmp_path):

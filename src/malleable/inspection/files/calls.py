@@ -65,10 +65,16 @@ def arrange(
     every = [_spell_path(path, positional) for path, _ in found]
     roots = [_spell_path(path[:2], positional) for path, _ in found]
     numbers = [is_traced(x) for _, x in found]
-    traced = [n and root not in static for n, root in zip(numbers, roots, strict=True)]
+    places = list(zip(numbers, every, roots, strict=True))
+    traced = [n and not {path, root}.intersection(static) for n, path, root in places]
     if fun is not None:
         traced = stage.staged_arguments(fun, *tree)[2]
-    fixed = {r: None for r, n, t in zip(roots, numbers, traced, strict=True) if n and not t}
+    some = {root for root, t in zip(roots, traced, strict=True) if t}  # has traced leaves beside
+    fixed = dict.fromkeys(
+        path if root in some else root
+        for (n, path, root), t in zip(places, traced, strict=True)
+        if n and not t
+    )
     arrays = [(p, x) for p, (_, x), t in zip(every, found, traced, strict=True) if t]
     leaves, paths = [x for _, x in arrays], [p for p, _ in arrays]
     return Given(tree, leaves, paths, every, traced, list(fixed))

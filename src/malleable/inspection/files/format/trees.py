@@ -5,6 +5,10 @@ known again; to make one, `load` has to be shown an example.
 """
 
 import collections
+import functools
+import hashlib
+import inspect
+import json
 import types as python
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -63,7 +67,7 @@ def _as_json(data) -> Any:
         return values.encode(data)
     except values.Unwritable:
         pass
-    if callable(data) and hasattr(data, "__qualname__"):
+    if _is_function(data):
         return {"named": _known(data)}
     slots = [name for name in getattr(type(data), "__slots__", ()) if not name.startswith("__")]
     fields = getattr(data, "__dict__", None) or {name: getattr(data, name) for name in slots}
@@ -76,19 +80,58 @@ def _as_json(data) -> Any:
 _HINT = "close over it: save(path, lambda x: model(x), x); or hand its arrays in as a dictionary"
 
 
+def _is_function(x) -> bool:
+    return callable(x) and (hasattr(x, "__qualname__") or isinstance(x, functools.partial))
+
+
 def _known(thing) -> str:
-    """The name of a function or class that any process finds under it."""
-    name = _name(thing)
-    if "<" in name:
-        raise MalleableError(
-            f"`{name}` is part of an argument or result, and has no name", hint=_HINT
-        )
-    return name
+    """The name of a function or class, by which any process knows it again.
+
+    What has no name is known by its code and what it holds: one that computes otherwise is another.
+    """
+    if isinstance(thing, functools.partial):
+        inside = [leaf_text(x) for x in (thing.func, *thing.args, *thing.keywords.values())]
+        return f"functools.partial {_digest(inside, list(thing.keywords))}"
+    name, fun = _name(thing), inspect.unwrap(thing)
+    if "<" not in name:
+        return name
+    try:
+        names = inspect.getclosurevars(fun)
+        data = {
+            k: x
+            for k, x in names.globals.items()
+            if not isinstance(x, python.ModuleType | Callable)
+        }
+        held = {**data, **names.nonlocals, "": [fun.__defaults__, fun.__kwdefaults__]}
+        inside = [leaf_text(x) for x in jax.tree.leaves(held) if x is not fun]
+        return f"{name} {_digest(type(thing).__name__, _code(fun.__code__), list(held), inside)}"
+    except (
+        AttributeError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        MalleableError,
+        values.Unwritable,
+    ):
+        what = f"`{name}` is part of an argument or result, and has no name"
+        raise MalleableError(what, hint=_HINT) from None
+
+
+def _code(code: python.CodeType) -> list:
+    """What a function does, as JSON, but for the values that its names have."""
+    inside = [
+        _code(c) if isinstance(c, python.CodeType) else values.encode(c) for c in code.co_consts
+    ]
+    return [code.co_code.hex(), code.co_names, inside]
+
+
+def _digest(*parts) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def leaf_text(x) -> Any:
     """A leaf that is not an array, as JSON: plain values and functions that have a name."""
-    if callable(x) and hasattr(x, "__qualname__"):
+    if _is_function(x):
         return {"named": _known(x)}
     try:
         return {"always": values.encode(x)}
@@ -106,8 +149,8 @@ class Rebuild:
         self.classes: dict[str, type] = {kind.__name__: kind for kind in kinds}
         self._learn([x for x in _as_list(examples) if not isinstance(x, type)])
         for x in jax.tree.leaves(examples):
-            if callable(x) and hasattr(x, "__qualname__"):
-                self.names[_name(x)] = x
+            if _is_function(x):
+                self.names[_known(x)] = x
 
     def _learn(self, tree) -> None:
         children, one = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
