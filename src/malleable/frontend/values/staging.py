@@ -249,128 +249,164 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     """Leave behind what the block chosen by `pred`, True or traced, would; return its result."""
     if yes.error is not None and no.error is not None:
         raise yes.error
-    blocks = (yes, no)
-    raised, lost = (Place("box", flag) for flag in (session().raised, session().lost))
-    for block in blocks:
+    for block in (yes, no):
         if block.error is not None:
-            block.after, block.places = {}, {}
-            if is_unknown(block.error):
-                raise block.error
-            if is_raised(block.error) or not any(book.binds for book in journal.all_open()):
-                drop_raise(block.error, where)
-                flags = (raised, lost) if isinstance(block.error, LookupError) else (raised,)
-                block.after = {flag.key: (Static(True), ()) for flag in flags}
-                block.places = {flag.key: flag for flag in flags}
-    held: dict = {}
-    for block in blocks:
-        count_origins([*block.after.values(), block.result], held)
-    places = {**yes.places, **no.places}
-    everywhere = list(places.values())
-    places = {k: p for k, p in places.items() if not is_dead(p, blocks, held)}
-    old = {}
-    for key, place in places.items():
-        leaves: list = []
-        old[key] = (flatten(default(place, place.read()), leaves), leaves)
-    for place in places.values():
-        refuse_default(place.owner, place.name, where)
-    count_origins(old.values(), held)
-    count_contents(places.values(), held)
-    known = Known(held, [*everywhere, *yes.places.values(), *no.places.values()])
-    for found in (yes.after, no.after, old):
-        for key, (tree, leaves) in found.items():
-            content = key in places and places[key].kind in CONTENT
-            found[key] = known.named(tree, leaves, content)
-    for block in blocks:
-        block.result = known.named(*block.result)
+            keep_flags(block, where)
+    paths = Paths(pred, yes, no, where)
+    paths.join()
+    rest, made = iter(paths.choose()), {}
+    paths.write(rest, made)
+    if has_raised(yes) and has_raised(no):
+        raise unwinding.Leaving
+    for block in (yes, no):
+        copies.keep(block.copies)
+    unwinding.freeze_if(paths.targets)
+    out = rebuild(paths.result, rest, where, pred, made)
+    note_missing(out, paths.results, where)
+    return out
 
-    def left_by(block, key):
-        tree = block.after[key][0] if key in block.after else old[key][0]
-        if key not in block.after and block.error is not None:
+
+def keep_flags(block: Block, where: str) -> None:
+    """Leave only flags of a block that ends in an exception: that it raised, or found nothing."""
+    block.after, block.places = {}, {}
+    if is_unknown(block.error):
+        raise block.error
+    if is_raised(block.error) or not any(book.binds for book in journal.all_open()):
+        drop_raise(block.error, where)
+        raised, lost = (Place("box", flag) for flag in (session().raised, session().lost))
+        flags = (raised, lost) if isinstance(block.error, LookupError) else (raised,)
+        block.after = {flag.key: (Static(True), ()) for flag in flags}
+        block.places = {flag.key: flag for flag in flags}
+
+
+class Paths:
+    """Two blocks of which `pred` chooses one, and the places that either writes to.
+
+    `old` is what was in each place, `trees` what each block leaves there, `targets` what is there
+    behind both; `results` and `result` are the same of the values of the blocks.
+    """
+
+    def __init__(self, pred, yes: Block, no: Block, where: str):
+        self.pred, self.where, self.blocks = pred, where, (yes, no)
+        self.places: dict = {**yes.places, **no.places}
+        self.old: dict = {}
+        self._read()
+        self.trees = {key: [self._left_by(key, side) for side in (0, 1)] for key in self.places}
+
+    def _read(self) -> None:
+        """Leave out places that nobody reads; name the references among those that are left."""
+        yes, no = self.blocks
+        held: dict = {}
+        for block in self.blocks:
+            count_origins([*block.after.values(), block.result], held)
+        everywhere = list(self.places.values())
+        self.places = {k: p for k, p in self.places.items() if not is_dead(p, self.blocks, held)}
+        for key, place in self.places.items():
+            leaves: list = []
+            self.old[key] = (flatten(default(place, place.read()), leaves), leaves)
+        for place in self.places.values():
+            refuse_default(place.owner, place.name, self.where)
+        count_origins(self.old.values(), held)
+        count_contents(self.places.values(), held)
+        known = Known(held, [*everywhere, *yes.places.values(), *no.places.values()])
+        for found in (yes.after, no.after, self.old):
+            for key, (tree, leaves) in found.items():
+                content = key in self.places and self.places[key].kind in CONTENT
+                found[key] = known.named(tree, leaves, content)
+        for block in self.blocks:
+            block.result = known.named(*block.result)
+
+    def _left_by(self, key, side: int) -> Tree:
+        """What a block leaves in a place; a flag is certain where the test says so."""
+        block = self.blocks[side]
+        written = key in block.after
+        tree = (block.after if written else self.old)[key][0]
+        if not written and block.error is not None:
             return Static(UNSET)
         if is_flag(tree):
             flag = tree.origin.value if isinstance(tree.origin, Box) else tree.origin
-            flag = flag if key in block.after else old[key][1][0]
-            found = implied(flag, pred, block is yes)
+            flag = flag if written else self.old[key][1][0]
+            found = implied(flag, self.pred, side == 0)
             if found is not None:
                 return Static(found)
-        return tree if key in block.after else revised(tree, block)
+        return tree if written else revised(tree, block)
 
-    trees = {id(block): {key: left_by(block, key) for key in places} for block in blocks}
+    def join(self) -> None:
+        """What is behind both blocks, of which no two kinds may be one."""
+        yes, no = self.blocks
+        for key in [k for k, p in self.places.items() if is_cached(p)]:
+            forget_cached(self.places.pop(key), self.trees[key], self.where)
+        new = {k for k, p in self.places.items() if id(p.owner) in yes.made | no.made}
+        self.targets = {
+            k: (join if k in new else functools.partial(join_place, p))(*self.trees[k])
+            for k, p in self.places.items()
+        }
+        for key, target in self.targets.items():
+            if isinstance(target, Either):
+                refuse_two_contents(self.places[key], target, self.where)
+        self.results = [Static(UNSET) if b.error is not None else b.result[0] for b in self.blocks]
+        self.result = join(*self.results)
+        if session().options.exact:
+            refuse_two_types("the value", *self.results, self.where)
+        refuse_split([*self.targets.values(), self.result], self.where)
+        report_joins(self)
 
-    def tree_of(block, key):
-        return trees[id(block)][key]
+    def choose(self) -> Sequence:
+        """The leaves of all targets and of the result, of the block that is chosen."""
+        effects = any(b.closed is not None and b.closed.effects for b in self.blocks)
+        wanted = sum(map(count_leaves, self.targets.values())) + count_leaves(self.result)
+        checks = session().options.checked and any(b.error is not None for b in self.blocks)
+        if not (wanted or effects or checks):
+            return ()
+        yes, no = (functools.partial(self._leaves, side) for side in (0, 1))
+        if self.pred is True:
+            return yes()
+        if all(map(is_idle, self.blocks)):
+            return [decided(self.pred, *column) for column in zip(yes(), no(), strict=True)]
+        outs = lax.cond(self.pred, *varied(self.pred, yes, no))
+        remember_flags(self, outs)
+        return outs
 
-    for key in [k for k, p in places.items() if is_cached(p)]:
-        forget_cached(places.pop(key), [tree_of(b, key) for b in blocks], where)
-    new = {k for k, p in places.items() if id(p.owner) in yes.made | no.made}
-    targets = {
-        k: (join if k in new else functools.partial(join_place, p))(tree_of(yes, k), tree_of(no, k))
-        for k, p in places.items()
-    }
-    for key, target in targets.items():
-        if isinstance(target, Either) and places[key].kind == "set":
-            raise OtherMembers(places[key].owner, target, where)
-        if isinstance(target, Either) and places[key].kind in ("list", "dict", "object"):
-            raise TransformError(
-                f"a {places[key].kind} is {spell(target.options[0])} after one branch of this "
-                f"`if`, and {spell(target.options[1])} after the other",
-                where=where,
-                hint="keep its length the same on both paths: append np.where(test, x, y)",
-            )
-    results = [Static(UNSET) if b.error is not None else b.result[0] for b in blocks]
-    result = join(*results)
-    if session().options.exact:
-        refuse_two_types("the value", *results, where)
-    refuse_split([*targets.values(), result], where)
-    report_joins(targets, places, yes, no, tree_of, where)
+    def _leaves(self, side: int) -> list:
+        """The same of one block, which is run."""
+        block = self.blocks[side]
+        outs = block.outs()
+        found = []
+        for key, target in self.targets.items():
+            tree = self.trees[key][side]
+            if isinstance(tree, Static):
+                leaves: list = []
+            elif key in block.after:
+                tree, ids = block.after[key]
+                leaves = [outs[i] for i in ids]
+            else:
+                tree, leaves = self.old[key]
+                leaves = updated(tree, iter(leaves), block, outs)
+            found += inject(tree, iter(leaves), target)
+        tree, ids = block.result if block.error is None else (Static(UNSET), ())
+        check_dropped(block)
+        return found + inject(tree, iter([outs[i] for i in ids]), self.result)
 
-    def branch(block):
-        def run():
-            outs = block.outs()
-            out = []
-            for key, target in targets.items():
-                if isinstance(tree := tree_of(block, key), Static):
-                    leaves: list = []
-                elif key in block.after:
-                    tree, ids = block.after[key]
-                    leaves = [outs[i] for i in ids]
-                else:
-                    tree, leaves = old[key]
-                    leaves = updated(tree, iter(leaves), block, outs)
-                out += inject(tree, iter(leaves), target)
-            tree, ids = block.result if block.error is None else (Static(UNSET), ())
-            check_dropped(block)
-            return out + inject(tree, iter([outs[i] for i in ids]), result)
+    def write(self, leaves: Iterator, made: dict) -> None:
+        """Write what is chosen to its places."""
+        for key, target in self.targets.items():
+            place = self.places[key]
+            write_place(place, target, leaves, self.where, self.pred, made)
+            thing = place.owner if place.kind == "dict" else place.read()
+            note_missing(thing, self.trees[key], self.where)
 
-        return run
 
-    effects = any(b.closed is not None and b.closed.effects for b in blocks)
-    wanted = sum(map(count_leaves, targets.values())) + count_leaves(result)
-    checks = session().options.checked and any(b.error is not None for b in blocks)
-    outs: Sequence = ()
-    if wanted or effects or checks:
-        if pred is True:
-            outs = branch(yes)()
-        elif all(is_idle(b) for b in blocks):
-            columns = zip(branch(yes)(), branch(no)(), strict=True)
-            outs = [decided(pred, one, other) for one, other in columns]
-        else:
-            outs = lax.cond(pred, *varied(pred, branch(yes), branch(no)))
-            remember_flags(pred, outs, targets, blocks, tree_of)
-    rest, made = iter(outs), {}
-    for key, target in targets.items():
-        place = places[key]
-        write_place(place, target, rest, where, pred, made)
-        thing = place.owner if place.kind == "dict" else place.read()
-        note_missing(thing, [tree_of(b, key) for b in blocks], where)
-    if all(map(has_raised, blocks)):
-        raise unwinding.Leaving
-    for block in blocks:
-        copies.keep(block.copies)
-    unwinding.freeze_if(targets)
-    out = rebuild(result, rest, where, pred, made)
-    note_missing(out, results, where)
-    return out
+def refuse_two_contents(place: Place, target: Either, where: str) -> None:
+    """A list, dict or set is changed where it is: what is in it has one shape behind both paths."""
+    if place.kind == "set":
+        raise OtherMembers(place.owner, target, where)
+    if place.kind in ("list", "dict", "object"):
+        raise TransformError(
+            f"a {place.kind} is {spell(target.options[0])} after one branch of this "
+            f"`if`, and {spell(target.options[1])} after the other",
+            where=where,
+            hint="keep its length the same on both paths: append np.where(test, x, y)",
+        )
 
 
 def varied(pred, *branches: Callable) -> Iterable:
@@ -522,28 +558,30 @@ def flags_in(after: dict, leaves: Sequence) -> tuple[dict, set]:
     return {key: at for at, key in enumerate(found)}, combinations([*found.values()])
 
 
-def remember_flags(pred, outs: Sequence, targets: dict, blocks: tuple, tree_of: Callable) -> None:
+def remember_flags(paths: Paths, outs: Sequence) -> None:
     """What the bools that come out of two blocks tell of each other, and of the test."""
+    targets = paths.targets
     starts = itertools.accumulate(map(count_leaves, targets.values()), initial=0)
     flags = {k: outs[at] for (k, t), at in zip(targets.items(), starts, strict=False) if is_flag(t)}
     if not flags or len(flags) > MOST:
         return
     rows = set()
-    for block, holds in zip(blocks, (True, False), strict=True):
+    for side, block in enumerate(paths.blocks):
         columns, inside = block.flags
         columns = {key: at for key, at in columns.items() if key in block.after}
-        trees = [tree_of(block, key) for key in flags]
+        trees = [paths.trees[key][side] for key in flags]
         for row in inside or {()}:
             options = []
             for key, tree in zip(flags, trees, strict=True):
                 known = {tree.value} if tree in CERTAIN else {True, False}
                 options.append(known & {row[columns[key]]} if row and key in columns else known)
-            rows |= {(holds, *values) for values in itertools.product(*options)}
-    remember(pred, [*flags.values()], rows)
+            rows |= {(side == 0, *values) for values in itertools.product(*options)}
+    remember(paths.pred, [*flags.values()], rows)
     for key, out in flags.items():
-        sides = [tree_of(block, key) for block in blocks]
+        sides = paths.trees[key]
         if all(tree in CERTAIN or isinstance(getattr(tree, "origin", None), Box) for tree in sides):
-            note_choice(out, pred, *(t.value if t in CERTAIN else t.origin.value for t in sides))
+            values = (t.value if t in CERTAIN else t.origin.value for t in sides)
+            note_choice(out, paths.pred, *values)
 
 
 def write_place(place: Place, target: Tree, leaves, where: str, pred=None, made=None) -> None:
@@ -561,10 +599,12 @@ def write_place(place: Place, target: Tree, leaves, where: str, pred=None, made=
         place.write(value)
 
 
-def report_joins(targets, places, yes, no, tree_of, where) -> None:
-    for key, target in targets.items():
-        one, other = tree_of(yes, key), tree_of(no, key)
-        name = places[key].label
+def report_joins(paths: Paths) -> None:
+    """Say what may be undefined behind two blocks, and whose type depends on the test."""
+    where = paths.where
+    for key, target in paths.targets.items():
+        one, other = paths.trees[key]
+        name = paths.places[key].label
         for a, b in ((one, other), (other, one)):
             if isinstance(a, Static) and a.value is ABSENT and b != a:
                 if session().options.exact:
