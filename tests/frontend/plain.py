@@ -268,6 +268,18 @@ def consume(fun, run, plain, *args, **kwargs):
     return fun(plain(), *args, **kwargs)
 
 
+def displayed(kind, items):
+    make = {"list": lambda lists: [x for some in lists for x in some], "set": set, "dict": dict}
+    return make[kind](items)
+
+
+def generated(items, plain, again):
+    return plain(items)
+
+
+listed = list
+
+
 def spread(xs):
     return xs
 

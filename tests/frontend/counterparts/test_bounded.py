@@ -418,7 +418,8 @@ def test_a_list_of_traced_length_in_a_display(x):
     def f(x):
         big = [y for y in (1.0, 4.0, x) if y > 3]
         both = [x, *big, *range(2), *big]
-        return min([x, *big]), len(both), both[-1], sum([*big])
+        ones = [*map(len, [big]), *(1 for _ in big)]
+        return min([x, *big]), len(both), both[-1], sum([*big]), sum(ones)
 
     assert_same(f, x)
 
@@ -440,16 +441,24 @@ def test_an_iterator_over_a_list_and_items_taken_out_of_it(n):
     assert_same(f, n)
 
 
-@pytest.mark.parametrize(
-    "count",
-    [lambda xs: len("".join("a" for _ in xs)), lambda xs: [*map(len, [xs]), *(1 for _ in xs)]],
-)
-def test_what_python_would_go_over_is_refused(count):
+@XS
+def test_builtins_that_others_call_on_lists_of_traced_length(x):
+    def f(x):
+        low, high = [y for y in (1.0, x, 2 * x, 9.0) if y < 3], [y for y in (4.0, x) if y > 3]
+        both = [low, high]
+        long = max(both, key=len)
+        full = len(list(filter(None, [low, high, [y for y in high if y > 30]])))
+        return list(map(len, both)), long[0], len(sorted(both, key=len)[0]), full
+
+    assert_same(f, x)
+
+
+def test_what_python_would_go_over_is_refused():
     def f(n):
         xs = [1.0, 2.0]
         if n > 2:
             xs.append(7.0)
-        return count(xs)
+        return len("".join("a" for _ in xs))
 
     with pytest.raises(TransformError, match="asks for items, on a list whose length is known"):
         jax.jit(autograph(f))(1)

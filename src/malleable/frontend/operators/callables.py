@@ -201,8 +201,7 @@ class Caller(Classes):
         """An argument of a builtin, if a function then one that Python may call back with boxes."""
         if not callable(f) or hasattr(type(f), "__iter__"):
             return f
-        plain = isinstance(f, type | _Builtin) and f in builtins.PLAIN
-        return f if plain else functools.partial(self.call, f)
+        return functools.partial(self.call, f)
 
     def _is_plain_function(self, f) -> bool:
         if isinstance(f, functools.partial):
@@ -409,6 +408,8 @@ class Caller(Classes):
                 run = self._next if f is next and len(args) == 2 else self.call
                 return run(method, *args, **kwargs)
         if f in builtins.HIGHER:
+            if f in (filter, itertools.filterfalse) and args[0] is None:
+                args = [bool, *args[1:]]
             if f not in (min, max, sorted):  # their functions are named: key=
                 args = list(map(self.bound, args))
             kwargs = {name: self.bound(x) for name, x in kwargs.items()}
