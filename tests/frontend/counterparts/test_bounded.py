@@ -462,3 +462,21 @@ def test_what_python_would_go_over_is_refused():
 
     with pytest.raises(TransformError, match="asks for items, on a list whose length is known"):
         jax.jit(autograph(f))(1)
+
+
+@pytest.mark.parametrize("k", [0, 2, 5, -1])
+def test_a_part_of_a_list_is_replaced_or_deleted(k):
+    def f(k):
+        xs, ys, zs = [1.0, 2.0, 3.0, 4.0], [1.0, 2.0], [5.0, 6.0, 7.0]
+        xs[:k] = [0.5]
+        if k > 1:
+            ys.append(3.0)
+        ys[1:] = [ys[-1], 8.0]
+        del zs[k : k + 2]
+        for i in range(2):
+            ys[i : i + 1] = (9.0,)
+            ys[len(ys) :] = xs[:2]
+        del ys[-2:]
+        return sum(xs), len(xs), xs[0], sum(ys), len(ys), ys[-1], sum(zs) + 0.0, len(zs)
+
+    assert_same(f, k)

@@ -188,14 +188,7 @@ def taken(content: Bounded, index, count) -> Bounded:
 
 def sliced(content: Bounded, index: slice) -> list:
     """xs[start:stop:step]."""
-    n, cap = content.length, content.tree.cap
-    start, stop, step = (x.value if isinstance(x, Box) else x for x in _ends(index))
-    if not isinstance(step, int) or step == 0:
-        refuse("a slice with a traced step")
-    low, high = (0, n) if step > 0 else (-1, n - 1)
-    first, last = (low, high) if step > 0 else (high, low)
-    first = first if start is None else jnp.clip(jnp.where(start < 0, start + n, start), low, high)
-    last = last if stop is None else jnp.clip(jnp.where(stop < 0, stop + n, stop), low, high)
+    cap, (first, last, step) = content.tree.cap, _places(content, index)
     count = jnp.maximum((last - first + step - (1 if step > 0 else -1)) // step, 0)
     return [taken(content, first + step * jnp.arange(cap), count)]
 
@@ -221,8 +214,32 @@ def content_of(xs: list) -> Bounded | None:
     return Bounded(items, count, arrays)
 
 
-def _ends(index: slice) -> tuple:
-    return index.start, index.stop, 1 if index.step is None else index.step
+def put_part(xs: list, index: slice, values) -> None:
+    """xs[start:stop] = values, where a bound or the length is traced."""
+    content = content_of(xs)
+    if content is None or index.step not in (None, 1):
+        return refuse("a slice, written to, with a step or of items of several types,")
+    first, last, _ = _places(content, index)
+    values = values if type(values) is list else [*values]
+    rest = sliced(content, slice(jnp.maximum(first, last), None))
+    new = joined(joined(sliced(content, slice(first)), values), rest)[0]
+    more = bounded(values)
+    cap = content.tree.cap + (len(values) if more is None else more.tree.cap)
+    cap = content.tree.cap if content.tree.fixed else cap
+    Place("list", xs).write([taken(new, jnp.arange(cap), new.length)])
+
+
+def _places(content: Bounded, index: slice) -> tuple:
+    """The first place, that behind the last, and the step of a slice."""
+    n, step = content.length, 1 if index.step is None else index.step
+    start, stop, step = map(unbox, (index.start, index.stop, step))
+    if not isinstance(step, int) or step == 0:
+        refuse("a slice with a traced step")
+    low, high = (0, n) if step > 0 else (-1, n - 1)
+    first, last = (low, high) if step > 0 else (high, low)
+    first = first if start is None else jnp.clip(jnp.where(start < 0, start + n, start), low, high)
+    last = last if stop is None else jnp.clip(jnp.where(stop < 0, stop + n, stop), low, high)
+    return first, last, step
 
 
 def joined(a: list, b: list) -> list:

@@ -36,7 +36,7 @@ from malleable.frontend.counterparts.bounded import (
     method,
     part_of_list,
     put_item,
-    refuse,
+    put_part,
     repeated,
     sliced,
 )
@@ -472,9 +472,10 @@ class Items:
             touch(x)
             self.call(own, x, i, value)
             return
-        if bounded(x) is not None:
+        held = bounded(x) is not None
+        if held or (type(x) is list and isinstance(i, slice) and has_traced(i)):
             touch(x)
-            return put_item(x, i, value) if not isinstance(i, slice) else refuse("a slice")
+            return (put_part if isinstance(i, slice) else put_item)(x, i, value)
         if isinstance(x, list | collections.deque) and is_traced(i):
             return put_at(x, i, value)
         if isinstance(x, list):
@@ -509,7 +510,7 @@ class Items:
         own = self._method(x, "__delitem__")
         if bounded(x) is not None:
             touch(x)
-            return method(x, "pop", (i,)) if not isinstance(i, slice) else refuse("del")
+            return method(x, "pop", (i,)) if not isinstance(i, slice) else put_part(x, i, [])
         if own is None and isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
             tables.take_key(x, i)
             return None
@@ -518,12 +519,8 @@ class Items:
             return self.call(own, x, i)
         if isinstance(x, list) and is_traced(i):
             return take_out(x, i)
-        elif isinstance(x, list) and has_traced(i):
-            raise TransformError(
-                "a slice of a list with a traced bound is deleted",
-                where=compat.where(),
-                hint="keep a boolean array that says which items count",
-            )
+        if isinstance(x, list) and has_traced(i):
+            return put_part(x, i, [])
         del x[i]
 
     # ------------------------------------------------------------ augmented assignment
