@@ -9,6 +9,7 @@ import pytest
 
 import malleable as mal
 from malleable import TransformError, autograph
+from tests.frontend.behaviour.behaviour import assert_same
 
 XS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], np.int32)
 YS = np.array([1, 0, 0, 2, 2, 1, 0, 7, 1, 1, 1], np.int32)
@@ -307,7 +308,7 @@ def filled(xs):
         (lambda s: {1, 2}.issubset(s), "`issubset` is given a set"),
         (lambda s: s.pop(), "has traced keys"),
         (lambda s: copy.deepcopy(s), "deepcopy` is given a set"),
-        (lambda s: [*s], "has traced keys"),
+        (lambda s: (*s,), "has traced keys"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(f, text):
@@ -326,8 +327,46 @@ def test_lists_under_traced_keys_are_refused():
             groups[x % 3].append(x)
         return len(groups[0])
 
-    with pytest.raises(TransformError, match="under them, are of several types"):
+    with pytest.raises(TransformError, match="a list whose length is traced has it"):
         jax.jit(autograph(f))(XS)
+
+
+def recently_used(xs, v):
+    """Hits of a cache of two keys, and what it holds in the end."""
+    held, hits, total = collections.OrderedDict(), 0, 0.0
+    for i in range(5):
+        if (key := int(xs[i])) in held:
+            held.move_to_end(key)
+            hits += 1
+        held[key] = v * i
+        if len(held) > 2:
+            held.popitem(last=False)
+    for key in held:
+        total = total * 10 + key + held[key]
+    return hits, total, len(held), list(held)[-1]
+
+
+def moved_to_the_front(xs, v):
+    held = collections.OrderedDict()
+    for key in xs:
+        held[int(key)] = held.get(int(key), 0.0) + v
+    held.move_to_end(4, last=False)
+    key, value = held.popitem()
+    return key, value, list(held)[0], len(held), sum(held.values())  # noqa: RUF015
+
+
+def updated_by_dicts(xs, v):
+    plain, keyed = {1: v}, {}
+    plain.update({int(xs[0]): 2 * v})
+    for key in xs:
+        keyed.update({int(key): v})
+    return len(plain), plain[1], sum(plain.values()), len(keyed), len([*keyed]), keyed[4]
+
+
+@pytest.mark.parametrize("f", [recently_used, moved_to_the_front, updated_by_dicts])
+@pytest.mark.parametrize("xs", [[3, 1, 4, 1, 5], [4, 4, 4, 1, 1]])
+def test_traced_keys_of_dicts_that_are_updated_or_in_an_order_of_their_own(f, xs):
+    assert_same(f, np.array(xs), 1.5)
 
 
 def test_the_order_of_a_set_is_its_own_and_a_note_says_so():

@@ -32,6 +32,7 @@ from malleable.frontend.operators.lookups import (
 )
 from malleable.frontend.values.conditions import if_, ifexp
 from malleable.frontend.values.keys import KEY, KEYED, ORDER, Table, kind_of_place, table_of, tabled
+from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import Node, Ragged
 from malleable.frontend.values.values import (
     Bounded,
@@ -236,6 +237,29 @@ def discard_key(x, key) -> None:
         if_(Box(present, True), lambda: _take_both(table, at), None, None)
 
 
+def _move_key(x, key, last: bool = True) -> None:
+    """x.move_to_end(key, last)"""
+    value = take_key(x, key)
+    if last:
+        return put_key_in(x, key, value)
+    table = keyed(x)
+    for xs, new in ((table.keys, key), (table.values, value)):
+        journal.touch_list(xs)
+        lists.put_part(xs, slice(0, 0), [new])
+    return None
+
+
+def _pop_item(x, last: bool = True) -> tuple:
+    """x.popitem(last)"""
+    table = keyed(x)
+    keys = _content(table.keys)
+    fail_where(keys.length == 0, KeyError("popitem(): dictionary is empty"))
+    at = keys.length - 1 if last else 0
+    pair = lists.item_at(keys, at, own=True), lists.item_at(_content(table.values), at, own=True)
+    _take_both(table, at)
+    return pair
+
+
 def _append_to(xs: list, value) -> None:
     journal.touch_list(xs)
     if bounded(xs) is not None:
@@ -258,7 +282,7 @@ def _take_both(table: Table, at) -> None:
     """Take out what is at a place that is there."""
     for xs in (table.keys, table.values):
         journal.touch_list(xs)
-        if bounded(xs) is None and type(at) is int:
+        if bounded(xs) is None and type(at) is int and xs:
             del xs[at]
             continue
         xs[:] = [lists.shortened(_content(xs), at)]
@@ -299,7 +323,8 @@ def takes(x, name: str, args: tuple) -> bool:
     """Whether a method is one of a dict or set with traced keys, or is given the first of them."""
     if type(x) not in KEYED or any(map(is_thing, args[:1])):
         return False
-    return table_of(x) is not None or (name in _WRITES and has_traced(args[:1]))
+    first = has_traced(args[:1]) or (name == "update" and any(map(table_of, args)))
+    return table_of(x) is not None or (name in _WRITES and first)
 
 
 def method_of(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
@@ -342,6 +367,10 @@ def method_of(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
             return most_common(x, *args, **kwargs)
         case "total", ():
             return call(sum, table.values)
+        case "move_to_end", (key, *last):
+            return _move_key(x, key, *last, **kwargs)
+        case "popitem", _:
+            return _pop_item(x, *args, **kwargs)
         case "update", (other,) if not kwargs:
             return _update_keys(x, other, call)
         case "clear", ():

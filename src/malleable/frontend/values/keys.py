@@ -1,6 +1,6 @@
 """What a dict or set with traced keys holds, and a list or deque whose length is traced."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
 from malleable import compat
@@ -27,7 +27,7 @@ class Table:
         self.keys, self.values = keys, values
 
 
-KEYED = frozenset((dict, set, Counter, defaultdict))
+KEYED = frozenset((dict, set, Counter, OrderedDict, defaultdict))
 
 
 def table_of(x) -> Table | None:
