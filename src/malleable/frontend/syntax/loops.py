@@ -3,7 +3,7 @@
 import ast
 import sys
 
-from malleable.frontend.syntax import assign, jumps
+from malleable.frontend.syntax import assign
 from malleable.python_source import scopes
 from malleable.python_source.nodes import (
     constant,
@@ -65,7 +65,7 @@ def comprehension(writer, node):
     if INLINED and not isinstance(node, ast.GeneratorExp):
         targets = _renamed(writer, node, targets)
     outer, writer.mentioned = writer.mentioned, writer.mentioned | targets
-    collects = writer.full and not isinstance(node, ast.GeneratorExp) and _waits(node)
+    collects = writer.full and not isinstance(node, ast.GeneratorExp) and _waits(writer, node)
     collects = collects and not _keeps_functions(node)
     if collects:
         done = _collected(writer, node)
@@ -96,15 +96,13 @@ def _keeps_functions(node):
     return False
 
 
-def _waits(node):
-    return not jumps.holds(node, (ast.NamedExpr, *jumps.PINS), scope_calls=True) and not any(
-        generator.is_async for generator in node.generators
-    )
+def _waits(writer, node):
+    return writer.can_wait(node) and not any(part.is_async for part in node.generators)
 
 
 def _generated(writer, node):
     """A generator expression: Python's, and what fills a list of all it yields."""
-    if not writer.full or not _waits(node) or _keeps_functions(node):
+    if not writer.full or not _waits(writer, node) or _keeps_functions(node):
         _convert(writer, node)
         return placed(hook("born", node), node)
     first = node.generators[0]
@@ -134,7 +132,7 @@ def consumed(writer, node, func):
 def is_consumed(writer, node):
     """Whether a call is one of a function of a generator expression."""
     first = node.args[0] if node.args else None
-    return writer.full and isinstance(first, ast.GeneratorExp) and _waits(first)
+    return writer.full and isinstance(first, ast.GeneratorExp) and _waits(writer, first)
 
 
 def _collected(writer, node):
