@@ -480,3 +480,17 @@ def test_a_part_of_a_list_is_replaced_or_deleted(k):
         return sum(xs), len(xs), xs[0], sum(ys), len(ys), ys[-1], sum(zs) + 0.0, len(zs)
 
     assert_same(f, k)
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_list_that_is_bound_to_a_longer_one_in_every_step(n):
+    def f(x, n):
+        xs, ys, zs, z = [x, 1.0, 0.5], [x], [x, 2.0, 3.0], 0
+        while z < n:
+            z += 1
+            xs += [x, 1.0]
+            ys = ys + ys
+            zs = zs[-1:] + zs[:-1]
+        return sum(xs), len(xs), len(ys), sum(ys), zs[0], len(zs)
+
+    assert_same(f, 2.5, n)

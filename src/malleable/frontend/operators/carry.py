@@ -370,6 +370,10 @@ def settle(
             continue
         if runs and loosened(c, after, block):
             c.first, c.tree = c.whole, free(abstract(c.whole[0]))
+        if outgrows(c.tree, after):  # it is bound anew to a longer list in every step
+            c.tree = replace(bounded_tree(c.tree, after, most, loop.where), sure=False)
+            again = True
+            continue
         refuse_number(c, c.first[0], after)
         before, after = sized(c.tree, after, c.first[0], block.met)
         both = widened(join_place(c.place, before, after), c.tree, c.relation.ties)
@@ -549,6 +553,12 @@ def grows(before: Tree, after: Tree) -> bool:
         a == b and getattr(a, "origin", None) is getattr(b, "origin", None)
         for a, b in zip(before.children, after.children, strict=False)
     )
+
+
+def outgrows(before: Tree, after: Tree) -> bool:
+    """Whether a list whose length is traced gets longer than it was found to be, once more."""
+    again = isinstance(before, Ragged) and not before.fixed
+    return again and isinstance(after, Ragged) and after.cap > before.cap
 
 
 def growing(place: Place, before: list, after: Node) -> Carried:
