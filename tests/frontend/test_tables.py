@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import operator
 
 import jax
 import numpy as np
@@ -300,6 +301,11 @@ def filled(xs):
     return s
 
 
+def less(s, others):
+    s -= others
+    return s
+
+
 @pytest.mark.parametrize(
     ("f", "text"),
     [
@@ -309,6 +315,8 @@ def filled(xs):
         (lambda s: s.pop(), "has traced keys"),
         (lambda s: copy.deepcopy(s), "deepcopy` is given a set"),
         (lambda s: (*s,), "has traced keys"),
+        (lambda s: operator.isub(s, {1}), "has traced keys"),
+        (lambda s: less(s, {1}), "has traced keys"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(f, text):
@@ -363,7 +371,21 @@ def updated_by_dicts(xs, v):
     return len(plain), plain[1], sum(plain.values()), len(keyed), len([*keyed]), keyed[4]
 
 
-@pytest.mark.parametrize("f", [recently_used, moved_to_the_front, updated_by_dicts])
+def joined_in_place(xs, v):
+    seen, known, d, e = set(), {int(xs[1])}, {int(xs[0]): 1.0}, {3: v}
+    for x in xs:
+        if x > 2:
+            seen |= {7}
+        seen |= {int(x)}
+    known |= {9, 3}
+    d |= {3: 5.0}
+    e |= {int(xs[0]): 6.0}
+    return len(seen), 7 in seen, len(known), len(d), sum(d.values()), len(e), sum(e.values())
+
+
+@pytest.mark.parametrize(
+    "f", [recently_used, moved_to_the_front, updated_by_dicts, joined_in_place]
+)
 @pytest.mark.parametrize("xs", [[3, 1, 4, 1, 5], [4, 4, 4, 1, 1]])
 def test_traced_keys_of_dicts_that_are_updated_or_in_an_order_of_their_own(f, xs):
     assert_same(f, np.array(xs), 1.5)

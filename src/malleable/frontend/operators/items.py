@@ -546,6 +546,8 @@ class Items:
                 x[:] = repeated(x, value)
                 return x
             return repeated(x, value)
+        elif table_of(x) is not None or table_of(value) is not None:
+            return tables.combined(op, x, value, self.call)
         elif isinstance(x, (list, *_SETS, *_OTHERS)):
             touch(x)
             if bounded(x) is not None and op == "+=":

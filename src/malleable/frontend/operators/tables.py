@@ -381,6 +381,15 @@ def method_of(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
     return refuse_uncertain(x)
 
 
+def combined(op: str, x, value, call: Callable) -> Any:
+    """x op value, in place, where one of them has traced keys: `|=`."""
+    if op != "|=" or type(x) not in KEYED or type(x) is collections.Counter:
+        for one in (x, value):
+            refuse_uncertain(one)
+    _update_keys(x, value, call)
+    return x
+
+
 def _update_keys(x, other, call: Callable) -> None:
     if isinstance(other, dict):
         table = table_of(other)
