@@ -494,3 +494,20 @@ def test_a_list_that_is_bound_to_a_longer_one_in_every_step(n):
         return sum(xs), len(xs), len(ys), sum(ys), zs[0], len(zs)
 
     assert_same(f, 2.5, n)
+
+
+def test_a_result_that_is_a_list_in_which_none_may_be_has_nan_there():
+    def f(v, make):
+        out = []
+        for i in range(4):
+            if v[i] > 0:
+                out.append(v[i])
+            elif i == 1:
+                out.append(make(i))
+        return out
+
+    v = np.array([1.0, -2.0, 3.0, -4.0])
+    got = jax.jit(autograph(lambda v: f(v, lambda i: None)))(v)
+    assert got.length == 3 and np.array_equal(got.items[:3], [1, np.nan, 3], equal_nan=True)
+    with pytest.raises(TransformError, match=r"which is a result(.|\n)*hint"):
+        jax.jit(autograph(lambda v: f(v, lambda i: "none")))(v)

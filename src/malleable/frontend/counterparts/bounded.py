@@ -59,12 +59,24 @@ class BoundedList(NamedTuple):
 
 
 def as_jax_list(content: Bounded) -> BoundedList:
-    """The result that stands for a list: its items as JAX arrays."""
+    """The result that stands for a list: its items as JAX arrays, NaN for None."""
     items = rebuild(content.tree.item, iter(content.arrays), "")
-    arrays = jax.tree.map(
-        lambda x: x.value if isinstance(x, Box) else x, items, is_leaf=lambda x: isinstance(x, Box)
-    )
-    return BoundedList(arrays, content.length)
+    return BoundedList(jax.tree.map(_as_jax, items, is_leaf=_is_box), content.length)
+
+
+def _is_box(x) -> bool:
+    return isinstance(x, Box)
+
+
+def _as_jax(x) -> Any:
+    """The arrays of all items, of which one has `x` in it."""
+    if type(x) is not Choice:
+        return x.value if isinstance(x, Box) else x
+    value = unbox(x.options[x.number]) if x.number is not None else None
+    if value is None or len(x.options) > 2 or not jnp.issubdtype(value.dtype, jnp.inexact):
+        raise x.mixed("in a list whose length is traced, which is a result")
+    there = jnp.expand_dims(x.index == x.number, range(1, value.ndim))
+    return jnp.where(there, value, jnp.nan)
 
 
 def length_of(content: Bounded) -> Box:
