@@ -327,6 +327,19 @@ def test_a_selection_that_only_one_branch_leaves_is_refused():
         jax.jit(autograph(one_way))(np.array([1.0, -2.0]))
 
 
+def chosen_columns(x, y):
+    rows = np.stack([x, y], 1)[x > 0]
+    columns = np.vstack(rows).T
+    last = columns[:, np.array([[0, 1], [-1, 0]])]
+    return columns[:, -1], columns[:, [0, -1]], columns[:, 1:].sum(axis=1), np.stack(rows)[1], last
+
+
+def test_columns_among_the_selected_ones():
+    got = jax.jit(autograph(chosen_columns))(*data())
+    for one, other in zip(got, chosen_columns(*data()), strict=True):
+        np.testing.assert_allclose(one, other)
+
+
 def put_together(x, y):
     s = x[x > 0]
     both = np.concatenate([s, y[y > 7], [5.0]])

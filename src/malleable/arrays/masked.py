@@ -235,6 +235,8 @@ class Masked:
             name = {"amax": "max", "amin": "min", "sort": "ordered"}.get(name, name)
             if name in ("size", "shape", "ndim"):
                 return getattr(self, name)
+            if name in ("vstack", "stack") and self.ndim > (name == "vstack") and len(args) == 1:
+                return self.copy() if not kwargs.get("axis") else self._refuse(f"np.{name}")
             if hasattr(Masked, name) and not name.startswith("_"):
                 return getattr(self, name)(*args[1:], **kwargs)
         if name == "append":
@@ -581,6 +583,13 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
         raise unknown_size(f"np.{name} of x[:, mask]")
 
     def __getitem__(self, index):
+        if isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], slice):
+            if index[0] != slice(None):
+                raise unknown_size("a part of x[:, mask]")
+            found = self.rows[index[1]]
+            if type(found) is Masked:
+                return Columns(found)
+            return found if found.ndim < 2 else self.rows._box(jnp.moveaxis(found.value, -1, 0))
         if not places.is_int(index):
             raise unknown_size("a part of x[:, mask]")
         return self.rows[:, index]

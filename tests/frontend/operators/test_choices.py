@@ -295,3 +295,19 @@ def test_a_result_that_is_a_tuple_or_list_on_one_path_and_none_on_the_other(limi
         assert all(
             np.isnan(x) if x.dtype.kind == "f" else x == np.iinfo(x.dtype).min for x in leaves
         )
+
+
+@pytest.mark.parametrize("x", [1.0, -1.0])
+def test_a_dict_gives_a_text_or_one_of_several_defaults(x):
+    def f(x):
+        message = status = None
+        while status is None:
+            x = x * 2
+            if x > 100:
+                status = 0
+            elif x < -100:
+                status, message = -1, "too small"
+        message = {0: "end", 1: "event"}.get(status, message)
+        return message == "too small", message == "end", message is None
+
+    assert_same(f, x)

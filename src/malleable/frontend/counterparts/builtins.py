@@ -211,11 +211,12 @@ def pick(xs, i):
         i = as_integer(unbox(i))
     if not jnp.issubdtype(unbox(i).dtype, jnp.integer):
         raise TypeError(f"list indices must be integers or slices, not {unbox(i).dtype.name}")
-    refuse_mixed([x for x in xs if values.is_number(x)], known=True)
+    refuse_mixed([x for x in xs if not values.is_thing(x) and values.is_number(x)], known=True)
     at = content(i)
     at = jnp.clip(jnp.where(at < 0, at + len(xs), at), 0, len(xs) - 1)
+    chosen = any(type(x) is values.Choice for x in xs)
     places = all(isinstance(x, Box) and not x.scalar for x in xs)
-    if _alike(xs) and not places and not any(type(x) is values.Choice for x in xs):
+    if not chosen and _alike(xs) and not places:
         rows = jnp.stack([jnp.asarray(unbox(x)) for x in xs])
         row = lax.dynamic_index_in_dim(rows, at, keepdims=False, allow_negative_indices=False)
         return one_of(row, list(xs), lambda k: at == k)
