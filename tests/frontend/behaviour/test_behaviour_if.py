@@ -52,6 +52,35 @@ def test_row_01_a_print_in_a_traced_branch_happens_in_order(x, said, capfd):
     assert capfd.readouterr().out == said
 
 
+@pytest.mark.parametrize(
+    "mapped",
+    [lambda f: jax.vmap(f), lambda f: jax.jit(jax.vmap(f)), lambda f: jax.vmap(jax.jit(f))],
+)
+def test_row_01_a_print_happens_for_the_examples_of_its_branch(mapped, capfd):
+    def f(x):
+        if x > 0:
+            print("large", x) if x > 1 else print("small", x)
+        else:
+            print("negative")
+        return x
+
+    mapped(autograph(f))(np.array([2.0, -1.0, 0.5]))
+    jax.effects_barrier()
+    assert sorted(capfd.readouterr().out.splitlines()) == ["large 2.0", "negative", "small 0.5"]
+
+
+def test_row_01_a_print_in_a_loop_under_vmap_leaves_a_note(capfd):
+    def f(x):
+        while x < 2:
+            print("step")
+            x = x + 1
+        return x
+
+    with listen() as notes:
+        jax.vmap(autograph(f))(np.array([1.0, -1.0]))
+    assert any("last example" in found.what for found in notes)
+
+
 @pytest.mark.parametrize("flag", [True, False])
 def test_row_01_a_python_if_runs_one_branch_only(flag):
     ran = []

@@ -573,7 +573,7 @@ def isinstance_(x, kinds):
 
 
 def print_(*args, sep=" ", end="\n", file=None, flush=False):
-    """Printed when the program runs, in order; JAX refuses that under vmap.
+    """Printed when the program runs, in order; under vmap for each example that comes here.
 
     Text that is known beforehand, too: else it would come before all that is not.
     """
@@ -584,7 +584,9 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
         return builtins.print(*args, sep=sep, end=end, file=file, flush=flush)
     choices = {k: leaves[k].options for k in traced if type(leaves[k]) is values.Choice}
 
-    def show(*arrays):
+    def show(here, *arrays):
+        if not here:
+            return
         shown = list(leaves)
         for k, x in builtins.zip(traced, arrays, strict=True):
             shown[k] = choices[k][int(x)] if k in choices else np.asarray(x)[()]
@@ -598,7 +600,13 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
         )
     arrays = [leaves[k].index if k in choices else unbox(leaves[k]) for k in traced]
     leaves = [None if is_traced(x) else x for x in leaves]
-    jax.debug.callback(show, *arrays, ordered=True)
+    tests = [test if answer else ~test for test, answer in session().path]
+    if session().lanes and any(book.repeats for book in journal.all_open()):
+        what = "under vmap, `print` in a loop goes on until the last example has left it"
+        note(what, compat.where(), "print what the loop leaves, after it")
+    if not tests:
+        return jax.debug.callback(functools.partial(show, True), *arrays, ordered=True)
+    jax.debug.callback(show, functools.reduce(jnp.logical_and, tests), *arrays, ordered=True)
 
 
 def warn(message, category=None, stacklevel=1, source=None, **options):

@@ -110,7 +110,8 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
     places = places_of(state)
     with once_more(body):
         paths = (told(asked, True, body, places), told(asked, False, orelse or nothing, places))
-        yes, no = (trace_block(path, places) for path in paths)
+        answers = zip(paths, (True, False), strict=True)
+        yes, no = (trace_block(where_taken(flag, *path), places) for path in answers)
     if live is not None:
         forget_dead(places, live, yes, no)
     try:
@@ -200,6 +201,20 @@ def told(asked: Question | None, answer: bool, run: Callable, places: list) -> C
     return running
 
 
+def where_taken(test, run: Callable, answer: bool) -> Callable:
+    """`run`, which knows of the test: vmap runs both paths, and what is printed asks for it."""
+
+    def running():
+        path = session().path
+        path.append((test, answer))
+        try:
+            return run()
+        finally:
+            path.pop()
+
+    return running
+
+
 def narrowed(choice: Choice, keep: list) -> Any:
     """A choice among those options that are kept."""
     options = [o for o, kept in zip(choice.options, keep, strict=True) if kept]
@@ -236,8 +251,8 @@ def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     if not isinstance(test, compat.Tracer):
         return step(body if test else orelse)
     with once_more(body):
-        yes = trace_block(told(asked, True, body, []), [])
-        no = trace_block(told(asked, False, orelse, []), [])
+        paths = ((told(asked, True, body, []), True), (told(asked, False, orelse, []), False))
+        yes, no = (trace_block(where_taken(test, *path), []) for path in paths)
     return merge(test, yes, no, where or line_of(body))
 
 
