@@ -242,9 +242,9 @@ class Masked:
         if name == "append":
             first, second, *axis = args
             second = [second] if np.ndim(second) == 0 else second
-            return joined((first, second), *axis, **kwargs)
+            return put_together((first, second), *axis, **kwargs)
         if name in ("concatenate", "hstack"):
-            return joined(*args, **kwargs)
+            return put_together(*args, **kwargs)
         if name in _OF_TYPES:
             return _of_types(func, args)
         if name == "broadcast_arrays":
@@ -618,7 +618,7 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
         raise unknown_size(f".{name} of x[:, mask]")
 
 
-def joined(parts, *args, **kwargs) -> Masked:
+def put_together(parts, *args, **kwargs) -> Masked:
     """Vectors one after another, of some of which a mask selects the elements."""
     box = next(x for x in parts if type(x) is Masked)._box
     parts = [x.value if isinstance(x, box) else x for x in parts]

@@ -121,10 +121,10 @@ def distinct(
     return tuple(out) if len(out) > 1 else out[0]
 
 
-def joined(parts, *args, **kwargs):
+def concatenated(parts, *args, **kwargs):
     """np.concatenate, where a mask selects some of what is put together."""
     some = isinstance(parts, list | tuple) and any(type(x) is Masked for x in parts)
-    return masked.joined(parts, *args, **kwargs) if some else DEFAULT
+    return masked.put_together(parts, *args, **kwargs) if some else DEFAULT
 
 
 def _unsized(func):
@@ -563,7 +563,7 @@ _OF_BOXES: dict[Any, Any] = {
 }
 _OF_TRACED = {
     np.unique: distinct,
-    **dict.fromkeys((np.concatenate, np.hstack), joined),
+    **dict.fromkeys((np.concatenate, np.hstack), concatenated),
     **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
     **_by_name(choose, poly, apply_over_axes, partition, argpartition),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),

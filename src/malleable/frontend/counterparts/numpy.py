@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import functions
 from malleable.arrays.box import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
-from malleable.arrays.masked import UNSIZED, Masked, joined, unknown_size
+from malleable.arrays.masked import UNSIZED, Masked, put_together, unknown_size
 from malleable.arrays.places import has_tracer
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
@@ -70,12 +70,12 @@ def grid_item(grid, index):
         return rebox_numpy(grid[raw])
     new = {id(np.r_): jnp.r_, id(np.c_): jnp.c_, id(np.s_): np.s_}.get(id(grid), grid)
     if grid is np.r_ and isinstance(raw, tuple) and any(type(x) is Masked for x in raw):
-        return joined([[x] if np.ndim(x) == 0 else x for x in map(_run, raw)])
+        return put_together([[x] if np.ndim(x) == 0 else x for x in map(slice_or_row, raw)])
     raw = tuple(map(functions.as_operand, raw)) if isinstance(raw, tuple) else raw
     return rebox(new[raw])
 
 
-def _run(part):
+def slice_or_row(part):
     """The numbers of a slice in np.r_[...]."""
     return np.r_[part] if isinstance(part, slice) else part
 
