@@ -202,3 +202,19 @@ def test_a_step_asks_whether_an_earlier_one_has_set_an_attribute():
 
     assert_same(asked, XS)
     assert_same(tried, XS)
+
+
+def one_of_two(x):
+    a, b, same = types.SimpleNamespace(n=0), types.SimpleNamespace(n=0), 0
+    while x < 5:
+        same += a is b
+        a = types.SimpleNamespace(n=x)
+        b = a if x > 2 else types.SimpleNamespace(n=x)
+        x += 1
+    return same, a.n
+
+
+def test_whether_two_names_are_of_one_object_of_the_step_before_is_refused():
+    why = r"the same SimpleNamespace is not known(.|\n)*test_references\.py:\d+ in one_of_two"
+    with pytest.raises(TransformError, match=why):
+        jax.jit(autograph(one_of_two))(0.5)

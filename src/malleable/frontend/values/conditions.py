@@ -18,6 +18,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.decisions import opposite
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import session
+from malleable.frontend.values.copies import is_one_thing
 from malleable.frontend.values.keys import OtherMembers
 from malleable.frontend.values.staging import Block, merge, trace_block
 from malleable.frontend.values.trees import Leaf, Static
@@ -386,7 +387,7 @@ def is_(a, b) -> Any:
         return a is b or a.each(lambda x: is_(x, b))
     for one, other in ((a, b), (b, a)):
         if isinstance(one, Choice):
-            hits = [x is other or (is_plain(x) and x == other) for x in one.options]
+            hits = [is_one_thing(x, other) or (is_plain(x) and x == other) for x in one.options]
             if all(hits) or not any(hits):
                 return hits[0]
             return Question(entry(hits, one.index), one, hits)
@@ -394,7 +395,7 @@ def is_(a, b) -> Any:
             content = one.value
             if isinstance(content, compat.Tracer) and is_python_bool(content):
                 return one if other else not_(one)
-    return a is b
+    return is_one_thing(a, b)
 
 
 class Singleton:

@@ -91,6 +91,21 @@ def keep(copies: Iterable[Copied]) -> None:
             journal.follow(new.thing, new)
 
 
+def is_one_thing(x, y) -> bool:
+    """`x is y`; an error where one of the two is a copy of what may be the other."""
+    if x is y or type(x) is not type(y):
+        return x is y
+    told = (f for book in journal.all_open() for t in (x, y) for f in book.followers.get(id(t), ()))
+    for known in told:
+        if isinstance(known, Copied) and not known.part and any(known.thing is t for t in (x, y)):
+            raise TransformError(
+                f"whether this is the same {type(x).__name__} is not known: {known.why}",
+                where=compat.where(),
+                hint="give each a number, and compare these",
+            )
+    return False
+
+
 def kept(book: journal.Journal) -> list[Copied]:
     """What has copies since a journal was opened."""
     return [x for known in book.followers.values() for x in known if isinstance(x, Copied)]
