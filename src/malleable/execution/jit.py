@@ -16,6 +16,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
+from malleable.execution.common.host_values import is_raw
 from malleable.execution.common.leaves import flat_leaves, flatten
 from malleable.execution.common.options import JitOptions, Options
 from malleable.execution.cutting import announce, calls
@@ -198,7 +199,7 @@ class Selective:
         padded: the sizes of the arguments are as if they depended on values.
         """
         fun, before, named = self.plain
-        args = [x.copy() if type(x) is np.ndarray and not x.flags.writeable else x for x in args]
+        args = [x.copy() if is_raw(x) else x for x in args]
         args, kwargs = (*before, *args), {**named, **kwargs}
         part = engine.partition(fun)
         if part is None:

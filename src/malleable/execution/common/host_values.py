@@ -39,8 +39,10 @@ def own(x) -> np.ndarray:
 
 
 def is_raw(x) -> bool:
-    """Whether `x` stands for an array of JAX: an `np.ndarray` that nobody may write to."""
-    return type(x) is np.ndarray and not x.flags.writeable
+    """Whether `x` stands for an array of JAX: of a dtype JAX has, and not to be written to."""
+    if type(x) is not np.ndarray or x.flags.writeable:
+        return False
+    return x.dtype not in _WIDE or bool(compat.host_mode())
 
 
 def raw(x) -> np.ndarray:
@@ -168,7 +170,7 @@ def arrive_all(tree: Any) -> Any:
     """
     kind = type(tree)
     if kind is np.ndarray:
-        return tree if tree.flags.writeable else arrive(tree)
+        return arrive(tree) if is_raw(tree) else tree
     named = issubclass(kind, tuple) and hasattr(kind, "_fields")
     if kind is tuple or kind is list or named:
         parts = [arrive_all(part) for part in tree]

@@ -86,9 +86,9 @@ class Live(scopes.Liveness):
                 needs |= {name for name in inner.binds if not name.startswith(anf.MARK)}
             return dataclasses.replace(inner, needs=needs)
         found = super()._summarize(stmt)
-        if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef):
             return found
-        # a lambda may be called before what it reads is bound again
+        # a lambda, or a method, may be called before what it reads is bound again
         return dataclasses.replace(found, needs=found.needs | found.captured)
 
 

@@ -52,7 +52,7 @@ def getitem(x, index):
     """
     kind = type(x)
     if kind is _ndarray:
-        if x.flags.writeable:
+        if not is_raw(x):
             return x[arrive_all(index)]
         values = x
     elif kind is Array and not is_weak(x) and compat.is_on_host(x):
@@ -70,7 +70,8 @@ def getitem(x, index):
             index = index.nonzero()  # three times faster than a mask
         return own(values[index])
     except (Unsupported, IndexError, TypeError, ValueError):
-        return arrive(x)[arrive_all(index)]
+        pass
+    return arrive(x)[arrive_all(index)]  # not in the handler: its errors are the user's
 
 
 def call(fun, *args, **kwargs):
@@ -89,10 +90,10 @@ def release(x):
     """What Python gave: a read-only array of the user's, such as a view, is copied: none is raw."""
     kind = type(x)
     if kind is _ndarray:
-        return x if x.flags.writeable else x.copy()
+        return x.copy() if is_raw(x) else x
     if kind is tuple or kind is list or kind is dict:
         parts = x.values() if kind is dict else x
-        if any(type(part) is _ndarray and not part.flags.writeable for part in parts):
+        if any(map(is_raw, parts)):
             return (
                 dict(zip(x, map(release, parts), strict=True))
                 if kind is dict

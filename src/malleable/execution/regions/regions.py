@@ -21,6 +21,7 @@ import numpy as np
 from malleable import compat
 from malleable.execution.common import work
 from malleable.execution.common.breaks import Cut, NeedsPython, OtherSignature, Unsupported
+from malleable.execution.common.host_values import is_raw
 from malleable.execution.common.leaves import flatten
 from malleable.execution.common.listeners import is_heard
 from malleable.execution.common.sizes import size_values
@@ -321,7 +322,7 @@ class Runner:
                 key += (value.shape, value.dtype, value.weak_type)
                 leaves.append(value)
             elif kind is np.ndarray:
-                weak = False if may_be_raw and not value.flags.writeable else None
+                weak = False if may_be_raw and is_raw(value) else None
                 key += (value.shape, value.dtype, weak)
                 leaves.append(value)
             elif kind in NUMBERS:

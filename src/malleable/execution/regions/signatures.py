@@ -9,7 +9,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.common.host_values import own
+from malleable.execution.common.host_values import is_raw, own
 from malleable.execution.common.leaves import DICTS, flat_leaves, flatten
 
 ARRAY = compat.HostArray
@@ -38,7 +38,7 @@ def signature(leaf, may_be_raw=False) -> tuple:
     if kind is ARRAY:
         return (leaf.shape, leaf.dtype, leaf.weak_type)
     if kind is np.ndarray:
-        weak = False if may_be_raw and not leaf.flags.writeable else None
+        weak = False if may_be_raw and is_raw(leaf) else None
         return (leaf.shape, leaf.dtype, weak)
     if kind is int or kind is float or kind is complex:
         return (kind,)
