@@ -493,3 +493,58 @@ def test_an_error_raised_again_has_the_notes_of_the_user_alone():
             assert raised.value.__notes__ == ["said"]
         else:
             assert jitted(X, k).shape == X.shape
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda x: round(float(x.sum()), 2),
+        lambda x: round(x.sum().item(), 1),
+        lambda x: min(0.1, float(x[-1])),
+        lambda x: pow(float(x[-1]), 2),
+        lambda x: sum((float(x[0]), 0.1)),
+        lambda x: math.exp(x[0]),
+        lambda x: math.hypot(float(x[0]), 0.1),
+    ],
+)
+def test_numbers_of_python_have_all_their_digits(number):
+    def program(x):
+        return x * 2, number(x)
+
+    jitted = mal.jit(program)
+    for x in (X * 1.1, X * 1.1, X / 3):
+        assert repr(jitted(x)[1]) == repr(number(x))
+
+
+def aliased(x):
+    found: dict = {}
+    last = found.setdefault("a", [])
+    row = [x]
+    rows = [row] * 2
+    z = x * 2
+    rows[0].append(z)
+    print(float(z.sum()))
+    last.append(z)
+    rows[1].append("end")
+    return found["a"][0], len(rows[0]), rows[0] is rows[1]
+
+
+def not_yet_bound(x):
+    z = x
+    print("bound")
+    z = jnp.where(x > 0, x, 1.0)
+    for i in (1, 2):
+
+        def f(v):
+            return v + z * i  # noqa: B023
+
+        x = f(x)
+    return z, x
+
+
+@pytest.mark.parametrize("program", [aliased, not_yet_bound])
+def test_what_variables_share_they_share_in_the_first_call_too(program):
+    jitted = mal.jit(program)
+    for _ in range(3):
+        for one, other in zip(jitted(X), program(X), strict=True):
+            assert np.allclose(one, other)

@@ -81,7 +81,9 @@ class Live(scopes.Liveness):
     def _summarize(self, stmt):
         if isinstance(stmt, Region):
             inner = self.summary(stmt.body)
-            needs = inner.needs | (self.extra(inner.needs) & self.locals)
+            uses = scopes.uses(*stmt.body)
+            named = inner.needs | inner.binds | uses.reads | uses.captured
+            needs = inner.needs | (self.extra(named) & self.locals)
             if id(stmt) in self.guarded:  # no handler reads a name of ours
                 needs |= {name for name in inner.binds if not name.startswith(anf.MARK)}
             return dataclasses.replace(inner, needs=needs)

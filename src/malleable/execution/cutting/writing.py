@@ -57,7 +57,8 @@ def settle(
         )
         outs = inner.binds & (live.after[id(region)] | (held & live.locals)) - set(tree.defs)
         new_ins, new_outs = sorted(ins), [] if region.tail else sorted(outs)
-        region.absent = {n for n in ins if n in live.locals} - before[id(region)]
+        brought = before[id(region)] & live.summary([region]).needs  # by what stands before it
+        region.absent = {n for n in ins if n in live.locals} - brought
         unset |= region.absent
         region.unsure, region.ins, region.outs = maybe, new_ins, new_outs
         region.number = number

@@ -64,6 +64,7 @@ _FOUND = ("count", "index")  # of a list: numbers of Python's
 _AMBIGUOUS_NAMES = "add append apply copy_to_host_async delete fill insert put set sort"
 _AMBIGUOUS = frozenset(_AMBIGUOUS_NAMES.split())
 _FUNCTIONS = frozenset(n for n, f in vars(jax.numpy).items() if callable(f) and n[0] != "_")
+_EXACT = {math.isnan, math.isinf, math.isfinite, math.floor, math.ceil, math.trunc, math.fabs}
 _COUNTS = frozenset([len, range, isinstance, issubclass, callable, hasattr, type])
 # of which some numbers are an error, where NumPy and JAX have a NaN or an infinity
 _RAISES = {math.sqrt, math.log, math.log2, math.log10, math.log1p, math.acos, math.asin}
@@ -200,6 +201,13 @@ def refuse_digits(found, scope, node) -> None:
     by_number = found == (SIZE, NUMBER) and not isinstance(node.op, ast.Pow) and may_fail(node)
     if not scope.lenient and (SCALAR in found or by_number) and {*found} <= {NUMBER, SCALAR, SIZE}:
         raise Stays("number", "Python computes with more digits")
+
+
+def loses_digits(f, args: list) -> bool:
+    """Whether Python makes of numbers, one of them of an array, what 32 bits may not hold."""
+    if SCALAR not in args or not {*args} <= {NUMBER, SCALAR, SIZE}:
+        return False
+    return f in (pow, sum) or (f is round and len(args) > 1) or (f in (max, min) and NUMBER in args)
 
 
 def is_container(node, kind, scope) -> bool:
@@ -489,10 +497,11 @@ def result(f, args, node, scope):
     if is_pure(f):
         if f in _RAISES and join(NUMBER, *args) != NUMBER:
             raise Stays("value", f"`{ast.unparse(node.func)}` may raise, which only the value says")
-        if getattr(f, "__module__", "") == "math" and join(NUMBER, *args) != NUMBER:
-            scope.scalars = True
-            return SCALAR
-        return join(*args)
+        in_math = getattr(f, "__module__", "") == "math" and join(NUMBER, *args) != NUMBER
+        if not scope.lenient and (loses_digits(f, args) or (in_math and f not in _EXACT)):
+            raise Stays("number", "Python computes with more digits")
+        scope.scalars |= in_math
+        return SCALAR if in_math else join(*args)
     if is_jax(f):
         scope.computes = True
         return ARRAY

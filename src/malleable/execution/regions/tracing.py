@@ -4,7 +4,7 @@ import ast
 import functools
 import re
 import types
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from malleable.execution.purity.facts import ARRAY, NUMBER, SCALAR, SIZE, Stays
 from malleable.frontend.common.session import Options, Session, run_in_session
 from malleable.frontend.convert import OPERATORS, box_all, finish_result
 from malleable.frontend.counterparts.bounded import BoundedList
+from malleable.frontend.operators.tables import BoundedDict
 from malleable.frontend.values.staging import candidates
 from malleable.frontend.values.trees import UNSET
 from malleable.programs.analyze import analyze
@@ -83,7 +84,7 @@ class Written(Stays):
 
 
 class Shared(Stays):
-    """A region hands out what the caller has too. outs: under which of its names, by number."""
+    """A region hands out what the caller has too, or one thing twice. outs: as what, by number."""
 
     def __init__(self, outs: list[int]):
         super().__init__("object", "it gives a name to what lives outside")
@@ -261,6 +262,7 @@ def attempt(
             raise Stays("mask", "the size of the result depends on values")
         made["out"] = jax.tree.unflatten(made["tree"], [0] * len(found))
         made["order"] = skeleton(out)
+        made["shared"] = [] if body.copies else shared(out if isinstance(kinds, list) else [out])
         same = {
             id(x): i
             for i, (x, (leaf, d)) in enumerate(zip(filled, leaves, strict=True))
@@ -288,6 +290,8 @@ def attempt(
         cut = body.statement_of(e)
         return Failed(-1 if cut is None else cut, e)
     entries = tuple(made["entries"])
+    if made["shared"]:
+        return Failed(-1, Shared(made["shared"]))
     if theirs_of_numpy:
         given = [x for x, d in leaves if d]
         arrays = _agree(kinds, made["out"], len(entries), (ARRAY,))
@@ -385,6 +389,26 @@ def may_be_one(x, same: set) -> bool:
     return any(id(box._value) in same for box in (x, *candidates(x)))
 
 
+def shared(outs) -> list[int]:
+    """Which of these, by number, hold a list or dict that stands in them twice: each is rebuilt."""
+    owners: dict[int, int] = {}
+    found: set[int] = set()
+
+    def look(x, number):
+        if isinstance(x, list | dict | deque):
+            found.update({owners[id(x)], number} if id(x) in owners else ())
+            if id(x) in owners:
+                return
+            owners[id(x)] = number
+        if isinstance(x, list | tuple | dict | deque):
+            for part in x.values() if isinstance(x, dict) else x:
+                look(part, number)
+
+    for number, out in enumerate(outs):
+        look(out, number)
+    return sorted(found)
+
+
 def skeleton(x):
     """Where dicts stand in an output, with their keys in order; None where JAX keeps the order."""
     if type(x) in DICTS:
@@ -410,7 +434,7 @@ def reordered(x, order):
 
 def _is_open(x) -> bool:
     """Whether the front end left something whose size only a run knows."""
-    return type(x) in UNSIZED or isinstance(x, BoundedList)
+    return type(x) in UNSIZED or isinstance(x, BoundedList | BoundedDict)
 
 
 _NUMBERS = (NUMBER, SCALAR, SIZE)  # the kinds of what is a Python number to the user
@@ -496,7 +520,7 @@ def from_numbers_only(traced: Traced, leaves: list) -> bool:
     Python's operators have no `cos`: what came out of such an equation is an array.
     """
     outs: Any = [e for e, n in zip(traced.outs, traced.numbers, strict=True) if not n]
-    given = [e[1] for e in outs if type(e) is tuple and e[0] == "in"]
+    given = [e[1] for e in outs if type(e) is tuple and len(e) == 2 and e[0] == "in"]
     if any(is_number(leaves[i]) for i in given):
         return True  # `jnp.asarray(a)` is `a` to a trace
     args = [leaf for leaf, d in zip(leaves, traced.dynamic, strict=True) if d]
