@@ -236,23 +236,24 @@ def test_a_batch_of_distributions_and_an_event_are_summed():
 
 
 DISTRIBUTIONS = {
-    "normal": Normal(jnp.arange(2.0), 1.0),
-    "multivariate": dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2) * 2),
-    "discrete": dist.Categorical(probs=jnp.array([0.2, 0.8])),
-    "of logits": dist.Bernoulli(logits=jnp.array([0.2, 0.8])),
-    "bounded": dist.Exponential(3.0),
-    "interval": dist.Uniform(jnp.array([1.0, 2.0]), 3.0),
-    "expanded": dist.Normal(0.0, 1.0).expand([2, 3]).to_event(1),
-    "transformed": dist.LogNormal(0.0, 0.5),
-    "mixture": dist.MixtureSameFamily(
+    "normal": lambda: Normal(jnp.arange(2.0), 1.0),
+    "multivariate": lambda: dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2) * 2),
+    "discrete": lambda: dist.Categorical(probs=jnp.array([0.2, 0.8])),
+    "of logits": lambda: dist.Bernoulli(logits=jnp.array([0.2, 0.8])),
+    "bounded": lambda: dist.Exponential(3.0),
+    "interval": lambda: dist.Uniform(jnp.array([1.0, 2.0]), 3.0),
+    "expanded": lambda: dist.Normal(0.0, 1.0).expand([2, 3]).to_event(1),
+    "transformed": lambda: dist.LogNormal(0.0, 0.5),
+    "mixture": lambda: dist.MixtureSameFamily(
         dist.Categorical(jnp.array([0.3, 0.7])), Normal(jnp.array([0.0, 5.0]), 1.0)
     ),
-    "masked": Normal(jnp.zeros(2), 1.0).mask(jnp.array([True, False])),
+    "masked": lambda: Normal(jnp.zeros(2), 1.0).mask(jnp.array([True, False])),
 }
 
 
-@pytest.mark.parametrize("d", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_distributions_of_numpyro_draw_and_count(d):
+@pytest.mark.parametrize("made", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_distributions_of_numpyro_draw_and_count(made):
+    d = made()
     model = lambda: (sample("x", d), jax.vmap(lambda _: sample("xs", d))(jnp.zeros(4)))
 
     @jax.jit
