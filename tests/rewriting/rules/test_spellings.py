@@ -156,9 +156,10 @@ def test_a_product_of_other_axes_does_not_match(text):
 SPELLINGS = [(level, pair) for level, pairs in words.PAIRS.items() for pair in pairs]
 
 
+@pytest.mark.parametrize("n", [4, pytest.param(14, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("level", "pair"), SPELLINGS, ids=lambda x: getattr(x, "__name__", x))
-def test_both_words_give_the_same_numbers(level, pair):
-    check_rule(rule(pair, level=level))
+def test_both_words_give_the_same_numbers(level, pair, n):
+    check_rule(rule(pair, level=level), n=n)
 
 
 @pytest.mark.parametrize(
