@@ -55,6 +55,17 @@ def asked_once(is_included):
 traceback_util.include_filename = asked_once(traceback_util.include_filename)
 
 
+def is_under_reraiser(error):
+    """As JAX's own, which reads each line of the stack, for each function of JAX in it."""
+    frame = error.__traceback__ and error.__traceback__.tb_frame.f_back
+    while frame and not traceback_util._is_reraiser_frame(frame):
+        frame = frame.f_back
+    return frame is not None
+
+
+traceback_util._is_under_reraiser = is_under_reraiser
+
+
 def used_again(make_context, times=10):
     """`make_context`, which makes a new context for every so many lowerings of a thread.
 
