@@ -1,5 +1,6 @@
 """Models of Flax and Equinox, and a step of Optax, are programs like any other."""
 
+import gc
 import io
 
 import jax
@@ -103,6 +104,7 @@ def found(model):
             "live": live(loss, {}, default=count, carry=0)(params, X)[:2],
         }
 
+    gc.freeze()  # the check collects garbage for each trace that a cycle keeps: of this one only
     with jax.checking_leaks():
         return jax.jit(every)(params)
 
