@@ -468,7 +468,11 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",  # each starts a kernel, which takes 5 s
+    [pytest.param(p, marks=[pytest.mark.slow] * (p != NOTEBOOKS[0])) for p in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs(path):
     notebook = pytest.importorskip("nbformat").read(path, as_version=4)
     client = pytest.importorskip("nbclient").NotebookClient
