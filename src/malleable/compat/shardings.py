@@ -52,10 +52,12 @@ def is_mapped() -> bool:
 def match_layout(value, aval):
     """`value` with the devices that a type says: axes it varies over, and explicit axes."""
     value = match_devices(value, aval)
-    sharding = getattr(aval, "sharding", None)
-    if sharding is None or not any(sharding.spec) or jax.typeof(value).sharding == sharding:
+    told, sharding = jax.typeof(value).sharding, getattr(aval, "sharding", None)
+    if sharding is None or told == sharding:
         return value
-    return jax.sharding.reshard(value, sharding)
+    explicit = jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
+    is_number = told.mesh.empty and explicit  # of no mesh yet
+    return jax.sharding.reshard(value, sharding) if any(sharding.spec) or is_number else value
 
 
 def lay_out(tree, eqn: Eqn, spec: jax.sharding.PartitionSpec):

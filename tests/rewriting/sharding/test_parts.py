@@ -146,6 +146,48 @@ def test_a_result_that_is_no_sum_over_the_batch_is_refused(fun, why):
         mal.optimize(fun, mal.microbatch(4))(jnp.ones((16, 4)))
 
 
+EXPLICIT = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+ROWS = PartitionSpec("data")
+
+
+def on_automatic_axes(f, *spec):
+    return jax.sharding.auto_axes(f, out_sharding=PartitionSpec(*spec))
+
+
+def of_tokens(w, tokens):
+    x = w.at[tokens].get(out_sharding=ROWS)
+    return jnp.mean((x @ w) ** 2)
+
+
+def of_sines(w, tokens):
+    x = w.at[tokens].get(out_sharding=ROWS)
+    return on_automatic_axes(lambda w, x: jnp.sin(x @ w), "data")(w, x).sum()
+
+
+@pytest.mark.parametrize("loss", [of_tokens, of_sines])
+def test_a_batch_in_steps_goes_through_a_part_on_automatic_axes(loss):
+    w = jax.device_put(
+        jnp.asarray(rand(0, 16, 16), "float32"), NamedSharding(EXPLICIT, PartitionSpec())
+    )
+    tokens = jax.device_put(np.arange(16) * 7 % 16, NamedSharding(EXPLICIT, ROWS))
+    slope = jax.value_and_grad(loss)
+    with jax.set_mesh(EXPLICIT):
+        check(slope, mal.optimize(slope, mal.microbatch(2)), w, tokens)
+
+
+def test_a_sum_on_automatic_axes_that_a_step_would_give_is_refused():
+    squared = on_automatic_axes(lambda x: x.sum(0) ** 2)
+    x = jax.device_put(jnp.ones((16, 4)), NamedSharding(EXPLICIT, ROWS))
+    with jax.set_mesh(EXPLICIT), pytest.raises(mal.TransformError, match="of another kind"):
+        mal.stage(mal.optimize(squared, mal.microbatch(2)))(x)
+
+
+@pytest.mark.parametrize("argnums", ["x", 1.5, True, (0, "x")])
+def test_arguments_with_the_batch_are_numbers(argnums):
+    with pytest.raises(mal.TransformError, match="argnums"):
+        mal.microbatch(2, argnums=argnums)
+
+
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(mal.TransformError, match="does not divide"):
         mal.optimize(lambda x: x.sum(0), mal.microbatch(3))(jnp.ones((16, 4)))

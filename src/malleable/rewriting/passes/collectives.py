@@ -97,6 +97,10 @@ def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = N
         raise TransformError(f"microbatch takes a number of steps, not {n!r}", hint=COUNT)
     if not isinstance(axis, int) or isinstance(axis, bool):
         raise TransformError(f"axis is a number, not {axis!r}", hint="axis=0 is the first")
+    chosen = (argnums,) if argnums is None or not isinstance(argnums, Sequence) else argnums
+    if argnums is not None and not all(type(i) is int for i in chosen):
+        told = f"argnums is a number or several, not {argnums!r}"
+        raise TransformError(told, hint="argnums counts arrays, pytrees flattened")
 
     def run(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         return jaxpr if n == 1 else _in_steps(jaxpr, n, axis, argnums)
@@ -155,7 +159,7 @@ def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> list[dict[int, int]]:
         alike = _likely_batch(shapes, axis, with_axis, Placement.current(jaxpr))
         guesses = list(dict.fromkeys(tuple(alike[k:]) for k in (0, -2, -1)))
     else:
-        guesses = [tuple([argnums] if isinstance(argnums, int) else argnums)]
+        guesses = [tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)]
         for i in guesses[0]:
             if not -len(shapes) <= i < len(shapes) or i % len(shapes) not in with_axis:
                 told = f"argument {i} has no axis {axis}: there are {len(shapes)} arrays"

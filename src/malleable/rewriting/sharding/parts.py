@@ -251,6 +251,8 @@ def _said_on_parts(eqn, state: State, k: int) -> PartsStep:
     """A constraint on where a value is: what is not in parts yet is there as it says."""
     spec = getattr(eqn.params[SAYS[eqn.primitive.name]], "spec", ())
     said = next((d for d, e in enumerate(spec) if ALONG.get() in compat.names_of(e)), None)
+    if state == SUM and CUTS_WHOLES.get() and eqn.primitive.name == "reshard" and not any(spec):
+        return PartsStep((SUM,), (SUM,))  # of another kind of axes only
     if is_part(state) or said is None or shapes(eqn.invars)[0][said] % k:
         settled = WHOLE if state == SUM else state
         return PartsStep((settled,), (settled,))  # taken apart by axes where it is run

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax import lax
 from jax import numpy as jnp
+from jax.sharding import PartitionSpec
 
 from malleable import compat
 from malleable.errors import TransformError
@@ -95,6 +96,11 @@ def _batch_loop(program, plan: PartsPlan, inner, after, env, n: int, spread: boo
     made = {v for _, eqn in inner for v in eqn.outvars}
     used = variables([*(v for eqn in after for v in eqn.invars), *raw.outvars])
     wanted = [v for v in dict.fromkeys(used) if v in made]
+    mesh = jax.sharding.get_abstract_mesh()
+    for _, eqn in inner:
+        meshes = {v.aval.sharding.mesh for v in eqn.outvars if v in wanted}
+        if any(not m.empty and not mesh.empty and m != mesh for m in meshes):
+            raise Apart("what comes out of a step has axes of another kind", eqn)
     sums = [v for v in wanted if plan.states[v] == SUM]
     rows = [v for v in wanted if is_part(plan.states[v])]
     alike = [v for v in wanted if v not in sums and v not in rows]  # the same in each step
@@ -149,7 +155,7 @@ class StepWriter(Writer):
         """Run some equations of the program, at their places in the plan."""
         for i, eqn in eqns:
             step = self.plan.steps[i]
-            with compat.on_line(eqn):
+            with self.at(eqn):
                 operands = []
                 for atom, want in zip(eqn.invars, step.wants, strict=True):
                     literal = isinstance(atom, compat.Literal)
@@ -157,6 +163,16 @@ class StepWriter(Writer):
                     operands.append(self.as_(value, (want,)))
                 results = self.step(eqn, [step], operands, [(s,) for s in step.outs])
             env.update(zip(eqn.outvars, results, strict=True))
+
+    def at(self, eqn):
+        """At its line, and on its own mesh: steps are on the devices of the program."""
+        return compat.source(eqn)
+
+    def place(self):
+        """Which step it is, in types of the mesh that is set now."""
+        mesh, typed_on = jax.sharding.get_abstract_mesh(), jax.typeof(self.t).sharding.mesh
+        is_other = not mesh.empty and not typed_on.empty and mesh != typed_on
+        return jax.sharding.reshard(self.t, PartitionSpec()) if is_other else self.t
 
     def scattered(self, value: Local, want: Sequence[State]) -> Local:
         return value
@@ -167,7 +183,7 @@ class StepWriter(Writer):
     def is_first(self, i: int):
         if self.t is None:
             raise self.timeless()
-        return self.t == 0
+        return self.place() == 0
 
     def timeless(self) -> TransformError:
         return TransformError(
@@ -195,7 +211,7 @@ class StepWriter(Writer):
         if self.spread and x.shape[dim] != self.extent():
             raise Apart("a batch over devices is merged with another dimension")
         parts = _parts_stacked(x, dim, self.counts[0], self.spread)
-        return lax.dynamic_index_in_dim(parts, self.t, keepdims=False)
+        return lax.dynamic_index_in_dim(parts, self.place(), keepdims=False)
 
     def made_there(self, value: Local, cuts):
         assert value.maker is not None

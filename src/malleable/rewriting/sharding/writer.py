@@ -4,6 +4,7 @@ A value that all devices have is made one that varies over them outside of loops
 gradient is summed once, behind them.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -103,7 +104,7 @@ class Writer:
             steps = [plan.steps[i] for plan in plans]
             wants = list(zip(*(step.wants for step in steps), strict=True))
             outs = list(zip(*(step.outs for step in steps), strict=True))
-            with compat.on_line(eqn):
+            with self.at(eqn):
                 operands = []
                 for atom, want in zip(eqn.invars, wants, strict=True):
                     value = read(atom)
@@ -116,6 +117,10 @@ class Writer:
                 results = self.step(eqn, steps, operands, outs)
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(v) for v in raw.outvars]
+
+    def at(self, eqn) -> contextlib.AbstractContextManager[None]:
+        """Where an equation is written: at its line, on the mesh that is set now."""
+        return compat.on_line(eqn)
 
     # ------------------------------------------------------------ states
 
