@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from malleable import TransformError, mutable
+from malleable import TransformError, autograph, mutable
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 V = np.arange(5, dtype=np.float32)
@@ -278,3 +278,17 @@ def test_an_array_of_an_enclosing_function_is_not_written_to(inside):
     )
     with pytest.raises(TransformError, match=text):
         mutable(inside)(V)
+
+
+def test_at_of_a_numpy_ufunc_is_refused_with_a_way_out():
+    def counted(x, i):
+        np.add.at(x, i, 1.0)
+        return x
+
+    told = r"\n  at .*test_arrays.*in counted\n  hint: write x = x\.at\[i\]\.add\(y\), .*autograph"
+    for run in (mutable(counted), jax.jit(mutable(counted))):
+        with pytest.raises(TransformError, match=told):
+            run(jnp.zeros(3), jnp.array([1, 1]))
+    assert autograph(counted)(np.zeros(3), np.array([1, 1])).tolist() == [0, 2, 0]
+    adds = lambda i: counted(np.zeros(3), i)
+    assert jax.jit(autograph(adds))(jnp.array([1, 1])).tolist() == [0, 2, 0]

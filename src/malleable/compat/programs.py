@@ -7,6 +7,7 @@ import pathlib
 import site
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -318,9 +319,9 @@ def _installed() -> tuple[str, ...]:
     return (*(f"{x}{os.sep}" for x in folders if "packages" in x or "python" in x), "<frozen ")
 
 
-def user_frames(traceback) -> Iterator:
+def user_frames(kept) -> Iterator:
     """The user's frames of a traceback that JAX keeps, innermost first."""
-    return (f for f in source_info_util.user_frames(traceback) if is_users(f.file_name))
+    return (f for f in source_info_util.user_frames(kept) if is_users(f.file_name))
 
 
 @contextlib.contextmanager
@@ -340,17 +341,20 @@ def place(*eqns: Eqn) -> tuple[str, int, str] | None:
     infos = [eqn.source_info for eqn in eqns] or [source_info_util.current()]
     frames = [f for info in infos for f in user_frames(info.traceback)]
     frame = next((f for f in frames if is_own(f.file_name)), next(iter(frames), None))
+    if not eqns and (frame is None or not is_own(frame.file_name)):
+        return _calling()
     if frame is None:
-        return None if eqns else _calling()
+        return None
     return frame.file_name, frame.start_line, frame.function_name
 
 
 def _calling() -> tuple[str, int, str] | None:
     """As `place`: the user's line that is being run. JAX looks no further than its own trace."""
-    frame = sys._getframe(2)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname) if frame else None
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(2))]
+    codes = [frame.f_code for frame in frames]
+    users = [i for i, code in enumerate(codes) if is_users(code.co_filename)]
+    i = next((i for i in users if is_own(codes[i].co_filename)), next(iter(users), None))
+    return None if i is None else (codes[i].co_filename, frames[i].f_lineno, codes[i].co_qualname)
 
 
 def calling_file() -> str:

@@ -62,7 +62,7 @@ def cross(book, frame: Frame, args: list) -> list:
         view = compat.view(eqn)
         if isinstance(view, compat.Opaque):
             what = f"a rule applies inside `{eqn.primitive}`, which cannot be entered: {view.why}"
-            hint = "move it outside, or give the primitive itself a rule"
+            hint = "move it outside, and use its value inside; or give the primitive itself a rule"
             if has_values(args):
                 hint += "; or annotate the operands of rules that are for values alone"
             raise frame.error(what, hint)

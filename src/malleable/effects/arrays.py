@@ -1,6 +1,7 @@
 """`x[i] = y` on JAX arrays: inside `mutable(fun)` arrays alias and change as NumPy's do."""
 
 import operator
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,17 @@ def mutable(fun: Callable[P, R]) -> Callable[P, R]:
     run = live(fun, {}, tracer=MutableTracer)
 
     def mutated(*args: P.args, **kwargs: P.kwargs) -> R:
-        out, *_ = run(*args, **kwargs)
+        try:
+            out, *_ = run(*args, **kwargs)
+        except TypeError as error:
+            if str(error) != "first operand must be array":
+                raise
+            *_, frame = traceback.extract_tb(error.__traceback__)
+            raise TransformError(
+                "`.at` of a NumPy ufunc writes to NumPy's own arrays only",
+                where=f"{frame.filename}:{frame.lineno} in {frame.name}",
+                hint="write x = x.at[i].add(y), or transform with autograph, which converts it",
+            ) from None
         if any(isinstance(x, Selection) for x in jax.tree.leaves(out)):
             raise unknown_size("x[mask] as a result")
         return out

@@ -23,7 +23,8 @@ param_p = marker(
     out=lambda *, types, **_: list(types),
     lanes="shared",
     missing="param() is called, and no parameters are around",
-    hint="run the function as apply(fun)(params, ...), with params = init(fun)(key, ...)",
+    hint="run the function as apply(fun)(params, ...), with params = init(fun)(key, ...); in what "
+    "a solver of a library calls, use a value that was read before",
 )
 
 
