@@ -130,6 +130,25 @@ def calls(x: jax.Array, key: jax.Array) -> None:
         notes[0].why
     notes[0].reason  # wrong
 
+    # arguments given at once, values of another type, forgotten arguments
+    mal.show(net, x)  # wrong
+    mal.cost(net, x)  # wrong
+    mal.first_nonfinite(net, x)  # wrong
+    mal.step(net, x)  # wrong
+    mal.explain(net, x)  # wrong
+    mal.reap(net, x)  # wrong
+    mal.optimize(net, x)  # wrong
+    mal.as_scan(net)  # wrong
+    mal.as_scan(net, x, axis="a")  # wrong
+    mal.param("w", (3,))  # wrong
+    mal.param("w")  # wrong
+    mal.tag(x, "y", mode="any")  # wrong
+    mal.show(net, hlo="text")  # wrong
+    mal.autograph(net, mode="all")  # wrong
+    mal.microbatch("4")  # wrong
+    mal.cost(3)  # wrong
+    mal.errors.explain(net)  # wrong
+
     # probabilistic programs
     drawn, values, density = mal.prob.trace(net)(key, x)
     assert_type(drawn, jax.Array)

@@ -33,11 +33,11 @@ class Options:
 class AutographOptions(TypedDict, total=False):
     """What `autograph` is told by name, as types have it: the fields of `Options`."""
 
-    mode: str
+    mode: Literal["full", "explicit"]
     checked: bool
     strict: bool
     max_steps: int | None
-    roll: bool | str
+    roll: bool | Literal["auto"]
     exact: bool
 
 
