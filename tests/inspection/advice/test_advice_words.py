@@ -299,3 +299,14 @@ def test_an_axis_is_no_size():
 def test_a_number_of_python_has_no_astype():
     told = note(lambda: lax.switch(1.0, [lambda: 1, lambda: 2]))
     assert "write int(1.0)" in told
+
+
+def test_a_product_is_turned_round_before_both_are_transposed():
+    w, x, q = jnp.ones((3, 4)), jnp.ones((5, 3)), jnp.ones((7, 16))
+    assert "write x @ w, if" in note(lambda: w @ x)
+    assert "write q @ q.T, if" in note(lambda: q @ q)
+
+
+def test_einsum_with_letters_too_few_is_told_how_many():
+    a, b = jnp.ones((2, 3, 3)), jnp.ones((3, 5))
+    assert "write 3 letters for `a`" in note(lambda: jnp.einsum("bi,ij->bj", a, b))

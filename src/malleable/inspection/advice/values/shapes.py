@@ -215,7 +215,7 @@ def _product(found, node, known) -> Told:
     at = isinstance(node, ast.BinOp)
     signs = (("", ""), ("", ".T"), (".T", ""), (".T", ".T"))
     pairs = ((one.name, other.name), (other.name, one.name))
-    ways = [(a + first, b + last) for a, b in pairs for first, last in signs]
+    ways = [(a + first, b + last) for first, last in signs for a, b in pairs]
     known_shapes = {one.name: one.shape, other.name: other.shape}
     for a, b in ways:
         if _multiplies(_transposed(a, known_shapes), _transposed(b, known_shapes)):
@@ -475,7 +475,7 @@ _TABLE = (
     (r"lhs feature dimension size .*? but (\d+) // 1 != (\d+)", _convolution),
     (r"square|shape \[\.\.\., n, n\]|for broadcasting|core dimension", square),
     (r"jax_numpy_rank_promotion='raise'", _promotion),
-    (r"einsum|Size of label|einstein", _einsum),
+    (r"einsum|Size of label|[Ee]instein", _einsum),
     (r"ncompatible shapes for broadcasting|got incompatible shapes|broadcast", _broadcast),
     (r"contracting dimensions|matmul|dot_general|inner dimension", _product),
     (r"concatenate|All input arrays must have the same shape|stack", _join),
