@@ -218,3 +218,22 @@ def test_whether_two_names_are_of_one_object_of_the_step_before_is_refused():
     why = r"the same SimpleNamespace is not known(.|\n)*test_references\.py:\d+ in one_of_two"
     with pytest.raises(TransformError, match=why):
         jax.jit(autograph(one_of_two))(0.5)
+
+
+class Token:
+    pass
+
+
+def equal_of_two(x):
+    a, b, same = Token(), Token(), 0
+    while x < 5:
+        same += a == b
+        a = Token()
+        b = a if x > 2 else Token()
+        x += 1
+    return same
+
+
+def test_whether_objects_without_an_eq_of_their_own_are_equal_is_refused_too():
+    with pytest.raises(TransformError, match="the same Token is not known"):
+        jax.jit(autograph(equal_of_two))(0.5)

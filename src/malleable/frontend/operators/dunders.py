@@ -25,7 +25,7 @@ from malleable.frontend.counterparts.bounded import equal, joined, refuse, repea
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
 from malleable.frontend.counterparts.texts import by_text
-from malleable.frontend.values.conditions import by_case, not_
+from malleable.frontend.values.conditions import by_case, is_, not_
 from malleable.frontend.values.keys import KEYED
 from malleable.frontend.values.raises import (
     DIVISION,
@@ -192,6 +192,10 @@ class Dunders:
         refuse_dicts(a, b)
         equality = sign in ("==", "!=")
         options = [o for x in (a, b) if is_thing(x) for o in x.options]
+        things = [*options, *(x for x in (a, b) if not is_thing(x))]
+        if equality and all(type(x).__eq__ is object.__eq__ for x in things):
+            same = is_(a, b)
+            return same if sign == "==" else not_(same)
         if options and not (equality and all(map(self.is_plain, options))):
             return self._by_case(self.compare, sign, a, b)
         if not equality:
