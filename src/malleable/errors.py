@@ -85,10 +85,7 @@ def explain(*fun: Never, debug: bool = False) -> "Explaining":
     2.0
     """
     if fun:
-        hint = "write explain()(fun), `@explain()` above its `def`, or `with explain():`"
-        raise TypeError(
-            text("explain takes no function: it makes a block or a decorator", "", hint)
-        )
+        raise TypeError("explain takes no function\n  hint: `@explain()`, or `with explain():`")
     importlib.import_module("malleable.inspection.advice")
     return Explaining(debug)
 

@@ -341,20 +341,16 @@ def place(*eqns: Eqn) -> tuple[str, int, str] | None:
     infos = [eqn.source_info for eqn in eqns] or [source_info_util.current()]
     frames = [f for info in infos for f in user_frames(info.traceback)]
     frame = next((f for f in frames if is_own(f.file_name)), next(iter(frames), None))
-    if not eqns and (frame is None or not is_own(frame.file_name)):
+    if not eqns and not (frame and is_own(frame.file_name)):
         return _calling()
-    if frame is None:
-        return None
-    return frame.file_name, frame.start_line, frame.function_name
+    return frame and (frame.file_name, frame.start_line, frame.function_name)
 
 
 def _calling() -> tuple[str, int, str] | None:
     """As `place`: the user's line that is being run. JAX looks no further than its own trace."""
-    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(2))]
-    codes = [frame.f_code for frame in frames]
-    users = [i for i, code in enumerate(codes) if is_users(code.co_filename)]
-    i = next((i for i in users if is_own(codes[i].co_filename)), next(iter(users), None))
-    return None if i is None else (codes[i].co_filename, frames[i].f_lineno, codes[i].co_qualname)
+    users = [f for f, _ in traceback.walk_stack(sys._getframe(2)) if is_users(f.f_code.co_filename)]
+    frame = next((f for f in users if is_own(f.f_code.co_filename)), next(iter(users), None))
+    return frame and (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
 
 
 def calling_file() -> str:

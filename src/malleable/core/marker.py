@@ -12,7 +12,6 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.errors import UnhandledError
-from malleable.python_source.misuse import called_as
 
 LANES = ("front", "all", "each", "shared")
 TANGENTS = ("pass", "none", "refuse")
@@ -58,7 +57,6 @@ class Marker(compat.Primitive):
         return list(args if self.out is None else self.out(*args, **params))
 
 
-@called_as("marker('name')")
 def marker(
     name: str,
     *,

@@ -15,7 +15,7 @@ from malleable.core.marker import Marker
 from malleable.core.values import VALUES, abstract, flatten, has_values
 from malleable.errors import TransformError
 from malleable.python_source.changes import Changes, links, relinked, watching
-from malleable.python_source.misuse import called_as, refuse_numpy, refuse_unrun
+from malleable.python_source.misuse import called_as, numpy_refused, refuse_unrun
 from malleable.python_source.writes import look_for_writes
 
 
@@ -105,12 +105,8 @@ def stage(
             return jax.tree.unflatten(made["tree"], filled)
 
         given = [x for x, t in zip(leaves, traced, strict=True) if t]
-        with compat.handling(markers), _nested_once_more():
-            try:
-                program = compat.trace(flat, *given)
-            except jax.errors.TracerArrayConversionError:
-                refuse_numpy(fun)
-                raise
+        with compat.handling(markers), _nested_once_more(), numpy_refused(fun):
+            program = compat.trace(flat, *given)
         return Staged(program, given, rebuild, made["changes"], (args, kwargs), made["raised"])
 
     return staged

@@ -22,14 +22,12 @@ from malleable import compat
 from malleable.errors import RuleError, TransformError, UnhandledError
 from malleable.notes import note
 from malleable.programs.types import type_text
-from malleable.python_source.misuse import called_as
 
 _UNTOLD = (AttributeError, IndexError, NotImplementedError, TypeError, ValueError)  # of a class
 VALUES: set[type] = set()  # the classes; empty where nobody has values
 WATCHED: set[type] = set()  # of these, those whose pytree has a place for a witness
 
 
-@called_as("@value on a class")
 def value(cls: Any = None, /, *, static: str | Iterable[str] = ()) -> Any:
     """A class whose objects stand for arrays where `interpret` or `live` runs a function.
 

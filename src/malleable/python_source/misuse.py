@@ -1,5 +1,6 @@
 """Misuse of a transformation: calls that do not fit, and code that has not run yet."""
 
+import contextlib
 import difflib
 import dis
 import functools
@@ -8,9 +9,10 @@ import os
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
+import jax
 import numpy as np
 
 from malleable import compat
@@ -149,9 +151,14 @@ def binds(fun: Callable, args: tuple, kwargs: dict) -> bool:
     return True
 
 
-def refuse_numpy(fun: Any) -> None:
-    """Raise TransformError for a function of NumPy's, which JAX cannot trace."""
-    if isinstance(fun, np.ufunc) or getattr(fun, "__module__", "") == "numpy":
+@contextlib.contextmanager
+def numpy_refused(fun: Any) -> Generator[None]:
+    """Raise TransformError for a function of NumPy's that fails, as JAX cannot trace it."""
+    try:
+        yield
+    except jax.errors.TracerArrayConversionError:
+        if not isinstance(fun, np.ufunc) and getattr(fun, "__module__", "") != "numpy":
+            raise
         raise TransformError(
             f"np.{fun.__name__} is a function of NumPy arrays, and JAX cannot trace it",
             where=compat.where(),

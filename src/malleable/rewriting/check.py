@@ -15,7 +15,6 @@ from malleable.errors import RuleError
 from malleable.programs.evaluate import evaluate
 from malleable.programs.types import identity
 from malleable.progress import working
-from malleable.python_source.misuse import called_as
 from malleable.rewriting.axis.axes import flow
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.graph.slices import Ax, Sunk
@@ -36,7 +35,6 @@ ULPS = 64  # by how many roundings the two sides may differ
 Draw = Callable[[np.random.Generator, tuple[int, ...], np.dtype], np.ndarray]
 
 
-@called_as("check_rule(rule)")
 def check_rule(
     rule: Rule | Sink,
     *,

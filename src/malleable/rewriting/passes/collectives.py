@@ -8,7 +8,6 @@ from malleable import compat
 from malleable.errors import TransformError
 from malleable.notes import listen, note, unheard
 from malleable.programs.equations import every, variables
-from malleable.python_source.misuse import called_as
 from malleable.rewriting.passes.passes import (
     Pass,
     configurable,
@@ -74,7 +73,6 @@ def _inside_maps(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
     return with_bodies_by(chosen, jaxpr)
 
 
-@called_as("optimize(fun, microbatch(4))")
 def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = None) -> Pass:
     """The pass that takes a batch in n steps: a gradient holds 1/n of its activations.
 

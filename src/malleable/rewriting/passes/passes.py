@@ -124,7 +124,6 @@ def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Calla
     return optimized
 
 
-@called_as("optimize(fun, pipeline(*passes))")
 def pipeline(
     *passes: Pass, watch: Callable[[str, compat.Jaxpr, compat.Jaxpr], Any] | None = None
 ) -> Pass:

@@ -24,7 +24,6 @@ from malleable.programs.equations import every, variables
 from malleable.programs.evaluate import evaluate, one_step
 from malleable.programs.primitives import kind
 from malleable.programs.types import bytes_of
-from malleable.python_source.misuse import called_as
 from malleable.rewriting.graph.graph import Graph
 from malleable.rewriting.passes.passes import configurable, first_place
 from malleable.rewriting.passes.reroll import reroll
@@ -47,7 +46,6 @@ class Cut(NamedTuple):
     again: float
 
 
-@called_as("optimize(fun, remat(budget=8 << 30)), before the gradient")
 def remat(
     *program: Never, budget: float | None = None, shardings: Any = None
 ) -> Callable[[compat.Jaxpr], compat.Jaxpr]:
