@@ -246,22 +246,20 @@ def test_init_needs_a_single_key():
 
 def test_a_parameter_in_what_a_solver_calls_is_told_to_be_read_before():
     lineax = pytest.importorskip("lineax")
-    like = jax.ShapeDtypeStruct((3,), jnp.float32)
-    solver = lineax.CG(1e-5, 1e-5)
-
-    def solve(scale, b):
-        tags = lineax.positive_semidefinite_tag
-        operator = lineax.FunctionLinearOperator(lambda v: scale() * v, like, tags)
-        return lineax.linear_solve(operator, b, solver, throw=False).value
-
+    like, tags = jax.ShapeDtypeStruct((3,), jnp.float32), lineax.positive_semidefinite_tag
     read = lambda: param("w", jax.nn.initializers.constant(2.0), ())
-    told = r"\n  hint: .*(read before|use its value inside)"
-    with pytest.raises((TransformError, UnhandledError), match=told):
-        apply(lambda b: solve(read, b))({"w": 2.0}, jnp.ones(3))
+
+    def solve(operator, b):
+        return lineax.linear_solve(operator, b, lineax.CG(1e-5, 1e-5), throw=False).value
+
+    def inside(b):
+        return solve(lineax.FunctionLinearOperator(lambda v: read() * v, like, tags), b)
 
     def before(b):
-        w = read()
-        return solve(lambda: w, b)
+        return solve(lineax.MatrixLinearOperator(read() * jnp.eye(3), tags), b)
 
+    told = r"\n  hint: .*(read before|use its value inside)"
+    with pytest.raises((TransformError, UnhandledError), match=told):
+        apply(inside)({"w": 2.0}, jnp.ones(3))
     params = init(before)(KEY, jnp.ones(3))
     assert jnp.allclose(apply(before)(params, jnp.ones(3)), 0.5, atol=1e-4)
