@@ -31,7 +31,7 @@ class Names:
         taken: set,
         is_fixed: Callable[[str], bool] = lambda path: True,
         is_harmless: Callable[[str], bool] = lambda path: False,
-        defs=frozenset(),
+        defs: Any = (),
     ):
         self.taken, self.number = taken, 0
         self.is_fixed, self.is_harmless, self.defs = is_fixed, is_harmless, defs
@@ -231,13 +231,13 @@ class Renamed(ast.NodeTransformer):
     def __init__(self, names: dict):
         self.names = names
 
-    def visit(self, node, own=False):
+    def visit(self, node: Any, own: bool = False) -> Any:
         """own: whether the node is what the variables belong to."""
         match node:
             case ast.Name(id=name) if name in self.names:
                 return ast.copy_location(ast.Name(id=self.names[name], ctx=node.ctx), node)
             case ast.Lambda(args=args):
-                node.args = self.generic_visit(args)
+                self.generic_visit(args)
                 node.body = self.but_for(scopes.arguments(node)).visit(node.body)
                 return node
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp() if not own:

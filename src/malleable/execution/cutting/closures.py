@@ -34,8 +34,15 @@ class Step(NamedTuple):
     uses: scopes.Uses
 
 
-def python_only(node, uses: scopes.Uses, lookup: Callable[[str], Any]) -> str:
-    """What a function does that only Python can do, to be read behind its name; "" if nothing."""
+def python_only(
+    node, uses: scopes.Uses, lookup: Callable[[str], Any], renamed: set | frozenset = frozenset()
+) -> str:
+    """What a function does that only Python can do, to be read behind its name; "" if nothing.
+
+    renamed: the variables that it sees of functions around it under names which it does not use.
+    """
+    if any(name.startswith(anf.MARK) for name in renamed):
+        return "sees a variable of a comprehension"
     inner = any(isinstance(n, ast.Nonlocal) for n in ast.walk(node))
     if inner or uses.declared_global or uses.declared_nonlocal or uses.reads_scope:
         return "writes or reads variables of other scopes"

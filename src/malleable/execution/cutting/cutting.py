@@ -97,19 +97,16 @@ class Partition:
         self.filename, self.name = fun.__code__.co_filename, fun.__code__.co_name
         taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         self.users = taken | scopes.arguments(node)
-        if any(n.startswith(anf.MARK) for n in {*fun.__code__.co_freevars} - self.users):
-            raise NoSource(f"{fun.__qualname__} sees a variable of a comprehension")
         self.taken = set(self.users)
         self.params, self.rebound = scopes.arguments(node), uses.binds
         self.locals = self.rebound | self.params
         self.lookup = facts.outside(fun)
-        if why := python_only(node, uses, self.lookup):
+        if why := python_only(node, uses, self.lookup, {*fun.__code__.co_freevars} - self.users):
             raise NoSource(f"{fun.__qualname__} {why}")
-        defs = definitions(node)
-        names = anf.Names(self.taken, self.is_fixed, self.is_harmless, defs)
+        names = anf.Names(self.taken, self.is_fixed, self.is_harmless, definitions(node))
         body = nodes.copied(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
-        self.tree.defs = defs
+        self.tree.defs = names.defs
         self.tree.leave = "leave" if is_root else "keep"
         self.last: tuple = (None, -1, None)
         attributes = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}

@@ -257,8 +257,8 @@ def _definitions_first(stmts: list, known) -> list:
                 defs.insert(0, out.pop())
             names = {d.name for d in defs}
             before = out[-1] if out and isinstance(out[-1], Region) else None
-            moves = before is not None and names <= {*known}
-            if moves and not names & scopes.uses(*before.body).reads:
+            reads = scopes.uses(*before.body).reads if before else names
+            if before and names <= {*known} and not names & reads:
                 out[-1] = Region([*before.body, *stmt.body], stmt.tail)
                 out[-1:-1] = defs
                 continue
