@@ -17,7 +17,7 @@ from tests.laws.batches import batches
 from tests.laws.python_laws import REFUSED, SAME, is_wrong, try_seeds
 
 PROGRAMS = int(os.environ.get("MALLEABLE_PYTHON_PROGRAMS", "360"))
-BATCH, QUICK = 15, 90
+BATCH, QUICK = 15, 60
 VIEWS = 200  # of parts of arrays
 OTHER = sys.version_info >= (3, 12)  # CI runs two Pythons: other programs on each
 

@@ -11,7 +11,7 @@ from tests.laws.batches import batches
 from tests.laws.rewriting_laws import PASSES, compare, drawn, try_seed
 
 PROGRAMS = int(os.environ.get("MALLEABLE_REWRITING_PROGRAMS", "150"))
-QUICK = 45
+QUICK = 30
 FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
 BATCH = 15
 

@@ -12,7 +12,7 @@ from tests.laws.sequence_laws import MISSED, REFUSED, RIGHT, try_seeds
 
 PROGRAMS = int(os.environ.get("MALLEABLE_SEQUENCE_PROGRAMS", "200"))
 FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
-QUICK = 60
+QUICK = 40
 BATCH = 20
 
 # Leak checks would trace everything anew; tracing and compiling is what takes the time already.
