@@ -21,6 +21,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import scalars
 from malleable.frontend.values.copies import IN_A_LIST, disown
+from malleable.frontend.values.leaves import inject, inject_list
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import (
     Either,
@@ -41,8 +42,6 @@ from malleable.frontend.values.values import (
     Choice,
     bounded,
     flatten,
-    inject,
-    inject_list,
     is_number,
     rebuild,
     refuse_uncertain,
@@ -200,7 +199,7 @@ def taken(content: Bounded, index, count) -> Bounded:
 
 def sliced(content: Bounded, index: slice) -> list:
     """xs[start:stop:step]."""
-    cap, (first, last, step) = content.tree.cap, _places(content, index)
+    cap, (first, last, step) = content.tree.cap, _bounds_of(content, index)
     count = jnp.maximum((last - first + step - (1 if step > 0 else -1)) // step, 0)
     return [taken(content, first + step * jnp.arange(cap), count)]
 
@@ -231,7 +230,7 @@ def put_part(xs: list, index: slice, values) -> None:
     content = content_of(xs)
     if content is None or index.step not in (None, 1):
         return refuse("a slice, written to, with a step or of items of several types,")
-    first, last, _ = _places(content, index)
+    first, last, _ = _bounds_of(content, index)
     values = values if type(values) is list else [*values]
     rest = sliced(content, slice(jnp.maximum(first, last), None))
     new = joined(joined(sliced(content, slice(first)), values), rest)[0]
@@ -241,7 +240,7 @@ def put_part(xs: list, index: slice, values) -> None:
     Place("list", xs).write([taken(new, jnp.arange(cap), new.length)])
 
 
-def _places(content: Bounded, index: slice) -> tuple:
+def _bounds_of(content: Bounded, index: slice) -> tuple:
     """The first place, that behind the last, and the step of a slice."""
     n, step = content.length, 1 if index.step is None else index.step
     start, stop, step = map(unbox, (index.start, index.stop, step))

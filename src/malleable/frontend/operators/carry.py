@@ -16,6 +16,7 @@ from malleable.frontend.common.session import note_line, session
 from malleable.frontend.values.conditions import places_of
 from malleable.frontend.values.copies import Copied, keep
 from malleable.frontend.values.keys import OtherMembers
+from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.lost import Lost
 from malleable.frontend.values.references import (
     Known,
@@ -68,7 +69,6 @@ from malleable.frontend.values.values import (
     STALE,
     CannotStage,
     flatten,
-    inject,
     rebuild,
     table_of,
 )

@@ -31,6 +31,7 @@ from malleable.frontend.operators.carry import (
 )
 from malleable.frontend.values import copies
 from malleable.frontend.values.conditions import if_, only, places_of, truth
+from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import varied, while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
@@ -45,7 +46,7 @@ from malleable.frontend.values.trees import (
     spell,
 )
 from malleable.frontend.values.unwinding import any_of, freeze_if, open_here, rewind, undo_to
-from malleable.frontend.values.values import CannotStage, inject, rebuild
+from malleable.frontend.values.values import CannotStage, rebuild
 from malleable.notes import note
 
 GIVE_ONE_TYPE = (

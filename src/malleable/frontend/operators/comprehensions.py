@@ -35,10 +35,10 @@ from malleable.frontend.counterparts.functions import AT_ONCE
 from malleable.frontend.operators import lookups, tables
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
-from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, only, truth
 from malleable.frontend.values.copies import Copied, keep
 from malleable.frontend.values.keys import is_unordered
+from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.staging import changes, merge, trace_block
 from malleable.frontend.values.trees import (
@@ -57,7 +57,6 @@ from malleable.frontend.values.values import (
     Bounded,
     bounded,
     flatten,
-    inject,
     lacks,
     select,
     table_of,
@@ -432,4 +431,4 @@ def stacked(values: list) -> tuple[Tree, list]:
         )
     columns = [inject(tree, iter(leaves), goal) for tree, leaves in split]
     pairs = zip(zip(*columns, strict=True), avals(goal), strict=True)
-    return goal, [compat.convert(stacking.stack(xs), t.dtype, t.weak_type) for xs, t in pairs]
+    return goal, [compat.convert(stack(xs), t.dtype, t.weak_type) for xs, t in pairs]

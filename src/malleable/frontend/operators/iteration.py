@@ -40,9 +40,9 @@ from malleable.frontend.operators.compiled import (
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.hidden import refuse_foreign, walked
 from malleable.frontend.operators.lookups import presence
-from malleable.frontend.values import stacking
 from malleable.frontend.values.conditions import if_, line_of, places_of, step, truth
 from malleable.frontend.values.keys import is_unordered
+from malleable.frontend.values.leaves import inject, stack
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import abstract, count_leaves, free, join
 from malleable.frontend.values.unwinding import failed
@@ -52,7 +52,6 @@ from malleable.frontend.values.values import (
     View,
     bounded,
     flatten,
-    inject,
     lacks,
     rebuild,
     refuse_uncertain,
@@ -440,6 +439,6 @@ def stacked_items(items: list, sources: tuple) -> Steps | None:
     if not count_leaves(tree):
         return None
     columns = [inject(t, iter(leaves), tree) for t, leaves in parts]
-    arrays = tuple(map(stacking.stack, zip(*columns, strict=True)))
+    arrays = tuple(map(stack, zip(*columns, strict=True)))
     make = lambda i, slices: rebuild(tree, iter(slices), "")  # noqa: E731
     return Slices(len(items), lambda i: items[i], arrays, make, sources)

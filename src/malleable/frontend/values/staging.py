@@ -31,6 +31,7 @@ from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, session
 from malleable.frontend.values import copies, unwinding
 from malleable.frontend.values.keys import ORDER, OtherMembers, is_unordered
+from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.lost import Lost, keeps_new
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.references import (
@@ -63,7 +64,6 @@ from malleable.frontend.values.values import (
     Choice,
     flatten,
     holds_new,
-    inject,
     rebuild,
 )
 from malleable.notes import note

@@ -20,10 +20,11 @@ from malleable.arrays.journal import Journal, Place
 from malleable.errors import TransformError
 from malleable.frontend.common.decisions import decided
 from malleable.frontend.common.session import session
+from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.packing import HELD, Leaving, Packed, link, packed, restored
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import UNSET, Either, Static, join, spell
-from malleable.frontend.values.values import CannotStage, flatten, inject, rebuild
+from malleable.frontend.values.values import CannotStage, flatten, rebuild
 
 OURS = (TransformError, CannotStage)  # no handler of the user's gets these
 FIXED = ("list", "dict", "set", "object")  # what must have one length on all paths

@@ -8,7 +8,7 @@ import enum
 import functools
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +25,13 @@ from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend.common.session import drop_raise, session
-from malleable.frontend.values.copies import IN_A_LIST, copies_of, disown, keep
+from malleable.frontend.values.copies import copies_of, keep
 from malleable.frontend.values.keys import KEY, ORDER, Bounded, bounded, table_of
+from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.picked import Picked, entry, one_of, refuse_mixed
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import (
     IMMUTABLE,
-    MISSING,
     PLAIN,
     UNSET,
     Both,
@@ -43,17 +43,10 @@ from malleable.frontend.values.trees import (
     Static,
     Tree,
     count_leaves,
-    drop,
-    fill,
-    fit,
     free,
-    is_immutable,
     is_number,
     join,
     leaf_of,
-    leaves_of,
-    number_leaf,
-    option_of,
     raw,
     same,
     spell,
@@ -126,7 +119,7 @@ class Choice(Box):
         return TransformError(
             f"{name} is {kinds}, depending on a traced condition, and {what}",
             where=compat.where() or self.where,
-            hint=f"give it one type and shape on every path (see {self.where})",
+            hint=f"give it one type and shape on every path{self.where and f' (see {self.where})'}",
         )
 
     @property
@@ -377,99 +370,6 @@ def holds_new(value, seen: dict) -> bool:
 
 
 # ---------------------------------------------------------------- a value as one of a wider tree
-
-
-def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
-    """The leaves of a value of `tree`, as those of one of `target`."""
-    if isinstance(target, Static):
-        drop(tree, leaves)
-        return []
-    if isinstance(target, Either):
-        parts: dict = {}
-        if isinstance(tree, Either):
-            index = next(leaves)
-            found = [option_of(option, target) for option in tree.options]
-            for i, (option, k) in enumerate(zip(tree.options, found, strict=True)):
-                new = inject(option, leaves, target.options[k])
-                if k in parts:  # two options of the value are one of the wider type
-                    here = jnp.asarray(index) == i
-                    pairs = zip(new, parts[k], strict=True)
-                    new = [jnp.where(here, a, b) for a, b in pairs]
-                parts[k] = new
-            if found != list(range(len(found))):
-                index = entry(found, index)
-        else:
-            k = option_of(tree, target)
-            index, parts = np.int32(k), {k: inject(tree, leaves, target.options[k])}
-        rest = [parts.get(i) or fill(option) for i, option in enumerate(target.options)]
-        return [jnp.asarray(index, np.int32), *(x for part in rest for x in part)]
-    if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
-        return fill(target)
-    if isinstance(tree, Either):  # all of its options are of one kind by now
-        index = jnp.asarray(next(leaves), np.int32)
-        columns = [inject(option, leaves, target) for option in tree.options]
-        columns = [map(jnp.asarray, column) for column in zip(*columns, strict=True)]
-        return [lax.select_n(index, *column) for column in columns]
-    if isinstance(target, Ragged):
-        return inject_list(tree, leaves, target)
-    if isinstance(target, Leaf):
-        return inject_leaf(tree, leaves, target)  # type: ignore[arg-type]
-    if tree.keys is None:  # type: ignore[union-attr]
-        pairs = zip(tree.children, target.children, strict=True)  # type: ignore[union-attr]
-        return [x for t, goal in pairs for x in inject(t, leaves, goal)]
-    goals = dict(zip(target.keys, target.children, strict=True))  # type: ignore[arg-type]
-    found = {
-        k: inject(t, leaves, goals[k])
-        for k, t in zip(tree.keys, tree.children, strict=True)  # type: ignore[union-attr]
-    }
-    return [
-        x
-        for k, goal in goals.items()
-        for x in (found[k] if k in found else inject(MISSING, iter(()), goal))
-    ]
-
-
-def inject_leaf(tree: Leaf | Static, leaves: Iterator, target: Leaf) -> list:
-    """A number or array as one of the target's type, and whether it is each of its `links`."""
-    flags: dict = {}
-    if isinstance(tree, Leaf):
-        x, thing = next(leaves), IMMUTABLE if is_immutable(tree) else tree.origin
-        flags = {id(link.value): next(leaves) for link in tree.links}
-    else:
-        x = tree.value
-        leaf = number_leaf(x)
-        thing = IMMUTABLE if leaf is not None and is_immutable(leaf) else x
-    tests = (link.value is thing or flags.get(id(link.value), False) for link in target.links)
-    return [fit(x, target), *tests]
-
-
-def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
-    """The length of a list and its items stacked, `target.cap` of them."""
-    goals = leaves_of(target.item)
-    if isinstance(tree, Ragged):
-        length = next(leaves)
-        columns = [next(leaves) for _ in range(count_leaves(tree.item))]
-        if free(tree.item) != free(target.item):  # other types, options, or lists in it
-            each = functools.partial(as_item, tree.item, target=target.item)
-            columns = jax.vmap(lambda *xs: each(xs), axis_size=tree.cap)(*columns)
-    else:
-        length = np.int32(len(tree.children))
-        for child in tree.children:
-            disown(child, IN_A_LIST, target.item)
-        rows = [as_item(child, leaves, target.item) for child in tree.children]
-        columns = [jnp.stack(xs) for xs in zip(*rows, strict=True)]
-        columns = columns or [jnp.zeros((0, *g.shape), g.dtype) for g in goals]
-    out = [jnp.asarray(length, np.int32)]
-    for x, goal in zip(columns, goals, strict=True):
-        more = target.cap - x.shape[0]
-        x = jnp.concatenate([x, jnp.zeros((more, *x.shape[1:]), x.dtype)]) if more else x
-        out.append(compat.convert(x, goal.dtype, goal.weak))
-    return out
-
-
-def as_item(tree: Tree, leaves: Iterable, target: Tree) -> list:
-    """The same leaves as `inject` gives, all of them arrays."""
-    return list(map(jnp.asarray, inject(tree, iter(leaves), target)))
 
 
 def rebuild(tree: Tree, leaves: Iterator, where: str, pred=None, made: dict | None = None) -> Any:

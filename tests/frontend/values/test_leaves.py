@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from malleable.frontend.values.stacking import stack
+from malleable.frontend.values.leaves import stack
 
 ROWS = [jnp.arange(3.0) + i for i in range(5)]
 
