@@ -88,17 +88,17 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(93700, 58000),
-    "compat": Budget(3135, 2300),
+    "all": Budget(94600, 58000),
+    "compat": Budget(3140, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2410, 1450),
     "effects": Budget(1000, 1000),
-    "rewriting": Budget(20650, 12500),
-    "python_source": Budget(1880, 1400),
-    "arrays": Budget(4275, 3100),
-    "frontend": Budget(16060, 9300),
-    "execution": Budget(14300, 10300),
-    "inspection": Budget(22810, 16000),
+    "rewriting": Budget(20730, 12500),
+    "python_source": Budget(2030, 1400),
+    "arrays": Budget(4325, 3100),
+    "frontend": Budget(16420, 9300),
+    "execution": Budget(14460, 10300),
+    "inspection": Budget(22850, 16000),
     "integrations": Budget(4020, 4000),
     "tour": Budget(843, 700),
 }
@@ -386,7 +386,7 @@ def test_entries_of_tables_are_named_as_their_primitives():
 def test_the_foundation_is_read_in_one_sitting():
     first = [p for p in FILES if part(p) in FOUNDATION or door(p) == "first"]
     sizes = {str(p.relative_to(SRC)): lines(p) for p in first}
-    assert sum(sizes.values()) <= 3180, sizes
+    assert sum(sizes.values()) <= 3195, sizes
 
 
 @pytest.mark.parametrize(("which", "most"), [("hooks", 610), ("frames", 150), ("rest", 575)])
@@ -401,7 +401,7 @@ def test_the_rest_of_the_door_is_small(which, most):
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 3365, sizes
+    assert sum(sizes.values()) <= 3405, sizes
 
 
 @pytest.mark.parametrize(
