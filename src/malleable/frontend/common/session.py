@@ -70,7 +70,7 @@ class Session:
     chosen: dict = field(default_factory=dict)
     joint: dict = field(default_factory=dict)
     assumed: list = field(default_factory=list)  # (test, what it is in the block being traced)
-    path: list = field(default_factory=list)  # (test, answer) of each staged `if` that we are in
+    path: list = field(default_factory=list)  # (test, answer, what it tells) of each `if` around us
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:

@@ -51,7 +51,7 @@ from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dun
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
 from malleable.frontend.operators.hidden import block, born, is_iterator, new, walked, watched
 from malleable.frontend.values.conditions import by_case
-from malleable.frontend.values.raises import REDUCTIONS, at_floats, fail_where, raised
+from malleable.frontend.values.raises import REDUCTIONS, at_floats, fail_where, present, raised
 from malleable.frontend.values.values import Choice, bounded, is_thing, refuse_uncertain, table_of
 from malleable.notes import note
 from malleable.python_source import kinds
@@ -69,6 +69,8 @@ _ITEMS = frozenset(("__getitem__", "__setitem__", "__delitem__"))
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _ANY = {type, id, isinstance, print, repr, str, format, hash, callable, getattr, setattr, hasattr}
 _ANY |= {warnings.warn, delattr, zip, enumerate, map, filter, operator.setitem, operator.getitem}
+_NUMERIC = {*scalars.SCALARS, abs, float, int, complex, round, pow, divmod}  # of None, a TypeError
+_ASKING = {np.equal, np.not_equal, np.logical_not, np.logical_and, np.logical_or}  # also of None
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
 SMALL = 64  # items of a list up to which heapq and bisect are converted: each step selects of all
 _HOLDERS = (list, dict, set, collections.deque)  # these keep a text as any other object
@@ -347,6 +349,7 @@ class Caller(Classes):
     def _jax(self, f, /, *args, **kwargs):
         """Call what works on plain arrays only: unbox what goes in, box what comes out."""
         if (getattr(f, "__module__", None) or "").startswith("jax.numpy"):
+            present(*args, what=f"`{_name(f)}`")
             args = gathered(args)
         args, kwargs = unbox(args), unbox(kwargs)
         if self.enter is not None:
@@ -413,6 +416,8 @@ class Caller(Classes):
             if f not in (min, max, sorted):  # their functions are named: key=
                 args = list(map(self.bound, args))
             kwargs = {name: self.bound(x) for name, x in kwargs.items()}
+        if f in _NUMERIC:
+            present(*args, what=f"`{_name(f)}`")
         replaced = self.table.get(f)
         if replaced is not None:
             out = replaced(*args, **kwargs)
@@ -585,6 +590,8 @@ class Caller(Classes):
             return self.call(f.__func__, f.__self__, *args, **kwargs)  # equinox's bound method
         if type(method) is _Function:
             return self.call(method, f, *args, **kwargs)
+        if (isinstance(f, np.ufunc) and f not in _ASKING) or type(f) is type(np.sum):
+            present(*args, what=f"`{_name(f)}`")
         replaced = replacement(f)
         if replaced is not None:
             run = lambda: self._instead(f, replaced, args, kwargs)  # noqa: E731

@@ -38,7 +38,7 @@ from malleable.frontend.operators.iteration import for_, steps_of
 from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, only, truth
 from malleable.frontend.values.copies import Copied, keep
 from malleable.frontend.values.keys import is_unordered
-from malleable.frontend.values.leaves import inject
+from malleable.frontend.values.leaves import inject, stack
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.staging import changes, merge, trace_block
 from malleable.frontend.values.trees import (
@@ -390,9 +390,9 @@ def first(pairs: list, *default) -> Any:
 
 def flags_of(pairs: list):
     flags = [flag for flag, _ in pairs]
-    stack = whole(flags)
-    if stack is not None:
-        return stack
+    together = whole(flags)
+    if together is not None:
+        return together
     return jnp.stack([jnp.asarray(f.value if isinstance(f, Box) else f) for f in flags])
 
 
@@ -409,10 +409,10 @@ def listed(pairs: list) -> list:
 
 def stacked(values: list) -> tuple[Tree, list]:
     """Values of one type as the tree of one, and the leaves of all, stacked."""
-    stack = whole(values)
-    if stack is not None:
-        tree = flatten(Box(stack[0], values[0].scalar), [])
-        return free(tree), [stack]
+    together = whole(values)
+    if together is not None:
+        tree = flatten(Box(together[0], values[0].scalar), [])
+        return free(tree), [together]
     if all(type(v) is tuple and len(v) == len(values[0]) for v in values):
         parts = [stacked(list(column)) for column in zip(*values, strict=True)]
         tree = Node(tuple, None, tuple(tree for tree, _ in parts))

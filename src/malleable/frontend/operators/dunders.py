@@ -162,7 +162,7 @@ class Dunders:
         refuse_dicts(a, b)
         if is_thing(a) or is_thing(b):
             return self._by_case(self.binary, sign, a, b)
-        present(a, b, f"`{sign}`")
+        present(a, b, what=f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
             refuse_none(f"unsupported operand type(s) for {sign}:", a, b)
             if bounded(a) is not None or bounded(b) is not None:
@@ -199,7 +199,7 @@ class Dunders:
         if options and not (equality and all(map(self.is_plain, options))):
             return self._by_case(self.compare, sign, a, b)
         if not equality:
-            present(a, b, f"`{sign}`")
+            present(a, b, what=f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
             if not equality:
                 refuse_none(f"{sign!r} not supported between instances of", a, b)
@@ -224,6 +224,7 @@ class Dunders:
         name, plain = UNARY[sign]
         if is_thing(a):
             return by_case(a, lambda o: self.unary(sign, o))
+        present(a, what=f"`{sign}`")
         if sign == "-" and session().lanes and is_traced(a):
             a, _ = counted(sign, a, False)
         method = None if self.is_plain(a) else getattr(type(a), name, None)

@@ -72,6 +72,7 @@ from malleable.frontend.values.raises import (
     fail_where,
     is_wanted,
     operands,
+    present,
     within,
 )
 from malleable.frontend.values.references import with_one_name
@@ -403,6 +404,8 @@ class Items:
         kind = type(x)
         if is_thing(i):
             return by_case(i, lambda key: self.getitem(x, key))
+        if kind is not dict and table_of(x) is None:
+            present(i, what="`[]`")
         if kind is Choice and is_place(x):
             keyed = is_traced(i) and any(type(o) is dict for o in x.options)
             if (chosen.holds(x) and not keyed) or any(map(is_number, x.options)):
@@ -458,6 +461,8 @@ class Items:
     def setitem(self, value, x, i) -> None:
         if is_thing(i):
             return self._set_by_key(value, x, i)
+        if type(x) is not dict and table_of(x) is None:
+            present(i, what="`[]`")
         if is_place(x):
             if chosen.is_plain_item(x, i):
                 return chosen.set_item(x, i, value)

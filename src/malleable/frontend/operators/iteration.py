@@ -366,9 +366,9 @@ def steps_of(items) -> Steps | None:
         return Steps(items.end, items.item)
     if bounded(items) is not None:
         return as_steps(items)
-    stack = whole(items) if type(items) is list else None
-    if stack is not None:  # what a compiled loop appended
-        return array_steps(Box(stack))
+    stacked = whole(items) if type(items) is list else None
+    if stacked is not None:  # what a compiled loop appended
+        return array_steps(Box(stacked))
     if isinstance(items, jax.Array):
         items = Box(items)
     if isinstance(items, Box) and items.traced:

@@ -101,7 +101,6 @@ def places_of(state: Callable | None) -> list[Place]:
 
 def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
     """`if test: body() else: orelse()`."""
-    asked = test if type(test) is Question else None
     flag = truth(test)
     if not isinstance(flag, compat.Tracer):
         run = body if flag else orelse
@@ -110,9 +109,11 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
         return
     places = places_of(state)
     with once_more(body):
-        paths = (told(asked, True, body, places), told(asked, False, orelse or nothing, places))
-        answers = zip(paths, (True, False), strict=True)
-        yes, no = (trace_block(where_taken(flag, *path), places) for path in answers)
+        paths = (True, body), (False, orelse or nothing)
+        yes, no = (
+            trace_block(where_taken(test, flag, on, told(test, on, run, places)), places)
+            for on, run in paths
+        )
     if live is not None:
         forget_dead(places, live, yes, no)
     try:
@@ -168,20 +169,30 @@ def step(statements: Callable, *item) -> Any:
 
 
 class Question(Box):
-    """The answer to `x is None` for a choice x, and for which options it is yes."""
+    """A bool, and what each answer tells of choices: {answer: which of the options it may be}."""
 
-    __slots__ = ("choice", "hits")
+    __slots__ = ("tells",)
 
-    def __init__(self, value, choice: Choice, hits: list):
+    def __init__(self, value, tells: list[tuple[Choice, dict]]):
         super().__init__(value, True)
-        self.choice, self.hits = choice, hits
+        self.tells = tells
 
 
-def told(asked: Question | None, answer: bool, run: Callable, places: list) -> Callable:
-    """`run`, where variables that hold the choice that was asked about hold what is left of it."""
-    if asked is None or not hasattr(run, "__code__"):
+def told_by(test) -> list[tuple[Choice, dict]]:
+    """What the answer to a test tells: that of `x`, of a number or None, that it is a number."""
+    if type(test) is Choice and test.number is not None:
+        kept = [x is not None for x in test.options]
+        return [(test, {True: kept, False: [True] * len(kept)})]
+    return test.tells if type(test) is Question else []
+
+
+def told(test, answer: bool, run: Callable, places: list) -> Callable:
+    """`run`, where variables that hold a choice that was asked about hold what is left of it."""
+    tells = [(choice, keeps[answer]) for choice, keeps in told_by(test)]
+    tells = [(choice, kept) for choice, kept in tells if any(kept) and not all(kept)]
+    if not tells or not hasattr(run, "__code__"):
         return run
-    left = narrowed(asked.choice, [hit is answer for hit in asked.hits])
+    left = [(choice, narrowed(choice, kept)) for choice, kept in tells]
 
     known = {place.key for place in places}
     cells = zip(run.__code__.co_freevars, run.__closure__ or (), strict=True)
@@ -190,24 +201,29 @@ def told(asked: Question | None, answer: bool, run: Callable, places: list) -> C
 
     def running():
         for place in (*places, *read):
-            if place.read() is asked.choice:
-                place.write(left)
+            for choice, new in left:
+                if place.read() is choice:
+                    place.write(new)
         try:
             return run()
         finally:
             for place in read:  # this block does not change these
-                if place.read() is left:
-                    place.write(asked.choice)
+                for choice, new in left:
+                    if place.read() is new:
+                        place.write(choice)
 
     return running
 
 
-def where_taken(test, run: Callable, answer: bool) -> Callable:
-    """`run`, which knows of the test: vmap runs both paths, and what is printed asks for it."""
+def where_taken(test, flag, answer: bool, run: Callable) -> Callable:
+    """`run`, which knows of the test, whose truth is `flag`, and of what its answer tells.
+
+    vmap runs both paths, and what is printed asks for it.
+    """
 
     def running():
         path = session().path
-        path.append((test, answer))
+        path.append((flag, answer, told_by(test)))
         try:
             return run()
         finally:
@@ -247,14 +263,15 @@ def forget_dead(places, live, *blocks: Block) -> None:
 
 def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     """`body() if test else orelse()`."""
-    asked = test if type(test) is Question else None
-    test = truth(test)
-    if not isinstance(test, compat.Tracer):
-        return step(body if test else orelse)
+    flag = truth(test)
+    if not isinstance(flag, compat.Tracer):
+        return step(body if flag else orelse)
     with once_more(body):
-        paths = ((told(asked, True, body, []), True), (told(asked, False, orelse, []), False))
-        yes, no = (trace_block(where_taken(test, *path), []) for path in paths)
-    return merge(test, yes, no, where or line_of(body))
+        yes, no = (
+            trace_block(where_taken(test, flag, on, told(test, on, run, [])), [])
+            for on, run in ((True, body), (False, orelse))
+        )
+    return merge(flag, yes, no, where or line_of(body))
 
 
 def by_case(choice: Choice, fun: Callable, together: Callable = lambda option: False) -> Any:
@@ -305,7 +322,7 @@ def and_(first, *rest: Callable) -> Any:
         test = truth(first)
         if isinstance(test, compat.Tracer):
             second = functools.partial(_rest, and_, *told_all(first, True, rest[i:]))
-            return short_circuit(first, test, second, thunk, True)
+            return asked_both(first, test, second, thunk, True)
         if not test:
             return first
         first = thunk()
@@ -318,7 +335,7 @@ def or_(first, *rest: Callable) -> Any:
         test = truth(first)
         if isinstance(test, compat.Tracer):
             second = functools.partial(_rest, or_, *told_all(first, False, rest[i:]))
-            return short_circuit(first, test, second, thunk, False)
+            return asked_both(first, test, second, thunk, False)
         if test:
             return first
         first = thunk()
@@ -326,12 +343,31 @@ def or_(first, *rest: Callable) -> Any:
 
 
 def told_all(first, answer: bool, rest: tuple) -> list:
-    asked = first if type(first) is Question else None
-    return [told(asked, answer, thunk, []) for thunk in rest]
+    return [told(first, answer, thunk, []) for thunk in rest]
 
 
 def _rest(operator: Callable, thunk: Callable, *more: Callable) -> Any:
     return operator(thunk(), *more)
+
+
+def asked_both(first, test, second: Callable, thunk: Callable, answer: bool) -> Any:
+    """`first and second()`, whose answer `True` is that of both, or `or`, whose `False` is."""
+    tells = [*told_by(first)]
+
+    def asking():
+        out = second()
+        tells.extend(told_by(out))
+        return out
+
+    out = short_circuit(first, test, where_taken(first, test, answer, asking), thunk, answer)
+    if not tells or type(out) is not Box or not is_flag(out):
+        return out
+    every = [
+        (choice, {answer: keeps[answer], not answer: [True] * len(keeps[answer])})
+        for choice, keeps in tells
+        if not isinstance(choice.index, compat.Tracer) or compat.is_live(choice.index)
+    ]
+    return Question(out.value, every)
 
 
 def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) -> Any:
@@ -346,6 +382,8 @@ def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) ->
         if is_flag(value):
             combine = logical(operator.and_ if both else operator.or_)
             return Box(combine(test, value.value if isinstance(value, Box) else value), True)
+    if type(first) is Choice and not both and first.number is not None:  # None is not true
+        first = narrowed(first, [x is not None for x in first.options])
     leave = trace_block(lambda: first, [])
     yes, no = (other, leave) if both else (leave, other)
     return merge(test, yes, no, line_of(thunk))
@@ -376,8 +414,8 @@ def is_cheap(block: Block) -> bool:
 
 def not_(x) -> Any:
     test = truth(x)
-    if type(x) is Question:
-        return Question(~test, x.choice, [not hit for hit in x.hits])
+    if isinstance(test, compat.Tracer) and (tells := told_by(x)):
+        return Question(~test, [(c, {on: keeps[not on] for on in keeps}) for c, keeps in tells])
     return Box(opposite(test), True) if isinstance(test, compat.Tracer) else not test
 
 
@@ -390,7 +428,8 @@ def is_(a, b) -> Any:
             hits = [is_one_thing(x, other) or (is_plain(x) and x == other) for x in one.options]
             if all(hits) or not any(hits):
                 return hits[0]
-            return Question(entry(hits, one.index), one, hits)
+            keeps = {True: hits, False: [not hit for hit in hits]}
+            return Question(entry(hits, one.index), [(one, keeps)])
         if type(one) is Box and one.scalar and (other is True or other is False):
             content = one.value
             if isinstance(content, compat.Tracer) and is_python_bool(content):

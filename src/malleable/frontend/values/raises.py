@@ -478,9 +478,21 @@ def bound(value, name: str):
     return only(value)
 
 
-def present(a, b, what: str) -> None:
+def present(*operands, what: str) -> None:
     """Test whether a choice that is used as its one number is None: a TypeError."""
-    for x in (a, b):
-        if type(x) is Choice and x.number is not None and session().attempts:
+    for x in operands:
+        if type(x) is not Choice or x.number is None or is_told(x):
+            continue
+        if any(option is None for option in x.options):
             missing = jnp.asarray(x.index) != x.number
-            raise_where(missing, TypeError(f"{what} is not defined for 'NoneType'"))
+            fail_where(missing, TypeError(f"{what} is not defined for 'NoneType'"))
+
+
+def is_told(x: Choice) -> bool:
+    """Whether a test around us has said that a choice is its number."""
+    for _, answer, tells in session().path:
+        for choice, keeps in tells:
+            kept = [k for k, keep in enumerate(keeps[answer]) if keep]
+            if choice.index is x.index and kept == [x.number]:
+                return True
+    return False
