@@ -1,5 +1,7 @@
 """Keys of a dict that a traced test sets or deletes: whether they are there is a traced boolean."""
 
+import collections
+
 import jax
 import numpy as np
 import pytest
@@ -91,6 +93,65 @@ def test_what_goes_over_keys_of_one_path(x):
         return total, sum(ways), "a" in list(d), max(d.values()), len([*d])
 
     assert_same(f, x)
+
+
+@pytest.mark.parametrize("x", [2.5, -1.0])
+def test_counters_and_defaultdicts_with_keys_of_one_path(x):
+    def f(x):
+        counts, sums = collections.Counter(), collections.defaultdict(float)
+        groups, order = collections.defaultdict(list), collections.OrderedDict(a=x, b=2.0)
+        if x > 0:
+            counts["a"] += 1
+            sums["u"] += x
+            groups["v"].append(x)
+            order["c"] = 3.0
+        seen = counts["a"], counts["z"], len(counts), sum(counts.values()), "a" in counts
+        total = 0.0
+        for key in order:
+            total = 10 * total + order[key]
+        groups["v"].append(4.0)
+        found = len(sums), sums["u"], len(sums), sum(sums.values()), len(groups["v"])
+        return seen, total, found, order.get("c", 7.0), len(order), groups["v"][0]
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize("x", [2.5, -1.0])
+def test_a_key_of_one_path_is_taken_out_or_put_in(x):
+    def f(x):
+        d, e, g = {"a": x}, {"a": x}, {"a": 1.0}
+        if x > 0:
+            d["c"], e["c"], g["c"] = 3.0, 4.0, 5.0
+        out = d.pop("c", 1.0), e.setdefault("c", 8.0)
+        try:
+            del g["c"]
+        except KeyError:
+            return 0.0, sum(out), len(d) + len(e), e["c"], len(g)
+        return 1.0, sum(out), len(d) + len(e), e["c"], len(g)
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda c: c.total(),
+        lambda c: c.update(["a"]),
+        lambda c: c.subtract(a=2),
+        lambda c: c.most_common(1),
+        lambda c: c + collections.Counter(a=1),
+    ],
+)
+def test_what_python_does_with_a_counter_is_refused(use):
+    def f(x):
+        counts = collections.Counter(b=2)
+        if x > 0:
+            counts["a"] += 1
+        use(counts)
+        return counts["a"]
+
+    with pytest.raises(TransformError, match="the key 'a' on one path only"):
+        jax.jit(autograph(f))(1.0)
 
 
 def test_what_goes_over_the_keys_is_refused():

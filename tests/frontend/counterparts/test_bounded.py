@@ -453,6 +453,18 @@ def test_builtins_that_others_call_on_lists_of_traced_length(x):
     assert_same(f, x)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_generator_in_a_display_goes_over_a_list_of_traced_length(n):
+    def f(n):
+        xs = [1.0, 2.0]
+        if n > 2:
+            xs.append(7.0)
+        both = [*map(len, [xs]), *(1 for _ in xs)]
+        return both[0], sum(both), len(both)
+
+    assert_same(f, n)
+
+
 def test_what_python_would_go_over_is_refused():
     def f(n):
         xs = [1.0, 2.0]

@@ -44,7 +44,7 @@ from malleable.frontend.counterparts.scalars import content, python_scalar, trut
 from malleable.frontend.values import conditions, values
 from malleable.frontend.values.picked import one_of, refuse_mixed
 from malleable.frontend.values.raises import operands, whole_number
-from malleable.frontend.values.trees import Leaf
+from malleable.frontend.values.trees import DICTS, Leaf
 from malleable.notes import note
 from malleable.python_source.effects import effect_of
 
@@ -265,7 +265,7 @@ def len_(x):
         return len_(table.keys)
     if type(x) is Masked:
         return Box(compat.convert(x.count.value, jnp.asarray(0).dtype, True), True)
-    if type(x) is dict:
+    if type(x) in DICTS:
         some = [v for v in x.values() if values.lacks(v)]
         count = builtins.len(x) - builtins.len(some)
         for v in some:

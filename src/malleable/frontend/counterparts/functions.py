@@ -1,7 +1,9 @@
-"""Which functions and methods of Python go over their arguments, and how."""
+"""Which functions and methods go over, change, or ask nothing of their arguments."""
 
 import collections
 import math
+
+import numpy as np
 
 from malleable.python_source.twins import ITERATORS
 
@@ -18,3 +20,12 @@ ASKS = DICT_ASKS | {"add", "discard", "remove", "index", "count", "startswith", 
 # what takes a list of traced length as any object
 LISTS = frozenset((list, collections.deque, isinstance, id, callable))
 CONTAINERS = frozenset((tuple, set, frozenset, collections.deque, collections.Counter, dict, str))
+
+# methods that change what they are of
+_CHANGES = """append extend insert pop remove sort reverse clear update setdefault popitem add
+    discard appendleft extendleft popleft rotate move_to_end intersection_update fill resize put
+    difference_update symmetric_difference_update itemset __setitem__ __delitem__ __iadd__ __ior__
+    __iand__ __isub__ __ixor__ __imul__"""
+MUTATORS = frozenset(_CHANGES.split())
+# ufuncs that Python can ask of None, too
+ASKING = {np.equal, np.not_equal, np.logical_not, np.logical_and, np.logical_or}

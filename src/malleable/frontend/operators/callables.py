@@ -52,6 +52,7 @@ from malleable.frontend.operators.generators import beginning, passed_on, starte
 from malleable.frontend.operators.hidden import block, born, is_iterator, new, walked, watched
 from malleable.frontend.values.conditions import by_case
 from malleable.frontend.values.raises import REDUCTIONS, at_floats, fail_where, present, raised
+from malleable.frontend.values.trees import DICTS
 from malleable.frontend.values.values import Choice, bounded, is_thing, refuse_uncertain, table_of
 from malleable.notes import note
 from malleable.python_source import kinds
@@ -60,17 +61,11 @@ from malleable.python_source.twins import ITERATORS, twin
 
 _Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
 _Descriptors = (types.MethodDescriptorType, types.WrapperDescriptorType)
-_CHANGES = """append extend insert pop remove sort reverse clear update setdefault popitem add
-    discard appendleft extendleft popleft rotate move_to_end intersection_update fill resize put
-    difference_update symmetric_difference_update itemset __setitem__ __delitem__ __iadd__ __ior__
-    __iand__ __isub__ __ixor__ __imul__"""
-_MUTATORS = frozenset(_CHANGES.split())
 _ITEMS = frozenset(("__getitem__", "__setitem__", "__delitem__"))
 _DUNDERS: dict = {f: f"__{f.__name__}__" for f in (abs, len, round, float, int, complex, next)}
 _ANY = {type, id, isinstance, print, repr, str, format, hash, callable, getattr, setattr, hasattr}
 _ANY |= {warnings.warn, delattr, zip, enumerate, map, filter, operator.setitem, operator.getitem}
 _NUMERIC = {*scalars.SCALARS, abs, float, int, complex, round, pow, divmod}  # of None, a TypeError
-_ASKING = {np.equal, np.not_equal, np.logical_not, np.logical_and, np.logical_or}  # also of None
 _MANAGED = contextlib.contextmanager(iter).__code__  # what the decorator makes of any generator
 SMALL = 64  # items of a list up to which heapq and bisect are converted: each step selects of all
 _HOLDERS = (list, dict, set, collections.deque)  # these keep a text as any other object
@@ -180,6 +175,8 @@ class Caller(Classes):
             if type(f.__self__) is Box and f.__name__ in REDUCTIONS:
                 run = functools.partial(self.call, f.__func__, **kwargs)
                 return at_floats(run, f.__name__, f.__self__, *args)
+            if type(f.__self__) in DICTS:  # what Python says of a Counter, in Python
+                refuse_uncertain(f.__self__, False)
             return self.call(f.__func__, f.__self__, *args, **kwargs)
         if kind is _Builtin:
             if isinstance(f.__self__, types.ModuleType) or f.__self__ is None:
@@ -494,7 +491,7 @@ class Caller(Classes):
             return self._jax(f, *args, **kwargs)
         if name == "shuffle" and args and isinstance(args[0], Box):
             args[0][...] = args[0].copy()  # in a block that may be undone, shuffle a copy
-        if name in _MUTATORS:
+        if name in functions.MUTATORS:
             if isinstance(owner, np.ndarray):
                 items._check_array(owner, args, False)
             items.touch(owner)
@@ -502,13 +499,15 @@ class Caller(Classes):
             return getattr(Box(owner), name)(*args, **kwargs)
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
-        if type(owner) is dict and name == "get" and not lookups.has_traced(args[0]):
+        if type(owner) in DICTS and name == "get" and not lookups.has_traced(args[0]):
             if lookups.presence(owner, args[0]) is not True:
                 return lookups.get_uncertain(owner, *args)
         elif isinstance(owner, dict) and name in functions.DICT_ASKS:
             found = name in functions.VIEWS and comprehensions.entries(owner, name)
             if found:
                 return found
+            if name in ("pop", "setdefault") and lookups.presence(owner, args[0]) is not True:
+                return tables.ask_uncertain(owner, name, *args)
             refuse_uncertain(owner, name in functions.VIEWS or name == "popitem")
         for x in (owner, *args) if name in ("copy", "update", "__or__", "__eq__") else ():
             refuse_uncertain(x, False)
@@ -538,7 +537,7 @@ class Caller(Classes):
         elif isinstance(owner, type):
             return self._builtin(f, args, kwargs)
         if kinds.is_standard(f):
-            holds = name in _MUTATORS or isinstance(owner, list | tuple | dict | set)
+            holds = name in functions.MUTATORS or isinstance(owner, list | tuple | dict | set)
             return (self._as_it_is if holds else self._unconverted)(f, *args, **kwargs)
         return self._compiled(f, *args, **kwargs)
 
@@ -590,7 +589,7 @@ class Caller(Classes):
             return self.call(f.__func__, f.__self__, *args, **kwargs)  # equinox's bound method
         if type(method) is _Function:
             return self.call(method, f, *args, **kwargs)
-        if (isinstance(f, np.ufunc) and f not in _ASKING) or type(f) is type(np.sum):
+        if (isinstance(f, np.ufunc) and f not in functions.ASKING) or type(f) is type(np.sum):
             present(*args, what=f"`{_name(f)}`")
         replaced = replacement(f)
         if replaced is not None:
@@ -607,7 +606,7 @@ class Caller(Classes):
             return getattr(owner, f.__name__)(*args, **kwargs)
         if f.__name__ in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):
             return lookups.at_traced(owner, f.__name__, *args)
-        if f.__name__ in _MUTATORS:
+        if f.__name__ in functions.MUTATORS:
             items.touch(owner)
         return self._as_it_is(f, owner, *args, **kwargs)
 

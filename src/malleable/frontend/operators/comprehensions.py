@@ -42,6 +42,7 @@ from malleable.frontend.values.leaves import inject, stack
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.staging import changes, merge, trace_block
 from malleable.frontend.values.trees import (
+    DICTS,
     UNSET,
     Node,
     Ragged,
@@ -312,7 +313,7 @@ def entries(d: Any, name: str, f: Callable | None = None) -> list | None:
     Python would show what is written to the dict afterwards, so that is refused, unless they are
     for an f that asks for all at once.
     """
-    if type(d) is not dict or not any(map(lacks, d.values())):
+    if type(d) not in DICTS or not any(map(lacks, d.values())):
         return None
     if is_unordered(d) and f is not builtins.sorted:
         return None
@@ -320,7 +321,8 @@ def entries(d: Any, name: str, f: Callable | None = None) -> list | None:
     pick = {"keys": lambda k, v: k, "values": lambda k, v: v}.get(name, lambda k, v: (k, v))
     found = listed([(lookups.presence(d, k), pick(k, only(d[k]))) for k in keys])
     if f not in AT_ONCE:
-        keep([Copied(d, f"`{name}()` was asked of this dict, some keys of which one path has")])
+        why = f"`{name}()` was asked of this dict, some keys of which one path has"
+        keep([Copied(d, why, view=found)])
     return found
 
 

@@ -77,6 +77,7 @@ from malleable.frontend.values.raises import (
 )
 from malleable.frontend.values.references import with_one_name
 from malleable.frontend.values.staging import refuse_default
+from malleable.frontend.values.trees import DICTS
 from malleable.frontend.values.values import Choice, View, bounded, is_number, is_thing, table_of
 from malleable.python_source import kinds
 
@@ -428,13 +429,11 @@ class Items:
             refuse_bound(x, i)
         elif table_of(x) is not None:
             return tables.look_up_key(x, i, self.call)
-        elif kind is dict:
-            if has_traced(i):
-                return look_up(x, i)
-            there = presence(x, i)
-            if there is not True:
-                if_(not_(there), lambda: raise_here(KeyError(i)), None, None)
-                return only(x[i])
+        elif kind is dict and has_traced(i):
+            return look_up(x, i)
+        elif kind in DICTS and not has_traced(i):
+            if (there := presence(x, i)) is not True:
+                return tables.look_up_uncertain(x, i, there, self.call)
         elif _is_raw(x):
             return Box(x)[i] if has_traced(i) else x[unbox(i)]
         elif isinstance(x, type):
@@ -487,7 +486,7 @@ class Items:
             refuse_bound(x, i)
         elif isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
             return tables.put_traced(x, i, value)
-        elif type(x) is dict:
+        elif type(x) in DICTS:
             tables.note_order(x, i)
         elif isinstance(x, np.flatiter):
             _check_array(x.base, value, has_traced(i))
@@ -519,6 +518,8 @@ class Items:
         if own is None and isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
             tables.take_key(x, i)
             return None
+        if own is None and type(x) in DICTS and presence(x, i) is not True:
+            tables.look_up_uncertain({i: x[i]}, i, presence(x, i), self.call)
         touch(x)
         if own is not None:
             return self.call(own, x, i)
@@ -626,7 +627,7 @@ class Items:
             return by_case(x, lambda key: self.in_(key, items))
         if table_of(items) is not None:
             return tables.contains_key(items, x)
-        if isinstance(items, dict) and (has_traced(x) or type(items) is not dict):
+        if isinstance(items, dict) and (has_traced(x) or type(items) not in DICTS):
             values.refuse_uncertain(items, False)
         if isinstance(items, dict):
             there = True if has_traced(x) else presence(items, x)

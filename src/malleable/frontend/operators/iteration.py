@@ -44,7 +44,7 @@ from malleable.frontend.values.conditions import if_, line_of, places_of, step, 
 from malleable.frontend.values.keys import is_unordered
 from malleable.frontend.values.leaves import inject, stack
 from malleable.frontend.values.raises import fail_where
-from malleable.frontend.values.trees import abstract, count_leaves, free, join
+from malleable.frontend.values.trees import DICTS, abstract, count_leaves, free, join
 from malleable.frontend.values.unwinding import failed
 from malleable.frontend.values.values import (
     CannotStage,
@@ -131,7 +131,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
     items = walked(items)
     if type(items) is Masked and items.mask.ndim == 1:
         loop, items = over_masked(loop, items)
-    if type(items) is dict and any(map(lacks, items.values())) and not is_unordered(items):
+    if type(items) in DICTS and any(map(lacks, items.values())) and not is_unordered(items):
         loop, items, roll = over_present(loop, items), [*items], False
     steps = steps_of(items)
     if bounded(items) is not None:

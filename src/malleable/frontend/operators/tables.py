@@ -24,13 +24,15 @@ from malleable.frontend.operators.hidden import is_iterator
 from malleable.frontend.operators.lookups import (
     agrees,
     every_hit,
+    get_uncertain,
     has_traced,
     is_there,
+    presence,
     put_there,
     raise_here,
     replace_at,
 )
-from malleable.frontend.values.conditions import if_, ifexp
+from malleable.frontend.values.conditions import if_, ifexp, not_, only
 from malleable.frontend.values.keys import KEY, KEYED, ORDER, Table, kind_of_place, table_of, tabled
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import Node, Ragged
@@ -147,6 +149,36 @@ def look_up_key(x, key, call: Callable) -> Any:
     present, at = find_key(table, key)
     refuse_absent(present, key)
     return value_at(table, at)
+
+
+def look_up_uncertain(x, key, there, call: Callable) -> Any:
+    """x[key] of a key that one path only has; there: whether it is that path."""
+    if type(x) is collections.Counter:
+        return ifexp(there, lambda: only(x[key]), lambda: 0)
+    if type(x) is collections.defaultdict and x.default_factory is not None:
+        value = ifexp(there, lambda: only(x[key]), lambda: call(x.default_factory))
+        note_order(x, key)
+        journal.touch_dict(x)
+        x[key] = value
+        return value
+    if_(not_(there), lambda: raise_here(KeyError(key)), None, None)
+    return only(x[key])
+
+
+def ask_uncertain(x, name: str, key, *default) -> Any:
+    """x.pop(key, *default) or x.setdefault(key, *default) of such a key."""
+    there = presence(x, key)
+    if default or name == "setdefault":
+        value = get_uncertain(x, key, *default)
+    else:
+        value = look_up_uncertain({key: x[key]}, key, there, raise_here)
+    note_order(x, key)
+    journal.touch_dict(x)
+    if name == "pop":
+        del x[key]
+    else:
+        x[key] = value
+    return value
 
 
 def refuse_absent(present, key) -> None:

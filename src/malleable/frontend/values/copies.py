@@ -1,5 +1,6 @@
 """Things of which somewhere else is a copy, where Python has the thing itself: no write is lost."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +20,20 @@ A_PART = "one branch of an `if` makes it, or its other name, a part of another a
 class Copied:
     """What a write to a thing calls: an error, or where only a part has a copy, a note.
 
-    copy: of that part, where it is known: using it is an error then.
+    copy: of that part, where it is known: using it is an error then. view: the copy of the thing,
+    which matters as long as somebody knows it.
     """
 
     thing: Any
     why: str
     part: bool = False
     copy: Box | None = None
+    view: list | None = None
 
     def __call__(self, changed) -> None:
         if changed is not self.thing:
+            return
+        if self.view is not None and sys.getrefcount(self.view) <= 2:
             return
         if self.copy is not None:
             return self.copy.outdate(self.why)

@@ -43,6 +43,7 @@ from malleable.frontend.values.references import (
 )
 from malleable.frontend.values.trees import (
     CONTENT,
+    DICTS,
     UNSET,
     Either,
     Leaf,
@@ -655,7 +656,7 @@ def note_missing(thing, trees: list, where: str) -> None:
         apart, merged = {*one} ^ {*other}, merged_keys(one, other)
         alike = all([k for k in merged if k in keys] == [*keys] for keys in (one, other))
         alike = alike and not is_unordered(thing)
-        told = apart and (alike or type(thing) is not dict)  # a dict knows itself what it lacks
+        told = apart and (alike or type(thing) not in DICTS)  # which know what they lack
         session().uncertain[id(thing)] = thing, min(apart, key=str) if told else ORDER, where
 
 

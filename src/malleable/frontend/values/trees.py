@@ -3,6 +3,7 @@
 import enum
 import functools
 import types
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ IMMUTABLE: Any = type("Immutable", (), {"__repr__": lambda self: "IMMUTABLE"})()
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()  # of ours, never read
 
 CONTENT = ("list", "dict", "set", "object", "ndarray")  # places whose value is what they hold
+DICTS = frozenset((dict, Counter, OrderedDict, defaultdict))  # they know which keys they may lack
 PLAIN = (int, float, complex, str, bytes, type(None), type(Ellipsis))
 
 
@@ -398,7 +400,7 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
             return Node(a.cls, None, tuple(pairs), both_of(a, b)) if same_length(a, b) else None
         left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
         keys = merged_keys(left, right)
-        both = join_key if a.cls is dict else join
+        both = join_key if a.cls in DICTS else join
         children = (both(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
         return Node(a.cls, keys, tuple(children), both_of(a, b))
     return None

@@ -31,6 +31,7 @@ from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.picked import Picked, entry, one_of, refuse_mixed
 from malleable.frontend.values.references import AllKnown
 from malleable.frontend.values.trees import (
+    DICTS,
     IMMUTABLE,
     PLAIN,
     UNSET,
@@ -230,12 +231,12 @@ def refuse_uncertain(d, order: bool = True) -> None:
             where=compat.where(),
             hint="look a key up, ask `in` and len(), or go over it",
         )
-    gone = next((k for k, x in d.items() if lacks(x)), None) if type(d) is dict else None
+    gone = next((k for k, x in d.items() if lacks(x)), None) if type(d) in DICTS else None
     held = session().uncertain.get(id(d)) if gone is None else (d, gone, d[gone].where)
     if (
         held is None
         or held[0] is not d
-        or (type(d) is dict and held[1] is not ORDER and gone is None)
+        or (type(d) in DICTS and held[1] is not ORDER and gone is None)
     ):
         return
     _, key, where = held
