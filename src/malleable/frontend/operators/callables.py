@@ -493,7 +493,7 @@ class Caller(Classes):
             args[0][...] = args[0].copy()  # in a block that may be undone, shuffle a copy
         if name in functions.MUTATORS:
             if isinstance(owner, np.ndarray):
-                items._check_array(owner, args, False)
+                lookups.refuse_outside(owner, args, False)
             items.touch(owner)
         elif issubclass(type(owner), np.ndarray | np.generic) and any_traced((args, kwargs)):
             return getattr(Box(owner), name)(*args, **kwargs)

@@ -24,8 +24,6 @@ from malleable.arrays import journal
 from malleable.arrays.box import UNSIZED, Box, Masked, any_traced, is_traced, rebox, unbox
 from malleable.arrays.joined import added_to
 from malleable.arrays.numbers import is_python_int
-from malleable.arrays.specials import written_outside
-from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import numpy, sequences
 from malleable.frontend.counterparts.bounded import (
@@ -57,6 +55,7 @@ from malleable.frontend.operators.lookups import (
     raise_here,
     refuse_bound,
     refuse_key,
+    refuse_outside,
     take_out,
 )
 from malleable.frontend.values import values
@@ -489,12 +488,12 @@ class Items:
         elif type(x) in DICTS:
             tables.note_order(x, i)
         elif isinstance(x, np.flatiter):
-            _check_array(x.base, value, has_traced(i))
+            refuse_outside(x.base, value, has_traced(i))
         elif isinstance(x, np.void):
-            _check_array(x, value, False)
+            refuse_outside(x, value, False)
             journal.touch_object(x.base)
         elif _is_raw(x):
-            _check_array(x, value, has_traced(i))
+            refuse_outside(x, value, has_traced(i))
             i, value = unbox(i), unbox(value)
         touch(x)
         x[i] = value
@@ -543,7 +542,7 @@ class Items:
             alone = sys.getrefcount(x) - journal.references(x) <= held + with_one_name()
             return added_to(x, value, _IN_PLACE[op](x.copy(), value), alone)
         if _is_raw(x):
-            _check_array(x, value, False)
+            refuse_outside(x, value, False)
             value = unbox(value)
             touch(x)
         elif op == "*=" and is_repeat(x, value):
@@ -668,17 +667,3 @@ class Items:
         if bounded(iterable) is not None:
             return Unlisted(iterable)
         return Box(iterable) if isinstance(iterable, jax.Array) else iterable
-
-
-def _check_array(x, value, traced_index: bool) -> None:
-    if not (traced_index or any_traced(value)):
-        return
-    kept = x if x.base is None else x.base  # a field of a structured array is a view of it
-    if x.dtype == object or x.dtype.names or getattr(kept, "dtype", x.dtype).names:
-        kind = "objects" if x.dtype == object else "records"
-        raise TransformError(
-            f"a traced value is written into an array of {kind}, which JAX has not",
-            where=compat.where(),
-            hint="keep an array for each field, in a dict or a class",
-        )
-    raise written_outside()

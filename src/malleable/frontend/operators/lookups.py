@@ -14,9 +14,10 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, is_traced, unbox
+from malleable.arrays.box import Box, any_traced, is_traced, unbox
 from malleable.arrays.content import refused_key
 from malleable.arrays.journal import ABSENT
+from malleable.arrays.specials import written_outside
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.builtins import if_else, pick
@@ -205,3 +206,18 @@ def at_traced(xs, name: str, at, *value) -> Any:
         return put_at(xs, at, *value)
     within(xs, at)
     return take_out(xs, at) if name == "__delitem__" else pick(xs, at)
+
+
+def refuse_outside(x, value, traced_index: bool) -> None:
+    """Refuse to write what is traced into an array of NumPy's from outside."""
+    if not (traced_index or any_traced(value)):
+        return
+    kept = x if x.base is None else x.base  # a field of a structured array is a view of it
+    if x.dtype == object or x.dtype.names or getattr(kept, "dtype", x.dtype).names:
+        kind = "objects" if x.dtype == object else "records"
+        raise TransformError(
+            f"a traced value is written into an array of {kind}, which JAX has not",
+            where=compat.where(),
+            hint="keep an array for each field, in a dict or a class",
+        )
+    raise written_outside()
