@@ -58,7 +58,10 @@ WRONG = [
     (lambda: mal.autograph(fun, mode="all"), "mode is 'full' or 'explicit'"),
     (lambda: mal.autograph(fun, max_step=3), "write max_steps=..."),
     (lambda: mal.jit(fun, on_break="stop"), r"write jit\(fun\)"),
-    (lambda: mal.jit(fun, static_argnums="x"), "static_argnums is an integer, a list, 'auto'"),
+    (
+        lambda: mal.jit(fun, static_argnums="x"),
+        "static_argnums is an integer, a list or tuple, 'auto'",
+    ),
     (lambda: mal.load(fun), "path is a string or a path"),
     (lambda: mal.skip("f"), "skip takes a function, not 'f'"),
 ]

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from malleable import compat
-from malleable.errors import TransformError, text
+from malleable.errors import MalleableError, TransformError, text
 from malleable.signatures import F
 
 _CLASSES = {
@@ -32,8 +32,9 @@ _CLASSES = {
 def called_as(way: str, *, of: Callable[..., Any] | None = None) -> Callable[[F], F]:
     """Decorate what users call: a call that does not fit is a TypeError that says `way`.
 
-    A function where one belongs, numbers, strings and choices are checked by their annotations;
-    errors of the function itself get the user's line and `way`, if they say no way out.
+    A function where one belongs, numbers, strings and choices are checked by their annotations,
+    where the function does not refuse them itself; its errors get the user's line and `way`, if
+    they say no way out.
     of: the user's function, which gets the arguments after the first.
 
     >>> @called_as("half(fun, digits=2)(*args)")
@@ -51,7 +52,9 @@ def called_as(way: str, *, of: Callable[..., Any] | None = None) -> Callable[[F]
 
         @functools.wraps(fun)
         def called(*args, **kwargs):
-            if what := misfit(name, signature, args, kwargs):
+            what = misfit(name, signature, args, kwargs)
+            swapped = " takes a function" in what or " a path" in what
+            if what and (swapped or not _says_so(fun, args, kwargs)):
                 raise TypeError(text(what, compat.where(), f"write {way}"))
             try:
                 return fun(*args, **kwargs)
@@ -106,7 +109,7 @@ def _words(kind: Any) -> str:
         *most, last = map(repr, each) if origin is Literal else map(_words, each)
         return f"{', '.join(most)} or {last}" if most else last
     words = {int: "an integer", float: "a number", Callable: "a function"}
-    words |= dict.fromkeys((Sequence, Iterable), "a list")
+    words |= dict.fromkeys((Sequence, Iterable), "a list or tuple")
     return (words | _CLASSES).get(origin) or ("None" if kind is None else typing._type_repr(kind))
 
 
@@ -126,6 +129,17 @@ def _way_out(error, way, signature, of, args, kwargs) -> str | None:
     if of is not None:
         return None if binds(of, args[1:], kwargs) else f"write {way}"
     return f"write {way}" if "hint:" not in str(error) and _is_refusal(error) else None
+
+
+def _says_so(fun: Callable, args: tuple, kwargs: dict) -> bool:
+    """Whether a function itself refuses arguments that do not fit, in its own words."""
+    try:
+        fun(*args, **kwargs)
+    except MalleableError:
+        return True
+    except Exception as error:
+        return _is_refusal(error)
+    return False
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -623,7 +623,7 @@ def test_effects_are_found_when_the_rule_is_made():
 def test_what_is_no_wildcard_is_refused():
     with pytest.raises(RuleError, match="the wildcard 'y' of the rule has a default"):
         rule(lambda x, y=2.0: (x * y, y * x), name="scaled")
-    with pytest.raises(TypeError, match="rule takes a function of wildcards, not 'a'"):
+    with pytest.raises(TypeError, match="rule takes a function, not 'a'"):
         rule("a")
 
 
