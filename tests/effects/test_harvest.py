@@ -26,7 +26,7 @@ def test_a_planted_value_of_another_type_is_refused(given, text):
 
 @pytest.mark.parametrize("values", [None, 5.0, [1.0]])
 def test_values_are_given_by_name(values):
-    with pytest.raises(TypeError, match="values are given as a dict by name, not as"):
+    with pytest.raises(TypeError, match="values are given as a dict, not as"):
         plant(program)(values, 1.0)
 
 

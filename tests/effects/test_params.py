@@ -235,7 +235,7 @@ def test_an_initializer_may_not_use_what_is_traced(make):
 
 @pytest.mark.parametrize("params", [None, [1.0]])
 def test_parameters_are_given_by_name(params):
-    with pytest.raises(TypeError, match="apply: params is a dict"):
+    with pytest.raises(TypeError, match=r"values are given as a dict, not as (NoneType|list)"):
         apply(linear)(params, X)
 
 

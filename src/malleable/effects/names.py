@@ -71,7 +71,7 @@ def unnest(values: Mapping, known: Iterable, what: str = "") -> dict:
             raise no_such_name(q, known, what)
 
     if not isinstance(values, Mapping):
-        raise TypeError(f"values are given as a dict by name, not as {type(values).__name__}")
+        raise TypeError(f"names and values are given as a dict, not as {type(values).__name__}")
     walk((), values)
     return flat
 

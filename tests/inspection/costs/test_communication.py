@@ -87,7 +87,7 @@ LINES = [fun.__code__.co_firstlineno for fun in TWINS]
 
 @pytest.mark.parametrize("passes", [mal.cse, "cse", 3])
 def test_passes_that_are_no_list_are_refused(passes):
-    with pytest.raises(TypeError, match="passes is a list, not"):
+    with pytest.raises(TypeError, match="passes is a list or tuple, not"):
         mal.communication(jnp.sin, passes=passes)
 
 

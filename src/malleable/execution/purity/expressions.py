@@ -359,13 +359,13 @@ def call(node, scope):
             if why:
                 raise acting(why)
         elif isinstance(function, ast.Name) and kind == UNKNOWN:
-            refuse_is_collection(node, scope)
+            refuse_collection(node, scope)
         if isinstance(function, ast.Call | ast.Name):
             return kind
     raise Stays("call", "it calls something unknown")
 
 
-def refuse_is_collection(node, scope) -> None:
+def refuse_collection(node, scope) -> None:
     """Raise Stays where a container that came in may hand out what is called, and that may act."""
     held = [v for v in scope.values.values() if isinstance(v, list | dict | tuple | set)]
     for x in flatten(held)[0]:
