@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
-from malleable.python_source import scopes
+from malleable.frontend.syntax import loops
 from malleable.python_source.nodes import assign, copied, load, placed
 
 ATOMS = (ast.Name, ast.Constant)
@@ -130,10 +130,9 @@ class Pieces:
 
     def comprehension(self, name: str, node: ast.ListComp) -> None:
         """`[elt for target in items if test]` as a loop, its targets under names of their own."""
-        items = node.generators[0].iter  # read outside
-        rename = Renamed({old: next(self.names) for old in targets(node)})
-        node = rename.visit(copied(node), True)
-        node.generators[0].iter = items
+        node = copied(node)
+        for old in sorted(loops.targets_of(node)):
+            loops.rename_target(node, old, next(self.names))
         self.add(assign(name, ast.List(elts=[], ctx=ast.Load())))
         append = ast.Attribute(value=load(name), attr="append", ctx=ast.Load())
         call = ast.Call(func=append, args=[node.elt], keywords=[])
@@ -217,39 +216,6 @@ def _path(node) -> str:
     while isinstance(node, ast.Attribute):
         node, end = node.value, f".{node.attr}{end}"
     return node.id + end if isinstance(node, ast.Name) else ""
-
-
-def targets(node) -> set:
-    """The variables of a comprehension's own."""
-    found = [n for g in node.generators for n in ast.walk(g.target)]
-    return {n.id for n in found if isinstance(n, ast.Name)}
-
-
-class Renamed(ast.NodeTransformer):
-    """Other names for some variables, but not within what has variables of these names itself."""
-
-    def __init__(self, names: dict):
-        self.names = names
-
-    def visit(self, node: Any, own: bool = False) -> Any:
-        """own: whether the node is what the variables belong to."""
-        match node:
-            case ast.Name(id=name) if name in self.names:
-                return ast.copy_location(ast.Name(id=self.names[name], ctx=node.ctx), node)
-            case ast.Lambda(args=args):
-                self.generic_visit(args)
-                node.body = self.but_for(scopes.arguments(node)).visit(node.body)
-                return node
-            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp() if not own:
-                first = node.generators[0]
-                items, first.iter = self.visit(first.iter), ast.Constant(value=None)
-                self.but_for(targets(node)).generic_visit(node)
-                first.iter = items
-                return node
-        return self.generic_visit(node)
-
-    def but_for(self, names: set) -> "Renamed":
-        return Renamed({old: new for old, new in self.names.items() if old not in names})
 
 
 # ---------------------------------------------------------------- statements

@@ -17,6 +17,7 @@ from malleable.execution.common import anf
 from malleable.execution.cutting.functions import captured
 from malleable.execution.purity import callees
 from malleable.execution.purity.facts import Stays, code_waits, outside
+from malleable.frontend.syntax import loops
 from malleable.frontend.syntax.handlers import asks_names
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.python_source import nodes, scopes, source
@@ -84,7 +85,7 @@ def _seen_in_list(node, made: "Made"):
     for part in ast.walk(node):
         if isinstance(part, ast.ListComp) and made.holds(part.elt):
             inner = [scopes.free(n) for n in ast.walk(part.elt) if isinstance(n, ast.Lambda)]
-            yield from sorted(anf.targets(part) & set().union(*inner))
+            yield from sorted(loops.targets_of(part) & set().union(*inner))
 
 
 def written_on(node, made: "Made") -> str:

@@ -61,7 +61,7 @@ def native_for(writer, stmt):
 
 
 def comprehension(writer, node):
-    targets = _targets(node)
+    targets = targets_of(node)
     if INLINED and not isinstance(node, ast.GeneratorExp):
         targets = _renamed(writer, node, targets)
     outer, writer.mentioned = writer.mentioned, writer.mentioned | targets
@@ -109,7 +109,7 @@ def _generated(writer, node):
     items, first.iter = writer.expression(first.iter), placed(load(ITEMS), first.iter)
     again = copied(node)
     if INLINED:
-        _renamed(writer, again, _targets(again))
+        _renamed(writer, again, targets_of(again))
     found = placed(hook("collect", constant("list"), _run(writer, again)), node)
     _convert(writer, node)
     ways = [placed(_lambda([ITEMS], way), node) for way in (node, found)]
@@ -121,7 +121,7 @@ def consumed(writer, node, func):
     generator, *args = node.args
     again = copied(generator)
     if INLINED:
-        _renamed(writer, again, _targets(again))
+        _renamed(writer, again, targets_of(again))
     fill, plain = _run(writer, again), thunk(writer.expression(generator))
     rest = [writer.expression(arg) for arg in args]
     for keyword in node.keywords:
@@ -191,28 +191,35 @@ def _renamed(writer, node, targets):
     """
     for old in targets & writer.mentioned:
         new = f"{TARGET}{next(writer.numbers)}_{old}"
-        first, rest = node.generators[0], node.generators[1:]
-        parts = [getattr(node, field) for field in ("elt", "key", "value") if hasattr(node, field)]
-        for part in (first.target, *first.ifs, *rest, *parts):
-            rename(part, old, new)
+        rename_target(node, old, new)
         targets = targets - {old} | {new}
     return targets
 
 
+def rename_target(node, old, new):
+    """Another name for a variable of a comprehension, which its first iterable does not see."""
+    first, rest = node.generators[0], node.generators[1:]
+    parts = [getattr(node, field) for field in ("elt", "key", "value") if hasattr(node, field)]
+    for part in (first.target, *first.ifs, *rest, *parts):
+        rename(part, old, new)
+
+
 def rename(node, old, new):
+    """Another name for a variable, but not within what has one of this name itself."""
     if isinstance(node, ast.Name) and node.id == old:
         node.id = new
     elif isinstance(node, ast.Lambda) and old in scopes.arguments(node):
         for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
             rename(default, old, new)
-    elif isinstance(node, scopes.COMPREHENSIONS) and old in _targets(node):
+    elif isinstance(node, scopes.COMPREHENSIONS) and old in targets_of(node):
         rename(node.generators[0].iter, old, new)
     else:
         for child in ast.iter_child_nodes(node):
             rename(child, old, new)
 
 
-def _targets(node):
+def targets_of(node):
+    """The variables of a comprehension's own."""
     return scopes.uses(*(generator.target for generator in node.generators)).binds
 
 
