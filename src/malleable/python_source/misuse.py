@@ -52,36 +52,46 @@ def called_as(way: str, *, of: Callable[..., Any] | None = None) -> Callable[[F]
 
         @functools.wraps(fun)
         def called(*args, **kwargs):
-            what = misfit(name, signature, args, kwargs)
-            swapped = " takes a function" in what or " a path" in what
-            if what and (swapped or not _says_so(fun, args, kwargs)):
-                raise TypeError(text(what, compat.where(), f"write {way}"))
+            what, at_once = misfit(name, signature, args, kwargs)
+            unfit = TypeError(text(what, compat.where(), f"write {way}")) if what else None
+            if unfit and at_once:
+                raise unfit
             try:
-                return fun(*args, **kwargs)
-            except (TypeError, ValueError) as error:
-                hint = _way_out(error, way, signature, of, args, kwargs)
-                if hint is None or type(error) not in (TypeError, ValueError):
-                    raise
-                explained = type(error)(text(str(error), compat.where(), hint))
-            raise explained from None
+                out = fun(*args, **kwargs)
+            except MalleableError:
+                raise
+            except Exception as error:
+                if not unfit or _is_refusal(error):  # its own words are better
+                    hint = _way_out(error, way, signature, of, args, kwargs)
+                    if hint is None or type(error) not in (TypeError, ValueError):
+                        raise
+                    unfit = type(error)(text(str(error), compat.where(), hint))
+            else:
+                if not unfit:
+                    return out
+            raise unfit from None
 
         return called  # type: ignore[return-value]
 
     return decorate
 
 
-def misfit(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> str:
-    """What is wrong with the first argument that does not fit its annotation; "" if all fit."""
+def misfit(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> tuple[str, bool]:
+    """What is wrong with the first argument that does not fit its annotation; "" if all fit.
+
+    And whether it is a function or path that is missing: then nothing else is worth saying.
+    """
     parameters = signature.parameters
     positional = [p for p in parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
     given = [*zip(positional, args, strict=False)]
     given += [(parameters[k], x) for k, x in kwargs.items() if k in parameters]
     for p, x in given:
         if x is not p.default and not _fits(x, p.annotation):
-            if p in positional[:1] and "a function" in _words(p.annotation):
-                return f"{name} takes a function, not {reprlib.repr(x)}"
-            return f"{name}: {p.name} is {_words(p.annotation)}, not {reprlib.repr(x)}"
-    return ""
+            words = _words(p.annotation)
+            if p in positional[:1] and "a function" in words:
+                return f"{name} takes a function, not {reprlib.repr(x)}", True
+            return f"{name}: {p.name} is {words}, not {reprlib.repr(x)}", "a path" in words
+    return "", False
 
 
 def _fits(x: Any, kind: Any) -> bool:
@@ -129,17 +139,6 @@ def _way_out(error, way, signature, of, args, kwargs) -> str | None:
     if of is not None:
         return None if binds(of, args[1:], kwargs) else f"write {way}"
     return f"write {way}" if "hint:" not in str(error) and _is_refusal(error) else None
-
-
-def _says_so(fun: Callable, args: tuple, kwargs: dict) -> bool:
-    """Whether a function itself refuses arguments that do not fit, in its own words."""
-    try:
-        fun(*args, **kwargs)
-    except MalleableError:
-        return True
-    except Exception as error:
-        return _is_refusal(error)
-    return False
 
 
 def _is_refusal(error: Exception) -> bool:
