@@ -60,11 +60,8 @@ class BoundedList(NamedTuple):
 def as_jax_list(content: Bounded) -> BoundedList:
     """The result that stands for a list: its items as JAX arrays, NaN for None."""
     items = rebuild(content.tree.item, iter(content.arrays), "")
-    return BoundedList(jax.tree.map(_as_jax, items, is_leaf=_is_box), content.length)
-
-
-def _is_box(x) -> bool:
-    return isinstance(x, Box)
+    arrays = jax.tree.map(_as_jax, items, is_leaf=lambda x: isinstance(x, Box))
+    return BoundedList(arrays, content.length)
 
 
 def _as_jax(x) -> Any:

@@ -192,7 +192,7 @@ class Dunders:
         refuse_dicts(a, b)
         equality = sign in ("==", "!=")
         options = [o for x in (a, b) if is_thing(x) for o in x.options]
-        things = [*options, *(x for x in (a, b) if not is_thing(x))]
+        things = (*options, *(x for x in (a, b) if not is_thing(x))) if equality else ()
         if equality and all(type(x).__eq__ is object.__eq__ for x in things):
             same = is_(a, b)
             return same if sign == "==" else not_(same)

@@ -109,11 +109,7 @@ def if_(test, body: Callable, orelse: Callable | None, state, live=()) -> None:
         return
     places = places_of(state)
     with once_more(body):
-        paths = (True, body), (False, orelse or nothing)
-        yes, no = (
-            trace_block(where_taken(test, flag, on, told(test, on, run, places)), places)
-            for on, run in paths
-        )
+        yes, no = both_ways(test, flag, body, orelse or nothing, places)
     if live is not None:
         forget_dead(places, live, yes, no)
     try:
@@ -169,7 +165,7 @@ def step(statements: Callable, *item) -> Any:
 
 
 class Question(Box):
-    """A bool, and what each answer tells of choices: {answer: which of the options it may be}."""
+    """A bool, and what its answers tell of choices: {answer: which of the options it may be}."""
 
     __slots__ = ("tells",)
 
@@ -181,19 +177,16 @@ class Question(Box):
 def told_by(test) -> list[tuple[Choice, dict]]:
     """What the answer to a test tells: that of `x`, of a number or None, that it is a number."""
     if type(test) is Choice and test.number is not None:
-        kept = [x is not None for x in test.options]
-        return [(test, {True: kept, False: [True] * len(kept)})]
+        return [(test, {True: [x is not None for x in test.options]})]
     return test.tells if type(test) is Question else []
 
 
 def told(test, answer: bool, run: Callable, places: list) -> Callable:
     """`run`, where variables that hold a choice that was asked about hold what is left of it."""
-    tells = [(choice, keeps[answer]) for choice, keeps in told_by(test)]
-    tells = [(choice, kept) for choice, kept in tells if any(kept) and not all(kept)]
+    tells = [(choice, keeps[answer]) for choice, keeps in told_by(test) if answer in keeps]
     if not tells or not hasattr(run, "__code__"):
         return run
-    left = [(choice, narrowed(choice, kept)) for choice, kept in tells]
-
+    left = [(choice, narrowed(choice, kept)) for choice, kept in tells if not all(kept)]
     known = {place.key for place in places}
     cells = zip(run.__code__.co_freevars, run.__closure__ or (), strict=True)
     read = [Place("cell", cell, name) for name, cell in cells]
@@ -213,6 +206,14 @@ def told(test, answer: bool, run: Callable, places: list) -> Callable:
                         place.write(choice)
 
     return running
+
+
+def both_ways(test, flag, body: Callable, orelse: Callable, places: list) -> list[Block]:
+    """What follows if a test holds, and if it does not, each with what that tells."""
+    return [
+        trace_block(where_taken(test, flag, on, told(test, on, run, places)), places)
+        for on, run in ((True, body), (False, orelse))
+    ]
 
 
 def where_taken(test, flag, answer: bool, run: Callable) -> Callable:
@@ -267,10 +268,7 @@ def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     if not isinstance(flag, compat.Tracer):
         return step(body if flag else orelse)
     with once_more(body):
-        yes, no = (
-            trace_block(where_taken(test, flag, on, told(test, on, run, [])), [])
-            for on, run in ((True, body), (False, orelse))
-        )
+        yes, no = both_ways(test, flag, body, orelse, [])
     return merge(flag, yes, no, where or line_of(body))
 
 
@@ -321,8 +319,7 @@ def and_(first, *rest: Callable) -> Any:
     for i, thunk in enumerate(rest):
         test = truth(first)
         if isinstance(test, compat.Tracer):
-            second = functools.partial(_rest, and_, *told_all(first, True, rest[i:]))
-            return asked_both(first, test, second, thunk, True)
+            return asked_both(first, test, and_, rest[i:], True)
         if not test:
             return first
         first = thunk()
@@ -334,38 +331,30 @@ def or_(first, *rest: Callable) -> Any:
     for i, thunk in enumerate(rest):
         test = truth(first)
         if isinstance(test, compat.Tracer):
-            second = functools.partial(_rest, or_, *told_all(first, False, rest[i:]))
-            return asked_both(first, test, second, thunk, False)
+            return asked_both(first, test, or_, rest[i:], False)
         if test:
             return first
         first = thunk()
     return first
 
 
-def told_all(first, answer: bool, rest: tuple) -> list:
-    return [told(first, answer, thunk, []) for thunk in rest]
-
-
-def _rest(operator: Callable, thunk: Callable, *more: Callable) -> Any:
-    return operator(thunk(), *more)
-
-
-def asked_both(first, test, second: Callable, thunk: Callable, answer: bool) -> Any:
-    """`first and second()`, whose answer `True` is that of both, or `or`, whose `False` is."""
-    tells = [*told_by(first)]
+def asked_both(first, test, both: Callable, rest: tuple, answer: bool) -> Any:
+    """`first and rest[0]() and ...`, whose answer `True` is that of all; of `or`, `False` is."""
+    tells, thunks = [*told_by(first)], [told(first, answer, thunk, []) for thunk in rest]
 
     def asking():
-        out = second()
+        out = both(thunks[0](), *thunks[1:])
         tells.extend(told_by(out))
         return out
 
-    out = short_circuit(first, test, where_taken(first, test, answer, asking), thunk, answer)
+    out = short_circuit(first, test, where_taken(first, test, answer, asking), rest[0], answer)
     if not tells or type(out) is not Box or not is_flag(out):
         return out
     every = [
-        (choice, {answer: keeps[answer], not answer: [True] * len(keeps[answer])})
+        (choice, {answer: keeps[answer]})
         for choice, keeps in tells
-        if not isinstance(choice.index, compat.Tracer) or compat.is_live(choice.index)
+        if answer in keeps
+        and (not isinstance(choice.index, compat.Tracer) or compat.is_live(choice.index))
     ]
     return Question(out.value, every)
 
@@ -382,8 +371,9 @@ def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) ->
         if is_flag(value):
             combine = logical(operator.and_ if both else operator.or_)
             return Box(combine(test, value.value if isinstance(value, Box) else value), True)
-    if type(first) is Choice and not both and first.number is not None:  # None is not true
-        first = narrowed(first, [x is not None for x in first.options])
+    if type(first) is Choice and not both:
+        for _, keeps in told_by(first):
+            first = narrowed(first, keeps[True])
     leave = trace_block(lambda: first, [])
     yes, no = (other, leave) if both else (leave, other)
     return merge(test, yes, no, line_of(thunk))
@@ -415,7 +405,9 @@ def is_cheap(block: Block) -> bool:
 def not_(x) -> Any:
     test = truth(x)
     if isinstance(test, compat.Tracer) and (tells := told_by(x)):
-        return Question(~test, [(c, {on: keeps[not on] for on in keeps}) for c, keeps in tells])
+        return Question(
+            ~test, [(c, {not on: kept for on, kept in keeps.items()}) for c, keeps in tells]
+        )
     return Box(opposite(test), True) if isinstance(test, compat.Tracer) else not test
 
 

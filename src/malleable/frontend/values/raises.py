@@ -492,7 +492,7 @@ def is_told(x: Choice) -> bool:
     """Whether a test around us has said that a choice is its number."""
     for _, answer, tells in session().path:
         for choice, keeps in tells:
-            kept = [k for k, keep in enumerate(keeps[answer]) if keep]
+            kept = [k for k, keep in enumerate(keeps.get(answer, ())) if keep]
             if choice.index is x.index and kept == [x.number]:
                 return True
     return False
