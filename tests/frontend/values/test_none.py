@@ -1,5 +1,6 @@
 """A number that is None on one path: where it is used as one, Python would raise a TypeError."""
 
+import collections
 import math
 import types
 
@@ -152,4 +153,21 @@ TESTED += (either_missing, true_or_default, filled_in)
 def test_where_the_program_has_asked_nothing_is_noted(f, v):
     with listen() as notes:
         assert_same(f, v)
+    assert not [n.what for n in notes if "NoneType" in n.what]
+
+
+@pytest.mark.parametrize("limit", [2.0, 5.0])
+def test_none_may_be_a_key_and_what_a_class_of_the_users_is_asked(limit):
+    class Asked:
+        def __getitem__(self, key):
+            return -1.0 if key is None else key * 2.0
+
+    def f(v, limit):
+        counts, key = collections.OrderedDict({None: 3.0, 1: 5.0}), None
+        if v[0] > limit:
+            key = 1
+        return counts[key], Asked()[key]
+
+    with listen() as notes:
+        assert_same(f, V, limit)
     assert not [n.what for n in notes if "NoneType" in n.what]

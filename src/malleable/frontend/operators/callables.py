@@ -53,7 +53,7 @@ from malleable.frontend.operators.hidden import block, born, is_iterator, new, w
 from malleable.frontend.values.conditions import by_case
 from malleable.frontend.values.raises import REDUCTIONS, at_floats, fail_where, present, raised
 from malleable.frontend.values.trees import DICTS
-from malleable.frontend.values.values import Choice, bounded, is_thing, refuse_uncertain, table_of
+from malleable.frontend.values.values import Choice, bounded, refuse_uncertain, table_of
 from malleable.notes import note
 from malleable.python_source import kinds
 from malleable.python_source.source import NoSource
@@ -485,7 +485,7 @@ class Caller(Classes):
             return f(*args, **kwargs)
         if isinstance(owner, np.ufunc):
             return numpy.replacement(f)(*args, **kwargs)
-        if args and name in functions.ASKS and is_thing(args[0]):
+        if args and name in functions.ASKS and lookups.is_one_of_keys(owner, args[0]):
             return by_case(args[0], lambda key: self.call(f, key, *args[1:], **kwargs))
         if kinds.of_type(type(owner)):
             return self._jax(f, *args, **kwargs)

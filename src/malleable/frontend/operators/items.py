@@ -48,6 +48,7 @@ from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_re
 from malleable.frontend.operators.lookups import (
     contains,
     has_traced,
+    is_one_of_keys,
     look_up,
     pick_index,
     presence,
@@ -402,10 +403,9 @@ class Items:
 
     def getitem(self, x, i):
         kind = type(x)
-        if is_thing(i):
+        if is_one_of_keys(x, i):
             return by_case(i, lambda key: self.getitem(x, key))
-        if kind is not dict and table_of(x) is None:
-            present(i, what="`[]`")
+        self._indexed(x, i, "__getitem__")
         if kind is Choice and is_place(x):
             keyed = is_traced(i) and any(type(o) is dict for o in x.options)
             if (chosen.holds(x) and not keyed) or any(map(is_number, x.options)):
@@ -456,11 +456,15 @@ class Items:
                 journal.touch_dict(x)
         return x[i]
 
-    def setitem(self, value, x, i) -> None:
-        if is_thing(i):
-            return self._set_by_key(value, x, i)
-        if type(x) is not dict and table_of(x) is None:
+    def _indexed(self, x, i, name: str) -> None:
+        """Test whether an index is None; what a class of the user's is asked may be."""
+        if type(i) is Choice and (isinstance(x, Box | Masked) or self._method(x, name) is None):
             present(i, what="`[]`")
+
+    def setitem(self, value, x, i) -> None:
+        if is_one_of_keys(x, i):
+            return self._set_by_key(value, x, i)
+        self._indexed(x, i, "__setitem__")
         if is_place(x):
             if chosen.is_plain_item(x, i):
                 return chosen.set_item(x, i, value)
@@ -507,7 +511,7 @@ class Items:
             x[k] = if_else(jnp.asarray(key.index) == number, value, x[k])
 
     def delitem(self, x, i) -> None:
-        if is_place(x) or is_thing(i):
+        if is_place(x) or is_one_of_keys(x, i):
             which = x if is_place(x) else i
             return by_case(which, lambda o: self.delitem(*((o, i) if which is x else (x, o))))
         own = self._method(x, "__delitem__")
@@ -591,7 +595,7 @@ class Items:
     def aug_item(self, op: str, x, i, value: Callable) -> None:
         if is_place(x) and not chosen.holds(x):
             return by_case(x, lambda o: self.aug_item(op, o, i, value))
-        if is_thing(i) and not _has_all(x, i):
+        if is_one_of_keys(x, i) and not _has_all(x, i):
             return by_case(i, lambda key: self.aug_item(op, x, key, value))
         old = self.getitem(x, i)
         new = self.aug(op, old, value(), 1)
@@ -622,7 +626,7 @@ class Items:
             if not (is_traced(items) or is_traced(x)):
                 return x in items
             return python_scalar(jnp.any(unbox(items == x)), bool)
-        if is_thing(x) and isinstance(items, dict | set | frozenset | str):
+        if is_one_of_keys(items, x) and isinstance(items, dict | set | frozenset | str):
             return by_case(x, lambda key: self.in_(key, items))
         if table_of(items) is not None:
             return tables.contains_key(items, x)

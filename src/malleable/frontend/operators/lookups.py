@@ -25,7 +25,7 @@ from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.values.conditions import if_, ifexp, only
 from malleable.frontend.values.raises import fail_where, raised, within
 from malleable.frontend.values.trees import DICTS
-from malleable.frontend.values.values import Choice, entry, is_number, lacks
+from malleable.frontend.values.values import Choice, entry, is_number, is_thing, lacks
 
 
 def has_traced(index) -> bool:
@@ -206,6 +206,12 @@ def at_traced(xs, name: str, at, *value) -> Any:
         return put_at(xs, at, *value)
     within(xs, at)
     return take_out(xs, at) if name == "__delitem__" else pick(xs, at)
+
+
+def is_one_of_keys(x, key) -> bool:
+    """Whether x is asked for one of several things: also for None or a number, if it has keys."""
+    keyed = type(key) is Choice and isinstance(x, dict | set | frozenset)
+    return is_thing(key) or (keyed and any(one is None for one in key.options))
 
 
 def refuse_outside(x, value, traced_index: bool) -> None:
