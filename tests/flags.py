@@ -7,7 +7,8 @@ where a run of the tests keeps what it compiled.
 import importlib.metadata
 import pathlib
 
-FAST, USUAL = "--xla_backend_optimization_level=0", {"xla_backend_optimization_level": 3}
+FAST = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+USUAL = {"xla_backend_optimization_level": 3}
 KEPT = pathlib.Path(__file__).parent.parent / ".pytest_cache" / "d" / "xla"
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     # Half as long to compile; newer ones know no other way than theirs.
