@@ -52,10 +52,13 @@ def test_row_01_a_print_in_a_traced_branch_happens_in_order(x, said, capfd):
     assert capfd.readouterr().out == said
 
 
-@pytest.mark.parametrize(
+mapped_ways = pytest.mark.parametrize(
     "mapped",
     [lambda f: jax.vmap(f), lambda f: jax.jit(jax.vmap(f)), lambda f: jax.vmap(jax.jit(f))],
 )
+
+
+@mapped_ways
 def test_row_01_a_print_happens_for_the_examples_of_its_branch(mapped, capfd):
     def f(x):
         if x > 0:
@@ -69,16 +72,60 @@ def test_row_01_a_print_happens_for_the_examples_of_its_branch(mapped, capfd):
     assert sorted(capfd.readouterr().out.splitlines()) == ["large 2.0", "negative", "small 0.5"]
 
 
-def test_row_01_a_print_in_a_loop_under_vmap_leaves_a_note(capfd):
+@mapped_ways
+def test_row_01_a_print_in_a_loop_or_handler_happens_for_the_examples_that_are_in_it(mapped, capfd):
     def f(x):
         while x < 2:
-            print("step")
+            print("step", x)
+            if x > 0:
+                break
             x = x + 1
+        try:
+            if x < 0:
+                raise ValueError
+            print("fine", x)
+        except ValueError:
+            print("handled", x)
+        for k in range(2):
+            print("last", k, x)
         return x
 
-    with listen() as notes:
-        jax.vmap(autograph(f))(np.array([1.0, -1.0]))
-    assert any("last example" in found.what for found in notes)
+    mapped(autograph(f))(np.array([1.0, -1.0, 2.0]))
+    jax.effects_barrier()
+    said = sorted(capfd.readouterr().out.splitlines())
+    for x in (1.0, -1.0, 2.0):
+        f(x)
+    assert said == sorted(capfd.readouterr().out.splitlines())
+
+
+def doubles_aloud(x):
+    i = 0
+    while x < 20 and i < 9:
+        print("step", i)
+        x, i = x * 2, i + 1
+    return x
+
+
+def asks_aloud(x):
+    def small(x):
+        print("test", x)
+        return x < 5
+
+    while small(x):
+        x = x + 2
+    return x
+
+
+@pytest.mark.parametrize(
+    "mapped", [lambda f: f, jax.grad, lambda f: jax.jit(jax.grad(f)), jax.checkpoint]
+)
+@pytest.mark.parametrize("f", [doubles_aloud, asks_aloud])
+def test_row_01_what_a_loop_prints_is_printed_once(f, mapped, capfd):
+    jax.block_until_ready(mapped(autograph(f, max_steps=9))(1.5))
+    jax.effects_barrier()
+    said = capfd.readouterr().out
+    f(1.5)
+    assert said == capfd.readouterr().out
 
 
 @pytest.mark.parametrize("flag", [True, False])

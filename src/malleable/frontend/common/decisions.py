@@ -77,14 +77,17 @@ def remember(test, bools: Sequence, rows: set[tuple]) -> None:
         session().joint.setdefault(id(x), []).append(group)
 
 
-def assuming(test, holds: bool, run: Callable, *args):
-    """run(*args), of what happens where the test came out so."""
-    assumed = session().assumed
-    assumed.append((test, holds))
+def assuming(test, holds: bool, run: Callable, *args, tells=()):
+    """run(*args), of what happens where the test came out so, which may tell more of choices.
+
+    vmap runs both paths, and what is printed asks for its own.
+    """
+    path = session().path
+    path.append((test, holds, tells))
     try:
         return run(*args)
     finally:
-        assumed.pop()
+        path.pop()
 
 
 def known_now() -> tuple:
@@ -112,7 +115,7 @@ def implied(flag, test, holds: bool) -> bool | None:
 
 def _assumed() -> dict:
     known: dict = {}
-    for test, holds in session().assumed:
+    for test, holds, _ in session().path:
         _assume(test, holds, known)
     return known
 

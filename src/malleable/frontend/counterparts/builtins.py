@@ -601,9 +601,6 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
     arrays = [leaves[k].index if k in choices else unbox(leaves[k]) for k in traced]
     leaves = [None if is_traced(x) else x for x in leaves]
     tests = [test if answer else ~test for test, answer, _ in session().path]
-    if session().lanes and any(book.repeats for book in journal.all_open()):
-        what = "under vmap, `print` in a loop goes on until the last example has left it"
-        note(what, compat.where(), "print what the loop leaves, after it")
     if not tests:
         return jax.debug.callback(functools.partial(show, True), *arrays, ordered=True)
     jax.debug.callback(show, functools.reduce(jnp.logical_and, tests), *arrays, ordered=True)

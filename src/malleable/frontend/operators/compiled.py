@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 from jax import lax
@@ -12,6 +13,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
+from malleable.frontend.common.decisions import assuming
 from malleable.frontend.common.hints import Hinted
 from malleable.frontend.common.session import notes_aside, session
 from malleable.frontend.counterparts.builtins import Steps
@@ -56,7 +58,7 @@ ROUNDS = 12  # times a loop body is traced before its types must have settled
 
 
 class TestChanges(Exception):
-    """The test of a `while` changes something besides giving an answer."""
+    """The test of a `while` changes or prints something besides giving an answer."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ def arrays_of(steps: Steps | None) -> list:
 def trace_step(loop: Loop, steps, carried: dict, index, binds: bool) -> Block:
     """The body, traced once on fresh values for all that goes around.
 
+    Its first input is whether the loop goes on, which what is printed asks for.
     binds: whether it may bind names that it reads before: else a branch that does so raises.
     """
     written = False
@@ -174,14 +177,18 @@ def trace_step(loop: Loop, steps, carried: dict, index, binds: bool) -> Block:
     for c in carried.values():
         c.traced = c.tree
 
-    def body(*xs):
-        nonlocal written
+    def body(goes_on, *xs):
         book = journal.current()
         book.binds, book.repeats = binds, True
         rest = iter(xs)
         i = Box(next(rest), True) if extra else None
         parts = [next(rest) for _ in slices]
         begin(carried, rest, loop.where)
+        assuming(goes_on, True, take, i, parts)  # vmap takes each example as far as the last goes
+        return tied(carried)
+
+    def take(i, parts):
+        nonlocal written
         if steps is None:
             loop.body()
         elif isinstance(steps, Slices):
@@ -192,11 +199,11 @@ def trace_step(loop: Loop, steps, carried: dict, index, binds: bool) -> Block:
                 note_kept(item, over[0].root)
         else:
             loop.body(steps.get(i))
-        return tied(carried)
 
     local = [p for p in places_of(loop.state) if p.key not in carried]
     places = [c.place for c in carried.values()] + local
-    block = trace_block(body, places, [*extra, *slices, *types])
+    goes_on = jax.ShapeDtypeStruct((), bool)
+    block = trace_block(body, places, [goes_on, *extra, *slices, *types])
     if written:  # not said before: an abandoned trace holds on to its values
         raise WritesItem
     return block
@@ -213,10 +220,10 @@ class Step:
     slots: tuple
     counts: bool
 
-    def __call__(self, consts, i, parts, carry) -> tuple[list, list]:
+    def __call__(self, consts, i, parts, carry, goes_on=True) -> tuple[list, list]:
         held = split_by_slots(self.slots, carry)
         inputs = [x for slot, mine in held for x in mine[: slot.traced]]
-        outs = self.block.outs([*([i] if self.counts else []), *parts, *inputs], consts)
+        outs = self.block.outs([goes_on, *([i] if self.counts else []), *parts, *inputs], consts)
         new, ys = [], []
         tests = iter([outs[k] for k in self.block.result[1]])
         for slot, mine in held:
@@ -314,6 +321,7 @@ def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, wher
     test_consts, asked = (tests.closed.consts, slim(tests, [])) if tests is not None else ((), None)
     every = list(map(compat.as_array, (*consts, *arrays, *test_consts, *length)))
     a, b, end = len(consts), len(consts) + len(arrays), len(every) - len(length)
+    prints = bool(step.block.closed.effects)
     counted = steps is not None  # JAX keeps what the functions below know: no arrays among it
 
     def cond(consts, carry):
@@ -334,15 +342,20 @@ def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, wher
             go = go & test
         return go
 
-    def body(consts, carry):
+    def take(goes_on, consts, carry):
         if not counted:
-            return step(consts[:a], None, [], carry)[0]
+            return step(consts[:a], None, [], carry, goes_on)[0]
         i, *carry = carry
         parts = [lax.dynamic_index_in_dim(x, i, keepdims=False) for x in consts[a:b]]
-        return [i + 1, *step(consts[:a], i, parts, carry)[0]]
+        return [i + 1, *step(consts[:a], i, parts, carry, goes_on)[0]]
 
+    def body(consts, carry):
+        return take(cond(consts, carry) if prints else True, consts, carry)
+
+    silent = partial(take, False) if prints else body
     first = [compat.convert(0, index.dtype, True)] if counted else []
-    return while_loop(cond, body, [*first, *init], every, bound=bound, where=where)[len(first) :]
+    init, given = [*first, *init], {"bound": bound, "where": where, "silent": silent}
+    return while_loop(cond, body, init, every, **given)[len(first) :]
 
 
 # ---------------------------------------------------------------- the test of a while
@@ -368,7 +381,7 @@ def test_block(loop: Loop, carried: dict, types: list) -> Block:
     block = trace_block(test, [c.place for c in carried.values()], types)
     if block.error is not None:
         raise block.error
-    if changes:
+    if changes or block.closed.effects:
         raise TestChanges
     return block
 

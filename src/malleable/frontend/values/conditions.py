@@ -15,7 +15,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.numbers import is_python_bool, logical
 from malleable.errors import TransformError
-from malleable.frontend.common.decisions import opposite
+from malleable.frontend.common.decisions import assuming, opposite
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import session
 from malleable.frontend.values.copies import is_one_thing
@@ -210,27 +210,11 @@ def told(test, answer: bool, run: Callable, places: list) -> Callable:
 
 def both_ways(test, flag, body: Callable, orelse: Callable, places: list) -> list[Block]:
     """What follows if a test holds, and if it does not, each with what that tells."""
+    tells = told_by(test)
     return [
-        trace_block(where_taken(test, flag, on, told(test, on, run, places)), places)
+        assuming(flag, on, trace_block, told(test, on, run, places), places, tells=tells)
         for on, run in ((True, body), (False, orelse))
     ]
-
-
-def where_taken(test, flag, answer: bool, run: Callable) -> Callable:
-    """`run`, which knows of the test, whose truth is `flag`, and of what its answer tells.
-
-    vmap runs both paths, and what is printed asks for it.
-    """
-
-    def running():
-        path = session().path
-        path.append((flag, answer, told_by(test)))
-        try:
-            return run()
-        finally:
-            path.pop()
-
-    return running
 
 
 def narrowed(choice: Choice, keep: list) -> Any:
@@ -347,7 +331,8 @@ def asked_both(first, test, both: Callable, rest: tuple, answer: bool) -> Any:
         tells.extend(told_by(out))
         return out
 
-    out = short_circuit(first, test, where_taken(first, test, answer, asking), rest[0], answer)
+    run = functools.partial(assuming, test, answer, asking, tells=told_by(first))
+    out = short_circuit(first, test, run, rest[0], answer)
     if not tells or type(out) is not Box or not is_flag(out):
         return out
     every = [

@@ -28,12 +28,14 @@ def while_loop(
     *,
     bound: int | None = None,
     where: str = "",
+    silent: Callable | None = None,
 ) -> list:
     """The carry after the last step: cond(consts, carry) -> bool, body(consts, carry) -> carry.
 
     consts and carry are flat lists of arrays. In reverse mode at most `bound` steps can be taken
     back: if there were more, the gradient is NaN. Without a bound there is forward mode only, and
-    reverse mode raises a TransformError that names `where`.
+    reverse mode raises a TransformError that names `where`. A derivative takes steps of `silent`,
+    the body without what it prints.
     Memory in reverse: 64 states for each of log64(bound) levels; time: every step that was taken,
     once per level forwards and once back. The levels are those of Griewank, "Achieving logarithmic
     growth of temporal and spatial complexity in reverse automatic differentiation", Optimization
@@ -50,8 +52,9 @@ def while_loop(
         consts = [
             compat.match_devices(x, test) for x in consts
         ]  # so that no step sums over devices
+        silent = silent and varied(silent, consts, init, cond)[0]
         body, init = varied(body, consts, init, cond)
-    return _differentiated(cond, body, bound, where)(consts, init)
+    return _differentiated(cond, body, silent or body, bound, where)(consts, init)
 
 
 def varied(body: Callable, consts, init: list, cond: Callable | None = None) -> tuple:
@@ -73,7 +76,7 @@ def varied(body: Callable, consts, init: list, cond: Callable | None = None) -> 
         init = new
 
 
-def _differentiated(cond, body, bound, where):
+def _differentiated(cond, body, silent, bound, where):
     """loop(consts, init) -> carry: one `lax.while_loop`, and its derivative."""
 
     @jax.custom_jvp
@@ -84,8 +87,8 @@ def _differentiated(cond, body, bound, where):
     def jvp(primals, tangents):
         (consts, init), (moved, started) = primals, tangents
         by = _moving(consts, moved)
-        carry = _reached(body, consts, init, by, _moving(init, started))
-        steps = _Steps(cond, body, bound, where, len(consts), by, carry)
+        carry = _reached(silent, consts, init, by, _moving(init, started))
+        steps = _Steps(cond, silent, bound, where, len(consts), by, carry)
         outs = loop(consts, init)
         linear = [moved[i] for i in steps.consts]
         linear += [_dense_tangent(started[i], init[i]) for i in steps.carry]
@@ -106,10 +109,12 @@ def _moving(consts, tangents) -> tuple:
     return tuple(i for i in _inexact(consts) if not isinstance(tangents[i], SymbolicZero))
 
 
-def _reached(body, consts, init, by, moving) -> tuple:
+def _reached(silent, consts, init, by, moving) -> tuple:
     """The carries that depend on what the loop is differentiated by, after any number of steps."""
     n, kinds = len(consts), _inexact(init)
-    program = compat.trace(lambda *xs: list(body(list(xs[:n]), list(xs[n:]))), *consts, *init).jaxpr
+    program = compat.trace(
+        lambda *xs: list(silent(list(xs[:n]), list(xs[n:]))), *consts, *init
+    ).jaxpr
     while True:
         moved = {program.invars[i] for i in by} | {program.invars[n + i] for i in moving}
         for eqn in program.eqns:
