@@ -298,15 +298,17 @@ def finish_leaf(failed, seen: dict, x) -> Any:
 def spoiled(failed: tuple, value):
     """A number that is none where a raise was dropped: a float is NaN.
 
-    An integer is the one farthest from zero, where something is looked up that is not there.
+    An integer is the one farthest from zero where something is looked up that is not there, and a
+    bool is False.
     """
     raised, lost = failed
     if raised is not None:
         value = nan_where(raised, value)
-    if lost is None or not jnp.issubdtype(kind := jnp.result_type(value), jnp.integer):
+    kind = jnp.result_type(value)
+    if lost is None or jnp.issubdtype(kind, jnp.inexact):
         return value
-    low, high = jnp.iinfo(kind).min, jnp.iinfo(kind).max
-    return jnp.where(lost, jnp.asarray(low or high, kind), value)
+    worst = 0 if kind == bool else jnp.iinfo(kind).min or jnp.iinfo(kind).max  # noqa: E721
+    return jnp.where(lost, jnp.asarray(worst, kind), value)
 
 
 def nan_where(failed, value):
@@ -322,15 +324,16 @@ def result_of_choice(x: Choice):
     if is_place(x):
         members = all(isinstance(o, int) for o in x.options)
         return Box(x.value, True) if members else container_of_choice(x)
-    value, number = x.value, jnp.issubdtype(jnp.result_type(x.value), jnp.inexact)
-    if any(o is None for o in x.options) and not number:
-        raise TransformError(
-            "the result is None or a number, depending on a traced condition",
-            where=x.where,
-            hint="return a number on every path",
-        )
     missing = entry([o is None or o is ABSENT for o in x.options], x.index)
-    return Box(nan_where(missing, value), x.scalar)
+    if all(o is not None for o in x.options):
+        return Box(nan_where(missing, x.value), x.scalar)
+    note_none(x)
+    return Box(spoiled((missing, missing), x.value), x.scalar)
+
+
+def note_none(x: Choice) -> None:
+    why = "floats are NaN there, integers the lowest, bools False: return numbers on every path"
+    note_line("the result is None on one path", x.where, why)
 
 
 def container_of_choice(x: Choice):
@@ -338,8 +341,7 @@ def container_of_choice(x: Choice):
     rest = [o for o in x.options if o is not None]
     if len(rest) == len(x.options) or not isinstance(rest[0], list | tuple | dict):
         return snapshot(x)
-    why = "its floats are NaN there, its integers the lowest: return numbers on every path"
-    note_line("the result is None on one path", x.where, why)
+    note_none(x)
     gone = next(k for k, o in enumerate(x.options) if o is None)
     if len(rest) > 1:
         index = jnp.where(x.index > gone, x.index - 1, x.index) % len(rest)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from malleable import TransformError, autograph, listen
+from malleable import autograph, listen
 from tests.frontend.behaviour.behaviour import error_of
 
 
@@ -388,17 +388,31 @@ def test_a_loop_of_which_every_step_raises_does_so():
         jax.jit(autograph(f))(2, 1.0)
 
 
-def test_none_or_an_int_is_refused_as_a_result():
+def nothing_or(value):
     def f(x):
         try:
             if x < 0:
-                return 0
+                return value(x)
             raise ValueError
         except ValueError:
             pass
 
-    with pytest.raises(TransformError, match="the result is None or a number"):
-        jax.jit(lambda x: autograph(lambda x: (f(x), x))(x))(1.0)
+    return f
+
+
+LOWEST = np.iinfo(np.int32).min
+
+
+@pytest.mark.parametrize(
+    "value, nothing", [(lambda x: 4, LOWEST), (abs, np.nan), (lambda x: x < 0, False)]
+)
+def test_none_or_a_number_as_a_result_is_said_and_is_no_number(value, nothing):
+    f = nothing_or(value)
+    with listen() as notes:
+        found = jax.jit(lambda x: autograph(lambda x: (f(x), x))(x))
+        assert found(-1.0)[0] == f(-1.0)
+        np.testing.assert_equal(np.asarray(found(1.0)[0]), nothing)
+    assert "the result is None on one path" in [note.what for note in notes]
 
 
 def test_an_int_to_a_negative_power_is_a_float_in_a_try():
