@@ -1,12 +1,13 @@
 """NumPy's functions on boxes give what NumPy gives."""
 
+import itertools
 import types
 
 import jax
 import numpy as np
 import pytest
 
-from malleable import autograph
+from malleable import autograph, listen
 from malleable.arrays.box import Box, rebox, unbox
 from malleable.errors import TransformError
 from malleable.frontend.counterparts.numpy import (
@@ -571,3 +572,13 @@ def test_an_error_of_jax_in_a_call_names_the_line():
     for text, f in programs.items():
         with pytest.raises(TransformError, match=rf"{text}(.|\n)*test_numpy\.py:\d+"):
             jax.jit(autograph(f))(np.arange(3))
+
+
+@pytest.mark.parametrize("fun", [lambda a, b: a + b, np.add, np.maximum, lambda a, b: np.sqrt(b)])
+def test_a_result_of_another_type_than_numpys_is_said(fun):
+    for kinds in itertools.product("efbhildF?", repeat=2):
+        a, b = (np.ones(2, kind) for kind in kinds)
+        with jax.enable_x64(True), listen() as notes:
+            ours = jax.eval_shape(autograph(fun), a, b).dtype
+        said = any("in NumPy" in note.what for note in notes)
+        assert said == (ours != fun(a, b).dtype), kinds

@@ -25,7 +25,14 @@ from malleable.arrays.specials import SPECIAL, as_strided
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import polynomials
 from malleable.frontend.counterparts.bounded import masked
-from malleable.frontend.values.raises import REDUCTIONS, at_floats, fail_where, raise_where, regular
+from malleable.frontend.values.raises import (
+    REDUCTIONS,
+    at_floats,
+    fail_where,
+    note_type,
+    raise_where,
+    regular,
+)
 from malleable.frontend.values.values import bounded
 
 CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
@@ -157,7 +164,10 @@ def _ufunc(ufunc, method):
             plain = {key: x for key, x in kwargs.items() if key != "out"}
             trial = lambda *xs: run_ufunc(ufunc, method, xs, plain)  # noqa: E731
         name = ufunc.__name__ if method == "__call__" else method
-        return at_floats(run, name, *inputs, trial=trial)
+        out = at_floats(run, name, *inputs, trial=trial)
+        if not kwargs and len(inputs) == ufunc.nin and method == "__call__":
+            note_type(name, inputs, out)
+        return out
 
     return call
 

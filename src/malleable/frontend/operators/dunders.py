@@ -35,6 +35,7 @@ from malleable.frontend.values.raises import (
     check_room,
     is_python_number,
     is_wanted,
+    note_type,
     operands,
     present,
     raised,
@@ -175,6 +176,7 @@ class Dunders:
                 a, b = counted(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
             out = formatted(a, b) if traced else at_floats(plain, sign, a, b)
+            note_type(sign, (a, b), out)
             if sign in INTEGERS and is_wanted(WRAPS):
                 check_room(sign, a, b, out)
             return out

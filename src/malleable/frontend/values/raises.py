@@ -374,6 +374,19 @@ def note_mixed(operands: Sequence) -> None:
         note_line(what, compat.where(), "NumPy computes with an int in the type of the array")
 
 
+def note_type(name: str, operands: Sequence, out) -> None:
+    """A note where an operator, or a function of NumPy's, gives an array of a type of JAX's."""
+    ufunc, arrays = getattr(np, SIGNS.get(name, name), None), [*operands, out]
+    known = all(type(x) is Box and x.dtype.kind in "biufc" and not is_weak(x) for x in arrays)
+    if ufunc is None or not known:
+        return
+    given = [x.dtype for x in operands]
+    numpys = jax.dtypes.canonicalize_dtype(ufunc.resolve_dtypes((*given, None))[-1])
+    if numpys != out.dtype:
+        what = f"`{name}` of {' and '.join(map(str, given))} is {out.dtype}, and {numpys} in NumPy"
+        note_line(what, compat.where(), f"convert with `.astype(np.{numpys})` before")
+
+
 def _safe_float(test, safe: float, x):
     if type(x) is not Box or not is_traced(x) or x.dtype.kind not in "fc":
         return x
