@@ -574,7 +574,23 @@ def test_an_error_of_jax_in_a_call_names_the_line():
             jax.jit(autograph(f))(np.arange(3))
 
 
-@pytest.mark.parametrize("fun", [lambda a, b: a + b, np.add, np.maximum, lambda a, b: np.sqrt(b)])
+def sums(a, b):
+    return a + b
+
+
+def roots(a, b):
+    return np.sqrt(b)
+
+
+def rows(a, b):
+    return np.concatenate([a, b])
+
+
+def choices(a, b):
+    return np.where(a > 0, a, b)
+
+
+@pytest.mark.parametrize("fun", [sums, roots, rows, choices, np.add, np.maximum, np.dot])
 def test_a_result_of_another_type_than_numpys_is_said(fun):
     for kinds in itertools.product("efbhildF?", repeat=2):
         a, b = (np.ones(2, kind) for kind in kinds)

@@ -26,6 +26,7 @@ from malleable.errors import TransformError
 from malleable.frontend.counterparts import polynomials
 from malleable.frontend.counterparts.bounded import masked
 from malleable.frontend.values.raises import (
+    PROMOTES,
     REDUCTIONS,
     at_floats,
     fail_where,
@@ -203,9 +204,14 @@ def _native(fun):
 def _function(fun):
     def call(*args, **kwargs):
         args = listed_values(args)
-        if fun.__name__ not in REDUCTIONS or kwargs.get("out") is not None:
-            return run_function(fun, args, kwargs)
-        return at_floats(lambda *xs: run_function(fun, xs, kwargs), fun.__name__, *args)
+        if fun.__name__ in REDUCTIONS and kwargs.get("out") is None:
+            out = at_floats(lambda *xs: run_function(fun, xs, kwargs), fun.__name__, *args)
+        else:
+            out = run_function(fun, args, kwargs)
+        if fun.__name__ in PROMOTES and "dtype" not in kwargs:
+            parts = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg])]
+            note_type(fun.__name__, parts, out)
+        return out
 
     return call
 

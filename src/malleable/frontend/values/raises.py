@@ -328,6 +328,7 @@ SIGNS = {
     **{"/": "divide", "//": "floor_divide", "%": "remainder"},
 }
 DIVISIONS = frozenset(("divide", "floor_divide", "remainder"))
+PROMOTES = frozenset(("where", "concatenate", "stack", "hstack", "vstack", "dot", "inner", "outer"))
 REDUCTIONS = frozenset(("sum", "prod", "mean", "var", "std", "dot", "cumsum", "cumprod", "trace"))
 
 
@@ -377,12 +378,17 @@ def note_mixed(operands: Sequence) -> None:
 def note_type(name: str, operands: Sequence, out) -> None:
     """A note where an operator, or a function of NumPy's, gives an array of a type of JAX's."""
     ufunc, arrays = getattr(np, SIGNS.get(name, name), None), [*operands, out]
-    known = all(type(x) is Box and x.dtype.kind in "biufc" and not is_weak(x) for x in arrays)
-    if ufunc is None or not known:
+    if not all(type(x) is Box and x.dtype.kind in "biufc" for x in arrays):
         return
     given = [x.dtype for x in operands]
-    numpys = jax.dtypes.canonicalize_dtype(ufunc.resolve_dtypes((*given, None))[-1])
-    if numpys != out.dtype:
+    if isinstance(ufunc, np.ufunc):
+        numpys = ufunc.resolve_dtypes((*given, None))[-1]
+    elif name in PROMOTES:
+        numpys = np.result_type(*given)
+    else:
+        return
+    numpys = jax.dtypes.canonicalize_dtype(numpys)
+    if numpys != out.dtype and not any(map(is_weak, arrays)):
         what = f"`{name}` of {' and '.join(map(str, given))} is {out.dtype}, and {numpys} in NumPy"
         note_line(what, compat.where(), f"convert with `.astype(np.{numpys})` before")
 
