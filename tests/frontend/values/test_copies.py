@@ -219,3 +219,130 @@ def test_a_set_of_words_that_one_branch_adds_to_is_refused():
     with pytest.raises(TransformError, match="a set has other members after one branch") as error:
         jax.jit(autograph(f))(1.0)
     assert "keep a bool for each that it may have" in str(error.value)
+
+
+def rows_of(v):
+    rows = []
+    for x in v:
+        if x > 0:
+            rows.append([x, {"n": [x]}])
+    return rows
+
+
+def one_of_two(v):
+    rows = rows_of(v)
+    row = rows[0] if v[0] > 1 else rows[1]
+    row[0] = 9.0
+    return rows
+
+
+def on_one_path(v):
+    rows, row = rows_of(v), [0.0, {"n": [0.0]}]
+    if v[0] > 1:
+        row = rows[0]
+    row[0] = 9.0
+    return rows
+
+
+def what_is_in_it(v):
+    rows = rows_of(v)
+    row = rows[0] if v[0] > 1 else rows[1]
+    row[1]["n"].append(9.0)
+    return rows
+
+
+@pytest.mark.parametrize("program", [one_of_two, on_one_path, what_is_in_it])
+def test_an_item_that_an_if_picks_from_a_list_of_traced_length_is_a_copy(program):
+    with pytest.raises(TransformError, match="what is written to here is a copy"):
+        jax.jit(autograph(program))(np.array([2.0, 1.0, 3.0]))
+
+
+def appended_under_another_name(v):
+    rows, last = [[5.0, 5.0]], [0.0, 0.0]
+    if v[0] > 1:
+        last = [1.0, v[1]]
+        rows.append(last)
+    last[1] = 7.0
+    return rows
+
+
+def appended_with_nothing_traced_in_it(v):
+    rows, last = [[5.0, 5.0]], [0.0, 0.0]
+    if v[0] > 1:
+        last = [1.0, 2.0]
+        rows.append(last)
+    last[1] = 7.0
+    return rows
+
+
+def appended_in_another(v):
+    rows, kept = [[[5.0, 5.0]]], {"last": [0.0, 0.0]}
+    if v[0] > 1:
+        kept["last"] = [1.0, v[1]]
+        rows.append([kept["last"]])
+    kept["last"][1] = 7.0
+    return rows
+
+
+def an_array_appended(v):
+    rows, last = [np.zeros(2)], np.ones(2)
+    if v[0] > 1:
+        last = np.zeros(2) + v[1]
+        rows.append(last)
+    last[1] = 7.0
+    return rows
+
+
+APPENDED = [
+    appended_under_another_name,
+    appended_with_nothing_traced_in_it,
+    appended_in_another,
+    an_array_appended,
+]
+
+
+@pytest.mark.parametrize("program", APPENDED)
+def test_what_an_if_appends_under_another_name_is_not_written_to(program):
+    with pytest.raises(TransformError, match="what is written to here is a copy"):
+        jax.jit(autograph(program))(np.array([2.0, 1.0]))
+
+
+def test_what_an_if_appends_under_another_name_is_read():
+    def f(v):
+        rows, last = [[5.0, 5.0]], [0.0, 0.0]
+        if v[0] > 1:
+            last = [1.0, v[1]]
+            rows.append(last)
+        last = [last[1], 3.0]
+        last[1] += 1.0
+        return last, len(rows)
+
+    last, size = jax.jit(autograph(f))(np.array([2.0, 1.5]))
+    assert [float(x) for x in last] == [1.5, 4.0] and size == 2
+
+
+def put(d, k):
+    d[k] = 5.0
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        put,
+        lambda d, k: d.setdefault(k + 4, 1.0),
+        lambda d, k: d.pop(k),
+        lambda d, k: d.pop(k, None),
+        lambda d, k: d.update({k + 4: 1.0}),
+    ],
+)
+def test_a_traced_key_is_not_put_into_a_dict_of_a_list_of_traced_length(write):
+    def f(v):
+        found = []
+        for x in v:
+            if x > 1:
+                found.append({0: x, 1: x, 2: x})
+        write(found[0], v[0])
+        return [len(d) for d in found], [d.get(1) for d in found]
+
+    with pytest.raises(TransformError, match="what is written to here is a copy"):
+        jax.jit(autograph(f))(np.array([1, 2, 3]))

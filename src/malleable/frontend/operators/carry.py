@@ -14,7 +14,7 @@ from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
 from malleable.frontend.common.session import note_line, session
 from malleable.frontend.values.conditions import places_of
-from malleable.frontend.values.copies import Copied, keep
+from malleable.frontend.values.copies import Copied, inner, keep
 from malleable.frontend.values.keys import OtherMembers
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.lost import Lost
@@ -195,8 +195,7 @@ def names(tree: Tree, thing) -> bool:
     """Whether a tree has the name of a thing in it."""
     if isinstance(tree, Static):
         return tree.value is thing
-    inside = getattr(tree, "children", ()) or getattr(tree, "options", ())
-    return any(names(t, thing) for t in inside)
+    return any(names(t, thing) for t in inner(tree))
 
 
 def carried_tree(tree: Tree, anew: bool = False) -> Tree:
@@ -430,8 +429,7 @@ def sized(before: Tree, after: Tree, first: Tree | None, met: dict) -> tuple[Tre
 
 def depth(tree: Tree) -> int:
     """How many choices are within one another."""
-    inside = getattr(tree, "children", ()) or getattr(tree, "options", ())
-    return max(map(depth, inside), default=0) + isinstance(tree, Either)
+    return max(map(depth, inner(tree)), default=0) + isinstance(tree, Either)
 
 
 def find_places(

@@ -217,6 +217,7 @@ def note_order(d: dict, key) -> None:
 
 def put_key_in(x, key, value=None) -> None:
     """x[key] = value, or x.add(key)"""
+    journal.tell(x)
     table = keyed(x)
     present, at = find_key(table, key)
 
@@ -251,6 +252,7 @@ def take_key(x, key, *default) -> Any:
         return value
     if default and contains_key(x, key) is False:
         return default[0]
+    journal.tell(x)
     table = keyed(x)
     present, at = find_key(table, key)
     refuse_absent(present, key)
@@ -261,6 +263,7 @@ def take_key(x, key, *default) -> Any:
 
 def discard_key(x, key) -> None:
     """x.discard(key)"""
+    journal.tell(x)
     table = keyed(x)
     present, at = find_key(table, key)
     if present is True:

@@ -9,7 +9,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
-from malleable.frontend.values.trees import Leaf, Made, Static, Tree
+from malleable.frontend.values.trees import Both, Leaf, Made, Static, Tree
 from malleable.notes import note
 
 IN_A_LIST = "a list whose length is traced has it, or a copy of it"
@@ -70,6 +70,9 @@ def disown(tree: Tree, why: str, known: Tree | None = None) -> None:
     known: the tree it was built of, where things themselves are named.
     """
     origin = getattr(tree, "origin", None)
+    for token in (origin, *(origin if isinstance(origin, Both) else ())):
+        if isinstance(token, Made):
+            token.why = token.why or why
     if isinstance(known, Static) or (isinstance(tree, Leaf) and not isinstance(origin, Box)):
         return
     if isinstance(origin, Box) and origin._base is not None:
@@ -84,6 +87,12 @@ def disown(tree: Tree, why: str, known: Tree | None = None) -> None:
 def inner(tree) -> tuple:
     """The trees in a tree."""
     return getattr(tree, "children", ()) or getattr(tree, "options", ())
+
+
+def why_refused(thing) -> str:
+    """Why a write to a thing, or to what stands for one, is refused; "" if it is not."""
+    told = (x.why for x in journal.followers_of(thing) if isinstance(x, Copied))
+    return thing.why if isinstance(thing, Made) else next(told, "")
 
 
 def keep(copies: Iterable[Copied]) -> None:

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from jax import numpy as jnp
 
-from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.rows import Row
-from malleable.frontend.values.copies import Copied, disown, inner, keep
+from malleable.frontend.values.copies import Copied, disown, inner, keep, why_refused
 from malleable.frontend.values.trees import UNSET, Either, Leaf, Made, Node, Ragged, Static, Tree
 from malleable.frontend.values.values import Choice, bounded, flatten, is_object
 
@@ -301,7 +300,4 @@ def why_copied(use: Use, views: dict) -> str:
 def copied_before(c) -> str:
     """Why what a place held before the loop is a copy of another thing; "" if it is none."""
     origin = getattr(c.first[0], "origin", None)
-    if origin is None or isinstance(c.tree, Static):
-        return ""
-    told = (x for book in journal.all_open() for x in book.followers.get(id(origin), ()))
-    return next((x.why for x in told if isinstance(x, Copied) and x.thing is origin), "")
+    return "" if isinstance(c.tree, Static) else why_refused(origin)

@@ -239,13 +239,8 @@ def fill(tree: Tree) -> list:
     if isinstance(tree, Either):
         return [np.int32(0), *(x for option in tree.options for x in fill(option))]
     if isinstance(tree, Ragged):
-        return [np.int32(0), *(widen(x, tree.cap) for x in fill(tree.item))]
+        return [np.int32(0), *(jnp.broadcast_to(x, (tree.cap, *x.shape)) for x in fill(tree.item))]
     return []
-
-
-def widen(x, cap: int):
-    """`cap` copies of an array, stacked."""
-    return jnp.broadcast_to(x, (cap, *x.shape))
 
 
 # ---------------------------------------------------------------- join

@@ -25,7 +25,7 @@ from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
 from malleable.frontend.common.session import drop_raise, session
-from malleable.frontend.values.copies import copies_of, keep
+from malleable.frontend.values.copies import Copied, copies_of, keep, why_refused
 from malleable.frontend.values.keys import KEY, ORDER, Bounded, bounded, table_of
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.picked import Picked, entry, one_of, refuse_mixed
@@ -408,6 +408,8 @@ def rebuild(tree: Tree, leaves: Iterator, where: str, pred=None, made: dict | No
         new = [Bounded(replace(tree, origin=None), length, arrays)]
     else:
         new = assembled(tree, [rebuild(t, leaves, where, pred, made) for t in tree.children])
+    if key is not None and key not in made and not isinstance(tree, Leaf):
+        keep(Copied(new, why) for why in map(why_refused, origin) if why)
     return new if key is None else made.setdefault(key, new)
 
 
