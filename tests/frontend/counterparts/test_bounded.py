@@ -523,3 +523,20 @@ def test_a_result_that_is_a_list_in_which_none_may_be_has_nan_there():
     assert got.length == 3 and np.array_equal(got.items[:3], [1, np.nan, 3], equal_nan=True)
     with pytest.raises(TransformError, match=r"which is a result(.|\n)*hint"):
         jax.jit(autograph(lambda v: f(v, lambda i: "none")))(v)
+
+
+@pytest.mark.parametrize("limit", [0.0, 2.0, 9.0])
+def test_sort_orders_the_list_that_every_name_has(limit):
+    def f(v, limit):
+        buckets, least = [[], []], 0.0
+        same = buckets[1]
+        for x in v:
+            buckets[1 if x > limit else 0].append(x)
+            if x > 1:
+                buckets[1].sort()
+            if same:
+                least += same[0]
+        buckets[0].sort(reverse=True)
+        return [0.0 + sum(k * x for k, x in enumerate(b)) for b in buckets], least, len(same)
+
+    assert_same(f, np.array([3.0, 0.5, 7.0, 1.0, 5.0, 3.0]), limit)

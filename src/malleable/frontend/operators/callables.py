@@ -517,15 +517,15 @@ class Caller(Classes):
             if name in ("extend", "__iadd__") and bounded(args[0]) is not None:
                 owner[:] = joined(owner, args[0])
                 return owner if name == "__iadd__" else None
+            if name == "sort":
+                owner[:] = self.call(sorted, owner, **kwargs)
+                return None
             if bounded(owner) is not None:
                 return method(owner, name, args)
             if name == "insert" and is_traced(args[0]):
                 return lookups.insert(owner, *args)
             if name == "pop" and args and is_traced(args[0]):
                 return lookups.take_out(owner, *args)
-            if name == "sort":
-                owner[:] = self.call(sorted, owner, **kwargs)
-                return None
             if name in ("index", "count", "remove") and any_traced((args, owner)):
                 return self._search(owner, name, *args)
         elif bounded(owner) is not None:
