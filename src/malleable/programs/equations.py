@@ -15,10 +15,17 @@ def every(eqns: Iterable[compat.Eqn]) -> Iterator[compat.Eqn]:
     >>> [eqn.primitive.name for eqn in every(program.jaxpr.eqns)]
     ['jit', 'sin', 'add']
     """
+    return (eqn for eqn, _ in every_within(eqns))
+
+
+def every_within(
+    eqns: Iterable[compat.Eqn], around: tuple[compat.Eqn, ...] = ()
+) -> Iterator[tuple[compat.Eqn, tuple[compat.Eqn, ...]]]:
+    """As `every`, each with the equations whose bodies it is in, innermost first."""
     for eqn in eqns:
-        yield eqn
+        yield eqn, around
         for body in compat.bodies(eqn.params):
-            yield from every(body.jaxpr.eqns)
+            yield from every_within(body.jaxpr.eqns, (eqn, *around))
 
 
 def variables(atoms: Iterable[Any]) -> list[Any]:

@@ -468,9 +468,7 @@ def _variables(trouble: Trouble) -> str:
     """What is passed first to `.apply`."""
     entry = _entry(trouble)
     call = sources.call_at(entry.place) if entry else None
-    named = {k.arg: k.value for k in call.keywords} if call is not None else {}
-    first = call.args[0] if call is not None and call.args else named.get("variables")
-    return text(first, "variables")
+    return text(sources.argument(call, 0, "variables"), "variables")
 
 
 def _submodule(found, trouble: Trouble, step: Step) -> tuple[str, str]:

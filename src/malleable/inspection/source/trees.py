@@ -17,8 +17,6 @@ from malleable.inspection.files.format.program import Body
 from malleable.inspection.files.save import Slot
 from malleable.inspection.source.layout import RESERVED, tupled
 
-_GATHERED = ("VAR_POSITIONAL", "VAR_KEYWORD")
-
 
 def parameters(signature: list, given: calls.Given) -> list[str]:
     """The parameters of the function as text; what **kwargs gathered, by name."""

@@ -160,7 +160,7 @@ def assigned(place: Place | None, name: str) -> Place | None:
     """Where the variable is assigned that a keyword argument of the call at a place is made of."""
     call = sources.call_at(place) if place is not None else None
     scope = sources.around(call, ast.FunctionDef | ast.Module)
-    given = next((k.value for k in call.keywords if k.arg == name), None) if call else None
+    given = sources.option(call, name)
     if place is None or scope is None or given is None:
         return None
     names, found = {n.id for n in ast.walk(given) if isinstance(n, ast.Name)}, None
@@ -173,10 +173,7 @@ def assigned(place: Place | None, name: str) -> Place | None:
 
 def keyword(place: Place | None, name: str) -> Place | None:
     """The line of one keyword argument of the call at a place, which may be long."""
-    node = sources.expression(place) if place is not None else None
-    calls = [n for n in (node, *sources.parents(node)) if isinstance(n, ast.Call)] if node else []
-    for call in calls[:1]:
-        for given in call.keywords:
-            if given.arg == name and place is not None and given.value.lineno != place.line:
-                return sources.place(given.value, place.file, place.function)
-    return place
+    given = sources.option(sources.call_at(place), name) if place is not None else None
+    if place is None or given is None or given.lineno == place.line:
+        return place
+    return sources.place(given, place.file, place.function)

@@ -274,35 +274,30 @@ def called(node: ast.expr | None) -> str:
     return ""
 
 
+def option(call: ast.AST | None, name: str) -> ast.expr | None:
+    """What a call passes by a name."""
+    return next((k.value for k in getattr(call, "keywords", ()) if k.arg == name), None)
+
+
 def argument(call: ast.AST | None, position: int, keyword: str) -> ast.expr | None:
     """What a call passes for one of its arguments, given the position and the name of it."""
     if not isinstance(call, ast.Call):
         return None
-    named = next((k.value for k in call.keywords if k.arg == keyword), None)
+    named = option(call, keyword)
     plain = call.args[: position + 1]
     known = len(plain) > position and not any(isinstance(x, ast.Starred) for x in plain)
     return named or (plain[position] if known else None)
 
 
-def calls_on(place: Place, *names: str) -> list[ast.Call]:
-    """The calls of functions of these names that stand on a line."""
-    found = [n for n in read(place.file).nodes if isinstance(n, ast.Call)]
-    return [
-        n for n in found if n.lineno <= place.line <= (n.end_lineno or 0) and called(n) in names
-    ]
-
-
-def subscripts_on(place: Place) -> list[ast.Subscript]:
-    """The items, x[i], that stand on a line."""
-    found = [n for n in read(place.file).nodes if isinstance(n, ast.Subscript)]
+def on_line(place: Place, kind: Any) -> list[Any]:
+    """The nodes of some kind that stand on a line."""
+    found: list[Any] = [n for n in read(place.file).nodes if isinstance(n, kind)]
     return [n for n in found if n.lineno <= place.line <= (n.end_lineno or 0)]
 
 
-def assignments_on(place: Place) -> Iterator[ast.Assign]:
-    """The assignments that stand on a line."""
-    for node in read(place.file).nodes:
-        if isinstance(node, ast.Assign) and node.lineno <= place.line <= (node.end_lineno or 0):
-            yield node
+def calls_on(place: Place, *names: str) -> list[ast.Call]:
+    """The calls of functions of these names that stand on a line."""
+    return [n for n in on_line(place, ast.Call) if called(n) in names]
 
 
 def returns_of(defined: Place) -> list[Place]:

@@ -49,7 +49,7 @@ def failing(place: Place, text: str) -> ast.expr | None:
     primitive = re.search(r"primitive:? (\w+)", text)
     found: list = sources.calls_on(place, primitive[1]) if primitive else []
     if "out-of-bounds" in text:
-        found = sources.subscripts_on(place)
+        found = sources.on_line(place, ast.Subscript)
     return found[0] if len(found) == 1 else None
 
 

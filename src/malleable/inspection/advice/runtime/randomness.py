@@ -175,7 +175,7 @@ def is_whole(x: Any) -> bool:
 def unpacking(found: re.Match, trouble: Trouble, step: Step) -> tuple[str, str] | None:
     """`a, b, c = jax.random.split(key)`."""
     call = sure(sources.calls_on(step.place, "split"))[0]
-    statement = sure(next(sources.assignments_on(step.place), None))
+    statement = sure(sources.on_line(step.place, ast.Assign))[0]
     names = sure(getattr(statement.targets[0], "elts", None))
     sure("random" in sources.text_of(call.func))
     count = len(names)

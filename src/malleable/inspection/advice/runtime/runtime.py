@@ -12,6 +12,7 @@ from malleable.inspection.advice.evidence.diagnosis import Diagnosis, Said, sure
 from malleable.inspection.advice.evidence.trouble import Step, Trouble
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer
+from malleable.programs.equations import every_within
 from malleable.programs.types import bytes_of, type_text
 
 # ---------------------------------------------------------------- memory
@@ -111,9 +112,9 @@ def callbacks(told: re.Match, trouble: Trouble, last: Step) -> Said | None:
     raised = raised_at(trouble.text)
     if "Incorrect output" in lines[-1] or "Mismatched number of outputs" in lines[-1]:
         return wrong_result(trouble.error, lines[-1], found)
-    name = next((n for n, _, fun in found if is_within(fun, sure(raised))), "")
+    name = next((n for n, _, fun, _ in found if is_within(fun, sure(raised))), "")
     name = name or (found[0][0] if len(found) == 1 else "a function of the host")
-    by = next((p for n, p, _ in found if n == name), None)
+    by = next((p for n, p, *_ in found if n == name), None)
     where = f", called by the callback at {places.spell(by)}" if by else ""
     what = f"`{name}`{where}, runs on the host and raised {lines[-1].strip()}"
     hint = f"correct `{name}` at this line, for the NumPy arrays it is given; what it raises "
@@ -126,7 +127,7 @@ def wrong_result(error: BaseException, line: str, found: list) -> Said | None:
     expected, actual = re.search(r"Expected: (.+?), Actual: (.+)$", line).groups()  # type: ignore
     fits = [f for f in found if _promises(f, expected)] or found
     sure(len(fits) == 1 or running.runs_of(error))  # else it is one of several that ran before
-    name, place, fun = fits[0]
+    name, place, fun, _ = fits[0]
     defined = f" ({places.spell(sources.where_defined(fun))})" if sources.where_defined(fun) else ""
     thing = "shape" if "shape" in line else "dtype" if "dtype" in line else "number of results:"
     number = re.search(r"return value #(\d+)", line)
@@ -150,34 +151,27 @@ def wrong_result(error: BaseException, line: str, found: list) -> Said | None:
 
 
 def _promises(found, expected: str) -> bool:
-    return any(expected in (str(tuple(a.shape)), str(a.dtype)) for a in found[2].promised)
+    return any(expected in (str(tuple(a.shape)), str(a.dtype)) for a in found[3])
 
 
-def host_calls(trouble: Trouble) -> Iterator[tuple[str, Place | None, Any]]:
-    """(name, line of the call, function) of the callbacks in the programs that ran."""
+def host_calls(trouble: Trouble) -> Iterator[tuple[str, Place | None, Any, list]]:
+    """(name, line of the call, function, types it was promised to return) of the callbacks in the
+    programs that ran.
+    """
     seen = set()
     for program in programs(trouble):
         for eqn, outer in _callbacks(program):
             fun = compat.host_function(eqn)
             if fun is not None and id(eqn) not in seen:
                 seen.add(id(eqn))
-                wrapped = _Promised(fun, [v.aval for v in eqn.outvars])
-                yield sources.name_of(fun), places.of(eqn, *outer), wrapped
+                promised = [v.aval for v in eqn.outvars]
+                yield sources.name_of(fun), places.of(eqn, *outer), fun, promised
 
 
-class _Promised:
-    """A host function with the types it was promised to return."""
-
-    def __init__(self, fun, promised):
-        self.__wrapped__, self.promised = fun, promised
-
-
-def _callbacks(program: compat.Jaxpr, outer: tuple = ()) -> Iterator[tuple]:
-    for eqn in program.jaxpr.eqns:
+def _callbacks(program: compat.Jaxpr) -> Iterator[tuple]:
+    for eqn, outer in every_within(program.eqns):
         if "callback" in eqn.primitive.name or eqn.primitive.name == "debug_print":
             yield eqn, outer
-        for body in compat.bodies(eqn.params):
-            yield from _callbacks(body, (eqn, *outer))
 
 
 def raised_at(text: str) -> Place | None:

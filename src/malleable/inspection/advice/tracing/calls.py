@@ -301,9 +301,7 @@ def _callee(trouble: Trouble, name: str) -> Any:
 
 def _direct(step: Step, name: str, problem: str) -> Said | None:
     """A call in user code of something that JAX made of a function."""
-    node = sources.expression(step.place)
-    calls = [n for n in (node, *sources.parents(node)) if isinstance(n, ast.Call)] if node else []
-    call = sure(calls)[0]
+    call = sure(sources.call_at(step.place))
     called = sources.value(call.func, step)
     inner = called if called is not MISSING else None
     if isinstance(call.func, ast.Call) and call.func.args:

@@ -82,7 +82,7 @@ def _no_attribute(found, node, known) -> Told:
 
 
 def _ragged(found, node, known) -> Told:
-    call = next((n for n in (node, *sources.parents(node)) if isinstance(n, ast.Call)), None)
+    call = sources.around(node, ast.Call)
     lists = [one for one in known if isinstance(one.value, list | tuple)]
     path, sizes = sure(next(filter(None, (_uneven(one.value, one.name) for one in lists)), None))
     what = f"the rows of `{path}` are not equally long: {', '.join(map(str, sizes))}"
@@ -157,7 +157,7 @@ def _accepts(found, node, known) -> Told:
 
 
 def _indexer(found, node, known) -> Told:
-    item = next((n for n in (node, *sources.parents(node)) if isinstance(n, ast.Subscript)), None)
+    item = sources.around(node, ast.Subscript)
     floats = [one for one in known if str(getattr(one.value, "dtype", "")).startswith("float")]
     floats += [one for one in known if isinstance(one.value, float)]
     inside = {text(n) for n in ast.walk(item.slice)} if item is not None else set()

@@ -379,7 +379,7 @@ def _unspread(found, node, known) -> Told:
 def _no_axis(found, node, known) -> Told:
     """axis=2 of an array with two axes, where JAX says only that a tuple has no such entry."""
     arrays = sure([one for one in known if one.shape is not None and hasattr(one.value, "dtype")])
-    axis = {k.arg: k.value for k in getattr(node, "keywords", ())}.get("axis")
+    axis = sources.option(node, "axis")
     given = next((one.value for one in known if one.node is axis), None)
     count = len(arrays[0].shape)
     sure(axis is not None and type(given) is int and not -count <= given < count)
@@ -450,7 +450,7 @@ def _picked(found, node, known) -> Told:
     """take_along_axis with indices of fewer axes than the array."""
     name, (one, few) = text(_call(node, 2).func), sure(known[:2] if len(known) > 1 else None)
     what = f"`{name}` takes indices with as many axes as the array has: {one}, and {few}"
-    axis = next((k.value for k in node.keywords if k.arg == "axis"), (*node.args[2:], None)[0])
+    axis = sources.argument(node, 2, "axis")
     shape, place = one.shape or (), getattr(axis, "value", None) if axis is not None else None
     if text(axis) == "-1" if axis is not None else False:
         place = len(shape) - 1

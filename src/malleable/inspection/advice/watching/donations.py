@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
-
 from malleable import compat
 from malleable.compat import Place
 from malleable.inspection import places
@@ -125,8 +123,9 @@ def used_again(found: re.Match, trouble: Trouble, step: Step) -> Said | None:
         donation, donated = donation_of(array), direct.was_donated(array)
     name = named_at(step, array) or running.name_in(step.frame, array)
     name = name or (donation.called if donation else "") or "the array"
-    kind = f"{array.dtype}[{','.join(map(str, array.shape))}]"
-    what = f"`{name}` ({kind}, shape {tuple(array.shape)}) has no memory any more: "
+    what = (
+        f"`{name}` ({wording.of_type(array)}, shape {tuple(array.shape)}) has no memory any more: "
+    )
     if donation is None or donation.place is None:
         return _not_seen(donated, name, what)
     function = donation.function or "the function"
@@ -186,17 +185,10 @@ def deleted(trouble: Trouble) -> Iterator[Any]:
     seen: set[int] = set()
     for step in reversed(trouble.steps):
         for value in list(step.values.values()):
-            for leaf in leaves(value):
+            for _, leaf in wording.leaves(value, ""):
                 if is_deleted(leaf) and id(leaf) not in seen:
                     seen.add(id(leaf))
                     yield leaf
-
-
-def leaves(value) -> list:
-    try:
-        return jax.tree.leaves(value)
-    except Exception:  # no tree of arrays
-        return []
 
 
 def named_at(step: Step, array) -> str:

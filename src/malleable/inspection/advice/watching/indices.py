@@ -28,6 +28,7 @@ from malleable.inspection.advice.evidence.trouble import here
 from malleable.inspection.advice.hint import Advice
 from malleable.inspection.advice.watching import running
 from malleable.inspection.advice.watching.running import Observer, Run
+from malleable.programs.equations import every_within
 
 ALWAYS = 16  # runs of a program that are checked, however long it takes
 SHARE = 0.1  # of the time since the block was opened, for the checks of later runs
@@ -152,14 +153,9 @@ def _reads(eqn) -> str:
 # ---------------------------------------------------------------- which equations
 
 
-def indexing(program: compat.Jaxpr, outer: tuple = ()) -> Iterator[tuple]:
+def indexing(program: compat.Jaxpr) -> Iterator[tuple]:
     """(equation, equations around it, innermost first) of everything that takes an index."""
-    for eqn in program.jaxpr.eqns:
-        if eqn.primitive in RULES:
-            yield eqn, outer
-        else:
-            for body in compat.bodies(eqn.params):
-                yield from indexing(body, (eqn, *outer))
+    return (found for found in every_within(program.eqns) if found[0].primitive in RULES)
 
 
 def sites(program: compat.Jaxpr) -> Iterator[Site]:
@@ -303,8 +299,7 @@ def _dynamic_slice(operand, *starts, slice_sizes, **_):
 
 
 def _dynamic_update_slice(operand, update, *starts, **_):
-    for start, part, size in zip(starts, update.shape, operand.shape, strict=True):
-        yield start, size - part, size
+    return _dynamic_slice(operand, *starts, slice_sizes=update.shape)
 
 
 RULES: dict[Any, Callable] = {
@@ -312,8 +307,6 @@ RULES: dict[Any, Callable] = {
     lax.dynamic_slice_p: _dynamic_slice,
     lax.dynamic_update_slice_p: _dynamic_update_slice,
     lax.scatter_p: _scatter,
-    lax.scatter_add_p: _scatter,
-    lax.scatter_mul_p: _scatter,
-    lax.scatter_min_p: _scatter,
-    lax.scatter_max_p: _scatter,
+    **dict.fromkeys((lax.scatter_add_p, lax.scatter_mul_p), _scatter),
+    **dict.fromkeys((lax.scatter_min_p, lax.scatter_max_p), _scatter),
 }

@@ -226,9 +226,7 @@ def _how(place: Place) -> str:
 
 def asked(place: Place) -> str:
     """What the user gives as the key at a place."""
-    node = sources.expression_at(place)
-    key = sources.argument(node, 0, "key")
-    return sources.text_of(key) if key is not None else ""
+    return sources.text_of(sources.argument(sources.expression_at(place), 0, "key"))
 
 
 # ---------------------------------------------------------------- reading a program
