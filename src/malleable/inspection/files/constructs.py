@@ -14,6 +14,7 @@ from jax import lax
 from malleable import compat
 from malleable.core.frame import select
 from malleable.errors import MalleableError
+from malleable.inspection.files.derivatives import filled, moving
 from malleable.inspection.files.format import types, values
 from malleable.inspection.files.format.program import Constant
 from malleable.programs.evaluate import evaluate
@@ -59,12 +60,28 @@ def _flagged(fun: Callable) -> Callable:
     return lambda *args: evaluate(jax.make_jaxpr(fun)(*args), args, step)
 
 
-def _rename(fun: Callable, name: str) -> Callable:
-    fun.__name__ = fun.__qualname__ = name
-    return fun
+def _made_once(make: Callable) -> Callable:
+    """A construct whose function, make(b, p), is one for all equations with these parameters."""
+
+    def built(b, p, args):
+        key = (make.__name__, str(p))
+        if key not in b.made:
+            b.made[key] = make(b, p)
+        return b.made[key](*args)
+
+    return built
 
 
-def _jit(b, p, args):
+def _named(b, ref, name: str | None = None) -> Callable:
+    """A body as a function, under its own name or another."""
+    body = b.body(ref)
+    run = lambda *xs: b.run(ref, xs)  # noqa: E731
+    run.__name__ = run.__qualname__ = (body.called or body.name) if name is None else name
+    return run
+
+
+@_made_once
+def _jit(b, p):
     donated = tuple(i for i, d in enumerate(p.get("donated", ())) if d)
     options: dict[str, Any] = {"donate_argnums": donated} if donated else {}
     options |= {"keep_unused": True} if p.get("keep_unused") else {}
@@ -73,12 +90,7 @@ def _jit(b, p, args):
             options[side] = list(p[side]) if side == "out_shardings" else tuple(p[side])
     if "compiler_options" in p:
         options["compiler_options"] = p["compiler_options"]
-    key = ("jit", p["body"], str(p))
-    if key not in b.made:
-        b.body(p["body"])
-        run = _rename(lambda *xs: b.run(p["body"], xs), str(p["name"]))
-        b.made[key] = jax.jit(run, **options)
-    return b.made[key](*args)
+    return jax.jit(_named(b, p["body"], str(p["name"])), **options)
 
 
 def _checkpoint(b, p, args):
@@ -144,100 +156,73 @@ def _while(b, p, args):
 # ---------------------------------------------------------------- derivatives
 
 
-def _split(values: list, likes: list) -> tuple[list, list]:
-    """Tangents for every type, from those of the types that have one; what is left over."""
-    rest = iter(values)
-    make = lambda a: next(rest) if compat.differentiable(a) else _nothing(a)  # noqa: E731
-    return [make(a) for a in likes], list(rest)
-
-
-def _nothing(aval):
-    return np.zeros(aval.shape, jax.dtypes.float0)
-
-
 def _avals(kinds) -> list:
     return [types.parse(kind).aval for _, kind in kinds]
 
 
-def _moving(tangents, avals) -> list:
-    pairs = zip(tangents, avals, strict=True)
-    return [t for t, a in pairs if compat.differentiable(a)]
-
-
-def _refusing(b, p, args):
+def _refusing(b, p):
     """A function whose derivative is not in the file: it says so where it is asked for."""
-    body = b.body(p["body"])
-    key = ("refuses", p["body"], str(p["refuses"]))
-    if key not in b.made:
-        call = jax.custom_jvp(_rename(lambda *xs: b.run(p["body"], xs), body.called or body.name))
+    call = jax.custom_jvp(_named(b, p["body"]))
 
-        def rule(primals, tangents):
-            if not all(isinstance(t, jax.custom_derivatives.SymbolicZero) for t in tangents):
-                hint = "differentiate the function it was saved from"
-                raise MalleableError(f"no derivative of {p['refuses']}", hint=hint)
-            outs = call(*primals)
-            return outs, list(map(compat.zero_tangent, map(jax.typeof, outs)))
+    def rule(primals, tangents):
+        if not all(isinstance(t, jax.custom_derivatives.SymbolicZero) for t in tangents):
+            hint = "differentiate the function it was saved from"
+            raise MalleableError(f"no derivative of {p['refuses']}", hint=hint)
+        outs = call(*primals)
+        return outs, list(map(compat.zero_tangent, map(jax.typeof, outs)))
 
-        call.defjvp(rule, symbolic_zeros=True)
-        b.made[key] = call
-    return b.made[key](*args)
+    call.defjvp(rule, symbolic_zeros=True)
+    return call
 
 
-def _custom_jvp(b, p, args):
+@_made_once
+def _custom_jvp(b, p):
     if "refuses" in p:
-        return _refusing(b, p, args)
+        return _refusing(b, p)
     body = b.body(p["body"])
     b.body(p["jvp"])
-    key = ("custom_jvp", p["body"], p["jvp"])
-    if key not in b.made:
-        call = jax.custom_jvp(_rename(lambda *xs: b.run(p["body"], xs), body.called or body.name))
-        ins = _avals(body.ins)
+    call, ins = jax.custom_jvp(_named(b, p["body"])), _avals(body.ins)
 
-        @call.defjvp
-        def rule(primals, tangents):
-            flat = b.run(p["jvp"], [*primals, *_moving(tangents, ins)])
-            n = len(body.outs)
-            outs = flat[:n]
-            return outs, _split(flat[n:], [jax.typeof(x) for x in outs])[0]
+    @call.defjvp
+    def rule(primals, tangents):
+        flat = b.run(p["jvp"], [*primals, *moving(tangents, ins)])
+        n = len(body.outs)
+        outs = flat[:n]
+        return outs, filled(flat[n:], [jax.typeof(x) for x in outs])
 
-        b.made[key] = call
-    return b.made[key](*args)
+    return call
 
 
-def _custom_vjp(b, p, args):
+@_made_once
+def _custom_vjp(b, p):
     if "refuses" in p:
-        return _refusing(b, p, args)
+        return _refusing(b, p)
     body = b.body(p["body"])
     for name in ("forward", "backward"):
         b.body(p[name])
-    key = ("custom_vjp", p["body"], p["forward"], p["backward"])
-    if key not in b.made:
-        call = jax.custom_vjp(_rename(lambda *xs: b.run(p["body"], xs), body.called or body.name))
-        ins, outs = _avals(body.ins), []
+    call = jax.custom_vjp(_named(b, p["body"]))
+    ins, outs = _avals(body.ins), []
 
-        def forward(*args):
-            flat = b.run(p["forward"], args)
-            n = len(body.outs)
-            outs[:] = map(jax.typeof, flat[:n])
-            return flat[:n], flat[n:]
+    def forward(*args):
+        flat = b.run(p["forward"], args)
+        n = len(body.outs)
+        outs[:] = map(jax.typeof, flat[:n])
+        return flat[:n], flat[n:]
 
-        def backward(res, cts):
-            back = b.run(p["backward"], [*res, *_moving(cts, outs)])
-            return tuple(_split(back, ins)[0])
+    def backward(res, cts):
+        back = b.run(p["backward"], [*res, *moving(cts, outs)])
+        return tuple(filled(back, ins))
 
-        call.defvjp(forward, backward)
-        b.made[key] = call
-    return b.made[key](*args)
+    call.defvjp(forward, backward)
+    return call
 
 
-def _linear_loop(b, p, args):
+@_made_once
+def _linear_loop(b, p):
     n = p["count"]
-    key = ("linear_loop", p["forward"], p["transpose"])
-    if key not in b.made:
-        both = [lambda r, x, ref=p[k]: b.run(ref, [*r, *x]) for k in ("forward", "transpose")]
-        b.made[key] = both
-    forward, transpose = b.made[key]
-    return compat.linear_call(forward, transpose, args[:n], args[n:])
+    run = {k: lambda r, x, ref=p[k]: b.run(ref, [*r, *x]) for k in ("forward", "transpose")}
+    both = run["forward"], run["transpose"]
+    return lambda *xs: compat.linear_call(*both, list(xs[:n]), list(xs[n:]))
 
 
 def _linear_solve(b, p, args):

@@ -36,15 +36,14 @@ def custom_jvp(reader, eqn: compat.Eqn) -> dict[str, Any]:
 
 def _forward_rule(reader, eqn: compat.Eqn, jvp: Callable) -> Callable[[str], Ref]:
     """jvp(args, tangents) -> (outs, tangents) as a body, without tangents that have no value."""
-    avals = [v.aval for v in eqn.invars]
+    avals, results = ([v.aval for v in side] for side in (eqn.invars, eqn.outvars))
 
     def rule(name):
         def run(*flat):
-            args, rest = flat[: len(avals)], iter(flat[len(avals) :])
-            outs, douts = jvp(args, filled(rest, eqn.invars))
-            return [*outs, *moving(douts, eqn.outvars)]
+            outs, douts = jvp(flat[: len(avals)], filled(flat[len(avals) :], avals))
+            return [*outs, *moving(douts, results)]
 
-        return _staged(reader, eqn, run, [*avals, *tangents(eqn.invars)], name)
+        return _staged(reader, eqn, run, [*avals, *tangents(avals)], name)
 
     return rule
 
@@ -56,6 +55,7 @@ def custom_vjp(reader, eqn: compat.Eqn) -> dict[str, Any]:
     as integers, are left out on both sides.
     """
     view: Any = compat.view(eqn)
+    avals, results = ([v.aval for v in side] for side in (eqn.invars, eqn.outvars))
     kept: list = []
 
     def forward(name):
@@ -63,16 +63,16 @@ def custom_vjp(reader, eqn: compat.Eqn) -> dict[str, Any]:
             outs, res = view.fwd(*args)
             return [*outs, *res]
 
-        ref = _staged(reader, eqn, run, [v.aval for v in eqn.invars], name, kept)
-        kept[:] = kept[len(eqn.outvars) :]
+        ref = _staged(reader, eqn, run, avals, name, kept)
+        kept[:] = kept[len(results) :]
         return ref
 
     def backward(name):
         def run(*flat):
-            res, rest = flat[: len(kept)], iter(flat[len(kept) :])
-            return moving(view.bwd(list(res), filled(rest, eqn.outvars)), eqn.invars)
+            res, rest = flat[: len(kept)], flat[len(kept) :]
+            return moving(view.bwd(list(res), filled(rest, results)), avals)
 
-        return _staged(reader, eqn, run, [*kept, *tangents(eqn.outvars)], name)
+        return _staged(reader, eqn, run, [*kept, *tangents(results)], name)
 
     return _once(reader, eqn, view.body, {"forward": forward, "backward": backward})
 
@@ -94,7 +94,7 @@ def _apart(fun: Callable, n: int) -> Callable:
 def expanded(reader, eqn: compat.Eqn, name: str) -> tuple[str, dict[str, Any]]:
     """A function that hides its body: a call, or one with a custom derivative if it has any."""
     body, key = compat.expanded(eqn), (name, str(eqn.params["_prim"].params))
-    if not tangents(eqn.outvars) or not tangents(eqn.invars):
+    if not all(tangents([v.aval for v in side]) for side in (eqn.outvars, eqn.invars)):
         return "jit", {"body": reader.body(body, name.lower()), "name": name.lower()}
     along = lambda *xs: compat.bind(eqn, xs)  # noqa: E731
     rule = _forward_rule(reader, eqn, lambda args, dots: jax.jvp(along, args, tuple(dots)))
@@ -104,10 +104,10 @@ def expanded(reader, eqn: compat.Eqn, name: str) -> tuple[str, dict[str, Any]]:
 # ---------------------------------------------------------------- tangents
 
 
-def tangents(variables) -> list:
-    """The types of the tangents of those variables that have any."""
-    avals = [v.aval for v in variables if compat.differentiable(v.aval)]
-    return [compat.array_type(a.shape, a.dtype).update(**_varying(a)) for a in avals]
+def tangents(avals) -> list:
+    """The types of the tangents of those values that have any."""
+    smooth = filter(compat.differentiable, avals)
+    return [compat.array_type(a.shape, a.dtype).update(**_varying(a)) for a in smooth]
 
 
 def _varying(aval) -> dict:
@@ -116,15 +116,15 @@ def _varying(aval) -> dict:
     return known | {"sharding": aval.sharding}
 
 
-def filled(given, variables) -> list:
-    """One tangent per variable, that of an integer being nothing."""
-    nothing = lambda a: np.zeros(a.shape, jax.dtypes.float0)  # noqa: E731
-    return [next(given) if compat.differentiable(v.aval) else nothing(v.aval) for v in variables]
+def filled(given, avals) -> list:
+    """One tangent per value, that of an integer being nothing."""
+    rest, none = iter(given), jax.dtypes.float0
+    return [next(rest) if compat.differentiable(a) else np.zeros(a.shape, none) for a in avals]
 
 
-def moving(given, variables) -> list:
-    """The tangents of those variables that have any."""
-    return [t for t, v in zip(given, variables, strict=True) if compat.differentiable(v.aval)]
+def moving(given, avals) -> list:
+    """The tangents of those values that have any."""
+    return [t for t, a in zip(given, avals, strict=True) if compat.differentiable(a)]
 
 
 # ---------------------------------------------------------------- rules, once
