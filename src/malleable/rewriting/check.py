@@ -64,7 +64,7 @@ def check_rule(
     dtypes = [d for d in dtypes if jnp.dtype(d) == jax.dtypes.canonicalize_dtype(d)]
     if isinstance(rule, Sink):
         return _check_sink(rule, n, dtypes, rng)
-    if not isinstance(rule, Rule) or rule.sides is None:
+    if not isinstance(rule, Rule):
         raise TypeError(f"check_rule takes a rule with a pattern, or a Sink, not {rule!r}")
     if rule.level == "fast":
         dtypes = [d for d in dtypes if jnp.dtype(d).itemsize >= 4]

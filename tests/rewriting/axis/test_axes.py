@@ -9,7 +9,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.rewriting.axis.axes import flow, flow_program
+from malleable.rewriting.axis.axes import flow
+from malleable.rewriting.axis.bodies import flow_program
 from malleable.rewriting.graph.slices import Ax, Flow, restack, slice_shape, take, unstack
 
 
@@ -329,7 +330,7 @@ def test_programs_inside_stream(name):
 def program_check(fun, *args, n, ins, close=1e-5):
     """Assert that a whole program streams, and return its flow."""
     program = compat.trace(fun, *args)
-    found = flow_program(program, axes(ins, len(args)), n)
+    found = flow_program(flow, program, axes(ins, len(args)), n)
     assert isinstance(found, Flow), found
     stacks = [unstack(x, a, n) if a else x for x, a in zip(args, found.ins)]
     lanes = [0 if a else None for a in found.ins]
@@ -360,7 +361,7 @@ def test_labels_of_each_row_are_found_along_it():
 def test_indices_that_do_not_count_are_refused():
     logits, labels = X[..., 0], jnp.array([1, 3, 0, 2, 1])
     program = compat.trace(lambda a, i: a[jnp.arange(5)[::-1], i], logits, labels)
-    assert "in order" in flow_program(program, [Ax(0), Ax(0)], 5)
+    assert "in order" in flow_program(flow, program, [Ax(0), Ax(0)], 5)
 
 
 def test_a_row_that_is_the_same_for_all_is_made_once():
@@ -409,7 +410,7 @@ def test_what_cannot_stream_says_why(name):
 def slicewise(fun, n, ins, *args):
     """fun, slice by slice and put together: something to differentiate."""
     program = compat.trace(fun, *args)
-    found = flow_program(program, axes(ins, len(args)), n)
+    found = flow_program(flow, program, axes(ins, len(args)), n)
     assert isinstance(found, Flow), found
 
     def run(*args):

@@ -15,7 +15,7 @@ from malleable.notes import listen
 from malleable.programs.evaluate import evaluate
 from malleable.rewriting.passes.passes import optimize
 from malleable.rewriting.rules.rewriting import rewrite
-from malleable.rewriting.rules.rules import NoMatch, alone, primitive_rule, rule
+from malleable.rewriting.rules.rules import NoMatch, alone, rule
 from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static
 from tests.work import calls
 
@@ -507,36 +507,7 @@ def test_levels_filter():
     assert after(lambda x: neg(neg(x)), x3, by=neg_neg, level="exact") == ["neg", "neg"]
 
 
-def test_a_rule_on_a_primitive():
-    @primitive_rule("mul")
-    def times_one(match):
-        for i, v in enumerate(match.ins):
-            known = match.graph.value(v)
-            if known is not None and np.all(np.asarray(known) == 1):
-                return lambda *xs: xs[1 - i]
-        return NoMatch("no one")
-
-    with listen() as heard:
-        assert after(lambda x: (x * 1.0) * 2.0, x3, by=times_one) == ["mul"]
-    assert "no one" in [n.why for n in heard]
-
-
-def test_a_rule_on_a_primitive_may_compute_with_numbers_as_with_arrays():
-    @primitive_rule("cos")
-    def shifted(match):
-        return lambda x: jnp.sin(x + jnp.full(x.shape, jnp.pi / 2)).astype(x.dtype)
-
-    f = lambda x: x * lax.cos(2.0)
-    np.testing.assert_allclose(optimize(f, rewrite(shifted))(x3), f(x3), rtol=1e-6)
-
-
 # ---------------------------------------------------------------- errors
-
-
-def test_a_replacement_that_needs_what_it_replaces_is_found():
-    around = primitive_rule("mul")(lambda match: lambda a, b: (b * a) + jnp.zeros_like(a))
-    with pytest.raises(RuleError, match="'<lambda>' never comes to rest"):
-        after(lambda x, y: x * y, x3, x3, by=around)
 
 
 def test_a_replacement_of_another_shape_names_rule_and_line():

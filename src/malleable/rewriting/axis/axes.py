@@ -48,20 +48,6 @@ def flow(
     return found._replace(run=run)
 
 
-def flow_program(
-    program: compat.Jaxpr, ins: Sequence[Ax | None], n: int, outs: Sequence[Ax | None] | None = None
-) -> Flow | str:
-    """How an axis of length n goes through a whole program; None among `ins`: given whole.
-
-    >>> import jax.numpy as jnp
-    >>> x, w = jnp.ones((4, 5)), jnp.ones((5, 3))
-    >>> found = flow_program(compat.trace(lambda x, w: jnp.tanh(x @ w), x, w), [Ax(0), None], 4)
-    >>> found.outs, found.run(2, x[2], w)[0].shape
-    ((Ax(dim=0, outer=1, inner=1),), (3,))
-    """
-    return axis_bodies.flow_program(flow, program, ins, n, outs)
-
-
 RULES: dict[str, Callable] = {
     **axis_shapes.RULES,
     **axis_windows.RULES,

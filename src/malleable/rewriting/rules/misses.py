@@ -93,8 +93,7 @@ def _nearness(miss: Miss) -> tuple[bool, float]:
 
 def _misses(rule: Rule, program: compat.Jaxpr) -> Iterator[Miss]:
     """One for each equation with which a pattern may end, in every body."""
-    graph, plan = Graph.of(program), rule.plan()
-    shapes = forms(rule.sides) if rule.sides is not None else []
+    graph, plan, shapes = Graph.of(program), rule.plan(), forms(rule.sides)
     for node in graph.order():
         if node.name in plan.starts:
             where, told = compat.where(node.eqn), plan.find(graph, node)

@@ -33,9 +33,7 @@ from malleable.rewriting.rules.traced import (
     NoMatch,
     Sides,
     Traced,
-    Unfit,
     below,
-    fitted,
     unfit,
 )
 from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static, line, recast, wildcards
@@ -83,14 +81,14 @@ class Plan(NamedTuple):
 class Rule:
     """A named way to find places in a graph, and what to put there instead.
 
-    where: the line it is written at; sides: its pattern and replacement, where it has any.
+    where: the line it is written at; sides: its pattern and replacement.
     """
 
     name: str
     level: str
     where: str
     plan: Callable[[], Plan] = field(repr=False)
-    sides: Sides | None = field(default=None, repr=False)
+    sides: Sides = field(repr=False)
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -170,45 +168,6 @@ def rule(
     if tried:
         first()
     return made
-
-
-def primitive_rule(*primitives: str, level: str = "reassoc", name: str = "") -> Callable:
-    """Decorate fun(match), for equations of these primitives, where no pattern can say it.
-
-    `match.node` has the params, `match.graph` the types and constants of `match.ins`. It returns
-    a function of the operands that gives the results, or NoMatch(reason).
-
-    >>> @primitive_rule("integer_pow", level="exact")
-    ... def first_power(match):
-    ...     return (lambda x: x) if match.node.params["y"] == 1 else NoMatch("another power")
-    """
-
-    def make(fun):
-        called = name or fun.__name__
-
-        def find(graph, node):
-            match = Match(graph, node, {}, node.ins, node.outs)
-            try:
-                new = fun(match)
-            except NoMatch as why:
-                return why.with_traceback(None)
-            if new is None or isinstance(new, NoMatch):
-                return new
-            avals = [graph.avals[v] for v in node.outs]
-            flat = jax.tree.structure(avals)
-            try:
-                whole = lambda *xs: fitted(jax.tree.leaves(new(*xs)), flat, avals)  # noqa: E731
-                program = graph.stage(whole, node.ins, node)
-            except NoMatch as why:
-                return why.with_traceback(None)
-            except Unfit as why:
-                raise unfit(called, why.args[0], node) from None
-            return Match(graph, node, {}, node.ins, node.outs, program)
-
-        plan = Plan(frozenset(primitives), 1, find)
-        return Rule(called, level, line(fun), lambda: plan)
-
-    return make
 
 
 def alone(match: Match) -> bool | NoMatch:
