@@ -72,7 +72,7 @@ def _made_once(make: Callable) -> Callable:
     return built
 
 
-def _named(b, ref, name: str | None = None) -> Callable:
+def _body_function(b, ref, name: str | None = None) -> Callable:
     """A body as a function, under its own name or another."""
     body = b.body(ref)
     run = lambda *xs: b.run(ref, xs)  # noqa: E731
@@ -90,7 +90,7 @@ def _jit(b, p):
             options[side] = list(p[side]) if side == "out_shardings" else tuple(p[side])
     if "compiler_options" in p:
         options["compiler_options"] = p["compiler_options"]
-    return jax.jit(_named(b, p["body"], str(p["name"])), **options)
+    return jax.jit(_body_function(b, p["body"], str(p["name"])), **options)
 
 
 def _checkpoint(b, p, args):
@@ -162,7 +162,7 @@ def _avals(kinds) -> list:
 
 def _refusing(b, p):
     """A function whose derivative is not in the file: it says so where it is asked for."""
-    call = jax.custom_jvp(_named(b, p["body"]))
+    call = jax.custom_jvp(_body_function(b, p["body"]))
 
     def rule(primals, tangents):
         if not all(isinstance(t, jax.custom_derivatives.SymbolicZero) for t in tangents):
@@ -181,7 +181,7 @@ def _custom_jvp(b, p):
         return _refusing(b, p)
     body = b.body(p["body"])
     b.body(p["jvp"])
-    call, ins = jax.custom_jvp(_named(b, p["body"])), _avals(body.ins)
+    call, ins = jax.custom_jvp(_body_function(b, p["body"])), _avals(body.ins)
 
     @call.defjvp
     def rule(primals, tangents):
@@ -200,7 +200,7 @@ def _custom_vjp(b, p):
     body = b.body(p["body"])
     for name in ("forward", "backward"):
         b.body(p[name])
-    call = jax.custom_vjp(_named(b, p["body"]))
+    call = jax.custom_vjp(_body_function(b, p["body"]))
     ins, outs = _avals(body.ins), []
 
     def forward(*args):
