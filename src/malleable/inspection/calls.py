@@ -7,6 +7,7 @@ import itertools
 import pathlib
 import re
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -215,12 +216,11 @@ def _described(fun) -> tuple[str, Place | None]:
 
 def _caller(frame) -> Place | None:
     """The user's line that a call comes from."""
-    frame = frame.f_back
-    while frame is not None:
-        code = frame.f_code
-        if places.is_own(code.co_filename) and not _is_here(code.co_filename):
-            return Place(code.co_filename, frame.f_lineno, code.co_qualname, 0, 0, 0)
-        frame = frame.f_back
+    for outer, line in traceback.walk_stack(frame):
+        code = outer.f_code
+        known = places.is_own(code.co_filename) and not _is_here(code.co_filename)
+        if known and outer is not frame:
+            return Place(code.co_filename, line, code.co_qualname, 0, 0, 0)
     return None
 
 

@@ -6,7 +6,9 @@ are put there too, and the sites of numpyro, for as long as a program is traced 
 
 import contextlib
 import contextvars
+import itertools
 import sys
+import traceback
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -91,15 +93,11 @@ def _path(holder: Any, wanted: Any, depth: int) -> str:
 
 def _at_site(call, distribution, *args, **kwargs):
     """What a distribution computes, in a scope of the site that it is for."""
-    frame: Any = sys._getframe(1)
-    for _ in range(_FRAMES):
-        site = frame.f_locals.get("site", frame.f_locals.get("msg"))
+    for frame, _ in itertools.islice(traceback.walk_stack(sys._getframe(1)), _FRAMES):
+        site: Any = frame.f_locals.get("site", frame.f_locals.get("msg"))
         if isinstance(site, dict) and isinstance(site.get("name"), str) and "type" in site:
             with _scope_once(f"site {site['name']!r}"):
                 return call(distribution, *args, **kwargs)
-        frame = frame.f_back
-        if frame is None:
-            break
     return call(distribution, *args, **kwargs)
 
 

@@ -7,12 +7,10 @@ import dataclasses
 import re
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection.advice.evidence import creation, sources, tried
 from malleable.inspection.advice.evidence.diagnosis import (
@@ -77,22 +75,10 @@ def _module(found: re.Match, trouble: Trouble, step: Step) -> Told:
     node = node.func if isinstance(node, ast.Call) else node
     edits = (tried.replaced(node, new, place.file),) if node is not None and place else ()
     filtered = getattr(sys.modules["equinox"], _FILTERED[kind])
-    way = Way(
-        f"write {new} in the place of jax.{kind}", edits, lambda: _shaped(filtered, fun, args)
-    )
-    return what, (way,), place
-
-
-def _shaped(filtered: Callable, fun: Any, args: tuple) -> bool | None:
-    """Whether a function can be traced as Equinox transforms it; None if not, or not known."""
-    if not compat.is_idle() or not tried.computes(fun):
-        return None
-    with tried.quiet():
-        try:
-            sys.modules["equinox"].filter_eval_shape(filtered(fun), *args)
-        except Exception:  # there may be a jax.grad in it, which is the next to be replaced
-            return None
-    return True
+    trace = lambda: sys.modules["equinox"].filter_eval_shape(filtered(fun), *args)  # noqa: E731
+    way = f"write {new} in the place of jax.{kind}"
+    # if it fails, there may be a jax.grad in it, which is the next to be replaced
+    return what, (Way(way, edits, lambda: tried.succeeds(fun, trace) or None),), place
 
 
 def _channels(found: re.Match, trouble: Trouble, step: Step) -> Told:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 import threading
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -63,9 +64,8 @@ def paused() -> Iterator[None]:
 
 
 def _record(kind: str, result: Any, args: tuple, kwargs: dict) -> None:
-    frame = sys._getframe(1)
-    while frame is not None and (compat.is_hidden(frame) or _is_of_nnx(frame)):
-        frame = frame.f_back
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    frame = next((f for f in frames if not (compat.is_hidden(f) or _is_of_nnx(f))), None)
     if frame is not None and not getattr(_paused, "now", False):
         place = place_of(frame.f_code, frame.f_lasti)
         funs = tuple(weak(fun) for fun in args if callable(fun))

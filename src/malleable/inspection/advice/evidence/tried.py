@@ -118,6 +118,18 @@ def does(edit: Edit, step: Step, values: bool) -> bool | None:
         return _agree(_compiled(before, step), _compiled(after, step), step, edit, values)
 
 
+def succeeds(fun: Any, trace: Callable[[], Any]) -> bool | None:
+    """Whether trace() goes through, of a function that computes only; None where it may not run."""
+    if not compat.is_idle() or not computes(fun):
+        return None
+    with quiet():
+        try:
+            trace()
+        except Exception:
+            return False
+    return True
+
+
 def _scope(step: Step) -> Any:
     """The function that a step runs, or the module."""
     found = sources.body_of(step.frame.f_code)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from malleable import compat
 from malleable.compat import Place, frames
 from malleable.inspection import places
 from malleable.inspection.advice.evidence import creation, flow, sources, tried, wording
@@ -175,7 +174,8 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
     args, kwargs = jit.held.args or (), jit.held.kwargs or {}
     edits = tried.optioned(place, static)
     text = f"mark it static, {call}{where}, which compiles anew for every value"
-    yield Way(text, edits, lambda: _traces(fun, options, args, kwargs))
+    trace = lambda: jax.jit(fun, **options).trace(*args, **kwargs)  # noqa: E731
+    yield Way(text, edits, lambda: tried.succeeds(fun, trace))
 
 
 def _spelled(place: Place | None) -> str:
@@ -183,18 +183,6 @@ def _spelled(place: Place | None) -> str:
     node: Any = sources.expression(place) if place is not None else None
     shown = sources.text(node.func if isinstance(node, ast.Call) else node) if node else ""
     return shown if shown.endswith(".jit") else "jax.jit"
-
-
-def _traces(fun, options: dict, args, kwargs) -> bool | None:
-    """Whether a function can be traced with these options of jit, where nothing else happens."""
-    if not compat.is_idle() or not tried.computes(fun):
-        return None
-    with tried.quiet():
-        try:
-            jax.jit(fun, **options).trace(*args, **kwargs)
-        except Exception:
-            return False
-    return True
 
 
 def _marked(parameters: list[str], names: list[str], options: dict) -> dict:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import traceback
 from collections.abc import Iterator
 
 from malleable import compat
@@ -83,10 +84,7 @@ def _within_jax(trouble: Trouble) -> bool:
     """Whether JAX called, near or far, the line that failed."""
     at = trouble.steps.index(trouble.last) if trouble.last else 0
     before = [step.frame for step in trouble.steps[:at]]
-    outer = trouble.steps[0].frame.f_back
-    while outer is not None:
-        before.append(outer)
-        outer = outer.f_back
+    before += [frame for frame, _ in traceback.walk_stack(trouble.steps[0].frame)][1:]
     return any(f.f_globals.get("__name__", "").startswith("jax.") for f in before)
 
 

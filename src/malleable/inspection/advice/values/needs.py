@@ -239,6 +239,7 @@ _SIZED = {  # functions whose result has as many rows as the values say, and wha
     "repeat": "total_repeat_length=N",
     "bincount": "length=N",
 }
+_MASKED = "make the largest size that occurs and mask: jnp.where(jnp.arange(size) < n, ..., 0)"
 _CASTS = {"int": "jnp.int32", "float": "jnp.float32", "complex": "jnp.complex64"}
 _MATH = {"pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2"}
 _MATH |= {"fabs": "abs", "fsum": "sum", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
@@ -299,7 +300,7 @@ def _index(node: ast.AST, step: Step) -> Need:
                 return Need(count, "repeating a list needs the number", (way,), True)
             case ast.Call():
                 what = f"`{text(inner.func)}` needs the whole number"
-                return Need(inner, what, (_shaped(inner),), True, _args(inner), number=True)
+                return Need(inner, what, (_MASKED,), True, _args(inner), number=True)
     return Need(node, "Python needs the whole number", (), True)
 
 
@@ -372,11 +373,7 @@ def _number(node: ast.AST, step: Step, words: str) -> Need:
     if "axis argument" in words:
         return Need(call, f"the axis of `{name}` is the number", (), True, args, number=True)
     what = f"the shape that `{name}` makes needs the number"
-    return Need(call, what, (_shaped(call),), True, args, number=True)
-
-
-def _shaped(call: ast.Call) -> str:
-    return "make the largest size that occurs and mask: jnp.where(jnp.arange(size) < n, ..., 0)"
+    return Need(call, what, (_MASKED,), True, args, number=True)
 
 
 def _is_from_math(function, name: str) -> bool:
@@ -414,32 +411,31 @@ def _numpy(node: ast.AST, step: Step) -> Need:
     name, given = text(call.func), ", ".join(map(text, call.args))
     last = name.rpartition(".")[2]
     function = sources.value(call.func, step)
-    what = f"NumPy's `{name}` needs the values of"
-    host = "call it on the host with jax.pure_callback"
+    part, twin = _part(function), _twin(function, last)
+    what, host = (
+        f"NumPy's `{name}` needs the values of",
+        "call it on the host with jax.pure_callback",
+    )
+    way: str | Rewrite
     if last in _TAKEN:
         new = {"float32": "jnp.float32", "float64": "jnp.float64"}.get(last, "jnp.asarray")
         way = Rewrite(f"drop it, or write {new}({given})", call.func, new)
-        return Need(call, what, (way, host), False, _args(call))
-    part = _part(function)
-    if _is_numpy(function) and getattr(_within_jnp(part), last, function) is not function:
+    elif _is_numpy(function) and getattr(_within_jnp(part), last, function) is not function:
         keywords = "".join(f", {k.arg}={text(k.value)}" for k in call.keywords)
         new = f"jnp.{part}{last}"
         way = Rewrite(f"write {new}({given}{keywords})", call.func, new)
-        return Need(call, what, (way, host), False, _args(call))
-    what = f"`{name}` works on NumPy arrays and needs the values of"
-    twin = _twin(function, last)
-    if twin is not None:
-        way = Rewrite(f"write {twin}({given})", call.func, twin)
-        return Need(call, what, (way, host), False, _args(call))
-    if name.startswith(("np.random", "numpy.random", "random.")):
-        way = "draw with jax.random, from a key: jax.random.key(seed)"
-        return Need(call, what, (way, host), False, _args(call))
-    if _is_numpy(function) and getattr(jnp, last, None) is function:  # np.save
-        way = "call it outside of the traced function, on what that returns"
-        return Need(call, what, (way,), False, _args(call))
-    call_back = f"jax.pure_callback({name}, jax.ShapeDtypeStruct(shape, dtype), {given})"
-    ways = ("use jax.numpy or jax.scipy", f"call it on the host: {call_back}")
-    return Need(call, what, ways, False, _args(call))
+    else:
+        what = f"`{name}` works on NumPy arrays and needs the values of"
+        call_back = f"jax.pure_callback({name}, jax.ShapeDtypeStruct(shape, dtype), {given})"
+        if twin is not None:
+            way = Rewrite(f"write {twin}({given})", call.func, twin)
+        elif name.startswith(("np.random", "numpy.random", "random.")):
+            way = "draw with jax.random, from a key: jax.random.key(seed)"
+        elif _is_numpy(function) and getattr(jnp, last, None) is function:  # np.save
+            way, host = "call it outside of the traced function, on what that returns", ""
+        else:
+            way, host = "use jax.numpy or jax.scipy", f"call it on the host: {call_back}"
+    return Need(call, what, (way, host) if host else (way,), False, _args(call))
 
 
 def _twin(function, name: str) -> str | None:

@@ -6,6 +6,7 @@ written. Keys that reach a program from outside are told apart by the array that
 """
 
 import functools
+import traceback
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -142,11 +143,8 @@ class Keys(Observer):
 
 def around(frame) -> frozenset[tuple[str, int]]:
     """(file, line) of the user's own calls that are open in a frame, without the innermost."""
-    found = []
-    while frame is not None:
-        if places.is_own(frame.f_code.co_filename):
-            found.append((frame.f_code.co_filename, frame.f_lineno))
-        frame = frame.f_back
+    open_now = ((f.f_code.co_filename, line) for f, line in traceback.walk_stack(frame))
+    found = [(file, line) for file, line in open_now if places.is_own(file)]
     return frozenset(found[1:]) - set(found[:1])
 
 

@@ -13,6 +13,7 @@ import contextvars
 import functools
 import sys
 import threading
+import traceback
 import types
 import warnings
 from collections import deque
@@ -237,12 +238,8 @@ def runs_of(error: BaseException) -> list[Run]:
 
 def caller() -> types.FrameType | None:
     """The innermost running frame of user code."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if _is_users(frame.f_code.co_filename):
-            return frame
-        frame = frame.f_back
-    return None
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return next((frame for frame in frames if _is_users(frame.f_code.co_filename)), None)
 
 
 @functools.lru_cache(4096)
