@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from malleable import compat
 from malleable.inspection import counting, places
+from malleable.programs.equations import variables
 from malleable.programs.types import bytes_of
 
 
@@ -28,27 +29,27 @@ def peak(program: compat.Jaxpr) -> Peak:
     12000
     """
     raw = program.jaxpr
-    kept = {*raw.constvars, *raw.invars, *_without_literals(raw.outvars)}
+    kept = {*raw.constvars, *raw.invars, *variables(raw.outvars)}
     given = list(dict.fromkeys((*raw.constvars, *raw.invars)))
-    last = {v: i for i, eqn in enumerate(raw.eqns) for v in _without_literals(eqn.invars)}
+    last = {v: i for i, eqn in enumerate(raw.eqns) for v in variables(eqn.invars)}
     sizes = {v: bytes_of(v.aval) for v in given}
     held = most = sum(sizes.values())
     at, inside = -1, Peak(0, "", [])
     for i, eqn in enumerate(raw.eqns):
-        for v in _without_literals(eqn.outvars):
+        for v in variables(eqn.outvars):
             sizes[v] = bytes_of(v.aval)
             held += sizes[v]
         inner = _held_inside(eqn)
         if held + inner.bytes > most:
             most, at, inside = held + inner.bytes, i, inner
-        for v in _without_literals((*eqn.invars, *eqn.outvars)):
+        for v in variables((*eqn.invars, *eqn.outvars)):
             if v in sizes and v not in kept and last.get(v, i) <= i:
                 held -= sizes.pop(v)
     made = [("arguments and constants", bytes_of(v.aval)) for v in given]
     if at < 0:
         return Peak(most, "", made)
     for i, eqn in enumerate(raw.eqns[: at + 1]):
-        alive = [v for v in _without_literals(eqn.outvars) if v in kept or last.get(v, i) >= at]
+        alive = [v for v in variables(eqn.outvars) if v in kept or last.get(v, i) >= at]
         if alive:
             where = places.spell(places.of(eqn))
             made += [(where, bytes_of(v.aval)) for v in alive]
@@ -63,7 +64,7 @@ def _held_inside(eqn: compat.Eqn) -> Peak:
     inside = compat.bodies(eqn.params)
     for i, _ in counting.bodies_of(eqn):
         body, raw = peak(inside[i]), inside[i].jaxpr
-        ends = {*raw.constvars, *raw.invars, *_without_literals(raw.outvars)}
+        ends = {*raw.constvars, *raw.invars, *variables(raw.outvars)}
         beyond = body.bytes - sum(bytes_of(v.aval) for v in ends)
         view = compat.view(eqn)
         if isinstance(view, compat.Scan | compat.While):  # a step makes a new carry beside the old
@@ -73,7 +74,3 @@ def _held_inside(eqn: compat.Eqn) -> Peak:
                 beyond, body.where, [m for m in body.made if m[0] != "arguments and constants"]
             )
     return most
-
-
-def _without_literals(atoms) -> list:
-    return list(dict.fromkeys(a for a in atoms if not isinstance(a, compat.Literal)))

@@ -140,13 +140,9 @@ class Graph:
 
     def order(self) -> list[Node]:
         """The live nodes, operands first; those with effects in the order they came."""
-        live: set = set()
-        work = [self.maker[v] for v in self.outputs] + [n for n in self.nodes if n.eqn.effects]
-        while work:
-            node = work.pop()
-            if node is not None and node not in live:
-                live.add(node)
-                work.extend(self.maker[v] for v in node.ins)
+        makers = lambda values: [node for v in values if (node := self.maker[v]) is not None]  # noqa: E731
+        ends = [*makers(self.outputs), *(n for n in self.nodes if n.eqn.effects)]
+        live = reach(ends, lambda node: makers(node.ins))
         done: dict[Node, None] = {}
         for start in self.nodes:
             if start not in live or start in done:
