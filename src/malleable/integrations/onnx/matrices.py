@@ -11,8 +11,8 @@ from jax import numpy as jnp
 from malleable.integrations.onnx.lowering import LACKING, rule
 
 
-def stacked(fun, eqn, count=1):
-    """fun of `count` matrices, for stacks of them."""
+def stacked(fun, eqn):
+    """fun of matrices, for stacks of them."""
     for _ in eqn.invars[0].aval.shape[:-2]:
         fun = jax.vmap(fun)
     return fun

@@ -235,34 +235,24 @@ def bitcast(eqn):
     if old == np.uint16 and new == BFLOAT:  # the upper half of a float32
         return lambda x: from_bits(x.astype(np.uint32) << 16).astype(new)
     if old == np.uint16 and new == np.float16:
-        return lambda x: half_from_bits(x.astype(np.uint32)).astype(new)
+        return lambda x: from_bits(x.astype(np.uint32), 10, 5).astype(new)
     return None
 
 
-POWERS = np.ldexp(np.float32(1), np.maximum(np.arange(255), 1) - 150).astype(np.float32)
+def from_bits(x, digits: int = 23, exponents: int = 8):
+    """IEEE 754: (-1)^s m 2^(e - bias - digits), exact as a product of two float32.
 
-
-def from_bits(x):
-    """IEEE 754: (-1)^s m 2^(e - 150), with m < 2^24, exact as a product of two float32."""
-    exponent = ((x >> 23) & np.uint32(255)).astype(np.int32)
-    mantissa = x & np.uint32(2**23 - 1)
-    whole = mantissa | jnp.where(exponent > 0, np.uint32(2**23), np.uint32(0))
-    power = jnp.asarray(POWERS)[jnp.minimum(exponent, 254)]
+    x: uint32; digits, exponents: bits of the mantissa and of the exponent, by default of float32.
+    """
+    most, bias = 2**exponents - 1, 2 ** (exponents - 1) - 1
+    exponent = ((x >> digits) & np.uint32(most)).astype(np.int32)
+    mantissa = x & np.uint32(2**digits - 1)
+    whole = mantissa | jnp.where(exponent > 0, np.uint32(2**digits), np.uint32(0))
+    powers = np.ldexp(np.float32(1), np.maximum(np.arange(most), 1) - bias - digits)
+    power = jnp.asarray(powers.astype(np.float32))[jnp.minimum(exponent, most - 1)]
     special = jnp.where(mantissa == 0, np.float32(np.inf), np.float32(np.nan))
-    size = jnp.where(exponent == 255, special, whole.astype(np.float32) * power)
-    return jnp.where(x >= TOP, -size, size)
-
-
-def half_from_bits(x):
-    """As `from_bits`, of IEEE 754's 16 bits: (-1)^s m 2^(e - 25), with m < 2^11."""
-    exponent = ((x >> 10) & np.uint32(31)).astype(np.int32)
-    mantissa = x & np.uint32(2**10 - 1)
-    whole = mantissa | jnp.where(exponent > 0, np.uint32(2**10), np.uint32(0))
-    powers = np.ldexp(np.float32(1), np.maximum(np.arange(31), 1) - 25).astype(np.float32)
-    special = jnp.where(mantissa == 0, np.float32(np.inf), np.float32(np.nan))
-    size = whole.astype(np.float32) * jnp.asarray(powers)[jnp.minimum(exponent, 30)]
-    size = jnp.where(exponent == 31, special, size)
-    return jnp.where(x >= np.uint32(2**15), -size, size)
+    size = jnp.where(exponent == most, special, whole.astype(np.float32) * power)
+    return jnp.where(x >= np.uint32(2 ** (digits + exponents)), -size, size)
 
 
 def to_bits(x):

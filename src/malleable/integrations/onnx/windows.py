@@ -79,18 +79,18 @@ WINDOWS = {
 @rule(*WINDOWS)
 def windows(eqn):
     """The reduction of each window."""
-    name = eqn.primitive.name
-    p, dtype = eqn.params, eqn.outvars[0].aval.dtype
-    combine, start = WINDOWS[name], np.array(identity(name, dtype)).astype(dtype)
+    name, dtype = eqn.primitive.name, eqn.outvars[0].aval.dtype
+    start = np.array(identity(name, dtype)).astype(dtype)
+    return lambda x: reduced(x, start, eqn.params, WINDOWS[name])
+
+
+def reduced(x, start, p, combine):
+    """Each window of x, `start` around it, made one element, axis by axis."""
     edges = [(a, b, d - 1) for (a, b), d in zip(p["padding"], p["base_dilation"], strict=True)]
-
-    def fun(x):
-        x = padded(x, start, edges)
-        for axis, n in enumerate(p["window_dimensions"]):
-            x = along(x, axis, n, p["window_strides"][axis], p["window_dilation"][axis], combine)
-        return x
-
-    return fun
+    x = padded(x, start, edges)
+    for axis, n in enumerate(p["window_dimensions"]):
+        x = along(x, axis, n, p["window_strides"][axis], p["window_dilation"][axis], combine)
+    return x
 
 
 def along(x, axis, n, stride, apart, combine):
@@ -118,12 +118,9 @@ def any_windows(eqn):
     if len(eqn.invars) != 2:
         return None
     p, combine = eqn.params, combination(eqn.params["jaxpr"])
-    edges = [(a, b, d - 1) for (a, b), d in zip(p["padding"], p["base_dilation"], strict=True)]
 
     def fun(x, start):
-        x = padded(x, start, edges)
-        for axis, n in enumerate(p["window_dimensions"]):
-            x = along(x, axis, n, p["window_strides"][axis], p["window_dilation"][axis], combine)
+        x = reduced(x, start, p, combine)
         return combine(x, jnp.broadcast_to(start, x.shape))
 
     return fun
