@@ -6,7 +6,7 @@ from jax import numpy as jnp
 from malleable.arrays import functions, journal, numbers, places
 from malleable.arrays.content import Box, unbox, wrap
 from malleable.arrays.masked import Columns, Masked, guarded, positions, unknown_size
-from malleable.arrays.places import is_jax, traces
+from malleable.arrays.places import is_jax
 
 
 def get_item(self, index):
@@ -89,16 +89,7 @@ def without_boxes(index):
 
 
 def is_unknown(index) -> bool:
-    return has_masked(index) or _any_jax_index(index)
-
-
-def _any_jax_index(index) -> bool:
-    kind = type(index)
-    if kind is tuple or kind is list:
-        return any(map(_any_jax_index, index))
-    if kind is slice:
-        return _any_jax_index((index.start, index.stop, index.step))
-    return traces(kind)
+    return has_masked(index) or places.has_tracer(index)
 
 
 def has_masked(index) -> bool:
