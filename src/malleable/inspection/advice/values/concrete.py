@@ -151,10 +151,9 @@ def _static(need: Need, origins: list[flow.Origin], trouble: Trouble) -> Iterato
         return
     fun = jit.held.fun
     told = told_arguments(trouble)
-    if told is not None and told[2] not in ("jit", "pjit"):
+    if fun is None or (told is not None and told[2] not in ("jit", "pjit")):
         return
-    known = set(sources.parameters(fun)) if fun is not None else set()
-    scalars = _scalars(fun, jit)
+    known, scalars = set(sources.parameters(fun)), _scalars(fun, jit)
     names = [o.argument for o in origins if o.function == sources.name_of(fun)]
     names = list(dict.fromkeys(names or (told[1] if told else [])))
     names = [re.split(r"[\[.]", name)[0] for name in names]
