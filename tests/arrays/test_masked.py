@@ -1,5 +1,7 @@
 """x[mask] with a traced mask: computed with, reduced, written back as NumPy does."""
 
+import collections
+
 import jax
 import numpy as np
 import pytest
@@ -314,17 +316,92 @@ def test_what_needs_the_number_of_selected_columns_says_so(use):
         jax.jit(program)(np.eye(3))
 
 
-def one_way(x):
-    kept = x
-    if x[0] > 0:
+def as_in_python(program, *args):
+    got, want = jax.jit(autograph(program))(*args), program(*map(np.copy, args))
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def one_way(x, y):
+    kept = x = x.copy()
+    if y[0] > 6:
         kept = x[x > 0]
-    return kept.sum()
+    kept *= 2
+    return kept.sum(), len(kept), x
+
+
+def other_ways(x, y):
+    z = kept = x[x > 0]
+    if y[0] > 6:
+        kept = x[x < 0]
+    kept[0] = 100.0
+    none = None
+    if y[0] > 9:
+        none = x[x < 0]
+    return z.sum(), kept.sum(), len(kept), 0 if none is None else none.min()
+
+
+def outliers_left_out(x, y):
+    kept = x
+    for _ in range(9):
+        new = kept[np.abs(kept - kept.mean()) < 1.2 * kept.std()]
+        if len(new) == len(kept):
+            break
+        kept = new
+    return kept.mean(), len(kept)
+
+
+def a_front(x, y):
+    points, steps = np.stack([x, y], 1), 0
+    while len(points) > 2:
+        points = points[points[:, 0] > points[:, 0].min()]
+        steps += 1
+    return points.sum(axis=0), steps
+
+
+@pytest.mark.parametrize("program", [one_way, other_ways, outliers_left_out, a_front])
+@pytest.mark.parametrize("first", [5.0, 7.0, 11.0])
+def test_a_selection_that_leaves_a_branch_or_a_step_of_a_loop(program, first):
+    x, y = data()
+    as_in_python(program, x, np.append(first, y[1:]))
+
+
+def of_two_axes(x):
+    kept = x
+    if x[0, 0] > 0:
+        kept = x[x > 0]
+    return kept.sum(axis=0)
+
+
+def of_two_arrays(x):
+    return (x[0, x[0] > 0] if x[0, 0] > 0 else x[:, 0][x[:, 0] > 0]).sum()
 
 
 @pytest.mark.caches  # the error holds the selection, and so the tracers of its branch
-def test_a_selection_that_only_one_branch_leaves_is_refused():
-    with pytest.raises(TransformError, match=r"only one way through(.|\n)*in one_way"):
-        jax.jit(autograph(one_way))(np.array([1.0, -2.0]))
+@pytest.mark.parametrize(
+    ("program", "words"), [(of_two_axes, "depending on a traced"), (of_two_arrays, "another x")]
+)
+def test_a_selection_beside_another_array_is_refused(program, words):
+    with pytest.raises(TransformError, match=rf"{words}(.|\n)*in {program.__name__}"):
+        jax.jit(autograph(program))(np.arange(6.0).reshape(2, 3) - 1)
+
+
+def in_lists(x, y):
+    found, queue, total = [1.0], collections.deque(np.where(x > 0)[0]), 0.0
+    found.extend(x[x > 0])
+    found += list(y[y > 7])
+    while queue:
+        total = total / 2 + y[queue.popleft()]
+    for row, column in zip(*np.nonzero(np.outer(x, y) > 2), strict=True):
+        total = total / 2 + x[row] - y[column]
+    for pair in np.argwhere(np.outer(x, y) > 2):
+        total = total / 2 + pair[0] - pair[1]
+    whole = list(np.stack([x, y], 1)[x > 0])
+    return sum(found), len(found), total, whole[-1], 2 in np.where(x > 0)[0], x[0] in x[x < 0]
+
+
+def test_what_is_selected_in_lists():
+    as_in_python(in_lists, *data())
 
 
 def chosen_columns(x, y):

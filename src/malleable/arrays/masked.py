@@ -106,6 +106,10 @@ def _over_all(fun, neutral):
     return method
 
 
+def _refusal(what):
+    return lambda self, *args, **kwargs: self._refuse(what)
+
+
 class Masked:
     """The elements of `whole` (*m, *rest) where `mask` (*m) is true, as an array (count, *rest).
 
@@ -385,6 +389,13 @@ class Masked:
 
     conjugate = conj
 
+    def in_line(self):
+        """The same of a mask along one axis, as a loop goes over it."""
+        if self.mask.ndim == 1:
+            return self
+        whole = self.whole.reshape((self.mask.size, *self._rest))
+        return Masked(whole, self.mask.ravel(), self._box)
+
     def compact(self, fill=0):
         """The selected elements first, then `fill`: an array as long as the mask."""
         n = self.mask.size
@@ -404,7 +415,7 @@ class Masked:
             if self.mask.ndim == 1 and self.ndim > 1:
                 return self.held[self.places()[at]]
             return self._box(self.compact()[at])
-        if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
+        if type(index) is Masked and self._is_along(index):
             mask = self.mask & self._operand(index)
             return Masked(guarded(self.whole, mask), mask, self._box)
         if isinstance(index, tuple) and 1 < len(index) <= self.ndim:
@@ -425,6 +436,10 @@ class Masked:
             return self._box(self.compact()[at])
         return self._refuse("a part")
 
+    def _is_along(self, index) -> bool:
+        """Whether these are truths, one for each element, as `x[mask] > 0` is."""
+        return index.dtype == bool and index.ndim == 1 and index.mask.ndim == self.mask.ndim
+
     def _part(self, part: slice):
         """The elements from part.start on, by their numbers among the selected ones."""
         known = not places.has_tracer(part)
@@ -439,7 +454,7 @@ class Masked:
 
     def __setitem__(self, index, new):
         part = self
-        if type(index) is Masked and index.dtype == bool and index.ndim == self.ndim == 1:
+        if type(index) is Masked and self._is_along(index):
             mask = self.mask & self._operand(index)
             part = Masked(self.held, mask, self._box)
         elif isinstance(index, slice) or (isinstance(index, tuple) and index[0] == slice(None)):
@@ -471,17 +486,8 @@ class Masked:
         mask = mask.reshape(mask.shape + (1,) * (whole.ndim - mask.ndim))
         return jnp.where(mask, values.astype(whole.dtype), whole)
 
-    def __len__(self):
-        return self._refuse("the length")
-
-    def __iter__(self):
-        return self._refuse("a loop over the elements")
-
-    def __bool__(self):
-        return self._refuse("the truth value")
-
-    def __array__(self, dtype=None, copy=None):
-        return self._refuse("the content")
+    __len__, __iter__ = _refusal("the length"), _refusal("a loop over the elements")
+    __bool__, __array__ = _refusal("the truth value"), _refusal("the content")
 
     def __repr__(self):
         return f"<{self.dtype.name}[?]>"

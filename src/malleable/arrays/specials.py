@@ -536,8 +536,7 @@ _OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
     **{f: _reshaping(f) for f in (np.squeeze, np.expand_dims)},
-    **_by_name(nan_to_num, reshape, astype, diag),
-    **_by_name(flip, rot90, unstack, iscomplexobj, isrealobj),
+    **_by_name(nan_to_num, reshape, astype, diag, flip, rot90, unstack, iscomplexobj, isrealobj),
     **{f: _method(f.__name__) for f in (np.ravel, np.diagonal)},
     np.transpose: lambda a, axes=None: a.transpose(axes),
     np.swapaxes: lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
@@ -545,9 +544,7 @@ _OF_BOXES: dict[Any, Any] = {
     np.linalg.diagonal: lambda x, offset=0: x.diagonal(offset, -2, -1),
     np.real_if_close: lambda a, tol=100: DEFAULT if a.dtype.kind == "c" else a,
     np.broadcast_to: _strided_view(np.broadcast_to, jnp.broadcast_to),
-    np.lib.stride_tricks.sliding_window_view: _strided_view(
-        np.lib.stride_tricks.sliding_window_view
-    ),
+    _WINDOWS: _strided_view(_WINDOWS),
     np.real: lambda val: val.real,
     np.imag: lambda val: val.imag,
     np.copy: lambda a, order="K", subok=False: (
@@ -555,8 +552,7 @@ _OF_BOXES: dict[Any, Any] = {
     ),
     np.fliplr: lambda m: flip(m, 1),
     np.flipud: lambda m: flip(m, 0),
-    np.shares_memory: shares_memory,
-    np.may_share_memory: shares_memory,
+    **dict.fromkeys((np.shares_memory, np.may_share_memory), shares_memory),
     np.argmax: _of_complex(True),
     np.argmin: _of_complex(False),
 }

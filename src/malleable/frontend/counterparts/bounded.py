@@ -222,6 +222,15 @@ def content_of(xs: list) -> Bounded | None:
     return Bounded(items, count, arrays)
 
 
+def list_of_selected(x) -> Any:
+    """`x[mask]` as the list of what it selects; anything else as it is."""
+    if type(x) is not Masked:
+        return x
+    x = x.in_line()
+    tree = flatten(Box(x.whole[0], x.ndim == 1), [])
+    return [Bounded(Ragged(free(tree), len(x.mask)), x.mask.sum(dtype=np.int32), [x.compact()])]
+
+
 def put_part(xs: list, index: slice, values) -> None:
     """xs[start:stop] = values, where a bound or the length is traced."""
     content = content_of(xs)

@@ -172,7 +172,8 @@ def as_steps(x) -> Steps | None:
         return Steps(x.length, x.item)
     if values.bounded(x) is not None:
         return Steps(*bounded.over(x[0], x), most=x[0].tree.cap)
-    if type(x) is Masked and x.mask.ndim == 1:
+    if type(x) is Masked:
+        x = x.in_line()
         at = Box(x.places())
         return Steps(x.count, lambda i: x.held[at[i]], most=x.mask.shape[0])
     if isinstance(x, Box) and is_traced(x) and x.ndim:
@@ -661,39 +662,21 @@ def _sought(f: Callable, before: Callable) -> Callable:
     return call
 
 
-_REDUCTIONS = {
-    math.fsum: "sum",
-    math.prod: "prod",
-    statistics.mean: "mean",
-    statistics.fmean: "mean",
-}
+_REDUCTIONS = {math.fsum: "sum", math.prod: "prod"}
+_REDUCTIONS |= dict.fromkeys((statistics.mean, statistics.fmean), "mean")
+_NAMED = (len_, range_, enumerate_, zip_, map_, reversed_, sum_, sorted_, round_, pow_, type_)
 TABLE: dict[Any, Callable] = {
     **scalars.SCALARS,
     **{f: _of_list(f, name) for f, name in _REDUCTIONS.items()},
     bisect.bisect_left: _sought(bisect.bisect_left, jnp.less),
     bisect.bisect_right: _sought(bisect.bisect_right, jnp.less_equal),
-    builtins.len: len_,
-    builtins.range: range_,
-    builtins.enumerate: enumerate_,
-    builtins.zip: zip_,
-    builtins.map: map_,
-    builtins.reversed: reversed_,
-    builtins.min: min_,
-    builtins.max: max_,
-    builtins.sum: sum_,
-    builtins.any: any_,
-    builtins.all: all_,
-    builtins.sorted: sorted_,
-    builtins.round: round_,
-    builtins.pow: pow_,
+    **{getattr(builtins, f.__name__[:-1]): f for f in (*_NAMED, print_, isinstance_)},
+    **{builtins.min: min_, builtins.max: max_, builtins.any: any_, builtins.all: all_},
     builtins.divmod: when_traced(builtins.divmod, _divmod),
     builtins.int: _to(int),
     builtins.float: _to(float),
     builtins.complex: _complex,
     builtins.bool: _bool,
-    builtins.type: type_,
-    builtins.print: print_,
-    builtins.isinstance: isinstance_,
     warnings.warn: warn,
 }
 # C functions and classes that handle boxes well by themselves

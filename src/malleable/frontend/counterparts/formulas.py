@@ -326,12 +326,8 @@ OWN = {
     "scipy.linalg": {
         **{"solve": solve, "inv": inv, "pinv": pinv, "pinvh": pinv, "lstsq": lstsq, "norm": norm},
         **{"eigvalsh": eigvalsh, "svdvals": svdvals, "solve_toeplitz": solve_toeplitz},
-        **{
-            "qr_insert": qr_insert,
-            "cho_solve": cho_solve,
-            "solve_banded": solve_banded,
-            "solveh_banded": solveh_banded,
-        },
+        **{"qr_insert": qr_insert, "cho_solve": cho_solve},
+        **{"solve_banded": solve_banded, "solveh_banded": solveh_banded},
         **{"solve_sylvester": solve_sylvester, "issymmetric": issymmetric},
         **{"solve_continuous_lyapunov": solve_continuous_lyapunov, "ishermitian": ishermitian},
         "eig": lambda a: jnp.linalg.eig(a),

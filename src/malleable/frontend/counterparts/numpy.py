@@ -557,31 +557,28 @@ def delete(arr, obj, axis=None):
 
 
 _CREATION: dict[str, Callable] = {
-    "argwhere": argwhere,
-    "delete": delete,
-    "array": array,
-    "asarray": asarray,
     "asanyarray": asarray,
-    "ascontiguousarray": ascontiguousarray,
     "asfortranarray": lambda a, dtype=None, **kwargs: asarray(a, dtype, "F"),
-    "asarray_chkfinite": asarray_chkfinite,
-    "require": require,
-    "full": full,
-    "arange": arange,
-    "isscalar": isscalar,
-    "iterable": iterable,
-    "roots": roots,
-    "polyval": polyval,
-    "fromfunction": fromfunction,
-    "fromiter": fromiter,
-    "piecewise": piecewise,
-    "vander": vander,
 }
-for _name in ("zeros", "ones", "empty", "eye", "identity", "tri", "frombuffer"):
-    _CREATION[_name] = _made(_name)
-for _name in ("diag_indices", "tril_indices", "triu_indices", "mask_indices", "fromstring"):
-    _CREATION[_name] = _made(_name)
-for _name in ("hanning", "hamming", "blackman", "bartlett"):
+for _fun in (array, asarray, ascontiguousarray, asarray_chkfinite, require, full, arange, vander):
+    _CREATION[_fun.__name__] = _fun
+for _fun in (
+    argwhere,
+    delete,
+    isscalar,
+    iterable,
+    roots,
+    polyval,
+    piecewise,
+    fromfunction,
+    fromiter,
+):
+    _CREATION[_fun.__name__] = _fun
+for _name in (
+    *("zeros", "ones", "empty", "eye", "identity", "tri", "frombuffer", "fromstring"),
+    *("diag_indices", "tril_indices", "triu_indices", "mask_indices"),
+    *("hanning", "hamming", "blackman", "bartlett"),
+):
     _CREATION[_name] = _made(_name)
 for _name in ("zeros_like", "ones_like", "empty_like", "full_like"):
     _CREATION[_name] = _like(_name)
@@ -590,13 +587,8 @@ for _name in ("triu_indices_from", "tril_indices_from", "diag_indices_from"):
 for _name in ("issubdtype", "promote_types", "seterr", "geterr", "isdtype", "mintypecode"):
     _CREATION[_name] = _native(getattr(np, _name))
 _CLASSES: dict[Any, Any] = {
-    np.errstate: np.errstate,
-    np.dtype: np.dtype,
+    **{f: f for f in (np.errstate, np.dtype)},
+    **{getattr(np, f.__name__): f for f in (ndenumerate, nditer, broadcast, finfo, iinfo)},
     np.ndarray: _made("ndarray"),
     np.ndindex: lambda *shape: np.ndindex(*unbox(shape)),
-    np.ndenumerate: ndenumerate,
-    np.nditer: nditer,
-    np.broadcast: broadcast,
-    np.finfo: finfo,
-    np.iinfo: iinfo,
 }

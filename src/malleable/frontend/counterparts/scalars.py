@@ -288,14 +288,9 @@ def _linear_regression(x, y, /, *, proportional=False):
     return statistics.LinearRegression(*(python_scalar(part, float) for part in parts))
 
 
+_NAMED = (_geometric_mean, _harmonic_mean, _quantiles, _covariance, _correlation, _mean)
 _STATISTICS = {
-    "geometric_mean": _geometric_mean,
-    "harmonic_mean": _harmonic_mean,
-    "quantiles": _quantiles,
-    "covariance": _covariance,
-    "correlation": _correlation,
-    "linear_regression": _linear_regression,
-    "mean": _mean,
+    **{f.__name__[1:]: f for f in (*_NAMED, _linear_regression)},
     "fmean": _mean,
     "variance": _spread(True, False),
     "pvariance": _spread(False, False),
@@ -330,34 +325,24 @@ _MATH = {
     **{name: _real(getattr(jnp, name), bool) for name in ("isnan", "isinf", "isfinite")},
     **{name: _real(getattr(special, name)) for name in ("erf", "erfc", "gamma")},
     "lgamma": _real(special.gammaln),
-    "log": _real(_log),
-    "hypot": _real(_hypot),
+    **{f.__name__[1:]: _real(f) for f in (_log, _hypot, _remainder)},
     "pow": _real(jnp.power),
-    "remainder": _real(_remainder),
     "fma": _real(lambda x, y, z: x * y + z),
     "gcd": _integer(lambda *xs: functools.reduce(jnp.gcd, xs, 0)),
     "lcm": _integer(lambda *xs: functools.reduce(jnp.lcm, xs, 1)),
-    "factorial": _integer(_factorial),
-    "comb": _combinatorial(_comb),
-    "perm": _combinatorial(_perm),
-    "isqrt": _integer(_isqrt),
-    "isclose": _isclose,
-    "frexp": _frexp,
-    "ldexp": _ldexp,
-    "modf": _modf,
+    **{f.__name__[1:]: _integer(f) for f in (_factorial, _isqrt)},
+    **{f.__name__[1:]: _combinatorial(f) for f in (_comb, _perm)},
+    **{f.__name__[1:]: f for f in (_isclose, _frexp, _ldexp, _modf)},
 }
 _CMATH = {
     **{name: _complex(getattr(jnp, name)) for name in _SAME_COMPLEX.split()},
     **{name: _complex(getattr(jnp, name), bool) for name in ("isnan", "isinf", "isfinite")},
     "log": _complex(_log),
     "phase": _complex(jnp.angle, float),
-    "polar": _polar,
-    "rect": _rect,
-    "isclose": _isclose,
+    **{f.__name__[1:]: f for f in (_polar, _rect, _isclose)},
 }
 _ITEMS = {
-    "dist": _dist,
-    "prod": _prod,
+    **{f.__name__[1:]: f for f in (_dist, _prod)},
     "fsum": lambda xs: python_scalar(sum(map(to_float, xs)), float),
     "sumprod": lambda p, q, /: sum(a * b for a, b in zip(p, q, strict=True)),
 }

@@ -40,7 +40,7 @@ from malleable.frontend.counterparts import (
     scipy,
     texts,
 )
-from malleable.frontend.counterparts.bounded import joined, method, refuse
+from malleable.frontend.counterparts.bounded import joined, list_of_selected, method, refuse
 from malleable.frontend.counterparts.builtins import Steps, TracedRange, acts, refuse_acting
 from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
 from malleable.frontend.counterparts.texts import by_text, by_texts, is_text, refuse_text
@@ -392,6 +392,7 @@ class Caller(Classes):
     def _called_now(self, f, args, kwargs):
         if f in functions.AT_ONCE and args and comprehensions.is_open(args[0], f):
             args = [comprehensions.listing(args[0]), *args[1:]]
+        args = [*map(list_of_selected, args)] if f is list or f is collections.deque else args
         if f in functions.GO_OVER and args:
             args = [x if table_of(x) is None else walked(x) for x in args]
             found = f is not dict and comprehensions.entries(args[0], "keys", f)
@@ -514,8 +515,8 @@ class Caller(Classes):
         if name in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):
             return lookups.at_traced(owner, name, *args)
         if isinstance(owner, list):
-            if name in ("extend", "__iadd__") and bounded(args[0]) is not None:
-                owner[:] = joined(owner, args[0])
+            if name in ("extend", "__iadd__") and bounded(list_of_selected(args[0])) is not None:
+                owner[:] = joined(owner, list_of_selected(args[0]))
                 return owner if name == "__iadd__" else None
             if name == "sort":
                 owner[:] = self.call(sorted, owner, **kwargs)

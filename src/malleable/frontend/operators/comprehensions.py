@@ -237,7 +237,8 @@ def sized(items):
     """
     if bounded(items) is not None:
         items = as_steps(items)
-    if type(items) is Masked and items.mask.ndim == 1:
+    if type(items) is Masked:
+        items = items.in_line()
         row, mask = Box(items.whole), items.mask
         return Steps(mask.shape[0], row.__getitem__), lambda i: mask[raw_index(i)]
     if isinstance(items, TracedRange | Steps) and type(items.length) is not int:

@@ -19,7 +19,7 @@ import numpy as np
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box
+from malleable.arrays.box import Box, Masked
 from malleable.arrays.journal import ABSENT, Place
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
@@ -97,6 +97,8 @@ def walked(x: Any) -> Any:
     """What to go over in place of x: by converted code, if its class says in Python how."""
     if table_of(x) is not None:
         return keys_of(x)
+    if type(x) is Masked:
+        return x.in_line()
     make = None if issubclass(type(x), Box) else getattr(type(x), "__iter__", None)
     if not convertible(make):
         return x

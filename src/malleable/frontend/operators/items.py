@@ -559,7 +559,7 @@ class Items:
             return tables.combined(op, x, value, self.call)
         elif isinstance(x, (list, *_SETS, *_OTHERS)):
             touch(x)
-            if bounded(x) is not None and op == "+=":
+            if bounded(x) is not None and bounded(value) is None and op == "+=":
                 return method(x, "__iadd__", (value,))
         elif isinstance(x, jax.Array):
             return rebox(_IN_PLACE[op](x, unbox(value)), True)
@@ -622,10 +622,10 @@ class Items:
             found = by_case(items, lambda o: self.in_(x, o))
             return Box(truth(found), True) if is_traced(found) else found
         hidden.refuse_foreign(items)
-        if isinstance(items, Box):
+        if isinstance(items, Box) or type(items) is Masked:
             if not (is_traced(items) or is_traced(x)):
                 return x in items
-            return python_scalar(jnp.any(unbox(items == x)), bool)
+            return python_scalar(unbox((items == x).any()), bool)
         if is_one_of_keys(items, x) and isinstance(items, dict | set | frozenset | str):
             return by_case(x, lambda key: self.in_(key, items))
         if table_of(items) is not None:

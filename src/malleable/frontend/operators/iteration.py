@@ -129,7 +129,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
         loop = loop if type(items) is View else unwritten(loop, options)
     refuse_foreign(items)
     items = walked(items)
-    if type(items) is Masked and items.mask.ndim == 1:
+    if type(items) is Masked:
         loop, items = over_masked(loop, items)
     if type(items) in DICTS and any(map(lacks, items.values())) and not is_unordered(items):
         loop, items, roll = over_present(loop, items), [*items], False

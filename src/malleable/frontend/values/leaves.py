@@ -68,6 +68,9 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
         return inject_list(tree, leaves, target)
     if isinstance(target, Leaf):
         return inject_leaf(tree, leaves, target)  # type: ignore[arg-type]
+    if isinstance(tree, Leaf | Static):  # an array as a selection of all of it
+        held, mask = target.children  # type: ignore[union-attr]
+        return [*inject(tree, leaves, held), jnp.ones(mask.shape, bool)]
     if tree.keys is None:  # type: ignore[union-attr]
         pairs = zip(tree.children, target.children, strict=True)  # type: ignore[union-attr]
         return [x for t, goal in pairs for x in inject(t, leaves, goal)]

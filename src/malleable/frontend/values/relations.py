@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from jax import numpy as jnp
 
-from malleable.arrays.box import Box
+from malleable.arrays import journal
+from malleable.arrays.box import Box, Masked
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.rows import Row
 from malleable.frontend.values.copies import Copied, disown, inner, keep, why_refused
@@ -87,12 +88,12 @@ def items_of(value) -> dict | None:
     """What is in a container or object, by index, key or name; None for anything else."""
     if isinstance(value, Choice) or bounded(value) is not None:
         return None
+    if type(value) is Masked:
+        return {0: value.held}
     if isinstance(value, list | tuple):
         n = len(value)
         return {k: value[k] for k in range(-n, n)}
-    if isinstance(value, dict):
-        return value
-    return vars(value) if is_object(value) else None
+    return value if isinstance(value, dict) else vars(value) if is_object(value) else None
 
 
 def child(tree: Tree | None, step) -> Tree | None:

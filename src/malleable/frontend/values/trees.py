@@ -16,7 +16,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
-from malleable.arrays.masked import UNSIZED, unknown_size
+from malleable.arrays.masked import Columns, Masked, unknown_size
 from malleable.arrays.places import to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import note_line, session
@@ -96,6 +96,15 @@ NUMBER = Leaf((), np.dtype(np.int32), False, True)  # which option it is, or how
 Tree = Leaf | Static | Node | Either | Ragged
 
 
+class Selected(tuple):
+    """The class in the tree of `x[mask]`: of what holds x, and of the mask."""
+
+    _fields = ("held", "mask")
+
+    def __new__(cls, held: Box, mask: Box) -> Any:
+        return Masked(held, mask.value, Box)
+
+
 class Made:
     """Stands for something that a block made, once the block has been traced.
 
@@ -133,7 +142,7 @@ def spell(x) -> str:
     if isinstance(x, Static):
         return spell(x.value)
     if isinstance(x, Node):
-        return f"a {x.cls.__name__} of {len(x.children)}"
+        return "x[mask]" if x.cls is Selected else f"a {x.cls.__name__} of {len(x.children)}"
     if isinstance(x, Either):
         return " or ".join(map(spell, x.options))
     if isinstance(x, Ragged):
@@ -198,8 +207,8 @@ def number_leaf(value) -> Leaf | None:
         if named or (isinstance(value, np.generic) and value.dtype.kind not in "biufc"):
             return None
         return leaf_of(value, True)
-    if type(value) in UNSIZED:
-        raise unknown_size("x[mask], which only one way through an `if` or loop leaves,")
+    if type(value) is Columns:
+        raise unknown_size("x[:, mask], which only one way through an `if` or loop leaves,")
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         return leaf_of(value, False)
     return None
@@ -386,19 +395,30 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
     one, other = number_of(a), number_of(b)
     if isinstance(one, Leaf) and isinstance(other, Leaf):
         return join_leaves(as_numpys(a, one, other), as_numpys(b, other, one))
+    if any(isinstance(x, Node) and x.cls is Selected for x in (a, b)):
+        a, b = as_selection(a, one, b), as_selection(b, other, a)
     lists = (isinstance(x, Ragged) or (isinstance(x, Node) and x.cls is list) for x in (a, b))
     if all(lists) and not (isinstance(a, Node) and isinstance(b, Node) and same_length(a, b)):
         return join_ragged(a, b)
     if isinstance(a, Node) and isinstance(b, Node) and a.cls is b.cls:
         if a.keys is None:
-            pairs = map(join, a.children, b.children)
-            return Node(a.cls, None, tuple(pairs), both_of(a, b)) if same_length(a, b) else None
+            pairs = tuple(map(join, a.children, b.children))
+            if a.cls is Selected and any(isinstance(x, Either) for x in pairs):
+                raise unknown_size("x[mask], of another x on each path or in each step,")
+            return Node(a.cls, None, pairs, both_of(a, b)) if same_length(a, b) else None
         left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
         keys = merged_keys(left, right)
         both = join_key if a.cls in DICTS else join
         children = (both(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
         return Node(a.cls, keys, tuple(children), both_of(a, b))
     return None
+
+
+def as_selection(tree: Tree, array: Tree | None, other: Any) -> Tree:
+    """The tree of an array as that of all its elements, beside the tree of a selection."""
+    if not (isinstance(array, Leaf) and array.shape and len(other.children[1].shape) == 1):
+        return tree
+    return replace(other, children=(tree, free(other.children[1])), origin=None)
 
 
 def merged_keys(one: Iterable, other: Iterable) -> tuple:

@@ -20,7 +20,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import functions, journal
-from malleable.arrays.box import Box, unbox
+from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.joined import Joined, linked
 from malleable.arrays.journal import ABSENT
 from malleable.errors import TransformError
@@ -41,6 +41,7 @@ from malleable.frontend.values.trees import (
     Made,
     Node,
     Ragged,
+    Selected,
     Static,
     Tree,
     count_leaves,
@@ -277,6 +278,9 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
         links += [] if isinstance(value.immutable, bool) else [(IMMUTABLE, value.immutable)]
         leaves += [condition for _, condition in links]
         return replace(tree, links=tuple(Static(thing) for thing, _ in links)) if links else tree
+    if kind is Masked:
+        parts = (value.held, Box(value.mask, False))
+        return Node(Selected, None, tuple(flatten(x, leaves, seen, deep) for x in parts), value)
     if isinstance(value, jax.Array):
         leaves.append(value)
         known = not isinstance(value, compat.Tracer)  # a tracer is what a box holds
@@ -358,6 +362,8 @@ def holds_new(value, seen: dict) -> bool:
         if type(value) is Joined and any(compat.is_inner(test) for _, test in value.links):
             return True
         return type(value) is not Stale and compat.is_inner(value._value)
+    if kind is Masked:
+        return compat.is_inner(value.mask) or holds_new(value.held, seen)
     if isinstance(value, jax.Array):
         return compat.is_inner(value)
     if id(value) in seen or kind in PLAIN:
