@@ -532,6 +532,7 @@ def _by_name(*functions) -> dict[Any, Any]:
     return {getattr(np, fun.__name__): fun for fun in functions if hasattr(np, fun.__name__)}
 
 
+_WINDOWS = np.lib.stride_tricks.sliding_window_view
 _OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},

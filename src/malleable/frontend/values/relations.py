@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from jax import numpy as jnp
 
-from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.rows import Row
