@@ -16,7 +16,6 @@ import numpy as np
 
 from malleable import compat
 from malleable.errors import TransformError
-from malleable.execution.common.host_values import is_raw
 from malleable.execution.common.leaves import flat_leaves, flatten
 from malleable.execution.common.options import JitOptions, Options
 from malleable.execution.cutting import announce, calls
@@ -199,7 +198,6 @@ class Selective:
         padded: the sizes of the arguments are as if they depended on values.
         """
         fun, before, named = self.plain
-        args = [x.copy() if is_raw(x) else x for x in args]
         args, kwargs = (*before, *args), {**named, **kwargs}
         part = engine.partition(fun)
         if part is None:

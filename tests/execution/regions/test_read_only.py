@@ -52,3 +52,23 @@ def test_a_read_only_argument_comes_back_as_it_went_in():
     for _ in range(3):
         table, scaled = jitted(LARGE, X)
         assert table is LARGE and scaled.dtype == np.float64
+
+
+def of_a_narrow_attribute(held, x):
+    y = jnp.sin(x).sum()
+    w = held.narrow
+    return y + w, w, w + 1, w[0], w.max(), isinstance(w, np.ndarray), [w]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "uint8", jnp.bfloat16])
+def test_read_only_arrays_of_a_dtype_that_jax_has_stay_those_of_numpy(dtype):
+    held, jitted = Held(), mal.jit(of_a_narrow_attribute)
+    held.narrow = np.ones(3, dtype)
+    held.narrow.setflags(write=False)
+    for _ in range(3):
+        found, expected = jitted(held, X), of_a_narrow_attribute(held, X)
+        assert found[1] is held.narrow and found[-1][0] is held.narrow
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            assert type(one) is type(other) and getattr(one, "dtype", 0) == getattr(
+                other, "dtype", 0
+            )

@@ -1,7 +1,7 @@
 """Arrays of JAX as arrays of NumPy, and back: what travels between regions and host statements.
 
-A **raw** array is a read-only `np.ndarray` of exactly the dtype JAX would have: `own(x)` makes one.
-A writable array is the user's, and is copied before anything may keep it.
+A **raw** array is a read-only `np.ndarray` of exactly the dtype JAX would have: `own(x)` makes one,
+and marks it in its dtype. All others are the user's: a writable one is copied before it is kept.
 """
 
 import contextvars
@@ -28,19 +28,21 @@ _WIDE = {
 HALF = frozenset(map(np.dtype, ["float16", jnp.bfloat16]))
 BOOL, INT32, FLOAT32 = np.dtype(bool), np.dtype("int32"), np.dtype("float32")
 NUMBERS = frozenset([bool, int, float, complex])
+_MARKED = {dtype: np.dtype(dtype, metadata={"raw": True}) for dtype in (*NARROW, *_WIDE)}  # equal
 
 
 def own(x) -> np.ndarray:
-    """`x` as a raw array: read-only, also where it is a scalar of NumPy."""
+    """`x` as a raw array: read-only and marked, also where it is a scalar of NumPy."""
     if type(x) is not np.ndarray:
         x = np.asarray(x)
     x.setflags(write=False)
-    return x
+    mark = _MARKED.get(x.dtype)
+    return x if mark is None or mark is x.dtype else x.view(mark)
 
 
 def is_raw(x) -> bool:
-    """Whether `x` stands for an array of JAX: of a dtype JAX has, and not to be written to."""
-    if type(x) is not np.ndarray or x.flags.writeable:
+    """Whether `x` stands for an array of JAX: `own` made it, of a dtype JAX has."""
+    if type(x) is not np.ndarray or _MARKED.get(x.dtype) is not x.dtype or x.flags.writeable:
         return False
     return x.dtype not in _WIDE or bool(compat.host_mode())
 

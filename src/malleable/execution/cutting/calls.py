@@ -72,7 +72,7 @@ class Host:
 
     def getitem(self, x, index):
         if not isinstance(x, np.ndarray | jax.Array):
-            return host.release(x[host.arrive_all(index)])
+            return x[host.arrive_all(index)]
         out = host.getitem(x, index) if self.by_numpy else x[host.arrive_all(index)]
         self.sizes.meet(out, (x,))
         return out
@@ -95,7 +95,7 @@ class Host:
         kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
         chosen = self.engine.selective(f)
         if chosen is f:
-            return self.met(host.release(f(*args, **kwargs)), args)
+            return self.met(f(*args, **kwargs), args)
         return chosen(*args, **kwargs)
 
     def bound(self, f, /, *args, **kwargs) -> functools.partial:
@@ -156,8 +156,6 @@ class Host:
 
 def items(x: np.ndarray):
     """The items of an array, as arrays, also where they are scalars."""
-    if x.ndim > 1:
-        return iter(x)
     return map(host.own, (x[i, ...] for i in range(len(x)))) if x.ndim else iter(x)
 
 

@@ -83,23 +83,7 @@ def call(fun, *args, **kwargs):
         except Exception:  # whatever it is, JAX says it in its own words, or knows better
             pass
     args = [arrive_all(arg) for arg in args]
-    return release(fun(*args, **{name: arrive_all(arg) for name, arg in kwargs.items()}))
-
-
-def release(x):
-    """What Python gave: a read-only array of the user's, such as a view, is copied: none is raw."""
-    kind = type(x)
-    if kind is _ndarray:
-        return x.copy() if is_raw(x) else x
-    if kind is tuple or kind is list or kind is dict:
-        parts = x.values() if kind is dict else x
-        if any(map(is_raw, parts)):
-            return (
-                dict(zip(x, map(release, parts), strict=True))
-                if kind is dict
-                else kind(map(release, parts))
-            )
-    return x
+    return fun(*args, **{name: arrive_all(arg) for name, arg in kwargs.items()})
 
 
 def method(x, name: str, *args, **kwargs):
@@ -116,7 +100,7 @@ def method(x, name: str, *args, **kwargs):
         x = arrive(x)
     args = [arrive_all(arg) for arg in args]
     kwargs = {name: arrive_all(arg) for name, arg in kwargs.items()}
-    return release(getattr(x, name)(*args, **kwargs))
+    return getattr(x, name)(*args, **kwargs)
 
 
 def attribute(x, name: str):

@@ -46,7 +46,7 @@ class NumpyFunction:
 
     def converted(self, arrays) -> tuple:
         given = [
-            x if type(x) is np.ndarray and x.dtype is dtype else _asarray(x, dtype)
+            x if type(x) is np.ndarray and x.dtype == dtype else _asarray(x, dtype)
             for x, dtype in zip(arrays, self.dtypes, strict=True)
         ]
         return self.run(*given)
