@@ -446,3 +446,31 @@ def test_arrays_that_python_may_not_write_to_stay_those_of_numpy():
     for _ in range(3):
         got, wanted = jitted(jnp.ones(2), held), program(jnp.ones(2), held)
         assert [(type(x), x.dtype) for x in got] == [(type(x), x.dtype) for x in wanted]
+
+
+def _first_of_two(given):
+    return given[0] * 2, given[1] * 2, given[0] + given[1]
+
+
+def _unpacked(given):
+    a, b = given
+    return a.sum(), -b, jnp.tanh(a)
+
+
+def _gone_over(given):
+    return [x * 2 for x in given]
+
+
+def _mapped(given):
+    return jax.tree.map(lambda x: x * 2, given)
+
+
+@pytest.mark.parametrize("program", [_first_of_two, _unpacked, _gone_over, _mapped])
+@pytest.mark.parametrize("kinds", [(np, np), (np, jnp), (jnp, np)])
+def test_arrays_of_numpy_in_a_tuple_stay_its_own(program, kinds):
+    given, jitted = tuple(kind.arange(3.0) for kind in kinds), mal.jit(program)
+    expected = program(given)
+    for _ in range(2):
+        for one, other in zip(jax.tree.leaves(jitted(given)), jax.tree.leaves(expected)):
+            assert type(one) is type(other) and one.dtype == other.dtype
+            np.testing.assert_allclose(one, other, rtol=1e-6)

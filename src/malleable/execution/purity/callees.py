@@ -69,6 +69,11 @@ def is_jax(f) -> bool:
     return kinds.of_type(type(f)) or (isinstance(f, type) and kinds.of_type(f))
 
 
+def is_of_trees(f) -> bool:
+    """Whether a function of JAX's applies others to the leaves of trees, and gives what they do."""
+    return str(getattr(f, "__module__", "")).startswith(("jax._src.tree", "jax.tree"))
+
+
 _CODE_AND_NUMBERS = (
     *(types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc),
     *(int, float, complex, str, bytes, np.ndarray, np.generic),

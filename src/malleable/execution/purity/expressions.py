@@ -16,6 +16,7 @@ from malleable.execution.purity.callees import (
     impure,
     impure_with,
     is_jax,
+    is_of_trees,
     is_pure,
     makes,
     reads_code_only,
@@ -504,7 +505,7 @@ def result(f, args, node, scope):
         return SCALAR if in_math else join(*args)
     if is_jax(f):
         scope.computes = True
-        return ARRAY
+        return UNKNOWN if is_of_trees(f) else ARRAY
     scope.computes |= computes(f)
     made = makes(f)
     if made == "both":

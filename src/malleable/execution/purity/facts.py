@@ -25,7 +25,7 @@ SCALAR = "scalar"  # a Python number made of arrays: `float(x)`
 SIZE = "size"  # one that is known while tracing: `len(x)`, `x.shape[0]`
 NUMPY = "numpy"  # an array of NumPy that the user made
 MADE = "made"  # a list or dict made in this region
-UNKNOWN = "unknown"  # the result of a call in this region
+UNKNOWN = "unknown"  # the result of a call in this region, a tree with arrays of NumPy
 
 
 class Stays(Exception):
@@ -113,11 +113,9 @@ def kind_of(value) -> Any:
         found = [kind_of(leaf) for leaf in leaves]
         if any(isinstance(k, Known) for k in found):
             return Known(value)
-        if ARRAY in found or (NUMPY in found and type(value) not in (list, dict)):
-            return ARRAY
         if NUMPY in found:
-            return NUMPY
-        return NUMBER
+            return UNKNOWN if ARRAY in found or type(value) not in (list, dict) else NUMPY
+        return ARRAY if ARRAY in found else NUMBER
     return Known(value)
 
 
