@@ -357,3 +357,34 @@ def test_the_source_bears_the_name_of_the_function():
     assert made.source.startswith("def block(x):")
     made.edit(made.source.replace("print(end='')", "pass"))
     assert jnp.allclose(made(jnp.ones(3)), jnp.sin(1.0))
+
+
+def test_defaults_that_are_assigned_between_calls_hold():
+    def scaled(x, k=2.0, *, shift=1):
+        return jnp.sin(x) * k + shift
+
+    jitted, x = mal.jit(scaled), jnp.ones(2)
+
+    def agree():
+        for _ in range(2):
+            np.testing.assert_allclose(jitted(x), scaled(x))
+
+    agree()
+    scaled.__defaults__ = (5.0,)
+    agree()
+    scaled.__kwdefaults__ = {"shift": 7}
+    agree()
+    scaled.__kwdefaults__["shift"] = 9
+    agree()
+
+
+def _offset(x, by=1.0):
+    return x + by
+
+
+def test_defaults_of_a_function_that_is_called_hold_too(monkeypatch):
+    jitted, x = mal.jit(lambda x: jnp.cos(_offset(x))), jnp.ones(2)
+    for by in (1.0, 3.0):
+        monkeypatch.setattr(_offset, "__defaults__", (by,))
+        for _ in range(2):
+            np.testing.assert_allclose(jitted(x), jnp.cos(x + by))

@@ -355,7 +355,7 @@ class Selective:
         looks = [leaf_kinds(args), kwargs and leaf_kinds(kwargs)]  # without tracers
 
         def compiled(*args, **kwargs):
-            if part.seen and part.is_stale():
+            if part.is_stale():
                 self.clear_cache()
                 return self.general(*args, **kwargs)
             if [leaf_kinds(args), kwargs and leaf_kinds(kwargs)] != looks:

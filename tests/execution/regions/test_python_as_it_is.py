@@ -551,3 +551,16 @@ def test_classes_and_functions_bear_the_name_of_where_they_are_made():
     jitted, x = mal.jit(program), jnp.ones(1)
     for _ in range(2):
         assert jitted(x)[:2] == program(x)[:2]
+
+
+def test_numbers_beside_one_that_a_loop_needs_stay_pythons():
+    def euler(f, y, h, n):
+        out = [y]
+        for _ in range(n):
+            y = y + h * f(y)
+            out.append(y)
+        return out, y
+
+    jitted = mal.jit(euler)
+    for n in (3, 3, 4):
+        assert jitted(lambda y: 1 / 3 - y, 1.0, 0.5, n) == euler(lambda y: 1 / 3 - y, 1.0, 0.5, n)

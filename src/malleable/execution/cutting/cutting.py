@@ -21,11 +21,11 @@ from malleable.execution.common.sizes import trace_symbolic
 from malleable.execution.cutting import announce, calls, partition, writing
 from malleable.execution.cutting.closures import python_only
 from malleable.execution.cutting.functions import (
+    Callees,
     WithoutSuper,
     as_def,
     asked_static,
     bare_arguments,
-    callables,
     captured,
     definitions,
     edited_tree,
@@ -110,7 +110,7 @@ class Partition:
         self.tree.leave = "leave" if is_root else "keep"
         self.last: tuple = (None, -1, None)
         attributes = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-        self.seen = callables(taken | attributes, fun.__globals__)
+        self.is_stale = Callees(fun, taken | attributes).are_others
         self.asked = asked_static(fun, options)
         self.pass_ = pipeline(*options.passes) if options.passes else lambda program: program
         self.code, self.version = None, -1
@@ -126,7 +126,7 @@ class Partition:
     def residual(self, fun) -> Callable:
         """The residual program as a function with the closure of `fun`."""
         same, version, made = self.last
-        if same is fun and version == self.tree.version:
+        if same is fun and version == self.tree.version and made.__defaults__ is fun.__defaults__:
             return made
         with self.lock:
             if self.version != self.tree.version:
@@ -320,13 +320,6 @@ class Partition:
         states = [s for r in regions for s in r.states.values()]
         programs = [v.program for state in states for v in state.variants.values()]
         return not programs or any(mentions(program, ("while",)) for program in programs)
-
-    def is_stale(self) -> bool:
-        """Whether a function that is called by a global name, in helpers too, was defined anew."""
-        for found, name, value in self.seen:  # noqa: SIM110  a generator takes twice as long
-            if found.get(name) is not value:
-                return True
-        return False
 
     def region_texts(self) -> dict[str, str]:
         """The statements of each region, by its name in the residual program."""
@@ -589,9 +582,10 @@ class Partition:
                     return self.located(region, state, absent, found.error, how)
                 if not isinstance(found, Failed):
                     state.by_value = bool(static) and scope.typed
-                    if not static and tracing.from_numbers_only(found, leaves):
+                    numbers = {i for i, v in enumerate(values) if tracing.is_number(v)}
+                    if not numbers <= static and tracing.from_numbers_only(found, leaves):
                         state.by_value = True
-                        static = {i for i, v in enumerate(values) if tracing.is_number(v)}
+                        static = numbers
                         found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
                         if isinstance(found, Failed):
                             return found

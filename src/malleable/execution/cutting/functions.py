@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import operator
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -96,6 +97,31 @@ def names_read(stmts: list) -> set:
     """The names that statements read, themselves or in functions made in them."""
     uses = scopes.uses(*stmts)
     return uses.reads | uses.captured
+
+
+class Callees:
+    """What a function calls by global names, in helpers too, and the defaults of all of them."""
+
+    def __init__(self, fun: types.FunctionType, names: set):
+        self.found = callables(names, fun.__globals__)
+        held = [getattr(f, "__malleable_selective__", f) for _, _, f in self.found]
+        users = [f for f in held if isinstance(f, types.FunctionType) and calls.is_of_user(f)]
+        self.defaults = [
+            (f, f.__defaults__, f.__kwdefaults__, [*(f.__kwdefaults__ or {}).values()])
+            for f in (fun, *users)
+        ]
+
+    def are_others(self) -> bool:
+        """Whether one was defined anew, or given other defaults. No generators: half as fast."""
+        for place, name, value in self.found:
+            if place.get(name) is not value:
+                return True
+        for f, given, named, values in self.defaults:
+            if f.__defaults__ is not given or f.__kwdefaults__ is not named:
+                return True
+            if named and not all(map(operator.is_, named.values(), values)):
+                return True
+        return False
 
 
 def callables(names: set, space: dict) -> list[tuple]:
