@@ -1,5 +1,7 @@
 """NumPy and XLA differ by rounding alone: NaN, infinities, zeros, overflow, ties, denormals."""
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,3 +119,16 @@ def test_denormal_results_are_zero_as_in_xla():
         for out, due in zip(found, jax.tree.map(np.asarray, tiny(x)), strict=True):
             np.testing.assert_array_equal(np.asarray(out) == 0, due == 0)
             np.testing.assert_array_equal(np.signbit(out), np.signbit(due))
+
+
+def test_a_defaultdict_whose_keys_have_no_order_is_an_object():
+    def grouped(keys, x):
+        groups = collections.defaultdict(list)
+        for key, v in zip(keys, x, strict=True):
+            groups[key].append(v * 2)
+        return groups["none"], len(groups), groups[1]
+
+    jitted = mal.jit(grouped)
+    for _ in range(2):
+        empty, count, (first,) = jitted((1, 2), jnp.arange(2.0))
+        assert empty == [] and count == 3 and float(first) == 0.0

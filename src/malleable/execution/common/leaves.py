@@ -17,7 +17,7 @@ def flatten(value, is_leaf=compat.is_iterator) -> tuple:
     """
     try:
         return jax.tree.flatten(value, is_leaf)
-    except ValueError:
+    except (ValueError, TypeError):  # of a dict, of a defaultdict
         return [value], None
 
 
@@ -25,5 +25,5 @@ def flat_leaves(value) -> list:
     """Those of `flatten`, in half the time: no function of Python's is asked about each node."""
     try:
         return jax.tree.leaves(value)
-    except ValueError:
+    except (ValueError, TypeError):
         return [value]
