@@ -243,3 +243,23 @@ def test_an_object_that_jax_wraps_is_called_as_often_as_in_python():
     for _ in range(3):
         assert str(jitted(X, one)) == str(program(X, two))
         assert one.calls == two.calls
+
+
+def test_attributes_of_a_function_do_not_stand_for_those_of_jit():
+    @functools.singledispatch
+    def area(s):
+        return jnp.sin(s) * 2
+
+    area.register(int)(lambda s: s * s)
+    area.options = {"mine": 1}
+    with mal.listen() as notes:
+        jitted = mal.jit(area)
+    assert jitted(3) == 9 and float(jitted(jnp.float32(0))) == 0.0
+    assert jitted.dispatch(int)(3) == 9
+    assert any("`.options`" in note.what for note in notes)
+
+
+def test_an_outer_jit_keeps_its_own_options():
+    outer = mal.jit(mal.jit(lambda x: x[x > 0]), on_break="error")
+    with pytest.raises(mal.TransformError, match="breaks the graph"):
+        outer(jnp.ones(2))

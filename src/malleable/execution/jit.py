@@ -124,11 +124,12 @@ class Selective:
         self.fun, self.options = fun, options
         self.plain: Any = python_of(fun)  # None, or the function and what is bound to it
         self.engines: dict = {}  # by the kinds of the arguments: a cut serves only those it was for
-        self.last: Engine | None = None  # that of the last call
-        functools.update_wrapper(self, fun)
-        self.__malleable_selective__ = fun
+        self.latest: Engine | None = None  # that of the last call
         self.entry: Callable = self.begin
         self.said = False  # whether it was said that it is not cut
+        functools.update_wrapper(self, fun, updated=())
+        self.__malleable_selective__ = fun
+        self.carry(getattr(fun, "__dict__", {}))
 
     def __call__(self, *args, **kwargs):
         return self.entry(*args, **kwargs)
@@ -138,6 +139,14 @@ class Selective:
 
     def __repr__(self):
         return f"<jit of {getattr(self.fun, '__qualname__', self.fun)}>"
+
+    def carry(self, attributes) -> None:
+        """Have the attributes of the function, but for those that would stand for one of ours."""
+        for name, value in attributes.items():
+            if name not in vars(self) and not hasattr(Selective, name):
+                setattr(self, name, value)
+            elif name[:2] != "__" and not isinstance(self.fun, Selective):
+                note(f"`.{name}` of {self!r} is not the function's", "", "`jit` has one so named")
 
     def __reduce__(self):
         """Pickled by name where the name leads here, as Python's functions are; else as `fun`."""
@@ -153,7 +162,7 @@ class Selective:
         if scan.is_pure(fun):  # of JAX, or made by it: `jax.grad(f)`
             self.entry = self.whole
         elif self.plain is not None:
-            self.entry = self.dispatch
+            self.entry = self.by_kinds
         else:
             announce.uncut(self)
             self.entry = fun
@@ -179,7 +188,7 @@ class Selective:
         self.entry = compiled
         return compiled(*args, **kwargs)
 
-    def dispatch(self, *args, **kwargs):
+    def by_kinds(self, *args, **kwargs):
         """As calls with arguments of these kinds have come to run."""
         engine = self.engine_for(args, kwargs)
         if engine.entry is None:
@@ -265,7 +274,7 @@ class Selective:
         def run(*args, **kwargs):
             nonlocal known
             if asked(args, kwargs) != kind:
-                return self.dispatch(*args, **kwargs)
+                return self.by_kinds(*args, **kwargs)
             if known is None:
                 known = all(type(x) in KNOWN or is_log(x) for x in (*args, *kwargs.values()))
             if part.tree.version == version and known and not part.is_stale():
@@ -278,7 +287,7 @@ class Selective:
         """Where nothing is left to compile, Python runs alone, until an array comes."""
         engine = self.engines.get(self.key_of(args, kwargs))
         if engine is None or engine.entry != self.uncut:
-            return self.dispatch(*args, **kwargs)
+            return self.by_kinds(*args, **kwargs)
         if any(isinstance(x, jax.Array) for x in (*args, *kwargs.values())):
             return self.general(*args, **kwargs)
         return self.fun(*args, **kwargs)
@@ -290,7 +299,7 @@ class Selective:
         def run(*args, **kwargs):
             if outer_kinds(args, kwargs) == looks:
                 return fun(*args, **kwargs)
-            return self.dispatch(*args, **kwargs)
+            return self.by_kinds(*args, **kwargs)
 
         return run
 
@@ -302,7 +311,7 @@ class Selective:
             found = self.engines[key] = Engine(self.options, self.plain and self.plain[0], key)
             if len(self.engines) > PARTITIONS:
                 self.engines.pop(next(iter(self.engines)))
-        self.last = found
+        self.latest = found
         return found
 
     def key_of(self, args, kwargs) -> tuple:
@@ -317,7 +326,7 @@ class Selective:
     @property
     def engine(self) -> Engine:
         """That of the last call."""
-        return self.engine_for((), {}) if self.last is None else self.last
+        return self.engine_for((), {}) if self.latest is None else self.latest
 
     @functools.cached_property
     def stepwise(self) -> "Selective":
@@ -361,7 +370,7 @@ class Selective:
             if [leaf_kinds(args), kwargs and leaf_kinds(kwargs)] != looks:
                 if plain_kinds(args, kwargs) != kind:
                     mine = self.engine_for(args, kwargs) is engine  # a list of numbers has grown
-                    return (self.general if mine else self.dispatch)(*args, **kwargs)
+                    return (self.general if mine else self.by_kinds)(*args, **kwargs)
                 if has_while and differentiates((args, kwargs)):
                     return self.stepwise(*args, **kwargs)
             if part.refused and self.key_of(args, kwargs) in part.refused:
@@ -410,7 +419,7 @@ class Selective:
 
     def clear_cache(self) -> None:
         """Forget all that was compiled, and how the function was cut."""
-        self.engines, self.last, self.entry = {}, None, self.begin
+        self.engines, self.latest, self.entry = {}, None, self.begin
 
     def _partition(self) -> Partition:
         part = self.plain and self.engine.partition(self.plain[0])
