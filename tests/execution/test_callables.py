@@ -263,3 +263,17 @@ def test_an_outer_jit_keeps_its_own_options():
     outer = mal.jit(mal.jit(lambda x: x[x > 0]), on_break="error")
     with pytest.raises(mal.TransformError, match="breaks the graph"):
         outer(jnp.ones(2))
+
+
+def test_a_jitted_function_called_in_a_lifted_branch_stays_callable():
+    inner = mal.jit(lambda x, n: (x[:n].sum(), n + 1))
+
+    def outer(x):
+        s, n = x.sum(), 2
+        if s > 1:
+            s, n = inner(x * 2, n)
+        return s
+
+    for _ in range(2):
+        assert float(mal.jit(outer)(jnp.arange(4.0))) == 2.0
+        assert float(inner(jnp.ones(3), 2)[0]) == 2.0

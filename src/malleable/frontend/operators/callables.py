@@ -580,9 +580,10 @@ class Caller(Classes):
             return self.call(f.__func__, *args, **kwargs)
         if inspect.getattr_static(f, "__malleable_skip__", False):
             return f(*args, **kwargs)
-        original = inspect.getattr_static(f, "__malleable_converted__", None)
-        if original is not None:
-            return self.call(original, *args, **kwargs)
+        for name in ("__malleable_converted__", "__malleable_selective__"):
+            original = inspect.getattr_static(f, name, None)
+            if original is not None:
+                return self.call(original, *args, **kwargs)
         if isinstance(f, np.vectorize):
             return numpy.vectorized(f, functools.partial(self.call, f.pyfunc))(*args, **kwargs)
         method = getattr(kind, "__call__", None)  # noqa: B004
