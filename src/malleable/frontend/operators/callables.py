@@ -581,8 +581,7 @@ class Caller(Classes):
         if inspect.getattr_static(f, "__malleable_skip__", False):
             return f(*args, **kwargs)
         for name in ("__malleable_converted__", "__malleable_selective__"):
-            original = inspect.getattr_static(f, name, None)
-            if original is not None:
+            if (original := inspect.getattr_static(f, name, None)) is not None:
                 return self.call(original, *args, **kwargs)
         if isinstance(f, np.vectorize):
             return numpy.vectorized(f, functools.partial(self.call, f.pyfunc))(*args, **kwargs)
