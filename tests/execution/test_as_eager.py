@@ -516,6 +516,32 @@ def test_numbers_of_python_have_all_their_digits(number):
         assert repr(jitted(x)[1]) == repr(number(x))
 
 
+def total_and_count(x, n):
+    return x.sum(), n + 1
+
+
+def counts_in_a_call(x, n):
+    total = (x * 2).sum()
+    if total > 1:
+        total, n = total_and_count(x, n)
+    return total, n
+
+
+def counts_in_a_tuple(x, n):
+    total = (x * 2).sum()
+    if total > 1:
+        both = (total, n + 1)
+        n = both[1]
+    return total, n
+
+
+@pytest.mark.parametrize("program", [counts_in_a_call, counts_in_a_tuple])
+def test_a_number_that_comes_out_of_a_branch_is_pythons(program):
+    jitted = mal.jit(program)
+    for x in (X, X, -X):
+        assert same(jitted(x, 2), program(x, 2))
+
+
 def aliased(x):
     found: dict = {}
     last = found.setdefault("a", [])

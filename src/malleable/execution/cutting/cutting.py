@@ -575,6 +575,9 @@ class Partition:
                 if isinstance(found, Failed) and isinstance(found.error, UnboundLocalError):
                     body = self.body(region, state, absent, absent & state.unsure, not lifted)
                     found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
+                if not isinstance(found, Failed) and found.narrows and not scope.lenient:
+                    why = "a Python number would come out as an array, and lose digits"
+                    found = Failed(-1, Stays("number", why))
                 if isinstance(found, Failed) and not lifted and fails_in_python(found.error):
                     return found
                 if isinstance(found, Failed) and isinstance(found.error, _KNOWN_LATE):

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import operator
 import re
 import types
 from collections import defaultdict, deque
@@ -22,7 +23,7 @@ from malleable.execution.common.leaves import DICTS, flatten
 from malleable.execution.host.host import is_raw
 from malleable.execution.purity.facts import ARRAY, NUMBER, SCALAR, SIZE, Stays
 from malleable.frontend.common.session import Options, Session, run_in_session
-from malleable.frontend.convert import OPERATORS, box_all, finish_result
+from malleable.frontend.convert import OPERATORS, box_all, finish_result, is_whole
 from malleable.frontend.counterparts.bounded import BoundedList
 from malleable.frontend.operators.tables import BoundedDict
 from malleable.frontend.values.staging import candidates
@@ -66,6 +67,7 @@ class Traced:
     single: bool = False
     order: Any = None  # the keys of the dicts among the outputs, as the program put them
     tested: bool = False  # whether its last output says that nothing was empty that must not be
+    narrows: bool = False  # whether a Python number comes out of it as an array
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ def attempt(
         ]
         around = functools.partial(watched_run, body, tuple(theirs), views)
         if lifted:
-            out, tests = lift(body.fun, given, lifted, around)
+            out, tests, made["pythons"] = lift(body.fun, given, lifted, around)
         else:
             out, tests = around(body.fun, *given), []
         if tests and body.guarded:
@@ -310,6 +312,11 @@ def attempt(
     avals = [v.aval for v in program.jaxpr.outvars]
     if any(n and type(e) is int and avals[e].shape for e, n in zip(entries, numbers, strict=True)):
         return Failed(-1, Stays("value", "a number is made of an array with dimensions"))
+    pythons = made.get("pythons", ())
+    if len(pythons) == len(numbers) and any(
+        p and not n for p, n in zip(pythons, numbers, strict=True)
+    ):
+        return Failed(-1, Stays("number", "a Python number would come out as an array"))
     single = isinstance(kinds, list) and len(kinds) == 1
     plain = entries == tuple(range(len(entries))) and not any(numbers) and not made["tested"]
     form = "tree"
@@ -321,6 +328,7 @@ def attempt(
         *(program, dynamic, made["tree"], entries, tuple(numbers), lifted, form, single),
         order=made["order"],
         tested=made["tested"],
+        narrows=len(pythons) == len(numbers) and any(map(operator.gt, pythons, numbers)),
     )
 
 
@@ -476,7 +484,8 @@ def lift(fun: Callable, given: list, how: str, around: Callable):
 
     around(run, *given): runs it. how: "masks" if what a mask selects may be computed with, as long
     as nobody needs its size; "unrolled" if a loop that is known stays one of Python. Also gives the
-    tests, arrays, that selections are not empty where Python would raise.
+    tests, arrays, that selections are not empty where Python would raise, and of each leaf of the
+    result whether it is a number of Python's.
     """
     options = UNROLLED if "unrolled" in how else LIFTED
 
@@ -485,7 +494,8 @@ def lift(fun: Callable, given: list, how: str, around: Callable):
         with journal.opened(base=True):
             out = around(functools.partial(OPERATORS.call, fun), *boxed)
             refuse_kept_numbers(out, 0)
-            return reordered(finish_result(out), skeleton(out))
+            pythons = [is_pythons(x) for x in jax.tree.leaves(out, is_leaf=is_whole)]
+            return reordered(finish_result(out), skeleton(out)), pythons
 
     tests: list = []
     token = compacted.set("masks" not in how)
@@ -493,7 +503,8 @@ def lift(fun: Callable, given: list, how: str, around: Callable):
         pass
     tested = selections.set((trace, tests))
     try:
-        return run_in_session(Session(options, OPERATORS.call), run), tests
+        out, pythons = run_in_session(Session(options, OPERATORS.call), run)
+        return out, tests, pythons
     finally:
         selections.reset(tested)
         compacted.reset(token)
@@ -504,14 +515,19 @@ def refuse_kept_numbers(out, depth: int) -> None:
     if type(out) in (list, dict) or (isinstance(out, tuple) and (depth or hasattr(out, "_fields"))):
         parts = out.values() if type(out) is dict else out
         for part in parts:
-            value = part.value if isinstance(part, Box) and part.scalar else None
-            aval: Any = value.aval if isinstance(value, compat.Tracer) else None
-            if aval is not None and aval.weak_type:
+            if is_pythons(part):
                 raise Stays("number", "a Python number is kept in a list or dict")
             refuse_kept_numbers(part, depth + 1)
     elif isinstance(out, tuple):
         for part in out:
             refuse_kept_numbers(part, depth + 1)
+
+
+def is_pythons(x) -> bool:
+    """Whether a value of the front end is a traced number of Python's."""
+    value = x.value if isinstance(x, Box) and x.scalar else None
+    aval: Any = value.aval if isinstance(value, compat.Tracer) else None
+    return aval is not None and aval.weak_type
 
 
 def from_numbers_only(traced: Traced, leaves: list) -> bool:
