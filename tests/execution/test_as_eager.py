@@ -542,6 +542,20 @@ def test_a_number_that_comes_out_of_a_branch_is_pythons(program):
         assert same(jitted(x, 2), program(x, 2))
 
 
+def test_a_type_that_the_user_is_given_is_plain():
+    @mal.jit
+    def program(x):
+        y = jnp.sin(x)
+        zeros = np.zeros(3, y.dtype)
+        zeros.setflags(write=False)
+        return zeros, [np.asarray(y)], y.dtype
+
+    for _ in range(2):
+        zeros, (y,), dtype = program(X)
+        assert type(zeros) is type(y) is np.ndarray
+        assert zeros.dtype.metadata is y.dtype.metadata is dtype.metadata is None
+
+
 def aliased(x):
     found: dict = {}
     last = found.setdefault("a", [])

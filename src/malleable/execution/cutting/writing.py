@@ -14,7 +14,7 @@ from malleable.python_source.nodes import load, placed, store
 
 HOST, FAILED, FIRST = "_host", "_failed", "_first"
 _SAFE_CALLS = frozenset(["bool", "int", "float", "complex", "len"])
-_SAFE_ATTRIBUTES = frozenset(["shape", "ndim", "dtype", "size"])
+_SAFE_ATTRIBUTES = frozenset(["shape", "ndim", "size"])  # `dtype` would show the mark
 
 
 def region_name(number: int) -> str:

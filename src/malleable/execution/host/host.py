@@ -110,8 +110,10 @@ def attribute(x, name: str):
             return At(_asarray(x))
         return getattr(x, name)
     match name:
-        case "shape" | "ndim" | "size" | "dtype" | "itemsize" | "nbytes":
+        case "shape" | "ndim" | "size" | "itemsize" | "nbytes":
             return getattr(x, name)
+        case "dtype":
+            return np.dtype(x.dtype.type)  # without the mark
         case "T":
             return x.T
         case "at":
