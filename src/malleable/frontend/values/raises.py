@@ -381,12 +381,12 @@ def note_type(name: str, operands: Sequence, out) -> None:
     if not all(type(x) is Box and x.dtype.kind in "biufc" for x in arrays):
         return
     given = [x.dtype for x in operands]
-    if isinstance(ufunc, np.ufunc):
+    if isinstance(ufunc, np.ufunc) and not (name == "-" and {*given} == {np.dtype(bool)}):
         numpys = ufunc.resolve_dtypes((*given, None))[-1]
     elif name in PROMOTES:
         numpys = np.result_type(*given)
     else:
-        return
+        return  # also where bools are Python's: those of NumPy have no `-`
     numpys = jax.dtypes.canonicalize_dtype(numpys)
     if numpys != out.dtype and not any(map(is_weak, arrays)):
         what = f"`{name}` of {' and '.join(map(str, given))} is {out.dtype}, and {numpys} in NumPy"
