@@ -575,9 +575,6 @@ class Partition:
                 if isinstance(found, Failed) and isinstance(found.error, UnboundLocalError):
                     body = self.body(region, state, absent, absent & state.unsure, not lifted)
                     found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
-                if not isinstance(found, Failed) and found.narrows and not scope.lenient:
-                    why = "a Python number would come out as an array, and lose digits"
-                    found = Failed(-1, Stays("number", why))
                 if isinstance(found, Failed) and not lifted and fails_in_python(found.error):
                     return found
                 if isinstance(found, Failed) and isinstance(found.error, _KNOWN_LATE):
@@ -592,10 +589,13 @@ class Partition:
                         found = tracing.attempt(body, values, static.__contains__, kinds, lifted)
                         if isinstance(found, Failed):
                             return found
-                    state.static = static
-                    state.how = body, kinds, lifted, found.dynamic
-                    state.plain = self.body(region, state, absent).fun
-                    return found
+                    if scope.lenient or not found.narrows:
+                        state.static = static
+                        state.how = body, kinds, lifted, found.dynamic
+                        state.plain = self.body(region, state, absent).fun
+                        return found
+                    why = "a Python number would come out as an array, and lose digits"
+                    found = Failed(-1, Stays("number", why))
                 if "masks" not in lifted and (best is None or found.cut > best.cut):
                     best = found
         return best

@@ -313,10 +313,8 @@ def attempt(
     if any(n and type(e) is int and avals[e].shape for e, n in zip(entries, numbers, strict=True)):
         return Failed(-1, Stays("value", "a number is made of an array with dimensions"))
     pythons = made.get("pythons", ())
-    if len(pythons) == len(numbers) and any(
-        p and not n for p, n in zip(pythons, numbers, strict=True)
-    ):
-        return Failed(-1, Stays("number", "a Python number would come out as an array"))
+    if any(d and not is_number(leaf) and getattr(leaf, "weak_type", False) for leaf, d in leaves):
+        pythons = ()  # of an array of JAX that is weak, and what is made of it, nobody can tell
     single = isinstance(kinds, list) and len(kinds) == 1
     plain = entries == tuple(range(len(entries))) and not any(numbers) and not made["tested"]
     form = "tree"
