@@ -453,3 +453,47 @@ def test_parts_of_two_shapes_that_go_around_a_loop_are_written_to(x, m):
         return v, a
 
     assert_same(f, x, m, V, A)
+
+
+def selected_and_written(v):
+    y = v[v > 0]
+    z = y
+    for x in v:
+        if x > 2:
+            z += x
+    return y.sum(), z.sum()
+
+
+def selected_in_a_list(v):
+    y = v[v > 0]
+    held, n = [y], 0
+    while n < v[1]:
+        y += 1
+        n += 1
+    return y.sum(), held[0].sum()
+
+
+def selected_and_cut(v):
+    y = v[v > 0]
+    z = y
+    while len(z) > 1:
+        z[z > 2] = 1.0
+        z = z[z > 1]
+    return y.sum(), z.sum()
+
+
+def in_a_tuple_of_two_names(v):
+    one = (np.zeros(3), v)
+    two = one
+    for x in v:
+        if x > 1:
+            two[0][0] += x
+            two = (two[0], v * 2)
+    return one[0], two[1]
+
+
+@pytest.mark.parametrize(
+    "f", [selected_and_written, selected_in_a_list, selected_and_cut, in_a_tuple_of_two_names]
+)
+def test_what_is_held_by_two_names_is_written_in_a_loop_for_both(f):
+    assert_same(f, V)
