@@ -231,8 +231,9 @@ def test_an_array_of_the_user_stays_of_numpy():
     assert host.binary(operator.mul, x, 2).dtype == np.float64
     assert host.getitem(x, [0, 1]).dtype == np.float64
     assert host.method(x, "sum").dtype == np.float64
-    seen = host.call(np.asarray, host.own(X.copy()))
-    assert seen.flags.writeable
+    seen, copied = (host.call(f, host.own(X.copy())) for f in (np.asarray, np.array))
+    assert not host.is_raw(seen) and not host.is_raw(copied)
+    assert copied.flags.writeable and not seen.flags.writeable  # as NumPy has them of JAX's
     assert host.call(id, x) == id(x)
 
 

@@ -73,15 +73,22 @@ def _length(x, /):
     return len(x)
 
 
-def _copied(x, /):
-    """np.asarray of an array of JAX: the user's from here on."""
+def _array(x, /):
+    """np.array of an array of JAX: the user's from here on."""
     if not is_raw(x):
         raise Unsupported("no array of JAX")
     return x.astype(x.dtype.type)
 
 
+def _asarray(x, /):
+    """np.asarray of an array of JAX, which is not to be written to."""
+    out = _array(x)
+    out.setflags(write=False)
+    return out
+
+
 TABLE |= {kind: _scalar_method(kind) for kind in (bool, int, float, complex)}
-TABLE |= {len: _length, np.asarray: _copied, np.array: _copied}
+TABLE |= {len: _length, np.asarray: _asarray, np.array: _array}
 
 
 def _item(x):
