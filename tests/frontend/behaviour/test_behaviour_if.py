@@ -128,6 +128,41 @@ def test_row_01_what_a_loop_prints_is_printed_once(f, mapped, capfd):
     assert said == capfd.readouterr().out
 
 
+class Forgiving:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        return kind is ValueError
+
+
+@mapped_ways
+def test_row_01_nothing_is_printed_after_a_raise_but_by_who_handles_it(mapped, capfd):
+    def f(x):
+        with Forgiving():
+            if x > 1:
+                raise ValueError
+            print("within", x)
+        try:
+            try:
+                if x < 0:
+                    raise KeyError
+                print("tried", x)
+            finally:
+                print("finally", x)
+            print("went on", x)
+        except KeyError:
+            print("handled", x)
+        return x
+
+    mapped(autograph(f))(np.array([0.5, -1.0, 2.0]))
+    jax.effects_barrier()
+    said = sorted(capfd.readouterr().out.splitlines())
+    for x in (0.5, -1.0, 2.0):
+        f(x)
+    assert said == sorted(capfd.readouterr().out.splitlines())
+
+
 @pytest.mark.parametrize("flag", [True, False])
 def test_row_01_a_python_if_runs_one_branch_only(flag):
     ran = []

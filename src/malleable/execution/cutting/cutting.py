@@ -594,8 +594,7 @@ class Partition:
                         state.how = body, kinds, lifted, found.dynamic
                         state.plain = self.body(region, state, absent).fun
                         return found
-                    why = "a Python number would come out as an array, and lose digits"
-                    found = Failed(-1, Stays("number", why))
+                    found = Failed(-1, Stays("number", "a Python number comes out as an array"))
                 if "masks" not in lifted and (best is None or found.cut > best.cut):
                     best = found
         return best

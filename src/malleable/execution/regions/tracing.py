@@ -312,9 +312,8 @@ def attempt(
     avals = [v.aval for v in program.jaxpr.outvars]
     if any(n and type(e) is int and avals[e].shape for e, n in zip(entries, numbers, strict=True)):
         return Failed(-1, Stays("value", "a number is made of an array with dimensions"))
-    pythons = made.get("pythons", ())
-    if any(d and not is_number(leaf) and getattr(leaf, "weak_type", False) for leaf, d in leaves):
-        pythons = ()  # of an array of JAX that is weak, and what is made of it, nobody can tell
+    weak = any(d and not is_number(x) and getattr(x, "weak_type", False) for x, d in leaves)
+    pythons = () if weak else made.get("pythons", ())  # weak arrays of JAX look like numbers
     single = isinstance(kinds, list) and len(kinds) == 1
     plain = entries == tuple(range(len(entries))) and not any(numbers) and not made["tested"]
     form = "tree"

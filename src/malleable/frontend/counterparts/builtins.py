@@ -41,7 +41,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.session import active, session
 from malleable.frontend.counterparts import bounded, scalars, sequences
 from malleable.frontend.counterparts.scalars import content, python_scalar, truth, when_traced
-from malleable.frontend.values import conditions, values
+from malleable.frontend.values import conditions, unwinding, values
 from malleable.frontend.values.picked import one_of, refuse_mixed
 from malleable.frontend.values.raises import operands, whole_number
 from malleable.frontend.values.trees import DICTS, Leaf
@@ -586,12 +586,11 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
     choices = {k: leaves[k].options for k in traced if type(leaves[k]) is values.Choice}
 
     def show(here, *arrays):
-        if not here:
-            return
         shown = list(leaves)
         for k, x in builtins.zip(traced, arrays, strict=True):
             shown[k] = choices[k][int(x)] if k in choices else np.asarray(x)[()]
-        builtins.print(*tree.unflatten(shown), sep=sep, end=end, file=file, flush=flush)
+        if here:
+            builtins.print(*tree.unflatten(shown), sep=sep, end=end, file=file, flush=flush)
 
     if isinstance(out, io.StringIO) and not session().is_screen(out):
         raise TransformError(
@@ -601,7 +600,8 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
         )
     arrays = [leaves[k].index if k in choices else unbox(leaves[k]) for k in traced]
     leaves = [None if is_traced(x) else x for x in leaves]
-    tests = [test if answer else ~test for test, answer, _ in session().path]
+    raised = [~test for p in unwinding.flags() if isinstance(test := p.read(), jax.Array)]
+    tests = [*(test if answer else ~test for test, answer, _ in session().path), *raised]
     if not tests:
         return jax.debug.callback(functools.partial(show, True), *arrays, ordered=True)
     jax.debug.callback(show, functools.reduce(jnp.logical_and, tests), *arrays, ordered=True)
