@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from malleable import autograph
+from malleable import autograph, listen
 from malleable.arrays.box import Box, rebox
 from malleable.errors import TransformError
 from tests.arrays.test_box import same_everywhere
@@ -467,3 +467,55 @@ def test_an_index_beyond_a_selection_is_an_error_for_a_handler(at):
             return -1.0
 
     np.testing.assert_allclose(jax.jit(autograph(f))(data()[0]), f(data()[0]))
+
+
+def first_selected(x):
+    try:
+        return x[x > 30][0]
+    except IndexError:
+        return -1.0
+
+
+def written_beyond(x):
+    y = x[x > 0]
+    try:
+        y[3] = 9.0
+    except IndexError:
+        return -1.0
+    return y.sum()
+
+
+def first_place(x):
+    try:
+        return np.nonzero(x > 30)[0][0]
+    except IndexError:
+        return -1
+
+
+def largest_selected(x):
+    try:
+        return x[x > 30].max()
+    except ValueError:
+        return -1.0
+
+
+def lowest_place(x):
+    try:
+        return np.argmin(x[x > 30])
+    except ValueError:
+        return -7
+
+
+@pytest.mark.parametrize("scale", [1, 40])
+@pytest.mark.parametrize(
+    "f", [first_selected, written_beyond, first_place, largest_selected, lowest_place]
+)
+def test_a_handler_sees_that_a_selection_is_too_short(f, scale):
+    x = np.array([1.0, -2.0, 3.0, -4.0, 5.0], np.float32) * scale
+    assert float(jax.jit(autograph(f))(x)) == float(f(x.copy()))
+
+
+def test_a_search_in_nothing_is_said_and_no_number():
+    with listen() as notes:
+        found = jax.jit(autograph(lambda x: x[x > 30].max()))(np.ones(3, np.float32))
+    assert np.isnan(found) and any("empty selection" in note.what for note in notes)

@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import functions
 from malleable.arrays.box import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
-from malleable.arrays.masked import UNSIZED, Masked, put_together, unknown_size
+from malleable.arrays.masked import UNSIZED, Masked, put_together, selections, unknown_size
 from malleable.arrays.places import has_tracer
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
@@ -43,6 +43,7 @@ CALLS_BACK = frozenset(  # functions of the user's among the arguments: convert 
 REGULAR = frozenset((np.linalg.inv, np.linalg.solve, np.linalg.cholesky))  # or they raise
 GRIDS = type(np.r_).__mro__[1].__module__  # where np.r_, np.c_ and np.mgrid are written
 _DISPATCHER = type(np.sum)
+_SEARCHES = frozenset(("max", "min", "amax", "amin", "argmax", "argmin", "ptp"))
 _CACHE: dict[int, tuple[Any, Any]] = {}  # by identity; holds the function, so that it stays its own
 
 
@@ -201,9 +202,17 @@ def _native(fun):
     return call
 
 
+def need_some(x, name: str, given) -> None:
+    """Test that a selection has items, where a reduction of none is an error of NumPy's."""
+    if type(x) is Masked and name in _SEARCHES and "initial" not in given and not selections.get():
+        error = ValueError(f"the {name} of an empty selection")
+        fail_where(~jnp.any(x.mask), error)
+
+
 def _function(fun):
     def call(*args, **kwargs):
         args = listed_values(args)
+        need_some(args[0] if args else None, fun.__name__, kwargs)
         if fun.__name__ in REDUCTIONS and kwargs.get("out") is None:
             out = at_floats(lambda *xs: run_function(fun, xs, kwargs), fun.__name__, *args)
         else:

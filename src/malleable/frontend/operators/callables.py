@@ -175,6 +175,7 @@ class Caller(Classes):
             if type(f.__self__) is Box and f.__name__ in REDUCTIONS:
                 run = functools.partial(self.call, f.__func__, **kwargs)
                 return at_floats(run, f.__name__, f.__self__, *args)
+            numpy.need_some(f.__self__, f.__name__, kwargs)
             if type(f.__self__) in DICTS:  # what Python says of a Counter, in Python
                 refuse_uncertain(f.__self__, False)
             return self.call(f.__func__, f.__self__, *args, **kwargs)
@@ -567,9 +568,8 @@ class Caller(Classes):
         if isinstance(f, functools._lru_cache_wrapper):
             return self._cached(f, args, kwargs)
         if kind in _Descriptors:
-            if f in self.table:
-                return self.table[f](*args, **kwargs)
-            return self._descriptor(f, *args, **kwargs)
+            run = self.table.get(f) or functools.partial(self._descriptor, f)
+            return run(*args, **kwargs)
         if kind is types.MethodWrapperType:
             if f.__name__ == "__call__" and isinstance(f.__self__, type):
                 return self.made_by_type(f.__self__, args, kwargs)

@@ -442,8 +442,8 @@ def within(xs, index) -> None:
             error = ValueError("a traced step of a slice is 0 or less")
             fail_where(unbox(part.step) <= 0, error)
     counted = type(xs) is Masked and type(parts[0]) not in (slice, Masked)
-    numbers = as_operand(unbox(parts[0])) if counted else None
-    unsized = getattr(numbers, "dtype", np.dtype(bool)).kind in "iu"  # any index may be beyond
+    numbers = as_operand(unbox(parts[0])) if counted else False
+    unsized = jnp.result_type(numbers).kind in "iu"  # any index may be beyond
     if not is_asked():
         if unsized or any(
             is_traced(p) and jnp.issubdtype(unbox(p).dtype, jnp.integer) for p in parts
