@@ -69,7 +69,7 @@ class Session:
     # see decisions: by id of a bool, of what it was chosen, and what it is together with others
     chosen: dict = field(default_factory=dict)
     joint: dict = field(default_factory=dict)
-    path: list = field(default_factory=list)  # (test, answer, what it tells) of each one around us
+    path: list = field(default_factory=list)  # (test, answer, what it tells), of those around us
     uncertain: dict = field(default_factory=dict)  # by id: (a dict, a key it may not have, where)
 
     def is_screen(self, file) -> bool:

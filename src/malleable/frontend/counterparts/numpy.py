@@ -569,18 +569,9 @@ _CREATION: dict[str, Callable] = {
     "asanyarray": asarray,
     "asfortranarray": lambda a, dtype=None, **kwargs: asarray(a, dtype, "F"),
 }
-for _fun in (array, asarray, ascontiguousarray, asarray_chkfinite, require, full, arange, vander):
-    _CREATION[_fun.__name__] = _fun
 for _fun in (
-    argwhere,
-    delete,
-    isscalar,
-    iterable,
-    roots,
-    polyval,
-    piecewise,
-    fromfunction,
-    fromiter,
+    *(array, asarray, ascontiguousarray, asarray_chkfinite, require, full, arange, vander),
+    *(argwhere, delete, isscalar, iterable, roots, polyval, piecewise, fromfunction, fromiter),
 ):
     _CREATION[_fun.__name__] = _fun
 for _name in (

@@ -516,8 +516,9 @@ class Caller(Classes):
         if name in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):
             return lookups.at_traced(owner, name, *args)
         if isinstance(owner, list):
-            if name in ("extend", "__iadd__") and bounded(list_of_selected(args[0])) is not None:
-                owner[:] = joined(owner, list_of_selected(args[0]))
+            grows = name in ("extend", "__iadd__")
+            if grows and bounded(more := list_of_selected(args[0])) is not None:
+                owner[:] = joined(owner, more)
                 return owner if name == "__iadd__" else None
             if name == "sort":
                 owner[:] = self.call(sorted, owner, **kwargs)
@@ -568,8 +569,7 @@ class Caller(Classes):
         if isinstance(f, functools._lru_cache_wrapper):
             return self._cached(f, args, kwargs)
         if kind in _Descriptors:
-            run = self.table.get(f) or functools.partial(self._descriptor, f)
-            return run(*args, **kwargs)
+            return self.table.get(f, functools.partial(self._descriptor, f))(*args, **kwargs)
         if kind is types.MethodWrapperType:
             if f.__name__ == "__call__" and isinstance(f.__self__, type):
                 return self.made_by_type(f.__self__, args, kwargs)

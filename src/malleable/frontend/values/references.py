@@ -125,9 +125,9 @@ class Known:
             return self.without_unknown(tree) if isinstance(tree, Leaf) else tree
         if origin is not None and id(origin) not in self.seen:
             self.seen.add(id(origin))
-            shared = not is_thing(tree) and self.is_known(origin)  # and so is what is in it
-            for key in [id(getattr(child, "origin", None)) for child in tree.children]:
-                self.held[key] = self.held.get(key, 0) + (not shared)  # `origin` is no other
+            if is_thing(tree) or not self.is_known(origin):  # else others know what is in it, too
+                for key in [id(getattr(child, "origin", None)) for child in tree.children]:
+                    self.held[key] = self.held.get(key, 0) + 1  # known to `origin`, no other
         children = tuple(self._named(child, leaves, kept) for child in tree.children)
         return replace(tree, children=children)
 
