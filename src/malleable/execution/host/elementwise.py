@@ -1,7 +1,5 @@
 """Elementwise functions of JAX in NumPy, with the types that JAX gives their results."""
 
-import operator
-
 import jax
 import numpy as np
 from jax import lax
@@ -292,34 +290,3 @@ def dot(a, b):
 
 
 ELEMENTWISE |= {jnp.clip: clip, jnp.round: round_, jnp.matmul: matmul, jnp.dot: dot}
-
-OPERATORS = {
-    op: ELEMENTWISE[fun]
-    for fun, names in {
-        jnp.add: "add iadd",
-        jnp.subtract: "sub isub",
-        jnp.multiply: "mul imul",
-        jnp.true_divide: "truediv itruediv",
-        jnp.floor_divide: "floordiv ifloordiv",
-        jnp.remainder: "mod imod",
-        jnp.power: "pow ipow",
-        jnp.matmul: "matmul imatmul",
-        jnp.left_shift: "lshift ilshift",
-        jnp.right_shift: "rshift irshift",
-        jnp.bitwise_and: "and_ iand",
-        jnp.bitwise_or: "or_ ior",
-        jnp.bitwise_xor: "xor ixor",
-        jnp.equal: "eq",
-        jnp.not_equal: "ne",
-        jnp.less: "lt",
-        jnp.less_equal: "le",
-        jnp.greater: "gt",
-        jnp.greater_equal: "ge",
-        jnp.negative: "neg",
-        jnp.positive: "pos",
-        jnp.invert: "invert",
-        jnp.abs: "abs",
-    }.items()
-    for name in names.split()
-    for op in [getattr(operator, name)]
-}

@@ -11,16 +11,18 @@ from jax import numpy as jnp
 
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.host_values import NARROW, Array, is_raw, own, raw
-from malleable.execution.host.elementwise import ELEMENTWISE, OPERATORS
+from malleable.execution.host.elementwise import ELEMENTWISE
 from malleable.execution.host.reductions import REDUCTIONS
 from malleable.execution.host.searches import SEARCHES
+from malleable.execution.host.segments import SEGMENTS
 from malleable.execution.host.shapes import SHAPES
 from malleable.execution.host.statistics import STATISTICS
-from malleable.execution.host.writes import WRITES
 
-TABLE: dict[Callable, Callable] = ELEMENTWISE | REDUCTIONS | SHAPES | SEARCHES | STATISTICS | WRITES
+TABLE: dict[Callable, Callable] = (
+    ELEMENTWISE | REDUCTIONS | SHAPES | SEARCHES | STATISTICS | SEGMENTS
+)
 
-__all__ = ["METHODS", "OPERATORS", "TABLE", "host_function"]
+__all__ = ["METHODS", "TABLE", "host_function"]
 
 _SAME = """
     all any argmax argmin argsort clip conj conjugate cumprod cumsum diagonal dot max mean min
