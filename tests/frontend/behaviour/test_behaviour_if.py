@@ -163,6 +163,59 @@ def test_row_01_nothing_is_printed_after_a_raise_but_by_who_handles_it(mapped, c
     assert said == sorted(capfd.readouterr().out.splitlines())
 
 
+def says(x):
+    print("asked", x)
+    return x > 2
+
+
+def yields_aloud(xs):
+    for x in xs:
+        if says(x):
+            yield x
+
+
+def filtered_aloud(xs):
+    total = 0.0
+    for x in (x for x in xs if says(x)):
+        total += x
+    return total + sum(filter(says, xs)) + sum(yields_aloud(xs))
+
+
+def stops_aloud(xs):
+    return any(says(x) for x in xs), all(says(x) for x in xs), next(x for x in xs if says(x))
+
+
+@mapped_ways
+@pytest.mark.parametrize("f", [filtered_aloud, stops_aloud])
+def test_row_01_a_generator_prints_for_the_examples_that_ask_it(f, mapped, capfd):
+    rows = np.array([[1.0, 3.0, 5.0], [1.0, 1.5, 4.0], [3.0, 6.0, 7.0]])
+    mapped(autograph(f))(rows)
+    jax.effects_barrier()
+    said = sorted(capfd.readouterr().out.splitlines())
+    for row in rows:
+        f(row)
+    assert said == sorted(capfd.readouterr().out.splitlines())
+
+
+def test_row_01_a_generator_and_the_loop_over_it_that_print_leave_a_note():
+    def prints_twice(xs):
+        for x in yields_aloud(xs):
+            print("then", x)
+        return xs
+
+    def prints_apart(xs):
+        for x in yields_aloud(xs):
+            xs = xs + x
+        print(xs)
+        return xs
+
+    for f, count in ((prints_twice, 1), (prints_apart, 0)):
+        with listen() as notes:
+            jax.jit(autograph(f))(np.array([1.0, 3.0]))
+        assert sum("all that the generator prints comes first" in n.what for n in notes) == count
+    jax.effects_barrier()
+
+
 @pytest.mark.parametrize("flag", [True, False])
 def test_row_01_a_python_if_runs_one_branch_only(flag):
     ran = []

@@ -61,6 +61,7 @@ class Session:
     lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     again: dict = field(default_factory=dict)  # by code: how often it was met in itself since
+    said: int = 0  # calls of print so far
     stdout: Any = field(default_factory=lambda: sys.stdout)
     defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack
     lines: dict = field(default_factory=dict)  # by (what, why) of a note: the lines that it is on

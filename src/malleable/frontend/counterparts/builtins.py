@@ -602,9 +602,24 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
     leaves = [None if is_traced(x) else x for x in leaves]
     raised = [~test for p in unwinding.flags() if isinstance(test := p.read(), jax.Array)]
     tests = [*(test if answer else ~test for test, answer, _ in session().path), *raised]
-    if not tests:
-        return jax.debug.callback(functools.partial(show, True), *arrays, ordered=True)
-    jax.debug.callback(show, functools.reduce(jnp.logical_and, tests), *arrays, ordered=True)
+    here = functools.reduce(jnp.logical_and, tests, True)
+    printed(functools.partial(jax.debug.callback, show, here, *arrays, ordered=True))
+
+
+def printed(say: Callable) -> None:
+    """say(), or later, where what happens now may be undone and begun anew."""
+    session().said += 1
+    book = unwinding.level()
+    trials = [b.tried for b in journal.all_open() if b.tried]
+    if not trials:
+        return say()
+    if book is None or book.tried is None:
+        raise TransformError(
+            "a generator prints in a branch or a loop that is compiled",
+            where=compat.where(),
+            hint="perhaps: make a list of what it yields, and go over that",
+        )
+    book.tried.said.append(say)
 
 
 def warn(message, category=None, stacklevel=1, source=None, **options):

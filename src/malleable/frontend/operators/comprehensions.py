@@ -21,6 +21,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.rows import whole
 from malleable.errors import TransformError
+from malleable.frontend.common.decisions import assuming
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.bounded import Unlisted, append, joined
 from malleable.frontend.counterparts.builtins import (
@@ -209,7 +210,10 @@ class Collected:
                 self.pairs = before
 
         inside, outside = trace_block(alone, []), trace_block(lambda: (False, UNSET), [])
-        going = truth(not_(self.outcome()[0])) if changes(inside) else True
+        going: Any = True
+        if changes(inside):
+            going = truth(not_(self.outcome()[0]))
+            inside = assuming(going, True, trace_block, alone, [])
         hit, value = merge(going, inside, outside, line_of(body))
         journal.touch_list(before)
         before.append((hit, value) if self.stops is STOPS[next] else (True, self.stops(hit)))

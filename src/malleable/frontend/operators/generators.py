@@ -17,7 +17,8 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.errors import TransformError
-from malleable.frontend.counterparts.builtins import Steps
+from malleable.frontend.common.session import note_line, session
+from malleable.frontend.counterparts.builtins import Steps, printed
 from malleable.frontend.operators.hidden import Trial, born, is_iterator
 from malleable.python_source.source import NoSource, closed_over
 
@@ -100,12 +101,15 @@ def tried(run: Callable, again: Callable, begun: Beginning) -> Any:
             if journal.all_open() != within or hasattr(e, "__malleable_final__"):
                 raise
             book.undo()
+            trial.said.clear()
             book.places, book.before, error = {}, {}, e.with_traceback(None)
             if any(id(x) not in begun.anew for x in trial.advanced):
                 raise
     finally:
         book.places, book.before = {**book.places, **kept[0]}, {**book.before, **kept[1]}
         book.tried = kept[2]
+        for say in trial.said:
+            printed(say)
     try:
         return again()
     except NoSource:
@@ -120,7 +124,10 @@ class Apart:
 
     def __init__(self, begun: Beginning):
         self.begun, self.old, known = begun, contents(begun), changed_globals()
+        before = session().said
         self.items = begun.as_list()
+        self.said = session().said
+        self.prints = self.said > before
         self.check("changes what it is given")
         if changed_globals() != known:
             raise happens_in_turn("changes a global variable")
@@ -130,6 +137,9 @@ class Apart:
         new = contents(self.begun)
         if len(new) != len(self.old) or any(a is not b for a, b in zip(new, self.old, strict=True)):
             raise happens_in_turn(what)
+        if self.prints and session().said > self.said:
+            what = "a loop prints, and all that the generator prints comes first"
+            note_line(what, compat.where(), "Python runs the two in turn")
 
 
 def changed_globals() -> set:

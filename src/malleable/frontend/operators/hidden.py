@@ -53,11 +53,12 @@ _THINGS = 100  # that are compared
 class Trial:
     """What may be undone, though no block is staged. made: ids of what was there before.
 
-    advanced: the iterators from before that were gone over since, which nobody can undo.
+    advanced: the iterators from before that were gone over since, which nobody can undo. said: what
+    is to be printed once nothing is undone any more.
     """
 
     def __init__(self, made: frozenset):
-        self.made, self.advanced = made, []
+        self.made, self.advanced, self.said = made, [], []
 
 
 def block() -> journal.Journal | None:
