@@ -53,6 +53,36 @@ def test_an_object_chosen_is_written_to_and_read(x):
     assert_same(f, x)
 
 
+class Asked:
+    def __init__(self, count):
+        self.count, self.asked = count, 0
+
+    def __bool__(self):
+        self.asked += 1
+        return self.count > 1
+
+
+class Sized:
+    def __init__(self, count):
+        self.count, self.asked = count, 0
+
+    def __len__(self):
+        self.asked += 10
+        return 1 if self.count > 1 else 0
+
+
+@BOTH
+def test_of_two_objects_the_one_that_it_is_is_asked_what_it_counts_as(x):
+    def f(x):
+        p, q = Asked(x), Sized(2.0)
+        m = p if x < 1 else q
+        y = 1 if m else 2
+        z = 3 if not m else 4
+        return y, z, p.asked, q.asked
+
+    assert_same(f, x)
+
+
 def test_an_object_goes_around_a_loop_with_what_it_keeps():
     def f(x):
         m, k = Model(x), 0

@@ -60,11 +60,8 @@ def truth(x) -> Any:
         refuse_uncertain(x, False)
     content = x.value if isinstance(x, Box) else x
     if not isinstance(content, compat.Tracer):
-        kind = type(x)  # a method of the user's may give a traced answer
-        own = getattr(kind, "__bool__", None) or getattr(kind, "__len__", None)
-        if type(own) is not types.FunctionType or issubclass(kind, Box):
-            return bool(x)
-        return truth(session().call(own, x))
+        own = own_truth(x)  # it may give a traced answer
+        return bool(x) if own is None else truth(session().call(own, x))
     if content.size != 1:
         raise ValueError(
             "The truth value of an array with more than one element is ambiguous. "
@@ -77,7 +74,15 @@ def truth(x) -> Any:
     return content.reshape(()) if content.ndim else content
 
 
+def own_truth(x) -> types.FunctionType | None:
+    """The method of the user's that says what an object counts as."""
+    own = getattr(type(x), "__bool__", None) or getattr(type(x), "__len__", None)
+    return own if type(own) is types.FunctionType and not isinstance(x, Box) else None
+
+
 def truth_of_choice(x: Choice):
+    if any(map(own_truth, x.options)):
+        return truth(by_case(x, lambda option: Box(truth(option), True)))
     options = [truth(option) for option in x.options]
     if all(option is options[0] for option in options):
         return options[0]
