@@ -209,10 +209,10 @@ def test_row_01_a_generator_and_the_loop_over_it_that_print_leave_a_note():
         print(xs)
         return xs
 
-    for f, count in ((prints_twice, 1), (prints_apart, 0)):
+    for f, said in ((prints_twice, 1), (prints_apart, 0)):
         with listen() as notes:
             jax.jit(autograph(f))(np.array([1.0, 3.0]))
-        assert sum("all that the generator prints comes first" in n.what for n in notes) == count
+        assert sum("all that the generator prints comes first" in n.what for n in notes) == said
     jax.effects_barrier()
 
 

@@ -2,14 +2,17 @@
 
 import bisect
 import cmath
+import collections
 import math
 import statistics
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from malleable import autograph
 from malleable.arrays.box import Box, unbox
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import builtins as ours
@@ -198,6 +201,68 @@ def test_print_shows_values_when_the_program_runs(capsys):
     assert capsys.readouterr().out == "x=[array([0, 1], dtype=int32)]!"
     ours.print_("plain")
     assert capsys.readouterr().out == "plain\n"
+
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+@dataclass
+class Point:
+    x: float
+    path: list = field(default_factory=list)
+
+
+class Angle:
+    def __init__(self, degrees):
+        self.degrees = degrees
+
+    def __str__(self):
+        return f"{self.degrees:.1f}{'!' if self.degrees > 2 else ''}"
+
+
+def shows_containers(x):
+    print({"z": x, "b": [x, (1, x)]}, {2, x}, collections.deque([x]), collections.Counter({1: x}))
+    print(collections.defaultdict(list, {x: 1}), Pair(x, None), [x > 2, x * 0.5, x + 1j], end="|")
+
+
+def shows_what_grew(x):
+    xs, found, seen = [x], {4: 1}, {x}
+    for k in range(4):
+        if k > x:
+            xs.append(k)
+        found[k + x] = k
+        seen.add(x % 2)
+    print(xs, found, seen, [(k, y) for k, y in enumerate(xs) if y > x], {x}, {x: {x}})
+
+
+def shows_objects(x):
+    p = Point(x, [x])
+    p.path.append(p)
+    print(p, [Point(x)], Angle(x), Angle(x - 2))
+    try:
+        if x > 2:
+            raise ValueError(x, "large")
+    except ValueError as e:
+        print(e, [e])
+
+
+def shows_what_it_was(x):
+    a, xs = np.zeros(2), [1]
+    print(a, xs, x, [x if x > 2 else None], "large" if x > 2 else "small")
+    a[0] = 1
+    xs.append(2)
+    v = np.array([x, -1.0, 2.0])
+    print(v[v > 0], a, xs)
+
+
+@pytest.mark.parametrize("x", [3, 1])
+@pytest.mark.parametrize("f", [shows_containers, shows_what_grew, shows_objects, shows_what_it_was])
+def test_what_is_printed_looks_as_in_python(f, x, capsys):
+    jax.jit(autograph(f))(x)
+    jax.effects_barrier()
+    said = capsys.readouterr().out
+    f(x)
+    assert said == capsys.readouterr().out
 
 
 def test_warn_points_at_the_caller():

@@ -41,6 +41,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.session import active, session
 from malleable.frontend.counterparts import bounded, scalars, sequences
 from malleable.frontend.counterparts.scalars import content, python_scalar, truth, when_traced
+from malleable.frontend.counterparts.texts import outlined
 from malleable.frontend.values import conditions, unwinding, values
 from malleable.frontend.values.picked import one_of, refuse_mixed
 from malleable.frontend.values.raises import operands, whole_number
@@ -578,19 +579,15 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
 
     Text that is known beforehand, too: else it would come before all that is not.
     """
-    leaves, tree = jax.tree.flatten(args, is_leaf=is_traced)
-    traced = [k for k, x in builtins.enumerate(leaves) if is_traced(x)]
-    out = sys.stdout if file is None else file
-    if not traced and (not active() or not session().is_screen(out)):
+    arrays: list = []
+    shown, out = outlined(args, arrays), sys.stdout if file is None else file
+    if not arrays and (not active() or not session().is_screen(out)):
         return builtins.print(*args, sep=sep, end=end, file=file, flush=flush)
-    choices = {k: leaves[k].options for k in traced if type(leaves[k]) is values.Choice}
 
-    def show(here, *arrays):
-        shown = list(leaves)
-        for k, x in builtins.zip(traced, arrays, strict=True):
-            shown[k] = choices[k][int(x)] if k in choices else np.asarray(x)[()]
+    def show(here, *found):
         if here:
-            builtins.print(*tree.unflatten(shown), sep=sep, end=end, file=file, flush=flush)
+            parts = shown([np.asarray(x) for x in found])
+            builtins.print(*parts, sep=sep, end=end, file=file, flush=flush)
 
     if isinstance(out, io.StringIO) and not session().is_screen(out):
         raise TransformError(
@@ -598,8 +595,6 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
             where=compat.where(),
             hint="print to the screen, or return the values",
         )
-    arrays = [leaves[k].index if k in choices else unbox(leaves[k]) for k in traced]
-    leaves = [None if is_traced(x) else x for x in leaves]
     raised = [~test for p in unwinding.flags() if isinstance(test := p.read(), jax.Array)]
     tests = [*(test if answer else ~test for test, answer, _ in session().path), *raised]
     here = functools.reduce(jnp.logical_and, tests, True)

@@ -1,14 +1,24 @@
 """str(), format() and f-strings in converted code: what shows a traced value is a `Text`."""
 
+import collections
+import copy
 import types
 from collections.abc import Callable
 from typing import Any
 
-from malleable.arrays.box import Box
-from malleable.arrays.text import Text, as_text, refused
-from malleable.frontend.values.conditions import by_case
-from malleable.frontend.values.values import Choice
+import jax
+import numpy as np
 
+from malleable.arrays.box import Box, Masked, is_traced, unbox
+from malleable.arrays.content import PYTHON_TYPES
+from malleable.arrays.text import Text, as_text, refused
+from malleable.frontend.counterparts.bounded import as_jax_list
+from malleable.frontend.values.conditions import by_case
+from malleable.frontend.values.keys import KEYED, bounded, table_of
+from malleable.frontend.values.raises import is_weak
+from malleable.frontend.values.values import Choice, is_object
+
+AGAIN: Any = type("Again", (), {"__repr__": lambda self: "..."})()  # what is in itself
 _FORMATS = ("join", "format", "format_map", "__add__", "__mod__", "ljust", "rjust", "center")
 _SHOWS = frozenset((*_FORMATS, "write", "writelines"))
 _KEEPERS = (list, tuple, dict, set, frozenset)
@@ -95,6 +105,82 @@ class Texts:
         """`{x!r:spec}` in an f-string."""
         convert = {ord("s"): self.str, ord("r"): self.repr, ord("a"): ascii}.get(conversion)
         return self.format(convert(x) if convert else x, spec)
+
+
+def outlined(x, arrays: list, around: frozenset = frozenset()) -> Callable[[list], Any]:
+    """A function of these arrays, once they are known, that gives x as Python has it: to print it.
+
+    What is traced in x is added to the arrays. around: the ids of what x is in.
+    """
+    kind, at, within = type(x), len(arrays), around | {id(x)}
+
+    def parts(xs) -> Callable[[list], list]:
+        each = [outlined(one, arrays, within) for one in xs]
+        return lambda found: [part(found) for part in each]
+
+    if kind is Choice:
+        arrays.append(x.index)
+        options = [outlined(one, arrays, within) for one in x.options]
+        return lambda found: options[int(found[at])](found)
+    if (held := bounded(x)) is not None:
+        columns, tree = jax.tree.flatten(as_jax_list(held).items)
+        arrays += [held.length, *columns]
+        shows = [as_python if is_weak(a) else lambda v: v for a in columns]
+
+        def listed(found):
+            pairs = zip(shows, found[at + 1 : at + 1 + len(columns)], strict=True)
+            rows = zip(*(map(show, part[: found[at]]) for show, part in pairs), strict=True)
+            return kind(map(tree.unflatten, rows))
+
+        return listed
+    if kind is Masked:
+        arrays += [x.whole, x.mask]
+        return lambda found: found[at][found[at + 1]]
+    if is_traced(x):
+        arrays.append(unbox(x))
+        known = isinstance(x, Box) and x.scalar and is_weak(x)
+        return lambda found: as_python(found[at]) if known else found[at][()]
+    if isinstance(x, Box | np.ndarray):
+        value = copy.copy(unbox(x))
+        return lambda found: value
+    if id(x) in around:
+        return lambda found: AGAIN
+    if kind is list:
+        return parts(x)
+    if kind in KEYED or kind is collections.deque:
+        table, pairs, empty = table_of(x), issubclass(kind, dict), copy.copy(x)
+        empty.clear()
+        rows = ([*x], [*x.values()] if pairs else []) if table is None else vars(table).values()
+        keys, values = (outlined(row, arrays, within) for row in rows)
+
+        def filled(found):
+            new, items = copy.copy(empty), keys(found)
+            items = dict(zip(items, values(found), strict=True)) if pairs else items
+            (new.update if kind in KEYED else new.extend)(items)
+            return new
+
+        return filled
+    if isinstance(x, tuple):
+        items, make = parts(x), getattr(kind, "_make", kind)
+        return lambda found: make(items(found))
+    shows = (kind.__repr__, kind.__str__) != (object.__repr__, object.__str__)
+    failed = isinstance(x, BaseException)
+    if failed or (shows and is_object(x) and kind.__new__ is object.__new__):
+        names, given = [*vars(x)], parts(x.args if failed else ())
+        attributes = parts(vars(x).values())
+
+        def remade(found):
+            new = kind.__new__(kind, *given(found))
+            vars(new).update(zip(names, attributes(found), strict=True))
+            return new
+
+        return remade if len(arrays) > at else lambda found: x
+    return lambda found: x
+
+
+def as_python(x: np.ndarray) -> Any:
+    """A number of Python's, of the fewest digits that tell it from others of its type."""
+    return x.item() if x.dtype.kind in "biu" else PYTHON_TYPES[x.dtype.kind](str(x))
 
 
 def refuse_text(f, owner, args) -> None:

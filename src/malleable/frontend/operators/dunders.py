@@ -71,7 +71,7 @@ UNARY: dict[str, tuple[str, Callable]] = {
     "~": ("__invert__", operator.invert),
 }
 _NAMES = {f"__{r}{name}__" for name, _ in BINARY.values() for r in ("", "r")}
-_NAMES |= {name for name, *_ in (*COMPARISONS.values(), *UNARY.values())} | {"__bool__", "__len__"}
+_NAMES |= {name for name, *_ in (*COMPARISONS.values(), *UNARY.values())}
 _TYPES = (*(bool, int, float, complex, str, Text, bytes), *(tuple, list, dict, set, frozenset))
 
 
@@ -237,16 +237,6 @@ class Dunders:
         if is_thing(a):
             return by_case(a, lambda one: operator(sign, one, b))
         return by_case(b, lambda one: operator(sign, a, one))
-
-    def test(self, x) -> Any:
-        """What an object with a `__bool__` or a `__len__` written in Python counts as."""
-        if self.is_plain(x):
-            return x
-        for name in ("__bool__", "__len__"):
-            method = getattr(type(x), name, None)
-            if method is not None:
-                return self.call(method, x) if type(method) is _Function else x
-        return x
 
     # ------------------------------------------------------------ who is asked
 

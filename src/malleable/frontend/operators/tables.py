@@ -463,7 +463,10 @@ def made_of(kind: type, args: tuple, kwargs: dict, call: Callable) -> Any:
     few = type(getattr(source, "length", None)) is int and source.length <= FEW
     if few and isinstance(source, Once) and source.keyed and kind not in (set, collections.Counter):
         return kind(*args[:-1], [*source.rest()])
-    call(_fill_by_one(new), new, source)
+    if kind is set:
+        call(iterators.add_each, new, source)
+    else:
+        _update_keys(new, source, call)
     return new
 
 
