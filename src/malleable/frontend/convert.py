@@ -282,7 +282,7 @@ def finish_leaf(failed, seen: dict, x) -> Any:
     if type(x) is Masked:
         return BoundedList(x.compact(), x.count.value)
     value = x.value if isinstance(x, Box) else x
-    if isinstance(value, jax.Array | float | np.ndarray):
+    if isinstance(value, jax.Array | np.ndarray | np.number | int | float | complex):
         return spoiled(failed, value)
     if id(value) in seen or not (isinstance(value, dict) or is_object(value)):
         return value

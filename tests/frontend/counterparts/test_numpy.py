@@ -590,9 +590,32 @@ def choices(a, b):
     return np.where(a > 0, a, b)
 
 
-@pytest.mark.parametrize("fun", [sums, roots, rows, choices, np.add, np.maximum, np.dot])
-def test_a_result_of_another_type_than_numpys_is_said(fun):
-    for kinds in itertools.product("efbhildF?", repeat=2):
+def items(a, b):
+    return np.array([a[0], b[1]])
+
+
+def halves(a, b):
+    return b / 2
+
+
+def shifts(a, b):
+    return (a > 0) << (b > 0)
+
+
+def means(a, b):
+    return b.mean() + np.mean(b)
+
+
+FEW = [items, halves, means, shifts, np.append, np.kron, np.convolve, np.polyval]
+FEW += [lambda a, b: np.einsum("i,i->i", a, b), lambda a, b: np.select([a > 0], [a], b)]
+FEW += [lambda a, b: np.interp(a, b, b), lambda a, b: np.linspace(a[0], b[1], 3)]
+FEW += [lambda a, b: np.r_[a, b], lambda a, b: np.average(a, weights=b)]
+KINDS = [*((f, "efbhildF?") for f in (sums, roots, rows, choices, np.add, np.maximum, np.dot))]
+
+
+@pytest.mark.parametrize(("fun", "types"), [*KINDS, *((f, "efbi") for f in FEW)])
+def test_a_result_of_another_type_than_numpys_is_said(fun, types):
+    for kinds in itertools.product(types, repeat=2):
         a, b = (np.ones(2, kind) for kind in kinds)
         with jax.enable_x64(True), listen() as notes:
             ours = jax.eval_shape(autograph(fun), a, b).dtype

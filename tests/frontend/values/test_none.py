@@ -171,3 +171,11 @@ def test_none_may_be_a_key_and_what_a_class_of_the_users_is_asked(limit):
     with listen() as notes:
         assert_same(f, V, limit)
     assert not [n.what for n in notes if "NoneType" in n.what]
+
+
+def test_constants_of_a_tuple_that_is_none_on_one_path_are_no_numbers_there():
+    f = jax.jit(autograph(lambda there: (2.5, 1, True, 2j) if there else None))
+    assert f(True) == (2.5, 1, True, 2j)
+    number, whole, flag, both = f(False)
+    assert np.isnan([number, both]).all()
+    assert whole == np.iinfo(np.int32).min and not flag

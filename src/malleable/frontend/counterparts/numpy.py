@@ -26,7 +26,6 @@ from malleable.errors import TransformError
 from malleable.frontend.counterparts import polynomials
 from malleable.frontend.counterparts.bounded import masked
 from malleable.frontend.values.raises import (
-    PROMOTES,
     REDUCTIONS,
     at_floats,
     fail_where,
@@ -81,7 +80,9 @@ def grid_item(grid, index):
     if grid is np.r_ and isinstance(raw, tuple) and any(type(x) is Masked for x in raw):
         return put_together([[x] if np.ndim(x) == 0 else x for x in map(slice_or_row, raw)])
     raw = tuple(map(functions.as_operand, raw)) if isinstance(raw, tuple) else raw
-    return rebox(new[raw])
+    out = rebox(new[raw])
+    note_type("np.r_", grid.__getitem__, (index,), out)
+    return out
 
 
 def slice_or_row(part):
@@ -167,8 +168,7 @@ def _ufunc(ufunc, method):
             trial = lambda *xs: run_ufunc(ufunc, method, xs, plain)  # noqa: E731
         name = ufunc.__name__ if method == "__call__" else method
         out = at_floats(run, name, *inputs, trial=trial)
-        if not kwargs and len(inputs) == ufunc.nin and method == "__call__":
-            note_type(name, inputs, out)
+        note_type(name, getattr(ufunc, method), inputs, out, kwargs)
         return out
 
     return call
@@ -188,6 +188,16 @@ def _bound(owner, name, fun):
         return call
     ours = (type(owner).__module__ or "").startswith("numpy.random")
     return _native(fun) if ours else None
+
+
+def run_method(call: Callable, method: Any, args: tuple, kwargs: dict) -> Any:
+    """method(*args), of a box."""
+    given, name = (method.__self__, *args), method.__name__
+    run = functools.partial(call, method.__func__, **kwargs)
+    out = at_floats(run, name, *given) if name in REDUCTIONS else run(*given)
+    if hasattr(np.ndarray, name):
+        note_type(name, getattr(np.ndarray, name), given, out, kwargs)
+    return out
 
 
 def listed_values(args: tuple) -> tuple:
@@ -217,9 +227,7 @@ def _function(fun):
             out = at_floats(lambda *xs: run_function(fun, xs, kwargs), fun.__name__, *args)
         else:
             out = run_function(fun, args, kwargs)
-        if fun.__name__ in PROMOTES and "dtype" not in kwargs:
-            parts = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg])]
-            note_type(fun.__name__, parts, out)
+        note_type(fun.__name__, fun, args, out, kwargs)
         return out
 
     return call
@@ -315,6 +323,7 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
         return held(np.array(raw, dtype, order=order, subok=subok, ndmin=ndmin))
     value = functions.nested_array(raw)
     new = _typed(value, dtype)
+    note_type("array", np.array, (object, dtype), Box(new))
     if ndmin > new.ndim:
         return Box(new.reshape((1,) * (ndmin - new.ndim) + new.shape), False)
     return Box(new, False).laid(object) if order == "K" else Box(new, False)
@@ -459,7 +468,7 @@ def roots(p):
 
 def polyval(p, x):
     """np.polyval, with a poly1d too."""
-    return run_function(np.polyval, (p.coeffs if isinstance(p, np.poly1d) else p, x), {})
+    return _function(np.polyval)(p.coeffs if isinstance(p, np.poly1d) else p, x)
 
 
 def fromfunction(function, shape, *, dtype=float, like=None, **kwargs):
@@ -489,7 +498,7 @@ def piecewise(x, condlist, funclist, *args, **kwargs):
 
 
 def vander(x, N=None, increasing=False):
-    return run_function(np.vander, (x, N, increasing), {})
+    return _function(np.vander)(x, N, increasing)
 
 
 def nditer(op, *args, **kwargs):

@@ -51,7 +51,7 @@ from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dun
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
 from malleable.frontend.operators.hidden import block, born, is_iterator, new, walked, watched
 from malleable.frontend.values.conditions import by_case
-from malleable.frontend.values.raises import REDUCTIONS, at_floats, fail_where, present, raised
+from malleable.frontend.values.raises import fail_where, present, raised
 from malleable.frontend.values.trees import DICTS
 from malleable.frontend.values.values import Choice, bounded, refuse_uncertain, table_of
 from malleable.notes import note
@@ -172,9 +172,8 @@ class Caller(Classes):
                     return self._instead(f, replaced, args, kwargs)
             if tables.takes(f.__self__, f.__name__, args):  # most_common is written in Python
                 return tables.method_of(f.__self__, f.__name__, args, kwargs, self.call)
-            if type(f.__self__) is Box and f.__name__ in REDUCTIONS:
-                run = functools.partial(self.call, f.__func__, **kwargs)
-                return at_floats(run, f.__name__, f.__self__, *args)
+            if type(f.__self__) is Box:
+                return numpy.run_method(self.call, f, args, kwargs)
             numpy.need_some(f.__self__, f.__name__, kwargs)
             if type(f.__self__) in DICTS:  # what Python says of a Counter, in Python
                 refuse_uncertain(f.__self__, False)

@@ -176,7 +176,7 @@ class Dunders:
                 a, b = counted(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
             out = formatted(a, b) if traced else at_floats(plain, sign, a, b)
-            note_type(sign, (a, b), out)
+            note_type(sign, plain, (a, b), out)
             if sign in INTEGERS and is_wanted(WRAPS):
                 check_room(sign, a, b, out)
             return out

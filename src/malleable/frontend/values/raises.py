@@ -6,6 +6,7 @@ operands keep the path that is not taken free of NaN, whose derivative would spo
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 
 import jax
@@ -16,6 +17,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, unbox
+from malleable.arrays.content import PYTHON_TYPES
 from malleable.arrays.functions import as_operand
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.masked import Masked, must_hold
@@ -328,7 +330,6 @@ SIGNS = {
     **{"/": "divide", "//": "floor_divide", "%": "remainder"},
 }
 DIVISIONS = frozenset(("divide", "floor_divide", "remainder"))
-PROMOTES = frozenset(("where", "concatenate", "stack", "hstack", "vstack", "dot", "inner", "outer"))
 REDUCTIONS = frozenset(("sum", "prod", "mean", "var", "std", "dot", "cumsum", "cumprod", "trace"))
 
 
@@ -375,22 +376,34 @@ def note_mixed(operands: Sequence) -> None:
         note_line(what, compat.where(), "NumPy computes with an int in the type of the array")
 
 
-def note_type(name: str, operands: Sequence, out) -> None:
-    """A note where an operator, or a function of NumPy's, gives an array of a type of JAX's."""
-    ufunc, arrays = getattr(np, SIGNS.get(name, name), None), [*operands, out]
-    if not all(type(x) is Box and x.dtype.kind in "biufc" for x in arrays):
+def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = None) -> None:
+    """A note where fun(*args), of NumPy's, gives arrays of a type of JAX's: it is tried on ones."""
+    leaves, outs = jax.tree.leaves((args, kwargs)), jax.tree.leaves(out)
+    given, usual = [x for x in leaves if isinstance(x, Box)], jnp.result_type(float)
+    unlike = (type(x) is not Box or x.dtype.kind not in "biufc" for x in (*given, *outs))
+    loose = (x.ndim and is_weak(x) for x in given)
+    if all(x.dtype == usual for x in given) or any(unlike) or any(map(is_weak, outs)) or any(loose):
         return
-    given = [x.dtype for x in operands]
-    if isinstance(ufunc, np.ufunc) and not (name == "-" and {*given} == {np.dtype(bool)}):
-        numpys = ufunc.resolve_dtypes((*given, None))[-1]
-    elif name in PROMOTES:
-        numpys = np.result_type(*given)
-    else:
-        return  # also where bools are Python's: those of NumPy have no `-`
-    numpys = jax.dtypes.canonicalize_dtype(numpys)
-    if numpys != out.dtype and not any(map(is_weak, arrays)):
-        what = f"`{name}` of {' and '.join(map(str, given))} is {out.dtype}, and {numpys} in NumPy"
-        note_line(what, compat.where(), f"convert with `.astype(np.{numpys})` before")
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            tried = fun(*jax.tree.map(_ones, args), **jax.tree.map(_ones, kwargs or {}))
+    except (TypeError, ValueError, LookupError, ArithmeticError):
+        return  # an operator of NumPy's bools, where these are Python's; or ones do not fit
+    for x, numpys in zip(outs, jax.tree.leaves(tried), strict=False):
+        kind = jax.dtypes.canonicalize_dtype(np.asarray(numpys).dtype)
+        if kind != x.dtype:
+            kinds = " and ".join(dict.fromkeys(str(one.dtype) for one in given))
+            what = f"`{name}` of {kinds} is {x.dtype}, and {kind} in NumPy"
+            return note_line(what, compat.where(), f"convert with `.astype(np.{kind})` before")
+
+
+def _ones(x):
+    """A small array of NumPy, or a number, of the type of a box."""
+    if not isinstance(x, Box):
+        return x[(slice(3),) * x.ndim] if type(x) is np.ndarray else x
+    if x.scalar:
+        return PYTHON_TYPES[x.dtype.kind](1) if is_weak(x) else x.dtype.type(1)
+    return np.ones([min(n, 3) for n in x.shape], x.dtype)
 
 
 def _safe_float(test, safe: float, x):
