@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from malleable import autograph
+from malleable import autograph, listen
 from malleable.errors import TransformError
 from tests.frontend.behaviour.behaviour import assert_same
 
@@ -175,3 +175,26 @@ def test_what_is_compared_may_be_callable(x):
         return max(Scale(x), Scale(1.0))(2.0), min(Scale(x), Scale(1.0), key=Scale(-1.0).__lt__).x
 
     assert_same(f, x)
+
+
+def test_a_bool_of_a_batch_is_pythons_where_only_that_has_a_meaning_else_it_is_said():
+    def f(x):
+        match x > 0, x:
+            case True, y if y > 1:
+                kind = 1
+            case True, _:
+                kind = 2
+            case _:
+                kind = 3
+        return kind, (x > 1) is True, [10, 20][x > 0], ~(x > 1)
+
+    xs = [2.0, 0.5, -1.0]
+    with listen() as notes:
+        kind, same, item, other = jax.vmap(autograph(f))(np.array(xs))
+    assert [*zip(kind, same, item, strict=True)] == [f(x)[:3] for x in xs]
+    assert other.tolist() == [False, True, True]  # as of np.bool
+    said = {note.what for note in notes}
+    assert {f"`{name}` takes a bool of a batch for one of {whose}" for name, whose in SAID} <= said
+
+
+SAID = [("is", "Python's"), ("~", "NumPy's")]

@@ -40,6 +40,7 @@ SHAPED = frozenset(_SHAPED.split())  # a list of integers is a shape or axes her
 SEQUENCES = frozenset(_SEQUENCES.split())  # the first argument is a sequence of arrays
 ELEMENTS = frozenset(_ELEMENTS.split())  # a number among the arrays has the type of an array of it
 COUNTS = frozenset(_COUNTS.split())  # the result is an index or a number of elements: NumPy's int
+NUMBERS = frozenset(("weights", "fweights", "aweights", "bins", "x", "q"))  # options: arrays
 SPACES: dict[str, Any] = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
 OTHER_NAMES = {
     "asanyarray": "asarray",
@@ -321,7 +322,8 @@ def canonical(dtype):
 def _option(key, value):
     if key == "dtype":
         return canonical(value)
-    return nested_array(value) if isinstance(value, list) and _has_array(value) else own(value)
+    found = isinstance(value, list) and (key in NUMBERS or _has_array(value))
+    return nested_array(value) if found else own(value)
 
 
 def _argument(value, position, sequence, shaped):

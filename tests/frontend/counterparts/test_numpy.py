@@ -621,3 +621,12 @@ def test_a_result_of_another_type_than_numpys_is_said(fun, types):
             ours = jax.eval_shape(autograph(fun), a, b).dtype
         said = any("in NumPy" in note.what for note in notes)
         assert said == (ours != fun(a, b).dtype), kinds
+
+
+def test_lists_of_numbers_are_options_of_functions():
+    def f(v):
+        bins = np.histogram(v, bins=[0, 2, 5, 10], weights=[0.5] * 4)[0]
+        area = np.trapezoid(v, x=[0, 1, 3, 4])
+        return np.average(v, weights=[1, 2, 3, 4]), bins, area, np.quantile(v, q=[0.2, 0.5])
+
+    assert_same(f, np.array([3.0, 1.0, 4.0, 7.0]))

@@ -209,8 +209,8 @@ def pick(xs, i):
         error = IndexError("list index out of range")
         error.__malleable_raised__ = True  # in a branch that is not taken, as one that raises
         raise error
-    if is_python_bool(unbox(i)):
-        i = as_integer(unbox(i))
+    if is_python_bool(unbox(i)) or conditions.is_of_batch(i):
+        i = python_scalar(unbox(i), int)
     if not jnp.issubdtype(unbox(i).dtype, jnp.integer):
         raise TypeError(f"list indices must be integers or slices, not {unbox(i).dtype.name}")
     refuse_mixed([x for x in xs if not values.is_thing(x) and values.is_number(x)], known=True)

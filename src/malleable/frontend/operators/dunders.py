@@ -25,7 +25,7 @@ from malleable.frontend.counterparts.bounded import equal, joined, refuse, repea
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
 from malleable.frontend.counterparts.texts import by_text
-from malleable.frontend.values.conditions import by_case, is_, not_
+from malleable.frontend.values.conditions import by_case, is_, is_of_batch, not_
 from malleable.frontend.values.keys import KEYED
 from malleable.frontend.values.raises import (
     DIVISION,
@@ -229,6 +229,8 @@ class Dunders:
         present(a, what=f"`{sign}`")
         if sign == "-" and session().lanes and is_traced(a):
             a, _ = counted(sign, a, False)
+        if sign == "~" and is_of_batch(a):
+            note("`~` takes a bool of a batch for one of NumPy's", compat.where())
         method = None if self.is_plain(a) else getattr(type(a), name, None)
         return self.call(method, a) if type(method) is _Function else plain(a)
 

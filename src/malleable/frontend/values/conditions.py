@@ -33,6 +33,7 @@ from malleable.frontend.values.values import (
     select,
     table_of,
 )
+from malleable.notes import note
 from malleable.programs.equations import mentions
 from malleable.programs.primitives import kind
 from malleable.python_source.kinds import is_ours
@@ -414,9 +415,19 @@ def is_(a, b) -> Any:
             return Question(entry(hits, one.index), [(one, keeps)])
         if type(one) is Box and one.scalar and (other is True or other is False):
             content = one.value
-            if isinstance(content, compat.Tracer) and is_python_bool(content):
-                return one if other else not_(one)
+            if is_of_batch(one):
+                note("`is` takes a bool of a batch for one of Python's", compat.where())
+            elif not isinstance(content, compat.Tracer) or not is_python_bool(content):
+                continue
+            return one if other else not_(one)
     return is_one_thing(a, b)
+
+
+def is_of_batch(x) -> bool:
+    """Whether this is one bool under vmap: Python's or NumPy's, nobody knows."""
+    if type(x) is not Box or not (session().lanes and x.scalar and x.dtype == bool):
+        return False
+    return isinstance(x.value, compat.Tracer) and not is_python_bool(x.value)
 
 
 class Singleton:
