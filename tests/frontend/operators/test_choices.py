@@ -341,3 +341,25 @@ def test_a_dict_gives_a_text_or_one_of_several_defaults(x):
         return message == "too small", message == "end", message is None
 
     assert_same(f, x)
+
+
+def spelled(xs):
+    text = ""
+    for x in xs:
+        if x > 3:
+            text += "a"
+        elif x > 1:
+            text = text + "b"
+        else:
+            text += "cc"
+    return len(text), text == "abcc", text.startswith("a"), "bc" in text
+
+
+@pytest.mark.parametrize("xs", [(4.0, 2.0, 0.0), (0.0, 5.0, 2.0)])
+def test_a_text_is_put_together_of_parts_that_tests_choose(xs):
+    assert_same(spelled, np.array(xs))
+
+
+def test_a_text_that_may_be_too_many_is_refused():
+    with pytest.raises(TransformError, match=r"`text` is one of \d+ objects"):
+        jax.jit(autograph(spelled))(np.arange(6.0))

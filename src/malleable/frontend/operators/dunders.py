@@ -25,7 +25,7 @@ from malleable.frontend.counterparts.bounded import equal, joined, refuse, repea
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
 from malleable.frontend.counterparts.texts import by_text
-from malleable.frontend.values.conditions import by_case, is_, is_of_batch, not_
+from malleable.frontend.values.conditions import by_case, by_plain, is_, is_of_batch, not_
 from malleable.frontend.values.keys import KEYED
 from malleable.frontend.values.raises import (
     DIVISION,
@@ -237,8 +237,8 @@ class Dunders:
     def _by_case(self, operator: Callable, sign: str, a, b):
         """`a + b` for each thing that a, or b, may be."""
         if is_thing(a):
-            return by_case(a, lambda one: operator(sign, one, b))
-        return by_case(b, lambda one: operator(sign, a, one))
+            return by_plain(a, lambda one: operator(sign, one, b), b)
+        return by_plain(b, lambda one: operator(sign, a, one), a)
 
     # ------------------------------------------------------------ who is asked
 

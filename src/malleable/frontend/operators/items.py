@@ -60,7 +60,7 @@ from malleable.frontend.operators.lookups import (
     take_out,
 )
 from malleable.frontend.values import values
-from malleable.frontend.values.conditions import by_case, if_, ifexp, not_, only
+from malleable.frontend.values.conditions import by_case, by_plain, if_, ifexp, not_, only
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.raises import (
     DIVISION,
@@ -589,7 +589,7 @@ class Items:
             in_place.append(new is o)
             return new
 
-        new = by_case(x, run)
+        new = by_plain(x, run, value)
         return x if in_place and all(in_place) else new
 
     def aug_item(self, op: str, x, i, value: Callable) -> None:

@@ -41,6 +41,7 @@ from malleable.python_source.kinds import is_ours
 TRACES = 2000  # times a recursion is traced from one call: a minute with what XLA makes of it
 RECURSIONS = 32  # times a test is met within itself before that counts as without end
 CANDIDATES = 24  # objects of which a value may be one; each operation on it is traced for each
+TEXTS = 256  # texts or numbers of Python's, likewise: their number is squared where two paths meet
 
 
 def truth(x) -> Any:
@@ -269,7 +270,8 @@ def by_case(choice: Choice, fun: Callable, together: Callable = lambda option: F
     An option for which Python has no `fun` (an attribute of None, say) counts as a `raise`.
     """
     options, where = choice.options, compat.where() or choice.where
-    if len(options) > CANDIDATES and not all(map(is_plain, options)):
+    texts = all(is_plain(getattr(option, "__self__", option)) for option in options)
+    if len(options) > (TEXTS if texts else CANDIDATES):
         name = f"`{choice.name}`" if choice.name else "this value"
         raise TransformError(
             f"{name} is one of {len(options)} objects, depending on traced conditions",
@@ -292,6 +294,12 @@ def by_case(choice: Choice, fun: Callable, together: Callable = lambda option: F
         return merge(jnp.asarray(place) < first[middle], one, other, where)
 
     return run(run, 0, len(cases))
+
+
+def by_plain(choice: Choice, fun: Callable, *others) -> Any:
+    """The same of a `fun` that has no effect on texts; others: what else it is given."""
+    texts = all(type(x) is str for x in (*choice.options, *others))
+    return choice.each(fun) if texts and len(choice.options) <= TEXTS else by_case(choice, fun)
 
 
 def _in_case(option, fun: Callable) -> Any:

@@ -382,7 +382,7 @@ def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = 
     given, usual = [x for x in leaves if isinstance(x, Box)], jnp.result_type(float)
     unlike = (type(x) is not Box or x.dtype.kind not in "biufc" for x in (*given, *outs))
     loose = (x.ndim and is_weak(x) for x in given)
-    if all(x.dtype == usual for x in given) or any(unlike) or any(map(is_weak, outs)) or any(loose):
+    if any(unlike) or all(x.dtype == usual for x in given) or any(map(is_weak, outs)) or any(loose):
         return
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
