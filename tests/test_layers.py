@@ -216,7 +216,7 @@ def hidden_imports(tree, mine):
 # Numbers of these two folders that say nothing about hardware, by what they are.
 NUMBERS = {
     "a limit on memory, or on what is looked for": (
-        *("execution/cutting/announce: STATICS", "execution/cutting/functions: NAMES"),
+        *("execution/cutting/announce: STATICS", "execution/purity/reads: KEPT"),
         "execution/explain/discover: BYTES",
         *("execution/explain/measuring: KEPT", "execution/jit: PARTITIONS"),
         *("execution/purity/expressions: MANY", "execution/regions/families: SHAPES"),

@@ -21,18 +21,9 @@ from malleable.execution.common.options import JitOptions, Options
 from malleable.execution.cutting import announce, calls
 from malleable.execution.cutting.cutting import Partition
 from malleable.execution.purity import facts, scan
-from malleable.execution.regions import tracing
+from malleable.execution.purity.reads import Reads
+from malleable.execution.regions import signatures, tracing
 from malleable.execution.regions.regions import Sizes, Whole
-from malleable.execution.regions.signatures import (
-    CONCRETE,
-    FIXED,
-    ends,
-    is_log,
-    kinds,
-    leaf_kinds,
-    outer_kinds,
-    plain_kinds,
-)
 from malleable.frontend.syntax.rewrite import NoSource
 from malleable.notes import first_line, note
 from malleable.python_source.misuse import called_as
@@ -47,7 +38,8 @@ _NOT_COMPILED = (
     IndexError,
 )
 Out = TypeVar("Out", covariant=True)
-KNOWN = CONCRETE - {np.ndarray} | FIXED  # arguments that no transformation of JAX is behind
+# arguments that no transformation of JAX is behind
+KNOWN = signatures.CONCRETE - {np.ndarray} | signatures.FIXED
 PARTITIONS = 128  # functions that one `jit` remembers
 
 
@@ -59,7 +51,7 @@ class Engine:
 
     def __init__(self, options: Options, root, kinds: tuple = ()):
         self.options, self.root, self.kinds = options, root, kinds
-        self.sizes = Sizes()
+        self.sizes, self.reads = Sizes(), Reads()
         self.host = calls.Host(self)
         self.lock = threading.RLock()
         self.known: dict = {}
@@ -264,11 +256,9 @@ class Selective:
 
     def as_before(self, engine: Engine, part: Partition, made: Callable) -> Callable:
         """What runs calls of this kind while the function stays cut as it is."""
-        version, kind = (
-            part.tree.version,
-            engine.kinds,
-        )  # those before the call, which may change them
-        asked = kinds if type(kind[0]) is tuple else self.key_of
+        version = part.tree.version
+        kind = engine.kinds  # those before the call, which may change them
+        asked = signatures.kinds if type(kind[0]) is tuple else self.key_of
         known = None  # whether these are arguments as in KNOWN; so are all of the same kinds
 
         def run(*args, **kwargs):
@@ -276,7 +266,8 @@ class Selective:
             if asked(args, kwargs) != kind:
                 return self.by_kinds(*args, **kwargs)
             if known is None:
-                known = all(type(x) in KNOWN or is_log(x) for x in (*args, *kwargs.values()))
+                given = (*args, *kwargs.values())
+                known = all(type(x) in KNOWN or signatures.is_log(x) for x in given)
             if part.tree.version == version and known and not part.is_stale():
                 return self.execute(engine, part, made, args, kwargs)
             return self.through(engine, args, kwargs)
@@ -294,10 +285,10 @@ class Selective:
 
     def as_python(self, args, kwargs) -> Callable:
         """The function itself, as long as its arguments look as these do: nothing is compiled."""
-        fun, looks = self.fun, outer_kinds(args, kwargs)
+        fun, looks = self.fun, signatures.outer_kinds(args, kwargs)
 
         def run(*args, **kwargs):
-            if outer_kinds(args, kwargs) == looks:
+            if signatures.outer_kinds(args, kwargs) == looks:
                 return fun(*args, **kwargs)
             return self.by_kinds(*args, **kwargs)
 
@@ -316,7 +307,7 @@ class Selective:
 
     def key_of(self, args, kwargs) -> tuple:
         """The kinds of arguments; their types alone, if a tree has a static part without a hash."""
-        key = kinds(args, kwargs)
+        key = signatures.kinds(args, kwargs)
         try:
             hash(key)
         except TypeError:
@@ -350,7 +341,8 @@ class Selective:
         if {spec.varargs, spec.varkw} & {*static} or any(isinstance(x, odd) for x in leaves):
             return self.general  # made anew for each call; or -0.0, which JAX takes for 0.0
         held = (*(spec.defaults or ()), *(spec.kwonlydefaults or {}).values())
-        if any(isinstance(x, list | dict | set) for x in held):
+        parts = (*held, *flatten(held)[0])
+        if any(isinstance(x, list | dict | set | np.ndarray) for x in parts):
             return self.general  # a default that may change is no argument
         if part.direct is None:
             part.direct = jax.jit(
@@ -360,7 +352,8 @@ class Selective:
         direct, order, engine = part.direct, part.order, self.engine_for(args, kwargs)
         if np.ndarray in map(type, args):
             return self.general
-        has_while, kind = part.has_while(), plain_kinds(args, kwargs)
+        has_while, kind = part.has_while(), signatures.plain_kinds(args, kwargs)
+        leaf_kinds = signatures.leaf_kinds
         looks = [leaf_kinds(args), kwargs and leaf_kinds(kwargs)]  # without tracers
 
         def compiled(*args, **kwargs):
@@ -368,7 +361,7 @@ class Selective:
                 self.clear_cache()
                 return self.general(*args, **kwargs)
             if [leaf_kinds(args), kwargs and leaf_kinds(kwargs)] != looks:
-                if plain_kinds(args, kwargs) != kind:
+                if signatures.plain_kinds(args, kwargs) != kind:
                     mine = self.engine_for(args, kwargs) is engine  # a list of numbers has grown
                     return (self.general if mine else self.by_kinds)(*args, **kwargs)
                 if has_while and differentiates((args, kwargs)):
@@ -459,7 +452,7 @@ def differentiates(values) -> bool:
     args, kwargs = values
     traced = []
     for value in (*args, *kwargs.values()):
-        leaves = ends(value) if is_log(value) else flat_leaves(value)
+        leaves = signatures.ends(value) if signatures.is_log(value) else flat_leaves(value)
         if any(issubclass(kind, compat.Tracer) for kind in {*map(type, leaves)}):
             traced += [x for x in leaves if isinstance(x, compat.Tracer)]
     return bool(traced) and all(compat.concrete(x) is not None for x in traced)

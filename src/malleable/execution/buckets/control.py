@@ -6,14 +6,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.execution.buckets.values import (
-    Sizes,
-    as_padded,
-    evaluate_padded,
-    filled,
-    mask_rule,
-    strong,
-)
+from malleable.execution.buckets import values
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.common.sizes import is_symbolic
 
@@ -25,29 +18,29 @@ def _view(eqn) -> Any:
     return view
 
 
-@mask_rule("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
+@values.mask_rule("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
 def call(sizes, eqn, *ins):
-    return evaluate_padded(sizes, _view(eqn).body, ins)
+    return values.evaluate_padded(sizes, _view(eqn).body, ins)
 
 
-@mask_rule("custom_jvp_call", "custom_vjp_call")
+@values.mask_rule("custom_jvp_call", "custom_vjp_call")
 def custom_derivative(sizes, eqn, *ins):
     """The body alone: a region is not differentiated once it runs in buckets."""
-    return evaluate_padded(sizes, _view(eqn).body, ins)
+    return values.evaluate_padded(sizes, _view(eqn).body, ins)
 
 
-def _run_body(sizes: Sizes, body: compat.Jaxpr, xs) -> list:
+def _run_body(sizes: values.Sizes, body: compat.Jaxpr, xs) -> list:
     """The arrays that a body gives for arrays."""
     avals = [v.aval for v in body.jaxpr.invars]
-    args = [as_padded(sizes, aval, x) for aval, x in zip(avals, xs, strict=True)]
-    return [strong(p.x) for p in evaluate_padded(sizes, body, args)]
+    args = [values.as_padded(sizes, aval, x) for aval, x in zip(avals, xs, strict=True)]
+    return [values.strong(p.x) for p in values.evaluate_padded(sizes, body, args)]
 
 
 def _as_arrays(ins) -> list:
-    return [strong(jnp.asarray(p.x)) for p in ins]
+    return [values.strong(jnp.asarray(p.x)) for p in ins]
 
 
-@mask_rule("cond")
+@values.mask_rule("cond")
 def cond(sizes, eqn, index, *ins):
     branches = [lambda *xs, body=body: _run_body(sizes, body, xs) for body in _view(eqn).branches]
     if index.x.dtype == bool:
@@ -55,7 +48,7 @@ def cond(sizes, eqn, index, *ins):
     return lax.switch(index.x, branches, *_as_arrays(ins))
 
 
-@mask_rule("while")
+@values.mask_rule("while")
 def while_(sizes, eqn, *ins):
     """A test of several lanes (of vmap) ends each lane by itself: those of the padding at once."""
     view = _view(eqn)
@@ -64,7 +57,7 @@ def while_(sizes, eqn, *ins):
 
     def goes_on(carry):
         (test,) = _run_body(sizes, view.cond, [*test_consts, *carry])
-        return filled(sizes, as_padded(sizes, lanes, test), False)
+        return values.filled(sizes, values.as_padded(sizes, lanes, test), False)
 
     def body(carry):
         new = _run_body(sizes, view.body, [*consts, *carry])
@@ -77,7 +70,7 @@ def while_(sizes, eqn, *ins):
     return lax.while_loop(lambda c: goes_on(c).any(), body, carry)
 
 
-@mask_rule("scan")
+@values.mask_rule("scan")
 def scan(sizes, eqn, *ins):
     view = _view(eqn)
     consts, carry, xs = map(_as_arrays, view.split(ins))

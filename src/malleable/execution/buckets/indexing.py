@@ -28,12 +28,7 @@ def gather(sizes, eqn, p, indices):
             x = fit_dim(x, axis, x.shape[axis] + sizes.room(size))  # no start is moved by the room
     index = _true_indices(sizes, indices, p.dims, window, numbers.start_index_map, params["mode"])
     return lax.gather(
-        x,
-        index,
-        numbers,
-        sizes.shape(window),
-        mode=params["mode"],
-        fill_value=params["fill_value"],
+        x, index, numbers, sizes.shape(window), mode=params["mode"], fill_value=params["fill_value"]
     )
 
 

@@ -18,23 +18,8 @@ from malleable.execution.common.leaves import flatten
 from malleable.execution.common.listeners import is_heard
 from malleable.execution.common.options import Options
 from malleable.execution.common.sizes import trace_symbolic
-from malleable.execution.cutting import announce, calls, partition, writing
+from malleable.execution.cutting import announce, calls, functions, partition, writing
 from malleable.execution.cutting.closures import python_only
-from malleable.execution.cutting.functions import (
-    Callees,
-    WithoutSuper,
-    as_def,
-    asked_static,
-    bare_arguments,
-    captured,
-    definitions,
-    edited_tree,
-    hashable,
-    leaves_of,
-    names_read,
-    needed,
-    only_reads,
-)
 from malleable.execution.cutting.partition import Region, Tree
 from malleable.execution.host.host import is_raw
 from malleable.execution.purity import callees, facts, scan
@@ -88,11 +73,11 @@ class Partition:
         self.fun, self.options, self.engine = fun, options, engine
         self.lock = threading.RLock()
         found = source.find(fun.__code__, fun.__globals__)
-        node = as_def(found.node)
+        node = functions.as_def(found.node)
         if found.owner:
             mangle(node, found.owner)
         if "__class__" in fun.__code__.co_freevars:
-            node = WithoutSuper(node).visit(node)
+            node = functions.WithoutSuper(node).visit(node)
         uses = scopes.uses(*node.body)
         self.filename, self.name = fun.__code__.co_filename, fun.__code__.co_name
         taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
@@ -103,15 +88,16 @@ class Partition:
         self.lookup = facts.outside(fun)
         if why := python_only(node, uses, self.lookup, {*fun.__code__.co_freevars} - self.users):
             raise NoSource(f"{fun.__qualname__} {why}")
-        names = anf.Names(self.taken, self.is_fixed, self.is_harmless, definitions(node))
+        names = anf.Names(self.taken, self.is_fixed, self.is_harmless, functions.definitions(node))
         body = nodes.copied(node.body)
         self.tree = Tree(node, partition.enclosed(body, True, names), names, taken=self.taken)
         self.tree.defs = names.defs
         self.tree.leave = "leave" if is_root else "keep"
         self.last: tuple = (None, -1, None)
-        attributes = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-        self.is_stale = Callees(fun, taken | attributes).are_others
-        self.asked = asked_static(fun, options)
+        if is_root:
+            self.engine.reads.function(fun)
+        self.is_stale = self.engine.reads.are_others
+        self.asked = functions.asked_static(fun, options)
         self.pass_ = pipeline(*options.passes) if options.passes else lambda program: program
         self.code, self.version = None, -1
         self.runs: dict = {}
@@ -156,7 +142,7 @@ class Partition:
     def written(self, residual=writing.Residual) -> tuple:
         """The residual program as a tree, and the regions it calls, by name."""
         unset = writing.settle(self.tree, self.is_input, params=self.params)
-        args = bare_arguments(self.tree.node)
+        args = functions.bare_arguments(self.tree.node)
         return writing.write(self.tree, "residual", args, None, unset, residual)
 
     def equip(self, runs) -> dict:
@@ -185,7 +171,7 @@ class Partition:
         inner = Tree(self.tree.node, stmts, self.tree.names, taken=self.taken, defs=self.tree.defs)
         inner.breaks, inner.leave = self.tree.breaks, self.tree.leave
         tail = region.tail
-        after = {*state.outs, *captured(self.tree.defs, self.tree.defs)}
+        after = {*state.outs, *functions.captured(self.tree.defs, self.tree.defs)}
         have = set(state.ins) - region.absent
         unset = writing.settle(inner, self.is_input, after, have, safe)
         others = iter(self.tree.names)
@@ -196,8 +182,8 @@ class Partition:
             given=frozenset(region.raw_ins), safe=safe,
             absent=sorted(region.absent & set(state.ins)),
         )  # fmt: skip
-        called = names_read(node.body)
-        node.body[:0] = needed(called, self.tree.defs).values()
+        called = functions.names_read(node.body)
+        node.body[:0] = functions.needed(called, self.tree.defs).values()
         runs = self.equip(runs)
         fun = self.fun
         cells = code_objects.cells_of(fun)
@@ -332,7 +318,7 @@ class Partition:
     def edited(self, fun, text: str) -> Callable:
         """A residual program that the user wrote, with the regions as they are now."""
         self.residual(fun)
-        node = edited_tree(text, self.residual_tree.args)
+        node = functions.edited_tree(text, self.residual_tree.args)
         free = (*fun.__code__.co_freevars, writing.HOST, *self.runs)
         code = code_objects.compiled(node, f"<edited {self.name}>", free, node.name)
         cells = code_objects.cells_of(fun)
@@ -473,7 +459,7 @@ class Partition:
         cut, stays = found.cut, found.stays
         line = region.body[cut].lineno
         where = f"{self.filename}:{line} in {self.name}"
-        reads = stays.kind == "object" and only_reads(region.body[cut], given)
+        reads = stays.kind == "object" and functions.only_reads(region.body[cut], given)
         early = partition.hoisted_read(region, cut, self.tree.names) if reads else None
         if early is not None:  # `_t = self.w` in the midst of what only computes
             return self.put(region, state, early)
@@ -494,8 +480,8 @@ class Partition:
 
     def reads_of(self, stmt) -> set:
         """The names a statement reads, those of the functions defined here that it calls too."""
-        names = names_read([stmt])
-        return names | captured(names, self.tree.defs)
+        names = functions.names_read([stmt])
+        return names | functions.captured(names, self.tree.defs)
 
     def sized(self, region, state, values, leaves, axes, by_numpy: bool):
         """The region over symbolic sizes."""
@@ -504,7 +490,7 @@ class Partition:
         def stage(flat, *arguments):
             nonlocal made
             avals = [jax.typeof(x) for x in arguments]
-            made = trace_symbolic(flat, avals, leaves_of(dynamic, axes))
+            made = trace_symbolic(flat, avals, functions.leaves_of(dynamic, axes))
             return made.jaxpr
 
         if state.how is None:
@@ -541,13 +527,19 @@ class Partition:
             if kind == NUMPY and name in region.raw_ins and is_raw(value):
                 kind = ARRAY
             kinds[name] = kind
-        kinds |= needed(names_read(region.body), self.tree.defs)
-        lookup, defs = self.lookup, dict(self.tree.defs)
+        kinds |= functions.needed(functions.names_read(region.body), self.tree.defs)
+        reads, defs = self.engine.reads, dict(self.tree.defs)
+
+        def lookup(name):
+            if callable(value := self.lookup(name)):
+                reads.variable(self.fun, name, value)
+            return value
+
         known = dict(zip(state.ins, values, strict=True))
         inside = {n: flatten(v)[0] for n, v in known.items() if type(v) is not np.ndarray}
         holds = {n for n, parts in inside.items() if np.ndarray in map(type, parts)}
         mutable = holds | {n for n, v in known.items() if isinstance(v, list | dict | set)}
-        scope = Scope(kinds, lookup, scan.statement, defs, region.tail)
+        scope = Scope(kinds, lookup, scan.statement, defs, region.tail, reads=reads)
         scope.values, scope.mutable = known, mutable
         scope.numpy_inside = bool(holds)
         scope.numpy_given = scope.numpy_inside or np.ndarray in map(type, known.values())
@@ -603,22 +595,14 @@ class Partition:
         """The region as a function without the inputs that have no value."""
         found = state.bodies.get((absent, missing, watched))
         if found is None:
-            prelude = list(needed(names_read(region.body), self.tree.defs).values())
+            called = functions.names_read(region.body)
+            prelude = list(functions.needed(called, self.tree.defs).values())
             ins = [n for n in state.ins if n not in absent]
             outs = [None if n in missing else n for n in state.outs]
             found = state.bodies[absent, missing, watched] = tracing.make_body(
-                region.body,
-                prelude,
-                ins,
-                outs,
-                region.tail,
-                self.name,
-                self.fun,
-                watched,
-                absent,
-                region.guarded,
-                copies=region.tail and self.is_root,
-            )
+                region.body, prelude, ins, outs, region.tail, self.name, self.fun, watched, absent,
+                region.guarded, copies=region.tail and self.is_root,
+            )  # fmt: skip
         return found
 
     def located(self, region, state, absent, error, how) -> Failed:
@@ -646,7 +630,7 @@ class Partition:
         if self.asked is not None:
             for name, value in zip(state.ins, values, strict=True):
                 if name in self.asked:
-                    hashable(name, value, f"{self.filename} in {self.name}")
+                    functions.hashable(name, value, f"{self.filename} in {self.name}")
             yield {i for i, n in enumerate(state.ins) if n in self.asked}
             return
         ints = [i for i in args if isinstance(values[i], int) and self.is_root]

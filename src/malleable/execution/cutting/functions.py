@@ -2,19 +2,13 @@
 
 import ast
 import inspect
-import operator
 import types
-from collections.abc import Iterator
 from typing import Any
 
 from malleable.errors import TransformError
-from malleable.execution.cutting import calls
 from malleable.programs.reach import reach
-from malleable.python_source import kinds, nodes, scopes
-from malleable.python_source.changes import global_names
+from malleable.python_source import nodes, scopes
 from malleable.python_source.files import parse
-
-NAMES = 64  # that are looked at in each call
 
 
 def asked_static(fun, options) -> set | None:
@@ -97,60 +91,6 @@ def names_read(stmts: list) -> set:
     """The names that statements read, themselves or in functions made in them."""
     uses = scopes.uses(*stmts)
     return uses.reads | uses.captured
-
-
-class Callees:
-    """What a function calls by global names, in helpers too, and the defaults of all of them."""
-
-    def __init__(self, fun: types.FunctionType, names: set):
-        self.found = callables(names, fun.__globals__)
-        held = [getattr(f, "__malleable_selective__", f) for _, _, f in self.found]
-        users = [f for f in held if isinstance(f, types.FunctionType) and calls.is_of_user(f)]
-        self.defaults = [
-            (f, f.__defaults__, f.__kwdefaults__, [*(f.__kwdefaults__ or {}).values()])
-            for f in (fun, *users)
-        ]
-
-    def are_others(self) -> bool:
-        """Whether one was defined anew, or given other defaults. No generators: half as fast."""
-        for place, name, value in self.found:
-            if place.get(name) is not value:
-                return True
-        for f, given, named, values in self.defaults:
-            if f.__defaults__ is not given or f.__kwdefaults__ is not named:
-                return True
-            if named and not all(map(operator.is_, named.values(), values)):
-                return True
-        return False
-
-
-def callables(names: set, space: dict) -> list[tuple]:
-    """(namespace, name, value) of what can be called and is no class, among these global names.
-
-    Names in modules of the user's too, and those that functions of the user's read in their turn.
-    """
-    found: dict = {}
-    todo = [(names, space)]
-    while todo and len(found) < NAMES:
-        names, space = todo.pop()
-        for place in (space, *_modules_of_user(names, space)):
-            for name in sorted(names & place.keys()):
-                f, key = place[name], (id(place), name)
-                if not callable(f) or isinstance(f, type) or key in found:
-                    continue
-                found[key] = place, name, f
-                f = getattr(f, "__malleable_selective__", f)
-                if isinstance(f, types.FunctionType) and calls.is_of_user(f):
-                    todo.append(({*global_names(f.__code__)}, f.__globals__))
-    return list(found.values())
-
-
-def _modules_of_user(names: set, space: dict) -> Iterator[dict]:
-    """What the modules of the user's among these global names hold."""
-    for name in names & space.keys():
-        file = isinstance(space[name], types.ModuleType) and getattr(space[name], "__file__", "")
-        if file and kinds.of_file(file) == kinds.CONVERT and not kinds.is_installed(file):
-            yield vars(space[name])
 
 
 def edited_tree(text: str, args: ast.arguments) -> ast.FunctionDef:

@@ -9,14 +9,7 @@ import jax
 
 from malleable import compat
 from malleable.execution.common.breaks import Unsupported
-from malleable.execution.numpy.writer import (
-    ON_KEYS,
-    RULES,
-    Value,
-    Writer,
-    numpy_rule,
-    words,
-)
+from malleable.execution.numpy.writer import ON_KEYS, RULES, Value, Writer, numpy_rule, words
 from malleable.programs.primitives import kind
 from malleable.programs.types import is_key
 

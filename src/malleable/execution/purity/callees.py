@@ -30,6 +30,7 @@ from malleable.execution.purity.facts import (
     outside,
     parameter_kinds,
 )
+from malleable.execution.purity.reads import KEPT, Reads
 from malleable.frontend.counterparts import replaced
 from malleable.python_source import kinds, nodes, scopes, source
 from malleable.python_source.source import NoSource
@@ -134,7 +135,13 @@ def _verdict(f):
     f = getattr(f, "__func__", f)
     if not isinstance(f, types.FunctionType):
         return None
-    return _verdicts.get((id(f.__code__), id(f.__globals__)))
+    return _verdicts.get(_known_by(f))
+
+
+def _known_by(f: types.FunctionType) -> tuple:
+    """What a function is known by: those of one code may differ in what they close over."""
+    held = f.__closure__ or f.__defaults__ or f.__kwdefaults__
+    return id(f) if held else id(f.__code__), id(f.__globals__)
 
 
 def acting(why: str) -> Stays:
@@ -163,6 +170,8 @@ def impure(f, scope: Scope) -> str:
         if why := impure(f.func, scope):
             return why
         held = (*f.args, *f.keywords.values())
+        if not scope.reads.data(held):
+            return f"{text} holds an array that is written to"
         theirs = any(isinstance(x, np.ndarray | list | dict | tuple) for x in held)
         return f"{text} may write to an array of NumPy" if theirs and writes(f.func) else ""
     if not isinstance(f, type) and may_change(f):
@@ -209,7 +218,7 @@ def acts(f, scope: Scope) -> str:
     ):
         return text
     node.body = [new for stmt in node.body for new in _Entered().visited(stmt)]
-    why, *_ = _looked_at(inner, node, text, scope)
+    why, *_ = _looked_at(inner, node, text, scope, (), scope.reads)
     return why and f"{text}: {why}"
 
 
@@ -247,20 +256,23 @@ def impure_function(f: types.FunctionType, text: str, scope: Scope, numpy=frozen
     if kind == kinds.PLAIN and f.__module__ != "functools":
         return f"{text} is of {f.__module__}"
     code = f.__code__
-    key = (id(code), id(f.__globals__), *numpy)
-    if key in _verdicts:
-        scope.typed |= code in _askers
-        return _verdicts[key][0]
-    _verdicts[key] = ("", code, False, "")  # a function that calls itself
-    try:
-        node = source.find(code, f.__globals__).node
-    except NoSource:
-        verdict, calls_jax, made = f"{text} has no source", True, ""
-    else:
-        verdict, calls_jax, made = _judged(f, node, text, scope, numpy)
-    _verdicts[key] = (verdict, code, calls_jax, made)
+    if code_waits(code):
+        return f"{text} is a generator"
+    key, reads = (*_known_by(f), *numpy), Reads()
+    known = _verdicts.get(key)
+    if known is None or (not known[0] and known[-1].are_others()):
+        _verdicts[key] = ("", f, False, "", reads)  # a function that calls itself
+        try:
+            found = _looked_at(f, source.find(code, f.__globals__).node, text, scope, numpy, reads)
+        except NoSource:
+            found = f"{text} has no source", True, ""
+        known = _verdicts[key] = (found[0], f, *found[1:], reads)
+        if len(_verdicts) > KEPT:  # closures that are made again and again
+            _verdicts.pop(next(iter(_verdicts)))
+    if not known[0]:
+        scope.reads.add(known[-1])
     scope.typed |= code in _askers
-    return verdict
+    return known[0]
 
 
 def _rebound_in(f: types.FunctionType) -> set:
@@ -285,21 +297,17 @@ def _rebound_by(code: types.CodeType) -> frozenset:
     return frozenset(mine.union(*map(_rebound_by, inner)))
 
 
-def _judged(f, node, text, scope: Scope, numpy) -> tuple[str, bool, str]:
-    if code_waits(f.__code__):
-        return f"{text} is a generator", True, ""
-    return _looked_at(f, node, text, scope, numpy)
-
-
-def _looked_at(f, node, text, scope: Scope, numpy=()) -> tuple[str, bool, str]:
+def _looked_at(f, node, text, scope: Scope, numpy, reads) -> tuple[str, bool, str]:
     read = outside(f)
 
     def lookup(name):
         if isinstance(value := read(name), list | dict | set):  # not in the key of a region
             raise Stays("object", f"it reads `{name}`, which may change")
+        if not reads.variable(f, name, value):
+            raise Stays("object", f"it reads `{name}`, which may be another each time")
         return value
 
-    inner = Scope(parameter_kinds(node), lookup, scope.statement, returns=True)
+    inner = Scope(parameter_kinds(node), lookup, scope.statement, returns=True, reads=reads)
     inner.be_callee(inner.kinds)
     inner.kinds |= dict.fromkeys(numpy, NUMPY)
     uses = scopes.uses(*(node.body if isinstance(node.body, list) else [node.body]))
@@ -307,10 +315,12 @@ def _looked_at(f, node, text, scope: Scope, numpy=()) -> tuple[str, bool, str]:
         return f"{text} writes a variable outside of it", True, ""
     for name in _rebound_in(f):
         return f"{text} reads `{name}`, which may be another each time", True, ""
+    if not reads.function(f):
+        return f"{text} has a default that may change", True, ""
     for value in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
         if isinstance(value, list | dict | set) or may_change(value):
             return f"{text} has a default that may change", True, ""
-        if callable(value) and (why := impure(value, scope)):
+        if callable(value) and (why := impure(value, inner)):
             return why, True, ""
     try:
         body = [ast.Return(value=node.body)] if isinstance(node, ast.Lambda) else node.body

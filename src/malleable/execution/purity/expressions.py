@@ -256,7 +256,7 @@ def attribute(node, scope):
             if may_be_rebound(base.value, node.attr):
                 raise Stays("object", f"it reads `.{node.attr}`, which may be another each time")
             try:
-                return kind_of(getattr(base.value, node.attr))
+                return kind_of(scope.reads.attribute(base.value, node.attr))
             except AttributeError:
                 raise Stays("python", f"there is no `{node.attr}`") from None
         raise Stays("object", f"it reads `.{node.attr}` of an object")
@@ -288,7 +288,8 @@ def bind(target, kind, scope):
 
 
 def comprehension(node, scope):
-    inner = Scope(dict(scope.kinds), scope.lookup, scope.statement, scope.defs, active=scope.active)
+    inner = Scope(dict(scope.kinds), scope.lookup, scope.statement, scope.defs, reads=scope.reads)
+    inner.active = scope.active
     for generator in node.generators:
         items = expression(generator.iter, inner)
         refuse_numpy(items)
@@ -320,7 +321,7 @@ def resolve_path(node, scope) -> Known | None:
         base = resolve_path(node.value, scope)
         if base is not None and isinstance(base.value, types.ModuleType | type):
             try:
-                return Known(getattr(base.value, node.attr))
+                return Known(scope.reads.attribute(base.value, node.attr))
             except AttributeError:
                 raise Stays("python", f"there is no `{node.attr}`") from None
         if base is not None and not is_pytree(base.value) and callable(base.value):
@@ -536,6 +537,7 @@ def lambda_(node, scope, args=()):
         scope.statement,
         scope.defs,
         active=scope.active,
+        reads=scope.reads,
     )
     inner.be_callee(parameter_kinds(node))
     inner.kinds |= known_parameters(node, args, defaults)
@@ -630,7 +632,7 @@ def define(node: ast.FunctionDef | ast.Lambda, args, scope, given: bool = True):
     kept = {n: UNKNOWN if k == MADE else k for n, k in scope.kinds.items()}  # not to be changed
     inner = Scope(
         kept | parameter_kinds(node), scope.lookup, scope.statement, dict(scope.defs),
-        returns=True, active=(*scope.active, id(node)),
+        returns=True, active=(*scope.active, id(node)), reads=scope.reads,
     )  # fmt: skip
     waits = nodes.yields(node) or any(isinstance(n, ast.Await) for n in ast.walk(node))
     if scopes.uses(*node.body).binds & {"__yield__"} or waits:

@@ -5,7 +5,6 @@ import builtins
 import enum
 import functools
 import inspect
-import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ import numpy as np
 from malleable import compat
 from malleable.execution.common.code_objects import cells_of
 from malleable.execution.common.leaves import flatten
-from malleable.python_source import kinds, scopes
+from malleable.execution.purity.reads import Reads, is_of_user
+from malleable.python_source import scopes
 
 ARRAY = "array"  # an array of JAX, or a pytree with such ones
 NUMBER = "number"  # a number, string, None or a tuple of these: Python's own
@@ -71,6 +71,7 @@ class Scope:
     plainly: bool = False  # whether it has to be traced as it stands
     typed: bool = False  # whether it asks what a number is, which a tracer cannot say
     active: tuple = ()
+    reads: Reads = field(default_factory=Reads)  # what is read outside, in what it calls too
     given: list = field(default_factory=list)  # what each `return` gives, as a tree of kinds
 
     def be_callee(self, parameters) -> None:
@@ -144,13 +145,7 @@ def may_be_rebound(owner, name: str) -> bool:
     """Whether an attribute of a module or class of the user's holds data, as a variable does."""
     if not isinstance(owner, types.ModuleType | type) or isinstance(owner, enum.EnumMeta):
         return False
-    module = owner.__name__ if isinstance(owner, types.ModuleType) else owner.__module__
-    if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
-        return False
-    file = getattr(sys.modules.get(module), "__file__", None)  # none in a notebook
-    if file and (kinds.of_file(file) != kinds.CONVERT or kinds.is_installed(file)):
-        return False
-    return not isinstance(kind_of(getattr(owner, name, None)), Known)
+    return is_of_user(owner) and not isinstance(kind_of(getattr(owner, name, None)), Known)
 
 
 def is_pytree(value) -> bool:

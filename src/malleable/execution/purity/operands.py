@@ -9,15 +9,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable.execution.purity.callees import attributes_asked, impure, is_jax
-from malleable.execution.purity.facts import (
-    NUMBER,
-    SCALAR,
-    SIZE,
-    Known,
-    Scope,
-    Stays,
-    kind_of,
-)
+from malleable.execution.purity.facts import NUMBER, SCALAR, SIZE, Known, Scope, Stays, kind_of
 
 OPERATORS = [name[2:] for name in vars(operator) if name.startswith("__")]
 OPERATORS += ["len__", "bool__", "iter__", "reversed__"]
