@@ -20,7 +20,7 @@ from malleable.execution.common.leaves import flat_leaves, flatten
 from malleable.execution.common.options import JitOptions, Options
 from malleable.execution.cutting import announce, calls
 from malleable.execution.cutting.cutting import Partition
-from malleable.execution.purity import facts, scan
+from malleable.execution.purity import callees, facts, scan
 from malleable.execution.purity.reads import Reads
 from malleable.execution.regions import signatures, tracing
 from malleable.execution.regions.regions import Sizes, Whole
@@ -151,8 +151,8 @@ class Selective:
     def begin(self, *args, **kwargs):
         """Choose how to run, on the first call."""
         fun = self.fun
-        if scan.is_pure(fun):  # of JAX, or made by it: `jax.grad(f)`
-            self.entry = self.whole
+        if (reads := scan.reads_of(fun)) is not None:  # of JAX, or made by it: `jax.grad(f)`
+            self.entry = self.whole(reads)
         elif self.plain is not None:
             self.entry = self.by_kinds
         else:
@@ -160,25 +160,28 @@ class Selective:
             self.entry = fun
         return self.entry(*args, **kwargs)
 
-    def whole(self, *args, **kwargs):
+    def whole(self, reads: Reads) -> Callable:
         """A function of JAX's own, under its own jit; as it is where that cannot be."""
-        options = self.options
+        options, fun = self.options, self.fun
         given = {
             name: getattr(options, name)
             for name in ("static_argnums", "static_argnames")
             if getattr(options, name) != "auto"
         }
-        direct = jax.jit(self.fun, donate_argnums=options.donate_argnums, **given)
+        anew = functools.wraps(fun)(lambda *args, **kwargs: fun(*args, **kwargs))  # traced again
+        direct = jax.jit(anew, donate_argnums=options.donate_argnums, **given)
 
         def compiled(*args, **kwargs):
+            if reads.are_others():
+                self.clear_cache()
+                return self.entry(*args, **kwargs)
             try:
                 return direct(*args, **kwargs)
             except (*calls.NEEDS_VALUE, TypeError) as e:
                 note("it is not compiled", "", first_line(e))
-                return self.fun(*args, **kwargs)
+                return fun(*args, **kwargs)
 
-        self.entry = compiled
-        return compiled(*args, **kwargs)
+        return compiled
 
     def by_kinds(self, *args, **kwargs):
         """As calls with arguments of these kinds have come to run."""
@@ -459,9 +462,12 @@ def differentiates(values) -> bool:
 
 
 def python_of(fun) -> tuple[types.FunctionType, tuple, dict] | None:
-    """The Python function that a callable runs, and the arguments it puts before the caller's."""
+    """The Python function that a callable runs, and the arguments it puts before the caller's.
+
+    None where there is none, or where JAX made it, of a function that does more than compute.
+    """
     if isinstance(fun, types.FunctionType):
-        return fun, (), {}
+        return None if callees.is_jax(fun) else (fun, (), {})
     if isinstance(fun, types.MethodType) and isinstance(fun.__func__, types.FunctionType):
         return fun.__func__, (fun.__self__,), {}
     if isinstance(fun, functools.partial):

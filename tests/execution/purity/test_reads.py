@@ -181,3 +181,28 @@ def test_functions_of_one_code_are_each_looked_at(capsys):
     for _ in range(3):
         shown(X)
     assert capsys.readouterr().out == "here\n" * 3
+
+
+def test_what_jax_makes_of_a_function_is_made_again_where_that_reads_another():
+    def loss(x, by=1.0):
+        return ((x * W) ** 2).sum() * by
+
+    gradient, each, before = mal.jit(jax.grad(loss)), mal.jit(jax.vmap(loss)), W.copy()
+    for by in (1.0, 2.0, 3.0):
+        loss.__defaults__ = (by,)
+        W[0] += 1
+        for _ in range(2):
+            np.testing.assert_allclose(gradient(X), jax.grad(loss)(X), rtol=1e-6)
+            np.testing.assert_allclose(each(X[None]), jax.vmap(loss)(X[None]), rtol=1e-6)
+    W[:] = before
+
+
+def test_what_jax_makes_of_a_function_that_acts_is_left_to_python(capsys):
+    def loss(x):
+        print("here")
+        return (x**2).sum()
+
+    gradient = mal.jit(jax.grad(loss))
+    for _ in range(3):
+        np.testing.assert_allclose(gradient(X), 2 * X)
+    assert capsys.readouterr().out == "here\n" * 3

@@ -35,6 +35,7 @@ from malleable.execution.purity.facts import (
     kind_of,
     refuse_numpy,
 )
+from malleable.execution.purity.reads import Reads
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,10 @@ def divides(stmt, scope: Scope) -> bool:
     return False
 
 
-def is_pure(f) -> bool:
-    """Whether a callable is of JAX, or one that JAX made of a function that only computes."""
-    return callees.is_jax(f) and not callees.impure(f, Scope({}, lambda name: None, statement))
+def reads_of(f) -> Reads | None:
+    """What a callable of JAX reads, or one that JAX made of a function; None if it may act."""
+    scope = Scope({}, lambda name: None, statement)
+    return scope.reads if callees.is_jax(f) and not callees.impure(f, scope) else None
 
 
 # ---------------------------------------------------------------- statements
