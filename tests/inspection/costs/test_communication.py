@@ -53,6 +53,30 @@ def test_a_value_used_whole_is_gathered_along_its_axis():
     assert "used whole" in row.why and "test_communication.py" in row.line
 
 
+@pytest.mark.parametrize(
+    ("send", "kind"),
+    [
+        (lambda x: lax.all_to_all(x, "model", 0, 0, tiled=True), "all-to-all"),
+        (lambda x: lax.ppermute(x, "model", [(0, 1), (1, 0)]), "collective-permute"),
+    ],
+)
+def test_a_collective_of_several_arrays_or_some_devices_is_one_along_its_axis(send, kind):
+    spec = PartitionSpec("model")
+    mapped = jax.shard_map(send, mesh=MESH, in_specs=spec, out_specs=spec)
+    told = mal.communication(mapped)(put((16, 2), "model"))
+    assert [(r.kind, r.axis, r.times, r.bytes) for r in told.rows] == [(kind, "model", 1, 32)]
+
+
+def test_gradients_that_are_summed_together_count_once_for_a_line():
+    def loss(ws, x):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x**2)
+
+    told = mal.communication(jax.grad(loss))([put((4, 4)) for _ in range(5)], put((8, 4), "data"))
+    assert [(row.times, row.bytes) for row in told.rows] == [(1, 5 * 64)]
+
+
 def test_a_derivative_is_marked_as_backward():
     told = mal.communication(jax.grad(lambda w, x: jnp.sum(jnp.sin(x @ w))))(
         put((4, 4)), put((8, 4), "data")

@@ -84,7 +84,7 @@ def bytes_of_type(spelled: str) -> int:
 
 
 def axis_of(groups: frozenset[frozenset[int]], shape: dict[str, int]) -> str:
-    """The axes of a mesh along which groups of devices are, or "" for others.
+    """The axes of a mesh along which groups of devices are, as few as do, or "" for no groups.
 
     >>> axis_of(frozenset([frozenset([0, 2]), frozenset([1, 3])]), {"data": 2, "model": 2})
     'data'
@@ -93,7 +93,8 @@ def axis_of(groups: frozenset[frozenset[int]], shape: dict[str, int]) -> str:
     names = list(shape)
     for count in range(1, len(names) + 1):
         for some in itertools.combinations(range(len(names)), count):
-            if groups == _groups_along(numbers, some):
+            rows = _groups_along(numbers, some)
+            if groups and all(any(group <= row for row in rows) for group in groups):
                 return ", ".join(names[i] for i in some)
     return ""
 
@@ -157,13 +158,15 @@ def _sent(line: _Line, kind, times, lines, users, frames) -> Iterator[Sent]:
         makers = [lines.get(name) for name in line.operands]
     else:
         parts, makers = [" ".join(parts)], [None]
+    found: collections.Counter = collections.Counter()
     for part, maker in zip(parts, makers, strict=True):
         told = next((x for x in (maker, line) if x is not None and frames.of(x.text)), None)
         told = told or _nearest(line, lambda x: users.get(x.name, []), frames)  # a gather has none
         told = told or _nearest(line, lambda x: _makers(x, lines), frames) or line
         name = re.search(r'op_name="([^"]*)"', told.text)
-        places = tuple(frames.of(told.text))
-        yield Sent(kind, times, bytes_of_type(part), groups, places, name[1] if name else "")
+        found[tuple(frames.of(told.text)), name[1] if name else ""] += bytes_of_type(part)
+    for (places, operation), size in found.items():
+        yield Sent(kind, times, size, groups, places, operation)
 
 
 def _makers(line: _Line, lines: dict[str, _Line]) -> list[_Line]:

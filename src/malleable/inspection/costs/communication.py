@@ -65,7 +65,7 @@ class Communication:
 
     @property
     def times(self) -> float:
-        """How many collectives run."""
+        """How many collectives run; one that sends for several lines counts for each."""
         return sum(row.times for row in self.rows)
 
     @property
