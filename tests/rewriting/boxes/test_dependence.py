@@ -92,6 +92,10 @@ EQUATIONS = {
         lambda a: lax.reduce_window(a, -np.inf, lax.max, (2, 2), (1, 1), ((1, 0), (0, 1))),
         x(6, 4),
     ),
+    "slope of maxima": (
+        jax.grad(lambda a: lax.reduce_window(a, -np.inf, lax.max, (1, 2), (1, 2), "VALID").sum()),
+        x(6, 4),
+    ),
     "pad": (lambda a: lax.pad(a, np.float32(0), ((1, 2, 0), (-1, 3, 0))), x(4, 5)),
     "pad between": (lambda a: lax.pad(a, np.float32(0), ((1, 0, 1),)), x(4)),
     "slice": (lambda a: lax.slice(a, (1, 0), (8, 4), (3, 1)), x(9, 4)),
@@ -224,8 +228,8 @@ def test_every_primitive_has_a_row_or_is_taken_whole_for_a_reason():
         *("write", "create"),  # places come at run time; what has no operand does not change
         "place",  # where a value is kept holds for all of it
     )
-    odd = {"reduce", "reduce_window", "select_and_scatter", "select_and_scatter_add"}
-    odd |= {"select_and_gather_add", "tile", "approx_top_k"}
+    odd = {"reduce", "reduce_window", "select_and_scatter", "select_and_gather_add"}
+    odd |= {"tile", "approx_top_k"}
     odd |= {"ragged_dot_general", "scaled_dot"}
     assert PRIMITIVES.keys() - rows - taken_whole == odd
     assert odd & rows == set()

@@ -129,6 +129,12 @@ def _window(p, ins, out, known):
     ]
 
 
+def _window_back(p, ins, out, known):
+    rows = zip(p["window_dimensions"], p["window_strides"], p["padding"], strict=True)
+    ones = [(size, step, *pad) == (1, 1, 0, 0) for size, step, pad in rows]
+    return [[Along(d) if one else ALL for d, one in enumerate(ones)]] * 2
+
+
 def _broadcast(p, ins, out, known):
     pairs = zip(ins[0], map(int, p["broadcast_dimensions"]), strict=True)  # vmap gives NumPy's
     return [[Along(d) if n == out[d] else ALL for n, d in pairs], *([] for _ in ins[1:])]
@@ -325,6 +331,7 @@ _RELATIONS = {
     "squeeze": _lacks(lambda p, n: [d % n for d in p["dimensions"]]),
     "dot_general": _dot,
     "conv_general_dilated": _conv,
+    "select_and_scatter_add": _window_back,
     "pad": _pad,
     "slice": _slice,
     "dynamic_slice": _dynamic_slice,

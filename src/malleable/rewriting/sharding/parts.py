@@ -126,17 +126,14 @@ def planned(
     consts = [WHOLE] * len(program.consts) if consts is None else consts
     while True:
         plan = _planned_once(program, ins, k, consts, gatherable, early)
-        asked = {
-            v
-            for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True)
-            for v in asked_for_sums(eqn.invars, step.wants, plan.states)
-        }
-        twice = {
-            v
+        uses = [
+            (v, want)
             for eqn, step in zip(program.jaxpr.eqns, plan.steps, strict=True)
             for v, want in zip(eqn.invars, step.wants, strict=True)
-            if want == SUM and not isinstance(v, compat.Literal) and v in asked
-        }
+        ]
+        asked = asked_for_sums(*zip(*uses, strict=True), plan.states) if uses else {}
+        summed = (v for v, want in uses if want == SUM and not isinstance(v, compat.Literal))
+        twice = {v for v in summed if v in asked}
         if twice <= early:
             return plan
         early |= twice  # summed anyway: not a second time, behind what is linear
@@ -147,8 +144,7 @@ def _planned_once(program, ins, k, consts, gatherable, early) -> PartsPlan:
     plan = PartsPlan(tuple(ins))
     states, can_be_whole = plan.states, set(gatherable)
     raw = program.jaxpr
-    for v, s in zip((*raw.constvars, *raw.invars), (*consts, *ins), strict=True):
-        states[v] = s
+    states.update(zip((*raw.constvars, *raw.invars), (*consts, *ins), strict=True))
     for eqn in raw.eqns:
         operands = [_state(v, states) for v in eqn.invars]
         given = variables(eqn.invars)
@@ -342,7 +338,7 @@ def _through(eqn: compat.Eqn, ins: list[State], k: int) -> tuple[list[State], li
                 ended.append(i)
                 continue
             case _:
-                raise Apart(f"{name} needs parts of other devices", eqn)
+                raise Apart(f"{name} needs the other parts", eqn)
         if at is not None and at != found:
             raise Apart(f"the operands of {name} are in parts of different dimensions", eqn)
         at = found
@@ -360,7 +356,7 @@ def _through(eqn: compat.Eqn, ins: list[State], k: int) -> tuple[list[State], li
                 entry == Along(at, 1, 0, 0) and sizes[i][d] == out[at]
             )
             if not exact or wants[i] not in (WHOLE, ZERO, d):
-                raise Apart(f"{name} needs parts of other devices", eqn)
+                raise Apart(f"{name} needs the other parts", eqn)
             wants[i] = d
     if name == "reshape" and p.get("dimensions") is not None:
         raise Apart("a reshape that also transposes", eqn)
@@ -372,21 +368,19 @@ def _summed(eqn, wants, ended) -> tuple[list[State], list[State]]:
     name, p = eqn.primitive.name, eqn.params
     if name == "reduce_sum" and wants[0] in p["axes"]:
         return wants, [SUM]
-    if name == "dot_general":
-        contract = p["dimension_numbers"][0]
-        side = ended[0]
-        mine = list(map(int, contract[side]))
-        if wants[side] in mine:
-            partner = int(contract[1 - side][mine.index(wants[side])])
-            if wants[1 - side] == partner:
-                return wants, [SUM]
-            if is_undivided(wants[1 - side]):
-                if CUTS_WHOLES.get():
-                    wants[1 - side] = partner
-                    return wants, [SUM]
-                # on devices XLA cuts it, or makes the other whole: who knows
-                raise Apart("a product contracts what is in parts with what is whole", eqn)
-    raise Apart(f"{name} needs the parts of all devices", eqn)
+    is_conv = name == "conv_general_dilated" and p["feature_group_count"] == 1
+    if name == "dot_general" or is_conv:
+        numbers, side = p["dimension_numbers"], ended[0]
+        contract = (numbers[0][1:2], numbers[1][1:2]) if is_conv else numbers[0]
+        pairs = dict(zip(map(int, contract[side]), map(int, contract[1 - side]), strict=True))
+        partner, other = pairs.get(wants[side]), wants[1 - side]
+        if partner is not None and is_undivided(other) and not CUTS_WHOLES.get():
+            # on devices XLA cuts it, or makes the other whole: who knows
+            raise Apart("a product contracts what is in parts with what is whole", eqn)
+        if partner is not None and (other == partner or is_undivided(other)):
+            wants[1 - side] = partner
+            return wants, [SUM]
+    raise Apart(f"{name} needs all parts at once", eqn)
 
 
 # Whether a part of what is whole is at hand and sends nothing, as in steps of a loop.
@@ -621,13 +615,9 @@ def cost(
 
 def asked_for_sums(atoms, wants, states):
     """The operands that are SUMs and have to be whole; each once."""
-    seen = set()
-    for v, want in zip(atoms, wants, strict=True):
-        if isinstance(v, compat.Literal) or v in seen:
-            continue
-        if states.get(v) == SUM and want != SUM:
-            seen.add(v)
-            yield v
+    rows = zip(atoms, wants, strict=True)
+    asked = (v for v, want in rows if want != SUM and not isinstance(v, compat.Literal))
+    return dict.fromkeys(v for v in asked if states.get(v) == SUM)
 
 
 def _cost_inside(eqn, step, times, into) -> None:
@@ -639,8 +629,8 @@ def _cost_inside(eqn, step, times, into) -> None:
             _body(loop.body, plan, due, times * loop.length, into)
         case compat.While() as loop:
             test, plan = step.inside
-            _body(loop.cond, test, (WHOLE,), times, into)
-            _body(loop.body, plan, step.outs, times, into)
+            _body(loop.cond, test, (WHOLE,), 2 * times, into)  # it takes some steps, at least two
+            _body(loop.body, plan, step.outs, 2 * times, into)
         case compat.Branch(branches):
             for branch, plan in zip(branches, step.inside, strict=True):
                 _body(branch, plan, step.outs, times, into)

@@ -68,7 +68,7 @@ def _phases(program, plan: PartsPlan) -> tuple[list, list, list]:
     for i, (eqn, step) in enumerate(zip(program.eqns, plan.steps, strict=True)):
         given = variables(eqn.invars)
         if any(is_part(s) or s == SUM for s in step.outs):
-            ended = [*asked_for_sums(eqn.invars, step.wants, plan.states)]
+            ended = asked_for_sums(eqn.invars, step.wants, plan.states)
             if ended or any(v in late for v in given):
                 raise Apart("a sum over the batch is used in each of its steps", eqn)
             inside.update(eqn.outvars)
@@ -225,9 +225,7 @@ class StepWriter(Writer):
 
     def extent(self) -> int:
         """How long the batch is."""
-        states = self.plan.states
-        sizes = [v.aval.shape[s] for v, s in states.items() if is_part(s)]
-        return sizes[0]
+        return next(v.aval.shape[s] for v, s in self.plan.states.items() if is_part(s))
 
     def constrained(self, eqn, x, states):
         return rebind(eqn, [x])[0]
