@@ -1,6 +1,5 @@
 """Collectives moved out of loops, and batches split into steps: gradients are summed once."""
 
-import contextlib
 import itertools
 from collections.abc import Sequence
 
@@ -19,7 +18,7 @@ from malleable.rewriting.sharding.local import localized
 from malleable.rewriting.sharding.mapped import deferred_sums
 from malleable.rewriting.sharding.moved import moved_behind
 from malleable.rewriting.sharding.parts import SENT, WHOLE, Apart, State
-from malleable.rewriting.sharding.placement import Placement
+from malleable.rewriting.sharding.placement import HELD, Placement
 from malleable.rewriting.sharding.steps import in_steps
 
 STAYS = "a collective stays where it is"
@@ -83,8 +82,9 @@ def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = N
     part in steps, and sums over the devices once, behind the loop. Parameters in parts along the
     axis of the batch (FSDP) are gathered once, before it. Where the program cannot run on the
     parts of the devices, XLA may sum in each step, and a note says so.
-    n: steps, which divide the batch; axis: the dimension of the batch; argnums: which arrays, of
-    the flat arguments, carry it; by default those whose `axis` is as long as that of the last.
+    n: steps, which divide the batch; axis: the dimension of the batch; argnums: which positional
+    arguments carry it, in all their arrays; by default the arrays whose `axis` is as long as that
+    of the last.
     Raises TransformError, at the line, where a result is no sum over the batch.
     Source: Huang et al., "GPipe", NeurIPS 2019.
 
@@ -95,10 +95,10 @@ def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = N
         raise TransformError(f"microbatch takes a number of steps, not {n!r}", hint=COUNT)
     if not isinstance(axis, int) or isinstance(axis, bool):
         raise TransformError(f"axis is a number, not {axis!r}", hint="axis=0 is the first")
-    chosen = (argnums,) if argnums is None or not isinstance(argnums, Sequence) else argnums
+    chosen = argnums if isinstance(argnums, Sequence) else (argnums,)
     if argnums is not None and not all(type(i) is int for i in chosen):
         told = f"argnums is a number or several, not {argnums!r}"
-        raise TransformError(told, hint="argnums counts arrays, pytrees flattened")
+        raise TransformError(told, hint=ARGNUMS)
 
     def run(jaxpr: compat.Jaxpr) -> compat.Jaxpr:
         return jaxpr if n == 1 else _in_steps(jaxpr, n, axis, argnums)
@@ -108,36 +108,36 @@ def microbatch(n: int, *, axis: int = 0, argnums: int | Sequence[int] | None = N
 
 
 COUNT = "microbatch(4): four steps, each of a quarter of the batch"
+ARGNUMS = "argnums counts positional arguments; those of a pytree all have the axis"
 
 
 def _in_steps(jaxpr: compat.Jaxpr, n: int, axis: int, argnums) -> compat.Jaxpr:
-    guesses = _batches(jaxpr, axis, argnums)
-    for chosen in guesses if len(guesses) > 1 else ():
-        with contextlib.suppress(Apart, TransformError):
+    refused: list[Apart | TransformError] = []
+    for chosen in _batches(jaxpr, axis, argnums):
+        try:
             with unheard(), listen() as heard:  # of a guess that does not fit nothing is said
                 made = _taken(jaxpr, chosen, n)
-            for told in heard:
-                note(told.what, told.where, told.why)
-            return made
-    try:
-        return _taken(jaxpr, guesses[0], n)
-    except Apart as why:
-        eqns = [why.eqn] if why.eqn is not None else jaxpr.eqns[:1]
-        raise TransformError(
-            f"the batch cannot be taken in {n} steps: {why.why}",
-            where=compat.where(*eqns),
-            hint="results have to be sums or means over the batch, or keep its axis; argnums says "
-            "which arguments carry it",
-        ) from None
+        except (Apart, TransformError) as error:
+            refused.append(error)
+            continue
+        for told in heard:
+            note(told.what, told.where, told.why)
+        return made
+    if not isinstance(why := refused[0], Apart):
+        raise why
+    raise TransformError(
+        f"the batch cannot be taken in {n} steps: {why.why}",
+        where=compat.where(*(jaxpr.eqns[:1] if why.eqn is None else [why.eqn])),
+        hint="results have to be sums or means over the batch, or keep its axis; argnums says "
+        "which arguments carry it",
+    )
 
 
 def _taken(jaxpr: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
     """The program with the batch of these arguments in n steps. Raises Apart where it cannot."""
     placed, takers = Placement.current(jaxpr), _takers(jaxpr, chosen)
     mapped = len(takers) == 1 and jaxpr.eqns[takers[0]].primitive.name == "shard_map"
-    local = jaxpr if mapped else None
-    if placed is not None and not mapped:
-        local = localized(jaxpr, placed, batch=chosen)
+    local = jaxpr if mapped else placed and localized(jaxpr, placed, batch=chosen)
     if local is not None:
         return _steps_inside(local, chosen, n)
     made = in_steps(jaxpr, _states(jaxpr, chosen, n), n, placed is not None)
@@ -155,14 +155,17 @@ def _batches(jaxpr: compat.Jaxpr, axis: int, argnums) -> list[dict[int, int]]:
         if not with_axis:
             raise TransformError(f"no argument has an axis {axis}", hint=COUNT)
         alike = _likely_batch(shapes, axis, with_axis, Placement.current(jaxpr))
-        guesses = list(dict.fromkeys(tuple(alike[k:]) for k in (0, -2, -1)))
+        guesses = dict.fromkeys(tuple(alike[k:]) for k in (0, -2, -1))
     else:
-        guesses = [tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)]
-        for i in guesses[0]:
-            if not -len(shapes) <= i < len(shapes) or i % len(shapes) not in with_axis:
-                told = f"argument {i} has no axis {axis}: there are {len(shapes)} arrays"
-                raise TransformError(told, hint="argnums counts arrays, pytrees flattened")
-    return [{i % len(shapes): axis % len(shapes[i]) for i in found} for found in guesses]
+        held, found = HELD.get() or [[i] for i in range(len(shapes))], []
+        for k in argnums if isinstance(argnums, Sequence) else (argnums,):
+            arrays = held[k] if -len(held) <= k < len(held) else []
+            if not arrays or not set(arrays) <= set(with_axis):
+                told = f"argument {k} has no axis {axis}: there are {len(held)} arguments"
+                raise TransformError(told, hint=ARGNUMS)
+            found += arrays
+        guesses = [found]
+    return [{i: axis % len(shapes[i]) for i in found} for found in guesses]
 
 
 def _likely_batch(
@@ -200,16 +203,11 @@ def _takers(jaxpr: compat.Jaxpr, chosen: dict[int, int]) -> list[int]:
 
 def _steps_inside(local: compat.Jaxpr, chosen: dict[int, int], n: int) -> compat.Jaxpr:
     """The program of a device in steps."""
-    inputs = list(local.jaxpr.invars)
-    at = _takers(local, chosen)[0]
-    eqn = local.eqns[at]
+    eqn = local.eqns[at := _takers(local, chosen)[0]]
     (body,) = compat.bodies(eqn.params)
-    places = {v: i for i, v in enumerate(inputs)}
-    mine = {
-        k: chosen[places[v]]
-        for k, v in enumerate(eqn.invars)
-        if not isinstance(v, compat.Literal) and places.get(v, -1) in chosen
-    }
+    dims = {local.jaxpr.invars[i]: dim for i, dim in chosen.items()}
+    operands = ((k, v) for k, v in enumerate(eqn.invars) if not isinstance(v, compat.Literal))
+    mine = {k: dims[v] for k, v in operands if v in dims}
     with compat.inside(eqn):
         made = in_steps(body, _states(body, mine, n), n, False)
     eqns = [*local.eqns[:at], compat.with_bodies(eqn, [made]), *local.eqns[at + 1 :]]

@@ -32,7 +32,7 @@ from malleable.python_source.changes import (
 from malleable.python_source.misuse import called_as
 from malleable.python_source.writes import look_for_writes, refuse_write
 from malleable.rewriting.graph.graph import Graph, fingerprint, params_key
-from malleable.rewriting.sharding.placement import placed_as, where_they_are
+from malleable.rewriting.sharding.placement import held_as, placed_as, where_they_are
 from malleable.signatures import P, R
 
 Pass = Callable[[compat.Jaxpr], compat.Jaxpr]
@@ -74,7 +74,8 @@ def optimize(fun: Callable[P, R], *passes: Pass, shardings: Any = None) -> Calla
                 line_of_function(fun),
                 f"{name} changes while it is traced",
             )
-        with placed_as(placed.it and placed.it.among(staged_arguments(fun, args, kwargs)[2])):
+        traced = staged_arguments(fun, args, kwargs)[2]
+        with placed_as(placed.it and placed.it.among(traced)), held_as(args, traced):
             program = run(staged.jaxpr)
         outs = evaluate(program, list(map(compat.as_array, staged.args)))
         return _hidden(staged.rebuild(outs)), Plain(changes), staged.changed(outs)

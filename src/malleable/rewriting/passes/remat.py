@@ -144,16 +144,18 @@ def _likely_cuts(program: compat.Jaxpr, budget: float, plain: int) -> list[Cut]:
 
 def _placements(jaxpr: compat.Jaxpr, shardings) -> list:
     """A sharding or None for each argument."""
-    if shardings is None:
-        if (placed := Placement.current(jaxpr)) is None:
-            return [None] * len(jaxpr.in_avals)
-        named = functools.partial(jax.sharding.NamedSharding, placed.mesh)
-        return [s if s is None else named(s) for s in placed.specs]
-    found = jax.tree.leaves(shardings, is_leaf=is_sharding)
-    if len(found) != len(jaxpr.in_avals) or not all(map(is_sharding, found)):
-        told = f"shardings has {len(found)} leaves, and the program {len(jaxpr.in_avals)} arguments"
-        raise TransformError(told, where=first_place(jaxpr), hint=HINT)
-    return found
+    placed = Placement.current(jaxpr)
+    if shardings is not None:
+        found = jax.tree.leaves(shardings, is_leaf=is_sharding)
+        if len(found) != len(jaxpr.in_avals) or not all(map(is_sharding, found)):
+            n = len(jaxpr.in_avals)
+            told = f"shardings has {len(found)} leaves, and the program {n} arguments"
+            raise TransformError(told, where=first_place(jaxpr), hint=HINT)
+        placed = Placement.said(jaxpr.in_avals, found)
+    if placed is None:
+        return [None] * len(jaxpr.in_avals)
+    named = functools.partial(jax.sharding.NamedSharding, placed.mesh)
+    return [s if s is None else named(s) for s in placed.specs]
 
 
 def _memory(jaxpr: compat.Jaxpr, moving: Sequence[int], placements: Sequence) -> int:

@@ -100,7 +100,12 @@ def layouts(
     >>> layouts(stage(abs)(1.0).jaxpr).mesh is None
     True
     """
-    placed = Placement.current(program) if shardings is None else _stated(program, shardings)
+    placed = Placement.current(program)
+    if shardings is not None:
+        if len(shardings) != len(program.in_avals):
+            told = f"{len(shardings)} shardings are given for {len(program.in_avals)} arguments"
+            raise TransformError(told, hint="one, or None, for each of program.in_avals")
+        placed = Placement.said(program.in_avals, shardings)
     if placed is None:
         return Layouts(program, None, {})
     found = {}
@@ -150,13 +155,6 @@ def _by_xla(program: compat.Jaxpr, placed: Placement) -> dict[Any, PartitionSpec
     evaluated = jax.jit(lambda *args: evaluate(watched, args), in_shardings=there)
     evaluated.lower(*program.in_avals).compile()
     return found
-
-
-def _stated(program: compat.Jaxpr, shardings: Sequence) -> Placement | None:
-    if len(shardings) != len(program.in_avals):
-        told = f"{len(shardings)} shardings are given for {len(program.in_avals)} arguments"
-        raise TransformError(told, hint="one, or None, for each of program.in_avals")
-    return Placement.said(program.in_avals, shardings)
 
 
 class _Axis:

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,17 @@ _placed: contextvars.ContextVar[Placement | None] = contextvars.ContextVar("plac
 def placed_as(placement: Placement | None) -> contextlib.AbstractContextManager[None]:
     """Run passes on a program whose arguments are there."""
     return compat.setting(_placed, placement)
+
+
+HELD: contextvars.ContextVar[Sequence[list[int]]] = contextvars.ContextVar("HELD", default=())
+
+
+def held_as(args: tuple, traced: Sequence[bool]) -> contextlib.AbstractContextManager[None]:
+    """Run passes on the program of a function of `args`, which takes the traced of its leaves."""
+    count = itertools.count()
+    places = iter([next(count) if t else None for t in traced])
+    held: Any = [jax.tree.leaves(jax.tree.map(lambda _: next(places), x)) for x in args]
+    return compat.setting(HELD, held)
 
 
 def where_they_are(shardings, args: tuple, kwargs: dict) -> Placement | None:
