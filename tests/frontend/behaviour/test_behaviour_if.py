@@ -116,10 +116,29 @@ def asks_aloud(x):
     return x
 
 
+def counts_aloud(x):
+    i = 0
+    while x < 20:
+        x, i = x * 2, i + 1
+        for k in range(i):
+            print("in", k)
+        if i > 7:
+            break
+    return x
+
+
 @pytest.mark.parametrize(
-    "mapped", [lambda f: f, jax.grad, lambda f: jax.jit(jax.grad(f)), jax.checkpoint]
+    "mapped",
+    [
+        lambda f: f,
+        jax.grad,
+        lambda f: jax.jit(jax.grad(f)),
+        lambda f: jax.grad(jax.jit(f)),
+        lambda f: jax.jacfwd(jax.jit(f)),
+        jax.checkpoint,
+    ],
 )
-@pytest.mark.parametrize("f", [doubles_aloud, asks_aloud])
+@pytest.mark.parametrize("f", [doubles_aloud, asks_aloud, counts_aloud])
 def test_row_01_what_a_loop_prints_is_printed_once(f, mapped, capfd):
     jax.block_until_ready(mapped(autograph(f, max_steps=9))(1.5))
     jax.effects_barrier()

@@ -35,7 +35,7 @@ from malleable.frontend.values import copies
 from malleable.frontend.values.conditions import if_, only, places_of, truth
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.references import is_dead
-from malleable.frontend.values.reverse import varied, while_loop
+from malleable.frontend.values.reverse import silenced, varied, while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
 from malleable.frontend.values.trees import (
     MISSING,
@@ -220,6 +220,10 @@ class Step:
     slots: tuple
     counts: bool
 
+    def silent(self) -> "Step":
+        """The step without what it prints."""
+        return replace(self, block=replace(self.block, closed=silenced(self.block.closed)))
+
     def __call__(self, consts, i, parts, carry, goes_on=True) -> tuple[list, list]:
         held = split_by_slots(self.slots, carry)
         inputs = [x for slot, mine in held for x in mine[: slot.traced]]
@@ -342,7 +346,7 @@ def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, wher
             go = go & test
         return go
 
-    def take(goes_on, consts, carry):
+    def take(step, consts, carry, goes_on=True):
         if not counted:
             return step(consts[:a], None, [], carry, goes_on)[0]
         i, *carry = carry
@@ -350,9 +354,9 @@ def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, wher
         return [i + 1, *step(consts[:a], i, parts, carry, goes_on)[0]]
 
     def body(consts, carry):
-        return take(cond(consts, carry) if prints else True, consts, carry)
+        return take(step, consts, carry, cond(consts, carry) if prints else True)
 
-    silent = partial(take, False) if prints else body
+    silent = partial(take, step.silent()) if prints else body
     first = [compat.convert(0, index.dtype, True)] if counted else []
     init, given = [*first, *init], {"bound": bound, "where": where, "silent": silent}
     return while_loop(cond, body, init, every, **given)[len(first) :]

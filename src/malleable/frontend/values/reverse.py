@@ -76,6 +76,19 @@ def varied(body: Callable, consts, init: list, cond: Callable | None = None) -> 
         init = new
 
 
+def silenced(program: compat.Jaxpr) -> compat.Jaxpr:
+    """A program without what it prints: a derivative has no place for it."""
+    eqns = []
+    for eqn in program.jaxpr.eqns:
+        if eqn.effects and (inside := compat.bodies(eqn.params)):
+            quiet = [*map(silenced, inside)]
+            left, had = ({e for b in bs for e in b.jaxpr.effects} for bs in (quiet, inside))
+            eqn = compat.with_bodies(eqn, quiet).replace(effects=eqn.effects - (had - left))
+        if eqn.primitive.name not in ("debug_callback", "debug_print"):
+            eqns.append(eqn)
+    return compat.with_equations(program, eqns)
+
+
 def _differentiated(cond, body, silent, bound, where):
     """loop(consts, init) -> carry: one `lax.while_loop`, and its derivative."""
 
