@@ -27,6 +27,11 @@ class MalleableError(Exception):
         self.hint: str = hint
         super().__init__(text(what, where, hint))
 
+    def at(self, where: str) -> None:
+        """Name this line of the user's, if none is named yet."""
+        self.where = self.where or where
+        self.args = (text(self.what, self.where, self.hint),)
+
 
 class TransformError(MalleableError):
     """A function and the transformation applied to it do not fit together."""

@@ -34,5 +34,5 @@ def test_values_are_given_by_name(values):
     "ask", [lambda f: plant(f)({"z": 1.0}, 1.0), lambda f: reap(f, only="z")(1.0)]
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(ask):
-    with pytest.raises(TransformError, match=r"no tag named 'z'\n  hint: known names: 'y'"):
+    with pytest.raises(TransformError, match=r"no tag named 'z'\n.*\n  hint: known names: 'y'"):
         ask(program)

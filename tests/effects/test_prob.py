@@ -498,7 +498,8 @@ def test_a_missing_value_is_named():
 
 @pytest.mark.parametrize("run", [log_prob, lambda m: lambda v: trace(condition(m, v))(KEY)])
 def test_a_value_without_a_site_is_named(run):
-    with pytest.raises(TransformError, match="no site named 'c'\n  hint: known names: 'a', 'b'"):
+    message = r"no site named 'c'\n.*\n  hint: known names: 'a', 'b'"
+    with pytest.raises(TransformError, match=message):
         run(two)({"a": 1.0, "b": 2.0, "c": 3.0})
 
 

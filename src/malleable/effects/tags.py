@@ -56,7 +56,8 @@ def reap(
     """
     names = None if only is None else frozenset([only] if isinstance(only, str) else only)
     both = _harvesting(fun, kind, rules(kind, names, plants=False))
-    return lambda *args, **kwargs: both({}, *args, **kwargs)
+    asked = called_as("reap(fun)(*args)", of=fun)
+    return asked(lambda *args, **kwargs: both({}, *args, **kwargs))
 
 
 @called_as("plant(fun)(values, *args)")

@@ -33,7 +33,7 @@ def called_as(way: str, *, of: Callable[..., Any] | None = None) -> Callable[[F]
     """Decorate what users call: a call that does not fit is a TypeError that says `way`.
 
     A function where one belongs, numbers, strings and choices are checked by their annotations,
-    where the function does not refuse them itself; its errors get the user's line and `way`, if
+    where the function does not refuse them itself; its errors get the user's line, and `way` if
     they say no way out.
     of: the user's function, which gets the arguments after the first.
 
@@ -58,7 +58,8 @@ def called_as(way: str, *, of: Callable[..., Any] | None = None) -> Callable[[F]
                 raise unfit
             try:
                 out = fun(*args, **kwargs)
-            except MalleableError:
+            except MalleableError as error:
+                error.at(compat.where())
                 raise
             except Exception as error:
                 if not unfit or _is_refusal(error):  # its own words are better

@@ -228,8 +228,9 @@ def test_integers_are_equal_bit_by_bit():
 )
 def test_a_change_that_fits_no_argument_is_an_error(change, message):
     init, _ = incremental(jnp.sin, change=change)
-    with pytest.raises(TransformError, match=message):
+    with pytest.raises(TransformError, match=message) as caught:
         init(x(10))
+    assert "test_incremental.py" in str(caught.value).splitlines()[1]
 
 
 @pytest.mark.parametrize(
@@ -245,8 +246,9 @@ def test_a_change_that_fits_no_argument_is_an_error(change, message):
 def test_a_block_that_does_not_fit_is_an_error(changes, message):
     init, update = incremental(jnp.sin, change={0: (1,)})
     _, state = init(x(10))
-    with pytest.raises(TransformError, match=message):
+    with pytest.raises(TransformError, match=message) as caught:
         update(state, changes)
+    assert "test_incremental.py" in str(caught.value).splitlines()[1]
 
 
 def test_side_effects_are_refused_at_their_line():

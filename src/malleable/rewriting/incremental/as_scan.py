@@ -264,6 +264,7 @@ class Steps:
     def step(self) -> Callable:
         graph = self.plan.graph
 
+        @called_as("carry, rows = step(carry, rows)")
         def step(carry, rows=None):
             """The next rows: (carry, rows of the result); without rows, what they do not change."""
             for text, size, where in step.kept.values():

@@ -88,11 +88,13 @@ def incremental(
             programs[of] = Program(fun, change, sums, *of.arguments())
         return programs[of]
 
+    @called_as("out, state = init(*args)", of=fun)
     @functools.wraps(fun, assigned=("__module__", "__doc__"), updated=())
     def init(*args, **kwargs):
         of, leaves = Signature.of(fun, args, kwargs)
         return program(of).init(leaves, of)
 
+    @called_as("out, state = update(state, {argument: (block, starts)})")
     def update(state: State, changes: Mapping[int | str, tuple]):
         if not isinstance(state, State):
             raise TypeError(f"update takes a state that init or update gave, not {state!r}")
@@ -185,7 +187,8 @@ class Program:
             mark_dirty(plan, {v: (plan.whole(v),) for v in nominal})
             plan.boxes |= boxes
             self.keep = self._asked()
-            note("an update computes all", "", "parts would cost more than the function does")
+            why = "parts would cost more than the function does"
+            note("an update computes all", compat.where(), why)
         for told in plan.told:
             note(*told)
 
