@@ -179,3 +179,29 @@ def test_constants_of_a_tuple_that_is_none_on_one_path_are_no_numbers_there():
     number, whole, flag, both = f(False)
     assert np.isnan([number, both]).all()
     assert whole == np.iinfo(np.int32).min and not flag
+
+
+@pytest.mark.parametrize("x", [-2.0, 2.0])
+def test_what_a_test_tells_of_one_variable_is_not_told_of_another_that_is_none(x):
+    def f(x):
+        callback = status = None
+        if x < 0:
+            status = 1
+        if status is None:
+            x = x + 1 if callback is None else x + 2
+        return x if callback is None else x + 100
+
+    assert_same(f, x)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_max_of_none_on_a_path_that_is_not_taken_is_a_raise(order):
+    bound = types.SimpleNamespace(value=None)
+
+    def f(x):
+        if x < 0:
+            numbers = (3.0, bound.value, x)
+            x = max(*(numbers[k] for k in order))
+        return x
+
+    assert_same(f, 2.0)

@@ -200,17 +200,15 @@ def told(test, answer: bool, run: Callable, places: list) -> Callable:
     read = [place for place in read if place.key not in known]
 
     def running():
-        for place in (*places, *read):
-            for choice, new in left:
-                if place.read() is choice:
-                    place.write(new)
+        held = [(p, *pair) for p in (*places, *read) for pair in left if p.read() is pair[0]]
+        for place, _, new in held:
+            place.write(new)
         try:
             return run()
         finally:
-            for place in read:  # this block does not change these
-                for choice, new in left:
-                    if place.read() is new:
-                        place.write(choice)
+            for place, choice, new in held:  # this block does not change what it only reads
+                if place.key not in known and place.read() is new:
+                    place.write(choice)
 
     return running
 
