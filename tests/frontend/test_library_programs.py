@@ -111,7 +111,8 @@ def of_arguments(x):
 def of_views(x):
     windows = np.lib.stride_tricks.sliding_window_view(x, 2)
     strided = np.lib.stride_tricks.as_strided(x, (2, 2), (x.itemsize, x.itemsize))
-    return windows, strided, x.take([5, -7], mode="clip"), x.take([4], mode="wrap")
+    wide = np.broadcast_to(x, (2, 3), subok=True)
+    return windows, strided, wide, x.take([5, -7], mode="clip"), x.take([4], mode="wrap")
 
 
 def of_linear_algebra(x):
@@ -231,6 +232,19 @@ def test_a_warning_that_may_be_one_of_two_is_dropped_with_both():
     with listen() as notes:
         jax.jit(run)(1.0)
     assert any("up" in n.what and "down" in n.what for n in notes)
+
+
+def test_a_warning_may_have_a_traced_number_in_its_text():
+    @autograph
+    def run(x):
+        if x < 0:
+            warnings.warn(f"{x} is negative", RuntimeWarning, stacklevel=2)
+            x = -x
+        return x
+
+    with listen() as notes:
+        assert jax.jit(run)(-1.0) == 1
+    assert any("is negative" in n.what for n in notes)
 
 
 def test_a_key_that_is_missing_raises_where_a_handler_waits():

@@ -544,7 +544,9 @@ _OF_BOXES: dict[Any, Any] = {
     **dict.fromkeys((np.matrix_transpose, np.linalg.matrix_transpose), lambda x: x.mT),
     np.linalg.diagonal: lambda x, offset=0: x.diagonal(offset, -2, -1),
     np.real_if_close: lambda a, tol=100: DEFAULT if a.dtype.kind == "c" else a,
-    np.broadcast_to: _strided_view(np.broadcast_to, jnp.broadcast_to),
+    np.broadcast_to: _strided_view(
+        np.broadcast_to, lambda x, shape, *_, **__: jnp.broadcast_to(x, shape)
+    ),
     _WINDOWS: _strided_view(_WINDOWS),
     np.real: lambda val: val.real,
     np.imag: lambda val: val.imag,

@@ -12,6 +12,7 @@ import functools
 import io
 import itertools
 import math
+import operator
 import statistics
 import sys
 import types
@@ -378,6 +379,8 @@ def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
                 return plain(items, **options)
             return items[plain(builtins.range(len(items)), key=keys.__getitem__)]
         if not all(map(values.is_number, keys)):
+            if (missing := next((k for k in keys if k is None), keys)) is None:
+                session().call(operator.lt, missing, next(k for k in keys if any_traced(k)))
             first = sequences.order(keys, plain is builtins.max)[0]
             return values.select(first, list(items), compat.where())
         best, at = keys[0], 0

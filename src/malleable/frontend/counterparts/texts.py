@@ -22,7 +22,7 @@ AGAIN: Any = type("Again", (), {"__repr__": lambda self: "..."})()  # what is in
 _FORMATS = ("join", "format", "format_map", "__add__", "__mod__", "ljust", "rjust", "center")
 _SHOWS = frozenset((*_FORMATS, "write", "writelines"))
 _KEEPERS = (list, tuple, dict, set, frozenset)
-_PRINTERS = ("_io", "logging", "warnings", "traceback")
+_PRINTERS = ("_io", "logging", "_warnings", "warnings", "traceback")
 _SHOWING = frozenset((*_PRINTERS, "builtins", "collections", "copy", "typing", "types"))
 _DIGITS = (int, float, complex, bytes, bytearray, ord, eval, exec, compile, open, hash, len, sorted)
 
