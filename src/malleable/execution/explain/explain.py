@@ -30,7 +30,7 @@ from malleable.execution.explain.report import (
     Suggestion,
 )
 from malleable.execution.jit import Selective, jit
-from malleable.execution.purity import callees
+from malleable.execution.purity import scan
 from malleable.execution.regions import families
 from malleable.notes import Note, first_line, listen
 from malleable.programs import cost
@@ -78,7 +78,7 @@ def _explained(f, args, kwargs) -> Report:
     fun, before, named = selective.plain or (selective.fun, (), {})
     given = (*before, *args), {**named, **kwargs}
     with unchanged(fun, given, runs=True) as put_back:
-        is_cut = selective.plain is not None and not callees.is_pure(selective.fun)
+        is_cut = selective.plain is not None and scan.reads_of(selective.fun) is None
         part = selective.engine_for(args, kwargs).partition(fun) if is_cut else None
         if part is None:
             return _report_on_whole(selective, selective.fun, args, kwargs)
@@ -136,7 +136,7 @@ def _apart(out):
 def _report_on_whole(selective, fun, args, kwargs) -> Report:
     """The report on a function that is compiled or run by Python as a whole."""
     report = Report(getattr(fun, "__qualname__", None) or repr(fun))
-    if callees.is_pure(selective.fun):
+    if scan.reads_of(selective.fun) is not None:
         return _of_jax(report, selective, args, kwargs)
     why = next(iter(selective.engine.failed.values()), "it is no function of Python")
     start = time.perf_counter()
