@@ -277,3 +277,74 @@ def test_a_jitted_function_called_in_a_lifted_branch_stays_callable():
     for _ in range(2):
         assert float(mal.jit(outer)(jnp.arange(4.0))) == 2.0
         assert float(inner(jnp.ones(3), 2)[0]) == 2.0
+
+
+class Named:
+    """Its hash is that of a name, which does not say what it holds."""
+
+    def __init__(self, name, by: Any):
+        self.name, self.by = name, by
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __eq__(self, other):
+        return self.name == other.name
+
+    def __add__(self, other):
+        return Named(self.name, self.by + getattr(other, "by", other))
+
+    __radd__ = __add__
+
+    def scaled(self, x):
+        return x * self.by
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    by: float
+    more: dict = dataclasses.field(default_factory=dict, hash=False, compare=False)
+
+    def scaled(self, x):
+        return x * self.by + self.more.get("shift", 0)
+
+
+NAMED = Named("a", 2.0)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda held, x: held.scaled(x).sum() + jnp.sin(x).sum(),
+        lambda held, x: NAMED.scaled(x).sum() + jnp.sin(x).sum(),
+        lambda held, x: sum(one.scaled(x) for one in [held, NAMED]),
+        lambda held, x: {"a": held}["a"].scaled(x) + 1,
+    ],
+)
+def test_an_object_with_a_hash_of_its_own_may_change(fun):
+    jitted, frozen = mal.jit(fun), Frozen(2.0, {"shift": 1})
+    for by in (2.0, 5.0, jnp.array(3.0)):
+        NAMED.by = by
+        frozen.more["shift"] += 1
+        for held in (NAMED, Named("a", 9.0), frozen, Frozen(2.0, {"shift": 50})):
+            for _ in range(2):
+                np.testing.assert_allclose(jitted(held, X), fun(held, X), rtol=1e-6)
+
+
+def test_what_an_object_with_a_hash_holds_stays_an_array():
+    one, other = Named("a", jnp.ones(2)), Named("b", jnp.arange(2.0))
+    found: Any = mal.jit(lambda a, b: sum([a, b]))(one, other)
+    np.testing.assert_allclose(found.by, [1.0, 2.0])
+    assert all(isinstance(x.by, jax.Array) for x in (one, other, found))
+
+
+def test_items_of_an_array_of_weak_type_are_of_weak_type():
+    def items(x):
+        kept = []
+        for value in x:
+            kept.append(value + 0.0)
+            print(end="")
+        return kept
+
+    x = jnp.arange(3) * 1.0
+    assert [y.weak_type for y in mal.jit(items)(x)] == [y.weak_type for y in items(x)] == [True] * 3

@@ -144,8 +144,9 @@ class Host:
         f(*map(host.arrive_all, args))
 
     def iterate(self, x):
-        """The items of an array of JAX as raw arrays."""
-        if (isinstance(x, jax.Array) and not isinstance(x, compat.Tracer)) or host.is_raw(x):
+        """The items of an array of JAX as raw arrays, which have no weak types."""
+        concrete = isinstance(x, jax.Array) and not isinstance(x, compat.Tracer)
+        if host.is_raw(x) or (concrete and not host.is_weak(x)):
             return items(np.asarray(x))
         return iter(x)
 

@@ -121,7 +121,10 @@ def kind_of(value) -> Any:
 
 
 def may_change(value) -> bool:
-    """Whether the same object may hold something else at the next call, unlike what has a hash."""
+    """Whether the same object may hold something else at the next call, unlike what has a hash.
+
+    A hash that the user's class computes may be that of a name.
+    """
     leaves, structure = flatten(value)
     return structure is None or any(map(_is_mutable, leaves))
 
@@ -138,6 +141,10 @@ def _is_mutable(leaf) -> bool:
     held = [x for name, x in getattr(leaf, "__dict__", {}).items() if name[:2] != "__"]
     if callable(leaf) and all(map(callable, held)) and not hasattr(kind, "__slots__"):
         return False
+    if is_of_user(next(base for base in kind.__mro__ if "__hash__" in vars(base))):
+        frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+        changes = list | dict | set | np.ndarray | jax.Array
+        return not frozen or any(isinstance(x, changes) for x in (*held, *flatten(held)[0]))
     return kind.__hash__ in (None, object.__hash__)
 
 
