@@ -46,17 +46,8 @@ from malleable.frontend.operators import (
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.syntax.rewrite import NoSource, rewrite, source_of
 from malleable.frontend.values import conditions as operators
-from malleable.frontend.values import packing, raises, unwinding
+from malleable.frontend.values import packing, raises, unwinding, values
 from malleable.frontend.values.trees import UNSET
-from malleable.frontend.values.values import (
-    Choice,
-    bounded,
-    entry,
-    holds_new,
-    is_object,
-    snapshot,
-    table_of,
-)
 from malleable.notes import note
 from malleable.python_source.misuse import called_as
 from malleable.signatures import P, R, T, options_of
@@ -220,7 +211,7 @@ def any_traced(x, fun=None, depth: int = 4) -> bool:
     elif isinstance(x, types.FunctionType):
         held = [journal.Place("cell", cell).read() for cell in x.__closure__ or ()]
         found = depth > 2 and any_traced(held, None, depth - 1)
-    elif is_object(x) and depth > 0:
+    elif values.is_object(x) and depth > 0:
         found = any_traced(vars(x), None, depth - 1)
     else:
         found = False
@@ -261,21 +252,21 @@ def finish_result(out) -> Any:
 def is_whole(x) -> bool:
     return (
         isinstance(x, Box)
-        or bounded(x) is not None
-        or table_of(x) is not None
+        or values.bounded(x) is not None
+        or values.table_of(x) is not None
         or compat.is_iterator(x)
     )
 
 
 def finish_leaf(failed, seen: dict, x) -> Any:
     """One leaf of the result; an object of the user's keeps its identity."""
-    if isinstance(x, Choice):
+    if isinstance(x, values.Choice):
         x = result_of_choice(x)
         if not isinstance(x, Box):
             finished = functools.partial(finish_leaf, failed, seen)
             return jax.tree.map(finished, x, is_leaf=is_whole)
-    if bounded(x) is not None or table_of(x) is not None:
-        new = as_jax_list(x[0]) if bounded(x) is not None else tables.as_jax_table(x)
+    if values.bounded(x) is not None or values.table_of(x) is not None:
+        new = as_jax_list(x[0]) if values.bounded(x) is not None else tables.as_jax_table(x)
         return jax.tree.map(functools.partial(spoiled, failed), new)
     if type(x) is Columns:
         raise unknown_size("a result, x[:, mask],")
@@ -284,7 +275,7 @@ def finish_leaf(failed, seen: dict, x) -> Any:
     value = x.value if isinstance(x, Box) else x
     if isinstance(value, jax.Array | np.ndarray | np.number | int | float | complex):
         return spoiled(failed, value)
-    if id(value) in seen or not (isinstance(value, dict) or is_object(value)):
+    if id(value) in seen or not (isinstance(value, dict) or values.is_object(value)):
         return value
     seen[id(value)] = value
     fields = value if isinstance(value, dict) else vars(value)
@@ -317,35 +308,35 @@ def nan_where(failed, value):
     return jnp.where(failed, jnp.asarray(jnp.nan, jnp.result_type(value)), value)
 
 
-def result_of_choice(x: Choice):
+def result_of_choice(x: values.Choice):
     """The one number a choice may be, NaN where it is None; what a chosen container holds."""
     if session().options.exact:
         raise TransformError("a value decides whether this is None", where=x.where)
     if is_place(x):
         members = all(isinstance(o, int) for o in x.options)
         return Box(x.value, True) if members else container_of_choice(x)
-    missing = entry([o is None or o is ABSENT for o in x.options], x.index)
+    missing = values.entry([o is None or o is ABSENT for o in x.options], x.index)
     if all(o is not None for o in x.options):
         return Box(nan_where(missing, x.value), x.scalar)
     note_none(x)
     return Box(spoiled((missing, missing), x.value), x.scalar)
 
 
-def note_none(x: Choice) -> None:
+def note_none(x: values.Choice) -> None:
     why = "floats are NaN there, integers the lowest, bools False: return numbers on every path"
     note_line("the result is None on one path", x.where, why)
 
 
-def container_of_choice(x: Choice):
+def container_of_choice(x: values.Choice):
     """What a chosen list, tuple or dict holds; the numbers in it are none where there is None."""
     rest = [o for o in x.options if o is not None]
     if len(rest) == len(x.options) or not isinstance(rest[0], list | tuple | dict):
-        return snapshot(x)
+        return values.snapshot(x)
     note_none(x)
     gone = next(k for k, o in enumerate(x.options) if o is None)
     if len(rest) > 1:
         index = jnp.where(x.index > gone, x.index - 1, x.index) % len(rest)
-        rest = [snapshot(Choice(index, rest, x.where))]
+        rest = [values.snapshot(values.Choice(index, rest, x.where))]
     missing = x.index == gone
     finished = functools.partial(finish_leaf, (missing, missing), {})
     return jax.tree.map(finished, rest[0], is_leaf=is_whole)
@@ -379,7 +370,7 @@ def enter_callback(fun: Callable) -> Callable:
         with journal.opened() as book:
             args, kwargs = box_all((args, kwargs), immutable=True)
             out = unbox(OPERATORS.call(fun, *args, **kwargs))
-            changed = [p for p in book.places.values() if holds_new(p.read(), {})]
+            changed = [p for p in book.places.values() if values.holds_new(p.read(), {})]
             leaked = [p for p in changed if sys.getrefcount(p.owner) > 3]
             names = [p.name for p in leaked if p.kind in ("attr", "cell", "global")]
             book.undo()

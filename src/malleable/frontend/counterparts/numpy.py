@@ -25,14 +25,7 @@ from malleable.arrays.specials import SPECIAL, as_strided
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import polynomials
 from malleable.frontend.counterparts.bounded import masked
-from malleable.frontend.values.raises import (
-    REDUCTIONS,
-    at_floats,
-    fail_where,
-    note_type,
-    raise_where,
-    regular,
-)
+from malleable.frontend.values import raises
 from malleable.frontend.values.values import bounded
 
 CONVERT: Any = type("Convert", (), {"__repr__": lambda self: "CONVERT"})()
@@ -81,7 +74,7 @@ def grid_item(grid, index):
         return put_together([[x] if np.ndim(x) == 0 else x for x in map(slice_or_row, raw)])
     raw = tuple(map(functions.as_operand, raw)) if isinstance(raw, tuple) else raw
     out = rebox(new[raw])
-    note_type("np.r_", grid.__getitem__, (index,), out)
+    raises.note_type("np.r_", grid.__getitem__, (index,), out)
     return out
 
 
@@ -167,8 +160,8 @@ def _ufunc(ufunc, method):
             plain = {key: x for key, x in kwargs.items() if key != "out"}
             trial = lambda *xs: run_ufunc(ufunc, method, xs, plain)  # noqa: E731
         name = ufunc.__name__ if method == "__call__" else method
-        out = at_floats(run, name, *inputs, trial=trial)
-        note_type(name, getattr(ufunc, method), inputs, out, kwargs)
+        out = raises.at_floats(run, name, *inputs, trial=trial)
+        raises.note_type(name, getattr(ufunc, method), inputs, out, kwargs)
         return out
 
     return call
@@ -194,9 +187,9 @@ def run_method(call: Callable, method: Any, args: tuple, kwargs: dict) -> Any:
     """method(*args), of a box."""
     given, name = (method.__self__, *args), method.__name__
     run = functools.partial(call, method.__func__, **kwargs)
-    out = at_floats(run, name, *given) if name in REDUCTIONS else run(*given)
+    out = raises.at_floats(run, name, *given) if name in raises.REDUCTIONS else run(*given)
     if hasattr(np.ndarray, name):
-        note_type(name, getattr(np.ndarray, name), given, out, kwargs)
+        raises.note_type(name, getattr(np.ndarray, name), given, out, kwargs)
     return out
 
 
@@ -216,18 +209,18 @@ def need_some(x, name: str, given) -> None:
     """Test that a selection has items, where a reduction of none is an error of NumPy's."""
     if type(x) is Masked and name in _SEARCHES and "initial" not in given and not selections.get():
         error = ValueError(f"the {name} of an empty selection")
-        fail_where(~jnp.any(x.mask), error)
+        raises.fail_where(~jnp.any(x.mask), error)
 
 
 def _function(fun):
     def call(*args, **kwargs):
         args = listed_values(args)
         need_some(args[0] if args else None, fun.__name__, kwargs)
-        if fun.__name__ in REDUCTIONS and kwargs.get("out") is None:
-            out = at_floats(lambda *xs: run_function(fun, xs, kwargs), fun.__name__, *args)
+        if fun.__name__ in raises.REDUCTIONS and kwargs.get("out") is None:
+            out = raises.at_floats(lambda *xs: run_function(fun, xs, kwargs), fun.__name__, *args)
         else:
             out = run_function(fun, args, kwargs)
-        note_type(fun.__name__, fun, args, out, kwargs)
+        raises.note_type(fun.__name__, fun, args, out, kwargs)
         return out
 
     return call
@@ -252,7 +245,7 @@ def _dispatched(fun):
     if fun is np.bincount:
         return bincount
     if fun in REGULAR:
-        return lambda a, *args, **kw: run_function(fun, (*regular(fun, a, *args),), kw)
+        return lambda a, *args, **kw: run_function(fun, (*raises.regular(fun, a, *args),), kw)
     if fun in SPECIAL or functions.jax_function(fun) is not None:
         return _function(fun)
     inner = getattr(fun, "_implementation", None)
@@ -268,8 +261,10 @@ def bincount(x, /, weights=None, minlength=0):
     at = functions.nested_array(unbox(x))
     weights = None if weights is None else functions.nested_array(unbox(weights))
     length = minlength if any_traced(x) else max(minlength, np.max(at, initial=-1) + 1)
-    fail_where(jnp.any(at < 0), ValueError("'list' argument must have no negative elements"))
-    fail_where(jnp.any(at >= length), ValueError("np.bincount: a number is not below minlength"))
+    raises.fail_where(jnp.any(at < 0), ValueError("'list' argument must have no negative elements"))
+    raises.fail_where(
+        jnp.any(at >= length), ValueError("np.bincount: a number is not below minlength")
+    )
     return Box(jnp.bincount(at, weights, length=length), False)
 
 
@@ -323,7 +318,7 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
         return held(np.array(raw, dtype, order=order, subok=subok, ndmin=ndmin))
     value = functions.nested_array(raw)
     new = _typed(value, dtype)
-    note_type("array", np.array, (object, dtype), Box(new))
+    raises.note_type("array", np.array, (object, dtype), Box(new))
     if ndmin > new.ndim:
         return Box(new.reshape((1,) * (ndmin - new.ndim) + new.shape), False)
     return Box(new, False).laid(object) if order == "K" else Box(new, False)
@@ -568,7 +563,7 @@ def delete(arr, obj, axis=None):
         raise IndexError("arrays used as indices must be of integer (or boolean) type")
     first = jnp.ravel(at)[0]
     text = f"index is out of bounds for axis {axis} with size {n}"
-    raise_where((first < -n) | (first >= n), IndexError(text))
+    raises.raise_where((first < -n) | (first >= n), IndexError(text))
     rest = jnp.arange(max(n - 1, 0))
     rest += rest >= jnp.where(first < 0, first + n, first)
     return Box(jnp.take(unbox(box), rest, axis), False)

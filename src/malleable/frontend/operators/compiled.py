@@ -31,22 +31,12 @@ from malleable.frontend.operators.carry import (
     start,
     tied,
 )
-from malleable.frontend.values import copies
+from malleable.frontend.values import copies, trees
 from malleable.frontend.values.conditions import if_, only, places_of, truth
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import silenced, varied, while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
-from malleable.frontend.values.trees import (
-    MISSING,
-    UNSET,
-    Static,
-    avals,
-    bare,
-    count_leaves,
-    keeps_absent,
-    spell,
-)
 from malleable.frontend.values.unwinding import any_of, freeze_if, open_here, rewind, undo_to
 from malleable.frontend.values.values import CannotStage, rebuild
 from malleable.notes import note
@@ -112,7 +102,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         if k > 4 and len(carried) > known:
             raise CannotStage("every step makes objects that the next ones change")
     else:
-        kinds = ", ".join(f"{c.place.label}: {spell(c.tree)}" for c in carried.values())
+        kinds = ", ".join(f"{c.place.label}: {trees.spell(c.tree)}" for c in carried.values())
         raise TransformError(
             f"the variables of this loop change their type in every step: {kinds}",
             where=loop.where,
@@ -128,8 +118,8 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         needed = [name for name in absent if loop.live is None or name in loop.live]
         if needed and session().options.exact:
             raise CannotStage(f"`{needed[0]}` has no value if it never runs")
-        for name in () if keeps_absent() else needed:
-            if absent[name] == MISSING:  # and no variable of ours
+        for name in () if trees.keeps_absent() else needed:
+            if absent[name] == trees.MISSING:  # and no variable of ours
                 note(
                     f"`{name}` may be undefined",
                     loop.where,
@@ -139,7 +129,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
 
 def is_absent(tree) -> bool:
-    return isinstance(tree, Static) and (tree.value is ABSENT or tree.value is UNSET)
+    return isinstance(tree, trees.Static) and (tree.value is ABSENT or tree.value is trees.UNSET)
 
 
 def counter_type():
@@ -173,7 +163,7 @@ def trace_step(loop: Loop, steps, carried: dict, index, binds: bool) -> Block:
     written = False
     extra, arrays = [index] if index is not None else [], arrays_of(steps)
     slices = [compat.slice_type(a) for a in arrays]
-    types = [a for c in carried.values() for a in avals(c.tree)]
+    types = [a for c in carried.values() for a in trees.avals(c.tree)]
     for c in carried.values():
         c.traced = c.tree
 
@@ -238,7 +228,7 @@ class Step:
                 if last:
                     items = zip(appended(slot, after, outs), last, strict=True)
                     mine = [x for (t, xs), goal in items for x in inject(t, iter(xs), goal)]
-            elif after is not None and not (slot.pinned and after[0] == Static(False)):
+            elif after is not None and not (slot.pinned and after[0] == trees.Static(False)):
                 mine = inject(after[0], iter([outs[k] for k in after[1]]), slot.tree)
             for k in slot.ties:
                 mine[k] = next(tests)
@@ -249,15 +239,15 @@ class Step:
 def split_by_slots(slots: Sequence, leaves: Sequence) -> list:
     """Each slot with its own leaves."""
     rest = iter(leaves)
-    return [(slot, [next(rest) for _ in range(count_leaves(slot.tree))]) for slot in slots]
+    return [(slot, [next(rest) for _ in range(trees.count_leaves(slot.tree))]) for slot in slots]
 
 
 def slim(block: Block, things: list) -> Block:
     """A block without the values it was traced among; for things see `bare`."""
     nothing = [None] * len(block.closed.consts)
     closed = block.closed.replace(consts=nothing)
-    after = {key: (bare(tree, things), ids) for key, (tree, ids) in block.after.items()}
-    result = (bare(block.result[0], things), block.result[1])
+    after = {key: (trees.bare(tree, things), ids) for key, (tree, ids) in block.after.items()}
+    result = (trees.bare(block.result[0], things), block.result[1])
     empty = {"places": {}, "before": {}, "copies": []}
     return replace(block, closed=closed, after=after, result=result, **empty)
 
@@ -268,7 +258,7 @@ def run_loop(loop: Loop, steps, bound, carried: dict, block: Block, index) -> No
     consts, arrays = list(block.closed.consts), arrays_of(steps)
     things: list = []
     slots = tuple(c.slot() for c in carried.values())
-    slots = tuple(slot._replace(tree=bare(slot.tree, things)) for slot in slots)
+    slots = tuple(slot._replace(tree=trees.bare(slot.tree, things)) for slot in slots)
     step = Step(slim(block, things), slots, index is not None)
     idle = not init and not block.closed.effects and not any(slot.grows for slot in slots)
     if steps is not None and idle:
@@ -290,7 +280,7 @@ def run_loop(loop: Loop, steps, bound, carried: dict, block: Block, index) -> No
     else:
         if any(slot.grows for slot in slots):
             raise CannotStage("a list grows, and how often is known only at run time")
-        types = [a for c in carried.values() for a in avals(c.tree)]
+        types = [a for c in carried.values() for a in trees.avals(c.tree)]
         tests = test_block(loop, carried, types) if loop.test is not None else None
         outs, ys = run_while(step, steps, bound, tests, init, consts, arrays, index, loop.where), []
     rows, known = iter(ys), steps is not None and type(steps.length) is int
@@ -301,8 +291,8 @@ def run_loop(loop: Loop, steps, bound, carried: dict, block: Block, index) -> No
         elif not known and c.place.kind == "dict":
             note_missing(c.place.owner, [c.first[0], c.tree], loop.where)
         elif known and steps.length > 0 and c.place.kind == "attr":
-            left = block.after.get(c.place.key, (MISSING,))[0]
-            if MISSING not in getattr(left, "options", (left,)):  # each step sets it
+            left = block.after.get(c.place.key, (trees.MISSING,))[0]
+            if trees.MISSING not in getattr(left, "options", (left,)):  # each step sets it
                 c.place.write(only(c.place.read()))
     bind_again(carried, known and steps.length > 0)
     freeze_if(carried)
@@ -313,9 +303,9 @@ def may_end(c: Carried, block: Block) -> bool:
 
     nobody sees what it leaves, but for what it prints.
     """
-    after = block.after.get(c.place.key, (Static(False),))[0]
-    idle = c.place.owner is session().raised and after == Static(False)
-    return c.pinned and count_leaves(c.tree) > 0 and not (idle and not block.closed.effects)
+    after = block.after.get(c.place.key, (trees.Static(False),))[0]
+    idle = c.place.owner is session().raised and after == trees.Static(False)
+    return c.pinned and trees.count_leaves(c.tree) > 0 and not (idle and not block.closed.effects)
 
 
 def run_while(step: Step, steps, bound, tests, init, consts, arrays, index, where) -> list:

@@ -36,24 +36,13 @@ from malleable.frontend.counterparts.functions import AT_ONCE
 from malleable.frontend.operators import lookups, tables
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.iteration import for_, steps_of
+from malleable.frontend.values import trees
 from malleable.frontend.values.conditions import and_, if_, ifexp, line_of, not_, only, truth
 from malleable.frontend.values.copies import Copied, keep
 from malleable.frontend.values.keys import is_unordered
 from malleable.frontend.values.leaves import inject, stack
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.staging import changes, merge, trace_block
-from malleable.frontend.values.trees import (
-    DICTS,
-    UNSET,
-    Node,
-    Ragged,
-    Tree,
-    abstract,
-    avals,
-    free,
-    is_uniform,
-    join,
-)
 from malleable.frontend.values.values import (
     STALE,
     Bounded,
@@ -98,7 +87,7 @@ class Collected:
         if self.grown is None:
             self.grown = {"set": set(), "dict": {}}.get(self.kind, [])
             if self.f in FOLDS:
-                self.grown += [bool(FOLDS[self.f]), *(FOLDS[self.f] or (UNSET,))]
+                self.grown += [bool(FOLDS[self.f]), *(FOLDS[self.f] or (trees.UNSET,))]
             for flag, value in self.pairs:
                 self.add_grown(flag, lambda value=value: value)
 
@@ -112,7 +101,7 @@ class Collected:
         if self.f in FOLDS:
             there, so_far = self.grown
             value = make()
-            if so_far is not UNSET:
+            if so_far is not trees.UNSET:
                 both = so_far if self.f is next else self.call(self.f, [so_far, value])
                 value = ifexp(there, lambda: both, lambda: value)
             self.grown[:] = [True, value]
@@ -132,7 +121,7 @@ class Collected:
             value = make()
             self.done = self.stops is not None and is_untraced(value) and self.stops(value) is True
         else:
-            value = ifexp(Box(flag, True), make, lambda: UNSET)
+            value = ifexp(Box(flag, True), make, lambda: trees.UNSET)
             flag = Box(flag, True)
         journal.touch_list(self.pairs)
         self.pairs.append((flag, value))
@@ -209,7 +198,7 @@ class Collected:
             finally:
                 self.pairs = before
 
-        inside, outside = trace_block(alone, []), trace_block(lambda: (False, UNSET), [])
+        inside, outside = trace_block(alone, []), trace_block(lambda: (False, trees.UNSET), [])
         going: Any = True
         if changes(inside):
             going = truth(not_(self.outcome()[0]))
@@ -226,7 +215,7 @@ class Collected:
             here = both(raw_index(flag), truth(self.stops(value)))  # type: ignore[misc]
             hit = here if hit is False else hit if here is False else jnp.logical_or(hit, here)
         asked = self.pairs if self.stops is STOPS[next] else []
-        value = asked[0][1] if len(asked) == 1 else first(asked, UNSET)
+        value = asked[0][1] if len(asked) == 1 else first(asked, trees.UNSET)
         return hit if type(hit) is bool else Box(hit, True), value
 
 
@@ -318,7 +307,7 @@ def entries(d: Any, name: str, f: Callable | None = None) -> list | None:
     Python would show what is written to the dict afterwards, so that is refused, unless they are
     for an f that asks for all at once.
     """
-    if type(d) not in DICTS or not any(map(lacks, d.values())):
+    if type(d) not in trees.DICTS or not any(map(lacks, d.values())):
         return None
     if is_unordered(d) and f is not builtins.sorted:
         return None
@@ -411,31 +400,31 @@ def listed(pairs: list) -> list:
     tree, arrays = stacked(values)
     order = jnp.nonzero(mask, size=len(values), fill_value=0)[0]
     count = jnp.sum(mask).astype(np.int32)
-    return [Bounded(Ragged(tree, len(values)), count, [a[order] for a in arrays])]
+    return [Bounded(trees.Ragged(tree, len(values)), count, [a[order] for a in arrays])]
 
 
-def stacked(values: list) -> tuple[Tree, list]:
+def stacked(values: list) -> tuple[trees.Tree, list]:
     """Values of one type as the tree of one, and the leaves of all, stacked."""
     together = whole(values)
     if together is not None:
         tree = flatten(Box(together[0], values[0].scalar), [])
-        return free(tree), [together]
+        return trees.free(tree), [together]
     if all(type(v) is tuple and len(v) == len(values[0]) for v in values):
         parts = [stacked(list(column)) for column in zip(*values, strict=True)]
-        tree = Node(tuple, None, tuple(tree for tree, _ in parts))
+        tree = trees.Node(tuple, None, tuple(tree for tree, _ in parts))
         return tree, [a for _, arrays in parts for a in arrays]
     goal, split = None, []
     for value in values:
         leaves: list = []
-        tree = abstract(flatten(value, leaves))
+        tree = trees.abstract(flatten(value, leaves))
         split.append((flatten(value, []), leaves))
-        goal = free(tree) if goal is None else free(join(goal, tree))
-    if goal is None or not is_uniform(goal):
+        goal = trees.free(tree) if goal is None else trees.free(trees.join(goal, tree))
+    if goal is None or not trees.is_uniform(goal):
         raise TransformError(
             "the items that a comprehension keeps under a traced condition are of several types",
             where=compat.where(),
             hint="give all items one type and shape",
         )
     columns = [inject(tree, iter(leaves), goal) for tree, leaves in split]
-    pairs = zip(zip(*columns, strict=True), avals(goal), strict=True)
+    pairs = zip(zip(*columns, strict=True), trees.avals(goal), strict=True)
     return goal, [compat.convert(stack(xs), t.dtype, t.weak_type) for xs, t in pairs]

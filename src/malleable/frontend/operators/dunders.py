@@ -25,21 +25,9 @@ from malleable.frontend.counterparts.bounded import equal, joined, refuse, repea
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
 from malleable.frontend.counterparts.texts import by_text
+from malleable.frontend.values import raises
 from malleable.frontend.values.conditions import by_case, by_plain, is_, is_of_batch, not_
 from malleable.frontend.values.keys import KEYED
-from malleable.frontend.values.raises import (
-    DIVISION,
-    INTEGERS,
-    WRAPS,
-    at_floats,
-    check_room,
-    is_python_number,
-    is_wanted,
-    note_type,
-    operands,
-    present,
-    raised,
-)
 from malleable.frontend.values.values import bounded, is_thing, refuse_uncertain
 from malleable.notes import note
 
@@ -84,7 +72,7 @@ def is_repeat(xs, times) -> bool:
 
 def may_be_python_int(x) -> bool:
     """Whether this is an integer of Python's, or in a batch may be one."""
-    in_batch = isinstance(x, Box) and is_python_number(x) and x.dtype.kind in "iub"
+    in_batch = isinstance(x, Box) and raises.is_python_number(x) and x.dtype.kind in "iub"
     return in_batch or is_python_int(unbox(x))
 
 
@@ -103,7 +91,7 @@ def refuse_none(what: str, a, b) -> None:
     """Raise what Python does of an operator with None, which may happen on this path only."""
     if (a is None or b is None) and (isinstance(a, Box) or isinstance(b, Box)):
         one, other = (getattr(x, "__class__", type(x)).__name__ for x in (a, b))
-        raise raised(TypeError(f"{what} {one!r} and {other!r}"))
+        raise raises.raised(TypeError(f"{what} {one!r} and {other!r}"))
 
 
 def refuse_dicts(a, b) -> None:
@@ -119,7 +107,11 @@ def counted(sign: str, a, b) -> tuple:
     if not all(x is True or x is False or getattr(x, "dtype", None) is _BOOL for x in pair):
         return a, b
     traced = [x for x in (a, b) if is_traced(x)]
-    if not traced or not all(map(is_python_number, traced)) or all(map(is_python_bool, pair)):
+    if (
+        not traced
+        or not all(map(raises.is_python_number, traced))
+        or all(map(is_python_bool, pair))
+    ):
         return a, b
     note(f"`{sign}` takes a bool of a batch for one of Python's", compat.where())
     return tuple(python_scalar(jnp.asarray(x), int) for x in pair)
@@ -163,22 +155,22 @@ class Dunders:
         refuse_dicts(a, b)
         if is_thing(a) or is_thing(b):
             return self._by_case(self.binary, sign, a, b)
-        present(a, b, what=f"`{sign}`")
+        raises.present(a, b, what=f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
             refuse_none(f"unsupported operand type(s) for {sign}:", a, b)
             if bounded(a) is not None or bounded(b) is not None:
                 return joined(a, b) if sign == "+" else refuse(f"`{sign}`")
             if sign == "*" and (is_repeat(a, b) or is_repeat(b, a)):
                 return repeated(*((a, b) if is_repeat(a, b) else (b, a)))
-            if sign in DIVIDES and is_wanted(DIVISION):
-                a, b = operands(sign, a, b)
+            if sign in DIVIDES and raises.is_wanted(raises.DIVISION):
+                a, b = raises.operands(sign, a, b)
             if session().lanes and sign in ("+", "-"):
                 a, b = counted(sign, a, b)
             traced = type(a) is str and sign == "%" and any_traced(b)
-            out = formatted(a, b) if traced else at_floats(plain, sign, a, b)
-            note_type(sign, plain, (a, b), out)
-            if sign in INTEGERS and is_wanted(WRAPS):
-                check_room(sign, a, b, out)
+            out = formatted(a, b) if traced else raises.at_floats(plain, sign, a, b)
+            raises.note_type(sign, plain, (a, b), out)
+            if sign in raises.INTEGERS and raises.is_wanted(raises.WRAPS):
+                raises.check_room(sign, a, b, out)
             return out
         out = self._either(a, b, f"__{name}__", f"__r{name}__")
         if out is NotImplemented:
@@ -201,7 +193,7 @@ class Dunders:
         if options and not (equality and all(map(self.is_plain, options))):
             return self._by_case(self.compare, sign, a, b)
         if not equality:
-            present(a, b, what=f"`{sign}`")
+            raises.present(a, b, what=f"`{sign}`")
         if self.is_plain(a) and self.is_plain(b):
             if not equality:
                 refuse_none(f"{sign!r} not supported between instances of", a, b)
@@ -226,7 +218,7 @@ class Dunders:
         name, plain = UNARY[sign]
         if is_thing(a):
             return by_case(a, lambda o: self.unary(sign, o))
-        present(a, what=f"`{sign}`")
+        raises.present(a, what=f"`{sign}`")
         if sign == "-" and session().lanes and is_traced(a):
             a, _ = counted(sign, a, False)
         if sign == "~" and is_of_batch(a):

@@ -13,16 +13,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.decisions import assuming, opposite
 from malleable.frontend.common.session import session
 from malleable.frontend.operators import callables
-from malleable.frontend.values import unwinding
-from malleable.frontend.values.conditions import (
-    forget_dead,
-    if_,
-    line_of,
-    not_,
-    nothing,
-    places_of,
-    step,
-)
+from malleable.frontend.values import conditions, unwinding
 from malleable.frontend.values.packing import HELD
 from malleable.frontend.values.staging import has_raised, merge, trace_block
 from malleable.frontend.values.unwinding import Attempt, Leaving, attempting, failed, freeze, rewind
@@ -30,7 +21,7 @@ from malleable.frontend.values.unwinding import Attempt, Leaving, attempting, fa
 
 def try_(statements: tuple, handlers: tuple, orelse: Callable | None, state, live) -> None:
     """`try: statements  except ...: handler  else: orelse`."""
-    attempt, left = Attempt(handlers, places_of(state)), False
+    attempt, left = Attempt(handlers, conditions.places_of(state)), False
     try:
         with attempting(attempt):
             run(attempt, statements, state)
@@ -43,9 +34,9 @@ def try_(statements: tuple, handlers: tuple, orelse: Callable | None, state, liv
         if number is None:
             raise
         vars(e).setdefault(HELD, {})
-        step(handlers[number][1], e)
+        conditions.step(handlers[number][1], e)
         return
-    finish(attempt.taken(), nothing if left or orelse is None else orelse, state, live)
+    finish(attempt.taken(), conditions.nothing if left or orelse is None else orelse, state, live)
     if failed() is not False:
         freeze()
 
@@ -58,7 +49,7 @@ def run(attempt: Attempt, statements: tuple, state) -> None:
         try:
             if stopped is not False:
                 return unless(stopped, catching(attempt, run, attempt, left, state), left, state)
-            step(statement)
+            conditions.step(statement)
         except BaseException as e:
             stopped = failed()
             known = unwinding.is_raised(e) or attempt.number_of(e) is not None
@@ -98,10 +89,10 @@ def unless(stopped, body: Callable, statements: tuple, state) -> None:
         unwinding.clear()
         body()
 
-    places = places_of(state)
+    places = conditions.places_of(state)
     yes = assuming(stopped, False, trace_block, going, places)
-    no = trace_block(nothing, places)
-    merge(opposite(stopped), yes, no, line_of(statements[0]))
+    no = trace_block(conditions.nothing, places)
+    merge(opposite(stopped), yes, no, conditions.line_of(statements[0]))
     if has_raised(yes):  # and the others before
         raise Leaving
 
@@ -111,20 +102,20 @@ def finish(taken: list, orelse: Callable, state, live) -> None:
     if not taken:
         stopped = failed()
         if stopped is False:
-            step(orelse)
-        elif orelse is not nothing:
+            conditions.step(orelse)
+        elif orelse is not conditions.nothing:
             unless(stopped, orelse, (orelse,), state)
         return
     first, *rest = taken
     flag = first.flag._value
     if flag is True:
         return first.handle()
-    places = places_of(state)
+    places = conditions.places_of(state)
     yes = assuming(flag, True, trace_block, first.handle, places)
     others = lambda: finish(rest, orelse, state, live)  # noqa: E731
     no = assuming(flag, False, trace_block, others, places)
-    forget_dead(places, live, yes, no)
-    merge(flag, yes, no, line_of(first.handler))
+    conditions.forget_dead(places, live, yes, no)
+    merge(flag, yes, no, conditions.line_of(first.handler))
 
 
 # ---------------------------------------------------------------- finally, with
@@ -158,7 +149,9 @@ class Context:
         self.mark = unwinding.entered()
         kinds, given = self.kinds, self.ask("__enter__")
         if kinds:
-            self.attempt = Attempt(((lambda: kinds, self.handle),), places_of(self.state))
+            self.attempt = Attempt(
+                ((lambda: kinds, self.handle),), conditions.places_of(self.state)
+            )
             session().attempts.append(self.attempt)
         return given
 
@@ -167,7 +160,7 @@ class Context:
 
     def handle(self, e: BaseException) -> None:
         swallow = self.ask("__exit__", type(e), e, e.__traceback__)
-        if_(not_(swallow), functools.partial(throw, e), None, None)
+        conditions.if_(conditions.not_(swallow), functools.partial(throw, e), None, None)
 
     def __exit__(self, *error):
         if self.attempt is not None:
@@ -185,7 +178,9 @@ class Context:
                 hint="write `try` and `except` inside of the `with`",
             )
         if taken:
-            done = nothing if error[0] else lambda: self.ask("__exit__", None, None, None)
+            done = (
+                conditions.nothing if error[0] else lambda: self.ask("__exit__", None, None, None)
+            )
             finish(taken, done, self.state, [place.name for place in self.attempt.places])
             return error[0] is Leaving
         return self.ask("__exit__", *error)

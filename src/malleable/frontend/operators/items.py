@@ -42,39 +42,12 @@ from malleable.frontend.counterparts.builtins import TracedRange, if_else, pick
 from malleable.frontend.counterparts.functions import VIEWS
 from malleable.frontend.counterparts.replaced import convertible
 from malleable.frontend.counterparts.scalars import python_scalar, truth
-from malleable.frontend.operators import chosen, hidden, tables
+from malleable.frontend.operators import chosen, hidden, lookups, tables
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat, refuse_none
-from malleable.frontend.operators.lookups import (
-    contains,
-    has_traced,
-    is_one_of_keys,
-    look_up,
-    pick_index,
-    presence,
-    put_at,
-    raise_here,
-    refuse_bound,
-    refuse_key,
-    refuse_outside,
-    take_out,
-)
-from malleable.frontend.values import values
+from malleable.frontend.values import raises, values
 from malleable.frontend.values.conditions import by_case, by_plain, if_, ifexp, not_, only
 from malleable.frontend.values.picked import Picked
-from malleable.frontend.values.raises import (
-    DIVISION,
-    INDEX,
-    INTEGERS,
-    WRAPS,
-    at_floats,
-    check_room,
-    fail_where,
-    is_wanted,
-    operands,
-    present,
-    within,
-)
 from malleable.frontend.values.references import with_one_name
 from malleable.frontend.values.staging import refuse_default
 from malleable.frontend.values.trees import DICTS
@@ -151,7 +124,7 @@ def writes_global(variables: dict, name: str) -> None:
 def raising(exc):
     """What `raise exc` raises, marked as raised on purpose."""
     if type(exc) is Choice:
-        return by_case(exc, raise_here)
+        return by_case(exc, lookups.raise_here)
     if isinstance(exc, type) and issubclass(exc, BaseException):
         exc = exc()
     if isinstance(exc, BaseException):
@@ -249,7 +222,7 @@ class Items:
             return getattr(o, name)
         fields = journal.fields(o)
         if member is None:
-            there = presence(fields, name)
+            there = lookups.presence(fields, name)
             if there is not True:
                 return self._present(o, name, there, vars(o)[name])
             fallback = self._method(o, "__getattr__")
@@ -284,7 +257,7 @@ class Items:
         """An attribute that reading does not run code for; an option may lack it: a `raise`."""
         found, gone = [], []
         for k, x in enumerate(o.options):
-            there = presence(journal.fields(x), name) if x is not None else hasattr(x, name)
+            there = lookups.presence(journal.fields(x), name) if x is not None else hasattr(x, name)
             if there is not True:
                 gone.append((o.index == k) & jnp.logical_not(unbox(there)))
             if there is True:
@@ -294,7 +267,7 @@ class Items:
         if gone:
             gone = jnp.stack(gone).any()
             kinds = " or ".join(dict.fromkeys(type(x).__name__ for x in o.options))
-            fail_where(gone, AttributeError(f"{kinds!r} object has no attribute {name!r}"))
+            raises.fail_where(gone, AttributeError(f"{kinds!r} object has no attribute {name!r}"))
         return values.select(o.index, found, o.where)
 
     def _there(self, o, name: str):
@@ -305,12 +278,12 @@ class Items:
         known = session().uncertain.get(id(fields))
         if known is not None and known[1] == name:
             values.refuse_uncertain(fields, False)
-        return presence(fields, name)
+        return lookups.presence(fields, name)
 
     def _present(self, o, name: str, there, value: Choice):
         """The value of such an attribute; where it is not there, an AttributeError."""
         error = AttributeError(f"{type(o).__name__!r} object has no attribute {name!r}")
-        if_(not_(there), lambda: raise_here(error), None, None)
+        if_(not_(there), lambda: lookups.raise_here(error), None, None)
         return only(value)
 
     def _boxed(self, o, name, value):
@@ -403,7 +376,7 @@ class Items:
 
     def getitem(self, x, i):
         kind = type(x)
-        if is_one_of_keys(x, i):
+        if lookups.is_one_of_keys(x, i):
             return by_case(i, lambda key: self.getitem(x, key))
         self._indexed(x, i, "__getitem__")
         if kind is Choice and is_place(x):
@@ -412,29 +385,29 @@ class Items:
                 return x.each(lambda o: self.getitem(o, i))
             return by_case(x, lambda o: self.getitem(o, i))
         if kind is Box or kind is Masked or issubclass(kind, Box):
-            if is_wanted(INDEX):
-                within(x, i)
+            if raises.is_wanted(raises.INDEX):
+                raises.within(x, i)
             return x[i]
         if kind is list or kind is tuple or self._is_sequence(x):
             if bounded(x) is not None:
                 return item(x[0], i) if not isinstance(i, slice) else sliced(x[0], i)
             if is_traced(i):
-                within(x, i)
+                raises.within(x, i)
                 if isinstance(x, range):
-                    return x.start + pick_index(i, len(x)) * x.step
+                    return x.start + lookups.pick_index(i, len(x)) * x.step
                 return pick(x, i)
-            if isinstance(x, list) and isinstance(i, slice) and has_traced(i):
+            if isinstance(x, list) and isinstance(i, slice) and lookups.has_traced(i):
                 return part_of_list(x, i)
-            refuse_bound(x, i)
+            lookups.refuse_bound(x, i)
         elif table_of(x) is not None:
             return tables.look_up_key(x, i, self.call)
-        elif kind is dict and has_traced(i):
-            return look_up(x, i)
-        elif kind in DICTS and not has_traced(i):
-            if (there := presence(x, i)) is not True:
+        elif kind is dict and lookups.has_traced(i):
+            return lookups.look_up(x, i)
+        elif kind in DICTS and not lookups.has_traced(i):
+            if (there := lookups.presence(x, i)) is not True:
                 return tables.look_up_uncertain(x, i, there, self.call)
         elif _is_raw(x):
-            return Box(x)[i] if has_traced(i) else x[unbox(i)]
+            return Box(x)[i] if lookups.has_traced(i) else x[unbox(i)]
         elif isinstance(x, type):
             return x[i]
         elif _of_jax(x):
@@ -442,7 +415,7 @@ class Items:
         elif bounded(x) is not None:
             return item(x[0], i)
         elif (kind is collections.deque or kind is str) and is_traced(i):
-            within(x, i)
+            raises.within(x, i)
             return pick(list(x), i)
         own = self._method(x, "__getitem__")
         if own is not None:
@@ -450,7 +423,7 @@ class Items:
                 return numpy.grid_item(x, i)
             return self.call(own, x, i)
         if isinstance(x, dict):
-            if has_traced(i):
+            if lookups.has_traced(i):
                 return tables.look_up_key(x, i, self.call)
             if isinstance(x, collections.defaultdict) and i not in x:
                 journal.touch_dict(x)
@@ -459,10 +432,10 @@ class Items:
     def _indexed(self, x, i, name: str) -> None:
         """Test whether an index is None; what a class of the user's is asked may be."""
         if type(i) is Choice and (isinstance(x, Box | Masked) or self._method(x, name) is None):
-            present(i, what="`[]`")
+            raises.present(i, what="`[]`")
 
     def setitem(self, value, x, i) -> None:
-        if is_one_of_keys(x, i):
+        if lookups.is_one_of_keys(x, i):
             return self._set_by_key(value, x, i)
         self._indexed(x, i, "__setitem__")
         if is_place(x):
@@ -470,8 +443,8 @@ class Items:
                 return chosen.set_item(x, i, value)
             return by_case(x, lambda o: self.setitem(value, o, i))
         if issubclass(type(x), Box | Masked):
-            if is_wanted(INDEX):
-                within(x, i)
+            if raises.is_wanted(raises.INDEX):
+                raises.within(x, i)
             x[i] = value
             return
         own = self._method(x, "__setitem__")
@@ -480,24 +453,24 @@ class Items:
             self.call(own, x, i, value)
             return
         held = bounded(x) is not None
-        if held or (type(x) is list and isinstance(i, slice) and has_traced(i)):
+        if held or (type(x) is list and isinstance(i, slice) and lookups.has_traced(i)):
             touch(x)
             return (put_part if isinstance(i, slice) else put_item)(x, i, value)
         if isinstance(x, list | collections.deque) and is_traced(i):
-            return put_at(x, i, value)
+            return lookups.put_at(x, i, value)
         if isinstance(x, list):
-            refuse_bound(x, i)
-        elif isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
+            lookups.refuse_bound(x, i)
+        elif isinstance(x, dict) and (lookups.has_traced(i) or table_of(x) is not None):
             return tables.put_traced(x, i, value)
         elif type(x) in DICTS:
             tables.note_order(x, i)
         elif isinstance(x, np.flatiter):
-            refuse_outside(x.base, value, has_traced(i))
+            lookups.refuse_outside(x.base, value, lookups.has_traced(i))
         elif isinstance(x, np.void):
-            refuse_outside(x, value, False)
+            lookups.refuse_outside(x, value, False)
             journal.touch_object(x.base)
         elif _is_raw(x):
-            refuse_outside(x, value, has_traced(i))
+            lookups.refuse_outside(x, value, lookups.has_traced(i))
             i, value = unbox(i), unbox(value)
         touch(x)
         x[i] = value
@@ -511,24 +484,28 @@ class Items:
             x[k] = if_else(jnp.asarray(key.index) == number, value, x[k])
 
     def delitem(self, x, i) -> None:
-        if is_place(x) or is_one_of_keys(x, i):
+        if is_place(x) or lookups.is_one_of_keys(x, i):
             which = x if is_place(x) else i
             return by_case(which, lambda o: self.delitem(*((o, i) if which is x else (x, o))))
         own = self._method(x, "__delitem__")
         if bounded(x) is not None:
             touch(x)
             return method(x, "pop", (i,)) if not isinstance(i, slice) else put_part(x, i, [])
-        if own is None and isinstance(x, dict) and (has_traced(i) or table_of(x) is not None):
+        if (
+            own is None
+            and isinstance(x, dict)
+            and (lookups.has_traced(i) or table_of(x) is not None)
+        ):
             tables.take_key(x, i)
             return None
-        if own is None and type(x) in DICTS and presence(x, i) is not True:
-            tables.look_up_uncertain({i: x[i]}, i, presence(x, i), self.call)
+        if own is None and type(x) in DICTS and lookups.presence(x, i) is not True:
+            tables.look_up_uncertain({i: x[i]}, i, lookups.presence(x, i), self.call)
         touch(x)
         if own is not None:
             return self.call(own, x, i)
         if isinstance(x, list) and is_traced(i):
-            return take_out(x, i)
-        if isinstance(x, list) and has_traced(i):
+            return lookups.take_out(x, i)
+        if isinstance(x, list) and lookups.has_traced(i):
             return put_part(x, i, [])
         del x[i]
 
@@ -546,7 +523,7 @@ class Items:
             alone = sys.getrefcount(x) - journal.references(x) <= held + with_one_name()
             return added_to(x, value, _IN_PLACE[op](x.copy(), value), alone)
         if _is_raw(x):
-            refuse_outside(x, value, False)
+            lookups.refuse_outside(x, value, False)
             value = unbox(value)
             touch(x)
         elif op == "*=" and is_repeat(x, value):
@@ -568,17 +545,21 @@ class Items:
             return x
         if op == "**=" and type(value) is int and value < 0 and is_traced(x):
             x = floated(x)
-        if op[:-1] in DIVIDES and is_wanted(DIVISION):
-            x, value = operands(op[:-1], x, value)
-        if op[:-1] in INTEGERS and is_wanted(WRAPS) and is_python_int(unbox(x)):
-            return check_room(op[:-1], x, value, BINARY[op[:-1]][1](x, value))
+        if op[:-1] in DIVIDES and raises.is_wanted(raises.DIVISION):
+            x, value = raises.operands(op[:-1], x, value)
+        if (
+            op[:-1] in raises.INTEGERS
+            and raises.is_wanted(raises.WRAPS)
+            and is_python_int(unbox(x))
+        ):
+            return raises.check_room(op[:-1], x, value, BINARY[op[:-1]][1](x, value))
         own = self._method(x, _DUNDERS[op])
         if own is not None and not isinstance(x, Box):
             out = self.call(own, x, value)
             if out is not NotImplemented:
                 return out
         refuse_none(f"unsupported operand type(s) for {op}:", x, value)
-        return at_floats(_IN_PLACE[op], op[:-1], x, value, trial=BINARY[op[:-1]][1])
+        return raises.at_floats(_IN_PLACE[op], op[:-1], x, value, trial=BINARY[op[:-1]][1])
 
     def _aug_place(self, op, x, value):
         """The place itself, where all that it may be changes in place."""
@@ -595,7 +576,7 @@ class Items:
     def aug_item(self, op: str, x, i, value: Callable) -> None:
         if is_place(x) and not chosen.holds(x):
             return by_case(x, lambda o: self.aug_item(op, o, i, value))
-        if is_one_of_keys(x, i) and not _has_all(x, i):
+        if lookups.is_one_of_keys(x, i) and not _has_all(x, i):
             return by_case(i, lambda key: self.aug_item(op, x, key, value))
         old = self.getitem(x, i)
         new = self.aug(op, old, value(), 1)
@@ -626,14 +607,14 @@ class Items:
             if not (is_traced(items) or is_traced(x)):
                 return x in items
             return python_scalar(unbox((items == x).any()), bool)
-        if is_one_of_keys(items, x) and isinstance(items, dict | set | frozenset | str):
+        if lookups.is_one_of_keys(items, x) and isinstance(items, dict | set | frozenset | str):
             return by_case(x, lambda key: self.in_(key, items))
         if table_of(items) is not None:
             return tables.contains_key(items, x)
-        if isinstance(items, dict) and (has_traced(x) or type(items) not in DICTS):
+        if isinstance(items, dict) and (lookups.has_traced(x) or type(items) not in DICTS):
             values.refuse_uncertain(items, False)
         if isinstance(items, dict):
-            there = True if has_traced(x) else presence(items, x)
+            there = True if lookups.has_traced(x) else lookups.presence(items, x)
             if there is not True:
                 return there
         own = self._method(items, "__contains__")
@@ -649,12 +630,12 @@ class Items:
             return _in_range(x, items)
         if (_is_raw(items) or isinstance(items, jax.Array)) and (is_traced(x) or _of_jax(items)):
             return python_scalar(jnp.any(unbox(items) == unbox(x)), bool)
-        if isinstance(items, dict) and has_traced(x):
-            return contains(items, x)
+        if isinstance(items, dict) and lookups.has_traced(x):
+            return lookups.contains(items, x)
         if is_traced(x):
             if isinstance(items, set | frozenset):
                 return _found(x, items)
-            refuse_key(x)
+            lookups.refuse_key(x)
         return x in items
 
     def not_in(self, x, items):

@@ -26,43 +26,26 @@ from malleable.frontend.counterparts.builtins import (
     refuse_acting,
 )
 from malleable.frontend.counterparts.iterators import Walker
+from malleable.frontend.operators import compiled
 from malleable.frontend.operators.carry import Loop
 from malleable.frontend.operators.chosen import gone_over
-from malleable.frontend.operators.compiled import (
-    GIVE_ONE_TYPE,
-    Slices,
-    TestChanges,
-    is_written,
-    rotated,
-    stage,
-    stopped,
-)
 from malleable.frontend.operators.generators import Apart, beginning, tried
 from malleable.frontend.operators.hidden import refuse_foreign, walked
 from malleable.frontend.operators.lookups import presence
+from malleable.frontend.values import values
 from malleable.frontend.values.conditions import if_, line_of, places_of, step, truth
 from malleable.frontend.values.keys import is_unordered
 from malleable.frontend.values.leaves import inject, stack
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import DICTS, abstract, count_leaves, free, join
 from malleable.frontend.values.unwinding import failed
-from malleable.frontend.values.values import (
-    CannotStage,
-    Choice,
-    View,
-    bounded,
-    flatten,
-    lacks,
-    rebuild,
-    refuse_uncertain,
-)
 from malleable.notes import first_line, note
 
 MANY = 8  # items from which roll="auto" makes one loop of them
 WALKS = {enumerate, zip, map, filter, reversed, type(iter([])), type(reversed([]))}
 _VIEWS = ({}.keys(), {}.values(), {}.items())  # which Python goes over, as iterators or views
 WALKS |= {type(x) for view in _VIEWS for x in (view, iter(view))}
-WALKS |= {type(iter(View.__new__(View)))}
+WALKS |= {type(iter(values.View.__new__(values.View)))}
 SHORT = 64  # steps up to which a loop is unrolled whose body asks for what no compiled loop has
 UNNAMED = 5  # references to what a loop goes over that has no name in the user's code
 NESTED = 16  # steps up to which those that are left are one block, within which the next is one
@@ -70,7 +53,7 @@ LONG = 500  # steps from which unrolling leaves a note
 
 # what a loop body may do that only plain Python can follow
 UNSTAGEABLE = (
-    CannotStage,
+    values.CannotStage,
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
@@ -83,7 +66,7 @@ def while_(test, body, state, live, rebound, exits) -> None:
     loop = Loop(body, state, live, rebound, exits, line_of(body), test)
     most, before = session().options.max_steps, session().raised._value
     while True:
-        done = stopped(exits)
+        done = compiled.stopped(exits)
         if done is True:
             return
         raised = session().raised._value is not before
@@ -103,15 +86,15 @@ def while_(test, body, state, live, rebound, exits) -> None:
 def stage_while(loop: Loop, most: int | None, go) -> None:
     try:
         try:
-            stage(loop, None, most)
-        except TestChanges:
-            stage(rotated(loop, go), None, most)
-    except CannotStage as e:
+            compiled.stage(loop, None, most)
+        except compiled.TestChanges:
+            compiled.stage(compiled.rotated(loop, go), None, most)
+    except values.CannotStage as e:
         raise loop_error(loop, e) from None
 
 
-def loop_error(loop: Loop, e: CannotStage) -> TransformError:
-    return TransformError(f"in this loop {e.why}", where=loop.where, hint=GIVE_ONE_TYPE)
+def loop_error(loop: Loop, e: values.CannotStage) -> TransformError:
+    return TransformError(f"in this loop {e.why}", where=loop.where, hint=compiled.GIVE_ONE_TYPE)
 
 
 def for_(items, body, state, live, rebound, exits) -> None:
@@ -124,17 +107,17 @@ def for_(items, body, state, live, rebound, exits) -> None:
     if type(items) is Hinted:
         most, roll = items.max_steps or most, roll if items.roll is None else items.roll
         items = items.value
-    if type(items) is Choice:
+    if type(items) is values.Choice:
         items, options = gone_over(items), items.options
-        loop = loop if type(items) is View else unwritten(loop, options)
+        loop = loop if type(items) is values.View else unwritten(loop, options)
     refuse_foreign(items)
     items = walked(items)
     if type(items) is Masked:
         loop, items = over_masked(loop, items)
-    if type(items) in DICTS and any(map(lacks, items.values())) and not is_unordered(items):
+    if type(items) in DICTS and any(map(values.lacks, items.values())) and not is_unordered(items):
         loop, items, roll = over_present(loop, items), [*items], False
     steps = steps_of(items)
-    if bounded(items) is not None:
+    if values.bounded(items) is not None:
         loop = of_one_length(loop, items)
     if steps is not None:
         return stage_or_unroll(loop, steps, steps.most or most)
@@ -148,7 +131,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
             if once and sources:
                 note("the items of this loop are all read before it begins", loop.where)
     if isinstance(items, dict):
-        refuse_uncertain(items)
+        values.refuse_uncertain(items)
     rest, taken = iter(items), 0
     begun = beginning(items)
     if begun is not None:
@@ -161,7 +144,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
             return first.check()
         rest = itertools.chain(first, rest)
     while True:
-        done = stopped(exits)
+        done = compiled.stopped(exits)
         if done is True:
             return close(items) if sys.getrefcount(items) <= UNNAMED else None
         if done is not False:
@@ -172,7 +155,7 @@ def for_(items, body, state, live, rebound, exits) -> None:
             break
         step(loop.body, item)
         taken += 1
-        if isinstance(items, list) and bounded(items) is not None:
+        if isinstance(items, list) and values.bounded(items) is not None:
             raise resized(loop)
     if taken >= LONG:
         note(f"{taken} steps are unrolled", loop.where, "loop(..., roll=True) makes them one loop")
@@ -183,7 +166,7 @@ def unwritten(loop: Loop, things: list) -> Loop:
 
     def body(item):
         loop.body(item)
-        if any(map(is_written, things)):
+        if any(map(compiled.is_written, things)):
             raise TransformError(
                 "this loop writes to a list that it may go over, and whose length is traced",
                 where=loop.where,
@@ -197,9 +180,9 @@ def of_one_length(loop: Loop, xs: list) -> Loop:
     """A loop over a list whose length is traced, and does not change in the loop."""
 
     def body(item):
-        before = bounded(xs).length
+        before = values.bounded(xs).length
         loop.body(item)
-        after = bounded(xs)
+        after = values.bounded(xs)
         if after is None:
             raise resized(loop)
         if after.length is not before:
@@ -238,7 +221,7 @@ def go_on(loop: Loop, items, rest, taken: int) -> None:
         return unroll(replace(loop, body=advance), range(len(items.items) - items.at))
     refuse_acting(acts(items))
     steps = None  # a step may change what comes after it in a list or dict: that is asked late
-    if type(items) in (list, tuple, View):
+    if type(items) in (list, tuple, values.View):
         steps = stacked_items(list(items)[taken:], sources_of(items))
     if steps is None:
         return unroll_some(loop, rest) if may_not_end(items) else unroll(loop, rest)
@@ -257,15 +240,15 @@ def stage_or_unroll(loop: Loop, steps: Steps, most, items: Iterable | None = Non
     """As one compiled loop; item by item, with a note, where the body does not allow it."""
     if type(steps.length) is not int:
         try:
-            return stage(loop, steps, most)
-        except CannotStage as e:
+            return compiled.stage(loop, steps, most)
+        except values.CannotStage as e:
             raise loop_error(loop, e) from None
     if steps.length == 0:
         return
     here = session()
     before, here.unrolls = here.unrolls, here.unrolls or steps.length <= SHORT
     try:
-        stage(loop, steps, steps.length)
+        compiled.stage(loop, steps, steps.length)
         return
     except (*UNSTAGEABLE, TransformError) as e:
         if isinstance(e, TransformError) and steps.length > SHORT:
@@ -292,7 +275,7 @@ def unroll_some(loop: Loop, rest: Iterator) -> None:
     end = object()
     try:
         unroll(loop, itertools.islice(rest, SHORT))
-        if stopped(loop.exits) is True or next(rest, end) is end:
+        if compiled.stopped(loop.exits) is True or next(rest, end) is end:
             return
     except OverflowError:  # its numbers grow for ever
         pass
@@ -305,7 +288,7 @@ def unroll_some(loop: Loop, rest: Iterator) -> None:
 
 
 def reason_of(e: Exception) -> str:
-    return e.why if isinstance(e, CannotStage) else first_line(e)
+    return e.why if isinstance(e, values.CannotStage) else first_line(e)
 
 
 def unroll(loop: Loop, items: Iterable, get=lambda item: item) -> None:
@@ -314,7 +297,7 @@ def unroll(loop: Loop, items: Iterable, get=lambda item: item) -> None:
     What is left of a few steps is one block: there Python knows what it knows if it goes on.
     """
     for at, item in enumerate(items):
-        done = stopped(loop.exits)
+        done = compiled.stopped(loop.exits)
         if done is True:
             return
         if done is False:
@@ -331,7 +314,7 @@ def sources_of(items, depth: int = 4) -> tuple:
     """The lists and dicts that Python goes over in `items`, or in what that goes over."""
     if type(items) in (list, dict):
         return (items,)
-    if type(items) is View:
+    if type(items) is values.View:
         return tuple(items.choice.options)
     if depth == 0 or type(items) not in WALKS:
         return ()
@@ -347,7 +330,7 @@ def rolled(loop: Loop, items, roll, sources: tuple) -> bool:
         note("the loop is not rolled", loop.where, "its items differ in type or shape")
         return False
     try:
-        stage(loop, steps, len(items))
+        compiled.stage(loop, steps, len(items))
     except UNSTAGEABLE as e:
         note("the loop is not rolled", loop.where, reason_of(e))
         return False
@@ -364,7 +347,7 @@ def steps_of(items) -> Steps | None:
         return items.rest() if isinstance(items, Once) else items
     if isinstance(items, TracedRange):
         return Steps(items.end, items.item)
-    if bounded(items) is not None:
+    if values.bounded(items) is not None:
         return as_steps(items)
     stacked = whole(items) if type(items) is list else None
     if stacked is not None:  # what a compiled loop appended
@@ -388,7 +371,7 @@ def over_masked(loop: Loop, items: Masked) -> tuple[Loop, Steps]:
     length, arrays = items.mask.shape[0], (items.mask, items.whole)
     get = lambda i: (Box(items.mask)[i], items.held[i])  # noqa: E731
     make = lambda i, parts: tuple(map(Box, parts))  # noqa: E731
-    return replace(loop, body=body), Slices(length, get, arrays, make, (items.held,))
+    return replace(loop, body=body), compiled.Slices(length, get, arrays, make, (items.held,))
 
 
 def over_present(loop: Loop, d: dict) -> Loop:
@@ -406,7 +389,7 @@ def over_present(loop: Loop, d: dict) -> Loop:
 def array_steps(box: Box) -> Steps:
     array = box.value
     make = lambda i, parts: Box(parts[0])  # noqa: E731
-    return Slices(array.shape[0], box.__getitem__, (array,), make, (box,))
+    return compiled.Slices(array.shape[0], box.__getitem__, (array,), make, (box,))
 
 
 def range_steps(items: range) -> Steps:
@@ -431,7 +414,7 @@ def stacked_items(items: list, sources: tuple) -> Steps | None:
     parts = []
     for item in items:
         leaves: list = []
-        parts.append((flatten(item, leaves, deep=True), leaves))
+        parts.append((values.flatten(item, leaves, deep=True), leaves))
     kinds = [free(abstract(t)) for t, _ in parts]
     if any(kind != kinds[0] for kind in kinds):
         return None
@@ -440,5 +423,5 @@ def stacked_items(items: list, sources: tuple) -> Steps | None:
         return None
     columns = [inject(t, iter(leaves), tree) for t, leaves in parts]
     arrays = tuple(map(stack, zip(*columns, strict=True)))
-    make = lambda i, slices: rebuild(tree, iter(slices), "")  # noqa: E731
-    return Slices(len(items), lambda i: items[i], arrays, make, sources)
+    make = lambda i, slices: values.rebuild(tree, iter(slices), "")  # noqa: E731
+    return compiled.Slices(len(items), lambda i: items[i], arrays, make, sources)

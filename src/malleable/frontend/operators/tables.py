@@ -20,18 +20,8 @@ from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import bounded as lists
 from malleable.frontend.counterparts.builtins import Once, len_, pick
+from malleable.frontend.operators import lookups
 from malleable.frontend.operators.hidden import is_iterator
-from malleable.frontend.operators.lookups import (
-    agrees,
-    every_hit,
-    get_uncertain,
-    has_traced,
-    is_there,
-    presence,
-    put_there,
-    raise_here,
-    replace_at,
-)
 from malleable.frontend.values.conditions import if_, ifexp, not_, only
 from malleable.frontend.values.keys import KEY, KEYED, ORDER, Table, kind_of_place, table_of, tabled
 from malleable.frontend.values.raises import fail_where
@@ -119,10 +109,10 @@ def find_key(table: Table, key) -> tuple:
     if content is not None:
         found = lists.hits(content, key)
         return found.any(), jnp.argmax(found)
-    tests = [agrees(key, known) for known in table.keys]
+    tests = [lookups.agrees(key, known) for known in table.keys]
     if all(type(test) is bool for test in tests):
         return True in tests, tests.index(True) if True in tests else 0
-    found = every_hit(tests)
+    found = lookups.every_hit(tests)
     return found.any(), jnp.argmax(found)
 
 
@@ -161,17 +151,17 @@ def look_up_uncertain(x, key, there, call: Callable) -> Any:
         journal.touch_dict(x)
         x[key] = value
         return value
-    if_(not_(there), lambda: raise_here(KeyError(key)), None, None)
+    if_(not_(there), lambda: lookups.raise_here(KeyError(key)), None, None)
     return only(x[key])
 
 
 def ask_uncertain(x, name: str, key, *default) -> Any:
     """x.pop(key, *default) or x.setdefault(key, *default) of such a key."""
-    there = presence(x, key)
+    there = lookups.presence(x, key)
     if default or name == "setdefault":
-        value = get_uncertain(x, key, *default)
+        value = lookups.get_uncertain(x, key, *default)
     else:
-        value = look_up_uncertain({key: x[key]}, key, there, raise_here)
+        value = look_up_uncertain({key: x[key]}, key, there, lookups.raise_here)
     note_order(x, key)
     journal.touch_dict(x)
     if name == "pop":
@@ -185,9 +175,9 @@ def refuse_absent(present, key) -> None:
     """Where a key is not there, a KeyError: as any `raise` under a traced test."""
     error = KeyError(repr(key))
     if present is False:
-        raise_here(error)
+        lookups.raise_here(error)
     elif present is not True:
-        if_(Box(~present, True), lambda: raise_here(error), None, None)
+        if_(Box(~present, True), lambda: lookups.raise_here(error), None, None)
 
 
 def get_key(x, key, default=None) -> Any:
@@ -204,8 +194,8 @@ def get_key(x, key, default=None) -> Any:
 
 def put_traced(x, key, value) -> None:
     """x[key] = value, of a traced key: one that was looked up before is there."""
-    known = table_of(x) is None and is_there(x, key)
-    (put_there if known else put_key_in)(x, key, value)
+    known = table_of(x) is None and lookups.is_there(x, key)
+    (lookups.put_there if known else put_key_in)(x, key, value)
 
 
 def note_order(d: dict, key) -> None:
@@ -309,7 +299,7 @@ def _replace_at(xs: list, at, value) -> None:
     if bounded(xs) is not None:
         return lists.put_item_at(xs, at, value)
     if type(at) is not int:
-        return replace_at(xs, at, value)
+        return lookups.replace_at(xs, at, value)
     xs[at] = value
 
 
@@ -358,7 +348,7 @@ def takes(x, name: str, args: tuple) -> bool:
     """Whether a method is one of a dict or set with traced keys, or is given the first of them."""
     if type(x) not in KEYED or any(map(is_thing, args[:1])):
         return False
-    first = has_traced(args[:1]) or (name == "update" and any(map(table_of, args)))
+    first = lookups.has_traced(args[:1]) or (name == "update" and any(map(table_of, args)))
     return table_of(x) is not None or (name in _WRITES and first)
 
 

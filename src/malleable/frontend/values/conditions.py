@@ -18,21 +18,11 @@ from malleable.errors import TransformError
 from malleable.frontend.common.decisions import assuming, opposite
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import session
+from malleable.frontend.values import values
 from malleable.frontend.values.copies import is_one_thing
 from malleable.frontend.values.keys import OtherMembers
 from malleable.frontend.values.staging import Block, merge, trace_block
 from malleable.frontend.values.trees import Leaf, Static
-from malleable.frontend.values.values import (
-    Choice,
-    bounded,
-    entry,
-    is_number,
-    lacks,
-    rebuild,
-    refuse_uncertain,
-    select,
-    table_of,
-)
 from malleable.notes import note
 from malleable.programs.equations import mentions
 from malleable.programs.primitives import kind
@@ -51,15 +41,15 @@ def truth(x) -> Any:
     """
     if x is True or x is False:
         return x
-    if isinstance(x, Choice):
+    if isinstance(x, values.Choice):
         return truth_of_choice(x)
-    if bounded(x) is not None:
+    if values.bounded(x) is not None:
         return x[0].length > 0
-    table = table_of(x)
+    table = values.table_of(x)
     if table is not None:
         return truth(table.keys)
     if type(x) is dict:
-        refuse_uncertain(x, False)
+        values.refuse_uncertain(x, False)
     content = x.value if isinstance(x, Box) else x
     if not isinstance(content, compat.Tracer):
         own = own_truth(x)  # it may give a traced answer
@@ -82,13 +72,13 @@ def own_truth(x) -> types.FunctionType | None:
     return own if type(own) is types.FunctionType and not isinstance(x, Box) else None
 
 
-def truth_of_choice(x: Choice):
+def truth_of_choice(x: values.Choice):
     if any(map(own_truth, x.options)):
         return truth(by_case(x, lambda option: Box(truth(option), True)))
     options = [truth(option) for option in x.options]
     if all(option is options[0] for option in options):
         return options[0]
-    return truth(select(x.index, [Box(o) for o in options], x.where))
+    return truth(values.select(x.index, [Box(o) for o in options], x.where))
 
 
 def line_of(fun: Callable) -> str:
@@ -176,14 +166,14 @@ class Question(Box):
 
     __slots__ = ("tells",)
 
-    def __init__(self, value, tells: list[tuple[Choice, dict]]):
+    def __init__(self, value, tells: list[tuple[values.Choice, dict]]):
         super().__init__(value, True)
         self.tells = tells
 
 
-def told_by(test) -> list[tuple[Choice, dict]]:
+def told_by(test) -> list[tuple[values.Choice, dict]]:
     """What the answer to a test tells: that of `x`, of a number or None, that it is a number."""
-    if type(test) is Choice and test.number is not None:
+    if type(test) is values.Choice and test.number is not None:
         return [(test, {True: [x is not None for x in test.options]})]
     return test.tells if type(test) is Question else []
 
@@ -222,20 +212,22 @@ def both_ways(test, flag, body: Callable, orelse: Callable, places: list) -> lis
     ]
 
 
-def narrowed(choice: Choice, keep: list) -> Any:
+def narrowed(choice: values.Choice, keep: list) -> Any:
     """A choice among those options that are kept."""
     options = [o for o, kept in zip(choice.options, keep, strict=True) if kept]
     if len(options) == 1:
         return options[0]
     numbers = [sum(keep[:k]) for k in range(len(keep))]
-    new = Choice(entry(numbers, choice.index), options, choice.where)
+    new = values.Choice(values.entry(numbers, choice.index), options, choice.where)
     new.name = choice.name
     return new
 
 
 def only(value) -> Any:
     """What may be there on some paths only, where it is."""
-    return narrowed(value, [x is not ABSENT for x in value.options]) if lacks(value) else value
+    return (
+        narrowed(value, [x is not ABSENT for x in value.options]) if values.lacks(value) else value
+    )
 
 
 def nothing() -> None:
@@ -261,7 +253,7 @@ def ifexp(test, body: Callable, orelse: Callable, where: str = "") -> Any:
     return merge(flag, yes, no, where or line_of(body))
 
 
-def by_case(choice: Choice, fun: Callable, together: Callable = lambda option: False) -> Any:
+def by_case(choice: values.Choice, fun: Callable, together: Callable = lambda option: False) -> Any:
     """fun(option) for the option that it is at run time, with the effects of that one only.
 
     together: of an option, whether `fun` takes a choice among several such options as it is.
@@ -280,7 +272,7 @@ def by_case(choice: Choice, fun: Callable, together: Callable = lambda option: F
     cases = [[k] for k in range(len(options)) if k not in alike] + [alike] * bool(alike)
     order = [k for case in cases for k in case]
     first = [order.index(case[0]) for case in cases]
-    place = entry(np.argsort(order), choice.index) if alike else choice.index
+    place = values.entry(np.argsort(order), choice.index) if alike else choice.index
 
     def run(again: Callable, start: int, stop: int):  # by its own name, it would keep options alive
         if stop - start == 1:
@@ -294,7 +286,7 @@ def by_case(choice: Choice, fun: Callable, together: Callable = lambda option: F
     return run(run, 0, len(cases))
 
 
-def by_plain(choice: Choice, fun: Callable, *others) -> Any:
+def by_plain(choice: values.Choice, fun: Callable, *others) -> Any:
     """The same of a `fun` that has no effect on texts; others: what else it is given."""
     texts = all(type(x) is str for x in (*choice.options, *others))
     return choice.each(fun) if texts and len(choice.options) <= TEXTS else by_case(choice, fun)
@@ -304,7 +296,7 @@ def _in_case(option, fun: Callable) -> Any:
     try:
         return fun(option)
     except (AttributeError, TypeError, LookupError) as e:
-        if is_number(option):
+        if values.is_number(option):
             raise
         e.__malleable_raised__ = True  # type: ignore[attr-defined]
         raise
@@ -364,11 +356,11 @@ def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) ->
     if other.error is None and not other.places and is_flag(first) and is_cheap(other):
         tree, ids = other.result
         outs = other.outs()
-        value = rebuild(tree, iter([outs[i] for i in ids]), line_of(thunk))
+        value = values.rebuild(tree, iter([outs[i] for i in ids]), line_of(thunk))
         if is_flag(value):
             combine = logical(operator.and_ if both else operator.or_)
             return Box(combine(test, value.value if isinstance(value, Box) else value), True)
-    if type(first) is Choice and not both:
+    if type(first) is values.Choice and not both:
         for _, keeps in told_by(first):
             first = narrowed(first, keeps[True])
     leave = trace_block(lambda: first, [])
@@ -377,7 +369,7 @@ def short_circuit(first, test, second: Callable, thunk: Callable, both: bool) ->
 
 
 def is_flag(x) -> bool:
-    if isinstance(x, Choice):
+    if isinstance(x, values.Choice):
         return False
     return isinstance(x, bool | np.bool_) or (
         isinstance(x, Box) and x.scalar and x.value.dtype == bool
@@ -410,15 +402,15 @@ def not_(x) -> Any:
 
 def is_(a, b) -> Any:
     """`a is b`; a traced boolean if one of them is a choice."""
-    if isinstance(a, Choice) and isinstance(b, Choice):
+    if isinstance(a, values.Choice) and isinstance(b, values.Choice):
         return a is b or a.each(lambda x: is_(x, b))
     for one, other in ((a, b), (b, a)):
-        if isinstance(one, Choice):
+        if isinstance(one, values.Choice):
             hits = [is_one_thing(x, other) or (is_plain(x) and x == other) for x in one.options]
             if all(hits) or not any(hits):
                 return hits[0]
             keeps = {True: hits, False: [not hit for hit in hits]}
-            return Question(entry(hits, one.index), [(one, keeps)])
+            return Question(values.entry(hits, one.index), [(one, keeps)])
         if type(one) is Box and one.scalar and (other is True or other is False):
             content = one.value
             if is_of_batch(one):

@@ -10,39 +10,21 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays.journal import ABSENT
+from malleable.frontend.values import trees
 from malleable.frontend.values.copies import IN_A_LIST, disown
 from malleable.frontend.values.picked import entry
-from malleable.frontend.values.trees import (
-    IMMUTABLE,
-    MISSING,
-    UNSET,
-    Either,
-    Leaf,
-    Ragged,
-    Static,
-    Tree,
-    count_leaves,
-    drop,
-    fill,
-    fit,
-    free,
-    is_immutable,
-    leaves_of,
-    number_leaf,
-    option_of,
-)
 
 
-def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
+def inject(tree: trees.Tree, leaves: Iterator, target: trees.Tree) -> list:
     """The leaves of a value of `tree`, as those of one of `target`."""
-    if isinstance(target, Static):
-        drop(tree, leaves)
+    if isinstance(target, trees.Static):
+        trees.drop(tree, leaves)
         return []
-    if isinstance(target, Either):
+    if isinstance(target, trees.Either):
         parts: dict = {}
-        if isinstance(tree, Either):
+        if isinstance(tree, trees.Either):
             index = next(leaves)
-            found = [option_of(option, target) for option in tree.options]
+            found = [trees.option_of(option, target) for option in tree.options]
             for i, (option, k) in enumerate(zip(tree.options, found, strict=True)):
                 new = inject(option, leaves, target.options[k])
                 if k in parts:  # two options of the value are one of the wider type
@@ -53,22 +35,22 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
             if found != list(range(len(found))):
                 index = entry(found, index)
         else:
-            k = option_of(tree, target)
+            k = trees.option_of(tree, target)
             index, parts = np.int32(k), {k: inject(tree, leaves, target.options[k])}
-        rest = [parts.get(i) or fill(option) for i, option in enumerate(target.options)]
+        rest = [parts.get(i) or trees.fill(option) for i, option in enumerate(target.options)]
         return [jnp.asarray(index, np.int32), *(x for part in rest for x in part)]
-    if isinstance(tree, Static) and (tree.value is UNSET or tree.value is ABSENT):
-        return fill(target)
-    if isinstance(tree, Either):  # all of its options are of one kind by now
+    if isinstance(tree, trees.Static) and (tree.value is trees.UNSET or tree.value is ABSENT):
+        return trees.fill(target)
+    if isinstance(tree, trees.Either):  # all of its options are of one kind by now
         index = jnp.asarray(next(leaves), np.int32)
         columns = [inject(option, leaves, target) for option in tree.options]
         columns = [map(jnp.asarray, column) for column in zip(*columns, strict=True)]
         return [lax.select_n(index, *column) for column in columns]
-    if isinstance(target, Ragged):
+    if isinstance(target, trees.Ragged):
         return inject_list(tree, leaves, target)
-    if isinstance(target, Leaf):
+    if isinstance(target, trees.Leaf):
         return inject_leaf(tree, leaves, target)  # type: ignore[arg-type]
-    if isinstance(tree, Leaf | Static):  # an array as a selection of all of it
+    if isinstance(tree, trees.Leaf | trees.Static):  # an array as a selection of all of it
         held, mask = target.children  # type: ignore[union-attr]
         return [*inject(tree, leaves, held), jnp.ones(mask.shape, bool)]
     if tree.keys is None:  # type: ignore[union-attr]
@@ -82,31 +64,31 @@ def inject(tree: Tree, leaves: Iterator, target: Tree) -> list:
     return [
         x
         for k, goal in goals.items()
-        for x in (found[k] if k in found else inject(MISSING, iter(()), goal))
+        for x in (found[k] if k in found else inject(trees.MISSING, iter(()), goal))
     ]
 
 
-def inject_leaf(tree: Leaf | Static, leaves: Iterator, target: Leaf) -> list:
+def inject_leaf(tree: trees.Leaf | trees.Static, leaves: Iterator, target: trees.Leaf) -> list:
     """A number or array as one of the target's type, and whether it is each of its `links`."""
     flags: dict = {}
-    if isinstance(tree, Leaf):
-        x, thing = next(leaves), IMMUTABLE if is_immutable(tree) else tree.origin
+    if isinstance(tree, trees.Leaf):
+        x, thing = next(leaves), trees.IMMUTABLE if trees.is_immutable(tree) else tree.origin
         flags = {id(link.value): next(leaves) for link in tree.links}
     else:
         x = tree.value
-        leaf = number_leaf(x)
-        thing = IMMUTABLE if leaf is not None and is_immutable(leaf) else x
+        leaf = trees.number_leaf(x)
+        thing = trees.IMMUTABLE if leaf is not None and trees.is_immutable(leaf) else x
     tests = (link.value is thing or flags.get(id(link.value), False) for link in target.links)
-    return [fit(x, target), *tests]
+    return [trees.fit(x, target), *tests]
 
 
-def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
+def inject_list(tree: trees.Tree, leaves: Iterator, target: trees.Ragged) -> list:
     """The length of a list and its items stacked, `target.cap` of them."""
-    goals = leaves_of(target.item)
-    if isinstance(tree, Ragged):
+    goals = trees.leaves_of(target.item)
+    if isinstance(tree, trees.Ragged):
         length = next(leaves)
-        columns = [next(leaves) for _ in range(count_leaves(tree.item))]
-        if free(tree.item) != free(target.item):  # other types, options, or lists in it
+        columns = [next(leaves) for _ in range(trees.count_leaves(tree.item))]
+        if trees.free(tree.item) != trees.free(target.item):  # other types, options, or lists in it
             each = functools.partial(as_item, tree.item, target=target.item)
             columns = jax.vmap(lambda *xs: each(xs), axis_size=tree.cap)(*columns)
     else:
@@ -124,7 +106,7 @@ def inject_list(tree: Tree, leaves: Iterator, target: Ragged) -> list:
     return out
 
 
-def as_item(tree: Tree, leaves: Iterable, target: Tree) -> list:
+def as_item(tree: trees.Tree, leaves: Iterable, target: trees.Tree) -> list:
     """The same leaves as `inject` gives, all of them arrays."""
     return list(map(jnp.asarray, inject(tree, iter(leaves), target)))
 

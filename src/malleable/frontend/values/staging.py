@@ -17,30 +17,14 @@ from malleable.arrays.joined import Joined
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.places import own
 from malleable.errors import TransformError
-from malleable.frontend.common.decisions import (
-    MOST,
-    combinations,
-    decided,
-    forget_since,
-    implied,
-    known_now,
-    note_choice,
-    remember,
-)
+from malleable.frontend.common import decisions
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, session
-from malleable.frontend.values import copies, unwinding
+from malleable.frontend.values import copies, references, unwinding
 from malleable.frontend.values.keys import ORDER, OtherMembers, is_unordered
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.lost import Lost, keeps_new
 from malleable.frontend.values.picked import Picked
-from malleable.frontend.values.references import (
-    Known,
-    count_contents,
-    count_origins,
-    is_dead,
-    refuse_split,
-)
 from malleable.frontend.values.trees import (
     CONTENT,
     DICTS,
@@ -102,7 +86,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     result: tuple = (Static(None), ())
     after: dict[Any, tuple] = {}
     left, error, flags = False, None, ({}, set())
-    mark = known_now()
+    mark = decisions.known_now()
     new: list = []
 
     def traced(*xs):
@@ -133,7 +117,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             flags = flags_in(after, leaves)
         finally:
             unwinding.undo_to(within)
-            forget_since(mark)
+            decisions.forget_since(mark)
             book.undo()
             forget_new(book)
             known = copies.kept(book)
@@ -234,8 +218,8 @@ def changes(block: Block) -> bool:
     if block.error is not None or block.left or (block.closed is not None and block.closed.effects):
         return True
     held: dict = {}
-    count_origins([*block.after.values(), block.result], held)
-    return not all(is_dead(place, [block], held) for place in block.places.values())
+    references.count_origins([*block.after.values(), block.result], held)
+    return not all(references.is_dead(place, [block], held) for place in block.places.values())
 
 
 def has_raised(block: Block) -> bool:
@@ -299,17 +283,19 @@ class Paths:
         yes, no = self.blocks
         held: dict = {}
         for block in self.blocks:
-            count_origins([*block.after.values(), block.result], held)
+            references.count_origins([*block.after.values(), block.result], held)
         everywhere = list(self.places.values())
-        self.places = {k: p for k, p in self.places.items() if not is_dead(p, self.blocks, held)}
+        self.places = {
+            k: p for k, p in self.places.items() if not references.is_dead(p, self.blocks, held)
+        }
         for key, place in self.places.items():
             leaves: list = []
             self.old[key] = (flatten(default(place, place.read()), leaves), leaves)
         for place in self.places.values():
             refuse_default(place.owner, place.name, self.where)
-        count_origins(self.old.values(), held)
-        count_contents(self.places.values(), held)
-        known = Known(held, [*everywhere, *yes.places.values(), *no.places.values()])
+        references.count_origins(self.old.values(), held)
+        references.count_contents(self.places.values(), held)
+        known = references.Known(held, [*everywhere, *yes.places.values(), *no.places.values()])
         for found in (yes.after, no.after, self.old):
             for key, (tree, leaves) in found.items():
                 content = key in self.places and self.places[key].kind in CONTENT
@@ -327,7 +313,7 @@ class Paths:
         if is_flag(tree):
             flag = tree.origin.value if isinstance(tree.origin, Box) else tree.origin
             flag = flag if written else self.old[key][1][0]
-            found = implied(flag, self.pred, side == 0)
+            found = decisions.implied(flag, self.pred, side == 0)
             if found is not None:
                 return Static(found)
         return tree if written else revised(tree, block)
@@ -349,7 +335,7 @@ class Paths:
         self.result = join(*self.results)
         if session().options.exact:
             refuse_two_types("the value", *self.results, self.where)
-        refuse_split([*self.targets.values(), self.result], self.where)
+        references.refuse_split([*self.targets.values(), self.result], self.where)
         report_joins(self)
 
     def choose(self) -> Sequence:
@@ -363,7 +349,9 @@ class Paths:
         if self.pred is True:
             return yes()
         if all(map(is_idle, self.blocks)):
-            return [decided(self.pred, *column) for column in zip(yes(), no(), strict=True)]
+            return [
+                decisions.decided(self.pred, *column) for column in zip(yes(), no(), strict=True)
+            ]
         outs = lax.cond(self.pred, *varied(self.pred, yes, no))
         remember_flags(self, outs)
         return outs
@@ -556,7 +544,7 @@ def flags_in(after: dict, leaves: Sequence) -> tuple[dict, set]:
     if not found:
         return {}, set()
     found |= {k: tree.value for k, (tree, _) in after.items() if tree in CERTAIN}
-    return {key: at for at, key in enumerate(found)}, combinations([*found.values()])
+    return {key: at for at, key in enumerate(found)}, decisions.combinations([*found.values()])
 
 
 def remember_flags(paths: Paths, outs: Sequence) -> None:
@@ -564,7 +552,7 @@ def remember_flags(paths: Paths, outs: Sequence) -> None:
     targets = paths.targets
     starts = itertools.accumulate(map(count_leaves, targets.values()), initial=0)
     flags = {k: outs[at] for (k, t), at in zip(targets.items(), starts, strict=False) if is_flag(t)}
-    if not flags or len(flags) > MOST:
+    if not flags or len(flags) > decisions.MOST:
         return
     rows = set()
     for side, block in enumerate(paths.blocks):
@@ -577,12 +565,12 @@ def remember_flags(paths: Paths, outs: Sequence) -> None:
                 known = {tree.value} if tree in CERTAIN else {True, False}
                 options.append(known & {row[columns[key]]} if row and key in columns else known)
             rows |= {(side == 0, *values) for values in itertools.product(*options)}
-    remember(paths.pred, [*flags.values()], rows)
+    decisions.remember(paths.pred, [*flags.values()], rows)
     for key, out in flags.items():
         sides = paths.trees[key]
         if all(tree in CERTAIN or isinstance(getattr(tree, "origin", None), Box) for tree in sides):
             values = (t.value if t in CERTAIN else t.origin.value for t in sides)
-            note_choice(out, paths.pred, *values)
+            decisions.note_choice(out, paths.pred, *values)
 
 
 def write_place(place: Place, target: Tree, leaves, where: str, pred=None, made=None) -> None:
