@@ -206,17 +206,15 @@ def _mean(data, weights=None):
     return _mean([a * w for a, w in zip(data, weights, strict=True)]) * len(data) / sum(weights)
 
 
-def _squares(data, center=None):
-    """The sum of squares about a center, the mean if none is given."""
-    data = list(map(content, data))
-    center = sum(data) / len(data) if center is None else content(center)
-    return sum((x - center) ** 2 for x in data), len(data)
+def _column(data, number: Callable = content) -> Any:
+    return jnp.stack([jnp.asarray(number(x)) for x in data])
 
 
 def _spread(sample: bool, root: bool) -> Callable:
     def spread(data, center=None):
-        squares, n = _squares(data, center)
-        variance = squares / (n - sample)
+        column, n = _column(data), len(data)
+        center = column.sum() / n if center is None else content(center)
+        variance = ((column - center) ** 2).sum() / (n - sample)
         return python_scalar(jnp.sqrt(variance) if root else variance, float)
 
     return spread
@@ -226,7 +224,7 @@ def _median(low: int, high: int) -> Callable:
     """The middle of sorted data; of an even number, the mean of two, or one of them."""
 
     def median(data):
-        column, n = jnp.sort(jnp.stack([jnp.asarray(content(x)) for x in data])), len(data)
+        column, n = jnp.sort(_column(data)), len(data)
         if n % 2 or low == high:
             return Box(column[n // 2 if n % 2 else n // 2 - 1 + low], True)
         return Box((column[n // 2 - 1] + column[n // 2]) / 2, True)
@@ -245,7 +243,7 @@ def _geometric_mean(data):
 
 
 def _quantiles(data, *, n=4, method="exclusive"):
-    column, size = jnp.sort(jnp.stack([jnp.asarray(content(x)) for x in data])), len(data)
+    column, size = jnp.sort(_column(data)), len(data)
     inside = method == "inclusive"
     found = []
     for i in range(1, n):
@@ -259,7 +257,7 @@ def _quantiles(data, *, n=4, method="exclusive"):
 
 def _products(x, y):
     """The sums of (x - mean x)(y - mean y), (x - mean x)^2 and (y - mean y)^2, and the means."""
-    xs, ys = (jnp.stack([jnp.asarray(to_float(v)) for v in data]) for data in (x, y))
+    xs, ys = (_column(data, to_float) for data in (x, y))
     if len(xs) != len(ys) or len(xs) < 2:
         raise statistics.StatisticsError("two samples of one size, of at least two points, please")
     dx, dy = xs - jnp.mean(xs), ys - jnp.mean(ys)
@@ -272,7 +270,7 @@ def _covariance(x, y, /):
 
 def _correlation(x, y, /, *, method="linear"):
     if method == "ranked":
-        x, y = (list(rank(jnp.stack([jnp.asarray(content(v)) for v in z]))) for z in (x, y))
+        x, y = (list(rank(_column(z))) for z in (x, y))
     xy, xx, yy, *_ = _products(x, y)
     return python_scalar(xy / jnp.sqrt(xx * yy), float)
 
@@ -296,9 +294,7 @@ _STATISTICS = {
     "pvariance": _spread(False, False),
     "stdev": _spread(True, True),
     "pstdev": _spread(False, True),
-    "median": _median(0, 1),
-    "median_low": _median(0, 0),
-    "median_high": _median(1, 1),
+    **{"median": _median(0, 1), "median_low": _median(0, 0), "median_high": _median(1, 1)},
 }
 
 
@@ -308,8 +304,7 @@ def _searchsorted(side: str) -> Callable:
             a = list(map(key, a))
         if not len(a[lo:hi]):
             return lo
-        part = jnp.stack([jnp.asarray(content(e)) for e in a[lo:hi]])
-        return python_scalar(lo + jnp.searchsorted(part, content(x), side=side), int)
+        return python_scalar(lo + jnp.searchsorted(_column(a[lo:hi]), content(x), side=side), int)
 
     return search
 

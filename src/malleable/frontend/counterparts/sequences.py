@@ -19,12 +19,8 @@ from malleable.frontend.values.values import is_thing
 
 MOST = 24  # objects that are compared by their own methods, each with each
 SIGNS: dict[str, Callable] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
+    **{"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
+    **{"==": operator.eq, "!=": operator.ne},
 }
 
 

@@ -34,19 +34,11 @@ from malleable.notes import note
 DIVIDES = frozenset(("/", "//", "%", "**"))
 _Function, _BOOL = types.FunctionType, np.dtype(bool)
 BINARY: dict[str, tuple[str, Callable]] = {
-    "+": ("add", operator.add),
-    "-": ("sub", operator.sub),
-    "*": ("mul", operator.mul),
-    "/": ("truediv", operator.truediv),
-    "//": ("floordiv", operator.floordiv),
-    "%": ("mod", operator.mod),
-    "**": ("pow", operator.pow),
-    "@": ("matmul", operator.matmul),
-    "&": ("and", operator.and_),
-    "|": ("or", operator.or_),
-    "^": ("xor", operator.xor),
-    "<<": ("lshift", operator.lshift),
-    ">>": ("rshift", operator.rshift),
+    **{"+": ("add", operator.add), "-": ("sub", operator.sub), "*": ("mul", operator.mul)},
+    **{"/": ("truediv", operator.truediv), "//": ("floordiv", operator.floordiv)},
+    **{"%": ("mod", operator.mod), "**": ("pow", operator.pow), "@": ("matmul", operator.matmul)},
+    **{"&": ("and", operator.and_), "|": ("or", operator.or_), "^": ("xor", operator.xor)},
+    **{"<<": ("lshift", operator.lshift), ">>": ("rshift", operator.rshift)},
 }
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 COMPARISONS: dict[str, tuple[str, str, Callable]] = {

@@ -6,6 +6,7 @@ operands keep the path that is not taken free of NaN, whose derivative would spo
 """
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -377,33 +378,48 @@ def note_mixed(operands: Sequence) -> None:
 
 
 def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = None) -> None:
-    """A note where fun(*args), of NumPy's, gives arrays of a type of JAX's: it is tried on ones."""
-    leaves, outs = jax.tree.leaves((args, kwargs)), jax.tree.leaves(out)
+    """A note where fun(*args), of NumPy's, gives arrays of a type of JAX's."""
+    (leaves, tree), outs = jax.tree.flatten((args, kwargs or {})), jax.tree.leaves(out)
     given, usual = [x for x in leaves if isinstance(x, Box)], jnp.result_type(float)
     unlike = (type(x) is not Box or x.dtype.kind not in "biufc" for x in (*given, *outs))
     loose = (x.ndim and is_weak(x) for x in given)
     if any(unlike) or all(x.dtype == usual for x in given) or any(map(is_weak, outs)) or any(loose):
         return
+    described = tuple(map(_described, leaves))
     try:
-        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-            tried = fun(*jax.tree.map(_ones, args), **jax.tree.map(_ones, kwargs or {}))
-    except (TypeError, ValueError, LookupError, ArithmeticError):
-        return  # an operator of NumPy's bools, where these are Python's; or ones do not fit
-    for x, numpys in zip(outs, jax.tree.leaves(tried), strict=False):
-        kind = jax.dtypes.canonicalize_dtype(np.asarray(numpys).dtype)
+        numpys = types_in_numpy(fun, tree, described)
+    except TypeError:  # an argument that is no key
+        return
+    for x, kind in zip(outs, map(jax.dtypes.canonicalize_dtype, numpys), strict=False):
         if kind != x.dtype:
             kinds = " and ".join(dict.fromkeys(str(one.dtype) for one in given))
             what = f"`{name}` of {kinds} is {x.dtype}, and {kind} in NumPy"
             return note_line(what, compat.where(), f"convert with `.astype(np.{kind})` before")
 
 
-def _ones(x):
-    """A small array of NumPy, or a number, of the type of a box."""
-    if not isinstance(x, Box):
-        return x[(slice(3),) * x.ndim] if type(x) is np.ndarray else x
-    if x.scalar:
-        return PYTHON_TYPES[x.dtype.kind](1) if is_weak(x) else x.dtype.type(1)
-    return np.ones([min(n, 3) for n in x.shape], x.dtype)
+def _described(x) -> tuple:
+    """(type, number of axes, whether it is a number, and one of Python's), or (type, value)."""
+    if isinstance(x, Box):
+        return x.dtype, x.ndim, x.scalar, is_weak(x)
+    return (x.dtype, x.ndim, False, False) if type(x) is np.ndarray else (type(x), x)
+
+
+@functools.lru_cache(4096)
+def types_in_numpy(fun: Callable, tree, described: tuple) -> tuple:
+    """The types of what a function of NumPy's gives, tried on ones; () where ones do not fit."""
+
+    def ones(kind, axes, number=False, weak=False):
+        if isinstance(kind, type):
+            return axes
+        one = PYTHON_TYPES[kind.kind](1) if weak else kind.type(1)
+        return one if number else np.full((3,) * axes, one, kind)
+
+    args, kwargs = tree.unflatten(itertools.starmap(ones, described))
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            return tuple(np.asarray(x).dtype for x in jax.tree.leaves(fun(*args, **kwargs)))
+    except (TypeError, ValueError, LookupError, ArithmeticError):
+        return ()  # or an operator of NumPy's bools, where these are Python's
 
 
 def _safe_float(test, safe: float, x):
