@@ -125,10 +125,10 @@ def outlined(x, arrays: list, around: frozenset = frozenset()) -> Callable[[list
     if (held := bounded(x)) is not None:
         columns, tree = jax.tree.flatten(as_jax_list(held).items)
         arrays += [held.length, *columns]
-        shows = [as_python if is_weak(a) else lambda v: v for a in columns]
+        shows, end = [as_python if is_weak(a) else lambda v: v for a in columns], len(arrays)
 
         def listed(found):
-            pairs = zip(shows, found[at + 1 : at + 1 + len(columns)], strict=True)
+            pairs = zip(shows, found[at + 1 : end], strict=True)
             rows = zip(*(map(show, part[: found[at]]) for show, part in pairs), strict=True)
             return kind(map(tree.unflatten, rows))
 
