@@ -182,6 +182,21 @@ def test_a_sum_on_automatic_axes_that_a_step_would_give_is_refused():
         mal.stage(mal.optimize(squared, mal.microbatch(2)))(x)
 
 
+def test_sums_that_a_while_loop_adds_up_are_made_behind_it():
+    def total(w, x, n):
+        slope = jax.grad(lambda w, i: jnp.tanh(x @ w * i).sum())
+        step = lambda c: (c[0] + 1, c[1] + slope(w, c[0]))
+        return lax.while_loop(lambda c: c[0] < n, step, (0.0, jnp.zeros_like(w)))[1]
+
+    args = put(rand(0, 4, 4)), put(rand(1, 16, 4), "data"), put(3.0)
+    ours = mal.optimize(total, mal.defer_collectives)
+    check(total, ours, *args)
+    (mapped,) = (e for e in mal.stage(ours)(*args).jaxpr.eqns if e.primitive.name == "shard_map")
+    names = [e.primitive.name for e in mapped.params["jaxpr"].eqns]
+    assert [name.startswith("psum") for name in names[names.index("while") + 1 :]] == [True]
+    assert str(mapped.params["jaxpr"]).count("psum") == 1
+
+
 @pytest.mark.parametrize("argnums", ["x", 1.5, True, (0, "x")])
 def test_arguments_with_the_batch_are_numbers(argnums):
     with pytest.raises(mal.TransformError, match="argnums"):
