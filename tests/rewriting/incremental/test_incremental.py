@@ -251,6 +251,24 @@ def test_a_block_that_does_not_fit_is_an_error(changes, message):
     assert "test_incremental.py" in str(caught.value).splitlines()[1]
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: jnp.pad(v, (2, 3)),
+        lambda v: jnp.concatenate([v[::-1], v]).reshape(2, -1),
+        lambda v: jnp.tile(v, 3),
+    ],
+)
+def test_what_only_moves_numbers_moves_those_that_are_new(f):
+    init, update = incremental(f, change={0: (1,)})
+    _, state = init(x(100))
+    block = jnp.ones(1)
+    np.testing.assert_array_equal(update(state, {0: (block, (7,))})[0], f(x(100).at[7].set(1)))
+    copied = jax.make_jaxpr(lambda s: update(s, {0: (block, (7,))}))(state)
+    moved = [e for e in copied.jaxpr.eqns if e.primitive.name in ("pad", "concatenate", "gather")]
+    assert all(v.aval.size < 10 for e in moved for v in e.outvars)
+
+
 def test_side_effects_are_refused_at_their_line():
     def prints(v):
         jax.debug.print("{}", v)

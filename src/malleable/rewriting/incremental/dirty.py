@@ -47,10 +47,8 @@ def mark_dirty(plan: Plan, inputs: Mapping[int, Boxes]) -> dict[int, Boxes]:
 
 def _put(plan: Plan, v: int, boxes: Boxes) -> None:
     shape, limits = plan.shape(v), plan.limits
-    inside = (
-        tuple(span.clipped(n, limits) for span, n in zip(box, shape, strict=True)) for box in boxes
-    )
-    plan.boxes[v] = tuple(dict.fromkeys(inside))
+    pairs = (zip(box, shape, strict=True) for box in boxes)
+    plan.boxes[v] = tuple(dict.fromkeys(tuple(s.clipped(n, limits) for s, n in p) for p in pairs))
 
 
 def _spread(plan: Plan, node: Node, nominal: Mapping[int, Boxes], out: int) -> Boxes:
@@ -58,11 +56,8 @@ def _spread(plan: Plan, node: Node, nominal: Mapping[int, Boxes], out: int) -> B
     if runs_bodies(node.eqn):
         return (whole(shape),)
     tables = rel(node.eqn, lambda k: plan.small_constant(node.ins[k]))
-    found = [
-        (entries, box)
-        for v, entries in zip(node.ins, tables, strict=True)
-        for box in nominal.get(v, ())
-    ]
+    pairs = zip(node.ins, tables, strict=True)
+    found = [(entries, box) for v, entries in pairs for box in nominal.get(v, ())]
     # an empty array, as `roll` by 0 joins one to the rest, makes nothing dirty
     found = [(entries, box) for entries, box in found if 0 not in sizes_of(box)] or found
     return merged([dirty_box(entries, box, shape) for entries, box in found], shape)

@@ -187,8 +187,7 @@ class Program:
             mark_dirty(plan, {v: (plan.whole(v),) for v in nominal})
             plan.boxes |= boxes
             self.keep = self._asked()
-            why = "parts would cost more than the function does"
-            note("an update computes all", compat.where(), why)
+            note("an update computes all", compat.where(), "parts cost more than the function")
         for told in plan.told:
             note(*told)
 
@@ -242,10 +241,12 @@ class Program:
         """Whether an update would do more operations than the function, for all it computes."""
         plan, parts, whole = self.plan, 0.0, 0
         for node in plan.nodes:
-            operations, first = flop_of(node.eqn), node.outs[0]
-            whole += operations
+            first = node.outs[0]
+            made = math.prod(plan.shape(first))
+            work = max(flop_of(node.eqn), made)  # what only moves numbers does no operations
+            whole += work
             numbers = sum(math.prod(sizes_of(box)) for box in plan.boxes.get(first, ()))
-            parts += operations * min(1.0, numbers / max(1, math.prod(plan.shape(first))))
+            parts += work * min(1.0, numbers / max(1, made))
         if 2 * parts < whole:
             return False
         types = [plan.type_of(v) for v in plan.graph.inputs]
@@ -323,11 +324,7 @@ class Program:
             raise TransformError(f"the starts of argument {argument!r} are {starts!r}", hint=hint)
         block, starts = jnp.asarray(block), list(starts)
         for s in starts:
-            if (
-                isinstance(s, str)
-                or np.ndim(s)
-                or not jnp.issubdtype(jnp.result_type(s), jnp.integer)
-            ):
+            if isinstance(s, str) or np.ndim(s) or jnp.result_type(s).kind not in "iu":
                 raise TransformError(f"a start of argument {argument!r} is {s!r}", hint=hint)
         if block.shape != sizes_of(box) or len(starts) != len(box):
             raise TransformError(
@@ -397,11 +394,8 @@ def paths(fun: Callable, args: tuple, kwargs: dict) -> dict[tuple, int]:
     """{(argument, path within it): its place among the arrays that are traced}."""
     leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
     _, _, traced = staged_arguments(fun, args, kwargs)
-    found: dict[tuple, int] = {}
-    for (path, _), is_array in zip(leaves, traced, strict=True):
-        if is_array:
-            found[_key_of(path[1]), path[2:]] = len(found)
-    return found
+    arrays = [path for (path, _), is_array in zip(leaves, traced, strict=True) if is_array]
+    return {(_key_of(path[1]), path[2:]): k for k, path in enumerate(arrays)}
 
 
 # ---------------------------------------------------------------- sums
