@@ -105,6 +105,21 @@ EQUATIONS = {
     "sort": (lambda a: lax.sort(a, dimension=0), x(5, 3)),
     "sort of several": (lambda a, b: lax.sort((a, b), dimension=1, num_keys=1), x(2, 5), x(2, 5)),
     "top_k": (lambda a: lax.top_k(a, 2), x(3, 6)),
+    "approx_top_k": (lambda a: lax.approx_max_k(a, 2, reduction_dimension=0), x(6, 3)),
+    "reduce by a function": (
+        lambda a: lax.reduce(a, 0.0, lambda p, q: jnp.hypot(p, q), (1,)),
+        x(3, 4, 5),
+    ),
+    "reduce of two by a function": (
+        lambda a, b: lax.reduce(
+            (a, b),
+            (-np.inf, 0.0),
+            lambda p, q: [jnp.where(p[0] > q[0], *s) for s in zip(p, q)],
+            (1,),
+        ),
+        x(3, 4),
+        x(3, 4),
+    ),
     "gather of rows": (lambda a: a[np.array([2, 0, 2, 1])], x(3, 4)),
     "gather along": (lambda a: jnp.take_along_axis(a, np.array([[1], [0], [2]]), 1), x(3, 4)),
     "cholesky": (lambda a: lax.linalg.cholesky(a), x(3, 3) * 0 + np.eye(3, dtype=np.float32)),
@@ -228,8 +243,8 @@ def test_every_primitive_has_a_row_or_is_taken_whole_for_a_reason():
         *("write", "create"),  # places come at run time; what has no operand does not change
         "place",  # where a value is kept holds for all of it
     )
-    odd = {"reduce", "reduce_window", "select_and_scatter", "select_and_gather_add"}
-    odd |= {"tile", "approx_top_k"}
+    odd = {"reduce_window", "select_and_scatter", "select_and_gather_add"}
+    odd |= {"tile"}  # a broadcast and a reshape
     odd |= {"ragged_dot_general", "scaled_dot"}
     assert PRIMITIVES.keys() - rows - taken_whole == odd
     assert odd & rows == set()

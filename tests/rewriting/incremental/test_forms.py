@@ -217,6 +217,42 @@ def test_rows_that_are_never_looked_at(f):
     assert_right(f)
 
 
+def by_tiled_heads(v):
+    keys = jnp.tile(v.reshape(T, 2, 2), (1, 2, 1))
+    weights = jnp.einsum("qhd,khd->hqk", v.reshape(T, 4, 1) * keys, keys)
+    return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(jnp.where(CAUSAL, weights, -jnp.inf)), keys)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        by_tiled_heads,
+        lambda v: v + jnp.tile(jnp.arange(4.0)[:, None], (T // 4, 1)),
+        lambda v: sum(lax.optimization_barrier((jnp.cumsum(v, 0), v))),
+        lambda v: jax.device_put(jnp.cumsum(v, 0)) * 2,
+        lambda v: lax.reduce(jnp.cumsum(v, 0), 0.0, lambda a, b: jnp.hypot(a, b), (1,)),
+        lambda v: lax.reduce(scores(v), -jnp.inf, lambda a, b: jnp.logaddexp(a, b), (1,)),
+        lambda v: lax.approx_max_k(jnp.cumsum(v, 0), 2)[0],
+    ],
+)
+def test_what_repeats_moves_or_folds_each_row_for_itself(f):
+    assert_right(f)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: jnp.tile(v[: T // 2], (2, 1)),
+        lambda v: v + lax.reduce(v, 0.0, lambda a, b: jnp.hypot(a, b), (0,)),
+        lambda v: lax.reduce(v @ v.T, -jnp.inf, lambda a, b: jnp.logaddexp(a, b), (1,)),
+        lambda v: lax.approx_max_k(v, T, reduction_dimension=0)[0],
+    ],
+)
+def test_what_repeats_or_folds_later_rows_is_refused(f):
+    with pytest.raises(TransformError, match=r"test_forms\.py"):
+        as_scan(f, X)
+
+
 def sums_of_chunks(v, last=3):
     inner = jnp.cumsum(v.reshape(-1, 4, D), 1)
     before = jnp.cumsum(inner[:, last], 0) - inner[:, 3]

@@ -47,7 +47,7 @@ def _along_another(parameter: str, why: str):
     """What works along one dimension, another than the axis, which all operands carry."""
 
     def rule(eqn, ins, outs, n, origin):
-        ax, along = known(ins, outs), eqn.params[parameter]
+        ax, along = known(ins, outs), eqn.params[parameter] % len(shapes(eqn.invars)[0])
         if along == ax.dim:
             return why
         there = {parameter: slots((along,), ax)[0]}
@@ -339,11 +339,9 @@ def _evaluate(made, depth: int = 12):
     big = any(math.prod(shape) > LARGEST for shape in shapes(eqn.outvars))
     if big or not depth or eqn.effects or compat.bodies(eqn.params) or len(eqn.outvars) != 1:
         return None
-    args = []
-    for i in range(len(eqn.invars)):
-        args.append(_evaluate(made.origin(i), depth - 1))
-        if args[-1] is None:
-            return None
+    args = [_evaluate(made.origin(i), depth - 1) for i in range(len(eqn.invars))]
+    if any(x is None for x in args):
+        return None
     with jax.ensure_compile_time_eval():
         return compat.bind(eqn, args)[0]
 
@@ -355,6 +353,7 @@ RULES = {
     "rev": rev,
     "sort": _along_another("dimension", "the axis is sorted"),
     "top_k": _along_another("axis", "the largest elements along the axis"),
+    "approx_top_k": _along_another("reduction_dimension", "the largest elements along the axis"),
     "split": _along_another("axis", "the axis is split"),
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,

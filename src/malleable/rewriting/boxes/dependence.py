@@ -58,8 +58,8 @@ Entry = Along | Before | Group | Place | None
 Known = Callable[[int], Any]  # the constant that an operand is, or None
 
 DERIVED = "own_derivative"  # its first operand, whose derivative is told by the others
-ELEMENTWISE = kind("elementwise", "complex", "cast", "same") | {"name", "sharding_constraint"}
-ELEMENTWISE |= {DERIVED}
+ELEMENTWISE = kind("elementwise", "complex", "cast", "same")
+ELEMENTWISE |= {"name", "sharding_constraint", "device_put", DERIVED}
 CUMULATIVE = kind("cumulative")
 WINDOWS = kind("window") & has("sum", "extremum")
 SCATTERS = frozenset(name for name in kind("write") if name.startswith("scatter"))
@@ -88,7 +88,7 @@ def rel(eqn: compat.Eqn, known: Known = lambda operand: None) -> Sequence[Sequen
 
 def runs_bodies(eqn: compat.Eqn) -> bool:
     """Whether an equation runs programs of which `rel` knows nothing."""
-    return bool(compat.bodies(eqn.params)) and eqn.primitive.name not in SCATTERS
+    return bool(compat.bodies(eqn.params)) and eqn.primitive.name not in {"reduce", *SCATTERS}
 
 
 def same(dims: Sequence[int]) -> list[Entry]:
@@ -110,6 +110,11 @@ def _elementwise(p, ins, out, known):
     if any(len(shape) not in (0, len(out)) for shape in ins):
         return None
     return [[Along(d) if n == out[d] else ALL for d, n in enumerate(shape)] for shape in ins]
+
+
+def _reduce(p, ins, out, known):
+    arrays = ins[: len(ins) // 2]  # the others are what each begins with
+    return [_but(len(shape), p["dimensions"]) for shape in arrays] + [[] for _ in arrays]
 
 
 def _cumulative(p, ins, out, known):
@@ -183,10 +188,8 @@ def _reshape(p, ins, out, known):
 
 def _dot(p, ins, out, known):
     (c1, c2), (b1, b2) = p["dimension_numbers"]
-    free = [
-        [d for d in range(len(shape)) if d not in (*c, *b)]
-        for shape, c, b in zip(ins, (c1, c2), (b1, b2), strict=True)
-    ]
+    sides = zip(ins, (c1, c2), (b1, b2), strict=True)
+    free = [[d for d in range(len(shape)) if d not in (*c, *b)] for shape, c, b in sides]
 
     def entries(shape, batch, free, first):
         place = {d: k for k, d in enumerate(batch)} | {d: first + k for k, d in enumerate(free)}
@@ -235,10 +238,8 @@ def _dynamic_slice(p, ins, out, known):
 
 
 def _rev(p, ins, out, known):
-    flipped = p["dimensions"]
-    return [
-        [_reaching(d, -1, n - 1, n - 1) if d in flipped else Along(d) for d, n in enumerate(out)]
-    ]
+    turned = {d: _reaching(d, -1, out[d] - 1, out[d] - 1) for d in p["dimensions"]}
+    return [[turned.get(d, Along(d)) for d in range(len(out))]]
 
 
 def _concatenate(p, ins, out, known):
@@ -323,6 +324,7 @@ def _lacks(gone: Callable) -> Callable:
 _RELATIONS = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(REDUCTIONS, _lacks(lambda p, n: p["axes"])),
+    "reduce": _reduce,
     **dict.fromkeys(CUMULATIVE, _cumulative),
     **dict.fromkeys(WINDOWS, _window),
     "broadcast_in_dim": _broadcast,
@@ -342,6 +344,7 @@ _RELATIONS = {
     "split": _along_others("axis"),
     "sort": _along_others("dimension"),
     "top_k": _along_others("axis"),
+    "approx_top_k": _along_others("reduction_dimension"),
     "gather": _gather,
     "fft": _lacks(lambda p, n: range(n - len(p["fft_lengths"]), n)),
     **dict.fromkeys(SCATTERS, _scatter),

@@ -63,6 +63,10 @@ def clarify(graph: Graph, known: Callable[[int], Any]) -> None:
         graph.replace({v: graph.constant(np.zeros(a.shape, a.dtype)) for v, a in empty.items()})
         if node.name == "concatenate":
             _without_empty(graph, node)
+        if node.name == "tile":
+            graph.rewrite(node, functools.partial(_tiled, node.params["reps"]))
+        if node.name == "optimization_barrier":
+            graph.replace(dict(zip(node.outs, node.ins, strict=True)))
         if node.name == "reshape" and (order := node.params["dimensions"]) is not None:
             sizes = node.params["new_sizes"]
             graph.rewrite(
@@ -110,6 +114,12 @@ def _without_empty(graph: Graph, node: Node) -> None:
         d = node.params["dimension"]
         made = graph.trace(lambda *xs: lax.concatenate(xs, d), parts, node) if parts[1:] else parts
         graph.replace({node.outs[0]: made[0]})
+
+
+def _tiled(reps: Sequence[int], x: Any) -> list:
+    rows = [n for pair in zip(reps, x.shape, strict=True) for n in pair]
+    full = lax.broadcast_in_dim(x, rows, range(1, len(rows), 2))
+    return [full.reshape(*(r * n for r, n in zip(reps, x.shape, strict=True)))]
 
 
 def _flatten(graph: Graph, node: Node) -> None:
