@@ -58,8 +58,8 @@ Entry = Along | Before | Group | Place | None
 Known = Callable[[int], Any]  # the constant that an operand is, or None
 
 DERIVED = "own_derivative"  # its first operand, whose derivative is told by the others
-ELEMENTWISE = kind("elementwise", "complex", "cast", "same")
-ELEMENTWISE |= {"name", "sharding_constraint", "device_put", DERIVED}
+ELEMENTWISE = kind("elementwise", "complex", "cast", "same") | {"name", DERIVED}
+ELEMENTWISE |= {"sharding_constraint", "device_put"}  # where all of it is kept
 CUMULATIVE = kind("cumulative")
 WINDOWS = kind("window") & has("sum", "extremum")
 SCATTERS = frozenset(name for name in kind("write") if name.startswith("scatter"))
