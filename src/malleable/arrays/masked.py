@@ -596,9 +596,10 @@ class Columns(np.lib.mixins.NDArrayOperatorsMixin):
             if type(found) is Masked:
                 return Columns(found)
             return found if found.ndim < 2 else self.rows._box(jnp.moveaxis(found.value, -1, 0))
-        if not places.is_int(index):
+        row, *rest = index if isinstance(index, tuple) else (index,)
+        if not places.is_int(row) or len(rest) > 1:
             raise unknown_size("a part of x[:, mask]")
-        return self.rows[:, index]
+        return self.rows[:, row][rest[0]] if rest else self.rows[:, row]
 
     def __setitem__(self, index, new):
         raise unknown_size("a part of x[:, mask], written to,")

@@ -540,3 +540,31 @@ def test_sort_orders_the_list_that_every_name_has(limit):
         return [0.0 + sum(k * x for k, x in enumerate(b)) for b in buckets], least, len(same)
 
     assert_same(f, np.array([3.0, 0.5, 7.0, 1.0, 5.0, 3.0]), limit)
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.6, 1.5])
+def test_lists_and_tuples_of_numbers_are_rows_of_an_array(limit):
+    def f(x, limit):
+        pairs, rows = [], [[1, 2]]
+        for _ in range(8):
+            x = x / 2
+            if x > limit:
+                pairs.append(([x, 1], (2, x * x)))
+                rows.append(np.array([x, 3.0]))
+        tall = np.vstack(rows).T
+        return np.array(pairs).sum(), np.array(rows).sum(axis=0), tall[0, -1], tall[1, 0], len(rows)
+
+    assert_same(f, 4.0, limit)
+
+
+def test_a_number_of_a_list_of_tuples_is_not_their_sum():
+    def f(x, make):
+        xs = []
+        while x > 1 and len(xs) < 9:
+            x = x / 2
+            xs.append((x, 1.0))
+        return make(xs)
+
+    for make in (sum, max):
+        with pytest.raises((TransformError, TypeError)):
+            jax.jit(autograph(lambda x, make=make: f(x, make)))(9.0)

@@ -14,7 +14,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.box import Box, unbox
+from malleable.arrays.box import Box, any_traced, unbox
 from malleable.arrays.journal import Place
 from malleable.arrays.masked import Masked
 from malleable.errors import TransformError
@@ -434,12 +434,33 @@ def method(xs: list, name: str, args: tuple) -> Any:
     return refuse(f"`{name}`")
 
 
-def masked(content: Bounded) -> Masked:
-    """np.array(xs): an array whose length is traced, too."""
-    if not isinstance(content.tree.item, Leaf):
-        refuse("np.array of the tuples or objects in it")
-    (whole,) = content.arrays
+def masked(content: Bounded, rows: bool = False) -> Masked:
+    """np.array(xs): an array whose length is traced, too; rows: also of lists and tuples."""
+    if not (rows or isinstance(content.tree.item, Leaf)):
+        refuse("this function of the tuples or objects in it")
+    whole = as_rows(content.tree.item, iter(content.arrays), content.tree.cap)
     return Masked(whole, jnp.arange(content.tree.cap) < content.length, Box)
+
+
+def as_rows(tree: Tree, leaves: Iterator, size: int):
+    """The items of a list as rows of one array, as NumPy reads arrays, and lists of numbers."""
+    if isinstance(tree, Leaf):
+        return next(leaves)
+    if isinstance(tree, Static) and not any_traced(tree.value):
+        row = np.asarray(tree.value)
+        if row.dtype.kind in "biufc":
+            return jnp.broadcast_to(row, (size, *row.shape))
+    index = next(leaves) if isinstance(tree, Either) else None
+    if index is None and getattr(tree, "cls", None) not in (list, tuple):
+        refuse("np.array of the objects in it")
+    inside = tree.children if index is None else tree.options
+    parts = [as_rows(part, leaves, size) for part in inside]
+    if len({part.shape for part in parts}) != 1:
+        refuse("np.array of the lists or arrays of several lengths in it")
+    if index is None:
+        return jnp.stack(parts, 1)
+    which = index.reshape(-1, *[1] * (parts[0].ndim - 1))
+    return jnp.select([which == k for k in range(len(parts))], parts)
 
 
 def over(content: Bounded, xs: list | None = None) -> tuple[Box, Callable]:

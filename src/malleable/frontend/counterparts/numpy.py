@@ -195,7 +195,7 @@ def run_method(call: Callable, method: Any, args: tuple, kwargs: dict) -> Any:
 
 def listed_values(args: tuple) -> tuple:
     """The arguments, with an array in place of a list whose length is traced."""
-    return tuple(masked(x[0]) if bounded(x) is not None else x for x in args)
+    return tuple(masked(x[0], rows=True) if bounded(x) is not None else x for x in args)
 
 
 def _native(fun):
@@ -311,7 +311,7 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
     if type(object) in UNSIZED:
         return object.copy() if dtype is None else object.astype(dtype)
     if bounded(object) is not None:
-        found = masked(object[0])
+        found = masked(object[0], rows=True)
         return found if dtype is None else found.astype(dtype)
     raw = unbox(object)
     if not any_jax(raw):

@@ -184,10 +184,7 @@ def told(test, answer: bool, run: Callable, places: list) -> Callable:
     if not tells or not hasattr(run, "__code__"):
         return run
     left = [(choice, narrowed(choice, kept)) for choice, kept in tells if not all(kept)]
-    known = {place.key for place in places}
-    cells = zip(run.__code__.co_freevars, run.__closure__ or (), strict=True)
-    read = [Place("cell", cell, name) for name, cell in cells]
-    read = [place for place in read if place.key not in known]
+    known, read = {place.key for place in places}, places_of(run)
 
     def running():
         held = [(p, *pair) for p in (*places, *read) for pair in left if p.read() is pair[0]]
