@@ -5,10 +5,13 @@ import statistics
 import jax
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.interpolate
+import scipy.optimize
 import scipy.stats as st
 
 from malleable import autograph, listen
+from malleable.errors import TransformError
 
 X = np.array([0.3, 0.5, 0.9, 0.2])
 COUNTS = np.array([0.0, 1.0, 4.0])
@@ -81,3 +84,36 @@ def test_the_remainder_of_polynomials_keeps_its_zeros_and_says_so():
     assert [note.what for note in notes] == ["np.polydiv keeps the leading zeros of the remainder"]
     np.testing.assert_allclose(q, [1.0, 1.5])
     np.testing.assert_allclose(r, [0.0, 0.0, 2.25])
+
+
+CALL_BACK = {
+    "brentq": lambda a: scipy.optimize.brentq(lambda x: x**3 - a, 0.0, 5.0),
+    "bisect": lambda a: scipy.optimize.bisect(lambda x: x**3 - a, 0.0, 5.0),
+    "qagse": lambda a: scipy.integrate.quad(lambda x: a * x, 0.0, 1.0)[0],
+    "hybrd": lambda a: scipy.optimize.fsolve(lambda x: x**3 - a, 1.0),
+    "odeint": lambda a: scipy.integrate.odeint(lambda y, t: -a * y, 1.0, np.arange(3.0)),
+}
+
+
+@pytest.mark.parametrize("name", CALL_BACK)
+def test_compiled_code_that_calls_back_a_function_of_traced_values_is_refused_by_name(name, capfd):
+    with pytest.raises(TransformError, match=rf"{name} is compiled code[\s\S]*test_scipy\.py:\d+"):
+        jax.jit(autograph(CALL_BACK[name]))(2.0)
+    assert capfd.readouterr().err == ""
+
+
+def test_compiled_code_that_calls_back_a_function_of_known_values_runs():
+    same(lambda a: a * scipy.optimize.brentq(lambda x: x**3 - 8, 0.0, 5.0), 2.0)
+    same(lambda a: a * scipy.integrate.quad(lambda x: x * x, 0.0, 1.0)[0], 2.0)
+
+
+@pytest.mark.parametrize("solve", ["toms748", "fixed_quad", "solve_ivp"])
+def test_what_is_said_to_do_the_same_is_converted(solve):
+    def f(a):
+        if solve == "toms748":
+            return scipy.optimize.toms748(lambda x: x**3 - a, 0.0, 5.0)
+        if solve == "fixed_quad":
+            return scipy.integrate.fixed_quad(lambda x: np.exp(-a * x), 0.0, 1.0, n=20)[0]
+        return scipy.integrate.solve_ivp(lambda t, y: -a * y, (0.0, 1.0), [1.0]).y[0, -1]
+
+    same(f, 2.0)

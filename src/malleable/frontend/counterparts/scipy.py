@@ -111,13 +111,39 @@ def lifted(original, substitute):
         places: Any = out if isinstance(out, tuple) else (out,)
         values: Any = unbox(args)
         named: Any = unbox(kwargs)
-        chosen = substitute if any_traced(values, named) else original
+        chosen = substitute if any_traced(values, named) else calling(original)
         results: Any = rebox(chosen(*values, **named))
         if out is None:
             return results
         for place, result in zip(places, results if len(places) > 1 else (results,), strict=True):
             place[...] = result
         return places if len(places) > 1 else places[0]
+
+    return run
+
+
+def calling(original):
+    """`original`; if it is compiled, refused once a function that it calls gives a traced value."""
+    if not inspect.isbuiltin(original):
+        return original
+
+    def run(*args, **kwargs):
+        traced = []
+
+        def asked(f):
+            def call(*xs, **named):
+                if not any_traced(out := f(*xs, **named)):
+                    return out
+                traced.append(out)
+                return np.full(getattr(out, "shape", ()), np.nan)
+
+            return call
+
+        try:
+            return original(*(asked(x) if callable(x) else x for x in args), **kwargs)
+        finally:  # compiled code may raise another error of its own, or none
+            if traced:
+                refused(original)()
 
     return run
 
@@ -236,12 +262,21 @@ def refused(fun):
     return unknown(symbol.removeprefix("None."))
 
 
+IN_PYTHON = {  # functions of SciPy that do the same, and are converted
+    "_zeros": "scipy.optimize.toms748",
+    "_quadpack": "scipy.integrate.fixed_quad (of an f of arrays, between finite bounds)",
+    "_odepack": "scipy.integrate.solve_ivp",
+}
+
+
 def unknown(symbol):
+    other = IN_PYTHON.get(symbol.rpartition(".")[0].rpartition(".")[2], "a function of jax.scipy")
+
     def run(*_, **__):
         raise TransformError(
             f"{symbol} is compiled code, without a counterpart in JAX, and its input is traced",
             where=compat.where(),
-            hint="use a function of jax.scipy in its place, or call it on untraced values",
+            hint=f"use {other} in its place, or call it on untraced values",
         )
 
     return run
