@@ -73,6 +73,8 @@ def test_defaults_of_what_a_closure_holds_may_be_assigned():
     agree(*pairs)
     local.__kwdefaults__["and_"] = 7.0  # pyright: ignore[reportOptionalSubscript]
     agree(*pairs)
+    local.__kwdefaults__ = {"and_": 11.0}
+    agree(*pairs)
     local.__defaults__ = (jnp.arange(3.0),)
     agree(pairs[0])
 

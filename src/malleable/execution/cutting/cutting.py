@@ -112,7 +112,13 @@ class Partition:
     def residual(self, fun) -> Callable:
         """The residual program as a function with the closure of `fun`."""
         same, version, made = self.last
-        if same is fun and version == self.tree.version and made.__defaults__ is fun.__defaults__:
+        if (
+            same is fun
+            and version == self.tree.version
+            and (
+                made.__defaults__ is fun.__defaults__ and made.__kwdefaults__ is fun.__kwdefaults__
+            )
+        ):
             return made
         with self.lock:
             if self.version != self.tree.version:
