@@ -208,3 +208,20 @@ def test_what_jax_makes_of_a_function_that_acts_is_left_to_python(capsys):
     for _ in range(3):
         np.testing.assert_allclose(gradient(X), 2 * X)
     assert capsys.readouterr().out == "here\n" * 3
+
+
+def test_a_function_is_the_same_though_somebody_read_its_annotations():
+    def scaled(x, factor=2.0):
+        return x * factor
+
+    @mal.jit
+    def f(x, log):
+        y = scaled(x)
+        log.append(1)
+        return y + 1
+
+    f(jnp.ones(3), [])
+    due = f.source
+    assert scaled.__annotations__ == {} and vars(scaled) == {}  # both are made when asked for
+    f(jnp.ones(3), [])
+    assert f.source == due and "scaled" not in due

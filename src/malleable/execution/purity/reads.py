@@ -57,10 +57,12 @@ class Reads:
         """Note its code and defaults; False where these keep changing.
 
         A look at all that functions refer to takes a tenth of the time of one look at each field:
-        whatever hears audit events hears of each.
+        whatever hears audit events hears of each. Only where it shows another object is it asked
+        whether that is a field: annotations, too, are made when somebody reads them.
         """
         named = f.__kwdefaults__ or {}
-        self.functions.setdefault(id(f), ((f, named), gc.get_referents(f, named)))
+        parts = f, named
+        self.functions.setdefault(id(f), (parts, gc.get_referents(*parts), fields_of(f)))
         self.add(self)
         return id(f) not in _changed and self.data((f.__defaults__, [*named.values()]))
 
@@ -81,15 +83,24 @@ class Reads:
                 return True
         parts, held = self.flat
         if is_other(gc.get_referents(*parts), held):
-            for key, (parts, held) in self.functions.items():
-                if is_other(gc.get_referents(*parts), held):
-                    _changed[key] = parts
-            return True
+            known = self.functions
+            new = {k: p for k, (p, _, fields) in known.items() if is_other(fields_of(p[0]), fields)}
+            _changed.update(new)
+            if new:
+                return True
+            self.functions = {k: (p, gc.get_referents(*p), x) for k, (p, _, x) in known.items()}
+            self.add(self)
         for x, held in [*self.arrays.values()]:
             if x.tobytes() != held:
                 _changed[id(x)] = x
                 return True
         return False
+
+
+def fields_of(f: types.FunctionType) -> list:
+    """What a function is made of that somebody may set."""
+    named = f.__kwdefaults__ or {}
+    return [f.__code__, f.__defaults__, f.__kwdefaults__, *named, *named.values()]
 
 
 def is_other(now: list, held: list) -> bool:
