@@ -143,6 +143,6 @@ def test_lines_are_no_wider_than_asked_for():
 
 def test_without_rich_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(text, "Console", None)
-    with pytest.raises(MalleableError, match=r"diff needs rich.*\n  hint: pip install"):
+    with pytest.raises(MalleableError, match=r"diff needs rich.*\n  at .*\n  hint: pip install"):
         diff(twice, once)
     assert diff(twice, once, quiet=True)(0.5).marks["removed"] == 1

@@ -236,6 +236,6 @@ def test_passes_are_printed_as_what_they_changed():
 def test_without_rich_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(text, "Console", None)
     with pytest.raises(
-        MalleableError, match=r"needs rich.*\n  hint: pip install 'malleable\[show\]'"
+        MalleableError, match=r"needs rich.*\n  at .*\n  hint: pip install 'malleable\[show\]'"
     ):
         show(model)
