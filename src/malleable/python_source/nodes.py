@@ -60,6 +60,10 @@ def constant(value):
     return ast.Constant(value=value)
 
 
+def tuple_of(*parts):
+    return ast.Tuple(elts=list(parts), ctx=ast.Load())
+
+
 def hook(name, *args, keywords=()):
     """`ag__.name(*args)`, not yet placed."""
     operator = ast.Attribute(value=load(HOOKS), attr=name, ctx=ast.Load())
@@ -95,12 +99,11 @@ def naming(names):
     """`lambda: (x, y)`: not to be called, its cells are the variables. None without names."""
     if not names:
         return constant(None)
-    listed = ast.Tuple(elts=[load(name) for name in names], ctx=ast.Load())
-    return ast.Lambda(args=parameters(vararg=MARK), body=listed)
+    return ast.Lambda(args=parameters(vararg=MARK), body=tuple_of(*map(load, names)))
 
 
 def strings(names):
-    return ast.Tuple(elts=[constant(name) for name in names], ctx=ast.Load())
+    return tuple_of(*map(constant, names))
 
 
 def function(name, args, body):

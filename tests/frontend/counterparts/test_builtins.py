@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from malleable import autograph
+from malleable import autograph, listen
 from malleable.arrays.box import Box, unbox
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import builtins as ours
@@ -255,14 +255,51 @@ def shows_what_it_was(x):
     print(v[v > 0], a, xs)
 
 
+def shows_texts(x):
+    size, p = "large" if x > 2 else "small", Point(x, [])
+    print(f"{x}, {x!r:>4}|{x / 2:.3f} {x > 2} {[x, 1]} {p} {Angle(x)!s}", f"{size} {x:d}")
+    print("%d%% of %s, %.2f" % (x, size, x / 4), f"{3:>{4}}{'b'!r}", "%5.1f" % x)  # noqa: UP031
+    for k in range(3):
+        if k < x:
+            print("{}: {:6.2f}".format(k, x * 0.5), f"{k}", sep="; ")  # noqa: UP032
+
+
 @pytest.mark.parametrize("x", [3, 1])
-@pytest.mark.parametrize("f", [shows_containers, shows_what_grew, shows_objects, shows_what_it_was])
+@pytest.mark.parametrize(
+    "f", [shows_texts, shows_containers, shows_what_grew, shows_objects, shows_what_it_was]
+)
 def test_what_is_printed_looks_as_in_python(f, x, capsys):
     jax.jit(autograph(f))(x)
     jax.effects_barrier()
     said = capsys.readouterr().out
     f(x)
     assert said == capsys.readouterr().out
+
+
+def test_text_that_is_made_before_it_is_printed_leaves_a_note():
+    def f(x):
+        text = f"{x:.2f}"
+        print(text)
+
+    with listen() as notes:
+        jax.jit(autograph(f))(3.0)
+    assert [n.what for n in notes] == [
+        "text that is made before it is printed shows the types of traced values"
+    ]
+
+
+def test_a_print_of_the_users_own_is_given_a_text():
+    def f(x):
+        kept = []
+
+        def shown(*args):
+            kept.extend(args)
+
+        print = shown
+        print(f"{x:.2f}", "%d" % 3)  # noqa: UP031
+        return len(kept), kept[1] == "3"
+
+    assert [int(n) for n in jax.jit(autograph(f))(3.0)] == [2, 1]
 
 
 def test_warn_points_at_the_caller():

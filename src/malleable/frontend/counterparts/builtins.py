@@ -38,8 +38,9 @@ from malleable.arrays.numbers import (
     rounded_whole,
 )
 from malleable.arrays.rows import gathered
+from malleable.arrays.text import Text
 from malleable.errors import TransformError
-from malleable.frontend.common.session import active, session
+from malleable.frontend.common.session import active, note_line, session
 from malleable.frontend.counterparts import bounded, scalars, sequences
 from malleable.frontend.counterparts.scalars import content, python_scalar, truth, when_traced
 from malleable.frontend.counterparts.texts import outlined
@@ -584,6 +585,9 @@ def print_(*args, sep=" ", end="\n", file=None, flush=False):
     """
     arrays: list = []
     shown, out = outlined(args, arrays), sys.stdout if file is None else file
+    if any(type(x) is Text for x in jax.tree.leaves(args)):
+        what = "text that is made before it is printed shows the types of traced values"
+        note_line(what, compat.where(), "perhaps: write the f-string, or the `%`, in the `print`")
     if not arrays and (not active() or not session().is_screen(out)):
         return builtins.print(*args, sep=sep, end=end, file=file, flush=flush)
 

@@ -64,6 +64,12 @@ def is_text(x) -> bool:
     return type(x) is Choice and all(isinstance(o, str | bytes) for o in x.options)
 
 
+class Said(Text):
+    """A text given to `print`: make(*parts) is what Python shows, once the parts are known."""
+
+    __slots__ = ("make", "parts")
+
+
 class Texts:
     """str, repr and format; call(method, *args) runs what a class of the user's says."""
 
@@ -106,6 +112,32 @@ class Texts:
         convert = {ord("s"): self.str, ord("r"): self.repr, ord("a"): ascii}.get(conversion)
         return self.format(convert(x) if convert else x, spec)
 
+    def said(self, *parts) -> Any:
+        """An f-string that `print` is given, of texts and (value, conversion, spec)."""
+        shown = [self.shown(*part) if type(part) is tuple else part for part in parts]
+        return made_later(text(*shown), joined, parts)
+
+    def said_as(self, text: str, *args) -> Any:
+        """`text.format(*args)`, likewise."""
+        return made_later(by_text(lambda *xs: as_text(text.format(*xs)), *args), text.format, args)
+
+
+def made_later(whole: Any, make: Callable, parts: tuple) -> Any:
+    """What `print` is given in place of a text, or of a choice among texts, of traced values."""
+    if type(whole) is Choice and Text in map(type, whole.options):
+        whole = Text(f"<one of {[*whole.options]}>")
+    if type(whole) is Text:
+        whole = Said(whole)
+        whole.make, whole.parts = make, parts
+    return whole
+
+
+def joined(*parts) -> str:
+    """An f-string as Python makes it, of the same parts."""
+    converts = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
+    rows = [part if type(part) is tuple else (part, -1) for part in parts]
+    return "".join(format(converts.get(c, lambda x: x)(x), *spec) for x, c, *spec in rows)
+
 
 def outlined(x, arrays: list, around: frozenset = frozenset()) -> Callable[[list], Any]:
     """A function of these arrays, once they are known, that gives x as Python has it: to print it.
@@ -140,6 +172,9 @@ def outlined(x, arrays: list, around: frozenset = frozenset()) -> Callable[[list
         arrays.append(unbox(x))
         known = isinstance(x, Box) and x.scalar and is_weak(x)
         return lambda found: as_python(found[at]) if known else found[at][()]
+    if kind is Said:
+        given, make = parts(x.parts), x.make
+        return lambda found: make(*given(found))
     if isinstance(x, Box | np.ndarray):
         value = copy.copy(unbox(x))
         return lambda found: value

@@ -24,7 +24,7 @@ from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.bounded import equal, joined, refuse, repeated
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.counterparts.sequences import SIGNS, are_rows, compared_sequences
-from malleable.frontend.counterparts.texts import by_text
+from malleable.frontend.counterparts.texts import by_text, made_later
 from malleable.frontend.values import raises
 from malleable.frontend.values.conditions import by_case, by_plain, is_, is_of_batch, not_
 from malleable.frontend.values.keys import KEYED
@@ -171,6 +171,10 @@ class Dunders:
                 f"{type(a).__name__!r} and {type(b).__name__!r}"
             )
         return out
+
+    def said_of(self, text: str, x):
+        """`text % x` that `print` is given."""
+        return made_later(self.binary("%", text, x), operator.mod, (text, x))
 
     def compare(self, sign: str, a, b):
         """a < b and its like."""

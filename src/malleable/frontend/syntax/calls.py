@@ -28,7 +28,8 @@ def call(writer, node):
         keyword.value = writer.expression(keyword.value)
         if keyword.arg is None and writer.full:
             keyword.value = placed(hook("spread", keyword.value), keyword.value)
-    args = [writer.expression(arg) for arg in node.args]
+    printed = name == "print" and name not in writer.liveness.locals
+    args = [writer.printed(arg) if printed else writer.expression(arg) for arg in node.args]
     func = writer.expression(node.func)
     return placed(hook("call", func, *args, keywords=keywords), node)
 

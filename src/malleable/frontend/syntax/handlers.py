@@ -13,6 +13,7 @@ from malleable.python_source.nodes import (
     store,
     strings,
     thunk,
+    tuple_of,
 )
 
 ERROR = "_ag_error"
@@ -47,14 +48,14 @@ def try_(writer, stmt):
         block = _with_exception_bound(handler) if handler.name else handler.body
         name, made = writer.block_function("except", block, state, handler, (ERROR,))
         done.append(made)
-        handlers.append(_tuple(kinds, load(name)))
+        handlers.append(tuple_of(kinds, load(name)))
     orelse = constant(None)
     if stmt.orelse:
         name, made = writer.block_function("else", stmt.orelse, state, stmt.orelse[0])
         done.append(made)
         orelse = load(name)
     kept = strings([name for name in state if name in after])
-    call = hook("try_", _tuple(*names), _tuple(*handlers), orelse, naming(state), kept)
+    call = hook("try_", tuple_of(*names), tuple_of(*handlers), orelse, naming(state), kept)
     whole = [*done, placed(ast.Expr(value=call), first_line(stmt))]
     if not stmt.finalbody:
         return whole
@@ -66,10 +67,6 @@ def asks_names(*trees):
     """Whether there is a `try` among these with a handler that names NameError."""
     types = [h.type for tree in trees for h in getattr(tree, "handlers", ()) if h.type]
     return any(getattr(n, "id", "") in NAME_ERRORS for kind in types for n in ast.walk(kind))
-
-
-def _tuple(*parts):
-    return ast.Tuple(elts=list(parts), ctx=ast.Load())
 
 
 def _with_exception_bound(handler):

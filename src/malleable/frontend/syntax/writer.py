@@ -16,6 +16,7 @@ from malleable.python_source.nodes import (
     load,
     naming,
     placed,
+    tuple_of,
 )
 
 WAITS_NOT = (ast.NamedExpr, *jumps.PINS)
@@ -227,7 +228,7 @@ class Writer:
         if not self.full or None in node.keys or _are_constants(node.keys):
             return node
         pairs = zip(node.keys, node.values, strict=True)
-        return self._displayed("dict", [ast.Tuple(elts=[*p], ctx=ast.Load()) for p in pairs], node)
+        return self._displayed("dict", [tuple_of(*p) for p in pairs], node)
 
     def items(self, node):
         """`[*xs, a]`, where how many items xs has may be traced."""
@@ -248,7 +249,7 @@ class Writer:
 
     def _displayed(self, kind, items, node):
         items = [placed(item, node) for item in items]
-        together = placed(ast.Tuple(elts=items, ctx=ast.Load()), node)
+        together = placed(tuple_of(*items), node)
         return placed(hook("displayed", constant(kind), together), node)
 
     def yield_from(self, node):
@@ -259,12 +260,26 @@ class Writer:
         """`f"a{x}b"` as `ag__.text("a", ag__.shown(x, conversion, spec), "b")`."""
         return placed(hook("text", *map(self._shown, node.values)), node)
 
-    def _shown(self, part):
+    def _shown(self, part, printed=False):
         if isinstance(part, ast.Constant):
             return part
         spec = [] if part.format_spec is None else [self.fstring(part.format_spec)]
-        value = self.expression(part.value)
-        return placed(hook("shown", value, constant(part.conversion), *spec), part)
+        parts = self.expression(part.value), constant(part.conversion), *spec
+        return placed(tuple_of(*parts) if printed else hook("shown", *parts), part)
+
+    def printed(self, node):
+        """An argument of `print`: a text there is made when the program runs."""
+        match node:
+            case ast.JoinedStr(values=parts):
+                return placed(hook("said", *(self._shown(part, True) for part in parts)), node)
+            case ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
+                return placed(hook("said_of", node.left, self.expression(node.right)), node)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Constant(value=str()) as text, attr="format")
+            ):
+                if not (node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args)):
+                    return placed(hook("said_as", text, *map(self.expression, node.args)), node)
+        return self.expression(node)
 
     def lambda_(self, node):
         self._signature(node)
