@@ -29,8 +29,11 @@ class Reads:
     def add(self, other: "Reads") -> None:
         self.names = other.names | self.names
         self.arrays = other.arrays | self.arrays
-        self.functions = other.functions | self.functions
-        self.flat = tuple([x for f in self.functions.values() for x in f[side]] for side in (0, 1))
+        self.keep(other.functions | self.functions)
+
+    def keep(self, functions: dict) -> None:
+        self.functions = functions
+        self.flat = tuple([x for f in functions.values() for x in f[side]] for side in (0, 1))
 
     def variable(self, f: types.FunctionType, name: str, value) -> bool:
         """Note what a function reads by a name; False for data that keeps changing."""
@@ -62,8 +65,7 @@ class Reads:
         """
         named = f.__kwdefaults__ or {}
         parts = f, named
-        self.functions.setdefault(id(f), (parts, gc.get_referents(*parts), fields_of(f)))
-        self.add(self)
+        self.keep({id(f): (parts, gc.get_referents(*parts), fields_of(f)), **self.functions})
         return id(f) not in _changed and self.data((f.__defaults__, [*named.values()]))
 
     def data(self, value) -> bool:
@@ -88,8 +90,7 @@ class Reads:
             _changed.update(new)
             if new:
                 return True
-            self.functions = {k: (p, gc.get_referents(*p), x) for k, (p, _, x) in known.items()}
-            self.add(self)
+            self.keep({k: (p, gc.get_referents(*p), x) for k, (p, _, x) in known.items()})
         for x, held in [*self.arrays.values()]:
             if x.tobytes() != held:
                 _changed[id(x)] = x
