@@ -30,7 +30,7 @@ class MalleableError(Exception):
     def at(self, where: str) -> None:
         """Name this line of the user's, if none is named yet."""
         self.where = self.where or where
-        self.args = (text(self.what, self.where, self.hint),)
+        super().__init__(text(self.what, self.where, self.hint))
 
 
 class TransformError(MalleableError):

@@ -76,6 +76,7 @@ def load(path: str | os.PathLike[str], *, nodes: Any = None, edited: bool = Fals
     >>> load("README.md")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     malleable.errors.MalleableError: this is no file of malleable.save
+      at <doctest malleable.inspection.files.load.load[0]>:1 in <module>
       hint: ...
     """
     data = container.read_bytes(path)
